@@ -1,0 +1,45 @@
+# A room is a folder of sources whose names say what they are: x.cc joins the room's library, x_test.cc its test
+# binary. Every room is compiled with the same warnings, as errors.
+#
+#   orcd_room(NAME DEPS target… [TEST_DEPS target…])
+#
+# makes the library NAME and, where the folder has tests, the test NAME_test.
+function(orcd_room name)
+  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz|main|bench)\\.cc$")
+
+  if(sources)
+    add_library(${name} STATIC ${sources} ${headers})
+    set(visibility PUBLIC)
+  else()
+    add_library(${name} INTERFACE)
+    set(visibility INTERFACE)
+  endif()
+  target_include_directories(${name} ${visibility} ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} ${visibility} ${ARG_DEPS} Threads::Threads)
+  if(sources)
+    orcd_warnings(${name})
+  endif()
+
+  if(ORCD_BUILD_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    orcd_warnings(${name}_test)
+    target_link_libraries(${name}_test PRIVATE ${name} ${ARG_TEST_DEPS} GTest::gmock GTest::gtest_main)
+    add_test(NAME ${name}_test COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  endif()
+endfunction()
+
+# orcd_program(NAME SOURCE DEPS target…): one executable, from one file that composes libraries.
+function(orcd_program name source)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${name} ${source})
+  orcd_warnings(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+function(orcd_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror)
+endfunction()

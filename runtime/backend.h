@@ -1,0 +1,137 @@
+// The seam between the engine and whatever computes: whole steps, not operations.
+//
+// A step advances several sequences at once: for each, some tokens are run through the model at
+// given positions, their keys and values are written to the sequence's KV blocks, and, where asked,
+// the next token is drawn. The engine plans steps, a backend computes them. Step n+1 may be
+// launched before step n was waited for: its tokens may be "what step n draws" (kPreviousSample).
+#ifndef ORCD_RUNTIME_BACKEND_H_
+#define ORCD_RUNTIME_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+#include "runtime/sampling/params.h"
+#include "runtime/sampling/sampler.h"
+
+namespace orcd {
+
+// In StepSequence::tokens: the token that the last launched step drew for this slot.
+inline constexpr int32_t kPreviousSample = -1;
+
+// One sequence's part of a step.
+struct StepSequence {
+  // Where the backend keeps what outlives a step for this sequence: parameters, token counts, the
+  // last sample. [0, max_seqs); at most one entry a slot in a step.
+  int32_t slot = 0;
+  // Set in the first step of a sequence in this slot: what was there before is forgotten. `history`
+  // is every token of the sequence known so far (for the penalties), `tokens` included. The
+  // pointees live until Launch returns.
+  const SamplingParams* start_params = nullptr;
+  std::span<const int32_t> start_history;
+  // Sorted ids that cannot be drawn in this step (end ids before min_tokens).
+  std::span<const int32_t> forbidden;
+  // The tokens to run, at positions start_position, start_position + 1, …; at least one.
+  std::span<const int32_t> tokens;
+  int32_t start_position = 0;
+  // KV blocks of the sequence: position p is row p % block_tokens of blocks[p / block_tokens].
+  std::span<const int32_t> blocks;
+  // Draw the token that follows the last of `tokens`.
+  bool sample = false;
+};
+
+// Receives activations while a step runs, from the thread that runs it. For finding where numbers
+// go wrong; a step with a tap is slow. Both backends use these names in this order: `embed`; per
+// layer `attn_norm`, `q`, `k`, `v` (with bias), `q_rope`, `k_rope`, `attn` (heads concatenated),
+// `attn_output`, `attn_residual`, `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_act` (silu(gate)·up),
+// `ffn_down`, `layer`; then `output_norm`, `logits`.
+class ActivationTap {
+ public:
+  virtual ~ActivationTap() = default;
+  // `values` is row-major [rows, cols], a row for each token of the step in order; `layer` is -1
+  // outside the layers.
+  virtual void OnActivation(std::string_view name, int layer, std::span<const float> values,
+                            int64_t rows, int64_t cols) = 0;
+};
+
+struct StepBatch {
+  std::vector<StepSequence> seqs;
+  // Null in service. With a tap, logits are computed for every token and not only where `sample` is
+  // set.
+  ActivationTap* tap = nullptr;
+};
+
+struct StepResult {
+  // For each sequence with `sample` set, in the order of the batch.
+  std::vector<SampledToken> samples;
+};
+
+enum class KvType { kF16, kF32 };
+
+struct BackendOptions {
+  // Sequences that may be in one step, and slots.
+  int max_seqs = 16;
+  // Tokens in one step, all sequences together.
+  int max_step_tokens = 512;
+  // Bytes of KV cache; the number of blocks follows. 0: the backend chooses from the memory there
+  // is.
+  int64_t kv_cache_bytes = 0;
+  // Tokens in a KV block.
+  int block_tokens = 16;
+  KvType kv_type = KvType::kF16;
+  // Threads of a backend that computes on the CPU; 0: one a core.
+  int threads = 0;
+};
+
+struct BackendInfo {
+  // `cpu`, `cuda`.
+  std::string name;
+  // Product name of what computes.
+  std::string device;
+  int threads = 0;
+  int max_seqs = 0;
+  int max_step_tokens = 0;
+  int block_tokens = 0;
+  int kv_blocks = 0;
+  // Steps that may be launched and not yet waited for; 1 or 2.
+  int max_in_flight = 1;
+  uint64_t weights_bytes = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t workspace_bytes = 0;
+};
+
+// Everything is allocated at creation; a step allocates nothing of the model's size. Called from
+// one thread at a time (the engine's). A result does not depend on which other sequences share the
+// step, nor on how a prompt is cut into steps.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const BackendInfo& info() const = 0;
+
+  // Starts a step. The batch is consumed before this returns. An error means that the step did not
+  // run and that nothing after it can be trusted.
+  virtual absl::Status Launch(const StepBatch& batch) = 0;
+
+  // Waits for the oldest step that was launched and not waited for. An error is final for the
+  // backend.
+  virtual absl::StatusOr<StepResult> Wait() = 0;
+};
+
+// Makes a backend for a model, LoadStage::kPlace. kResourceExhausted with the numbers where it does
+// not fit.
+using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
+    std::shared_ptr<const Model> model, const BackendOptions& options, LoadObserver& observer)>;
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_BACKEND_H_

@@ -1,0 +1,20 @@
+// The reference backend: plain, multi-threaded, exact. Weights stay as the file has them, mapped;
+// each is dequantised to F32 where it is used, and sums are F32 or better in an order that depends
+// on neither the batch nor the thread count.
+#ifndef ORCD_RUNTIME_CPU_CPU_BACKEND_H_
+#define ORCD_RUNTIME_CPU_CPU_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+
+namespace orcd {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
+                                                          const BackendOptions& options,
+                                                          LoadObserver& observer);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_CPU_CPU_BACKEND_H_

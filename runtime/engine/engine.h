@@ -1,0 +1,131 @@
+// The engine: one thread that plans steps, has a backend compute them, and hands out what they
+// draw.
+#ifndef ORCD_RUNTIME_ENGINE_ENGINE_H_
+#define ORCD_RUNTIME_ENGINE_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "runtime/backend.h"
+#include "runtime/engine/request.h"
+#include "runtime/engine/scheduler.h"
+
+namespace orcd {
+
+struct EngineOptions {
+  // Requests that may wait for a slot; more are refused.
+  int max_waiting = 256;
+  // Tokens a sequence may have; 0: the model's own limit. Never more than the KV cache can hold.
+  int max_context = 0;
+};
+
+// The engine's numbers as of its last step. Consistent enough for people and metrics.
+struct EngineStats {
+  int running = 0;
+  int waiting = 0;
+  int max_running = 0;
+  int max_waiting = 0;
+  int kv_blocks_total = 0;
+  int kv_blocks_free = 0;
+  int block_tokens = 0;
+  int64_t finished_requests = 0;
+  int64_t generated_tokens = 0;
+  int64_t steps = 0;
+  // End of the last step; absl::InfinitePast() before the first.
+  absl::Time last_step = absl::InfinitePast();
+};
+
+// Owns the backend, the scheduler, every sequence and the engine thread. All public functions may
+// be called from any thread, none of them waits for a step unless it says so. What they ask for
+// reaches the engine thread as a message and takes effect before its next step.
+class Engine {
+ public:
+  // Starts the engine thread. `on_fault` is called once, on the engine thread, with the backend's
+  // error after which nothing more can be computed; every request has been ended by then.
+  Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> backend,
+         const EngineOptions& options, std::function<void(const absl::Status&)> on_fault);
+  // Ends what is left with kCancelled and joins the thread.
+  ~Engine();
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Model& model() const { return *model_; }
+  const BackendInfo& backend_info() const { return info_; }
+  // Tokens a sequence may have, prompt and output together.
+  int max_context() const { return max_context_; }
+
+  // Queues a request, or says why not: kInvalidArgument (empty prompt, ids outside the vocabulary,
+  // prompt that leaves no room for a token, parameters out of range), kResourceExhausted (queue
+  // full, or more KV than there is), kAlreadyExists (the id is live), kUnavailable (fault). Where
+  // this returns OK the sink gets a Finished event, whatever happens.
+  absl::Status Submit(GenerationRequest request);
+
+  // Ends a request; `done` is called (on the engine thread) with whether it was live, after its
+  // slot and KV blocks are free and its sink has its Finished event.
+  void Cancel(std::string_view id, FinishReason reason, std::function<void(bool found)> done);
+
+  // As Cancel, for every request there is; `done` gets their number.
+  void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
+
+  EngineStats stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
+
+ private:
+  struct CancelOne {
+    std::string id;
+    FinishReason reason;
+    std::function<void(bool)> done;
+  };
+  struct CancelEverything {
+    FinishReason reason;
+    std::function<void(int)> done;
+  };
+  using Message = std::variant<GenerationRequest, CancelOne, CancelEverything>;
+
+  void Run();
+  void Handle(Message message);
+  void PublishStats();
+  void Fail(const absl::Status& status);
+
+  // Set at construction.
+  const std::shared_ptr<const Model> model_;
+  const std::unique_ptr<Backend> backend_;
+  const BackendInfo info_;
+  const int max_context_;
+  const int max_waiting_;
+  const std::function<void(const absl::Status&)> on_fault_;
+
+  // Engine thread only.
+  Scheduler scheduler_;
+  int64_t steps_ = 0;
+  absl::Time last_step_ = absl::InfinitePast();
+
+  // The inbox. `live_ids_` and `waiting_` are kept at its door so that Submit can refuse at once.
+  absl::Mutex inbox_mutex_;
+  std::vector<Message> inbox_ ABSL_GUARDED_BY(inbox_mutex_);
+  bool stopping_ ABSL_GUARDED_BY(inbox_mutex_) = false;
+  absl::Status fault_ ABSL_GUARDED_BY(inbox_mutex_);
+  absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(inbox_mutex_);
+  int waiting_ ABSL_GUARDED_BY(inbox_mutex_) = 0;
+
+  mutable absl::Mutex stats_mutex_;
+  EngineStats stats_ ABSL_GUARDED_BY(stats_mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_ENGINE_H_

@@ -1,0 +1,37 @@
+// From a file's path to an engine that serves it.
+#ifndef ORCD_RUNTIME_ENGINE_LOAD_MODEL_H_
+#define ORCD_RUNTIME_ENGINE_LOAD_MODEL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+#include "runtime/engine/engine.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+
+namespace orcd {
+
+struct LoadModelOptions {
+  ModelLoadOptions model;
+  BackendOptions backend;
+  EngineOptions engine;
+};
+
+// Opens and checks the file, places the weights, runs the self-check, starts the engine: the stages
+// of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing behind. The
+// self-check runs a fixed token sequence through the backend and fails the load, naming layer and
+// operation, where a NaN or an infinity comes out, or where the logits are all alike: a worker
+// never becomes ready with garbage.
+absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
+                                                  const LoadModelOptions& options,
+                                                  const BackendFactory& make_backend,
+                                                  std::function<void(const absl::Status&)> on_fault,
+                                                  LoadObserver& observer);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_LOAD_MODEL_H_

@@ -1,0 +1,51 @@
+// The tensor types of GGUF: ids, names, and the layout of their blocks, bit for bit as files hold
+// them. Source: ggml's block definitions; every layout is restated in dequantize.cc where it is
+// read.
+#ifndef ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
+#define ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace orcd {
+
+// Values are the type ids of the file format.
+enum class TensorType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30,
+};
+
+struct TensorTypeInfo {
+  TensorType type;
+  // As GGUF tools print it, such as `Q4_K`.
+  std::string_view name;
+  // Weights in a block; 1 for the plain types.
+  uint32_t block_weights;
+  // Bytes in a block.
+  uint32_t block_bytes;
+};
+
+// Every type this project reads, in order of id.
+std::span<const TensorTypeInfo> AllTensorTypes();
+
+// Null for an id this project does not read.
+const TensorTypeInfo* FindTensorType(uint32_t id);
+
+const TensorTypeInfo& GetTensorTypeInfo(TensorType type);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_

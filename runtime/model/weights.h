@@ -1,0 +1,68 @@
+// A Qwen2 model's tensors by role, their shapes checked against the config. Views only: the
+// GgufReader owns the bytes.
+#ifndef ORCD_RUNTIME_MODEL_WEIGHTS_H_
+#define ORCD_RUNTIME_MODEL_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/gguf/gguf_reader.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/config.h"
+
+namespace orcd {
+
+// A row-major matrix [rows, cols] of any tensor type: y = W x has `rows` outputs and `cols` inputs.
+struct Matrix {
+  TensorType type = TensorType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const std::byte* data = nullptr;
+  int64_t row_bytes = 0;
+
+  const std::byte* row(int64_t r) const { return data + r * row_bytes; }
+  int64_t bytes() const { return rows * row_bytes; }
+};
+
+// Norms and biases, which files hold in F32.
+using Vector = std::span<const float>;
+
+struct LayerWeights {
+  Vector attn_norm;    // [hidden]
+  Matrix attn_q;       // [heads * head_dim, hidden]
+  Matrix attn_k;       // [kv_heads * head_dim, hidden]
+  Matrix attn_v;       // [kv_heads * head_dim, hidden]
+  Vector attn_q_bias;  // [heads * head_dim]
+  Vector attn_k_bias;  // [kv_heads * head_dim]
+  Vector attn_v_bias;  // [kv_heads * head_dim]
+  Matrix attn_output;  // [hidden, heads * head_dim]
+  Vector ffn_norm;     // [hidden]
+  Matrix ffn_gate;     // [ffn, hidden]
+  Matrix ffn_up;       // [ffn, hidden]
+  Matrix ffn_down;     // [hidden, ffn]
+};
+
+struct ModelWeights {
+  Matrix token_embd;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  Vector output_norm;  // [hidden]
+  Matrix output;       // [vocab, hidden]; token_embd again where the file ties them
+  bool tied = false;
+
+  // kInvalidArgument naming the tensor where one is missing or has another shape or a type it
+  // cannot have.
+  static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelConfig& config);
+};
+
+// kInvalidArgument naming the first tensor (in file order) and row that holds a NaN or an infinity,
+// be it a weight or a block's scale. Reads every byte once, on `threads` threads; reports
+// LoadStage::kVerify.
+absl::Status CheckFinite(const GgufReader& gguf, int threads, LoadObserver& observer);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_MODEL_WEIGHTS_H_

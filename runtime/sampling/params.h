@@ -1,0 +1,44 @@
+// How a token is drawn. The same semantics on every backend; sampler.h is the reference.
+#ifndef ORCD_RUNTIME_SAMPLING_PARAMS_H_
+#define ORCD_RUNTIME_SAMPLING_PARAMS_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace orcd {
+
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr int kMaxLogitBiases = 1024;
+
+// Ranges and defaults are those of orcd.v1.SamplingParams.
+struct SamplingParams {
+  float temperature = 1.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float typical_p = 1.0f;
+  float repetition_penalty = 1.0f;
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  // (id, bias), ids distinct and ascending.
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint64_t seed = 0;
+  // -1: no log-probabilities; 0: of the drawn token; N: also of the N likeliest.
+  int32_t logprobs = -1;
+
+  bool greedy() const { return temperature <= 0.0f; }
+  bool has_penalties() const {
+    return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
+  }
+
+  // kInvalidArgument naming the field, as `sampling.top_p`, its value and its range. `vocab` bounds
+  // ids.
+  absl::Status Validate(int vocab) const;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_SAMPLING_PARAMS_H_
