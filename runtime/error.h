@@ -16,14 +16,15 @@
 
 namespace orcd {
 
-// What an error carries beside code and message. Empty fields are not attached.
+// What an error carries beside code and message. Empty fields are not attached. Made in place:
+// {.reason = "QUEUE_FULL", .subject = "queue:requests"}.
 struct ErrorDetails {
-  std::string reason;
+  std::string reason = {};
   // Path of the request's field, such as `sampling.top_p`. For kInvalidArgument.
-  std::string field;
+  std::string field = {};
   // What the error is about, such as `queue:requests` or a model's name.
-  std::string subject;
-  std::optional<absl::Duration> retry_after;
+  std::string subject = {};
+  std::optional<absl::Duration> retry_after = {};
 };
 
 absl::Status MakeError(absl::StatusCode code, std::string_view message,

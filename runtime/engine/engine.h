@@ -83,21 +83,25 @@ class Engine {
   EngineStats stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
  private:
-  struct CancelOne {
+  struct CancelMessage {
+    // Empty: every request.
     std::string id;
-    FinishReason reason;
-    std::function<void(bool)> done;
-  };
-  struct CancelEverything {
     FinishReason reason;
     std::function<void(int)> done;
   };
-  using Message = std::variant<GenerationRequest, CancelOne, CancelEverything>;
+  using Message = std::variant<GenerationRequest, CancelMessage>;
+
+  void Post(Message message) ABSL_LOCKS_EXCLUDED(inbox_mutex_);
+  absl::Status Check(const GenerationRequest& request) const;
 
   void Run();
+  // Takes what the inbox holds; where `wait`, sleeps until it holds something. False once stopping.
+  bool TakeMessages(bool wait, std::vector<Message>& messages) ABSL_LOCKS_EXCLUDED(inbox_mutex_);
   void Handle(Message message);
-  void PublishStats();
+  // Launches a step or waits for one. False where there is nothing to do.
+  absl::StatusOr<bool> Advance();
   void Fail(const absl::Status& status);
+  void PublishStats() ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
   // Set at construction.
   const std::shared_ptr<const Model> model_;

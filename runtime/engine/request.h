@@ -48,10 +48,10 @@ struct StartedEvent {
 
 struct DeltaEvent {
   // Whole characters, never part of a stop string.
-  std::string text;
-  std::vector<int32_t> tokens;
+  std::string text = {};
+  std::vector<int32_t> tokens = {};
   // One a token where logprobs were asked for, else empty.
-  std::vector<SampledToken> logprobs;
+  std::vector<SampledToken> logprobs = {};
 };
 
 struct FinishedEvent {

@@ -7,10 +7,12 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/backend.h"
@@ -30,49 +32,47 @@ namespace orcd {
 // again at the head of the queue; what it had said stands, and it goes on exactly as it would have.
 class Scheduler {
  public:
-  // Called when a request leaves the scheduler, with its id, after its Finished event.
-  using OnGone = std::function<void(std::string_view id)>;
   // Called when a request leaves the queue for the first time.
   using OnAdmitted = std::function<void()>;
+  // Called when a request has gone: after its Finished event, with its slot and blocks free.
+  // `admitted` says whether it ever left the queue.
+  using OnGone = std::function<void(const std::string& id, bool admitted)>;
 
-  // `tokenizer` must outlive this.
+  // `tokenizer` must outlive this. `max_context` tokens fit the backend's KV blocks.
   Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend, int max_context,
             OnAdmitted on_admitted, OnGone on_gone);
 
-  // Queues a request that was checked.
-  void Add(GenerationRequest request, absl::Time now);
+  // Queues a request that was checked and whose id is not live.
+  void Add(GenerationRequest request);
 
-  // Ends the requests whose deadline passed, then fills `batch` with the next step. False where
-  // there is nothing to compute now. The batch's spans stay valid until the next call on this.
+  // Ends the requests whose deadline has passed, then fills `batch` with the next step. False where
+  // there is nothing to compute before a step in flight is committed. The batch's spans stay valid
+  // until the next call on this.
   bool Plan(absl::Time now, StepBatch& batch);
 
   // Takes the results of the oldest step that was planned and not committed.
   void Commit(const StepResult& result, absl::Time now);
 
-  // Ends a request: its Finished event is sent now; slot and blocks are free once no step in flight
-  // uses them, which `released` reports. False, and `released` is not kept, where the id is not
-  // live.
-  bool Cancel(std::string_view id, FinishReason reason, std::function<void()> released,
-              absl::Time now);
-  // Ends every request; returns how many there were. `released` is called once all are free.
-  int CancelAll(FinishReason reason, std::function<void()> released, absl::Time now);
-  // Ends every request with `status` and forgets all steps in flight.
-  void FailAll(const absl::Status& status, absl::Time now);
+  // Ends the live requests among `ids`; their Finished events are sent now. `released` is called
+  // with their number once their slots and blocks are free: at once, or when the steps in flight
+  // that use them are committed.
+  void Cancel(std::span<const std::string> ids, FinishReason reason,
+              std::function<void(int)> released);
+  void CancelAll(FinishReason reason, std::function<void(int)> released);
+  // Ends every request with `status` and forgets the steps in flight.
+  void FailAll(const absl::Status& status);
 
-  bool idle() const { return waiting_.empty() && running_.empty(); }
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
-  // The earliest deadline of any request.
-  absl::Time next_deadline() const;
-
-  int running() const;
+  int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
   const BlockPool& blocks() const { return blocks_; }
   int64_t finished_requests() const { return finished_requests_; }
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
-  using SequencePtr = std::unique_ptr<Sequence>;
-  // A planned step: the sequences in it, in the order of the batch, and which of them draw.
+  using SequenceList = std::list<std::unique_ptr<Sequence>>;
+
+  // A planned step: its sequences, in the order of the batch, and which of them draw.
   struct InFlight {
     struct Part {
       Sequence* sequence;
@@ -80,24 +80,36 @@ class Scheduler {
     };
     std::vector<Part> parts;
   };
+  // Someone who waits until `left` requests have gone.
   struct ReleaseWaiter {
-    std::vector<Sequence*> pending;
-    std::function<void()> released;
+    std::vector<std::string> left;
+    int count;
+    std::function<void(int)> released;
   };
+
+  int BlocksFor(int tokens) const;
+  // Tokens that are known and were not given to the backend.
+  static int Unscheduled(const Sequence& sequence);
+  // Whether the next step may advance it by the token that a step in flight is drawing.
+  static bool CanFollowSample(const Sequence& sequence);
 
   void ExpireDeadlines(absl::Time now);
   void Admit(absl::Time now);
-  bool GrowOrPreempt(Sequence& sequence, int tokens);
-  bool PreemptYoungest(const Sequence& for_whom);
-  void Preempt(std::list<SequencePtr>::iterator it);
-  void AddPart(Sequence& sequence, int count, StepBatch& batch);
+  // Makes room for the next token of every sequence that decodes. False where that must wait for
+  // the steps in flight.
+  bool ReserveForDecode();
+  void PreemptYoungest();
+  // Adds `count` tokens of the sequence to the step.
+  void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
+
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
-  void Finish(Sequence& sequence, FinishReason reason, absl::Time now, std::string stop_string = {},
+  // Sends the Finished event. The sequence goes with the next Sweep that finds no step using it.
+  void Finish(Sequence& sequence, FinishReason reason, std::string stop_string = {},
               int32_t stop_token = -1);
-  void FinishWith(Sequence& sequence, FinishedEvent event, absl::Time now);
+  void Fail(Sequence& sequence, const absl::Status& status);
+  void SendFinished(Sequence& sequence, FinishedEvent event);
+  // Frees what finished sequences hold, unless a step in flight uses it, and tells who waits.
   void Sweep();
-  bool CancelSequences(const std::vector<Sequence*>& sequences, FinishReason reason,
-                       std::function<void()> released, absl::Time now);
 
   const Tokenizer& tokenizer_;
   const BackendInfo backend_;
@@ -107,14 +119,13 @@ class Scheduler {
 
   BlockPool blocks_;
   std::vector<int32_t> free_slots_;
-  std::deque<SequencePtr> waiting_;
-  // Oldest first.
-  std::list<SequencePtr> running_;
+  // Both oldest first.
+  SequenceList waiting_;
+  SequenceList running_;
+  absl::flat_hash_map<std::string, Sequence*> live_;
   std::deque<InFlight> in_flight_;
   std::vector<ReleaseWaiter> release_waiters_;
-
-  // What the spans of the last planned batch point to.
-  std::vector<int32_t> previous_sample_ = {kPreviousSample};
+  int64_t next_order_ = 0;
 
   int64_t finished_requests_ = 0;
   int64_t generated_tokens_ = 0;

@@ -5,13 +5,13 @@
 #define ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
 namespace orcd {
 
-// Values are the type ids of the file format.
+// Values are the type ids of the file format. These are the types this project reads; a file opened
+// for inspection may hold others (FindSizedTensorType), under ids that have no name here.
 enum class TensorType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -44,6 +44,11 @@ std::span<const TensorTypeInfo> AllTensorTypes();
 // Null for an id this project does not read.
 const TensorTypeInfo* FindTensorType(uint32_t id);
 
+// Of every type ggml has ever written to files and still defines, read by this project or not; null
+// for any other id.
+const TensorTypeInfo* FindSizedTensorType(uint32_t id);
+
+// Of any type that FindSizedTensorType knows; ends the process for another.
 const TensorTypeInfo& GetTensorTypeInfo(TensorType type);
 
 }  // namespace orcd

@@ -3,7 +3,6 @@
 #ifndef ORCD_RUNTIME_GGUF_GGUF_READER_H_
 #define ORCD_RUNTIME_GGUF_GGUF_READER_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,77 +10,29 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/gguf/block_formats.h"
+#include "runtime/gguf/gguf_header.h"
+#include "runtime/gguf/gguf_value.h"
 #include "runtime/gguf/mapped_file.h"
 
 namespace orcd {
-
-// A view of one tensor's bytes. Does not own them: the GgufReader does.
-struct TensorView {
-  std::string_view name;
-  TensorType type = TensorType::kF32;
-  // ne[0] is contiguous; dimensions past n_dims are 1.
-  std::array<uint64_t, 4> ne = {1, 1, 1, 1};
-  uint32_t n_dims = 0;
-  std::span<const std::byte> data;
-
-  uint64_t element_count() const { return ne[0] * ne[1] * ne[2] * ne[3]; }
-  uint64_t row_length() const { return ne[0]; }
-  uint64_t row_count() const { return ne[1] * ne[2] * ne[3]; }
-  // Bytes of one row of ne[0] weights.
-  uint64_t row_bytes() const;
-};
-
-// One metadata value. Strings and arrays of strings view the mapped file. Arrays of numbers are
-// widened to 64 bits (or double); `GgufArray::type` keeps the type the file has.
-struct GgufArray;
-using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view,
-                               std::shared_ptr<const GgufArray>>;
-enum class GgufType : uint32_t {
-  kU8 = 0,
-  kI8 = 1,
-  kU16 = 2,
-  kI16 = 3,
-  kU32 = 4,
-  kI32 = 5,
-  kF32 = 6,
-  kBool = 7,
-  kString = 8,
-  kArray = 9,
-  kU64 = 10,
-  kI64 = 11,
-  kF64 = 12,
-};
-std::string_view GgufTypeName(GgufType type);
-struct GgufArray {
-  GgufType type = GgufType::kU8;
-  // Exactly one of these has elements, by type: unsigned and bool; signed; floats; strings. Arrays
-  // of arrays are refused.
-  std::vector<uint64_t> unsigned_values;
-  std::vector<int64_t> signed_values;
-  std::vector<double> float_values;
-  std::vector<std::string_view> strings;
-  size_t size() const;
-};
-struct GgufEntry {
-  GgufType type = GgufType::kU8;
-  GgufValue value;
-};
 
 // Owns the mapped files. Everything it hands out views them and lives as long as it does. Immutable
 // after Open; any thread may read.
 class GgufReader {
  public:
   // Opens `path`; where its metadata names a split, also the other files beside it. Every length,
-  // count, type, offset and overlap is checked here, with kInvalidArgument and a message that says
-  // what is wrong where; nothing is read past the end of a file whatever it holds. A file without
-  // tensors (a vocabulary) is fine.
-  static absl::StatusOr<std::unique_ptr<GgufReader>> Open(const std::string& path);
+  // count, type, offset and overlap is checked here; nothing is read past the end of a file
+  // whatever it holds. A file without tensors (a vocabulary) is fine. Errors, each with a message
+  // that says what is wrong where, are those of MappedFile::Open and ParseGgufHeader, kNotFound for
+  // a part that is missing, kInvalidArgument (GGUF_MALFORMED) for parts that do not belong
+  // together, kDataLoss (FILE_CHANGED) where a file changed meanwhile.
+  static absl::StatusOr<std::unique_ptr<GgufReader>> Open(
+      const std::string& path, AllowedTensorTypes allowed_types = AllowedTensorTypes::kReadable);
 
   uint32_t version() const { return version_; }
   // In the order of the file.
@@ -89,9 +40,10 @@ class GgufReader {
   // Null where the key is absent.
   const GgufEntry* Find(std::string_view key) const;
 
-  // Typed access. kNotFound where the key is absent, kInvalidArgument (with the type found and the
-  // type wanted) where it has another type. Any unsigned or non-negative signed integer that fits
-  // serves as U32.
+  // Typed access. kNotFound (GGUF_KEY_MISSING) where the key is absent, kInvalidArgument
+  // (GGUF_KEY_TYPE, with the type found and the type wanted) where it has another type,
+  // kInvalidArgument (GGUF_KEY_RANGE) where the value does not fit. Any integer that fits serves as
+  // U32, f64 as well as f32 as F32.
   absl::StatusOr<uint32_t> GetU32(std::string_view key) const;
   absl::StatusOr<float> GetF32(std::string_view key) const;
   absl::StatusOr<bool> GetBool(std::string_view key) const;
@@ -113,6 +65,8 @@ class GgufReader {
 
  private:
   GgufReader() = default;
+  absl::Status OpenParts(const std::string& path, AllowedTensorTypes allowed_types);
+  absl::Status IndexTensors();
 
   uint32_t version_ = 0;
   std::vector<MappedFile> files_;

@@ -9,13 +9,26 @@
 
 namespace orcd {
 
+// What is larger is refused. Well above every Qwen2 model, and low enough that no product of two
+// overflows 32 bits by accident and no file can ask for absurd amounts of memory.
+inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxHidden = 1 << 16;
+inline constexpr int kMaxHeads = 1024;
+inline constexpr int kMaxHeadDim = 1024;
+inline constexpr int kMaxFfn = 1 << 20;
+inline constexpr int kMaxVocab = 1 << 20;
+inline constexpr int kMaxContextLength = 1 << 24;
+
 struct ModelConfig {
   std::string architecture;
+  // May be empty.
   std::string name;
   int layers = 0;
   int hidden = 0;
   int heads = 0;
+  // Divides heads.
   int kv_heads = 0;
+  // Even. heads * head_dim need not be hidden.
   int head_dim = 0;
   int ffn = 0;
   // Rows of the embedding and of the head, and length of the tokenizer's vocabulary.

@@ -3,10 +3,12 @@
 #ifndef ORCD_RUNTIME_MODEL_MODEL_H_
 #define ORCD_RUNTIME_MODEL_MODEL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/load_observer.h"
@@ -29,7 +31,7 @@ class Model {
  public:
   // Opens and checks everything that can be checked without computing: format, metadata, shapes,
   // tokenizer, finiteness, digest. What this accepts, a backend can run. Errors are those of the
-  // parts.
+  // parts; their messages begin with the file's path.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& path,
                                                            const ModelLoadOptions& options,
                                                            LoadObserver& observer);
@@ -40,7 +42,7 @@ class Model {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate& chat_template() const { return chat_template_; }
 
-  // `sha256-tree:` and 64 hex digits; see ComputeDigests.
+  // `sha256-tree:` and 64 hex digits; see VerifyFiles.
   const std::string& digest() const { return digest_; }
   uint64_t parameters() const { return parameters_; }
   uint64_t size_bytes() const { return gguf_->total_bytes(); }
@@ -49,6 +51,8 @@ class Model {
 
  private:
   Model() = default;
+  // Everything but the weights' bytes.
+  absl::Status ReadMetadata();
 
   std::unique_ptr<GgufReader> gguf_;
   ModelConfig config_;

@@ -8,10 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/config.h"
 
 namespace orcd {
@@ -54,14 +52,10 @@ struct ModelWeights {
   bool tied = false;
 
   // kInvalidArgument naming the tensor where one is missing or has another shape or a type it
-  // cannot have.
+  // cannot have; kUnimplemented where the file holds a tensor that a Qwen2 model does not have, and
+  // that computing without would leave out something that matters.
   static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelConfig& config);
 };
-
-// kInvalidArgument naming the first tensor (in file order) and row that holds a NaN or an infinity,
-// be it a weight or a block's scale. Reads every byte once, on `threads` threads; reports
-// LoadStage::kVerify.
-absl::Status CheckFinite(const GgufReader& gguf, int threads, LoadObserver& observer);
 
 }  // namespace orcd
 

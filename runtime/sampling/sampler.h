@@ -1,10 +1,30 @@
 // Draws a token from logits: the reference that every backend's sampler must agree with, token for
-// token.
+// token, given the same logits. So that a parallel one can, nothing here depends on an order of
+// summation or on a library's exp(): weights are integers (exact_exp.h).
 //
-// Order: logit_bias, penalties, top_k, typical_p, top_p, min_p, temperature, draw. Candidates are
-// ordered by logit descending, then by id ascending; the draw walks them in that order and takes
-// the first whose cumulative probability exceeds the uniform number. Details users know from other
-// engines are in docs of each step in sampler.cc.
+// In this order, each step on what the one before left. "Candidates" are the tokens whose adjusted
+// logit is not -infinity; max is the greatest logit among the candidates that a step starts with;
+// weights are those of exact_exp.h for max - logit, at temperature 1 in the filters, and total is
+// their sum over the candidates the step starts with.
+//
+//   logit_bias   l += bias.
+//   penalties    Of every token in the sequence so far, prompt included, `count` times:
+//                l = l <= 0 ? l * repetition : l / repetition; l = fma(-count, frequency, l);
+//                l -= presence; then l is clamped to the finite numbers. F32.
+//   forbidden    l = -infinity.
+//   greedy       With temperature 0: the lowest id that has max. The end.
+//   top_k        The first k by logit descending, then id ascending.
+//   typical_p    The fewest tokens whose weights reach typical_p * total, nearest first by
+//                |octaves - mean|, then id ascending; octaves as in exact_exp.h, and mean, the
+//                distribution's entropy up to a constant, is
+//                floor(sum(floor((w >> 8) * octaves / 2^25)) * 2^25 / sum(w >> 8)).
+//                (Meister et al., "Locally typical sampling", TACL 2023.)
+//   top_p        The fewest tokens whose weights reach top_p * total, by logit descending, then id
+//                ascending. (Holtzman et al., "The curious case of neural text degeneration",
+//                2020.)
+//   min_p        l >= max + float(ln min_p), the sum in F32.
+//   draw         Weights at the temperature. With goal = floor(total * RandomBitsAt(seed, position)
+//                / 2^64), the first token by id ascending whose cumulative weight exceeds goal.
 #ifndef ORCD_RUNTIME_SAMPLING_SAMPLER_H_
 #define ORCD_RUNTIME_SAMPLING_SAMPLER_H_
 
@@ -13,6 +33,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "runtime/sampling/logit_scan.h"
 #include "runtime/sampling/params.h"
 
 namespace orcd {
@@ -27,9 +48,10 @@ struct SampledToken {
   // Of the model's own distribution (before bias, penalties, filters and temperature); set where
   // asked for.
   float logprob = 0;
-  // Likeliest first, ties by lower id.
+  // Likeliest first, ties by lower id. Tokens of probability zero are left out.
   std::vector<TokenLogprob> top;
-  // False where the logits held a NaN or no finite value: `token` means nothing then.
+  // False where the logits hold a NaN or +infinity, or where no token is left that could be drawn:
+  // `token` means nothing then.
   bool finite = true;
 };
 
@@ -39,21 +61,51 @@ using TokenCounts = absl::flat_hash_map<int32_t, int32_t>;
 // Keeps scratch memory between calls; one thread.
 class Sampler {
  public:
-  // `logits` are [vocab] and are not changed. `position` is the index in the sequence of the token
-  // being drawn. `forbidden` ids (sorted) cannot be drawn: the end ids before min_tokens. `counts`
-  // may be empty where !params.has_penalties().
+  // `logits` are [vocab] and are not changed; -infinity is a token that cannot be drawn. `position`
+  // is the index in the sequence of the token being drawn. `forbidden` ids (sorted) cannot be
+  // drawn: the end ids before min_tokens. `counts` may be empty where !params.has_penalties().
+  // `params` are valid and every id is below vocab.
   SampledToken Sample(std::span<const float> logits, const SamplingParams& params,
                       const TokenCounts& counts, std::span<const int32_t> forbidden,
                       uint64_t position);
 
  private:
+  // A token under consideration. The low half of `key` is the token; the order of keys is the order
+  // of whichever step looks at it.
   struct Candidate {
-    float logit;
-    int32_t token;
+    uint64_t key;
+    uint64_t weight;
+
+    int32_t token() const { return static_cast<int32_t>(static_cast<uint32_t>(key)); }
   };
+
+  // Fills in `top` and returns the logarithm of the sum of exponentials, of the logits in scan_.
+  double Logprobs(int count, std::vector<TokenLogprob>& top);
+  // scan_ of the logits after bias, penalties and forbidden ids.
+  void Adjust(const SamplingParams& params, const TokenCounts& counts,
+              std::span<const int32_t> forbidden);
+
+  // Candidates live in scan_ alone until the first filter puts what it keeps into candidates_;
+  // filtered_ tells which.
+  void TopK(size_t k);
+  void Typical(float typical_p);
+  void TopP(float top_p);
+  void MinP(float min_p);
+  int32_t DrawFromAll(float temperature, uint64_t random);
+  int32_t DrawFromCandidates(float temperature, uint64_t random);
+
+  float LogitOf(const Candidate& candidate) const;
+  float MaxOfCandidates() const;
+  // Reorders candidates_ so that the first by key, as few as reach `goal` (of their total weight,
+  // at least 1), come first, the last of them last; returns their number. Takes time proportional
+  // to the number of candidates.
+  size_t PartitionPrefix(uint64_t goal);
+
+  LogitScan scan_;
   std::vector<float> adjusted_;
+  bool filtered_ = false;
   std::vector<Candidate> candidates_;
-  std::vector<float> probabilities_;
+  std::vector<uint64_t> chunk_weights_;
 };
 
 }  // namespace orcd

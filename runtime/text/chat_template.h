@@ -2,17 +2,19 @@
 // would.
 //
 // Templates are programs in Jinja; this project does not run programs from files. It knows the
-// templates of the Qwen2 family by what they contain, and renders them itself; any other template
-// makes chat unsupported, and raw prompts work.
+// templates of the Qwen2 family by their text (known_templates.h), and renders them itself; any
+// other template makes chat unsupported, and raw prompts work.
 #ifndef ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 #define ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/text/known_templates.h"
 #include "runtime/text/tokenizer.h"
 
 namespace orcd {
@@ -28,6 +30,7 @@ struct ChatToolCall {
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
   std::string content;
+  // Only of an assistant.
   std::vector<ChatToolCall> tool_calls;
 };
 
@@ -38,8 +41,8 @@ struct ChatRequest {
   bool add_generation_prompt = true;
 };
 
-// A piece of a rendered prompt. Only the template's own text may become control tokens; what a user
-// wrote may not.
+// A piece of a rendered prompt. Only the template's own text (role names and the default system's
+// text included) may become control tokens; what a user wrote may not.
 struct PromptPiece {
   std::string text;
   bool is_template = false;
@@ -54,22 +57,23 @@ class ChatTemplate {
   // Recognises `source`; an empty or unknown one gives an unsupported template.
   static ChatTemplate Recognize(std::string_view source);
 
-  bool supported() const { return kind_ != Kind::kUnsupported; }
+  bool supported() const { return known_.has_value(); }
 
-  // kFailedPrecondition (reason CHAT_TEMPLATE_UNKNOWN) where unsupported; kInvalidArgument naming
-  // the field for a conversation the template cannot render (no messages, a system message that is
-  // not first, tools that are no JSON).
+  // The prompt; no two neighbouring pieces are both the template's. kFailedPrecondition (reason
+  // CHAT_TEMPLATE_UNKNOWN) where unsupported. kInvalidArgument naming the field, as
+  // `chat.messages[2].role`, for a conversation that the template cannot render or would render
+  // without a part of it: no messages, a system message that is not first, tool calls of another
+  // than an assistant, tools and arguments that are no JSON objects, tools for a template without.
   absl::StatusOr<std::vector<PromptPiece>> Render(const ChatRequest& request) const;
 
  private:
-  enum class Kind { kUnsupported, kChatMl, kQwen25 };
-  Kind kind_ = Kind::kUnsupported;
-  // The system text that stands in where a conversation has none; empty: none.
-  std::string default_system_;
+  std::optional<KnownTemplate> known_;
 };
 
-// Encodes the pieces, control tokens only from the template's own. Adjacent pieces of user text do
-// not merge across the template's.
+// The ids of the pieces' concatenation, control tokens recognised only in the template's own text.
+// Where nothing a user wrote spells a special token, these are the ids that Encode with
+// `parse_special` gives for the whole text: words may stretch from the template's text into a
+// user's.
 std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
                                   const std::vector<PromptPiece>& pieces);
 

@@ -3,49 +3,75 @@
 #ifndef ORCD_RUNTIME_TEXT_TOKENIZER_H_
 #define ORCD_RUNTIME_TEXT_TOKENIZER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "runtime/text/bpe.h"
+#include "runtime/text/packed_strings.h"
+#include "runtime/text/special_tokens.h"
+#include "runtime/text/vocabulary.h"
 
 namespace orcd {
 
 // Immutable after creation; any thread may call. Owns copies of what it needs, not views of the
 // file.
-class Tokenizer {
+class Tokenizer final {
  public:
-  // kInvalidArgument naming the key where the vocabulary, the merges or the token types are
-  // missing, of unequal length, or hold duplicates; kUnimplemented for another tokenizer model or
-  // pre-tokenizer.
+  // The errors of ReadVocabulary and of Create.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromGguf(const GgufReader& gguf);
 
-  virtual ~Tokenizer() = default;
+  // kInvalidArgument (reason TOKENIZER_INVALID) naming the key where tokens and types are not of
+  // one length; a token is empty or there twice; a merge is malformed, there twice, or of a token
+  // that does not exist or must not come out of plain text; one of the 256 bytes has no token; an
+  // end token is outside the vocabulary.
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Create(const Vocabulary& vocabulary);
 
-  virtual int vocab_size() const = 0;
+  int vocab_size() const { return static_cast<int>(texts_.size()); }
 
   // The ids of `text`. Control tokens written in it are recognised where `parse_special`;
   // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. Never adds a
-  // beginning-of-sequence token.
-  virtual std::vector<int32_t> Encode(std::string_view text, bool parse_special) const = 0;
+  // beginning-of-sequence token, never gives an unused token. Time n log n in the text's length,
+  // whatever it holds.
+  std::vector<int32_t> Encode(std::string_view text, bool parse_special) const;
+
+  // The same, with control tokens recognised only in the spans that allow them; special tokens do
+  // not stretch over spans, all else does: words are found as if there were no spans. `spans` are
+  // ascending and disjoint; outside of them no special token is recognised.
+  std::vector<int32_t> Encode(std::string_view text, std::span<const TextSpan> spans) const;
 
   // The bytes of one token, which need not be whole characters. Empty for control and unused tokens
   // and for ids outside the vocabulary.
-  virtual std::string_view TokenBytes(int32_t id) const = 0;
+  std::string_view TokenBytes(int32_t id) const;
 
   // The token as the vocabulary spells it, such as `<|im_end|>`; empty outside the vocabulary.
-  virtual std::string_view TokenText(int32_t id) const = 0;
+  std::string_view TokenText(int32_t id) const;
 
   // The id of a control or user-defined token by its text; -1 where there is none.
-  virtual int32_t FindSpecial(std::string_view text) const = 0;
+  int32_t FindSpecial(std::string_view text) const { return special_.FindId(text); }
 
   // Ids that end a generation, ascending: the file's eos and eot, and the well-known end tokens the
   // vocabulary has.
-  virtual const std::vector<int32_t>& eog_ids() const = 0;
-  virtual bool IsEog(int32_t id) const = 0;
+  const std::vector<int32_t>& eog_ids() const { return eog_ids_; }
+  bool IsEog(int32_t id) const;
+
+ private:
+  explicit Tokenizer(const std::array<int32_t, 256>& byte_ids) : bpe_(byte_ids) {}
+
+  bool Contains(int32_t id) const { return id >= 0 && id < vocab_size(); }
+  void AppendPlain(std::string_view text, Bpe::Workspace& workspace,
+                   std::vector<int32_t>& ids) const;
+
+  Bpe bpe_;
+  SpecialTokens special_;
+  PackedStrings texts_;
+  PackedStrings bytes_;
+  std::vector<int32_t> eog_ids_;
 };
 
 }  // namespace orcd

@@ -1,0 +1,47 @@
+# The commands a person starts with. `make demo` and `make test` work on a fresh Debian 12 or
+# Ubuntu 24.04.
+.PHONY: help build demo test bench lint asan tsan fuzz clean
+.DEFAULT_GOAL := help
+
+JOBS ?= 2
+FUZZ_SECONDS ?= 60
+
+help:  ## Show this.
+	@sed -n 's/^\([a-z ]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+build:  ## Install what is missing and build into build/release/bin/.
+	@tools/install-deps
+	@tools/build release
+
+demo:  ## Build, fetch a model, start a worker, stream a haiku, stop.
+	@tools/install-deps
+	@tools/build release
+	@tools/demo
+
+test:  ## Build, fetch the model and run every test.
+	@tools/install-deps
+	@tools/build release
+	@tools/fetch-model > /dev/null
+	@ctest --preset release --output-on-failure -j $(JOBS)
+
+bench:  ## Build, fetch the model and measure.
+	@tools/install-deps
+	@tools/build release
+	@tools/fetch-model > /dev/null
+	@tools/bench
+
+lint:  ## Check formatting, house rules and clang-tidy.
+	@tools/install-deps lint
+	@tools/build release
+	@tools/lint
+
+asan tsan:  ## Run the unit and service tests under sanitizers.
+	@tools/install-deps
+	@tools/test-sanitized $@
+
+fuzz:  ## Run every fuzz target for FUZZ_SECONDS (60).
+	@tools/install-deps fuzz
+	@tools/run-fuzzers $(FUZZ_SECONDS)
+
+clean:  ## Remove everything that was built.
+	@rm -rf build

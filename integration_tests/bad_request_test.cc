@@ -1,0 +1,371 @@
+// Requests that must be refused, over the wire: with the right code and field, a message that says
+// what to change, and a worker that goes on.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "integration_tests/worker_fixture.h"
+
+namespace orcd::testing {
+namespace {
+
+using ::grpc::StatusCode;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct BadRequest {
+  const char* name;
+  std::function<void(v1::GenerateRequest&)> spoil;
+  // Of the violation.
+  const char* field = "";
+  StatusCode code = StatusCode::INVALID_ARGUMENT;
+};
+
+// A change of the sampling parameters.
+std::function<void(v1::GenerateRequest&)> Sampling(std::function<void(v1::SamplingParams&)> spoil) {
+  return [spoil](v1::GenerateRequest& request) { spoil(*request.mutable_sampling()); };
+}
+
+std::function<void(v1::GenerateRequest&)> Stop(std::function<void(v1::StopConditions&)> spoil) {
+  return [spoil](v1::GenerateRequest& request) { spoil(*request.mutable_stop()); };
+}
+
+std::vector<BadRequest> BadSampling() {
+  std::vector<BadRequest> cases;
+  const auto add = [&](const char* name, const char* field, std::vector<float> values,
+                       void (v1::SamplingParams::*set)(float)) {
+    values.insert(values.end(), {NAN, kInfinity, -kInfinity});
+    for (const float value : values) {
+      cases.push_back(
+          {name, Sampling([=](v1::SamplingParams& params) { (params.*set)(value); }), field});
+    }
+  };
+  add("temperature", "sampling.temperature", {-0.1f, 100.5f}, &v1::SamplingParams::set_temperature);
+  add("top_p", "sampling.top_p", {-0.1f, 0.0f, 1.1f}, &v1::SamplingParams::set_top_p);
+  add("min_p", "sampling.min_p", {-0.1f, 1.1f}, &v1::SamplingParams::set_min_p);
+  add("typical_p", "sampling.typical_p", {-0.1f, 0.0f, 1.1f}, &v1::SamplingParams::set_typical_p);
+  add("repetition_penalty", "sampling.repetition_penalty", {-1.0f, 0.0f, 100.5f},
+      &v1::SamplingParams::set_repetition_penalty);
+  add("frequency_penalty", "sampling.frequency_penalty", {-100.5f, 100.5f},
+      &v1::SamplingParams::set_frequency_penalty);
+  add("presence_penalty", "sampling.presence_penalty", {-100.5f, 100.5f},
+      &v1::SamplingParams::set_presence_penalty);
+  return cases;
+}
+
+class BadRequestTest : public WorkerTest {
+ protected:
+  void SetUp() override {
+    WorkerTest::SetUp();
+    ASSERT_NO_FATAL_FAILURE(StartLoaded());
+    vocab_ = client().Status().model().vocab();
+    context_ = client().Status().model().context_length();
+  }
+
+  static v1::GenerateRequest Good() { return TextRequest("Hello", 3); }
+
+  void ExpectServes() { ASSERT_TRUE(IsComplete(client().Generate(Good()))); }
+
+  // Sends bytes as a request, whatever they are.
+  RpcError SendRaw(const std::string& method, const std::string& bytes) {
+    grpc::GenericStub generic(client().channel());
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(10));
+    grpc::CompletionQueue queue;
+    const auto wait = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    auto call = generic.PrepareCall(&context, "/orcd.v1.Worker/" + method, &queue);
+    call->StartCall(nullptr);
+    EXPECT_TRUE(wait());
+    const grpc::Slice slice(bytes);
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    wait();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    EXPECT_TRUE(wait());
+    return DecodeError(status);
+  }
+
+  uint32_t vocab_ = 0;
+  uint32_t context_ = 0;
+};
+
+TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
+  std::vector<BadRequest> cases = BadSampling();
+  const uint32_t vocab = vocab_;
+  const uint32_t context = context_;
+  const std::vector<BadRequest> others = {
+      // Prompts.
+      {"no prompt", [](v1::GenerateRequest& r) { r.clear_prompt(); }, "prompt"},
+      {"empty text", [](v1::GenerateRequest& r) { r.mutable_text()->clear_text(); }, "text.text"},
+      {"no ids", [](v1::GenerateRequest& r) { r.mutable_tokens(); }, "tokens.ids"},
+      {"id just outside the vocabulary",
+       [=](v1::GenerateRequest& r) {
+         r.mutable_tokens()->add_ids(0);
+         r.mutable_tokens()->add_ids(vocab);
+       },
+       "tokens.ids[1]"},
+      {"largest id", [](v1::GenerateRequest& r) { r.mutable_tokens()->add_ids(0xFFFFFFFF); },
+       "tokens.ids[0]"},
+      {"id that would be negative",
+       [](v1::GenerateRequest& r) { r.mutable_tokens()->add_ids(0x80000000); }, "tokens.ids[0]"},
+      {"prompt that fills the context",
+       [=](v1::GenerateRequest& r) {
+         for (uint32_t i = 0; i < context; ++i) r.mutable_tokens()->add_ids(1);
+       },
+       "prompt"},
+      {"prompt far over the context",
+       [](v1::GenerateRequest& r) {
+         for (int i = 0; i < 200'000; ++i) r.mutable_tokens()->add_ids(1);
+       },
+       "prompt"},
+      {"long text",
+       [](v1::GenerateRequest& r) { r.mutable_text()->set_text(std::string(1 << 20, '7')); },
+       "prompt"},
+      // Chats.
+      {"no messages", [](v1::GenerateRequest& r) { r.mutable_chat(); }, "chat.messages"},
+      {"message without a role",
+       [](v1::GenerateRequest& r) { r.mutable_chat()->add_messages()->set_content("Hello"); },
+       "chat.messages[0].role"},
+      {"unknown role",
+       [](v1::GenerateRequest& r) {
+         v1::ChatMessage* message = r.mutable_chat()->add_messages();
+         message->set_role(static_cast<v1::ChatRole>(77));
+         message->set_content("Hello");
+       },
+       "chat.messages[0].role"},
+      {"system message that is not first",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         v1::ChatMessage* message = r.mutable_chat()->add_messages();
+         message->set_role(v1::CHAT_ROLE_SYSTEM);
+         message->set_content("Be kind.");
+       },
+       "chat.messages[1].role"},
+      {"tool that is no JSON",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->add_tools_json("{not json");
+       },
+       "chat.tools_json[0]"},
+      {"tool that is no object",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->add_tools_json("[1, 2]");
+       },
+       "chat.tools_json[0]"},
+      {"tool call whose arguments are no JSON",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         v1::ChatMessage* message = r.mutable_chat()->add_messages();
+         message->set_role(v1::CHAT_ROLE_ASSISTANT);
+         v1::ToolCall* call = message->add_tool_calls();
+         call->set_name("f");
+         call->set_arguments_json("{");
+       },
+       "chat.messages[1].tool_calls[0].arguments_json"},
+      // Sampling beyond the ranges of its numbers.
+      {"bias of an unknown id",
+       Sampling([=](v1::SamplingParams& s) { (*s.mutable_logit_bias())[vocab] = 1; }),
+       "sampling.logit_bias"},
+      {"bias of the largest id",
+       Sampling([](v1::SamplingParams& s) { (*s.mutable_logit_bias())[0xFFFFFFFF] = 1; }),
+       "sampling.logit_bias"},
+      {"bias that is no number",
+       Sampling([](v1::SamplingParams& s) { (*s.mutable_logit_bias())[5] = NAN; }),
+       "sampling.logit_bias"},
+      {"infinite bias",
+       Sampling([](v1::SamplingParams& s) { (*s.mutable_logit_bias())[5] = -kInfinity; }),
+       "sampling.logit_bias"},
+      {"bias out of range",
+       Sampling([](v1::SamplingParams& s) { (*s.mutable_logit_bias())[5] = 1001; }),
+       "sampling.logit_bias"},
+      {"too many logprobs", [](v1::GenerateRequest& r) { r.set_logprobs(21); }, "logprobs"},
+      {"logprobs that would be negative",
+       [](v1::GenerateRequest& r) { r.set_logprobs(0xFFFFFFFF); }, "logprobs"},
+      // Stops.
+      {"zero max tokens", Stop([](v1::StopConditions& s) { s.set_max_tokens(0); }),
+       "stop.max_tokens"},
+      {"min tokens over max tokens", Stop([](v1::StopConditions& s) { s.set_min_tokens(4); }),
+       "stop.min_tokens"},
+      {"largest min tokens", Stop([](v1::StopConditions& s) { s.set_min_tokens(0xFFFFFFFF); }),
+       "stop.min_tokens"},
+      {"empty stop string", Stop([](v1::StopConditions& s) {
+         s.add_strings("fine");
+         s.add_strings("");
+       }),
+       "stop.strings[1]"},
+      {"long stop string",
+       Stop([](v1::StopConditions& s) { s.add_strings(std::string(257, 'x')); }),
+       "stop.strings[0]"},
+      {"too many stop strings", Stop([](v1::StopConditions& s) {
+         for (int i = 0; i < 17; ++i) s.add_strings(absl::StrCat("stop", i));
+       }),
+       "stop.strings"},
+      {"unknown stop id", Stop([=](v1::StopConditions& s) { s.add_token_ids(vocab); }),
+       "stop.token_ids[0]"},
+      {"too many stop ids", Stop([](v1::StopConditions& s) {
+         for (int i = 0; i < 65; ++i) s.add_token_ids(i);
+       }),
+       "stop.token_ids"},
+      // Names.
+      {"id with a space", [](v1::GenerateRequest& r) { r.set_request_id("a b"); }, "request_id"},
+      {"id with a newline", [](v1::GenerateRequest& r) { r.set_request_id("a\n"); }, "request_id"},
+      {"id beyond ASCII", [](v1::GenerateRequest& r) { r.set_request_id("\xC3\xA9"); },
+       "request_id"},
+      {"long id", [](v1::GenerateRequest& r) { r.set_request_id(std::string(129, 'x')); },
+       "request_id"},
+      {"unknown model", [](v1::GenerateRequest& r) { r.set_model_id("gpt-5"); }, "",
+       StatusCode::NOT_FOUND},
+  };
+  cases.insert(cases.end(), others.begin(), others.end());
+  for (const BadRequest& bad : cases) {
+    v1::GenerateRequest request = Good();
+    bad.spoil(request);
+    SCOPED_TRACE(absl::StrCat(bad.name, ": ", request.ShortDebugString().substr(0, 200)));
+    const Generation generation = client().Generate(request);
+    EXPECT_TRUE(IsError(generation.error, bad.code));
+    EXPECT_FALSE(generation.started);
+    if (*bad.field != '\0') {
+      // A violation of the field, or of a part of it.
+      const bool named =
+          std::any_of(generation.error.fields.begin(), generation.error.fields.end(),
+                      [&](const std::string& field) { return field.starts_with(bad.field); });
+      EXPECT_TRUE(named) << generation.error;
+    }
+    EXPECT_GE(generation.error.message.size(), 15u) << "says too little";
+    ASSERT_NO_FATAL_FAILURE(ExpectServes());
+  }
+  EXPECT_TRUE(client().WaitForQuiet());
+}
+
+// Ends of the ranges are inside of them.
+TEST_F(BadRequestTest, BoundsAreAllowed) {
+  const uint32_t vocab = vocab_;
+  const std::vector<std::function<void(v1::GenerateRequest&)>> fine = {
+      Sampling([](v1::SamplingParams& s) { s.set_temperature(0); }),
+      Sampling([](v1::SamplingParams& s) { s.set_temperature(100); }),
+      Sampling([](v1::SamplingParams& s) { s.set_temperature(1e-6f); }),
+      Sampling([](v1::SamplingParams& s) { s.set_top_k(0xFFFFFFFF); }),
+      Sampling([](v1::SamplingParams& s) { s.set_top_p(1e-9f); }),
+      Sampling([](v1::SamplingParams& s) { s.set_top_p(1); }),
+      Sampling([](v1::SamplingParams& s) { s.set_min_p(0); }),
+      Sampling([](v1::SamplingParams& s) { s.set_min_p(1); }),
+      Sampling([](v1::SamplingParams& s) { s.set_typical_p(1e-9f); }),
+      Sampling([](v1::SamplingParams& s) { s.set_repetition_penalty(100); }),
+      Sampling([](v1::SamplingParams& s) { s.set_repetition_penalty(1e-6f); }),
+      Sampling([](v1::SamplingParams& s) { s.set_frequency_penalty(-100); }),
+      Sampling([](v1::SamplingParams& s) { s.set_presence_penalty(100); }),
+      Sampling([=](v1::SamplingParams& s) {
+        for (uint32_t i = 0; i < 1024 && i < vocab; ++i) (*s.mutable_logit_bias())[i] = -1000;
+      }),
+      Stop([=](v1::StopConditions& s) {
+        for (int i = 0; i < 16; ++i) s.add_strings(std::string(256, static_cast<char>('a' + i)));
+        for (int i = 0; i < 64; ++i) s.add_token_ids(vocab - 1 - i);
+        s.set_min_tokens(3);
+      }),
+      [](v1::GenerateRequest& r) { r.set_logprobs(20); },
+      [](v1::GenerateRequest& r) { r.set_request_id(std::string(128, 'x')); },
+      [](v1::GenerateRequest& r) { r.set_request_id("Az09._:-"); },
+      [](v1::GenerateRequest& r) { r.set_model_id("nano"); },
+      [](v1::GenerateRequest& r) { r.mutable_text()->set_text(std::string("a\0b", 3)); },
+  };
+  for (size_t i = 0; i < fine.size(); ++i) {
+    v1::GenerateRequest request = Good();
+    fine[i](request);
+    EXPECT_TRUE(IsComplete(client().Generate(request)))
+        << "case " << i << ": " << request.ShortDebugString().substr(0, 200);
+  }
+}
+
+// More new tokens than the context has room for: what fits is generated.
+TEST_F(BadRequestTest, LargestMaxTokensMeansWhatFits) {
+  v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(context_ - 3, 10), 0xFFFFFFFF);
+  request.mutable_stop()->set_ignore_eog(true);
+  const Generation generation = client().Generate(request);
+  ASSERT_TRUE(IsComplete(generation));
+  EXPECT_EQ(generation.ids.size(), 3u);
+  EXPECT_EQ(generation.reason(), v1::FINISH_REASON_CONTEXT_LENGTH);
+}
+
+TEST_F(BadRequestTest, BytesThatAreNoRequestAreRefused) {
+  // Field 3 (text), in it field 1 (text) of two bytes that are not UTF-8.
+  const std::string invalid_utf8("\x1A\x04\x0A\x02\xFF\xFE", 6);
+  // Field 1 (request_id), not UTF-8.
+  const std::string invalid_id("\x0A\x01\xFF", 3);
+  const std::string truncated("\x1A\x7F\x0A", 3);
+  const std::string bad_wire_type("\x0F\x0F\x0F", 3);
+  for (const char* method : {"Generate", "Cancel", "Tokenize", "Load", "Unload", "Drain"}) {
+    for (const std::string& bytes : {truncated, bad_wire_type}) {
+      SCOPED_TRACE(method);
+      EXPECT_TRUE(IsError(SendRaw(method, bytes), StatusCode::INVALID_ARGUMENT));
+    }
+  }
+  EXPECT_TRUE(IsError(SendRaw("Generate", invalid_utf8), StatusCode::INVALID_ARGUMENT));
+  EXPECT_TRUE(IsError(SendRaw("Generate", invalid_id), StatusCode::INVALID_ARGUMENT));
+  EXPECT_TRUE(IsError(SendRaw("Cancel", invalid_id), StatusCode::INVALID_ARGUMENT));
+  EXPECT_TRUE(IsError(SendRaw("Load", invalid_id), StatusCode::INVALID_ARGUMENT));
+  EXPECT_EQ(SendRaw("NoSuchMethod", "").code, StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+TEST_F(BadRequestTest, MessageOverTheLimitIsRefused) {
+  const Generation generation =
+      client().Generate(TextRequest(std::string(32 << 20, 'x'), 3), absl::Seconds(60));
+  EXPECT_EQ(generation.error.code, StatusCode::RESOURCE_EXHAUSTED) << generation.error;
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+TEST_F(BadRequestTest, OtherCallsCheckTheirArgumentsToo) {
+  std::vector<uint32_t> ids;
+  v1::TokenizeRequest tokenize;
+  EXPECT_TRUE(IsError(client().Tokenize(tokenize, &ids), StatusCode::INVALID_ARGUMENT));
+  tokenize.mutable_text()->set_text("Hello");
+  tokenize.set_model_id("gpt-5");
+  EXPECT_TRUE(IsError(client().Tokenize(tokenize, &ids), StatusCode::NOT_FOUND));
+  EXPECT_TRUE(IsError(client().Cancel(""), StatusCode::INVALID_ARGUMENT, "", "request_id"));
+
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(10));
+  v1::UnloadRequest unload;
+  unload.set_model_id("gpt-5");
+  v1::UnloadResponse response;
+  EXPECT_TRUE(
+      IsError(DecodeError(stub().Unload(&context, unload, &response)), StatusCode::NOT_FOUND));
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+class NoModelTest : public WorkerTest {};
+
+TEST_F(NoModelTest, WorkNeedsAModel) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker());
+  const Generation generation = client().Generate(TextRequest("Hello", 3));
+  EXPECT_TRUE(IsError(generation.error, StatusCode::FAILED_PRECONDITION, "MODEL_NOT_LOADED"));
+  EXPECT_TRUE(generation.error.has_precondition_failure);
+  v1::TokenizeRequest tokenize;
+  tokenize.mutable_text()->set_text("Hello");
+  std::vector<uint32_t> ids;
+  EXPECT_TRUE(IsError(client().Tokenize(tokenize, &ids), StatusCode::FAILED_PRECONDITION,
+                      "MODEL_NOT_LOADED"));
+  bool found = true;
+  EXPECT_TRUE(client().Cancel("nobody", &found).ok());
+  EXPECT_FALSE(found);
+  v1::UnloadResponse unloaded;
+  EXPECT_TRUE(client().Unload(false, &unloaded).ok());
+  EXPECT_EQ(unloaded.model_id(), "");
+}
+
+}  // namespace
+}  // namespace orcd::testing

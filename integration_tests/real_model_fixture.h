@@ -1,0 +1,46 @@
+// The fixture of tests that need the real model.
+#ifndef ORCD_INTEGRATION_TESTS_REAL_MODEL_FIXTURE_H_
+#define ORCD_INTEGRATION_TESTS_REAL_MODEL_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "integration_tests/worker_client.h"
+#include "integration_tests/worker_process.h"
+
+namespace orcd::testing {
+
+// A worker over the model cache (ORCD_MODEL_CACHE, or ~/.cache/orcd/models). Skips, saying how to
+// get the model, where it is not there.
+class RealModelTest : public ::testing::Test {
+ protected:
+  static constexpr char kModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf";
+
+  void SetUp() override;
+  void TearDown() override;
+
+  WorkerProcess& worker() { return *worker_; }
+  WorkerClient& client() { return *client_; }
+  uint64_t model_bytes() const { return std::filesystem::file_size(model_path_); }
+  // Loads the model; a fatal failure where that fails.
+  void Load();
+  // Reads the file once, so that a load after it measures the worker and not the disk.
+  void WarmPageCache() const;
+
+ private:
+  std::filesystem::path model_path_;
+  std::unique_ptr<WorkerProcess> worker_;
+  std::unique_ptr<WorkerClient> client_;
+};
+
+// Where tests leave what a person may want to read: `artifacts/NAME` beside the binaries' folder.
+std::filesystem::path ArtifactDir(const std::string& name);
+
+}  // namespace orcd::testing
+
+#endif  // ORCD_INTEGRATION_TESTS_REAL_MODEL_FIXTURE_H_

@@ -1,0 +1,69 @@
+"""A real worker-orcd on a free port, with a small random model that make-model writes."""
+
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+NANO = "nano.gguf"
+# Sanitizers slow everything down.
+PATIENCE_S = 120
+
+
+class WorkerUnderTest:
+    """Owns the process, its model folder and its log, from the programs in `bin_dir`."""
+
+    def __init__(self, bin_dir):
+        self._bin = pathlib.Path(bin_dir)
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-third-party-"))
+        models = self._folder / "models"
+        models.mkdir()
+        self._log = open(self._folder / "log", "w+", encoding="utf-8")
+        self._process = None
+        try:
+            self._make_model(models / NANO)
+            self._start(models)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_model(self, path):
+        subprocess.run(
+            [self._bin / "make-model", "--size", "nano", "--type", "F16", "--out", path],
+            check=True,
+            timeout=PATIENCE_S,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def _start(self, models):
+        address_file = self._folder / "address"
+        command = [self._bin / "worker-orcd", "--listen", "127.0.0.1:0"]
+        command += ["--listen-address-file", address_file, "--model-dir", models]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        deadline = time.monotonic() + PATIENCE_S
+        while not (address_file.exists() and address_file.read_text().strip()):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"worker-orcd did not come up:\n{self.log()}")
+            time.sleep(0.02)
+        self.address = address_file.read_text().strip()
+
+    def log(self):
+        self._log.flush()
+        return pathlib.Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+
+    def is_running(self):
+        return self._process.poll() is None
+
+    def terminate(self):
+        """SIGTERM, and the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=PATIENCE_S)
+
+    def close(self):
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        shutil.rmtree(self._folder)

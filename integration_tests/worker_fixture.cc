@@ -1,0 +1,54 @@
+#include "integration_tests/worker_fixture.h"
+
+#include <iostream>
+#include <utility>
+
+#include "integration_tests/test_models.h"
+
+namespace orcd::testing {
+
+void WorkerTest::SetUp() { WriteNanoModel(models_.File("nano.gguf")); }
+
+void WorkerTest::TearDown() {
+  client_ = nullptr;
+  if (worker_ == nullptr) return;
+  if (worker_->Running()) {
+    const absl::StatusOr<ProcessEnd> end = worker_->Terminate(Bound(absl::Seconds(10)));
+    EXPECT_TRUE(end.ok()) << end.status();
+    if (end.ok()) {
+      EXPECT_EQ(end->exit_code, 0) << "signal " << end->signal.value_or(0);
+    }
+  }
+  if (HasFailure()) std::cerr << "The worker's log:\n" << worker_->Log();
+}
+
+void WorkerTest::StartWorker(std::vector<std::string> args) {
+  WorkerOptions options;
+  options.model_dir = models_.path().string();
+  // First, so that a test's own come after them. Enough KV for a few long sequences.
+  options.args = {"--kv-cache-bytes", "67108864"};
+  options.args.insert(options.args.end(), args.begin(), args.end());
+  client_ = nullptr;
+  absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  worker_ = *std::move(worker);
+  client_ = std::make_unique<WorkerClient>(worker_->address());
+}
+
+void WorkerTest::StartLoaded(std::vector<std::string> args) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker(std::move(args)));
+  const LoadResult result = client_->Load("nano.gguf");
+  ASSERT_TRUE(result.error.ok()) << result.error;
+  ASSERT_TRUE(result.loaded);
+}
+
+v1::GenerateRequest WorkerTest::EndlessRequest(const std::string& request_id) {
+  v1::GenerateRequest request = TextRequest("Once upon a time", 1);
+  request.set_request_id(request_id);
+  request.mutable_sampling()->set_seed(1);
+  request.mutable_stop()->set_ignore_eog(true);
+  request.mutable_stop()->clear_max_tokens();
+  return request;
+}
+
+}  // namespace orcd::testing

@@ -1,0 +1,62 @@
+// Causal attention of a step's rows to everything their sequences hold in the KV cache.
+#ifndef ORCD_RUNTIME_CPU_ATTENTION_H_
+#define ORCD_RUNTIME_CPU_ATTENTION_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/thread_pool.h"
+
+namespace orcd::cpu {
+
+// The rows [first_row, first_row + rows) of a step: one sequence's positions from first_position.
+struct AttentionRows {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first_position = 0;
+  // Holds every position up to the last of the rows.
+  std::span<const int32_t> blocks;
+};
+
+// out = softmax(q k^T / sqrt(head_dim)) v, query head h using key-value head h * kv_heads / heads.
+// Positions are taken in order, in tiles at fixed places, scores and sums in F32: what comes out
+// for a row depends on its query, its position and its sequence's keys and values alone. Owns its
+// scratch memory; one Run at a time.
+class Attention {
+ public:
+  // References must outlive this.
+  Attention(const KernelTable& kernels, ThreadPool& pool, int heads, const KvCache& cache,
+            int max_step_tokens, int max_seqs);
+
+  // What the following Runs compute; the spans must live as long.
+  void Plan(std::span<const AttentionRows> sequences);
+
+  // `q` and `out` are [rows of the step, heads, head_dim].
+  void Run(int layer, const float* q, float* out);
+
+  uint64_t workspace_bytes() const { return states_.size() * sizeof(float); }
+
+ private:
+  struct Task {
+    AttentionRows rows;
+    int kv_head = 0;
+  };
+
+  void RunTask(const Task& task, int layer, const float* q, float* out, float* state) const;
+
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  const int heads_;
+  const KvCache& cache_;
+  const int64_t state_floats_;
+  std::vector<Task> tasks_;
+  // For each thread: max, sum and out of each row of a task and query head.
+  std::vector<float> states_;
+};
+
+}  // namespace orcd::cpu
+
+#endif  // ORCD_RUNTIME_CPU_ATTENTION_H_

@@ -1,0 +1,235 @@
+#include "runtime/cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/cpu/test_matrix.h"
+#include "runtime/gguf/dequantize.h"
+
+namespace orcd::cpu {
+namespace {
+
+constexpr int kLayers = 2;
+constexpr int kLayer = 1;
+
+struct Shape {
+  int heads;
+  int kv_heads;
+  int head_dim;
+  int block_tokens;
+};
+
+// One sequence's queries, keys and values, random.
+struct Sequence {
+  Sequence(const Shape& shape, int64_t length, uint32_t seed)
+      : length(length),
+        q(RandomFloats(length * shape.heads * shape.head_dim, seed)),
+        k(RandomFloats(length * shape.kv_heads * shape.head_dim, seed + 1)),
+        v(RandomFloats(length * shape.kv_heads * shape.head_dim, seed + 2)) {
+    // Like real models' keys: one dimension far from zero.
+    for (size_t i = 3; i < k.size(); i += shape.head_dim) k[i] += 40.0f;
+  }
+
+  int64_t length;
+  std::vector<float> q, k, v;
+};
+
+// A cache whose memory holds NaNs wherever nothing was stored.
+std::unique_ptr<KvCache> PoisonedCache(const Shape& shape, KvType type, int64_t blocks) {
+  auto cache =
+      KvCache::Create({kLayers, shape.kv_heads, shape.head_dim, shape.block_tokens, type}, blocks);
+  EXPECT_TRUE(cache.ok()) << cache.status();
+  std::fill(cache->memory().begin(), cache->memory().end(), std::byte{0xFF});
+  return std::make_unique<KvCache>(*std::move(cache));
+}
+
+void StoreAll(const Shape& shape, const Sequence& s, std::span<const int32_t> blocks,
+              KvCache& cache) {
+  const size_t kv = static_cast<size_t>(shape.kv_heads) * shape.head_dim;
+  for (int64_t p = 0; p < s.length; ++p) {
+    cache.Store(kLayer, blocks[p / shape.block_tokens], static_cast<int>(p % shape.block_tokens),
+                std::span(s.k).subspan(p * kv, kv), std::span(s.v).subspan(p * kv, kv));
+  }
+}
+
+// The rows [first, end) of a sequence, computed in one step.
+std::vector<float> Attend(const KernelTable& kernels, const Shape& shape, const KvCache& cache,
+                          const Sequence& s, std::span<const int32_t> blocks, int64_t first,
+                          int64_t end, int threads = 2) {
+  ThreadPool pool(threads);
+  Attention attention(kernels, pool, shape.heads, cache, 1024, 4);
+  const AttentionRows rows = {0, end - first, first, blocks};
+  attention.Plan({&rows, 1});
+  const int64_t width = int64_t{shape.heads} * shape.head_dim;
+  std::vector<float> out((end - first) * width, std::numeric_limits<float>::quiet_NaN());
+  attention.Run(kLayer, s.q.data() + first * width, out.data());
+  return out;
+}
+
+std::vector<int32_t> Range(int64_t count) {
+  std::vector<int32_t> blocks(count);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  return blocks;
+}
+
+int64_t BlocksFor(const Shape& shape, int64_t length) {
+  return (length + shape.block_tokens - 1) / shape.block_tokens;
+}
+
+// The definition, in double, over the values as the cache rounds them.
+std::vector<double> Reference(const Shape& shape, const Sequence& s, KvType type, int64_t row) {
+  const auto stored = [&](float x) {
+    return type == KvType::kF16 ? double{HalfToFloat(FloatToHalf(x))} : double{x};
+  };
+  const int d = shape.head_dim;
+  std::vector<double> out(int64_t{shape.heads} * d, 0.0);
+  for (int h = 0; h < shape.heads; ++h) {
+    const int kv_head = h * shape.kv_heads / shape.heads;
+    std::vector<double> weight(row + 1);
+    double max = -std::numeric_limits<double>::infinity();
+    for (int64_t p = 0; p <= row; ++p) {
+      double score = 0;
+      for (int i = 0; i < d; ++i) {
+        score += double{s.q[(row * shape.heads + h) * d + i]} *
+                 stored(s.k[(p * shape.kv_heads + kv_head) * d + i]);
+      }
+      weight[p] = score / std::sqrt(static_cast<double>(d));
+      max = std::max(max, weight[p]);
+    }
+    double sum = 0;
+    for (double& w : weight) sum += w = std::exp(w - max);
+    for (int64_t p = 0; p <= row; ++p) {
+      for (int i = 0; i < d; ++i) {
+        out[h * d + i] += weight[p] / sum * stored(s.v[(p * shape.kv_heads + kv_head) * d + i]);
+      }
+    }
+  }
+  return out;
+}
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+using Param = std::tuple<const KernelTable*, KvType>;
+
+class AttentionTest : public testing::TestWithParam<Param> {
+ protected:
+  const KernelTable& kernels() const { return *std::get<0>(GetParam()); }
+  KvType type() const { return std::get<1>(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
+                         testing::Combine(testing::ValuesIn(SupportedKernels().begin(),
+                                                            SupportedKernels().end()),
+                                          testing::Values(KvType::kF16, KvType::kF32)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)->name) +
+                                  (std::get<1>(info.param) == KvType::kF16 ? "_f16" : "_f32");
+                         });
+
+TEST_P(AttentionTest, AgreesWithDoublePrecision) {
+  const Shape shapes[] = {{14, 2, 64, 16}, {4, 2, 64, 16}, {3, 3, 24, 16}, {40, 1, 128, 16},
+                          {12, 2, 128, 5}, {2, 1, 16, 24}, {7, 1, 8, 32},  {2, 2, 64, 1}};
+  for (const Shape& shape : shapes) {
+    const Sequence s(shape, 300, 23);
+    auto cache = PoisonedCache(shape, type(), BlocksFor(shape, s.length));
+    const auto blocks = Range(BlocksFor(shape, s.length));
+    StoreAll(shape, s, blocks, *cache);
+    const std::vector<float> out = Attend(kernels(), shape, *cache, s, blocks, 0, s.length);
+    const int64_t width = int64_t{shape.heads} * shape.head_dim;
+    for (int64_t row : {0, 1, 15, 16, 17, 127, 128, 129, 299}) {
+      const std::vector<double> expected = Reference(shape, s, type(), row);
+      for (int64_t i = 0; i < width; ++i) {
+        ASSERT_NEAR(out[row * width + i], expected[i], 2e-5)
+            << "heads " << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim
+            << ", blocks of " << shape.block_tokens << ", row " << row << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
+  const Shape shape = {14, 2, 64, 16};
+  const Sequence s(shape, 200, 29);
+  auto cache = PoisonedCache(shape, type(), BlocksFor(shape, s.length));
+  const auto blocks = Range(BlocksFor(shape, s.length));
+  StoreAll(shape, s, blocks, *cache);
+  const std::vector<float> whole = Attend(kernels(), shape, *cache, s, blocks, 0, s.length);
+  const int64_t width = int64_t{shape.heads} * shape.head_dim;
+  EXPECT_TRUE(SameBits(Attend(kernels(), shape, *cache, s, blocks, 0, s.length, 5), whole));
+  for (int64_t chunk : {1, 7, 33, 150}) {
+    for (int64_t first = 0; first < s.length; first += chunk) {
+      const int64_t end = std::min(first + chunk, s.length);
+      ASSERT_TRUE(SameBits(Attend(kernels(), shape, *cache, s, blocks, first, end, 1),
+                           std::span(whole).subspan(first * width, (end - first) * width)))
+          << "chunks of " << chunk << " at " << first;
+    }
+  }
+}
+
+TEST_P(AttentionTest, ScatteredBlocksAreAsGoodAsConsecutiveOnes) {
+  const Shape shape = {4, 2, 64, 16};
+  const Sequence s(shape, 150, 31);
+  const int64_t count = BlocksFor(shape, s.length);
+  auto consecutive = PoisonedCache(shape, type(), count);
+  StoreAll(shape, s, Range(count), *consecutive);
+  std::vector<int32_t> scattered = Range(3 * count);
+  std::shuffle(scattered.begin(), scattered.end(), std::mt19937(37));
+  scattered.resize(count);
+  auto paged = PoisonedCache(shape, type(), 3 * count);
+  StoreAll(shape, s, scattered, *paged);
+  EXPECT_TRUE(SameBits(Attend(kernels(), shape, *paged, s, scattered, 0, s.length),
+                       Attend(kernels(), shape, *consecutive, s, Range(count), 0, s.length)));
+}
+
+TEST_P(AttentionTest, SequencesBesideOneAnotherDoNotMix) {
+  const Shape shape = {4, 2, 64, 16};
+  const Sequence a(shape, 70, 41);
+  const Sequence b(shape, 20, 43);
+  auto cache = PoisonedCache(shape, type(), 7);
+  const std::vector<int32_t> a_blocks = {6, 0, 3, 2, 5};
+  const std::vector<int32_t> b_blocks = {1, 4};
+  StoreAll(shape, a, a_blocks, *cache);
+  StoreAll(shape, b, b_blocks, *cache);
+  // Of a its last row, of b all.
+  const int64_t width = int64_t{shape.heads} * shape.head_dim;
+  std::vector<float> q(a.q.end() - width, a.q.end());
+  q.insert(q.end(), b.q.begin(), b.q.end());
+  std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
+  ThreadPool pool(2);
+  Attention attention(kernels(), pool, shape.heads, *cache, 64, 4);
+  const AttentionRows rows[] = {{0, 1, 69, a_blocks}, {1, 20, 0, b_blocks}};
+  attention.Plan(rows);
+  attention.Run(kLayer, q.data(), out.data());
+  EXPECT_TRUE(
+      SameBits(std::span(out).first(width), Attend(kernels(), shape, *cache, a, a_blocks, 69, 70)));
+  EXPECT_TRUE(SameBits(std::span(out).subspan(width),
+                       Attend(kernels(), shape, *cache, b, b_blocks, 0, 20)));
+}
+
+TEST_P(AttentionTest, ANanInAKeyReachesTheRowsThatSeeIt) {
+  const Shape shape = {2, 1, 64, 16};
+  Sequence s(shape, 40, 47);
+  s.k[20 * shape.head_dim + 5] = NAN;
+  auto cache = PoisonedCache(shape, type(), 3);
+  StoreAll(shape, s, Range(3), *cache);
+  const std::vector<float> out = Attend(kernels(), shape, *cache, s, Range(3), 0, 40);
+  const int64_t width = int64_t{shape.heads} * shape.head_dim;
+  for (int64_t row = 0; row < 40; ++row) {
+    EXPECT_EQ(std::isnan(out[row * width]), row >= 20) << row;
+  }
+}
+
+}  // namespace
+}  // namespace orcd::cpu

@@ -1,0 +1,329 @@
+#include "runtime/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/cpu/forward.h"
+#include "runtime/cpu/host_info.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/ops.h"
+#include "runtime/cpu/prefault.h"
+#include "runtime/cpu/thread_pool.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+using cpu::AvailableMemoryBytes;
+using cpu::Forward;
+using cpu::ForwardSequence;
+using cpu::KernelTable;
+using cpu::KvCache;
+using cpu::KvShape;
+using cpu::ThreadPool;
+
+// What outlives a step for a sequence.
+struct Slot {
+  SamplingParams params;
+  // Kept only where the parameters have penalties.
+  TokenCounts counts;
+  // The token drawn last; none before the first draw.
+  std::optional<int32_t> last_sample;
+};
+
+absl::Status CheckOptions(const BackendOptions& options) {
+  if (options.max_seqs < 1) {
+    return InvalidField("max_seqs", absl::StrCat("is ", options.max_seqs, ", must be at least 1"));
+  }
+  if (options.max_step_tokens < options.max_seqs) {
+    return InvalidField(
+        "max_step_tokens",
+        absl::StrCat("is ", options.max_step_tokens, ", must be at least max_seqs, ",
+                     options.max_seqs, ", so that every sequence can advance"));
+  }
+  if (options.block_tokens < 1) {
+    return InvalidField("block_tokens",
+                        absl::StrCat("is ", options.block_tokens, ", must be at least 1"));
+  }
+  if (options.kv_cache_bytes < 0) {
+    return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
+                                                       ", must be 0 (chosen for you) or more"));
+  }
+  if (options.threads < 0 || options.threads > ThreadPool::kMaxThreads) {
+    return InvalidField("threads",
+                        absl::StrCat("is ", options.threads, ", must be 0 (one a core) to ",
+                                     ThreadPool::kMaxThreads));
+  }
+  return absl::OkStatus();
+}
+
+// Blocks that the options ask for, or that suit the model and `available` bytes of memory.
+absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendOptions& options,
+                                       int64_t block_bytes, int64_t available) {
+  const bool chosen_here = options.kv_cache_bytes == 0;
+  const int64_t bytes = chosen_here ? available / 4 : options.kv_cache_bytes;
+  int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
+  if (chosen_here) {
+    const int64_t blocks_per_seq =
+        (int64_t{config.context_length} + options.block_tokens - 1) / options.block_tokens;
+    blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
+  }
+  if (blocks < 1) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("a KV cache of ", bytes, " bytes holds no block: one of ",
+                     options.block_tokens, " tokens takes ", block_bytes,
+                     " bytes in this model; raise kv_cache_bytes or lower block_tokens"),
+        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
+  }
+  return blocks;
+}
+
+absl::Status CheckMemory(uint64_t weights, uint64_t kv, uint64_t activations, int64_t available) {
+  const uint64_t needed = weights + kv + activations;
+  if (needed <= static_cast<uint64_t>(available)) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the model needs ", needed, " bytes of memory (weights ", weights, ", KV cache ",
+                   kv, ", activations ", activations, ") and ", available,
+                   " are available; lower kv_cache_bytes, max_seqs or max_step_tokens"),
+      {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
+}
+
+class CpuBackend : public Backend {
+ public:
+  // `kv` and `forward` refer to `pool` and to each other and stay where they are.
+  CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
+             const KernelTable& kernels, std::unique_ptr<ThreadPool> pool,
+             std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward);
+
+  const BackendInfo& info() const override { return info_; }
+  absl::Status Launch(const StepBatch& batch) override;
+  absl::StatusOr<StepResult> Wait() override;
+
+ private:
+  absl::Status CheckBatch(const StepBatch& batch);
+  absl::Status CheckSequence(const StepSequence& seq) const;
+  void StartSlots(const StepBatch& batch);
+  void ResolveTokens(const StepBatch& batch);
+  StepResult Sample(const StepBatch& batch, std::span<const float> logits);
+  SampledToken SampleOne(const StepSequence& seq, std::span<const float> logits, Sampler& sampler);
+
+  const std::shared_ptr<const Model> model_;
+  const std::unique_ptr<ThreadPool> pool_;
+  const std::unique_ptr<KvCache> kv_;
+  const std::unique_ptr<Forward> forward_;
+  BackendInfo info_;
+
+  std::vector<Slot> slots_;
+  // One for each thread.
+  std::vector<Sampler> samplers_;
+  // Of the step that runs.
+  std::vector<int32_t> tokens_;
+  std::vector<ForwardSequence> sequences_;
+  std::vector<const StepSequence*> sampled_;
+  std::vector<bool> slot_used_;
+
+  // What Launch computed and Wait has not returned.
+  std::optional<absl::StatusOr<StepResult>> result_;
+};
+
+CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
+                       const KernelTable& kernels, std::unique_ptr<ThreadPool> pool,
+                       std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward)
+    : model_(std::move(model)),
+      pool_(std::move(pool)),
+      kv_(std::move(kv)),
+      forward_(std::move(forward)),
+      slots_(options.max_seqs),
+      samplers_(pool_->threads()),
+      slot_used_(options.max_seqs) {
+  info_.name = "cpu";
+  info_.device = absl::StrCat(cpu::ProcessorName(), " (", kernels.name, " kernels)");
+  info_.threads = pool_->threads();
+  info_.max_seqs = options.max_seqs;
+  info_.max_step_tokens = options.max_step_tokens;
+  info_.block_tokens = options.block_tokens;
+  info_.kv_blocks = static_cast<int>(kv_->blocks());
+  info_.max_in_flight = 1;
+  info_.weights_bytes = model_->size_bytes();
+  info_.kv_bytes = kv_->bytes();
+  info_.workspace_bytes = forward_->workspace_bytes();
+  tokens_.reserve(options.max_step_tokens);
+  sequences_.reserve(options.max_seqs);
+  sampled_.reserve(options.max_seqs);
+}
+
+absl::Status CpuBackend::Launch(const StepBatch& batch) {
+  if (result_.has_value()) {
+    return absl::FailedPreconditionError("a step was launched before the last one was waited for");
+  }
+  ORCD_RETURN_IF_ERROR(CheckBatch(batch));
+  StartSlots(batch);
+  ResolveTokens(batch);
+  const std::span<const float> logits = forward_->Run(sequences_, batch.tap);
+  // Numbers computed from a file that changed meanwhile must not be taken for the model's.
+  if (absl::Status intact = model_->gguf().CheckIntact(); !intact.ok()) {
+    result_ = intact;
+  } else {
+    result_ = Sample(batch, logits);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CpuBackend::Wait() {
+  if (!result_.has_value()) {
+    return absl::FailedPreconditionError("there is no step to wait for");
+  }
+  absl::StatusOr<StepResult> result = *std::move(result_);
+  result_.reset();
+  return result;
+}
+
+absl::Status CpuBackend::CheckBatch(const StepBatch& batch) {
+  if (batch.seqs.empty() || batch.seqs.size() > slots_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", batch.seqs.size(), " sequences, must be 1 to ", slots_.size()));
+  }
+  slot_used_.assign(slots_.size(), false);
+  size_t tokens = 0;
+  for (const StepSequence& seq : batch.seqs) {
+    ORCD_RETURN_IF_ERROR(CheckSequence(seq));
+    if (slot_used_[seq.slot]) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, " stands twice in a step"));
+    }
+    slot_used_[seq.slot] = true;
+    tokens += seq.tokens.size();
+  }
+  if (tokens > static_cast<size_t>(info_.max_step_tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", tokens, " tokens, at most ", info_.max_step_tokens, " fit"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::CheckSequence(const StepSequence& seq) const {
+  if (seq.slot < 0 || seq.slot >= info_.max_seqs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", seq.slot, ", must be 0 to ", info_.max_seqs - 1));
+  }
+  const auto wrong = [&](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, ": ", what...));
+  };
+  if (seq.tokens.empty()) return wrong("no tokens to run");
+  if (seq.start_position < 0) return wrong("start position ", seq.start_position);
+  const int64_t end = int64_t{seq.start_position} + static_cast<int64_t>(seq.tokens.size());
+  if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
+    return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
+  }
+  for (int32_t block : seq.blocks) {
+    if (block < 0 || block >= info_.kv_blocks) {
+      return wrong("block ", block, ", there are ", info_.kv_blocks);
+    }
+  }
+  const bool has_sample = seq.start_params == nullptr && slots_[seq.slot].last_sample.has_value();
+  for (int32_t token : seq.tokens) {
+    if (token == kPreviousSample && has_sample) continue;
+    if (token < 0 || token >= model_->config().vocab) {
+      return wrong("token ", token, ", the vocabulary has ", model_->config().vocab,
+                   has_sample ? "" : " and nothing was drawn for the slot yet");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void CpuBackend::StartSlots(const StepBatch& batch) {
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.start_params == nullptr) continue;
+    Slot& slot = slots_[seq.slot];
+    slot.params = *seq.start_params;
+    slot.last_sample.reset();
+    slot.counts.clear();
+    if (!slot.params.has_penalties()) continue;
+    for (int32_t token : seq.start_history) ++slot.counts[token];
+  }
+}
+
+void CpuBackend::ResolveTokens(const StepBatch& batch) {
+  tokens_.clear();
+  sequences_.clear();
+  for (const StepSequence& seq : batch.seqs) {
+    const size_t first = tokens_.size();
+    for (int32_t token : seq.tokens) {
+      tokens_.push_back(token == kPreviousSample ? *slots_[seq.slot].last_sample : token);
+    }
+    sequences_.push_back({.tokens = {tokens_.data() + first, seq.tokens.size()},
+                          .first_position = seq.start_position,
+                          .blocks = seq.blocks,
+                          .logits = seq.sample});
+  }
+}
+
+StepResult CpuBackend::Sample(const StepBatch& batch, std::span<const float> logits) {
+  sampled_.clear();
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.sample) sampled_.push_back(&seq);
+  }
+  StepResult result;
+  result.samples.resize(sampled_.size());
+  const size_t vocab = static_cast<size_t>(model_->config().vocab);
+  pool_->ParallelFor(static_cast<int64_t>(sampled_.size()), [&](int64_t index, int thread) {
+    result.samples[index] =
+        SampleOne(*sampled_[index], logits.subspan(index * vocab, vocab), samplers_[thread]);
+  });
+  return result;
+}
+
+SampledToken CpuBackend::SampleOne(const StepSequence& seq, std::span<const float> logits,
+                                   Sampler& sampler) {
+  Slot& slot = slots_[seq.slot];
+  SampledToken sample;
+  if (cpu::AllFinite(logits)) {
+    const uint64_t position = static_cast<uint64_t>(seq.start_position) + seq.tokens.size();
+    sample = sampler.Sample(logits, slot.params, slot.counts, seq.forbidden, position);
+  } else {
+    sample.finite = false;
+  }
+  slot.last_sample = sample.token;
+  if (slot.params.has_penalties()) ++slot.counts[sample.token];
+  return sample;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
+                                                          const BackendOptions& options,
+                                                          LoadObserver& observer) {
+  ORCD_RETURN_IF_ERROR(CheckOptions(options));
+  const ModelConfig& config = model->config();
+  const KvShape shape = {.layers = config.layers,
+                         .kv_heads = config.kv_heads,
+                         .head_dim = config.head_dim,
+                         .block_tokens = options.block_tokens,
+                         .type = options.kv_type};
+  const int64_t available = AvailableMemoryBytes();
+  ORCD_ASSIGN_OR_RETURN(const int64_t blocks,
+                        ChooseKvBlocks(config, options, shape.block_bytes(), available));
+  ORCD_RETURN_IF_ERROR(CheckMemory(
+      model->size_bytes(), blocks * shape.block_bytes(),
+      Forward::ActivationBytes(config, options.max_step_tokens, options.max_seqs), available));
+
+  const KernelTable& kernels = cpu::BestKernels();
+  auto pool =
+      std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu::UsableCores());
+  ORCD_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(shape, blocks));
+  auto kv = std::make_unique<KvCache>(std::move(cache));
+  ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(config, model->weights(), kernels, *pool, *kv,
+                                                      options.max_step_tokens, options.max_seqs));
+  ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
+  return std::make_unique<CpuBackend>(std::move(model), options, kernels, std::move(pool),
+                                      std::move(kv), std::move(forward));
+}
+
+}  // namespace orcd

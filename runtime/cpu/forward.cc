@@ -1,0 +1,262 @@
+#include "runtime/cpu/forward.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace orcd::cpu {
+namespace {
+
+// Rows that one task of the small operations takes.
+constexpr int64_t kRowsPerTask = 4;
+// Buffers begin at cache lines.
+constexpr int64_t kAlignFloats = 16;
+
+void Tap(ActivationTap* tap, std::string_view name, int layer, const float* values, int64_t rows,
+         int64_t cols) {
+  if (tap == nullptr) return;
+  tap->OnActivation(name, layer, {values, static_cast<size_t>(rows * cols)}, rows, cols);
+}
+
+std::span<float> Row(float* rows, int64_t row, int cols) {
+  return {rows + row * cols, static_cast<size_t>(cols)};
+}
+std::span<const float> Row(const float* rows, int64_t row, int cols) {
+  return {rows + row * cols, static_cast<size_t>(cols)};
+}
+
+// Hands out consecutive aligned parts of a memory, or only counts where that is null.
+class Carver {
+ public:
+  explicit Carver(float* memory) : memory_(memory) {}
+
+  float* Take(int64_t rows, int64_t cols) {
+    float* part = memory_ == nullptr ? nullptr : memory_ + taken_;
+    taken_ += (rows * cols + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+    return part;
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  float* memory_;
+  int64_t taken_ = 0;
+};
+
+}  // namespace
+
+ForwardBuffers::ForwardBuffers(const ModelConfig& config, int64_t rows, int64_t logit_rows,
+                               float* memory) {
+  Carver carver(memory);
+  residual = carver.Take(rows, config.hidden);
+  normed = carver.Take(rows, config.hidden);
+  q = carver.Take(rows, config.q_size());
+  k = carver.Take(rows, config.kv_size());
+  v = carver.Take(rows, config.kv_size());
+  attention = carver.Take(rows, config.q_size());
+  block_out = carver.Take(rows, config.hidden);
+  gate = carver.Take(rows, config.ffn);
+  up = carver.Take(rows, config.ffn);
+  angles = carver.Take(rows, config.head_dim);
+  head_in = carver.Take(logit_rows, config.hidden);
+  logits = carver.Take(logit_rows, config.vocab);
+  floats = carver.taken();
+}
+
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelConfig& config,
+                                                         const ModelWeights& weights,
+                                                         const KernelTable& kernels,
+                                                         ThreadPool& pool, KvCache& cache,
+                                                         int max_step_tokens, int max_seqs) {
+  ORCD_ASSIGN_OR_RETURN(
+      MappedMemory memory,
+      MappedMemory::Create(ActivationBytes(config, max_step_tokens, max_seqs), "activations"));
+  return std::unique_ptr<Forward>(new Forward(config, weights, kernels, pool, cache,
+                                              max_step_tokens, max_seqs, std::move(memory)));
+}
+
+uint64_t Forward::ActivationBytes(const ModelConfig& config, int max_step_tokens, int max_seqs) {
+  return ForwardBuffers(config, max_step_tokens, max_seqs, nullptr).floats * sizeof(float);
+}
+
+Forward::Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
+                 ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs,
+                 MappedMemory memory)
+    : config_(config),
+      weights_(weights),
+      kernels_(kernels),
+      pool_(pool),
+      cache_(cache),
+      memory_(std::move(memory)),
+      buffers_(config, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
+      rope_(config.head_dim, config.rope_base),
+      matmul_(kernels, pool),
+      attention_(kernels, pool, config.heads, cache, max_step_tokens, max_seqs) {
+  kv_rows_.reserve(max_step_tokens);
+  attention_rows_.reserve(max_seqs);
+}
+
+uint64_t Forward::workspace_bytes() const {
+  return memory_.bytes().size() + matmul_.workspace_bytes() + attention_.workspace_bytes();
+}
+
+std::span<float> Forward::activations() {
+  return {reinterpret_cast<float*>(memory_.bytes().data()), static_cast<size_t>(buffers_.floats)};
+}
+
+std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
+                                    ActivationTap* tap) {
+  Plan(sequences);
+  Embed(sequences);
+  Tap(tap, "embed", -1, buffers_.residual, rows_, config_.hidden);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    RunAttention(layer, tap);
+    RunFfn(layer, tap);
+  }
+  RunHead(sequences);
+  if (tap != nullptr) TapHead(*tap);
+  return {buffers_.logits, static_cast<size_t>(logit_rows_ * config_.vocab)};
+}
+
+void Forward::Plan(std::span<const ForwardSequence> sequences) {
+  const int block_tokens = cache_.shape().block_tokens;
+  kv_rows_.clear();
+  attention_rows_.clear();
+  for (const ForwardSequence& sequence : sequences) {
+    attention_rows_.push_back({.first_row = static_cast<int64_t>(kv_rows_.size()),
+                               .rows = static_cast<int64_t>(sequence.tokens.size()),
+                               .first_position = sequence.first_position,
+                               .blocks = sequence.blocks});
+    for (size_t i = 0; i < sequence.tokens.size(); ++i) {
+      const int64_t position = sequence.first_position + static_cast<int64_t>(i);
+      kv_rows_.push_back({.position = position,
+                          .block = sequence.blocks[position / block_tokens],
+                          .row = static_cast<int>(position % block_tokens)});
+    }
+  }
+  rows_ = static_cast<int64_t>(kv_rows_.size());
+  attention_.Plan(attention_rows_);
+}
+
+void Forward::ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body) {
+  const int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
+  pool_.ParallelFor(tasks, [&](int64_t task, int) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t row = task * kRowsPerTask; row < end; ++row) body(row);
+  });
+}
+
+void Forward::Embed(std::span<const ForwardSequence> sequences) {
+  float* out = buffers_.residual;
+  for (const ForwardSequence& sequence : sequences) {
+    for (int32_t token : sequence.tokens) {
+      const Matrix& embedding = weights_.token_embd;
+      kernels_.dequantize(embedding.type, embedding.row(token), config_.hidden, out);
+      out += config_.hidden;
+    }
+  }
+  ForRows(rows_, [&](int64_t row) {
+    rope_.Angles(kv_rows_[row].position, Row(buffers_.angles, row, config_.head_dim));
+  });
+}
+
+void Forward::Norm(Vector weight, const float* x, int64_t rows, float* y) {
+  ForRows(rows, [&](int64_t row) {
+    RmsNorm(Row(x, row, config_.hidden), weight, config_.rms_eps, Row(y, row, config_.hidden));
+  });
+}
+
+void Forward::AddToResidual() {
+  ForRows(rows_, [&](int64_t row) {
+    Add(Row(buffers_.block_out, row, config_.hidden), Row(buffers_.residual, row, config_.hidden));
+  });
+}
+
+void Forward::RunAttention(int layer, ActivationTap* tap) {
+  const LayerWeights& w = weights_.layers[layer];
+  const ForwardBuffers& b = buffers_;
+  const int q_size = config_.q_size();
+  const int kv_size = config_.kv_size();
+
+  Norm(w.attn_norm, b.residual, rows_, b.normed);
+  Tap(tap, "attn_norm", layer, b.normed, rows_, config_.hidden);
+
+  const Product inputs[] = {{&w.attn_q, w.attn_q_bias, b.q},
+                            {&w.attn_k, w.attn_k_bias, b.k},
+                            {&w.attn_v, w.attn_v_bias, b.v}};
+  matmul_.Run(inputs, b.normed, rows_);
+  Tap(tap, "q", layer, b.q, rows_, q_size);
+  Tap(tap, "k", layer, b.k, rows_, kv_size);
+  Tap(tap, "v", layer, b.v, rows_, kv_size);
+
+  ForRows(rows_, [&](int64_t row) {
+    const auto angles = Row(b.angles, row, config_.head_dim);
+    Rope::Rotate(angles, Row(b.q, row, q_size));
+    Rope::Rotate(angles, Row(b.k, row, kv_size));
+    cache_.Store(layer, kv_rows_[row].block, kv_rows_[row].row, Row(b.k, row, kv_size),
+                 Row(b.v, row, kv_size));
+  });
+  Tap(tap, "q_rope", layer, b.q, rows_, q_size);
+  Tap(tap, "k_rope", layer, b.k, rows_, kv_size);
+
+  attention_.Run(layer, b.q, b.attention);
+  Tap(tap, "attn", layer, b.attention, rows_, q_size);
+
+  const Product output = {&w.attn_output, {}, b.block_out};
+  matmul_.Run({&output, 1}, b.attention, rows_);
+  Tap(tap, "attn_output", layer, b.block_out, rows_, config_.hidden);
+
+  AddToResidual();
+  Tap(tap, "attn_residual", layer, b.residual, rows_, config_.hidden);
+}
+
+void Forward::RunFfn(int layer, ActivationTap* tap) {
+  const LayerWeights& w = weights_.layers[layer];
+  const ForwardBuffers& b = buffers_;
+
+  Norm(w.ffn_norm, b.residual, rows_, b.normed);
+  Tap(tap, "ffn_norm", layer, b.normed, rows_, config_.hidden);
+
+  const Product inputs[] = {{&w.ffn_gate, {}, b.gate}, {&w.ffn_up, {}, b.up}};
+  matmul_.Run(inputs, b.normed, rows_);
+  Tap(tap, "ffn_gate", layer, b.gate, rows_, config_.ffn);
+  Tap(tap, "ffn_up", layer, b.up, rows_, config_.ffn);
+
+  ForRows(rows_, [&](int64_t row) {
+    const int64_t offset = row * config_.ffn;
+    kernels_.silu_multiply(b.up + offset, config_.ffn, b.gate + offset);
+  });
+  Tap(tap, "ffn_act", layer, b.gate, rows_, config_.ffn);
+
+  const Product output = {&w.ffn_down, {}, b.block_out};
+  matmul_.Run({&output, 1}, b.gate, rows_);
+  Tap(tap, "ffn_down", layer, b.block_out, rows_, config_.hidden);
+
+  AddToResidual();
+  Tap(tap, "layer", layer, b.residual, rows_, config_.hidden);
+}
+
+void Forward::RunHead(std::span<const ForwardSequence> sequences) {
+  logit_rows_ = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (!sequences[i].logits) continue;
+    const int64_t row = attention_rows_[i].first_row + attention_rows_[i].rows - 1;
+    RmsNorm(Row(buffers_.residual, row, config_.hidden), weights_.output_norm, config_.rms_eps,
+            Row(buffers_.head_in, logit_rows_, config_.hidden));
+    ++logit_rows_;
+  }
+  const Product head = {&weights_.output, {}, buffers_.logits};
+  matmul_.Run({&head, 1}, buffers_.head_in, logit_rows_);
+}
+
+void Forward::TapHead(ActivationTap& tap) {
+  Norm(weights_.output_norm, buffers_.residual, rows_, buffers_.normed);
+  Tap(&tap, "output_norm", -1, buffers_.normed, rows_, config_.hidden);
+  std::vector<float> logits(rows_ * config_.vocab);
+  const Product head = {&weights_.output, {}, logits.data()};
+  matmul_.Run({&head, 1}, buffers_.normed, rows_);
+  Tap(&tap, "logits", -1, logits.data(), rows_, config_.vocab);
+}
+
+}  // namespace orcd::cpu

@@ -1,0 +1,123 @@
+// The model itself: from token ids to logits.
+#ifndef ORCD_RUNTIME_CPU_FORWARD_H_
+#define ORCD_RUNTIME_CPU_FORWARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+#include "runtime/cpu/attention.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/mapped_memory.h"
+#include "runtime/cpu/matmul.h"
+#include "runtime/cpu/ops.h"
+#include "runtime/cpu/thread_pool.h"
+#include "runtime/model/config.h"
+#include "runtime/model/weights.h"
+
+namespace orcd::cpu {
+
+// One sequence's part of a step: known tokens at positions from first_position.
+struct ForwardSequence {
+  std::span<const int32_t> tokens;
+  int64_t first_position = 0;
+  std::span<const int32_t> blocks;
+  // The logits that follow the last token are wanted.
+  bool logits = false;
+};
+
+// Where a step's numbers lie; all row-major with a row for each token of the step.
+struct ForwardBuffers {
+  // For steps of up to `rows` tokens, `logit_rows` of which want logits. With null `memory` only
+  // `floats` is set.
+  ForwardBuffers(const ModelConfig& config, int64_t rows, int64_t logit_rows, float* memory);
+
+  float* residual;   // [rows, hidden]
+  float* normed;     // [rows, hidden]
+  float* q;          // [rows, heads * head_dim]
+  float* k;          // [rows, kv_heads * head_dim]
+  float* v;          // [rows, kv_heads * head_dim]
+  float* attention;  // [rows, heads * head_dim]
+  float* block_out;  // [rows, hidden], what attention or the FFN adds to the residual
+  float* gate;       // [rows, ffn]
+  float* up;         // [rows, ffn]
+  float* angles;     // [rows, head_dim], RoPE's cosines and sines
+  float* head_in;    // [logit_rows, hidden]
+  float* logits;     // [logit_rows, vocab]
+  // In all of them.
+  int64_t floats;
+};
+
+// Runs steps through the model. Owns the activations; views the weights. One Run at a time.
+class Forward {
+ public:
+  // References must outlive this.
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelConfig& config,
+                                                         const ModelWeights& weights,
+                                                         const KernelTable& kernels,
+                                                         ThreadPool& pool, KvCache& cache,
+                                                         int max_step_tokens, int max_seqs);
+
+  // Bytes of activations that Create allocates.
+  static uint64_t ActivationBytes(const ModelConfig& config, int max_step_tokens, int max_seqs);
+
+  // Computes one step, at most max_step_tokens tokens of at most max_seqs sequences. Returns the
+  // logits, [sequences with `logits` set, vocab], valid until the next Run. With a tap (null in
+  // service) the head is also computed for every row, in memory of the call's own.
+  std::span<const float> Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
+
+  uint64_t workspace_bytes() const;
+
+  // All activations, for tests that fill them with what must not be read.
+  std::span<float> activations();
+
+ private:
+  // Where a row of the step writes its keys and values.
+  struct KvRow {
+    int64_t position;
+    int32_t block;
+    int row;
+  };
+
+  Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
+          ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs, MappedMemory memory);
+
+  // Calls body(row) for every row of the step, on all threads where there are many.
+  void ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body);
+
+  void Plan(std::span<const ForwardSequence> sequences);
+  void Embed(std::span<const ForwardSequence> sequences);
+  void RunAttention(int layer, ActivationTap* tap);
+  void RunFfn(int layer, ActivationTap* tap);
+  void RunHead(std::span<const ForwardSequence> sequences);
+  void TapHead(ActivationTap& tap);
+  void Norm(Vector weight, const float* x, int64_t rows, float* y);
+  void AddToResidual();
+
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  KvCache& cache_;
+  MappedMemory memory_;
+  const ForwardBuffers buffers_;
+  const Rope rope_;
+  MatMul matmul_;
+  Attention attention_;
+
+  // Of the step that runs.
+  int64_t rows_ = 0;
+  int64_t logit_rows_ = 0;
+  std::vector<KvRow> kv_rows_;
+  std::vector<AttentionRows> attention_rows_;
+};
+
+}  // namespace orcd::cpu
+
+#endif  // ORCD_RUNTIME_CPU_FORWARD_H_

@@ -1,0 +1,79 @@
+// The loops that take the time, compiled once per instruction set and chosen when the program
+// starts. Whichever is chosen, sums run in the same order; instruction sets with a fused
+// multiply-add round once where others round twice.
+#ifndef ORCD_RUNTIME_CPU_KERNELS_H_
+#define ORCD_RUNTIME_CPU_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/gguf/block_formats.h"
+
+namespace orcd::cpu {
+
+// Columns that the matrix product sums at a time; see MatMul.
+inline constexpr int64_t kPanelCols = 1024;
+// Positions whose keys lie side by side; a KV block is a whole number of such groups.
+inline constexpr int kKvGroup = 16;
+// Groups, and positions, that attention takes at a time.
+inline constexpr int kAttendGroups = 8;
+inline constexpr int kAttendTile = kAttendGroups * kKvGroup;
+// Query heads that attention takes at a time.
+inline constexpr int kAttendHeads = 16;
+
+// y[i, r] = or += sum over cols of weights[r, c] * x[i, c]. Strides in floats.
+struct MultiplyArgs {
+  const float* weights;  // [weight_rows, cols]
+  int64_t weight_stride;
+  int64_t weight_rows;
+  const float* x;  // [x_rows, cols]
+  int64_t x_stride;
+  int64_t x_rows;
+  int64_t cols;
+  float* y;  // [x_rows, weight_rows]
+  int64_t y_stride;
+  bool accumulate;
+};
+
+// One query position, one key-value head and query heads that share it, over one tile.
+struct AttendArgs {
+  const float* q;  // [heads, head_dim]
+  int heads;       // [1, kAttendHeads]
+  int head_dim;
+  int padded_head_dim;  // head_dim rounded up to 16
+  float scale;          // of the scores
+  int groups;           // [1, kAttendGroups]
+  // For each group: keys [head_dim, 16], values [16, padded_head_dim], and how many of the 16
+  // positions are attended to (at least one). Halves or floats.
+  const void* keys[kAttendGroups];
+  const void* values[kAttendGroups];
+  int positions[kAttendGroups];
+  // The running softmax, for each head: greatest score so far, sum of weights relative to it, and
+  // weighted sum of values. To begin with -infinity, 0 and zeros.
+  float* max;  // [heads]
+  float* sum;  // [heads]
+  float* out;  // [heads, padded_head_dim]
+};
+
+struct KernelTable {
+  // As in the name of the instruction set: `avx512`, `avx2`, `baseline`.
+  const char* name;
+  // As orcd::Dequantize, bit for bit.
+  void (*dequantize)(TensorType type, const std::byte* src, int64_t count, float* dst);
+  void (*multiply)(const MultiplyArgs& args);
+  void (*attend_f16)(const AttendArgs& args);
+  void (*attend_f32)(const AttendArgs& args);
+  // gate = silu(gate) * up.
+  void (*silu_multiply)(const float* up, int64_t count, float* gate);
+};
+
+// The fastest that this processor can run.
+const KernelTable& BestKernels();
+
+// All that this processor can run, fastest first. For tests.
+std::span<const KernelTable* const> SupportedKernels();
+
+}  // namespace orcd::cpu
+
+#endif  // ORCD_RUNTIME_CPU_KERNELS_H_

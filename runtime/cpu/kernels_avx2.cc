@@ -1,0 +1,25 @@
+// The kernels for x86-64 with AVX2, FMA and F16C (Haswell, Zen and later).
+#if defined(__x86_64__)
+#include <cstdint>
+
+#include "runtime/cpu/attend.inc"
+#include "runtime/cpu/dequantize.inc"
+#include "runtime/cpu/kernel_sets.h"
+#include "runtime/cpu/multiply.inc"
+#include "runtime/cpu/silu.inc"
+#include "runtime/cpu/simd.inc"
+
+namespace orcd::cpu {
+
+const KernelTable kAvx2Kernels = {
+    .name = "avx2",
+    .dequantize = DequantizeWeights,
+    .multiply = Multiply,
+    .attend_f16 = AttendTile<uint16_t>,
+    .attend_f32 = AttendTile<float>,
+    .silu_multiply = SiluMultiply,
+};
+
+}  // namespace orcd::cpu
+
+#endif  // __x86_64__

@@ -1,0 +1,25 @@
+// The kernels for x86-64 with AVX-512 F, BW, DQ and VL (Skylake-SP, Zen 4 and later).
+#if defined(__x86_64__)
+#include <cstdint>
+
+#include "runtime/cpu/attend.inc"
+#include "runtime/cpu/dequantize.inc"
+#include "runtime/cpu/kernel_sets.h"
+#include "runtime/cpu/multiply.inc"
+#include "runtime/cpu/silu.inc"
+#include "runtime/cpu/simd.inc"
+
+namespace orcd::cpu {
+
+const KernelTable kAvx512Kernels = {
+    .name = "avx512",
+    .dequantize = DequantizeWeights,
+    .multiply = Multiply,
+    .attend_f16 = AttendTile<uint16_t>,
+    .attend_f32 = AttendTile<float>,
+    .silu_multiply = SiluMultiply,
+};
+
+}  // namespace orcd::cpu
+
+#endif  // __x86_64__

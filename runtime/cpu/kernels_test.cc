@@ -1,0 +1,90 @@
+#include "runtime/cpu/kernels.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/cpu/test_matrix.h"
+#include "runtime/gguf/dequantize.h"
+
+namespace orcd::cpu {
+namespace {
+
+class KernelsTest : public testing::TestWithParam<const KernelTable*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, KernelsTest,
+                         testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+TEST_P(KernelsTest, DequantizesEveryTypeBitForBit) {
+  for (const TensorTypeInfo& type : AllTensorTypes()) {
+    for (int64_t cols : {256, 2048}) {
+      const TestMatrix weights(type.type, 3, cols, static_cast<uint32_t>(cols));
+      const std::vector<float> expected = weights.Dequantized();
+      std::vector<float> actual(expected.size(), std::numeric_limits<float>::quiet_NaN());
+      for (int64_t r = 0; r < 3; ++r) {
+        GetParam()->dequantize(type.type, weights.matrix().row(r), cols, actual.data() + r * cols);
+      }
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ(std::memcmp(&actual[i], &expected[i], sizeof(float)), 0)
+            << type.name << " weight " << i << ": " << actual[i] << ", not " << expected[i];
+      }
+    }
+  }
+}
+
+// Every half, and so every scale: subnormal, infinite and NaN ones too.
+TEST_P(KernelsTest, WidensEveryHalf) {
+  std::vector<uint16_t> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> actual(halves.size());
+  // An odd count takes the path of what is left after the last sixteen, too.
+  GetParam()->dequantize(TensorType::kF16, reinterpret_cast<const std::byte*>(halves.data()), 65533,
+                         actual.data());
+  for (size_t i = 0; i < 65533; ++i) {
+    const float expected = HalfToFloat(halves[i]);
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(actual[i])) << i;
+    } else {
+      ASSERT_EQ(std::memcmp(&actual[i], &expected, sizeof(float)), 0) << i;
+    }
+  }
+}
+
+TEST_P(KernelsTest, SiluMultiplyIsWithinAFewUlp) {
+  for (int64_t count : {1, 15, 16, 17, 4096}) {
+    std::mt19937 rng(static_cast<uint32_t>(count));
+    std::uniform_real_distribution<float> number(-80, 80);
+    std::vector<float> gate(count);
+    std::vector<float> up(count);
+    for (float& x : gate) x = number(rng);
+    for (float& x : up) x = number(rng);
+    const std::vector<float> z = gate;
+    GetParam()->silu_multiply(up.data(), count, gate.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const double expected = double{z[i]} / (1.0 + std::exp(-double{z[i]})) * double{up[i]};
+      ASSERT_NEAR(gate[i], expected, 5e-7 * std::abs(expected)) << z[i];
+    }
+  }
+}
+
+TEST_P(KernelsTest, SiluMultiplyAtTheEdges) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> gate = {0.0f, -0.0f, -1000.0f, 1000.0f, inf, NAN, 1.0f};
+  const std::vector<float> up = {2.0f, 2.0f, 2.0f, 2.0f, 2.0f, 2.0f, NAN};
+  GetParam()->silu_multiply(up.data(), static_cast<int64_t>(gate.size()), gate.data());
+  EXPECT_EQ(gate[0], 0.0f);
+  EXPECT_EQ(gate[1], 0.0f);
+  EXPECT_EQ(gate[2], 0.0f);
+  EXPECT_EQ(gate[3], 2000.0f);
+  EXPECT_EQ(gate[4], inf);
+  EXPECT_TRUE(std::isnan(gate[5]));
+  EXPECT_TRUE(std::isnan(gate[6]));
+}
+
+}  // namespace
+}  // namespace orcd::cpu

@@ -1,0 +1,87 @@
+#include "runtime/cpu/matmul.h"
+
+#include <algorithm>
+
+#include "runtime/gguf/block_formats.h"
+
+namespace orcd::cpu {
+namespace {
+
+// Weight rows of a tile where there are many activation rows: it then lies in the second-level
+// cache while the activations stream past it. With few, a tile that fits the first level is better.
+constexpr int64_t kTileRows = 32;
+constexpr int64_t kSmallTileRows = 8;
+constexpr int64_t kFewActivationRows = 4;
+// Not a power of two, so that the rows of a tile do not compete for the same cache sets.
+constexpr int64_t kTileStride = kPanelCols + 16;
+
+int64_t TasksOf(std::span<const Product> products, int64_t rows_per_task) {
+  int64_t tasks = 0;
+  for (const Product& product : products) {
+    tasks += (product.weights->rows + rows_per_task - 1) / rows_per_task;
+  }
+  return tasks;
+}
+
+}  // namespace
+
+MatMul::MatMul(const KernelTable& kernels, ThreadPool& pool)
+    : kernels_(kernels), pool_(pool), tiles_(pool.threads() * kTileRows * kTileStride) {}
+
+void MatMul::Run(std::span<const Product> products, const float* x, int64_t x_rows) {
+  if (x_rows == 0) return;
+  int64_t rows_per_task = kTileRows;
+  while (rows_per_task > kSmallTileRows &&
+         TasksOf(products, rows_per_task) < 4 * int64_t{pool_.threads()}) {
+    rows_per_task /= 2;
+  }
+  pool_.ParallelFor(TasksOf(products, rows_per_task), [&](int64_t task, int thread) {
+    for (const Product& product : products) {
+      const int64_t rows = product.weights->rows;
+      const int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
+      if (task >= tasks) {
+        task -= tasks;
+        continue;
+      }
+      const int64_t first_row = task * rows_per_task;
+      ComputeRows(product, first_row, std::min(rows_per_task, rows - first_row), x, x_rows,
+                  tiles_.data() + thread * kTileRows * kTileStride);
+      return;
+    }
+  });
+}
+
+void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows, const float* x,
+                         int64_t x_rows, float* tile) const {
+  const Matrix& weights = *product.weights;
+  const TensorTypeInfo& type = GetTensorTypeInfo(weights.type);
+  const int64_t tile_rows = x_rows <= kFewActivationRows ? kSmallTileRows : kTileRows;
+  for (int64_t row = first_row; row < first_row + rows; row += tile_rows) {
+    const int64_t count = std::min(tile_rows, first_row + rows - row);
+    for (int64_t col = 0; col < weights.cols; col += kPanelCols) {
+      const int64_t cols = std::min(kPanelCols, weights.cols - col);
+      const int64_t offset = col / type.block_weights * type.block_bytes;
+      for (int64_t r = 0; r < count; ++r) {
+        kernels_.dequantize(weights.type, weights.row(row + r) + offset, cols,
+                            tile + r * kTileStride);
+      }
+      kernels_.multiply({.weights = tile,
+                         .weight_stride = kTileStride,
+                         .weight_rows = count,
+                         .x = x + col,
+                         .x_stride = weights.cols,
+                         .x_rows = x_rows,
+                         .cols = cols,
+                         .y = product.y + row,
+                         .y_stride = weights.rows,
+                         .accumulate = col > 0});
+    }
+    if (product.bias.empty()) continue;
+    for (int64_t i = 0; i < x_rows; ++i) {
+      float* y = product.y + i * weights.rows + row;
+      for (int64_t r = 0; r < count; ++r) y[r] += product.bias[row + r];
+    }
+  }
+}
+
+}  // namespace orcd::cpu

@@ -1,0 +1,93 @@
+// Matrices of any tensor type, for tests.
+#ifndef ORCD_RUNTIME_CPU_TEST_MATRIX_H_
+#define ORCD_RUNTIME_CPU_TEST_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "runtime/gguf/block_formats.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/model/weights.h"
+
+namespace orcd::cpu {
+
+// Where a type's blocks hold half-precision scales.
+inline std::vector<int> ScaleOffsets(TensorType type) {
+  switch (type) {
+    case TensorType::kF16:
+    case TensorType::kQ4_0:
+    case TensorType::kQ5_0:
+    case TensorType::kQ8_0:
+      return {0};
+    case TensorType::kQ4_1:
+    case TensorType::kQ5_1:
+    case TensorType::kQ4_K:
+    case TensorType::kQ5_K:
+      return {0, 2};
+    case TensorType::kQ2_K:
+      return {80, 82};
+    case TensorType::kQ3_K:
+      return {108};
+    case TensorType::kQ6_K:
+      return {208};
+    case TensorType::kF32:
+    case TensorType::kBF16:
+      return {};
+  }
+  return {};
+}
+
+// Owns a matrix whose blocks are random bits and whose scales are random numbers in (-1, 1).
+class TestMatrix {
+ public:
+  TestMatrix(TensorType type, int64_t rows, int64_t cols, uint32_t seed) {
+    const TensorTypeInfo& info = GetTensorTypeInfo(type);
+    const int64_t row_bytes = cols / info.block_weights * info.block_bytes;
+    bytes_.resize(rows * row_bytes);
+    std::mt19937 rng(seed);
+    std::uniform_real_distribution<float> number(-1, 1);
+    for (std::byte& byte : bytes_) byte = static_cast<std::byte>(rng());
+    for (size_t block = 0; block < bytes_.size(); block += info.block_bytes) {
+      std::byte* at = bytes_.data() + block;
+      for (int offset : ScaleOffsets(type)) {
+        const uint16_t half = FloatToHalf(number(rng));
+        std::memcpy(at + offset, &half, sizeof(half));
+      }
+      const float value = number(rng);
+      if (type == TensorType::kF32) std::memcpy(at, &value, sizeof(value));
+      if (type == TensorType::kBF16) {
+        std::memcpy(at, reinterpret_cast<const std::byte*>(&value) + 2, 2);
+      }
+    }
+    matrix_ = {type, rows, cols, bytes_.data(), row_bytes};
+  }
+
+  const Matrix& matrix() const { return matrix_; }
+
+  std::vector<float> Dequantized() const {
+    std::vector<float> values(matrix_.rows * matrix_.cols);
+    for (int64_t r = 0; r < matrix_.rows; ++r) {
+      Dequantize(matrix_.type, matrix_.row(r), matrix_.cols, values.data() + r * matrix_.cols);
+    }
+    return values;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  Matrix matrix_;
+};
+
+inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(rng);
+  return values;
+}
+
+}  // namespace orcd::cpu
+
+#endif  // ORCD_RUNTIME_CPU_TEST_MATRIX_H_

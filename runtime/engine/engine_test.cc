@@ -1,0 +1,269 @@
+#include "runtime/engine/engine.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "runtime/engine/fake_backend_for_test.h"
+#include "runtime/engine/nano_model_for_test.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+class WaitingSink : public GenerationSink {
+ public:
+  void OnStarted(const StartedEvent&) override {}
+  void OnDelta(DeltaEvent event) override {
+    absl::MutexLock lock(&mutex_);
+    tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
+  }
+  void OnFinished(const FinishedEvent& event) override {
+    finished_ = event;
+    done_.Notify();
+  }
+  const FinishedEvent& WaitFinished() {
+    EXPECT_TRUE(done_.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    return *finished_;
+  }
+  bool finished() const { return done_.HasBeenNotified(); }
+  std::vector<int32_t> tokens() const {
+    absl::MutexLock lock(&mutex_);
+    return tokens_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FinishedEvent> finished_;
+  absl::Notification done_;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  void Make(const EngineOptions& options = {}, int max_in_flight = 2) {
+    model_ = NanoModel();
+    BackendInfo info;
+    info.max_seqs = 2;
+    info.max_step_tokens = 16;
+    info.block_tokens = 4;
+    info.kv_blocks = 64;
+    info.max_in_flight = max_in_flight;
+    auto backend = std::make_unique<FakeBackend>(info, model_->config().vocab,
+                                                 model_->tokenizer().eog_ids().front());
+    backend_ = backend.get();
+    // Holds the engine thread at the beginning of a step while the gate is shut.
+    backend_->before_launch = [this] {
+      absl::MutexLock lock(&gate_mutex_);
+      gate_mutex_.Await(absl::Condition(&gate_open_));
+    };
+    engine_ = std::make_unique<Engine>(model_, std::move(backend), options,
+                                       [this](const absl::Status& status) {
+                                         fault_ = status;
+                                         faulted_.Notify();
+                                       });
+  }
+  void SetGate(bool open) {
+    absl::MutexLock lock(&gate_mutex_);
+    gate_open_ = open;
+  }
+
+  std::pair<GenerationRequest, std::shared_ptr<WaitingSink>> Request(const std::string& id,
+                                                                     int max_tokens = 8) {
+    GenerationRequest request;
+    request.id = id;
+    request.prompt = {1, 2, 3};
+    request.sampling.seed = 5;
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = max_tokens;
+    auto sink = std::make_shared<WaitingSink>();
+    request.sink = sink;
+    return {std::move(request), sink};
+  }
+
+  std::shared_ptr<const Model> model_;
+  FakeBackend* backend_ = nullptr;
+  absl::Mutex gate_mutex_;
+  bool gate_open_ ABSL_GUARDED_BY(gate_mutex_) = true;
+  absl::Status fault_;
+  absl::Notification faulted_;
+  // Last: its thread uses the others.
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, GeneratesForSeveralAtOnce) {
+  Make();
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 10; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 50);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    sinks.push_back(sink);
+  }
+  for (auto& sink : sinks) {
+    EXPECT_EQ(sink->WaitFinished().reason, FinishReason::kMaxTokens);
+    EXPECT_EQ(sink->tokens(), sinks[0]->tokens()) << "same prompt and seed, same tokens";
+    EXPECT_EQ(sink->tokens().size(), 50u);
+  }
+}
+
+TEST_F(EngineTest, RefusesWhatCannotRun) {
+  Make({.max_context = 16});
+  EXPECT_EQ(engine_->max_context(), 16);
+  auto [empty, sink] = Request("empty");
+  empty.prompt.clear();
+  EXPECT_EQ(GetErrorDetails(engine_->Submit(empty)).field, "prompt");
+
+  auto [unknown, sink2] = Request("unknown");
+  unknown.prompt = {1, model_->config().vocab};
+  EXPECT_EQ(GetErrorDetails(engine_->Submit(unknown)).field, "tokens.ids[1]");
+
+  auto [long_prompt, sink3] = Request("long");
+  long_prompt.prompt.assign(16, 1);
+  EXPECT_EQ(GetErrorDetails(engine_->Submit(long_prompt)).reason, "PROMPT_TOO_LONG");
+  long_prompt.prompt.assign(15, 1);
+  EXPECT_TRUE(engine_->Submit(long_prompt).ok()) << "room for one token is enough";
+
+  auto [hot, sink4] = Request("hot");
+  hot.sampling.temperature = -1;
+  EXPECT_EQ(GetErrorDetails(engine_->Submit(hot)).field, "sampling.temperature");
+
+  auto [late, sink5] = Request("late");
+  late.deadline = absl::Now() - absl::Seconds(1);
+  EXPECT_EQ(engine_->Submit(late).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(EngineTest, QueueIsBounded) {
+  Make({.max_waiting = 3});
+  SetGate(false);
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  // Two may leave the queue for a slot; three wait.
+  int accepted = 0;
+  absl::Status refused;
+  for (int i = 0; i < 50 && refused.ok(); ++i) {
+    auto [request, sink] = Request(std::to_string(i));
+    refused = engine_->Submit(std::move(request));
+    if (refused.ok()) {
+      ++accepted;
+      sinks.push_back(sink);
+    }
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(refused).reason, "QUEUE_FULL");
+  EXPECT_TRUE(GetErrorDetails(refused).retry_after.has_value());
+  EXPECT_GE(accepted, 3);
+  EXPECT_LE(accepted, 5);
+  SetGate(true);
+  for (auto& sink : sinks) EXPECT_TRUE(sink->WaitFinished().status.ok());
+  auto [again, sink] = Request("again");
+  EXPECT_TRUE(engine_->Submit(std::move(again)).ok());
+  EXPECT_TRUE(sink->WaitFinished().status.ok());
+}
+
+TEST_F(EngineTest, LiveIdsAreNotTakenTwice) {
+  Make();
+  SetGate(false);
+  auto [first, sink] = Request("same");
+  ASSERT_TRUE(engine_->Submit(std::move(first)).ok());
+  auto [second, sink2] = Request("same");
+  EXPECT_EQ(engine_->Submit(second).code(), absl::StatusCode::kAlreadyExists);
+  SetGate(true);
+  sink->WaitFinished();
+  absl::Notification cancelled;
+  engine_->Cancel("same", FinishReason::kCancelled, [&](bool) { cancelled.Notify(); });
+  cancelled.WaitForNotification();
+  EXPECT_TRUE(engine_->Submit(second).ok()) << "once it has gone its id is free";
+  sink2->WaitFinished();
+}
+
+TEST_F(EngineTest, CancelReportsAfterTheBlocksAreFree) {
+  for (int depth : {1, 2}) {
+    Make({}, depth);
+    auto [request, sink] = Request("a", 200);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    while (sink->tokens().empty()) absl::SleepFor(absl::Milliseconds(1));
+    absl::Notification done;
+    bool found = false;
+    int free_then = 0;
+    engine_->Cancel("a", FinishReason::kCancelled, [&](bool f) {
+      found = f;
+      free_then = engine_->stats().kv_blocks_free;
+      done.Notify();
+    });
+    ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    if (sink->WaitFinished().reason == FinishReason::kCancelled) {
+      EXPECT_TRUE(found);
+      EXPECT_EQ(free_then, 64);
+    }
+    engine_.reset();
+  }
+}
+
+TEST_F(EngineTest, CancelAllCountsWhoWasThere) {
+  Make();
+  SetGate(false);
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 100);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    sinks.push_back(sink);
+  }
+  absl::Notification done;
+  int count = 0;
+  engine_->CancelAll(FinishReason::kDrained, [&](int n) {
+    count = n;
+    done.Notify();
+  });
+  SetGate(true);
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_EQ(count, 4);
+  for (auto& sink : sinks) EXPECT_EQ(sink->WaitFinished().reason, FinishReason::kDrained);
+}
+
+TEST_F(EngineTest, AFaultEndsEveryRequestAndRefusesLaterOnes) {
+  Make();
+  SetGate(false);
+  auto [request, sink] = Request("a", 100);
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  auto [queued, queued_sink] = Request("b", 100);
+  ASSERT_TRUE(engine_->Submit(std::move(queued)).ok());
+  backend_->fail_with = absl::InternalError("device lost");
+  SetGate(true);
+  EXPECT_EQ(sink->WaitFinished().status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(queued_sink->WaitFinished().status.code(), absl::StatusCode::kInternal);
+  ASSERT_TRUE(faulted_.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_EQ(fault_.message(), "device lost");
+  auto [later, later_sink] = Request("c");
+  const absl::Status refused = engine_->Submit(std::move(later));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetails(refused).reason, "BACKEND_FAULT");
+}
+
+TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
+  Make();
+  auto [request, sink] = Request("a", 200);
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  engine_.reset();
+  EXPECT_TRUE(sink->finished());
+}
+
+TEST_F(EngineTest, StatsCountWhatHappened) {
+  Make();
+  auto [request, sink] = Request("a", 6);
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  sink->WaitFinished();
+  while (engine_->stats().finished_requests == 0) absl::SleepFor(absl::Milliseconds(1));
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.generated_tokens, 6);
+  EXPECT_GE(stats.steps, 6);
+  EXPECT_EQ(stats.max_running, 2);
+  EXPECT_GT(stats.last_step, absl::InfinitePast());
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,122 @@
+// A backend whose model is a hash: the next token is a function of seed, position and every token
+// before it, read back from the KV blocks that the batch names. A wrong block, position, slot or
+// order changes the tokens.
+#ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
+#define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/backend.h"
+
+namespace orcd {
+
+class FakeBackend : public Backend {
+ public:
+  // The token after `context` under `seed`; end ids come up once in `kEogEvery` draws.
+  static constexpr int kEogEvery = 40;
+  static int32_t NextToken(const std::vector<int32_t>& context, uint64_t seed, int vocab,
+                           std::span<const int32_t> forbidden, int32_t eog) {
+    uint64_t hash = seed * 0x9E3779B97F4A7C15 + context.size();
+    for (int32_t token : context) {
+      hash = (hash ^ static_cast<uint64_t>(token)) * 0x100000001B3;
+      hash ^= hash >> 29;
+    }
+    int32_t token = hash % kEogEvery == 0 ? eog : static_cast<int32_t>((hash >> 8) % vocab);
+    while (std::binary_search(forbidden.begin(), forbidden.end(), token)) {
+      token = (token + 1) % vocab;
+    }
+    return token;
+  }
+
+  FakeBackend(const BackendInfo& info, int vocab, int32_t eog)
+      : info_(info),
+        vocab_(vocab),
+        eog_(eog),
+        kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens, -99),
+        slots_(info.max_seqs) {}
+
+  const BackendInfo& info() const override { return info_; }
+
+  absl::Status Launch(const StepBatch& batch) override {
+    if (before_launch) before_launch();
+    if (!fail_with.ok()) return fail_with;
+    EXPECT_LT(static_cast<int>(results_.size()), info_.max_in_flight);
+    EXPECT_FALSE(batch.seqs.empty());
+    std::set<int32_t> slots;
+    size_t tokens = 0;
+    StepResult result;
+    for (const StepSequence& seq : batch.seqs) {
+      EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
+      EXPECT_FALSE(seq.tokens.empty());
+      tokens += seq.tokens.size();
+      Slot& slot = slots_[seq.slot];
+      EXPECT_EQ(seq.start_params != nullptr, seq.start_position == 0);
+      if (seq.start_params != nullptr) {
+        slot = {seq.start_params->seed, kPreviousSample, 0};
+        ++starts;
+      }
+      EXPECT_EQ(slot.next_position, seq.start_position);
+      for (size_t i = 0; i < seq.tokens.size(); ++i) {
+        const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
+        EXPECT_GE(token, 0);
+        Kv(seq, seq.start_position + static_cast<int>(i)) = token;
+      }
+      slot.next_position = seq.start_position + static_cast<int>(seq.tokens.size());
+      if (!seq.sample) continue;
+      std::vector<int32_t> context;
+      for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
+      SampledToken sample;
+      sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
+      slot.last_sample = sample.token;
+      result.samples.push_back(sample);
+    }
+    EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
+    max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(tokens));
+    max_seqs_seen = std::max(max_seqs_seen, static_cast<int>(batch.seqs.size()));
+    results_.push_back(std::move(result));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepResult> Wait() override {
+    StepResult result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+
+  // Called at the beginning of each step.
+  std::function<void()> before_launch;
+  absl::Status fail_with;
+  // Sequences that began in a slot, those that began again included.
+  int starts = 0;
+  int max_tokens_seen = 0;
+  int max_seqs_seen = 0;
+
+ private:
+  struct Slot {
+    uint64_t seed = 0;
+    int32_t last_sample = kPreviousSample;
+    int next_position = 0;
+  };
+
+  int32_t& Kv(const StepSequence& seq, int position) {
+    const int32_t block = seq.blocks[position / info_.block_tokens];
+    return kv_[static_cast<size_t>(block) * info_.block_tokens + position % info_.block_tokens];
+  }
+
+  const BackendInfo info_;
+  const int vocab_;
+  const int32_t eog_;
+  std::vector<int32_t> kv_;
+  std::vector<Slot> slots_;
+  std::deque<StepResult> results_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_

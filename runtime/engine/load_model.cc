@@ -1,0 +1,25 @@
+#include "runtime/engine/load_model.h"
+
+#include <utility>
+
+#include "runtime/engine/self_check.h"
+#include "runtime/error.h"
+
+namespace orcd {
+
+absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
+                                                  const LoadModelOptions& options,
+                                                  const BackendFactory& make_backend,
+                                                  std::function<void(const absl::Status&)> on_fault,
+                                                  LoadObserver& observer) {
+  ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                        Model::Load(path, options.model, observer));
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                        make_backend(model, options.backend, observer));
+  ORCD_RETURN_IF_ERROR(SelfCheck(*model, *backend, observer));
+  ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
+  return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,
+                                  std::move(on_fault));
+}
+
+}  // namespace orcd

@@ -1,0 +1,33 @@
+// A model for tests that need a tokenizer and a vocabulary and no sense.
+#ifndef ORCD_RUNTIME_ENGINE_NANO_MODEL_FOR_TEST_H_
+#define ORCD_RUNTIME_ENGINE_NANO_MODEL_FOR_TEST_H_
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+#include "tools/make_model/random_model.h"
+
+namespace orcd {
+
+inline std::shared_ptr<const Model> NanoModel() {
+  const std::string path = absl::StrCat(testing::TempDir(), "engine-test-", getpid(), ".gguf");
+  RandomModelOptions options;
+  options.type = "F16";
+  const auto written = WriteRandomModel(options, path);
+  EXPECT_TRUE(written.ok()) << written.status();
+  NullLoadObserver observer;
+  auto model = Model::Load(*written, {}, observer);
+  EXPECT_TRUE(model.ok()) << model.status();
+  // The mapping outlives the name.
+  unlink(written->c_str());
+  return *model;
+}
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_NANO_MODEL_FOR_TEST_H_

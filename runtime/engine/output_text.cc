@@ -1,0 +1,62 @@
+#include "runtime/engine/output_text.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace orcd {
+namespace {
+
+// Length of the longest end of `text` that is a beginning of `stop`, short of all of it.
+size_t OverlapAtEnd(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
+    if (text.ends_with(stop.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+}  // namespace
+
+OutputText::OutputText(std::vector<std::string> stop_strings)
+    : stop_strings_(std::move(stop_strings)) {}
+
+std::string OutputText::Append(std::string_view bytes) {
+  held_ += utf8_.Append(bytes);
+  return TakeCertain();
+}
+
+std::string OutputText::TakeCertain() {
+  // The stop string that begins first wins; of two that begin together, the one the caller named
+  // first.
+  size_t first = std::string::npos;
+  for (const std::string& stop : stop_strings_) {
+    const size_t pos = held_.find(stop);
+    if (pos < first) {
+      first = pos;
+      stopped_ = stop;
+    }
+  }
+  if (stopped_) {
+    held_.erase(first);
+    return std::exchange(held_, {});
+  }
+  size_t held_back = 0;
+  for (const std::string& stop : stop_strings_) {
+    held_back = std::max(held_back, OverlapAtEnd(held_, stop));
+  }
+  // Both are UTF-8, so the overlap begins with a whole character.
+  const size_t cut = held_.size() - held_back;
+  std::string certain = held_.substr(0, cut);
+  held_.erase(0, cut);
+  return certain;
+}
+
+std::string OutputText::Finish() {
+  // The rest of an unfinished character comes out as U+FFFD and can complete a stop string like any
+  // other text.
+  held_ += utf8_.Finish();
+  std::string text = TakeCertain();
+  if (!stopped_) text += std::exchange(held_, {});
+  return text;
+}
+
+}  // namespace orcd

@@ -1,0 +1,89 @@
+#include "runtime/engine/output_text.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace orcd {
+namespace {
+
+TEST(OutputTextTest, WithoutStopStringsTextComesAtOnce) {
+  OutputText text({});
+  EXPECT_EQ(text.Append("Hello"), "Hello");
+  EXPECT_EQ(text.Append(", world"), ", world");
+  EXPECT_EQ(text.Finish(), "");
+  EXPECT_FALSE(text.stopped());
+}
+
+TEST(OutputTextTest, CharactersStayWhole) {
+  OutputText text({});
+  EXPECT_EQ(text.Append("a\xF0\x9F"), "a");
+  EXPECT_EQ(text.Append("\xA6\x99"), "\xF0\x9F\xA6\x99");
+  EXPECT_EQ(text.Append("\xE2\x82"), "");
+  EXPECT_EQ(text.Finish(), "\xEF\xBF\xBD");
+}
+
+TEST(OutputTextTest, StopStringEndsTextBeforeIt) {
+  OutputText text({"\nUser:"});
+  EXPECT_EQ(text.Append("fine\n"), "fine");
+  EXPECT_EQ(text.Append("User"), "");
+  EXPECT_EQ(text.Append(": and"), "");
+  ASSERT_TRUE(text.stopped());
+  EXPECT_EQ(*text.stopped(), "\nUser:");
+}
+
+TEST(OutputTextTest, WhatTurnsOutNotToBeAStopStringIsReleased) {
+  OutputText text({"aab"});
+  EXPECT_EQ(text.Append("a"), "");
+  EXPECT_EQ(text.Append("a"), "");
+  EXPECT_EQ(text.Append("a"), "a");
+  EXPECT_EQ(text.Append("c"), "aac");
+  EXPECT_EQ(text.Append("xa"), "x");
+  EXPECT_EQ(text.Finish(), "a");
+}
+
+TEST(OutputTextTest, TheStopStringThatBeginsFirstWins) {
+  OutputText text({"world", "lo w"});
+  EXPECT_EQ(text.Append("hello world"), "hel");
+  EXPECT_EQ(*text.stopped(), "lo w");
+}
+
+TEST(OutputTextTest, OfTwoThatBeginTogetherTheFirstNamedWins) {
+  OutputText text({"stop", "stopping"});
+  EXPECT_EQ(text.Append("x stopping"), "x ");
+  EXPECT_EQ(*text.stopped(), "stop");
+}
+
+// However the text is cut into tokens, what comes out is the text up to the first stop string.
+TEST(OutputTextTest, AnyCutGivesTheSameText) {
+  std::mt19937 random(1);
+  const std::vector<std::string> alphabet = {"a", "b", "\n", "é", "🦙"};
+  for (int round = 0; round < 2000; ++round) {
+    std::string whole;
+    for (int i = 0; i < 12; ++i) whole += alphabet[random() % alphabet.size()];
+    std::vector<std::string> stops;
+    for (int i = 0; i < 2; ++i) {
+      std::string stop;
+      for (int j = 0; j < 3; ++j) stop += alphabet[random() % alphabet.size()];
+      stops.push_back(stop);
+    }
+    const std::string expected =
+        whole.substr(0, std::min(whole.find(stops[0]), whole.find(stops[1])));
+
+    OutputText text(stops);
+    std::string got;
+    for (size_t pos = 0; pos < whole.size() && !text.stopped();) {
+      const size_t n = 1 + random() % 4;
+      got += text.Append(std::string_view(whole).substr(pos, n));
+      EXPECT_EQ(expected.substr(0, got.size()), got);
+      pos += n;
+    }
+    if (!text.stopped()) got += text.Finish();
+    EXPECT_EQ(got, expected) << "of " << whole << " with " << stops[0] << " and " << stops[1];
+  }
+}
+
+}  // namespace
+}  // namespace orcd

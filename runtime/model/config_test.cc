@@ -1,0 +1,226 @@
+#include "runtime/model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/model/test_model.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<ModelConfig> ConfigOf(TestModel model) {
+  TempDir dir;
+  // The config is read from metadata alone.
+  model.tensors.clear();
+  const std::string path = dir.File("model.gguf");
+  model.Write(path);
+  ORCD_ASSIGN_OR_RETURN(const auto gguf, GgufReader::Open(path));
+  return ModelConfig::FromGguf(*gguf);
+}
+
+TEST(ModelConfigTest, ReadsEveryKey) {
+  const auto config = ConfigOf(TestModel::Valid());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, "qwen2");
+  EXPECT_EQ(config->name, "tiny");
+  EXPECT_EQ(config->layers, 2);
+  EXPECT_EQ(config->hidden, 64);
+  EXPECT_EQ(config->heads, 4);
+  EXPECT_EQ(config->kv_heads, 2);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->ffn, 256);
+  EXPECT_EQ(config->vocab, 260);
+  EXPECT_EQ(config->context_length, 512);
+  EXPECT_EQ(config->rms_eps, 1e-6f);
+  EXPECT_EQ(config->rope_base, 1e6f);
+  EXPECT_EQ(config->q_size(), 64);
+  EXPECT_EQ(config->kv_size(), 32);
+}
+
+TEST(ModelConfigTest, OptionalKeysHaveDefaults) {
+  TestModel model = TestModel::Valid();
+  model.keys.erase("general.name");
+  model.keys.erase("qwen2.attention.head_count_kv");
+  const auto config = ConfigOf(model);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->name, "");
+  EXPECT_EQ(config->kv_heads, 4);
+}
+
+TEST(ModelConfigTest, KeyLengthOverridesTheSizeOfAHead) {
+  TestModel model = TestModel::Valid();
+  model.keys["qwen2.attention.key_length"] = uint32_t{24};
+  model.keys["qwen2.attention.value_length"] = uint32_t{24};
+  model.keys["qwen2.rope.dimension_count"] = uint32_t{24};
+  // Then the hidden size need not be a multiple of the heads.
+  model.keys["qwen2.embedding_length"] = uint32_t{66};
+  const auto config = ConfigOf(model);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 24);
+  EXPECT_EQ(config->q_size(), 96);
+}
+
+TEST(ModelConfigTest, ScalingThatScalesNothingIsFine) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, TestModel::Value>>{{"qwen2.rope.scaling.type", "none"},
+                                                             {"qwen2.rope.scaling.factor", 1.0f},
+                                                             {"qwen2.rope.scale_linear", 1.0f},
+                                                             {"qwen2.attention.causal", true}}) {
+    TestModel model = TestModel::Valid();
+    model.keys[key] = value;
+    EXPECT_TRUE(ConfigOf(model).ok()) << key;
+  }
+}
+
+struct Refusal {
+  std::string name;
+  std::function<void(TestModel&)> spoil;
+  absl::StatusCode code;
+  std::string reason;
+  std::vector<std::string> message;
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+
+class ModelConfigRefusalTest : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ModelConfigRefusalTest, SaysWhatIsWrong) {
+  TestModel model = TestModel::Valid();
+  GetParam().spoil(model);
+  const auto config = ConfigOf(model);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
+  EXPECT_EQ(GetErrorDetails(config.status()).reason, GetParam().reason);
+  EXPECT_NE(GetErrorDetails(config.status()).subject, "");
+  for (const std::string& part : GetParam().message) {
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(part));
+  }
+}
+
+std::vector<Refusal> Refusals() {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  std::vector<Refusal> refusals;
+  const auto test_name = [](std::string key, const std::string& what) {
+    for (char& c : key) c = c == '.' ? '_' : c;
+    return key + "_" + what;
+  };
+  const auto missing = [&](std::string key) {
+    refusals.push_back({test_name(key, "missing"),
+                        [key](TestModel& m) { m.keys.erase(key); },
+                        kInvalid,
+                        "GGUF_KEY_MISSING",
+                        {key, "missing"}});
+  };
+  const auto set = [&](std::string key, const std::string& what, TestModel::Value value,
+                       absl::StatusCode code, const std::string& reason,
+                       std::vector<std::string> message) {
+    message.push_back(key);
+    refusals.push_back({test_name(key, what), [key, value](TestModel& m) { m.keys[key] = value; },
+                        code, reason, message});
+  };
+
+  // Of these the reader itself knows the type.
+  missing("general.architecture");
+  missing("tokenizer.ggml.tokens");
+  for (const char* key : {"qwen2.block_count", "qwen2.embedding_length",
+                          "qwen2.feed_forward_length", "qwen2.context_length",
+                          "qwen2.attention.head_count", "qwen2.attention.layer_norm_rms_epsilon"}) {
+    missing(key);
+    set(key, "type", std::vector<int32_t>{1}, kInvalid, "GGUF_KEY_TYPE", {"array of i32"});
+  }
+  for (const char* key : {"general.name", "qwen2.rope.freq_base", "qwen2.rope.scaling.type",
+                          "qwen2.rope.scaling.factor", "qwen2.attention.head_count_kv",
+                          "qwen2.attention.key_length", "qwen2.attention.causal"}) {
+    set(key, "type", std::vector<int32_t>{1}, kInvalid, "GGUF_KEY_TYPE", {"array of i32"});
+  }
+  const struct {
+    const char* key;
+    int max;
+  } sizes[] = {
+      {"qwen2.block_count", kMaxLayers},           {"qwen2.embedding_length", kMaxHidden},
+      {"qwen2.feed_forward_length", kMaxFfn},      {"qwen2.context_length", kMaxContextLength},
+      {"qwen2.attention.head_count", kMaxHeads},   {"qwen2.attention.head_count_kv", kMaxHeads},
+      {"qwen2.attention.key_length", kMaxHeadDim}, {"qwen2.attention.value_length", kMaxHeadDim},
+      {"qwen2.rope.dimension_count", kMaxHeadDim}};
+  for (const auto& [key, max] : sizes) {
+    set(key, "zero", uint32_t{0}, kInvalid, "MODEL_INVALID", {"is 0", "from 1 to"});
+    set(key, "negative", int32_t{-1}, kInvalid, "GGUF_KEY_RANGE", {"-1"});
+    set(key, "huge", static_cast<uint32_t>(max) + 1, kInvalid, "MODEL_INVALID",
+        {std::to_string(max + 1), std::to_string(max)});
+    set(key, "top_bit", uint32_t{0x80000000}, kInvalid, "MODEL_INVALID", {"2147483648"});
+  }
+  set("general.architecture", "llama", "llama", kUnimplemented, "MODEL_UNSUPPORTED",
+      {"\"llama\" model", "runs qwen2"});
+  refusals.back().message.pop_back();  // The key is the subject, not part of the message.
+  set("general.architecture", "qwen2moe", "qwen2moe", kUnimplemented, "MODEL_UNSUPPORTED",
+      {"\"qwen2moe\" model"});
+  refusals.back().message.pop_back();
+  set("qwen2.attention.head_count_kv", "undivided", uint32_t{3}, kInvalid, "MODEL_INVALID",
+      {"is 3", "divide", "which is 4"});
+  set("qwen2.attention.head_count_kv", "more_than_heads", uint32_t{8}, kInvalid, "MODEL_INVALID",
+      {"is 8", "which is 4"});
+  refusals.push_back({"hidden_undivided",
+                      [](TestModel& m) { m.keys["qwen2.embedding_length"] = uint32_t{66}; },
+                      kInvalid,
+                      "MODEL_INVALID",
+                      {"qwen2.attention.head_count", "is 4", "66", "qwen2.attention.key_length"}});
+  refusals.push_back({"head_odd",
+                      [](TestModel& m) { m.keys["qwen2.embedding_length"] = uint32_t{60}; },
+                      kInvalid,
+                      "MODEL_INVALID",
+                      {"15 dimensions", "even"}});
+  refusals.push_back({"head_too_large",
+                      [](TestModel& m) { m.keys["qwen2.embedding_length"] = uint32_t{8192}; },
+                      kInvalid,
+                      "MODEL_INVALID",
+                      {"2048 dimensions", "at most 1024"}});
+  set("qwen2.attention.key_length", "odd", uint32_t{17}, kInvalid, "MODEL_INVALID",
+      {"17 dimensions", "even"});
+  set("qwen2.attention.value_length", "other", uint32_t{32}, kUnimplemented, "MODEL_UNSUPPORTED",
+      {"is 32", "16"});
+  set("qwen2.rope.dimension_count", "other", uint32_t{8}, kUnimplemented, "MODEL_UNSUPPORTED",
+      {"is 8", "16"});
+  refusals.push_back({"rope_base_missing",
+                      [](TestModel& m) { m.keys.erase("qwen2.rope.freq_base"); },
+                      kInvalid,
+                      "MODEL_INVALID",
+                      {"qwen2.rope.freq_base", "missing", "10000", "1000000"}});
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float value : {0.0f, 1.0f, -1e6f, kNan, kInfinity, 1e30f}) {
+    set("qwen2.rope.freq_base", std::to_string(refusals.size()), value, kInvalid, "MODEL_INVALID",
+        {"between 1 and"});
+  }
+  for (const float value : {0.0f, -1e-6f, 0.5f, kNan, kInfinity}) {
+    set("qwen2.attention.layer_norm_rms_epsilon", std::to_string(refusals.size()), value, kInvalid,
+        "MODEL_INVALID", {"between 0 and 0.1"});
+  }
+  for (const char* type : {"linear", "yarn", "longrope"}) {
+    set("qwen2.rope.scaling.type", type, type, kUnimplemented, "MODEL_UNSUPPORTED",
+        {type, "RoPE scaling"});
+  }
+  set("qwen2.rope.scaling.factor", "without_type", 4.0f, kUnimplemented, "MODEL_UNSUPPORTED",
+      {"is 4"});
+  set("qwen2.rope.scale_linear", "set", 2.0f, kUnimplemented, "MODEL_UNSUPPORTED", {"is 2"});
+  set("qwen2.attention.causal", "false", false, kUnimplemented, "MODEL_UNSUPPORTED",
+      {"embeddings"});
+  set("tokenizer.ggml.tokens", "empty", std::vector<std::string>{}, kInvalid, "MODEL_INVALID",
+      {"0 tokens"});
+  return refusals;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ModelConfigRefusalTest, ::testing::ValuesIn(Refusals()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace orcd

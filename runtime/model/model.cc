@@ -1,0 +1,87 @@
+#include "runtime/model/model.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "runtime/error.h"
+#include "runtime/model/load_cancelled.h"
+#include "runtime/model/model_error.h"
+#include "runtime/model/verify.h"
+
+namespace orcd {
+namespace {
+
+// An unknown template, or one whose control tokens the vocabulary lacks, makes chat unsupported and
+// nothing else.
+ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
+  const auto source = gguf.GetString("tokenizer.chat_template");
+  if (!source.ok() || tokenizer.FindSpecial("<|im_start|>") < 0 ||
+      tokenizer.FindSpecial("<|im_end|>") < 0) {
+    return ChatTemplate();
+  }
+  return ChatTemplate::Recognize(*source);
+}
+
+std::string DescribeQuantization(const GgufReader& gguf) {
+  std::map<TensorType, int> counts;
+  for (const TensorView& tensor : gguf.tensors()) {
+    if (tensor.n_dims >= 2) ++counts[tensor.type];
+  }
+  std::vector<std::pair<TensorType, int>> types(counts.begin(), counts.end());
+  std::ranges::stable_sort(types, std::greater<>(), &std::pair<TensorType, int>::second);
+  return absl::StrJoin(types, ", ", [](std::string* out, const auto& type) {
+    const std::string_view name = GetTensorTypeInfo(type.first).name;
+    absl::StrAppendFormat(out, "%s %d", name, type.second);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path,
+                                                         const ModelLoadOptions& options,
+                                                         LoadObserver& observer) {
+  ORCD_RETURN_IF_ERROR(CheckSha256Text(options.expected_sha256));
+  observer.OnProgress(LoadStage::kOpen, 0, 0);
+  std::shared_ptr<Model> model(new Model);
+  ORCD_ASSIGN_OR_RETURN(model->gguf_, GgufReader::Open(path));
+  if (observer.cancelled()) return LoadCancelled();
+  if (absl::Status status = model->ReadMetadata(); !status.ok()) {
+    // What was misread may be a file that was cut short meanwhile.
+    ORCD_RETURN_IF_ERROR(model->gguf_->CheckIntact());
+    return Annotate(status, path);
+  }
+  if (observer.cancelled()) return LoadCancelled();
+  const VerifyOptions verify = {.expected_sha256 = options.expected_sha256,
+                                .threads = options.threads};
+  auto digest = VerifyFiles(*model->gguf_, verify, observer);
+  if (!digest.ok()) {
+    return GetErrorDetails(digest.status()).reason == "WEIGHTS_NOT_FINITE"
+               ? Annotate(digest.status(), path)
+               : digest.status();
+  }
+  model->digest_ = *std::move(digest);
+  return model;
+}
+
+absl::Status Model::ReadMetadata() {
+  ORCD_ASSIGN_OR_RETURN(config_, ModelConfig::FromGguf(*gguf_));
+  ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, config_));
+  ORCD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromGguf(*gguf_));
+  if (tokenizer_->vocab_size() != config_.vocab) {
+    return InvalidModel("tokenizer.ggml.tokens",
+                        absl::StrFormat("the tokenizer has %d tokens and the model %d; they have "
+                                        "to be equal, convert the model again",
+                                        tokenizer_->vocab_size(), config_.vocab));
+  }
+  chat_template_ = RecognizeChatTemplate(*gguf_, *tokenizer_);
+  for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
+  quantization_ = DescribeQuantization(*gguf_);
+  return absl::OkStatus();
+}
+
+}  // namespace orcd

@@ -1,0 +1,227 @@
+#include "runtime/model/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/model/test_model.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& path) {
+  NullLoadObserver observer;
+  return Model::Load(path, {.expected_sha256 = "", .threads = 2}, observer);
+}
+
+TEST(ModelTest, LoadsAndDescribes) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  const auto model = Load(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->config().layers, 2);
+  EXPECT_EQ((*model)->weights().layers.size(), 2u);
+  EXPECT_EQ((*model)->tokenizer().vocab_size(), 260);
+  EXPECT_EQ((*model)->tokenizer().Encode("hi", false), std::vector<int32_t>{259});
+  EXPECT_EQ((*model)->quantization(), "Q5_0 10, Q8_0 3, Q4_K 2");
+  // Embedding, final norm; per layer q, k, v and output with biases, norms, gate, up, down.
+  EXPECT_EQ((*model)->parameters(),
+            260u * 64 + 64 + 2 * (2 * (64 * 64 + 32 * 64) + 64 + 2 * 32 + 2 * 64 + 3 * 256 * 64));
+  EXPECT_EQ((*model)->size_bytes(), std::filesystem::file_size(path));
+  EXPECT_THAT((*model)->digest(), StartsWith("sha256-tree:"));
+  EXPECT_EQ((*model)->digest().size(), 12u + 64);
+}
+
+TEST(ModelTest, TheDigestIsOfTheBytes) {
+  TempDir dir;
+  TestModel::Valid().Write(dir.File("a.gguf"));
+  TestModel::Valid().Write(dir.File("b.gguf"));
+  TestModel other = TestModel::Valid();
+  other.keys["general.name"] = "tinz";
+  other.Write(dir.File("c.gguf"));
+  const auto a = Load(dir.File("a.gguf"));
+  const auto b = Load(dir.File("b.gguf"));
+  const auto c = Load(dir.File("c.gguf"));
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  EXPECT_EQ((*a)->digest(), (*b)->digest());
+  EXPECT_NE((*a)->digest(), (*c)->digest());
+}
+
+// What keeps a file from chatting does not keep it from loading.
+TEST(ModelTest, ChatNeedsAKnownTemplateAndItsTokens) {
+  const std::string chat_ml =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
+      "+ '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+      "'<|im_start|>assistant\n' }}{% endif %}";
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  const auto chat_supported = [&](const TestModel& model) {
+    model.Write(path);
+    const auto loaded = Load(path);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() && (*loaded)->chat_template().supported();
+  };
+  TestModel model = TestModel::Valid();
+  EXPECT_FALSE(chat_supported(model));
+  model.keys["tokenizer.chat_template"] = "{{ nobody knows }}";
+  EXPECT_FALSE(chat_supported(model));
+  model.keys["tokenizer.chat_template"] = chat_ml;
+  EXPECT_EQ(chat_supported(model), ChatTemplate::Recognize(chat_ml).supported());
+  auto& tokens = std::get<std::vector<std::string>>(model.keys["tokenizer.ggml.tokens"]);
+  tokens[257] = "<|another|>";
+  EXPECT_FALSE(chat_supported(model));
+}
+
+struct Refusal {
+  std::string name;
+  std::function<void(TestModel&)> spoil;
+  absl::StatusCode code;
+  std::string reason;
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+
+class ModelRefusalTest : public ::testing::TestWithParam<Refusal> {};
+
+// The parts' own tests look at every cause; here one of each kind gets through, with the path.
+TEST_P(ModelRefusalTest, NamesTheFile) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel model = TestModel::Valid();
+  GetParam().spoil(model);
+  model.Write(path);
+  const auto loaded = Load(path);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.status().code(), GetParam().code) << loaded.status();
+  EXPECT_EQ(GetErrorDetails(loaded.status()).reason, GetParam().reason);
+  EXPECT_THAT(std::string(loaded.status().message()), StartsWith(path + ": "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ModelRefusalTest,
+    ::testing::Values(
+        Refusal{"architecture", [](TestModel& m) { m.keys["general.architecture"] = "llama"; },
+                absl::StatusCode::kUnimplemented, "MODEL_UNSUPPORTED"},
+        Refusal{"no_rope_base", [](TestModel& m) { m.keys.erase("qwen2.rope.freq_base"); },
+                absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
+        Refusal{"no_bias", [](TestModel& m) { m.tensors.erase("blk.0.attn_q.bias"); },
+                absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
+        Refusal{"output_rows",
+                [](TestModel& m) {
+                  m.tensors["output.weight"] = {TensorType::kF16, {64, 128}, {}};
+                },
+                absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
+        Refusal{"no_tensors", [](TestModel& m) { m.tensors.clear(); },
+                absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
+        Refusal{"tensor_type",
+                [](TestModel& m) {
+                  m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(20);
+                },
+                absl::StatusCode::kUnimplemented, "GGUF_UNSUPPORTED"},
+        Refusal{"tokenizer_model", [](TestModel& m) { m.keys["tokenizer.ggml.model"] = "llama"; },
+                absl::StatusCode::kUnimplemented, "TOKENIZER_UNSUPPORTED"},
+        Refusal{"no_merges", [](TestModel& m) { m.keys.erase("tokenizer.ggml.merges"); },
+                absl::StatusCode::kInvalidArgument, "TOKENIZER_INVALID"},
+        Refusal{"nan_in_norm",
+                [](TestModel& m) {
+                  auto& data = m.tensors["output_norm.weight"].data;
+                  data[7] = data[6] = std::byte{0xff};
+                },
+                absl::StatusCode::kInvalidArgument, "WEIGHTS_NOT_FINITE"},
+        Refusal{"nan_in_scale",
+                [](TestModel& m) {
+                  m.tensors["blk.1.ffn_down.weight"].data = {std::byte{0}, std::byte{0},
+                                                             std::byte{1}, std::byte{0xfc}};
+                },
+                absl::StatusCode::kInvalidArgument, "WEIGHTS_NOT_FINITE"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ModelTest, MissingAndTruncatedFiles) {
+  TempDir dir;
+  EXPECT_EQ(Load(dir.File("none.gguf")).status().code(), absl::StatusCode::kNotFound);
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  const absl::Status status = Load(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(status).reason, "GGUF_TRUNCATED");
+}
+
+TEST(ModelTest, ChecksTheExpectedSum) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  NullLoadObserver observer;
+  const absl::Status wrong =
+      Model::Load(path, {.expected_sha256 = std::string(64, '0'), .threads = 1}, observer).status();
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(GetErrorDetails(wrong).reason, "SHA256_MISMATCH");
+  // A sum that is none is the request's fault, whatever the file.
+  const absl::Status malformed =
+      Model::Load(dir.File("none.gguf"), {.expected_sha256 = "123", .threads = 1}, observer)
+          .status();
+  EXPECT_EQ(GetErrorDetails(malformed).field, "sha256");
+}
+
+class StageObserver : public LoadObserver {
+ public:
+  explicit StageObserver(int cancel_at) : cancel_at_(cancel_at) {}
+  void OnProgress(LoadStage stage, uint64_t, uint64_t) override { stages.insert(stage); }
+  bool cancelled() const override { return questions_++ == cancel_at_; }
+
+  std::set<LoadStage> stages;
+
+ private:
+  const int cancel_at_;
+  mutable int questions_ = 0;
+};
+
+TEST(ModelTest, ReportsItsStages) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  StageObserver observer(-1);
+  ASSERT_TRUE(Model::Load(path, {}, observer).ok());
+  EXPECT_EQ(observer.stages, (std::set{LoadStage::kOpen, LoadStage::kVerify}));
+}
+
+TEST(ModelTest, StopsWhereverItIsCancelled) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  for (int question = 0; question < 3; ++question) {
+    StageObserver observer(question);
+    const absl::Status status = Model::Load(path, {}, observer).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << question;
+    EXPECT_EQ(GetErrorDetails(status).reason, "LOAD_CANCELLED");
+  }
+}
+
+TEST(ModelTest, LoadsWhatOthersMade) {
+  const char* oracle = std::getenv("ORCD_ORACLE_DIR");
+  if (oracle == nullptr) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  int models = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(oracle) / "logits")) {
+    if (entry.path().extension() != ".gguf") continue;
+    const auto model = Load(entry.path().string());
+    EXPECT_TRUE(model.ok()) << model.status();
+    ++models;
+  }
+  EXPECT_GT(models, 0);
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,19 @@
+// Finds NaNs and infinities in tensors' bytes.
+#ifndef ORCD_RUNTIME_MODEL_NON_FINITE_H_
+#define ORCD_RUNTIME_MODEL_NON_FINITE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/gguf/block_formats.h"
+
+namespace orcd {
+
+// The index of the first of `count` blocks (weights, for the plain types) at `blocks` that stands
+// for a NaN or an infinity; -1 where there is none. Of quantised blocks only the F16 scales can be
+// so. Any alignment.
+int64_t FindNonFinite(TensorType type, const std::byte* blocks, int64_t count);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_MODEL_NON_FINITE_H_

@@ -1,0 +1,78 @@
+#include "runtime/sampling/params.h"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+// A range of numbers; the lower end may be left out of it. NaN is in none.
+struct Range {
+  float low;
+  float high;
+  bool low_open = false;
+
+  bool Contains(float value) const {
+    return (low_open ? value > low : value >= low) && value <= high;
+  }
+  std::string ToString() const { return absl::StrCat(low_open ? "(" : "[", low, ", ", high, "]"); }
+};
+
+absl::Status CheckRange(std::string_view field, float value, const Range& range,
+                        std::string_view meaning) {
+  if (range.Contains(value)) return absl::OkStatus();
+  return InvalidField(
+      field, absl::StrCat(value, " is outside ", range.ToString(), "; ", std::string(meaning)));
+}
+
+}  // namespace
+
+absl::Status SamplingParams::Validate(int vocab) const {
+  ORCD_RETURN_IF_ERROR(CheckRange("sampling.temperature", temperature, {0, 100},
+                                  "0 is greedy, 1 leaves the distribution as it is"));
+  if (top_k < 0) {
+    return InvalidField(
+        "sampling.top_k",
+        absl::StrCat(top_k, " is negative; 0 keeps every token, k the k likeliest"));
+  }
+  ORCD_RETURN_IF_ERROR(
+      CheckRange("sampling.top_p", top_p, {0, 1, /*low_open=*/true}, "1 keeps every token"));
+  ORCD_RETURN_IF_ERROR(CheckRange("sampling.min_p", min_p, {0, 1}, "0 keeps every token"));
+  ORCD_RETURN_IF_ERROR(CheckRange("sampling.typical_p", typical_p, {0, 1, /*low_open=*/true},
+                                  "1 keeps every token"));
+  ORCD_RETURN_IF_ERROR(CheckRange("sampling.repetition_penalty", repetition_penalty,
+                                  {0, 100, /*low_open=*/true}, "1 is no penalty"));
+  ORCD_RETURN_IF_ERROR(
+      CheckRange("sampling.frequency_penalty", frequency_penalty, {-100, 100}, "0 is no penalty"));
+  ORCD_RETURN_IF_ERROR(
+      CheckRange("sampling.presence_penalty", presence_penalty, {-100, 100}, "0 is no penalty"));
+  if (logit_bias.size() > kMaxLogitBiases) {
+    return InvalidField("sampling.logit_bias", absl::StrCat(logit_bias.size(), " entries; at most ",
+                                                            kMaxLogitBiases, " are allowed"));
+  }
+  for (size_t i = 0; i < logit_bias.size(); ++i) {
+    const auto [token, bias] = logit_bias[i];
+    const std::string field = absl::StrCat("sampling.logit_bias[", token, "]");
+    if (token < 0 || token >= vocab) {
+      return InvalidField(field, absl::StrCat("the vocabulary has no token ", token,
+                                              "; its ids are 0 to ", vocab - 1));
+    }
+    if (i > 0 && token <= logit_bias[i - 1].first) {
+      return InvalidField(field, absl::StrCat("follows token ", logit_bias[i - 1].first,
+                                              "; ids must be distinct and ascending"));
+    }
+    ORCD_RETURN_IF_ERROR(
+        CheckRange(field, bias, {-1000, 1000}, "it is added to the token's logit"));
+  }
+  if (logprobs < -1 || logprobs > kMaxTopLogprobs) {
+    return InvalidField("logprobs", absl::StrCat(logprobs, " is outside [0, ", kMaxTopLogprobs,
+                                                 "]; 0 asks for the drawn token's alone"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace orcd

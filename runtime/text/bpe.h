@@ -1,0 +1,77 @@
+// Byte-pair encoding of one word.
+#ifndef ORCD_RUNTIME_TEXT_BPE_H_
+#define ORCD_RUNTIME_TEXT_BPE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace orcd {
+
+// Which pairs of tokens become one, and in which order. Any thread may read once it is filled.
+class Bpe {
+ public:
+  // Room to work in; kept between words so that they allocate nothing. One thread at a time.
+  class Workspace {
+   private:
+    friend class Bpe;
+    // A part of a word too long to search through for each merge: a node of a list.
+    struct Part {
+      int32_t id;  // kMerged once it has become a part of its left neighbour.
+      uint32_t previous;
+      uint32_t next;
+    };
+    struct Candidate {
+      int32_t rank;
+      uint32_t left;
+      // What the parts were when this was found; it means nothing once one has changed.
+      int32_t left_id;
+      int32_t right_id;
+    };
+    std::vector<Part> parts_;
+    std::vector<Candidate> heap_;
+  };
+
+  // `byte_ids`: the token of each byte.
+  explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
+
+  void Reserve(size_t merges) { merges_.reserve(merges); }
+
+  // Adds a merge that ranks after all that were added before. False where the pair has one.
+  bool AddMerge(int32_t left, int32_t right, int32_t merged);
+
+  // Appends the tokens of `word` to `ids`: its bytes' tokens, merged pair by pair, the pair of the
+  // lowest rank first, the leftmost among equals. Takes O(n log n) time for n bytes.
+  void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+
+ private:
+  struct Merge {
+    int32_t rank = kNoRank;
+    int32_t id = -1;
+  };
+  static constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
+
+  Merge Find(int32_t left, int32_t right) const {
+    const auto merge = merges_.find(Key(left, right));
+    return merge == merges_.end() ? Merge() : merge->second;
+  }
+  static uint64_t Key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+
+  void AppendShort(std::string_view word, std::vector<int32_t>& ids) const;
+  void AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void PushCandidate(uint32_t left, Workspace& workspace) const;
+
+  std::array<int32_t, 256> byte_ids_;
+  absl::flat_hash_map<uint64_t, Merge> merges_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_TEXT_BPE_H_

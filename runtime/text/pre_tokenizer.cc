@@ -1,0 +1,116 @@
+#include "runtime/text/pre_tokenizer.h"
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/text/unicode.h"
+
+namespace orcd {
+namespace {
+
+constexpr std::array<CharClass, 0x80> AsciiClasses() {
+  std::array<CharClass, 0x80> classes = {};
+  for (int c = '0'; c <= '9'; ++c) classes[c] = CharClass::kNumber;
+  for (int c = 'a'; c <= 'z'; ++c) classes[c] = CharClass::kLetter;
+  for (int c = 'A'; c <= 'Z'; ++c) classes[c] = CharClass::kLetter;
+  for (int c = '\t'; c <= '\r'; ++c) classes[c] = CharClass::kSpace;
+  classes[' '] = CharClass::kSpace;
+  return classes;
+}
+constexpr std::array<CharClass, 0x80> kAsciiClasses = AsciiClasses();
+
+// A position in the text and the class of the character there.
+class Cursor {
+ public:
+  Cursor(std::string_view text, size_t pos) : text_(text), pos_(pos) { Look(); }
+
+  bool at_end() const { return pos_ >= text_.size(); }
+  size_t pos() const { return pos_; }
+  // No class at the end of the text.
+  bool Is(CharClass char_class) const { return !at_end() && class_ == char_class; }
+  bool IsLineBreak() const { return !at_end() && (text_[pos_] == '\n' || text_[pos_] == '\r'); }
+
+  void Next() {
+    pos_ += length_;
+    Look();
+  }
+  size_t SkipAll(CharClass char_class) {
+    while (Is(char_class)) Next();
+    return pos_;
+  }
+
+ private:
+  void Look() {
+    if (at_end()) return;
+    const auto byte = static_cast<uint8_t>(text_[pos_]);
+    if (byte < 0x80) {
+      length_ = 1;
+      class_ = kAsciiClasses[byte];
+      return;
+    }
+    const Utf8Char c = DecodeUtf8(text_, pos_);
+    length_ = c.length;
+    class_ = ClassOf(c.codepoint);
+  }
+
+  std::string_view text_;
+  size_t pos_;
+  int length_ = 0;
+  CharClass class_ = CharClass::kOther;
+};
+
+char AsciiLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
+
+// Length of the contraction ('s, 'LL, …) that `text` starts with; 0 where it does not.
+size_t ContractionLength(std::string_view text) {
+  if (text.size() < 2 || text[0] != '\'') return 0;
+  const char first = AsciiLower(text[1]);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
+  if (text.size() < 3) return 0;
+  const char second = AsciiLower(text[2]);
+  if ((first == 'r' || first == 'v') && second == 'e') return 3;
+  return first == 'l' && second == 'l' ? 3 : 0;
+}
+
+// A word that starts with white space and that no letter or punctuation joins.
+size_t EndOfSpace(std::string_view text, size_t begin) {
+  Cursor cursor(text, begin);
+  size_t after_line_break = begin;
+  size_t last = begin;
+  for (; cursor.Is(CharClass::kSpace); cursor.Next()) {
+    last = cursor.pos();
+    if (cursor.IsLineBreak()) after_line_break = last + 1;
+  }
+  if (after_line_break > begin) return after_line_break;
+  // A run before a word leaves it its last space.
+  if (!cursor.at_end() && last > begin) return last;
+  return cursor.pos();
+}
+
+}  // namespace
+
+size_t EndOfWord(std::string_view text, size_t begin) {
+  if (const size_t length = ContractionLength(text.substr(begin)); length > 0) {
+    return begin + length;
+  }
+  Cursor cursor(text, begin);
+  if (cursor.Is(CharClass::kLetter)) return cursor.SkipAll(CharClass::kLetter);
+  if (cursor.Is(CharClass::kNumber)) {
+    cursor.Next();
+    return cursor.pos();
+  }
+  if (cursor.IsLineBreak()) return EndOfSpace(text, begin);
+
+  Cursor next = cursor;
+  next.Next();
+  if (next.Is(CharClass::kLetter)) return next.SkipAll(CharClass::kLetter);
+  if (text[begin] == ' ') cursor = next;
+  if (cursor.Is(CharClass::kOther)) {
+    cursor.SkipAll(CharClass::kOther);
+    while (cursor.IsLineBreak()) cursor.Next();
+    return cursor.pos();
+  }
+  return EndOfSpace(text, begin);
+}
+
+}  // namespace orcd

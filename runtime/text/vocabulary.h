@@ -1,0 +1,52 @@
+// A tokenizer as a model file describes it.
+#ifndef ORCD_RUNTIME_TEXT_VOCABULARY_H_
+#define ORCD_RUNTIME_TEXT_VOCABULARY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/gguf/gguf_reader.h"
+
+namespace orcd {
+
+// Values are those of `tokenizer.ggml.token_type`.
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+// Views what it was read from.
+struct Vocabulary {
+  // By id, as the file spells them: see byte_map.h.
+  std::vector<std::string_view> tokens;
+  // One a token.
+  std::vector<int32_t> types;
+  // `left right`, lowest rank first.
+  std::vector<std::string_view> merges;
+  std::optional<uint32_t> eos_id;
+  std::optional<uint32_t> eot_id;
+};
+
+inline constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+inline constexpr std::string_view kTokenTypesKey = "tokenizer.ggml.token_type";
+inline constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
+inline constexpr std::string_view kEosKey = "tokenizer.ggml.eos_token_id";
+inline constexpr std::string_view kEotKey = "tokenizer.ggml.eot_token_id";
+
+// kInvalidArgument naming the key where one is missing or of another type; kUnimplemented for
+// another tokenizer model than gpt2 or another pre-tokenizer than qwen2. The result views `gguf`.
+absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf);
+
+// kInvalidArgument (reason TOKENIZER_INVALID): `key: message`.
+absl::Status InvalidVocabulary(std::string_view key, std::string_view message);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_TEXT_VOCABULARY_H_

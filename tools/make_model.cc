@@ -1,0 +1,46 @@
+// make-model: writes a Qwen2 GGUF of random weights, for tests and benchmarks.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "tools/make_model/qwen2_shapes.h"
+#include "tools/make_model/random_model.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Writes a Qwen2 GGUF of random weights in the shapes and types of a real one.",
+               "make-model");
+  orcd::RandomModelOptions options;
+  std::string path;
+  std::vector<std::string> sizes;
+  for (const orcd::Qwen2Shape& shape : orcd::AllQwen2Shapes()) sizes.emplace_back(shape.size);
+  std::vector<std::string> types;
+  for (const orcd::FileType& type : orcd::AllFileTypes()) types.emplace_back(type.name);
+  app.add_option("--size", options.size, "Shape of the model")
+      ->check(CLI::IsMember(sizes))
+      ->capture_default_str();
+  app.add_option("--type", options.type, "Tensor types, mixed as llama.cpp mixes them")
+      ->check(CLI::IsMember(types))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "The same seed gives the same bytes")
+      ->capture_default_str();
+  app.add_option("--vocab-from", options.vocab_from,
+                 "GGUF file whose tokenizer and chat template to take; else a made-up vocabulary")
+      ->check(CLI::ExistingFile);
+  app.add_option("--split", options.split, "Files to split the model over")
+      ->check(CLI::Range(1, 9999))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--out", path, "File to write")->required();
+  CLI11_PARSE(app, argc, argv);
+
+  const auto written = orcd::WriteRandomModel(options, path);
+  if (!written.ok()) {
+    std::fprintf(stderr, "make-model: %s\n", std::string(written.status().message()).c_str());
+    return 1;
+  }
+  std::printf("%s\n", written->c_str());
+  return 0;
+}

@@ -1,0 +1,37 @@
+// Qwen2 vocabularies for random-weight models.
+#ifndef ORCD_TOOLS_MAKE_MODEL_VOCABULARY_H_
+#define ORCD_TOOLS_MAKE_MODEL_VOCABULARY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace orcd {
+
+// What `tokenizer.ggml.*` and `tokenizer.chat_template` hold.
+struct Vocabulary {
+  std::vector<std::string> tokens;
+  // Of each token: 1 normal, 3 control, 4 user-defined, 5 unused.
+  std::vector<int32_t> types;
+  std::vector<std::string> merges;
+  uint32_t bos = 0;
+  uint32_t eos = 0;
+  uint32_t pad = 0;
+  std::string chat_template;
+};
+
+// A byte-level vocabulary of `size` tokens, at least 512: the 256 bytes, merges of common English
+// words and of letters, Qwen2.5's 22 special tokens. The special tokens stand at Qwen2.5's ids
+// where `size` has room for them, with `[PAD…]` of type unused after them, else at the end. Any
+// text can be encoded, chats too.
+Vocabulary MakeVocabulary(int size);
+
+// The vocabulary of another GGUF file, with `[PAD…]` tokens up to `min_size`. Where that file has
+// no chat template it gets Qwen2.5's.
+absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path, int min_size);
+
+}  // namespace orcd
+
+#endif  // ORCD_TOOLS_MAKE_MODEL_VOCABULARY_H_

@@ -1,0 +1,25 @@
+// The backends that orcd-inspect can run a model on, by name.
+#ifndef ORCD_TOOLS_ORCD_INSPECT_BACKENDS_H_
+#define ORCD_TOOLS_ORCD_INSPECT_BACKENDS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+
+namespace orcd {
+
+// `cpu`, `cpu-f32kv` (the CPU with its KV cache in F32), and what else this program was built with.
+std::vector<std::string> BackendNames();
+
+// kInvalidArgument, with the names there are, where `name` is none of them; else what the backend's
+// factory says.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const std::string& name,
+                                                       std::shared_ptr<const Model> model,
+                                                       const BackendOptions& options);
+
+}  // namespace orcd
+
+#endif  // ORCD_TOOLS_ORCD_INSPECT_BACKENDS_H_

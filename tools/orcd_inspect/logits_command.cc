@@ -1,0 +1,87 @@
+#include "tools/orcd_inspect/logits_command.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/backend.h"
+#include "runtime/error.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+#include "tools/orcd_inspect/backends.h"
+#include "tools/orcd_inspect/npy.h"
+#include "tools/orcd_inspect/teacher_forcing.h"
+
+namespace orcd {
+namespace {
+
+// The logits of a step are held at once: 152k of them a token in Qwen2.5.
+constexpr int kStepTokens = 64;
+
+struct Options {
+  std::string model;
+  std::string backend = "cpu";
+  std::string tokens;
+  std::string out;
+  std::string kv = "f16";
+};
+
+class LogitsWriter : public ActivationTap {
+ public:
+  explicit LogitsWriter(NpyWriter& out) : out_(out) {}
+
+  void OnActivation(std::string_view name, int, std::span<const float> values, int64_t,
+                    int64_t) override {
+    if (name == "logits") out_.Append(values);
+  }
+
+ private:
+  NpyWriter& out_;
+};
+
+absl::Status WriteLogits(const Options& options) {
+  NullLoadObserver observer;
+  ORCD_ASSIGN_OR_RETURN(const auto model, Model::Load(options.model, {}, observer));
+  const ModelConfig& config = model->config();
+  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  const KvType kv_type = options.kv == "f32" ? KvType::kF32 : KvType::kF16;
+  ORCD_ASSIGN_OR_RETURN(const auto backend,
+                        CreateBackend(options.backend, model,
+                                      TeacherForcingOptions(count, kStepTokens, kv_type, config)));
+  ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, config.vocab));
+  LogitsWriter tap(out);
+  for (int64_t first = 0; first < count; first += kStepTokens) {
+    const int64_t step = std::min<int64_t>(kStepTokens, count - first);
+    ORCD_RETURN_IF_ERROR(RunTokens(*backend, tokens, first, step, tap));
+  }
+  return out.Finish();
+}
+
+}  // namespace
+
+void AddLogitsCommand(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "logits", "Write the logits after each of given tokens, float32 [tokens, vocab]");
+  command->add_option("--model", options->model, "GGUF file")->required();
+  command->add_option("--backend", options->backend, "What computes")
+      ->check(CLI::IsMember(BackendNames()))
+      ->capture_default_str();
+  command->add_option("--tokens", options->tokens, "File of token ids, separated by whitespace")
+      ->required();
+  command->add_option("--out", options->out, "NumPy file to write")->required();
+  command->add_option("--kv", options->kv, "Type of the KV cache")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str();
+  command->callback([options, &exit_code] {
+    const absl::Status status = WriteLogits(*options);
+    if (status.ok()) return;
+    std::cerr << "orcd-inspect: " << status.message() << "\n";
+    exit_code = 1;
+  });
+}
+
+}  // namespace orcd

@@ -1,0 +1,20 @@
+// orcd-inspect: looks into model files and their numerics without a server.
+#include "CLI/CLI.hpp"
+#include "tools/orcd_inspect/check_command.h"
+#include "tools/orcd_inspect/gguf_command.h"
+#include "tools/orcd_inspect/layers_command.h"
+#include "tools/orcd_inspect/logits_command.h"
+#include "tools/orcd_inspect/tokenize_command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Looks into model files and their numerics, without a server.", "orcd-inspect");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  orcd::AddGgufCommand(app, exit_code);
+  orcd::AddCheckCommand(app, exit_code);
+  orcd::AddTokenizeCommand(app, exit_code);
+  orcd::AddLogitsCommand(app, exit_code);
+  orcd::AddLayersCommand(app, exit_code);
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

@@ -1,0 +1,32 @@
+// Running given tokens through a backend, whatever the model would have said.
+#ifndef ORCD_TOOLS_ORCD_INSPECT_TEACHER_FORCING_H_
+#define ORCD_TOOLS_ORCD_INSPECT_TEACHER_FORCING_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+#include "runtime/model/config.h"
+
+namespace orcd {
+
+// The ids in a file, separated by whitespace. kInvalidArgument for anything else in it, for an id
+// outside the vocabulary, for no ids, and for more than the model has positions.
+absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelConfig& config);
+
+// Options of a backend for one sequence of `tokens` tokens, `step_tokens` to a step.
+BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
+                                     const ModelConfig& config);
+
+// Runs tokens[first, first + count) of a sequence whose earlier tokens were run before; the tap
+// sees a row for each.
+absl::Status RunTokens(Backend& backend, std::span<const int32_t> tokens, int64_t first,
+                       int64_t count, ActivationTap& tap);
+
+}  // namespace orcd
+
+#endif  // ORCD_TOOLS_ORCD_INSPECT_TEACHER_FORCING_H_

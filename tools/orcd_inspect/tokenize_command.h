@@ -1,0 +1,24 @@
+// `orcd-inspect tokenize`: token ids of texts, without a server.
+#ifndef ORCD_TOOLS_ORCD_INSPECT_TOKENIZE_COMMAND_H_
+#define ORCD_TOOLS_ORCD_INSPECT_TOKENIZE_COMMAND_H_
+
+#include <iosfwd>
+#include <string_view>
+
+#include "CLI/CLI.hpp"
+#include "runtime/text/tokenizer.h"
+
+namespace orcd {
+
+// Adds the command to `app`. It runs while the command line is parsed and sets `exit_code`: 0, or 1
+// after it said on stderr what went wrong. `exit_code` must live as long as `app`.
+void AddTokenizeCommand(CLI::App& app, int& exit_code);
+
+// Writes a line for each text in `input`: its ids, each after a space. Texts stand between
+// `separator`s, which is not empty; nothing after the last one is no text.
+void WriteTokenLines(const Tokenizer& tokenizer, bool parse_special, std::string_view separator,
+                     std::string_view input, std::ostream& output);
+
+}  // namespace orcd
+
+#endif  // ORCD_TOOLS_ORCD_INSPECT_TOKENIZE_COMMAND_H_

@@ -1,0 +1,24 @@
+// One generation, as it comes.
+#ifndef ORCD_TOOLS_ORCDCTL_ANSWER_H_
+#define ORCD_TOOLS_ORCDCTL_ANSWER_H_
+
+#include <string>
+
+#include "orcd/v1/worker.pb.h"
+#include "tools/orcdctl/session.h"
+
+namespace orcd::ctl {
+
+struct Answer {
+  int exit_code = 0;
+  // What was generated, also where the call was then interrupted or failed.
+  std::string text;
+};
+
+// Generates and prints each delta as it arrives; with `stats` also a summary on stderr. Ctrl-C
+// cancels the call: kExitInterrupted.
+Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool stats);
+
+}  // namespace orcd::ctl
+
+#endif  // ORCD_TOOLS_ORCDCTL_ANSWER_H_

@@ -1,0 +1,210 @@
+#include "tools/orcdctl/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/orcdctl/exit_codes.h"
+
+namespace orcd::ctl {
+namespace {
+
+void AddTimeout(CLI::App& app, std::optional<absl::Duration>* timeout, const std::string& help) {
+  app.add_option_function<std::string>(
+         "--timeout",
+         [timeout](const std::string& text) {
+           auto parsed = ParseTimeout(text);
+           if (!parsed.ok()) throw CLI::ValidationError(std::string(parsed.status().message()));
+           *timeout = *parsed;
+         },
+         help)
+      ->type_name("TIME");
+}
+
+void AddHealth(CLI::App& app, HealthOptions* options) {
+  CLI::App* health = app.add_subcommand("health", "Show the worker's state");
+  health->add_flag("--ready", options->ready, "Exit 1 unless the worker is READY");
+}
+
+void AddLoad(CLI::App& app, LoadOptions* options) {
+  CLI::App* load = app.add_subcommand(
+      "load", "Load a model from the worker's model directory; Ctrl-C rolls the load back");
+  load->add_option("MODEL", options->model, "The file's path in the model directory")->required();
+  load->add_option("--id", options->model_id, "Name for requests [the file's name]");
+  load->add_option("--sha256", options->sha256, "SHA-256 that the file must have");
+  load->add_flag("--replace", options->replace, "Unload another model that is loaded");
+}
+
+void AddUnload(CLI::App& app, UnloadOptions* options) {
+  CLI::App* unload = app.add_subcommand("unload", "Free the model and its memory");
+  unload->add_option("--model-id", options->model_id, "Only if this model is loaded");
+  unload->add_flag("--force", options->force, "Cancel the requests that run");
+}
+
+void AddGenerate(CLI::App& app, GenerateOptions* o) {
+  CLI::App* generate = app.add_subcommand(
+      "generate",
+      "Generate text; Ctrl-C cancels. Without PROMPT, or with -, it is read from stdin");
+  // CLI11 would take what follows a repeatable option for its values, and not for the prompt.
+  const auto once_each = [](CLI::Option* option) {
+    return option->expected(1)->take_all()->allow_extra_args(false);
+  };
+  generate->add_option("PROMPT", o->prompt, "The user's message; words are joined by spaces");
+  CLI::Option* system =
+      generate->add_option("--system", o->system, "System message")->type_name("TEXT");
+  CLI::Option* raw = generate->add_flag("--raw", o->raw, "Send the text as it is, not as a chat");
+  generate
+      ->add_flag("--parse-special", o->parse_special,
+                 "With --raw: let <|im_start|> and its kind become control tokens")
+      ->needs(raw);
+  CLI::Option* interactive = generate->add_flag(
+      "-i,--interactive", o->interactive, "Chat; Ctrl-C cancels an answer, Ctrl-D ends the chat");
+  CLI::Option* tools = generate
+                           ->add_option("--tools", o->tools_file,
+                                        "Functions the model may call: JSON, as OpenAI's tools")
+                           ->type_name("FILE");
+  raw->excludes(system)->excludes(interactive)->excludes(tools);
+  generate->add_flag("--stats", o->stats, "Say at the end what it took, on stderr");
+
+  const std::string sampling = "Sampling";
+  generate->add_option("--temperature", o->temperature, "0: greedy [1]")->group(sampling);
+  generate->add_option("--top-k", o->top_k, "Keep the K likeliest; 0: all [0]")->group(sampling);
+  generate->add_option("--top-p", o->top_p, "Keep probability mass P [1]")->group(sampling);
+  generate->add_option("--min-p", o->min_p, "Keep those P times as likely as the likeliest [0]")
+      ->group(sampling);
+  generate->add_option("--typical-p", o->typical_p, "Locally typical sampling; 1: off [1]")
+      ->group(sampling);
+  generate->add_option("--repetition-penalty", o->repetition_penalty, "[1]")->group(sampling);
+  generate->add_option("--frequency-penalty", o->frequency_penalty, "[0]")->group(sampling);
+  generate->add_option("--presence-penalty", o->presence_penalty, "[0]")->group(sampling);
+  once_each(generate->add_option("--logit-bias", o->logit_bias, "Add BIAS to a logit; repeatable"))
+      ->type_name("ID=BIAS")
+      ->group(sampling);
+  generate->add_option("--seed", o->seed, "[random; --stats shows it]")->group(sampling);
+
+  const std::string ending = "Ending";
+  generate->add_option("--max-tokens", o->max_tokens, "[what the context leaves]")->group(ending);
+  generate->add_option("--min-tokens", o->min_tokens, "[0]")->group(ending);
+  once_each(generate->add_option("--stop", o->stop, "End before this text; repeatable"))
+      ->type_name("TEXT")
+      ->group(ending);
+  once_each(generate->add_option("--stop-id", o->stop_ids, "End at this token id; repeatable"))
+      ->type_name("ID")
+      ->group(ending);
+  generate->add_flag("--ignore-eog", o->ignore_eog, "Go on past the model's end of its turn")
+      ->group(ending);
+
+  generate
+      ->add_option("--logprobs", o->logprobs,
+                   "With --json: log-probabilities, also of the N likeliest")
+      ->type_name("N");
+  generate->add_option("--request-id", o->request_id, "Name for cancel and the logs");
+  generate->add_option("--model-id", o->model_id, "Only if this model is loaded");
+}
+
+void AddTokenize(CLI::App& app, TokenizeOptions* options) {
+  CLI::App* tokenize = app.add_subcommand(
+      "tokenize", "Show a text's token ids. Without TEXT, or with -, it is read from stdin");
+  tokenize->add_option("TEXT", options->text, "Words are joined by spaces");
+  tokenize->add_flag("--parse-special", options->parse_special,
+                     "Let <|im_start|> and its kind become control tokens");
+  tokenize->add_option("--model-id", options->model_id, "Only if this model is loaded");
+}
+
+void AddCancel(CLI::App& app, CancelOptions* options) {
+  CLI::App* cancel = app.add_subcommand("cancel", "End a request");
+  cancel->add_option("ID", options->request_id, "The request's id")->required();
+}
+
+void AddDrain(CLI::App& app, DrainOptions* options) {
+  CLI::App* drain = app.add_subcommand(
+      "drain", "Stop accepting work, finish what runs, and wait until the worker may be deleted");
+  AddTimeout(*drain, &options->timeout,
+             "How long running requests may go on [the worker's --drain-timeout]");
+}
+
+// Everything that can be said about the arguments only together.
+std::string Contradiction(const CommandLine& line) {
+  const auto* generate = std::get_if<GenerateOptions>(&line.command);
+  if (generate != nullptr && generate->logprobs && !line.json) {
+    return "--logprobs needs --json, which shows them";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
+  absl::Duration duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--timeout ", text, ": expected a time such as 500ms, 10s, 2m, or a number of seconds"));
+  }
+  if (!(duration > absl::ZeroDuration())) {
+    return absl::InvalidArgumentError(absl::StrCat("--timeout ", text, ": must be positive"));
+  }
+  // A year is as good as none, and no clock overflows.
+  return std::min(duration, absl::Hours(24 * 365));
+}
+
+CommandLineResult ParseCommandLine(const std::vector<std::string>& args) {
+  CommandLine line;
+  HealthOptions health;
+  LoadOptions load;
+  UnloadOptions unload;
+  GenerateOptions generate;
+  TokenizeOptions tokenize;
+  CancelOptions cancel;
+  DrainOptions drain;
+
+  CLI::App app("Talks to a worker-orcd.", "orcdctl");
+  app.footer(kExitStatusHelp);
+  app.set_version_flag("--version", "orcdctl " ORCD_VERSION);
+  app.require_subcommand(1);
+  // Options of orcdctl may also follow the command.
+  app.fallthrough();
+  app.add_option("--address", line.address, "The worker's host:port [127.0.0.1:50051]")
+      ->envname("ORCD_ADDRESS")
+      ->type_name("ADDRESS");
+  app.add_flag("--json", line.json, "Print a JSON object a line");
+  AddTimeout(app, &line.timeout, "Give up after this long [10s for calls that answer at once]");
+  AddHealth(app, &health);
+  AddLoad(app, &load);
+  AddUnload(app, &unload);
+  AddGenerate(app, &generate);
+  AddTokenize(app, &tokenize);
+  AddCancel(app, &cancel);
+  AddDrain(app, &drain);
+
+  try {
+    // CLI11 takes them from the back.
+    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream err;
+    const bool failed = app.exit(error, out, err) != 0;
+    return {.exit_code = failed ? kExitUsage : kExitOk, .output = out.str() + err.str()};
+  }
+  if (line.address.empty()) line.address = "127.0.0.1:50051";
+
+  const std::string command = app.get_subcommands().at(0)->get_name();
+  if (command == "health") line.command = health;
+  if (command == "load") line.command = std::move(load);
+  if (command == "unload") line.command = std::move(unload);
+  if (command == "generate") line.command = std::move(generate);
+  if (command == "tokenize") line.command = std::move(tokenize);
+  if (command == "cancel") line.command = std::move(cancel);
+  if (command == "drain") line.command = drain;
+  if (const std::string wrong = Contradiction(line); !wrong.empty()) {
+    return {.exit_code = kExitUsage, .output = wrong + "\n"};
+  }
+  return {.command_line = std::move(line)};
+}
+
+}  // namespace orcd::ctl

@@ -1,0 +1,42 @@
+#include "tools/orcdctl/commands.h"
+#include "tools/orcdctl/exit_codes.h"
+#include "tools/orcdctl/human.h"
+
+namespace orcd::ctl {
+
+int RunDrain(Session& session, const DrainOptions& options) {
+  v1::DrainRequest request;
+  if (options.timeout) {
+    const absl::Duration timeout = *options.timeout;
+    request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(timeout));
+    request.mutable_timeout()->set_nanos(
+        static_cast<int>(absl::ToInt64Nanoseconds(timeout % absl::Seconds(1))));
+  }
+  Console& console = session.console;
+  Call call(session, absl::InfiniteDuration());
+  auto reader = session.worker->Drain(call.context(), request);
+  v1::DrainResponse response;
+  {
+    ProgressLine line(console.out, console.out_is_terminal);
+    std::string shown;
+    while (reader->Read(&response)) {
+      if (session.json) {
+        console.out << JsonLine(response) << std::flush;
+        continue;
+      }
+      std::string text = DescribeDrain(response);
+      if (!response.safe_to_delete() && text != shown) line.Show(text);
+      shown = std::move(text);
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return call.Finish(status, "interrupted; the worker goes on draining");
+  if (!response.safe_to_delete()) {
+    console.err << "the worker ended the drain without saying that it may be deleted\n";
+    return kExitFailed;
+  }
+  if (!session.json) console.out << DescribeDrain(response) << '\n';
+  return kExitOk;
+}
+
+}  // namespace orcd::ctl

@@ -1,0 +1,43 @@
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/orcdctl/command_line.h"
+#include "tools/orcdctl/commands.h"
+#include "tools/orcdctl/exit_codes.h"
+#include "tools/orcdctl/session.h"
+
+int main(int argc, char** argv) {
+  using namespace orcd::ctl;
+  CommandLineResult result = ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  if (!result.command_line) {
+    (result.exit_code == kExitOk ? std::cout : std::cerr) << result.output;
+    return result.exit_code;
+  }
+
+  // Nothing that runs between calls needs undoing.
+  Interrupt interrupt([] { std::_Exit(kExitInterrupted); });
+  const InterruptSignals signals(interrupt);
+  Console console{
+      .in = std::cin,
+      .out = std::cout,
+      .err = std::cerr,
+      .in_is_terminal = isatty(STDIN_FILENO) == 1,
+      .out_is_terminal = isatty(STDOUT_FILENO) == 1,
+      .err_is_terminal = isatty(STDERR_FILENO) == 1,
+  };
+  CommandLine& line = *result.command_line;
+  Session session{
+      .address = line.address,
+      .worker = NewWorkerStub(line.address),
+      .console = console,
+      .interrupt = interrupt,
+      .json = line.json,
+      .timeout = line.timeout,
+  };
+  return RunCommand(session, line.command);
+}

@@ -1,0 +1,39 @@
+#include "tools/orcdctl/session.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <chrono>
+
+#include "tools/orcdctl/error_text.h"
+#include "tools/orcdctl/exit_codes.h"
+
+namespace orcd::ctl {
+
+std::unique_ptr<v1::Worker::Stub> NewWorkerStub(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetUserAgentPrefix("orcdctl");
+  return v1::Worker::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+Call::Call(Session& session, absl::Duration default_timeout)
+    : session_(session), scope_(session.interrupt, context_) {
+  const absl::Duration timeout = session.timeout.value_or(default_timeout);
+  if (timeout != absl::InfiniteDuration()) {
+    context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+  }
+}
+
+int Call::Finish(const grpc::Status& status, std::string_view interrupted) {
+  if (status.ok()) return kExitOk;
+  if (scope_.interrupted() && status.error_code() == grpc::StatusCode::CANCELLED) {
+    session_.console.err << interrupted << '\n';
+    return kExitInterrupted;
+  }
+  session_.console.err << DescribeError(status, session_.address);
+  return ExitCodeOf(status);
+}
+
+}  // namespace orcd::ctl

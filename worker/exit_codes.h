@@ -1,0 +1,32 @@
+// What worker-orcd's exit status says to whoever started it.
+#ifndef ORCD_WORKER_EXIT_CODES_H_
+#define ORCD_WORKER_EXIT_CODES_H_
+
+#include <string_view>
+
+namespace orcd {
+
+enum class ExitCode : int {
+  // Drained after SIGTERM or SIGINT; or --help, --version.
+  kOk = 0,
+  // A flag, variable or config file is wrong; the message says which. Starting again will not help.
+  kBadConfig = 2,
+  // The address cannot be listened on.
+  kCannotListen = 3,
+  // The model that --model names could not be loaded.
+  kModelNotLoaded = 4,
+  // The model or its device cannot be trusted any more (a sticky device error, non-finite numbers).
+  // A new process may succeed.
+  kFault = 70,
+  // A second signal came before the drain was over: running requests were lost.
+  kForced = 71,
+};
+
+inline constexpr std::string_view kExitCodesHelp =
+    "Exit status: 0 drained after SIGTERM or SIGINT; 2 bad configuration; 3 cannot listen;\n"
+    "4 the model of --model could not be loaded; 70 fault of the model or its device;\n"
+    "71 ended at once by a second signal.";
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_EXIT_CODES_H_

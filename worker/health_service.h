@@ -1,0 +1,60 @@
+// grpc.health.v1: what Kubernetes' probes and gRPC clients ask before they send work.
+// https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+#ifndef ORCD_WORKER_HEALTH_SERVICE_H_
+#define ORCD_WORKER_HEALTH_SERVICE_H_
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace orcd {
+
+// Owns the serving state of each name that probes may ask for, and the open Watch calls. Check
+// answers NOT_FOUND for a name that was never set; Watch answers SERVICE_UNKNOWN and stays open
+// until the name appears. Watchers get the state now and at each change; changes that come faster
+// than a watcher reads are merged into the last. Every method may be called from any thread and
+// none waits for a client. Must outlive the server it is registered with.
+class HealthService final : public grpc::health::v1::Health::CallbackService {
+ public:
+  HealthService() = default;
+  HealthService(const HealthService&) = delete;
+  HealthService& operator=(const HealthService&) = delete;
+
+  // Adds `service` or changes it. "" is the server as a whole.
+  void Set(const std::string& service, bool serving);
+
+  // Ends every Watch, and each later one at once, with UNAVAILABLE, so that the server can stop.
+  // Check goes on answering.
+  void Shutdown();
+
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
+      grpc::CallbackServerContext* context,
+      const grpc::health::v1::HealthCheckRequest* request) override;
+
+ private:
+  using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+  class Watcher;
+
+  // Makes `change` under the mutex and tells each watcher that it concerns.
+  template <typename Change>
+  void UpdateWatchers(const Change& change);
+
+  ServingStatus StatusLocked(const std::string& service) const;
+
+  mutable std::mutex mu_;
+  // Guarded by mu_, as is what Watcher says is.
+  std::map<std::string, bool> serving_;
+  std::set<Watcher*> watchers_;
+  bool shut_down_ = false;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_HEALTH_SERVICE_H_

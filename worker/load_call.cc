@@ -1,0 +1,91 @@
+#include "worker/load_call.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "worker/report_stream.h"
+
+namespace orcd {
+namespace {
+
+// Short of the 250 ms that are promised, for timers are late.
+constexpr absl::Duration kInterval = absl::Milliseconds(150);
+
+// What the load's thread and the call's threads share.
+struct Outcome {
+  absl::Mutex mutex;
+  // Set before gRPC can call.
+  std::shared_ptr<LoadTask> task ABSL_GUARDED_BY(mutex);
+  std::optional<absl::StatusOr<v1::ModelDescription>> result ABSL_GUARDED_BY(mutex);
+};
+
+ReportStream::Report Poll(Outcome& outcome) {
+  absl::MutexLock lock(&outcome.mutex);
+  ReportStream::Report report;
+  auto response = std::make_unique<v1::LoadResponse>();
+  if (!outcome.result) {
+    if (outcome.task != nullptr) {
+      *response->mutable_progress() = outcome.task->Progress();
+      report.message = std::move(response);
+    }
+    return report;
+  }
+  report.end = outcome.result->status();
+  if (outcome.result->ok()) {
+    *response->mutable_loaded() = **outcome.result;
+    report.message = std::move(response);
+  }
+  return report;
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
+                                                          const v1::LoadRequest& request,
+                                                          ModelHost& host, const Logger& log) {
+  auto outcome = std::make_shared<Outcome>();
+  auto stream = ReportStream::Create(
+      context, [outcome] { return Poll(*outcome); }, kInterval,
+      [outcome] {
+        absl::MutexLock lock(&outcome->mutex);
+        outcome->task->Cancel();
+      });
+
+  log.Info("load begins", {{"model", request.model()}, {"replace", request.replace()}});
+  const absl::Time start = absl::Now();
+  auto done = [outcome, stream, start, &log,
+               model = request.model()](const absl::StatusOr<v1::ModelDescription>& result) {
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    if (result.ok()) {
+      log.Info("load ended", {{"model", model},
+                              {"model_id", result->model_id()},
+                              {"digest", result->digest()},
+                              {"seconds", seconds}});
+    } else {
+      log.Warning("load failed", {{"model", model},
+                                  {"code", absl::StatusCodeToString(result.status().code())},
+                                  {"error", std::string(result.status().message())},
+                                  {"seconds", seconds}});
+    }
+    {
+      absl::MutexLock lock(&outcome->mutex);
+      outcome->result = result;
+    }
+    stream->Wake();
+  };
+  std::shared_ptr<LoadTask> task = host.Load({.model = request.model(),
+                                              .model_id = request.model_id(),
+                                              .sha256 = request.sha256(),
+                                              .replace = request.replace()},
+                                             std::move(done));
+  {
+    absl::MutexLock lock(&outcome->mutex);
+    outcome->task = std::move(task);
+  }
+  stream->Wake();
+  return stream.get();
+}
+
+}  // namespace orcd

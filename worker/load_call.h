@@ -1,0 +1,23 @@
+// The Load call: a load on the host's thread, told to a client.
+#ifndef ORCD_WORKER_LOAD_CALL_H_
+#define ORCD_WORKER_LOAD_CALL_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "orcd/v1/worker.pb.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+
+namespace orcd {
+
+// Starts the load and returns the stream that reports it at least every 250 ms: a client that goes
+// away rolls it back. The stream deletes itself. `host` and `log` must outlive the load.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
+                                                          const v1::LoadRequest& request,
+                                                          ModelHost& host, const Logger& log);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_LOAD_CALL_H_

@@ -1,0 +1,31 @@
+// Messages to and from the bytes of a call.
+//
+// The service takes requests as bytes and parses them itself: gRPC answers a request that it cannot
+// parse (in proto3 also one whose strings are not UTF-8) with UNIMPLEMENTED and no word of why.
+#ifndef ORCD_WORKER_MESSAGES_H_
+#define ORCD_WORKER_MESSAGES_H_
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace orcd {
+
+// kInvalidArgument (MALFORMED_REQUEST) where `bytes` are no message of this type.
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+
+template <typename Request>
+absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
+  Request request;
+  absl::Status status = ParseMessage(bytes, request);
+  if (!status.ok()) return status;
+  return request;
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_MESSAGES_H_

@@ -1,0 +1,503 @@
+#include "worker/model_host.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "runtime/error.h"
+#include "worker/model_path.h"
+#include "worker/to_proto.h"
+#include "worker/version.h"
+
+namespace orcd {
+namespace {
+
+// How long a request that was admitted but had not reached the engine may escape a cancellation.
+constexpr absl::Duration kCancelAgain = absl::Milliseconds(50);
+// What a caller is told while there is nothing to estimate from.
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+std::string DefaultModelId(const std::string& model) {
+  const std::string name = std::filesystem::path(model).filename().string();
+  return std::string(absl::StripSuffix(name, ".gguf"));
+}
+
+absl::Status CheckSha256(const std::string& sha256) {
+  if (sha256.empty()) return absl::OkStatus();
+  const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
+  if (sha256.size() == 64 && hex) return absl::OkStatus();
+  return InvalidField("sha256", absl::StrCat("must be 64 hex digits; has ", sha256.size(),
+                                             hex ? "" : " characters, not all of them hex"));
+}
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t total_pages = 0;
+  uint64_t resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+absl::Status Draining() {
+  return MakeError(absl::StatusCode::kUnavailable,
+                   "this worker drains and takes no more work; send it to another worker",
+                   {.reason = "DRAINING"});
+}
+
+absl::Status NoSuchModel(const std::string& asked, const std::string& loaded) {
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat("model_id: '", asked, "' is not the loaded model, which is '",
+                                loaded, "'; leave model_id empty to use whichever is loaded"),
+                   {.reason = "MODEL_NOT_FOUND", .field = "model_id", .subject = asked});
+}
+
+void CancelAllAndWait(Engine& engine, FinishReason reason) {
+  absl::Notification cancelled;
+  engine.CancelAll(reason, [&cancelled](int) { cancelled.Notify(); });
+  cancelled.WaitForNotification();
+}
+
+}  // namespace
+
+EngineLease::EngineLease(EngineLease&& other) noexcept
+    : host_(std::exchange(other.host_, nullptr)),
+      engine_(other.engine_),
+      is_request_(other.is_request_) {}
+
+EngineLease::~EngineLease() {
+  if (host_ != nullptr) host_->Release(is_request_);
+}
+
+EngineLease EngineLease::Borrow() const {
+  absl::MutexLock lock(&host_->mutex_);
+  ++host_->leases_;
+  return EngineLease(host_, engine_, /*is_request=*/false);
+}
+
+ModelHost::ModelHost(ModelHostOptions options) : options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+ModelHost::~ModelHost() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (task_ != nullptr) task_->Cancel();
+  }
+  thread_.join();
+}
+
+std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
+  auto task = std::make_shared<LoadTask>();
+  if (absl::Status status = CheckSha256(spec.sha256); !status.ok()) {
+    done(status);
+    return task;
+  }
+  absl::AsciiStrToLower(&spec.sha256);
+  absl::StatusOr<std::string> path = ResolveModelPath(options_.model_dir, spec.model);
+  if (!path.ok()) {
+    done(path.status());
+    return task;
+  }
+  // Unset where the host's thread will answer.
+  std::optional<absl::StatusOr<v1::ModelDescription>> answer;
+  {
+    absl::MutexLock lock(&mutex_);
+    const bool is_loaded = phase_ == Phase::kReady && description_.file() == spec.model &&
+                           (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
+                           (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
+    absl::Status status = is_loaded ? fault_ : CheckMayLoad(spec);
+    if (status.ok() && !is_loaded) {
+      phase_ = Phase::kLoading;
+      reason_.clear();
+      task_ = task;
+      if (spec.model_id.empty()) spec.model_id = DefaultModelId(spec.model);
+      jobs_.push_back([this, spec = std::move(spec), path = *std::move(path), task, done] {
+        RunLoad(spec, path, *task, done);
+      });
+    } else if (status.ok()) {
+      answer = description_;
+    } else {
+      answer = std::move(status);
+    }
+  }
+  if (answer) {
+    done(*answer);
+  } else {
+    NotifyStateChanged();
+  }
+  return task;
+}
+
+void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done) {
+  // Unset where the host's thread will answer.
+  std::optional<absl::StatusOr<v1::UnloadResponse>> answer;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status status = CheckNotBusy();
+    if (status.ok() && engine_ != nullptr && !model_id.empty() &&
+        model_id != description_.model_id()) {
+      status = NoSuchModel(model_id, description_.model_id());
+    }
+    if (status.ok() && engine_ != nullptr && requests_ > 0 && !force) status = RequestsRunning();
+    if (!status.ok()) {
+      answer = std::move(status);
+    } else if (engine_ == nullptr) {
+      answer = v1::UnloadResponse();
+    } else {
+      phase_ = Phase::kUnloading;
+      reason_ = absl::StrCat("unloading ", description_.model_id());
+      v1::UnloadResponse response;
+      response.set_model_id(description_.model_id());
+      response.set_cancelled_requests(requests_);
+      jobs_.push_back([this, force, response = std::move(response), done] {
+        DestroyEngine(force);
+        {
+          absl::MutexLock lock(&mutex_);
+          phase_ = Phase::kIdle;
+          reason_.clear();
+        }
+        NotifyStateChanged();
+        done(response);
+      });
+    }
+  }
+  if (answer) {
+    done(*answer);
+  } else {
+    NotifyStateChanged();
+  }
+}
+
+absl::StatusOr<EngineLease> ModelHost::Admit(const std::string& model_id) {
+  return Lease(model_id, /*is_request=*/true);
+}
+
+absl::StatusOr<EngineLease> ModelHost::Borrow(const std::string& model_id) {
+  return Lease(model_id, /*is_request=*/false);
+}
+
+absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool is_request) {
+  absl::MutexLock lock(&mutex_);
+  ORCD_RETURN_IF_ERROR(CheckServing(model_id));
+  if (is_request && refusing(absl::Now())) return Draining();
+  ++leases_;
+  if (is_request) ++requests_;
+  return EngineLease(this, engine_.get(), is_request);
+}
+
+void ModelHost::Release(bool is_request) {
+  absl::MutexLock lock(&mutex_);
+  --leases_;
+  if (is_request) --requests_;
+  if (drain_) drain_changed_ = true;
+}
+
+absl::Status ModelHost::CheckServing(const std::string& model_id) const {
+  if (!fault_.ok()) return fault_;
+  if (phase_ != Phase::kReady) {
+    // A worker that is going away says so whatever else it lacks.
+    if (refusing(absl::Now())) return Draining();
+    ORCD_RETURN_IF_ERROR(CheckNotBusy());
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("no model is loaded",
+                     reason_.empty() ? std::string() : absl::StrCat(" (", reason_, ")"),
+                     "; load one first"),
+        {.reason = "MODEL_NOT_LOADED", .subject = model_id.empty() ? "model" : model_id});
+  }
+  if (!model_id.empty() && model_id != description_.model_id()) {
+    return NoSuchModel(model_id, description_.model_id());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelHost::CheckNotBusy() const {
+  if (phase_ == Phase::kLoading) {
+    const std::optional<absl::Duration> eta = task_->Eta();
+    return MakeError(absl::StatusCode::kUnavailable,
+                     "a model is being loaded; try again when it is ready",
+                     {.reason = "LOADING",
+                      .retry_after = std::max(eta.value_or(kRetryAfter), absl::Milliseconds(100))});
+  }
+  if (phase_ == Phase::kUnloading) {
+    return MakeError(absl::StatusCode::kUnavailable,
+                     "the model is being unloaded; try again in a moment",
+                     {.reason = "UNLOADING", .retry_after = kRetryAfter});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelHost::CheckMayLoad(const LoadSpec& spec) const {
+  if (!fault_.ok()) return fault_;
+  if (drain_) return Draining();
+  ORCD_RETURN_IF_ERROR(CheckNotBusy());
+  if (phase_ != Phase::kReady) return absl::OkStatus();
+  if (spec.replace) return requests_ > 0 ? RequestsRunning() : absl::OkStatus();
+  const bool same_file = description_.file() == spec.model;
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrCat("'", description_.model_id(), "' is loaded",
+                   same_file ? " under another model_id, or without checking this sha256" : "",
+                   "; unload it first, or set replace"),
+      {.reason = "MODEL_LOADED", .subject = description_.model_id()});
+}
+
+absl::Status ModelHost::RequestsRunning() const {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat(requests_, " requests use '", description_.model_id(),
+                                "'; wait for them, or unload it with force, which cancels them"),
+                   {.reason = "REQUESTS_RUNNING", .subject = description_.model_id()});
+}
+
+void ModelHost::Drain(std::optional<absl::Duration> timeout) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration limit =
+        std::max(timeout.value_or(options_.drain_timeout), absl::ZeroDuration());
+    if (!drain_) {
+      const absl::Time refuse_from = absl::Now() + options_.settle;
+      drain_ = DrainState{.refuse_from = refuse_from, .end_at = refuse_from + limit};
+    } else {
+      drain_->end_at = std::min(drain_->end_at, std::max(absl::Now(), drain_->refuse_from) + limit);
+    }
+    if (task_ != nullptr) task_->Cancel();
+    drain_changed_ = true;
+  }
+  NotifyStateChanged();
+}
+
+v1::DrainResponse ModelHost::DrainProgress() const {
+  absl::MutexLock lock(&mutex_);
+  v1::DrainResponse response;
+  const int running = engine_ == nullptr ? 0 : std::min(engine_->stats().running, requests_);
+  response.set_running_requests(running);
+  response.set_waiting_requests(requests_ - running);
+  if (!drain_) return response;
+  response.set_safe_to_delete(drain_->done);
+  const absl::Duration left = drain_->done ? absl::ZeroDuration() : drain_->end_at - absl::Now();
+  *response.mutable_remaining() = ToProto(std::max(left, absl::ZeroDuration()));
+  return response;
+}
+
+v1::WorkerStatus ModelHost::Status() const {
+  const absl::Time now = absl::Now();
+  v1::WorkerStatus status;
+  status.set_worker_id(options_.worker_id);
+  status.set_instance_id(options_.instance_id);
+  status.set_version(std::string(Version()));
+  *status.mutable_uptime() = ToProto(now - start_);
+  status.mutable_memory()->set_process_resident_bytes(ResidentBytes());
+
+  absl::MutexLock lock(&mutex_);
+  status.set_state(StateLocked());
+  status.set_reason(fault_.ok() ? reason_ : std::string(fault_.message()));
+  if (task_ != nullptr) *status.mutable_load() = task_->Progress();
+  v1::Queue* queue = status.mutable_queue();
+  queue->set_max_waiting_requests(options_.load.engine.max_waiting);
+  queue->set_max_running_requests(options_.load.backend.max_seqs);
+  queue->set_finished_requests(finished_requests_before_);
+  queue->set_generated_tokens(generated_tokens_before_);
+  if (engine_ == nullptr) {
+    *status.mutable_device() = options_.device;
+    return status;
+  }
+  const BackendInfo& backend = engine_->backend_info();
+  const EngineStats stats = engine_->stats();
+  *status.mutable_model() = description_;
+  *status.mutable_device() = DescribeDevice(backend);
+  status.mutable_memory()->set_weights_bytes(backend.weights_bytes);
+  status.mutable_memory()->set_kv_bytes(backend.kv_bytes);
+  status.mutable_memory()->set_workspace_bytes(backend.workspace_bytes);
+  queue->set_running_requests(stats.running);
+  queue->set_waiting_requests(stats.waiting);
+  queue->set_max_waiting_requests(stats.max_waiting);
+  queue->set_max_running_requests(stats.max_running);
+  queue->set_finished_requests(finished_requests_before_ + stats.finished_requests);
+  queue->set_generated_tokens(generated_tokens_before_ + stats.generated_tokens);
+  v1::KvBlocks* kv = status.mutable_kv_blocks();
+  kv->set_total(stats.kv_blocks_total);
+  kv->set_free(stats.kv_blocks_free);
+  kv->set_tokens_per_block(stats.block_tokens);
+  if (stats.last_step != absl::InfinitePast()) {
+    *status.mutable_last_step_age() =
+        ToProto(std::max(now - stats.last_step, absl::ZeroDuration()));
+  }
+  return status;
+}
+
+void ModelHost::Subscribe(std::function<void()> on_state_change) {
+  subscribers_.push_back(std::move(on_state_change));
+}
+
+bool ModelHost::refusing(absl::Time now) const { return drain_ && now >= drain_->refuse_from; }
+
+v1::WorkerState ModelHost::StateLocked() const {
+  if (!fault_.ok()) return v1::WORKER_STATE_FAILED;
+  if (drain_) return drain_->done ? v1::WORKER_STATE_DRAINED : v1::WORKER_STATE_DRAINING;
+  switch (phase_) {
+    case Phase::kLoading:
+      return v1::WORKER_STATE_LOADING;
+    case Phase::kReady:
+      return v1::WORKER_STATE_READY;
+    case Phase::kIdle:
+    case Phase::kUnloading:
+      return v1::WORKER_STATE_IDLE;
+  }
+  return v1::WORKER_STATE_UNSPECIFIED;
+}
+
+void ModelHost::NotifyStateChanged() {
+  for (const auto& subscriber : subscribers_) subscriber();
+}
+
+void ModelHost::OnFault(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    fault_ = MakeError(absl::StatusCode::kUnavailable,
+                       absl::StrCat("the model's backend failed: ", status.message(),
+                                    "; use another worker, this one must be started again"),
+                       {.reason = "BACKEND_FAULT"});
+  }
+  NotifyStateChanged();
+}
+
+void ModelHost::Run() {
+  absl::Time wake = absl::InfiniteFuture();
+  while (true) {
+    std::function<void()> job;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto something_to_do = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || drain_changed_ || !jobs_.empty();
+      };
+      mutex_.AwaitWithDeadline(absl::Condition(&something_to_do), wake);
+      drain_changed_ = false;
+      if (!jobs_.empty()) {
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      } else if (stopping_) {
+        break;
+      }
+    }
+    if (job) job();
+    wake = AdvanceDrain();
+  }
+  DestroyEngine(/*force=*/true);
+}
+
+void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
+                        const LoadDone& done) {
+  // With `replace` a model may still be there; no request uses it.
+  DestroyEngine(/*force=*/false);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = LoadEngine(spec, path, task);
+  const absl::StatusOr<v1::ModelDescription> result =
+      engine.ok() ? DescribeModel(**engine, spec.model_id, spec.model)
+                  : absl::StatusOr<v1::ModelDescription>(engine.status());
+  {
+    absl::MutexLock lock(&mutex_);
+    task_ = nullptr;
+    if (engine.ok()) {
+      engine_ = *std::move(engine);
+      description_ = *result;
+      loaded_sha256_ = spec.sha256;
+      phase_ = Phase::kReady;
+    } else {
+      reason_ = absl::StrCat("loading ", spec.model, " failed: ", engine.status().message());
+      phase_ = Phase::kIdle;
+    }
+  }
+  NotifyStateChanged();
+  done(result);
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& spec,
+                                                              const std::string& path,
+                                                              LoadTask& task) {
+  LoadModelOptions load = options_.load;
+  load.model.expected_sha256 = spec.sha256;
+  std::unique_ptr<Engine> engine;
+  try {
+    ORCD_ASSIGN_OR_RETURN(engine,
+                          LoadModel(
+                              path, load, options_.make_backend,
+                              [this](const absl::Status& status) { OnFault(status); }, task));
+  } catch (const std::bad_alloc&) {
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("memory ran out while '", spec.model,
+                                  "' was loaded; use a smaller model or lower --kv-cache-bytes"),
+                     {.reason = "OUT_OF_MEMORY", .subject = "memory"});
+  }
+  for (const MappedFile& file : engine->model().gguf().files()) {
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
+  }
+  if (task.cancelled()) {
+    return MakeError(absl::StatusCode::kCancelled, "the load was cancelled and rolled back",
+                     {.reason = "CANCELLED"});
+  }
+  return engine;
+}
+
+void ModelHost::DestroyEngine(bool force) {
+  // Only this thread changes engine_, and it may read it without the mutex.
+  Engine* const current = engine_.get();
+  if (current == nullptr) return;
+  // Again after a while: a request that was admitted before may reach the engine after.
+  absl::Duration patience = force ? absl::ZeroDuration() : absl::InfiniteDuration();
+  while (!AwaitNoLeases(patience)) {
+    CancelAllAndWait(*current, FinishReason::kCancelled);
+    patience = kCancelAgain;
+  }
+  // Nothing is left to cancel, but once this has come back the numbers are the last ones.
+  CancelAllAndWait(*current, FinishReason::kCancelled);
+
+  const EngineStats stats = current->stats();
+  // Declared before the lock: it goes after the mutex is free, for it waits for its thread.
+  std::unique_ptr<Engine> engine;
+  absl::MutexLock lock(&mutex_);
+  finished_requests_before_ += stats.finished_requests;
+  generated_tokens_before_ += stats.generated_tokens;
+  engine = std::move(engine_);
+  description_.Clear();
+  loaded_sha256_.clear();
+}
+
+bool ModelHost::AwaitNoLeases(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  auto unused = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return leases_ == 0; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&unused), timeout);
+}
+
+absl::Time ModelHost::AdvanceDrain() {
+  std::optional<EngineLease> lease;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!drain_ || drain_->done) return absl::InfiniteFuture();
+    const absl::Time now = absl::Now();
+    if (now < drain_->refuse_from) return drain_->refuse_from;
+    if (requests_ == 0) {
+      drain_->done = true;
+    } else if (now < drain_->end_at) {
+      return drain_->end_at;
+    } else {
+      ++leases_;
+      lease.emplace(EngineLease(this, engine_.get(), /*is_request=*/false));
+    }
+  }
+  if (!lease) {
+    NotifyStateChanged();
+    return absl::InfiniteFuture();
+  }
+  lease->engine().CancelAll(FinishReason::kDrained, [](int) {});
+  return absl::Now() + kCancelAgain;
+}
+
+}  // namespace orcd

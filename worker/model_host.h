@@ -1,0 +1,190 @@
+// The worker's one model and everything that may happen to it.
+#ifndef ORCD_WORKER_MODEL_HOST_H_
+#define ORCD_WORKER_MODEL_HOST_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/load_model.h"
+#include "worker/load_task.h"
+
+namespace orcd {
+
+class ModelHost;
+
+// The right to use the engine: it is not destroyed while a lease on it is held. Move-only; release
+// it soon, for Unload waits.
+class EngineLease {
+ public:
+  EngineLease(EngineLease&& other) noexcept;
+  EngineLease& operator=(EngineLease&&) = delete;
+  ~EngineLease();
+
+  Engine& engine() const { return *engine_; }
+
+  // Another lease on the same engine, which does not count as a request.
+  EngineLease Borrow() const;
+
+ private:
+  friend class ModelHost;
+  EngineLease(ModelHost* host, Engine* engine, bool is_request)
+      : host_(host), engine_(engine), is_request_(is_request) {}
+
+  ModelHost* host_;
+  Engine* engine_;
+  bool is_request_;
+};
+
+struct ModelHostOptions {
+  std::string worker_id;
+  std::string instance_id;
+  // The only directory models are loaded from.
+  std::string model_dir;
+  // `expected_sha256` is set for each load.
+  LoadModelOptions load;
+  BackendFactory make_backend;
+  // What Status says while no model is loaded.
+  v1::Device device;
+  // How long a drain goes on admitting requests after it has ceased to be ready, so that whoever
+  // routes to this worker can learn of it.
+  absl::Duration settle;
+  // How long running requests may go on after that before they are ended.
+  absl::Duration drain_timeout;
+};
+
+// Owns the engine, and the thread that loads, unloads and drains. Every public function may be
+// called from any thread and returns at once; `done` callbacks come once, either before the call
+// returns or on the host's own thread, and must not block. The host must outlive its leases.
+class ModelHost {
+ public:
+  struct LoadSpec {
+    // As LoadRequest has them.
+    std::string model = {};
+    std::string model_id = {};
+    std::string sha256 = {};
+    bool replace = false;
+  };
+  using LoadDone = std::function<void(const absl::StatusOr<v1::ModelDescription>&)>;
+  using UnloadDone = std::function<void(const absl::StatusOr<v1::UnloadResponse>&)>;
+
+  explicit ModelHost(ModelHostOptions options);
+  // Ends what runs with kCancelled.
+  ~ModelHost();
+
+  ModelHost(const ModelHost&) = delete;
+  ModelHost& operator=(const ModelHost&) = delete;
+
+  // Loads a model. The returned task shows the progress and can be cancelled, which rolls the load
+  // back and ends it with kCancelled. Errors beside those of LoadModel and ResolveModelPath:
+  // kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT), kFailedPrecondition (MODEL_LOADED,
+  // REQUESTS_RUNNING).
+  std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Frees the model and every buffer, then calls `done`. kFailedPrecondition (REQUESTS_RUNNING)
+  // where there are requests and not `force`; kNotFound (MODEL_NOT_FOUND) where `model_id` is set
+  // and names another model. Nothing loaded is no error.
+  void Unload(const std::string& model_id, bool force, UnloadDone done) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A lease for one request, which counts as running until it is released. `model_id` must be empty
+  // or name the loaded model: kNotFound (MODEL_NOT_FOUND). kFailedPrecondition (MODEL_NOT_LOADED),
+  // kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT).
+  absl::StatusOr<EngineLease> Admit(const std::string& model_id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A lease for a moment, to ask or tell the engine something: given also while the worker drains.
+  absl::StatusOr<EngineLease> Borrow(const std::string& model_id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ceases to be ready now, to admit after the settle time, and ends what still runs `timeout`
+  // (default: the option) after that with FinishReason::kDrained. A load under way is cancelled.
+  // There is no way back. Called again it can only make the end come sooner.
+  void Drain(std::optional<absl::Duration> timeout = std::nullopt) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What Drain left so far.
+  v1::DrainResponse DrainProgress() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Complete, and from cached values: never waits for a step or a load.
+  v1::WorkerStatus Status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // `on_state_change` is called after each change of Status().state(), from the thread that made
+  // it, which may be the engine's: it must not block. To be called before the host is shared.
+  void Subscribe(std::function<void()> on_state_change) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class EngineLease;
+
+  enum class Phase { kIdle, kLoading, kReady, kUnloading };
+  struct DrainState {
+    absl::Time refuse_from;
+    absl::Time end_at;
+    bool done = false;
+  };
+
+  void Release(bool is_request) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckServing(const std::string& model_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why nothing may be loaded or unloaded now.
+  absl::Status CheckNotBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckMayLoad(const LoadSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RequestsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool refusing(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::WorkerState StateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotifyStateChanged() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnFault(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The host's thread.
+  void Run();
+  void RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task, const LoadDone& done);
+  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec, const std::string& path,
+                                                     LoadTask& task);
+  // Waits until no lease is held, ending the requests where `force`, and destroys the engine.
+  void DestroyEngine(bool force) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitNoLeases(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the next step of a drain; returns when to look again.
+  absl::Time AdvanceDrain() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const ModelHostOptions options_;
+  const absl::Time start_ = absl::Now();
+  std::vector<std::function<void()>> subscribers_;
+
+  mutable absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
+  // Why there is no model, where there was to be one.
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  absl::Status fault_ ABSL_GUARDED_BY(mutex_);
+  std::optional<DrainState> drain_ ABSL_GUARDED_BY(mutex_);
+  // Set in kReady and kUnloading. Created and destroyed on the host's thread only.
+  std::unique_ptr<Engine> engine_ ABSL_GUARDED_BY(mutex_);
+  v1::ModelDescription description_ ABSL_GUARDED_BY(mutex_);
+  std::string loaded_sha256_ ABSL_GUARDED_BY(mutex_);
+  // Set in kLoading.
+  std::shared_ptr<LoadTask> task_ ABSL_GUARDED_BY(mutex_);
+  int leases_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Those of them that are requests.
+  int requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of engines that are gone.
+  int64_t finished_requests_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t generated_tokens_before_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
+  // Something a drain waits for may have happened.
+  bool drain_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_MODEL_HOST_H_

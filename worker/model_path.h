@@ -1,0 +1,25 @@
+// Which files Load may read.
+#ifndef ORCD_WORKER_MODEL_PATH_H_
+#define ORCD_WORKER_MODEL_PATH_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace orcd {
+
+// The path of `model`, a file inside `model_dir` named relative to it. kInvalidArgument (field
+// `model`, reason MODEL_PATH_NOT_ALLOWED) for an absolute path, `..`, a NUL byte, or a symbolic
+// link that leads out; kNotFound (MODEL_NOT_FOUND), naming models that are there, where there is no
+// such file.
+absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
+                                             const std::string& model);
+
+// kInvalidArgument where `path`, with its links followed, is not inside `model_dir`. For the files
+// that a split model's first file names.
+absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_MODEL_PATH_H_

@@ -1,0 +1,100 @@
+#include "worker/report_stream.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "worker/messages.h"
+#include "worker/status_details.h"
+
+namespace orcd {
+
+std::shared_ptr<ReportStream> ReportStream::Create(grpc::CallbackServerContext* context, Poll poll,
+                                                   absl::Duration interval,
+                                                   std::function<void()> on_cancel) {
+  std::shared_ptr<ReportStream> stream(
+      new ReportStream(context, std::move(poll), interval, std::move(on_cancel)));
+  absl::MutexLock lock(&stream->mutex_);
+  stream->self_ = stream;
+  return stream;
+}
+
+ReportStream::ReportStream(grpc::CallbackServerContext* context, Poll poll, absl::Duration interval,
+                           std::function<void()> on_cancel)
+    : context_(context),
+      poll_(std::move(poll)),
+      interval_(interval),
+      on_cancel_(std::move(on_cancel)) {}
+
+void ReportStream::Wake() {
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted_ = true;
+  }
+  Advance();
+}
+
+void ReportStream::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = false;
+    if (!ok) client_gone_ = true;
+  }
+  Advance();
+}
+
+void ReportStream::OnCancel() {
+  {
+    absl::MutexLock lock(&mutex_);
+    client_gone_ = true;
+  }
+  on_cancel_();
+  Wake();
+}
+
+void ReportStream::OnDone() {
+  // Declared before the lock: the mutex must be free when it goes.
+  std::shared_ptr<ReportStream> self;
+  absl::MutexLock lock(&mutex_);
+  self = std::move(self_);
+}
+
+void ReportStream::Advance() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (busy_ || !wanted_) return;
+      busy_ = true;
+      wanted_ = false;
+    }
+    Report report = poll_();
+    bool write;
+    {
+      absl::MutexLock lock(&mutex_);
+      write = report.message != nullptr && !client_gone_;
+      if (!report.end) {
+        alarm_.emplace();
+        alarm_->Set(absl::ToChronoTime(absl::Now() + interval_),
+                    [weak = weak_from_this()](bool fired) {
+                      if (auto self = weak.lock(); fired && self) self->Wake();
+                    });
+        if (!write) busy_ = false;
+      }
+    }
+    if (write) outgoing_ = SerializeMessage(*report.message);
+    if (report.end) {
+      const grpc::Status status = ToGrpcStatus(*report.end, context_);
+      if (write) {
+        StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), status);
+      } else {
+        Finish(status);
+      }
+      return;
+    }
+    if (write) {
+      StartWrite(&outgoing_);
+      return;
+    }
+  }
+}
+
+}  // namespace orcd

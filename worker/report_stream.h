@@ -1,0 +1,77 @@
+// A server stream that says how something goes on, at intervals, until it is over.
+#ifndef ORCD_WORKER_REPORT_STREAM_H_
+#define ORCD_WORKER_REPORT_STREAM_H_
+
+#include <google/protobuf/message.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace orcd {
+
+// Asks `poll` now, `interval` after each write, and when it is woken, and writes what it says. For
+// calls of which there are few (Load, Drain). Lives until gRPC is done with it.
+class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                           public std::enable_shared_from_this<ReportStream> {
+ public:
+  struct Report {
+    // Written where set.
+    std::unique_ptr<google::protobuf::Message> message;
+    // Ends the call after that where set.
+    std::optional<absl::Status> end;
+  };
+  // Called by one thread at a time.
+  using Poll = std::function<Report()>;
+
+  // `context` must live until the call is done. `on_cancel` is called at most once, where the
+  // client goes away before the end.
+  static std::shared_ptr<ReportStream> Create(grpc::CallbackServerContext* context, Poll poll,
+                                              absl::Duration interval,
+                                              std::function<void()> on_cancel);
+
+  // There is news: asks `poll` as soon as the write under way is done. Any thread.
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // grpc::ServerWriteReactor.
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  ReportStream(grpc::CallbackServerContext* context, Poll poll, absl::Duration interval,
+               std::function<void()> on_cancel);
+
+  // Polls and writes until there is nothing to say, unless another thread is at it.
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  grpc::CallbackServerContext* const context_;
+  const Poll poll_;
+  const absl::Duration interval_;
+  const std::function<void()> on_cancel_;
+
+  // The write under way; belongs to whoever set busy_.
+  grpc::ByteBuffer outgoing_;
+
+  absl::Mutex mutex_;
+  std::shared_ptr<ReportStream> self_ ABSL_GUARDED_BY(mutex_);
+  // A poll or a write is under way, or the call has been finished.
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing can be written any more; only the end is waited for.
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_REPORT_STREAM_H_

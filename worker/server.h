@@ -1,0 +1,47 @@
+// The gRPC server: which services it serves, and how it listens.
+#ifndef ORCD_WORKER_SERVER_H_
+#define ORCD_WORKER_SERVER_H_
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace orcd {
+
+struct ServerOptions {
+  // host:port; port 0: any that is free.
+  std::string listen;
+  // Of a request.
+  int max_message_bytes = 4 << 20;
+};
+
+// Owns the listening socket and the calls. One thread.
+class Server {
+ public:
+  // Serves when it returns, with server reflection beside `services`, which must outlive it.
+  // kUnavailable where it cannot listen.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       const std::vector<grpc::Service*>& services);
+
+  // host:port, the port as it was bound.
+  const std::string& address() const { return address_; }
+
+  // Takes no more calls, gives those there are `grace` to end, ends the rest, and waits for them.
+  void Stop(absl::Duration grace);
+
+ private:
+  Server() = default;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_SERVER_H_

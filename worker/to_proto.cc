@@ -1,0 +1,132 @@
+#include "worker/to_proto.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace orcd {
+namespace {
+
+// https://protobuf.dev/reference/protobuf/google.protobuf/#duration: about 10,000 years.
+constexpr absl::Duration kMaxDuration = absl::Seconds(315'576'000'000);
+
+}  // namespace
+
+google::protobuf::Duration ToProto(absl::Duration duration) {
+  duration = std::clamp(duration, -kMaxDuration, kMaxDuration);
+  google::protobuf::Duration proto;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+  return proto;
+}
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  const absl::Duration result =
+      absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+  if (result > kMaxDuration) return absl::InfiniteDuration();
+  if (result < -kMaxDuration) return -absl::InfiniteDuration();
+  return result;
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEog:
+      return v1::FINISH_REASON_EOG;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kMaxTokens:
+      return v1::FINISH_REASON_MAX_TOKENS;
+    case FinishReason::kContextLength:
+      return v1::FINISH_REASON_CONTEXT_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kDrained:
+      return v1::FINISH_REASON_DRAINED;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+v1::LoadStage ToProto(LoadStage stage) {
+  switch (stage) {
+    case LoadStage::kOpen:
+      return v1::LOAD_STAGE_OPEN;
+    case LoadStage::kVerify:
+      return v1::LOAD_STAGE_VERIFY;
+    case LoadStage::kPlace:
+      return v1::LOAD_STAGE_PLACE;
+    case LoadStage::kSelfCheck:
+      return v1::LOAD_STAGE_SELF_CHECK;
+  }
+  return v1::LOAD_STAGE_UNSPECIFIED;
+}
+
+v1::ModelDescription DescribeModel(const Engine& engine, const std::string& model_id,
+                                   const std::string& file) {
+  const Model& model = engine.model();
+  const ModelConfig& config = model.config();
+  v1::ModelDescription description;
+  description.set_model_id(model_id);
+  description.set_file(file);
+  description.set_digest(model.digest());
+  description.set_architecture(config.architecture);
+  description.set_name(config.name);
+  description.set_quantization(model.quantization());
+  description.set_parameters(model.parameters());
+  description.set_size_bytes(model.size_bytes());
+  description.set_layers(config.layers);
+  description.set_hidden(config.hidden);
+  description.set_heads(config.heads);
+  description.set_kv_heads(config.kv_heads);
+  description.set_head_dim(config.head_dim);
+  description.set_ffn(config.ffn);
+  description.set_vocab(config.vocab);
+  description.set_context_length(engine.max_context());
+  for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
+  description.set_chat_supported(model.chat_template().supported());
+  return description;
+}
+
+v1::Device DescribeDevice(const BackendInfo& backend) {
+  v1::Device device;
+  device.set_backend(backend.name);
+  device.set_name(backend.device);
+  device.set_threads(backend.threads);
+  return device;
+}
+
+void AppendTo(v1::GenerateDelta& delta, DeltaEvent event) {
+  delta.mutable_text()->append(event.text);
+  for (int32_t token : event.tokens) delta.add_token_ids(token);
+  for (const SampledToken& sampled : event.logprobs) {
+    v1::TokenLogprobs* logprobs = delta.add_logprobs();
+    logprobs->set_token_id(sampled.token);
+    logprobs->set_logprob(sampled.logprob);
+    for (const TokenLogprob& top : sampled.top) {
+      v1::TopLogprob* proto = logprobs->add_top();
+      proto->set_token_id(top.token);
+      proto->set_logprob(top.logprob);
+    }
+  }
+}
+
+v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& model_digest) {
+  v1::GenerateFinished finished;
+  if (event.status.ok()) {
+    finished.set_reason(ToProto(event.reason));
+    if (event.reason == FinishReason::kStopString) finished.set_stop_string(event.stop_string);
+    if (event.stop_token >= 0) finished.set_token_id(event.stop_token);
+  }
+  v1::Usage* usage = finished.mutable_usage();
+  usage->set_prompt_tokens(event.prompt_tokens);
+  usage->set_cached_prompt_tokens(event.cached_prompt_tokens);
+  usage->set_generated_tokens(event.generated_tokens);
+  v1::Timings* timings = finished.mutable_timings();
+  *timings->mutable_queue() = ToProto(event.queue_time);
+  *timings->mutable_prefill() = ToProto(event.prefill_time);
+  *timings->mutable_decode() = ToProto(event.decode_time);
+  finished.set_model_digest(model_digest);
+  return finished;
+}
+
+}  // namespace orcd

@@ -1,0 +1,35 @@
+// The engine's values as messages.
+#ifndef ORCD_WORKER_TO_PROTO_H_
+#define ORCD_WORKER_TO_PROTO_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "google/protobuf/duration.pb.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/request.h"
+#include "runtime/load_observer.h"
+
+namespace orcd {
+
+google::protobuf::Duration ToProto(absl::Duration duration);
+// Beyond what a google.protobuf.Duration may hold: infinite. Unset: zero.
+absl::Duration FromProto(const google::protobuf::Duration& duration);
+
+v1::FinishReason ToProto(FinishReason reason);
+v1::LoadStage ToProto(LoadStage stage);
+
+// `file` is the path relative to the model directory.
+v1::ModelDescription DescribeModel(const Engine& engine, const std::string& model_id,
+                                   const std::string& file);
+v1::Device DescribeDevice(const BackendInfo& backend);
+
+// Adds what `event` says to the end of `delta`.
+void AppendTo(v1::GenerateDelta& delta, DeltaEvent event);
+// A request that failed has no reason: FINISH_REASON_UNSPECIFIED.
+v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& model_digest);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_TO_PROTO_H_

@@ -1,0 +1,184 @@
+#include "worker/worker_service.h"
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "runtime/error.h"
+#include "worker/drain_call.h"
+#include "worker/load_call.h"
+#include "worker/messages.h"
+#include "worker/request_translation.h"
+#include "worker/status_details.h"
+
+namespace orcd {
+namespace {
+
+// A stream that ends before it has begun.
+class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
+           const google::protobuf::Message& message) {
+  *response = SerializeMessage(message);
+  reactor->Finish(grpc::Status::OK);
+}
+
+void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+          const absl::Status& status) {
+  reactor->Finish(ToGrpcStatus(status, context));
+}
+
+}  // namespace
+
+WorkerService::WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits)
+    : host_(host), log_(log), limits_(limits) {}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  const absl::StatusOr<v1::LoadRequest> request = ParseRequest<v1::LoadRequest>(*bytes);
+  if (!request.ok()) return Refuse(context, "Load", request.status());
+  return StartLoadCall(context, *request, host_, log_);
+}
+
+grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<v1::UnloadRequest> request = ParseRequest<v1::UnloadRequest>(*bytes);
+  if (!request.ok()) {
+    Fail(context, reactor, request.status());
+    return reactor;
+  }
+  host_.Unload(
+      request->model_id(), request->force(),
+      [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
+        if (!result.ok()) return Fail(context, reactor, result.status());
+        if (!result->model_id().empty()) {
+          log_.Info("model unloaded", {{"model_id", result->model_id()},
+                                       {"cancelled_requests", result->cancelled_requests()}});
+        }
+        Reply(reactor, response, *result);
+      });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
+  if (!stream.ok()) return Refuse(context, "Generate", stream.status());
+  return stream->get();
+}
+
+absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
+  const absl::Time arrival = absl::Now();
+  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, ParseRequest<v1::GenerateRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host_.Admit(proto.model_id()));
+  auto lease = std::make_shared<EngineLease>(std::move(admitted));
+  const Model& model = lease->engine().model();
+  ORCD_ASSIGN_OR_RETURN(
+      GenerationRequest request,
+      TranslateRequest(proto, model, arrival, absl::FromChrono(context->deadline())));
+
+  auto stream =
+      TokenStream::Create(context,
+                          {.id = request.id,
+                           .seed = request.sampling.seed,
+                           .model_digest = model.digest(),
+                           .cancel =
+                               [lease, id = request.id] {
+                                 lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});
+                               }},
+                          limits_, log_);
+  request.sink = stream;
+  // The request's own lease is the stream's: it goes when the request ends, which may be before
+  // Submit has returned.
+  const EngineLease borrowed = lease->Borrow();
+  lease = nullptr;
+  if (absl::Status status = borrowed.engine().Submit(std::move(request)); !status.ok()) {
+    stream->Refuse(status);
+  }
+  return stream;
+}
+
+grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<v1::CancelRequest> request = ParseRequest<v1::CancelRequest>(*bytes);
+  absl::Status status = request.ok() ? CheckRequestId(request->request_id()) : request.status();
+  if (!status.ok()) {
+    Fail(context, reactor, status);
+    return reactor;
+  }
+  absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
+  if (!borrowed.ok()) {
+    // Without an engine no request is live.
+    Reply(reactor, response, v1::CancelResponse());
+    return reactor;
+  }
+  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
+  Engine& engine = lease->engine();
+  engine.Cancel(request->request_id(), FinishReason::kCancelled,
+                [reactor, response, lease = std::move(lease)](bool found) mutable {
+                  lease = nullptr;
+                  v1::CancelResponse message;
+                  message.set_found(found);
+                  Reply(reactor, response, message);
+                });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes,
+                                                  grpc::ByteBuffer* response) {
+  auto tokenize = [&]() -> absl::StatusOr<v1::TokenizeResponse> {
+    ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
+                          ParseRequest<v1::TokenizeRequest>(*bytes));
+    ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(request.model_id()));
+    ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                          TranslateInput(request, lease.engine().model()));
+    v1::TokenizeResponse message;
+    message.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+    return message;
+  };
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const absl::StatusOr<v1::TokenizeResponse> message = tokenize(); message.ok()) {
+    Reply(reactor, response, *message);
+  } else {
+    Fail(context, reactor, message.status());
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer*,
+                                                grpc::ByteBuffer* response) {
+  v1::HealthResponse message;
+  *message.mutable_status() = host_.Status();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Reply(reactor, response, message);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  const absl::StatusOr<v1::DrainRequest> request = ParseRequest<v1::DrainRequest>(*bytes);
+  if (!request.ok()) return Refuse(context, "Drain", request.status());
+  return StartDrainCall(context, *request, host_, log_);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Refuse(
+    grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
+  log_.Info("call refused", {{"method", method},
+                             {"code", absl::StatusCodeToString(status.code())},
+                             {"reason", GetErrorDetails(status).reason}});
+  return new RefusedStream(ToGrpcStatus(status, context));
+}
+
+}  // namespace orcd

@@ -1,0 +1,77 @@
+// orcd.v1.Worker: the calls, each handed to whoever does the work.
+#ifndef ORCD_WORKER_WORKER_SERVICE_H_
+#define ORCD_WORKER_WORKER_SERVICE_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "orcd/v1/worker.grpc.pb.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+#include "worker/token_stream.h"
+
+namespace orcd {
+
+namespace internal {
+template <typename Base>
+using RawLoad = v1::Worker::WithRawCallbackMethod_Load<Base>;
+template <typename Base>
+using RawUnload = v1::Worker::WithRawCallbackMethod_Unload<Base>;
+template <typename Base>
+using RawGenerate = v1::Worker::WithRawCallbackMethod_Generate<Base>;
+template <typename Base>
+using RawCancel = v1::Worker::WithRawCallbackMethod_Cancel<Base>;
+template <typename Base>
+using RawTokenize = v1::Worker::WithRawCallbackMethod_Tokenize<Base>;
+template <typename Base>
+using RawHealth = v1::Worker::WithRawCallbackMethod_Health<Base>;
+template <typename Base>
+using RawDrain = v1::Worker::WithRawCallbackMethod_Drain<Base>;
+// Every method takes its request as bytes; see messages.h.
+using RawWorkerService = RawLoad<
+    RawUnload<RawGenerate<RawCancel<RawTokenize<RawHealth<RawDrain<v1::Worker::Service>>>>>>>;
+}  // namespace internal
+
+// Owns nothing but its limits. gRPC calls it from many threads at once; no method waits for the
+// engine, a load or a client. Must outlive the server it is registered with.
+class WorkerService final : public internal::RawWorkerService {
+ public:
+  // `host` and `log` must outlive the service.
+  WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits = {});
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Load(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Drain(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
+
+ private:
+  // The stream of a request that the engine took; otherwise why not.
+  absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer& bytes);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Refuse(grpc::CallbackServerContext* context,
+                                                     std::string_view method,
+                                                     const absl::Status& status);
+
+  ModelHost& host_;
+  const Logger& log_;
+  const TokenStreamLimits limits_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_WORKER_SERVICE_H_
