@@ -65,7 +65,7 @@ class BadRequestTest : public WorkerTest {
  protected:
   void SetUp() override {
     WorkerTest::SetUp();
-    ASSERT_NO_FATAL_FAILURE(StartLoaded());
+    ASSERT_NO_FATAL_FAILURE(StartLoaded({"--max-context", "2048"}));
     vocab_ = client().Status().model().vocab();
     context_ = client().Status().model().context_length();
   }

@@ -117,8 +117,7 @@ TEST_F(GenerateTest, SeedZeroAndTheLargestAreSeedsLikeOthers) {
 TEST_F(GenerateTest, BrokenStreamGoesOnFromItsTokens) {
   v1::TokenizeRequest tokenize;
   tokenize.mutable_text()->set_text("Once upon a time");
-  std::vector<uint32_t> prompt;
-  ASSERT_TRUE(client().Tokenize(tokenize, &prompt).ok());
+  const std::vector<uint32_t> prompt = client().Tokens(tokenize);
   const Generation whole = client().Generate(Sampled(7, 60));
   ASSERT_TRUE(IsComplete(whole));
 
@@ -138,8 +137,7 @@ TEST_F(GenerateTest, BrokenStreamGoesOnFromItsTokens) {
 TEST_F(GenerateTest, TextTokensAndChatPromptsAgree) {
   v1::TokenizeRequest text;
   text.mutable_text()->set_text("Hello, world! \xC3\xA9\xE4\xB8\xAD");
-  std::vector<uint32_t> ids;
-  ASSERT_TRUE(client().Tokenize(text, &ids).ok());
+  const std::vector<uint32_t> ids = client().Tokens(text);
   ASSERT_FALSE(ids.empty());
   const Generation from_text = client().Generate([&] {
     v1::GenerateRequest request = Greedy(text.text().text(), 24);
@@ -159,8 +157,7 @@ TEST_F(GenerateTest, TextTokensAndChatPromptsAgree) {
   chat.mutable_stop()->set_ignore_eog(true);
   v1::TokenizeRequest tokenize_chat;
   *tokenize_chat.mutable_chat() = chat.chat();
-  std::vector<uint32_t> chat_ids;
-  ASSERT_TRUE(client().Tokenize(tokenize_chat, &chat_ids).ok());
+  const std::vector<uint32_t> chat_ids = client().Tokens(tokenize_chat);
   const Generation from_chat = client().Generate(chat);
   tokens = TokenRequest(chat_ids, 24);
   tokens.mutable_sampling()->set_temperature(0);
@@ -179,8 +176,7 @@ TEST_F(GenerateTest, UserTextCannotForgeATurn) {
     v1::TokenizeRequest request;
     request.mutable_text()->set_text("<|im_end|>");
     request.mutable_text()->set_parse_special(parse_special);
-    std::vector<uint32_t> ids;
-    EXPECT_TRUE(client().Tokenize(request, &ids).ok());
+    const std::vector<uint32_t> ids = client().Tokens(request);
     return ids;
   };
   const std::vector<uint32_t> control = tokenize_text(true);
@@ -190,8 +186,7 @@ TEST_F(GenerateTest, UserTextCannotForgeATurn) {
   const auto count_turn_ends = [&](const std::string& content) {
     v1::TokenizeRequest request;
     *request.mutable_chat() = ChatRequest(content, 1).chat();
-    std::vector<uint32_t> ids;
-    EXPECT_TRUE(client().Tokenize(request, &ids).ok());
+    const std::vector<uint32_t> ids = client().Tokens(request);
     return std::count(ids.begin(), ids.end(), control[0]);
   };
   EXPECT_GE(count_turn_ends("Hello"), 1);
@@ -329,9 +324,11 @@ TEST_F(GenerateTest, EndOfGenerationIdEndsUnlessIgnored) {
 }
 
 TEST_F(GenerateTest, FillsTheContextAndNoMore) {
-  const uint32_t context = client().Status().model().context_length();
-  ASSERT_GT(context, 16u);
-  v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(context - 5, 10), 1);
+  constexpr uint32_t kContext = 200;
+  ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
+  ASSERT_NO_FATAL_FAILURE(StartLoaded({"--max-context", std::to_string(kContext)}));
+  ASSERT_EQ(client().Status().model().context_length(), kContext);
+  v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(kContext - 5, 10), 1);
   request.mutable_stop()->clear_max_tokens();
   request.mutable_stop()->set_ignore_eog(true);
   const Generation filled = client().Generate(request);

@@ -86,8 +86,7 @@ TEST_F(RealModelLimitsTest, Speed) {
   for (int i = 0; i < 120; ++i) {
     tokenize.mutable_text()->mutable_text()->append("The quick brown fox jumps. ");
   }
-  std::vector<uint32_t> ids;
-  ASSERT_TRUE(client().Tokenize(tokenize, &ids).ok());
+  std::vector<uint32_t> ids = client().Tokens(tokenize);
   ASSERT_GE(ids.size(), 512u);
   ids.resize(512);
   v1::GenerateRequest request = TokenRequest(ids, 1);

@@ -253,6 +253,13 @@ RpcError WorkerClient::Tokenize(const v1::TokenizeRequest& request, std::vector<
   return DecodeError(status);
 }
 
+std::vector<uint32_t> WorkerClient::Tokens(const v1::TokenizeRequest& request) {
+  std::vector<uint32_t> ids;
+  const RpcError error = Tokenize(request, &ids);
+  EXPECT_TRUE(error.ok()) << error;
+  return ids;
+}
+
 v1::WorkerStatus WorkerClient::Status() {
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(10));

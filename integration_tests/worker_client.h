@@ -129,6 +129,8 @@ class WorkerClient {
   RpcError Unload(bool force, v1::UnloadResponse* response = nullptr);
   RpcError Cancel(const std::string& request_id, bool* found = nullptr);
   RpcError Tokenize(const v1::TokenizeRequest& request, std::vector<uint32_t>* ids);
+  // The ids of a request that must succeed; a failed test and none where it does not.
+  std::vector<uint32_t> Tokens(const v1::TokenizeRequest& request);
   // The worker's status; a failed test and an empty one where it does not answer.
   v1::WorkerStatus Status();
   // The serving status under a name of grpc.health.v1.

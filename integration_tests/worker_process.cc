@@ -117,14 +117,14 @@ WorkerProcess::~WorkerProcess() { Kill(); }
 
 std::string WorkerProcess::Log() const { return ReadFile(log_path_); }
 
-bool WorkerProcess::Reap(bool block) {
+bool WorkerProcess::Reap(int options) {
   if (end_) return true;
   int status = 0;
   pid_t result;
   do {
-    result = ::waitpid(pid_, &status, block ? 0 : WNOHANG);
+    result = ::waitpid(pid_, &status, options);
   } while (result < 0 && errno == EINTR);
-  if (result != pid_) return false;
+  if (result != pid_ || WIFSTOPPED(status)) return false;
   ProcessEnd end;
   if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
@@ -132,20 +132,24 @@ bool WorkerProcess::Reap(bool block) {
   return true;
 }
 
-bool WorkerProcess::Running() { return !Reap(/*block=*/false); }
+bool WorkerProcess::Running() { return !Reap(WNOHANG); }
 
 void WorkerProcess::Signal(int signal) {
   // Until it is reaped the id cannot be anybody else's.
   if (!end_) ::kill(pid_, signal);
 }
 
-void WorkerProcess::Pause() { Signal(SIGSTOP); }
+void WorkerProcess::Pause() {
+  Signal(SIGSTOP);
+  // Each of its threads has stopped once this returns.
+  Reap(WUNTRACED);
+}
 void WorkerProcess::Resume() { Signal(SIGCONT); }
 
 void WorkerProcess::Kill() {
   if (pid_ <= 0 || end_) return;
   Signal(SIGKILL);
-  Reap(/*block=*/true);
+  Reap(0);
 }
 
 absl::StatusOr<ProcessEnd> WorkerProcess::Terminate(absl::Duration timeout) {

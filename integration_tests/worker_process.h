@@ -90,7 +90,8 @@ class WorkerProcess {
 
  private:
   WorkerProcess() = default;
-  bool Reap(bool block);
+  // As waitpid's options say; whether it has ended.
+  bool Reap(int options);
 
   TempDir scratch_;
   std::string working_dir_;

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -77,6 +76,12 @@ std::string CheckBytes(const std::string& text) {
   return absl::StrCat("'", text, "' is not a number of bytes, such as 2GiB or 500000000");
 }
 
+LogLevel ToLogLevel(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  return name == "warning" ? LogLevel::kWarning : LogLevel::kError;
+}
+
 std::string VariableOf(const std::string& flag) {
   return absl::StrCat("ORCD_",
                       absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
@@ -106,111 +111,118 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   std::string kv_cache_bytes = "0";
   std::string drain_timeout = "30s";
   std::string settle = "0s";
+  std::string kv_type = "f16";
+  std::string log_format = "text";
+  std::string log_level = "info";
 
   CLI::App app(kDescription, "worker-orcd");
   app.footer(std::string(kExitCodesHelp));
   app.set_version_flag("--version", absl::StrCat("worker-orcd ", std::string(Version())));
-  app.set_config("--config", "", "File of settings (TOML or INI)");
+  app.set_config("--config", "", "Settings, as TOML or INI")->option_text("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.get_formatter()->column_width(34);
+  app.get_formatter()->column_width(40);
 
   const auto listen_address = [](const std::string& text) { return CheckAddress(text, 0); };
   const auto peer_address = [](const std::string& text) { return CheckAddress(text, 1); };
-  constexpr int kMany = std::numeric_limits<int>::max();
+  constexpr int kUnlimited = std::numeric_limits<int>::max();
 
-  app.add_option("--listen", config.listen, "host:port to serve on; port 0: any that is free")
+  app.add_option("--listen", config.listen, "Serve here; port 0: any that is free")
       ->check(listen_address)
+      ->option_text("HOST:PORT [127.0.0.1:50051]")
       ->group("Server");
   app.add_option("--listen-address-file", config.listen_address_file,
-                 "File that gets the bound host:port once the worker serves")
+                 "Gets the bound host:port once the worker serves")
+      ->option_text("FILE")
       ->group("Server");
   app.add_option("--max-message-bytes", config.max_message_bytes, "Largest request")
       ->check(CLI::Range(1024, 1 << 30))
+      ->option_text("BYTES [4194304]")
       ->group("Server");
 
-  app.add_option("--model-dir", config.model_dir,
-                 "The only directory models are loaded from (default: ORCD_MODEL_CACHE, or "
-                 "~/.cache/orcd/models)")
+  app.add_option("--model-dir", config.model_dir, "The only directory models are loaded from")
+      ->option_text("DIR [$ORCD_MODEL_CACHE or ~/.cache/orcd/models]")
       ->group("Model");
-  app.add_option("--model", config.model,
-                 "Model file to load at the start, relative to --model-dir")
+  app.add_option("--model", config.model, "Load this file of --model-dir at the start")
+      ->option_text("FILE")
       ->group("Model");
-  app.add_option("--model-id", config.model_id,
-                 "Name under which requests address --model (default: its file's name without "
-                 ".gguf)")
+  app.add_option("--model-id", config.model_id, "Name under which requests address --model")
+      ->option_text("NAME [the file's, without .gguf]")
       ->group("Model");
 
   app.add_option("--backend", config.backend, "What computes; auto: the best there is")
       ->check(CLI::IsMember({"auto", "cpu"}))
+      ->option_text("auto|cpu [auto]")
       ->group("Engine");
   app.add_option("--threads", config.threads, "Threads that compute on the CPU; 0: one a core")
       ->check(CLI::Range(0, 1024))
+      ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-seqs", config.max_seqs, "Requests that run together")
       ->check(CLI::Range(1, 4096))
+      ->option_text("N [16]")
       ->group("Engine");
   app.add_option("--max-step-tokens", config.max_step_tokens,
                  "Tokens in one step, all requests together")
       ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N [512]")
       ->group("Engine");
   app.add_option("--max-waiting", config.max_waiting, "Requests that may wait; more are refused")
       ->check(CLI::Range(0, 1 << 20))
+      ->option_text("N [256]")
       ->group("Engine");
   app.add_option("--max-context", config.max_context,
                  "Tokens of a request, prompt and output together; 0: the model's own limit")
-      ->check(CLI::Range(0, kMany))
+      ->check(CLI::Range(0, kUnlimited))
+      ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--kv-cache-bytes", kv_cache_bytes,
                  "Memory for keys and values, such as 2GiB; 0: chosen from what there is")
       ->check(CheckBytes)
+      ->option_text("SIZE [0]")
       ->group("Engine");
-  app.add_option("--kv-type", config.kv_type, "Type of keys and values: f16 or f32")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, KvType>{{"f16", KvType::kF16}, {"f32", KvType::kF32}},
-          CLI::ignore_case))
-      ->default_str("f16")
+  app.add_option("--kv-type", kv_type, "Type of keys and values")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->option_text("f16|f32 [f16]")
       ->group("Engine");
   app.add_option("--block-tokens", config.block_tokens, "Tokens in a block of keys and values")
       ->check(CLI::Range(1, 4096))
+      ->option_text("N [16]")
       ->group("Engine");
 
   app.add_option("--orchestrator", config.orchestrators,
-                 "host:port of an orchestrator to register with; may be repeated, the first that "
-                 "answers is used")
+                 "Register here; may be repeated, the first that answers is used")
       ->delimiter(',')
       ->check(peer_address)
+      ->option_text("HOST:PORT ...")
       ->group("Fleet");
   app.add_option("--advertise-address", config.advertise_address,
-                 "host:port under which the orchestrator reaches this worker (default: the bound "
-                 "one; with a wildcard host, this machine's name)")
+                 "Where the orchestrator reaches this worker")
       ->check(peer_address)
+      ->option_text("HOST:PORT [the bound one; this machine's name for a wildcard]")
       ->group("Fleet");
-  app.add_option("--worker-id", config.worker_id,
-                 "Name that survives restarts (default: this machine's name and the port)")
+  app.add_option("--worker-id", config.worker_id, "Name that survives restarts")
+      ->option_text("NAME [this machine's name and the port]")
       ->group("Fleet");
   app.add_option("--drain-timeout", drain_timeout,
-                 "How long running requests may go on after SIGTERM before they are ended")
+                 "Time running requests get after SIGTERM before they are ended")
       ->check(CheckDuration)
+      ->option_text("DURATION [30s]")
       ->group("Fleet");
   app.add_option("--settle", settle,
-                 "How long a draining worker goes on admitting requests after it has ceased to be "
-                 "ready")
+                 "Time a draining worker goes on admitting requests, not ready any more")
       ->check(CheckDuration)
+      ->option_text("DURATION [0s]")
       ->group("Fleet");
 
-  app.add_option("--log-format", config.log_format, "text or json, on stderr")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
-      ->default_str("text")
+  app.add_option("--log-format", log_format, "On stderr, for people or a line of JSON an event")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->option_text("text|json [text]")
       ->group("Log");
-  app.add_option("--log-level", config.log_level, "debug, info, warning or error")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
-                                                                  {"info", LogLevel::kInfo},
-                                                                  {"warning", LogLevel::kWarning},
-                                                                  {"error", LogLevel::kError}}))
-      ->default_str("info")
+  app.add_option("--log-level", log_level, "The least that is logged")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->option_text("debug|info|warning|error [info]")
       ->group("Log");
+
   // CLI11 would let the file go before the environment, and has no environment for --config: the
   // variables become flags where the flag itself is absent.
   std::vector<std::string> all_args = args;
@@ -239,6 +251,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);
+  config.kv_type = kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  config.log_format = log_format == "json" ? LogFormat::kJson : LogFormat::kText;
+  config.log_level = ToLogLevel(log_level);
   return {.config = std::move(config), .exit_code = 0, .output = ""};
 }
 

@@ -1,5 +1,6 @@
 #include "worker/logging.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 
 #include <cstdio>
@@ -74,15 +75,29 @@ std::string OneLine(std::string_view message) {
   return std::string(message);
 }
 
+// Libraries call plain functions; spdlog's default logger is how these find ours.
 template <LogFormat format>
-void LogGrpc(gpr_log_func_args* args) {
-  LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
-                   : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
-                                                             : LogLevel::kDebug;
+void LogForeign(LogLevel level, std::string_view source, std::string_view message) {
   auto* logger = spdlog::default_logger_raw();
   if (logger == nullptr || !logger->should_log(SpdlogLevel(level))) return;
   logger->log(SpdlogLevel(level),
-              FormatLogLine(format, absl::Now(), level, args->message, {{"source", "grpc"}}));
+              FormatLogLine(format, absl::Now(), level, message, {{"source", source}}));
+}
+
+template <LogFormat format>
+void LogGrpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                   : LogLevel::kDebug;
+  LogForeign<format>(level, "grpc", args->message);
+}
+
+// Its errors are of messages that do not parse: their sender's, who is told, and not the worker's.
+template <LogFormat format>
+void LogProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+  LogForeign<format>(
+      level == google::protobuf::LOGLEVEL_FATAL ? LogLevel::kError : LogLevel::kWarning, "protobuf",
+      message);
 }
 
 }  // namespace
@@ -124,11 +139,12 @@ void Logger::Error(std::string_view message, LogFields fields) const {
   Log(LogLevel::kError, message, fields);
 }
 
-void Logger::TakeGrpcLogs() const {
-  // gRPC calls a plain function; spdlog's default logger is how it finds this one.
+void Logger::TakeLibraryLogs() const {
   spdlog::set_default_logger(logger_);
-  gpr_set_log_function(format_ == LogFormat::kJson ? &LogGrpc<LogFormat::kJson>
-                                                   : &LogGrpc<LogFormat::kText>);
+  const bool json = format_ == LogFormat::kJson;
+  gpr_set_log_function(json ? &LogGrpc<LogFormat::kJson> : &LogGrpc<LogFormat::kText>);
+  google::protobuf::SetLogHandler(json ? &LogProtobuf<LogFormat::kJson>
+                                       : &LogProtobuf<LogFormat::kText>);
 }
 
 void Logger::Log(LogLevel level, std::string_view message, LogFields fields) const {

@@ -53,8 +53,8 @@ class Logger {
   void Warning(std::string_view message, LogFields fields = {}) const;
   void Error(std::string_view message, LogFields fields = {}) const;
 
-  // Makes gRPC's own messages lines of this log, for the rest of the process.
-  void TakeGrpcLogs() const;
+  // Makes what gRPC and protobuf would print lines of this log, for the rest of the process.
+  void TakeLibraryLogs() const;
 
  private:
   void Log(LogLevel level, std::string_view message, LogFields fields) const;

@@ -131,6 +131,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config) {
   options.load.backend.threads = threads;
   options.load.engine.max_waiting = config.max_waiting;
   options.load.engine.max_context = config.max_context;
+  // Both `auto` and `cpu`: there is no other.
   options.make_backend = CreateCpuBackend;
   options.device.set_backend("cpu");
   options.device.set_name(cpu::ProcessorName());
@@ -253,7 +254,7 @@ int Main(int argc, char** argv) {
   }
   BlockSignals();
   const Logger log(parsed.config->log_format, parsed.config->log_level);
-  log.TakeGrpcLogs();
+  log.TakeLibraryLogs();
   return static_cast<int>(Serve(*parsed.config, log));
 }
 

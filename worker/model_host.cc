@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "runtime/error.h"
+#include "runtime/model/load_cancelled.h"
 #include "worker/model_path.h"
 #include "worker/to_proto.h"
 #include "worker/version.h"
@@ -434,15 +435,12 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("memory ran out while '", spec.model,
                                   "' was loaded; use a smaller model or lower --kv-cache-bytes"),
-                     {.reason = "OUT_OF_MEMORY", .subject = "memory"});
+                     {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
   }
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }
-  if (task.cancelled()) {
-    return MakeError(absl::StatusCode::kCancelled, "the load was cancelled and rolled back",
-                     {.reason = "CANCELLED"});
-  }
+  if (task.cancelled()) return LoadCancelled();
   return engine;
 }
 

@@ -77,7 +77,12 @@ absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string
   const fs::path dir = fs::canonical(model_dir, error);
   if (error) return NotAllowed(path, "cannot be placed: the model directory cannot be read");
   const fs::path real = fs::canonical(path, error);
-  if (error) return NotAllowed(path, "cannot be read");
+  if (error) {
+    return MakeError(absl::StatusCode::kDataLoss,
+                     absl::StrCat(path, ": went away while it was loaded (", error.message(),
+                                  "); put it back and load it again"),
+                     {.reason = "FILE_CHANGED", .subject = path});
+  }
   if (!IsInside(dir, real)) return NotAllowed(path, "is a link out of the model directory");
   return absl::OkStatus();
 }

@@ -16,8 +16,8 @@ namespace orcd {
 absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
                                              const std::string& model);
 
-// kInvalidArgument where `path`, with its links followed, is not inside `model_dir`. For the files
-// that a split model's first file names.
+// kInvalidArgument where `path`, with its links followed, is not inside `model_dir`; kDataLoss
+// (FILE_CHANGED) where it is no longer there. For the files that a split model's first file names.
 absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path);
 
 }  // namespace orcd

@@ -70,12 +70,12 @@ class GrpcurlTest(unittest.TestCase):
         events = self.call(
             "orcd.v1.Worker/Generate",
             tokens={"ids": [1, 2, 3]},
-            stop={"maxTokens": 8, "ignoreEog": True},
+            stop={"max_tokens": 8, "ignore_eog": True},
         )
-        self.assertEqual(events[0]["started"]["promptTokens"], 3)
-        self.assertEqual(sum(len(event["delta"]["tokenIds"]) for event in events[1:-1]), 8)
+        self.assertEqual(events[0]["started"]["prompt_tokens"], 3)
+        self.assertEqual(sum(len(event["delta"]["token_ids"]) for event in events[1:-1]), 8)
         self.assertEqual(events[-1]["finished"]["reason"], "FINISH_REASON_MAX_TOKENS")
-        self.assertEqual(events[-1]["finished"]["modelDigest"], model["digest"])
+        self.assertEqual(events[-1]["finished"]["model_digest"], model["digest"])
         (health,) = self.call("orcd.v1.Worker/Health")
         self.assertEqual(health["status"]["state"], "WORKER_STATE_READY")
         self.assertEqual(health["status"]["model"]["digest"], model["digest"])
@@ -83,7 +83,7 @@ class GrpcurlTest(unittest.TestCase):
 
     def test_error_details_are_readable(self):
         self.load()
-        bad = {"tokens": {"ids": [1]}, "sampling": {"topP": 1.5}}
+        bad = {"tokens": {"ids": [1]}, "sampling": {"top_p": 1.5}}
         result = self.run_grpcurl(
             "orcd.v1.Worker/Generate", flags=["-d", json.dumps(bad), "-format-error"]
         )
@@ -92,7 +92,7 @@ class GrpcurlTest(unittest.TestCase):
         self.assertEqual(error["code"], 3)
         details = {detail["@type"].rsplit(".", 1)[-1]: detail for detail in error["details"]}
         self.assertEqual(details["ErrorInfo"]["domain"], "orcd")
-        self.assertEqual(details["BadRequest"]["fieldViolations"][0]["field"], "sampling.top_p")
+        self.assertEqual(details["BadRequest"]["field_violations"][0]["field"], "sampling.top_p")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/cpu/test_matrix.h"
+#include "runtime/cpu/matrix_for_test.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd::cpu {

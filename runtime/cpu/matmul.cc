@@ -13,7 +13,16 @@ constexpr int64_t kTileRows = 32;
 constexpr int64_t kSmallTileRows = 8;
 constexpr int64_t kFewActivationRows = 4;
 // Not a power of two, so that the rows of a tile do not compete for the same cache sets.
+// How far ahead of the row that is dequantised the next ones are fetched.
+constexpr int64_t kPrefetchRows = 4;
 constexpr int64_t kTileStride = kPanelCols + 16;
+
+// Asks for memory that will be read soon. The processor's own prefetchers stop at page ends, every
+// few rows of weights.
+void Prefetch(const std::byte* start, int64_t bytes) {
+  constexpr int64_t kCacheLine = 64;
+  for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(start + i);
+}
 
 int64_t TasksOf(std::span<const Product> products, int64_t rows_per_task) {
   int64_t tasks = 0;
@@ -61,7 +70,10 @@ void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows
     for (int64_t col = 0; col < weights.cols; col += kPanelCols) {
       const int64_t cols = std::min(kPanelCols, weights.cols - col);
       const int64_t offset = col / type.block_weights * type.block_bytes;
+      const int64_t panel_bytes = cols / type.block_weights * type.block_bytes;
       for (int64_t r = 0; r < count; ++r) {
+        const int64_t next_row = std::min(row + r + kPrefetchRows, weights.rows - 1);
+        Prefetch(weights.row(next_row) + offset, panel_bytes);
         kernels_.dequantize(weights.type, weights.row(row + r) + offset, cols,
                             tile + r * kTileStride);
       }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/cpu/test_matrix.h"
+#include "runtime/cpu/matrix_for_test.h"
 
 namespace orcd::cpu {
 namespace {

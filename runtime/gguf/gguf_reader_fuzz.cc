@@ -36,8 +36,7 @@ void ReadMetadata(const orcd::GgufHeader& header) {
     }
   }
   // Keeps the reads above from being optimised away.
-  static volatile size_t sink;
-  sink = bytes;
+  asm volatile("" : : "r"(bytes));
 }
 
 }  // namespace

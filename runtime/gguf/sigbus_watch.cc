@@ -15,8 +15,8 @@ namespace {
 
 struct Entry {
   std::atomic<bool> used = false;
-  // Odd while begin and end change. The handler passes over an entry that changes under it: the
-  // entry of a mapping that is being read right now does not.
+  // Odd while begin and end change; all three in sequentially consistent order. The handler passes
+  // over an entry that changes under it: that of a mapping being read right now does not.
   std::atomic<uint32_t> version = 0;
   std::atomic<uintptr_t> begin = 0;
   std::atomic<uintptr_t> end = 0;
@@ -33,11 +33,10 @@ constinit uintptr_t page_bytes = 0;
 // Async-signal-safe: atomics and one system call.
 bool ReplaceLostPages(uintptr_t address) {
   for (Entry& entry : watch_table) {
-    const uint32_t version = entry.version.load(std::memory_order_acquire);
-    const uintptr_t begin = entry.begin.load(std::memory_order_relaxed);
-    const uintptr_t end = entry.end.load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (version % 2 != 0 || entry.version.load(std::memory_order_relaxed) != version) continue;
+    const uint32_t version = entry.version.load();
+    const uintptr_t begin = entry.begin.load();
+    const uintptr_t end = entry.end.load();
+    if (version % 2 != 0 || entry.version.load() != version) continue;
     if (address < begin || address >= end) continue;
     entry.lost.store(true, std::memory_order_relaxed);
     // All that follows, not the one page: a file that lost gigabytes would else cost a fault and
@@ -86,11 +85,10 @@ bool InstallHandler() {
 }
 
 void SetRange(Entry& entry, uintptr_t begin, uintptr_t end) {
-  entry.version.fetch_add(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  entry.begin.store(begin, std::memory_order_relaxed);
-  entry.end.store(end, std::memory_order_relaxed);
-  entry.version.fetch_add(1, std::memory_order_release);
+  entry.version.fetch_add(1);
+  entry.begin.store(begin);
+  entry.end.store(end);
+  entry.version.fetch_add(1);
 }
 
 }  // namespace

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/non_finite.h"
@@ -107,7 +106,8 @@ class Reading {
         chunks_(CutIntoChunks(gguf)),
         total_(gguf.total_bytes() + (sum_first_file ? first_file_.size() : 0)),
         observer_(observer),
-        chunk_sums_(chunks_.size()) {}
+        chunk_sums_(chunks_.size()),
+        chunk_bad_(chunks_.size()) {}
 
   // Runs in every thread, until nothing is left to claim.
   void Run() {
@@ -130,8 +130,10 @@ class Reading {
   const Sha256Sum& first_file_sum() const { return first_file_sum_; }
   const std::vector<Sha256Sum>& chunk_sums() const { return chunk_sums_; }
   std::optional<BadBlock> first_bad() const {
-    absl::MutexLock lock(&mutex_);
-    return first_bad_;
+    for (const std::optional<BadBlock>& bad : chunk_bad_) {
+      if (bad) return bad;
+    }
+    return std::nullopt;
   }
 
  private:
@@ -145,13 +147,8 @@ class Reading {
     });
     if (!whole) return;
     chunk_sums_[c] = sum.Finish();
-    if (!bad) return;
-    found_bad_ = true;
-    absl::MutexLock lock(&mutex_);
-    if (!first_bad_ || c < first_bad_chunk_) {
-      first_bad_ = bad;
-      first_bad_chunk_ = c;
-    }
+    chunk_bad_[c] = bad;
+    if (bad) found_bad_ = true;
   }
 
   // False where the load was cancelled meanwhile.
@@ -186,10 +183,7 @@ class Reading {
   // Each written by the one thread that claimed it, read after all have ended.
   Sha256Sum first_file_sum_ = {};
   std::vector<Sha256Sum> chunk_sums_;
-
-  mutable absl::Mutex mutex_;
-  std::optional<BadBlock> first_bad_ ABSL_GUARDED_BY(mutex_);
-  size_t first_bad_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::optional<BadBlock>> chunk_bad_;
 };
 
 void RunOnThreads(Reading& reading, int threads) {

@@ -61,8 +61,7 @@ constexpr std::string_view kQwen25Text = R"jinja({%- if tools %}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-)jinja";
+{%- endif %})jinja";
 
 constexpr std::string_view kQwen2Text =
     R"jinja({% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %})jinja"

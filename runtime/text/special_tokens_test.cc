@@ -56,7 +56,7 @@ TEST_F(SpecialTokensTest, NeverOverSpans) {
   EXPECT_THAT(Find("<end>", {{0, 3, true}, {3, 5, true}}), IsEmpty());
   EXPECT_THAT(Find("<end>", {{0, 3, true}, {3, 5, false}}), IsEmpty());
   EXPECT_THAT(Find("abab", {{0, 2, false}, {2, 4, true}}), ElementsAre("3@0", "3@2"));
-  EXPECT_THAT(Find("ab<end>", {}), IsEmpty());
+  EXPECT_THAT(Find("ab<end>", std::vector<TextSpan>()), IsEmpty());
 }
 
 TEST_F(SpecialTokensTest, FindId) {

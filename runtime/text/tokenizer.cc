@@ -130,8 +130,7 @@ absl::StatusOr<std::vector<int32_t>> FindEndTokens(const Vocabulary& vocabulary,
     if (const auto token = ids.find(text); token != ids.end()) end_ids.push_back(token->second);
   }
   std::ranges::sort(end_ids);
-  const auto repeated = std::ranges::unique(end_ids);
-  end_ids.erase(repeated.begin(), repeated.end());
+  end_ids.erase(std::unique(end_ids.begin(), end_ids.end()), end_ids.end());
   return end_ids;
 }
 

@@ -21,17 +21,17 @@ struct RandomModelOptions {
   uint64_t seed = 1;
   // A GGUF file whose tokenizer and chat template to take; empty: a made-up vocabulary that encodes
   // any text and any chat. The model has as many rows as the larger of the two needs.
-  std::string vocab_from;
+  std::string vocab_from = {};
   // Files to split the model over; 1: not split.
   int split = 1;
   // 0: one a core.
   int threads = 0;
 
   // Where these are set they stand instead of what the size, or the vocabulary, has.
-  std::optional<bool> tied;
-  std::optional<uint32_t> context_length;
+  std::optional<bool> tied = {};
+  std::optional<uint32_t> context_length = {};
   // Empty: no template in the file.
-  std::optional<std::string> chat_template;
+  std::optional<std::string> chat_template = {};
 };
 
 // Writes the model to `path`, or over `path` without its ending plus `-00001-of-0000N.gguf` and so

@@ -27,8 +27,8 @@ std::string Printable(std::string_view text) {
       shown.pop_back();
     }
   }
-  return FindInvalidUtf8(shown) == std::string_view::npos ? absl::Utf8SafeCEscape(shown)
-                                                          : absl::CEscape(shown);
+  return FindInvalidUtf8(shown) == shown.size() ? absl::Utf8SafeCEscape(shown)
+                                                : absl::CEscape(shown);
 }
 
 std::string DescribeText(std::string_view text) {

@@ -27,7 +27,7 @@ struct Options {
   std::string tokens;
   std::string a;
   std::string b;
-  double tolerance = 1e-4;
+  double tolerance = 1e-3;
 };
 
 absl::Status Compare(const Options& options, ActivationDiff& diff) {

@@ -5,6 +5,10 @@
 namespace orcd::ctl {
 
 int RunCancel(Session& session, const CancelOptions& options) {
+  if (const absl::Status utf8 = CheckUtf8("ID", options.request_id); !utf8.ok()) {
+    session.console.err << utf8.message() << '\n';
+    return kExitUsage;
+  }
   v1::CancelRequest request;
   request.set_request_id(options.request_id);
   Call call(session, kQuickCall);

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -22,6 +24,34 @@ void AddTimeout(CLI::App& app, std::optional<absl::Duration>* timeout, const std
          },
          help)
       ->type_name("TIME");
+}
+
+// An option that may be repeated and takes one value each time. Left to itself, CLI11 would take
+// every word that follows for a value.
+CLI::Option* OneValueEach(CLI::Option* option) {
+  return option->expected(1)->take_all()->allow_extra_args(false);
+}
+
+// CLI11 reads an argument `[a,b]` as a list of two. A mark before the bracket, which no option's
+// value begins with, keeps it the text that it is.
+constexpr char kTextMark = '\x01';
+
+bool LooksLikeAList(const std::string& text) {
+  return text.size() >= 2 && text.front() == '[' && text.back() == ']';
+}
+
+std::string MarkText(const std::string& text) {
+  return LooksLikeAList(text) ? kTextMark + text : text;
+}
+
+std::string UnmarkText(const std::string& text) {
+  return !text.empty() && text[0] == kTextMark && LooksLikeAList(text.substr(1)) ? text.substr(1)
+                                                                                 : text;
+}
+
+void UnmarkValues(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) option->transform(UnmarkText);
+  for (CLI::App* command : app.get_subcommands({})) UnmarkValues(*command);
 }
 
 void AddHealth(CLI::App& app, HealthOptions* options) {
@@ -48,10 +78,6 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
   CLI::App* generate = app.add_subcommand(
       "generate",
       "Generate text; Ctrl-C cancels. Without PROMPT, or with -, it is read from stdin");
-  // CLI11 would take what follows a repeatable option for its values, and not for the prompt.
-  const auto once_each = [](CLI::Option* option) {
-    return option->expected(1)->take_all()->allow_extra_args(false);
-  };
   generate->add_option("PROMPT", o->prompt, "The user's message; words are joined by spaces");
   CLI::Option* system =
       generate->add_option("--system", o->system, "System message")->type_name("TEXT");
@@ -80,7 +106,8 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
   generate->add_option("--repetition-penalty", o->repetition_penalty, "[1]")->group(sampling);
   generate->add_option("--frequency-penalty", o->frequency_penalty, "[0]")->group(sampling);
   generate->add_option("--presence-penalty", o->presence_penalty, "[0]")->group(sampling);
-  once_each(generate->add_option("--logit-bias", o->logit_bias, "Add BIAS to a logit; repeatable"))
+  OneValueEach(
+      generate->add_option("--logit-bias", o->logit_bias, "Add BIAS to a logit; repeatable"))
       ->type_name("ID=BIAS")
       ->group(sampling);
   generate->add_option("--seed", o->seed, "[random; --stats shows it]")->group(sampling);
@@ -88,10 +115,10 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
   const std::string ending = "Ending";
   generate->add_option("--max-tokens", o->max_tokens, "[what the context leaves]")->group(ending);
   generate->add_option("--min-tokens", o->min_tokens, "[0]")->group(ending);
-  once_each(generate->add_option("--stop", o->stop, "End before this text; repeatable"))
+  OneValueEach(generate->add_option("--stop", o->stop, "End before this text; repeatable"))
       ->type_name("TEXT")
       ->group(ending);
-  once_each(generate->add_option("--stop-id", o->stop_ids, "End at this token id; repeatable"))
+  OneValueEach(generate->add_option("--stop-id", o->stop_ids, "End at this token id; repeatable"))
       ->type_name("ID")
       ->group(ending);
   generate->add_flag("--ignore-eog", o->ignore_eog, "Go on past the model's end of its turn")
@@ -141,7 +168,8 @@ absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
   absl::Duration duration;
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds)) {
-    duration = absl::Seconds(seconds);
+    // A number that is none is no time either.
+    duration = std::isnan(seconds) ? absl::ZeroDuration() : absl::Seconds(seconds);
   } else if (!absl::ParseDuration(text, &duration)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--timeout ", text, ": expected a time such as 500ms, 10s, 2m, or a number of seconds"));
@@ -182,10 +210,19 @@ CommandLineResult ParseCommandLine(const std::vector<std::string>& args) {
   AddCancel(app, &cancel);
   AddDrain(app, &drain);
 
+  UnmarkValues(app);
+
+  // CLI11 takes them from the back.
+  std::vector<std::string> reversed;
+  std::transform(args.rbegin(), args.rend(), std::back_inserter(reversed), MarkText);
   try {
-    // CLI11 takes them from the back.
-    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+    app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
+    if (const auto extra = app.remaining(); app.get_subcommands().empty() && !extra.empty()) {
+      return {.exit_code = kExitUsage,
+              .output = absl::StrCat("orcdctl has no command ", UnmarkText(extra[0]),
+                                     "\nRun with --help for more information.\n")};
+    }
     std::ostringstream out;
     std::ostringstream err;
     const bool failed = app.exit(error, out, err) != 0;

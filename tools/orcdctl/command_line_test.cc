@@ -157,6 +157,9 @@ TEST_F(CommandLineTest, PromptsThatLookLikeSomethingElse) {
   EXPECT_THAT(Parse<GenerateOptions>({"generate", "--", "--json"}).prompt, ElementsAre("--json"));
   EXPECT_THAT(Parse<GenerateOptions>({"generate"}).prompt, IsEmpty());
   EXPECT_THAT(Parse<GenerateOptions>({"generate", "[a,b]"}).prompt, ElementsAre("[a,b]"));
+  EXPECT_THAT(Parse<GenerateOptions>({"generate", "x", "[]", "[,]"}).prompt,
+              ElementsAre("x", "[]", "[,]"));
+  EXPECT_EQ(Parse<GenerateOptions>({"generate", "x", "--system", "[s, t]"}).system, "[s, t]");
   EXPECT_THAT(Parse<GenerateOptions>({"generate", ""}).prompt, ElementsAre(""));
   EXPECT_THAT(Parse<TokenizeOptions>({"tokenize", "load", "--parse-special"}).text,
               ElementsAre("load"));

@@ -71,14 +71,14 @@ google::rpc::Status Details(const grpc::Status& status) {
 
 }  // namespace
 
-std::string DescribeError(const grpc::Status& status, std::string_view address) {
+std::string DescribeError(const grpc::Status& status, int exit_code, std::string_view address) {
   const std::string code =
       absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
   const std::string message = status.error_message();
   std::string text = absl::StrCat(code, ": ", AsOneLine(message), "\n");
   const google::rpc::Status details = Details(status);
   for (const auto& detail : details.details()) AppendDetail(text, detail, message);
-  if (ExitCodeOf(status) == kExitUnreachable) {
+  if (exit_code == kExitUnreachable) {
     AppendLine(text, "hint",
                absl::StrCat("does a worker listen at ", std::string(address),
                             "? Set --address or ORCD_ADDRESS"));
@@ -86,9 +86,10 @@ std::string DescribeError(const grpc::Status& status, std::string_view address) 
   return text;
 }
 
-int ExitCodeOf(const grpc::Status& status) {
-  const bool unanswered = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+int ExitCodeOf(const grpc::Status& status, bool connected) {
+  const bool unanswered =
+      status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !connected);
   return unanswered && Details(status).details().empty() ? kExitUnreachable : kExitFailed;
 }
 

@@ -9,14 +9,15 @@
 
 namespace orcd::ctl {
 
-// `CODE: message`, then on lines of their own, indented, what the google.rpc details add: the
-// reason, wrong fields, limits, preconditions, resources, and when to try again. Ends with a
-// newline. `status` is not OK; `address` is named where nothing answered.
-std::string DescribeError(const grpc::Status& status, std::string_view address);
+// kExitUnreachable where no worker answers: UNAVAILABLE or, unless `connected` says that the call's
+// connection stands, DEADLINE_EXCEEDED, without a worker's details. Else kExitFailed. `status` is
+// not OK.
+int ExitCodeOf(const grpc::Status& status, bool connected);
 
-// kExitUnreachable where the worker did not answer at all (UNAVAILABLE or DEADLINE_EXCEEDED without
-// a worker's details), else kExitFailed.
-int ExitCodeOf(const grpc::Status& status);
+// `CODE: message`, then on lines of their own, indented, what the google.rpc details add: the
+// reason, wrong fields, limits, preconditions, resources, and when to try again; and `address`
+// where `exit_code` says that nothing answers there. Ends with a newline. `status` is not OK.
+std::string DescribeError(const grpc::Status& status, int exit_code, std::string_view address);
 
 }  // namespace orcd::ctl
 

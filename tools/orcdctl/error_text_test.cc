@@ -32,11 +32,11 @@ TEST(ErrorTextTest, AWrongFieldIsNamed) {
   violation->set_description("sampling.top_p: 1.5 is not in (0, 1]");
   const auto status = StatusWith(grpc::StatusCode::INVALID_ARGUMENT,
                                  "sampling.top_p: 1.5 is not in (0, 1]", {&info, &bad});
-  EXPECT_EQ(DescribeError(status, "host:1"),
+  EXPECT_EQ(DescribeError(status, kExitFailed, "host:1"),
             "INVALID_ARGUMENT: sampling.top_p: 1.5 is not in (0, 1]\n"
             "  reason: INVALID_FIELD\n"
             "  field: sampling.top_p\n");
-  EXPECT_EQ(ExitCodeOf(status), kExitFailed);
+  EXPECT_EQ(ExitCodeOf(status, true), kExitFailed);
 }
 
 TEST(ErrorTextTest, ALimitComesWithTheHintToTryAgain) {
@@ -49,7 +49,7 @@ TEST(ErrorTextTest, ALimitComesWithTheHintToTryAgain) {
   retry.mutable_retry_delay()->set_nanos(250'000'000);
   const auto status = StatusWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "the queue is full",
                                  {&info, &quota, &retry});
-  EXPECT_EQ(DescribeError(status, "host:1"),
+  EXPECT_EQ(DescribeError(status, kExitFailed, "host:1"),
             "RESOURCE_EXHAUSTED: the queue is full\n"
             "  reason: QUEUE_FULL\n"
             "  limit: queue:requests: 256 of 256 wait\n"
@@ -61,34 +61,37 @@ TEST(ErrorTextTest, ModelsAndPreconditionsAreNamed) {
   resource.set_resource_type("model");
   resource.set_resource_name("nope");
   EXPECT_EQ(DescribeError(StatusWith(grpc::StatusCode::NOT_FOUND, "no such model", {&resource}),
-                          "host:1"),
+                          kExitFailed, "host:1"),
             "NOT_FOUND: no such model\n  model: nope\n");
   google::rpc::PreconditionFailure failure;
   failure.add_violations()->set_subject("model");
   EXPECT_EQ(
       DescribeError(StatusWith(grpc::StatusCode::FAILED_PRECONDITION, "none is loaded", {&failure}),
-                    "host:1"),
+                    kExitFailed, "host:1"),
       "FAILED_PRECONDITION: none is loaded\n  precondition: model\n");
 }
 
 TEST(ErrorTextTest, UnavailableIsUnreachableOnlyWithoutTheWorkersWord) {
   const grpc::Status refused(grpc::StatusCode::UNAVAILABLE, "connection refused");
-  EXPECT_EQ(ExitCodeOf(refused), kExitUnreachable);
-  EXPECT_EQ(DescribeError(refused, "host:1"),
+  EXPECT_EQ(ExitCodeOf(refused, true), kExitUnreachable);
+  EXPECT_EQ(DescribeError(refused, kExitUnreachable, "host:1"),
             "UNAVAILABLE: connection refused\n"
             "  hint: does a worker listen at host:1? Set --address or ORCD_ADDRESS\n");
   const auto info = Reason("DRAINING");
   const auto draining = StatusWith(grpc::StatusCode::UNAVAILABLE, "draining", {&info});
-  EXPECT_EQ(ExitCodeOf(draining), kExitFailed);
-  EXPECT_EQ(DescribeError(draining, "host:1"), "UNAVAILABLE: draining\n  reason: DRAINING\n");
+  EXPECT_EQ(ExitCodeOf(draining, true), kExitFailed);
+  EXPECT_EQ(DescribeError(draining, kExitFailed, "host:1"),
+            "UNAVAILABLE: draining\n  reason: DRAINING\n");
 
-  EXPECT_EQ(ExitCodeOf(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "")), kExitUnreachable);
-  EXPECT_EQ(ExitCodeOf(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")), kExitFailed);
+  const grpc::Status late(grpc::StatusCode::DEADLINE_EXCEEDED, "");
+  EXPECT_EQ(ExitCodeOf(late, false), kExitUnreachable);
+  EXPECT_EQ(ExitCodeOf(late, true), kExitFailed);
+  EXPECT_EQ(ExitCodeOf(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""), true), kExitFailed);
 }
 
 TEST(ErrorTextTest, WhatIsNotOursIsStillOneSafeLine) {
   const grpc::Status status(grpc::StatusCode::INTERNAL, "a\nb\x1b[2J", "no protobuf \xff");
-  EXPECT_EQ(DescribeError(status, "host:1"), "INTERNAL: a b [2J\n");
+  EXPECT_EQ(DescribeError(status, kExitFailed, "host:1"), "INTERNAL: a b [2J\n");
 }
 
 }  // namespace

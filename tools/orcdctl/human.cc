@@ -194,8 +194,12 @@ std::string DescribeProgress(const v1::LoadProgress& progress, int bar_width) {
       const int full = static_cast<int>(ratio * bar_width);
       absl::StrAppend(&line, " [", std::string(full, '#'), std::string(bar_width - full, '.'), "]");
     }
-    absl::StrAppend(&line, absl::StrFormat(" %3.0f%%  ", 100 * ratio),
-                    HumanBytes(progress.bytes_done()), " of ", HumanBytes(progress.bytes_total()));
+    absl::StrAppend(&line, absl::StrFormat(" %3.0f%%", 100 * ratio));
+    // The self-check counts tokens.
+    if (progress.stage() != v1::LOAD_STAGE_SELF_CHECK) {
+      absl::StrAppend(&line, "  ", HumanBytes(progress.bytes_done()), " of ",
+                      HumanBytes(progress.bytes_total()));
+    }
   }
   if (progress.has_elapsed()) {
     absl::StrAppend(&line, "  ", HumanDuration(FromProto(progress.elapsed())));

@@ -141,6 +141,9 @@ TEST(HumanTest, Progress) {
   v1::LoadProgress uncounted;
   uncounted.set_stage(v1::LOAD_STAGE_SELF_CHECK);
   EXPECT_EQ(DescribeProgress(uncounted, 8), "self-check");
+  uncounted.set_bytes_done(4);
+  uncounted.set_bytes_total(16);
+  EXPECT_EQ(DescribeProgress(uncounted, 8), "self-check [##......]  25%");
 }
 
 TEST(HumanTest, Drain) {

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tools/orcdctl/command_line.h"
@@ -13,7 +12,8 @@
 
 int main(int argc, char** argv) {
   using namespace orcd::ctl;
-  CommandLineResult result = ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  const CommandLineResult result =
+      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
   if (!result.command_line) {
     (result.exit_code == kExitOk ? std::cout : std::cerr) << result.output;
     return result.exit_code;
@@ -30,14 +30,9 @@ int main(int argc, char** argv) {
       .out_is_terminal = isatty(STDOUT_FILENO) == 1,
       .err_is_terminal = isatty(STDERR_FILENO) == 1,
   };
-  CommandLine& line = *result.command_line;
-  Session session{
-      .address = line.address,
-      .worker = NewWorkerStub(line.address),
-      .console = console,
-      .interrupt = interrupt,
-      .json = line.json,
-      .timeout = line.timeout,
-  };
+  const CommandLine& line = *result.command_line;
+  Session session = NewSession(line.address, console, interrupt);
+  session.json = line.json;
+  session.timeout = line.timeout;
   return RunCommand(session, line.command);
 }

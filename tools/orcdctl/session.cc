@@ -10,12 +10,16 @@
 
 namespace orcd::ctl {
 
-std::unique_ptr<v1::Worker::Stub> NewWorkerStub(const std::string& address) {
+Session NewSession(const std::string& address, Console& console, Interrupt& interrupt) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetUserAgentPrefix("orcdctl");
-  return v1::Worker::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return {.address = address,
+          .channel = channel,
+          .worker = v1::Worker::NewStub(channel),
+          .console = console,
+          .interrupt = interrupt};
 }
 
 Call::Call(Session& session, absl::Duration default_timeout)
@@ -32,8 +36,10 @@ int Call::Finish(const grpc::Status& status, std::string_view interrupted) {
     session_.console.err << interrupted << '\n';
     return kExitInterrupted;
   }
-  session_.console.err << DescribeError(status, session_.address);
-  return ExitCodeOf(status);
+  const bool connected = session_.channel->GetState(false) == GRPC_CHANNEL_READY;
+  const int exit_code = ExitCodeOf(status, connected);
+  session_.console.err << DescribeError(status, exit_code, session_.address);
+  return exit_code;
 }
 
 }  // namespace orcd::ctl

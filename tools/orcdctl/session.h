@@ -2,6 +2,7 @@
 #ifndef ORCD_TOOLS_ORCDCTL_SESSION_H_
 #define ORCD_TOOLS_ORCDCTL_SESSION_H_
 
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <memory>
@@ -17,16 +18,18 @@ namespace orcd::ctl {
 
 struct Session {
   std::string address;
+  std::shared_ptr<grpc::Channel> channel;
+  // Over `channel`.
   std::unique_ptr<v1::Worker::Stub> worker;
   Console& console;
   Interrupt& interrupt;
   bool json = false;
   // Of each call; the command's own default where absent.
-  std::optional<absl::Duration> timeout;
+  std::optional<absl::Duration> timeout = std::nullopt;
 };
 
-// Does not connect yet.
-std::unique_ptr<v1::Worker::Stub> NewWorkerStub(const std::string& address);
+// A session with the worker at `address`; connects with the first call. The others outlive it.
+Session NewSession(const std::string& address, Console& console, Interrupt& interrupt);
 
 // One call of a session: its context, with the session's deadline (or `default_timeout`; infinite:
 // none), cancelled by Ctrl-C while it lives.

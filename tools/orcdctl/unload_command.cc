@@ -20,6 +20,10 @@ std::string Describe(const v1::UnloadResponse& response) {
 }  // namespace
 
 int RunUnload(Session& session, const UnloadOptions& options) {
+  if (const absl::Status utf8 = CheckUtf8("--model-id", options.model_id); !utf8.ok()) {
+    session.console.err << utf8.message() << '\n';
+    return kExitUsage;
+  }
   v1::UnloadRequest request;
   request.set_model_id(options.model_id);
   request.set_force(options.force);

@@ -1,6 +1,6 @@
 // Matrices of any tensor type, for tests.
-#ifndef ORCD_RUNTIME_CPU_TEST_MATRIX_H_
-#define ORCD_RUNTIME_CPU_TEST_MATRIX_H_
+#ifndef ORCD_RUNTIME_CPU_MATRIX_FOR_TEST_H_
+#define ORCD_RUNTIME_CPU_MATRIX_FOR_TEST_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -90,4 +90,4 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale 
 
 }  // namespace orcd::cpu
 
-#endif  // ORCD_RUNTIME_CPU_TEST_MATRIX_H_
+#endif  // ORCD_RUNTIME_CPU_MATRIX_FOR_TEST_H_

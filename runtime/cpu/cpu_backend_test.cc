@@ -1,0 +1,467 @@
+#include "runtime/cpu/cpu_backend.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/cpu/model_for_test.h"
+#include "runtime/error.h"
+
+namespace orcd::cpu {
+namespace {
+
+using testing::HasSubstr;
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// Invariance must hold for every way a tile is dequantised.
+class CpuBackendTypeTest : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, CpuBackendTypeTest,
+                         testing::Values("F16", "Q8_0", "Q4_K_M", "Q5_0", "Q2_K"));
+
+TEST_P(CpuBackendTypeTest, ChunkedPrefillIsWholePrefill) {
+  const auto model = NanoModel(GetParam());
+  auto backend = MakeTestBackend(model);
+  const auto tokens = TestTokens(100);
+  const auto blocks = BlockRange(0, 7);
+  const auto whole = TeacherForce(*backend, tokens, blocks, 100);
+  ASSERT_EQ(whole.size(), 100u * model->config().vocab);
+  for (int chunk : {1, 3, 16, 37}) {
+    // Other blocks, in another order, so that nothing is left from the run before.
+    auto others = BlockRange(20, 7);
+    std::reverse(others.begin(), others.end());
+    EXPECT_TRUE(SameBits(TeacherForce(*backend, tokens, others, chunk), whole)) << chunk;
+  }
+}
+
+TEST_P(CpuBackendTypeTest, AloneIsBatched) {
+  const auto model = NanoModel(GetParam());
+  auto backend = MakeTestBackend(model);
+  const std::vector<std::vector<int32_t>> prompts = {TestTokens(40, 1), TestTokens(1, 2),
+                                                     TestTokens(17, 3)};
+  LogitsTap together;
+  std::vector<std::vector<int32_t>> blocks;
+  std::vector<StepSequence> seqs;
+  for (int i = 0; i < 3; ++i) blocks.push_back(BlockRange(3 * i, 3));
+  for (int i = 0; i < 3; ++i) seqs.push_back(StartSequence(3 - i, prompts[i], blocks[i]));
+  RunStep(*backend, seqs, &together);
+  std::vector<float> alone;
+  for (int i = 0; i < 3; ++i) {
+    const auto logits = TeacherForce(*backend, prompts[i], BlockRange(30, 3), 64);
+    alone.insert(alone.end(), logits.begin(), logits.end());
+  }
+  EXPECT_TRUE(SameBits(together.logits(), alone));
+}
+
+TEST_P(CpuBackendTypeTest, ThreadsDoNotMatter) {
+  const auto model = NanoModel(GetParam());
+  const auto tokens = TestTokens(50);
+  std::vector<float> first;
+  for (int threads : {1, 2, 5}) {
+    BackendOptions options = SmallOptions();
+    options.threads = threads;
+    auto backend = MakeTestBackend(model, options);
+    EXPECT_EQ(backend->info().threads, threads);
+    const auto logits = TeacherForce(*backend, tokens, BlockRange(0, 4), 50);
+    if (first.empty()) first = logits;
+    EXPECT_TRUE(SameBits(logits, first)) << threads;
+  }
+}
+
+class CpuBackendTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { shared_model() = NanoModel("Q8_0"); }
+  static void TearDownTestSuite() { shared_model().reset(); }
+  static std::shared_ptr<const Model>& shared_model() {
+    static std::shared_ptr<const Model> model;
+    return model;
+  }
+
+  const std::shared_ptr<const Model>& model() const { return shared_model(); }
+  int vocab() const { return model()->config().vocab; }
+
+  absl::Status LaunchStatus(Backend& backend, std::vector<StepSequence> seqs) {
+    StepBatch batch;
+    batch.seqs = std::move(seqs);
+    return backend.Launch(batch);
+  }
+};
+
+TEST_F(CpuBackendTest, SaysWhatItIs) {
+  auto backend = MakeTestBackend(model());
+  const BackendInfo& info = backend->info();
+  EXPECT_EQ(info.name, "cpu");
+  EXPECT_THAT(info.device, HasSubstr("kernels"));
+  EXPECT_EQ(info.threads, 2);
+  EXPECT_EQ(info.max_seqs, 4);
+  EXPECT_EQ(info.max_step_tokens, 128);
+  EXPECT_EQ(info.block_tokens, 16);
+  EXPECT_EQ(info.max_in_flight, 1);
+  EXPECT_EQ(info.weights_bytes, model()->size_bytes());
+  const ModelConfig& config = model()->config();
+  const int64_t block_bytes =
+      int64_t{2} * 2 * config.layers * config.kv_heads * 16 * config.head_dim;
+  EXPECT_EQ(info.kv_blocks, (4 << 20) / block_bytes);
+  EXPECT_EQ(info.kv_bytes, info.kv_blocks * static_cast<uint64_t>(block_bytes));
+  EXPECT_GT(info.workspace_bytes, 128u * config.ffn * sizeof(float));
+}
+
+TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
+  class Recorder : public ActivationTap {
+   public:
+    void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+                      int64_t cols) override {
+      EXPECT_EQ(static_cast<int64_t>(values.size()), rows * cols);
+      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) {
+        return std::isfinite(v);
+      })) << name;
+      seen.emplace_back(std::string(name), layer, rows, cols);
+    }
+    std::vector<std::tuple<std::string, int, int64_t, int64_t>> seen;
+  };
+  auto backend = MakeTestBackend(model());
+  const auto tokens = TestTokens(5);
+  const auto blocks = BlockRange(0, 1);
+  Recorder recorder;
+  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &recorder);
+
+  const ModelConfig& c = model()->config();
+  std::vector<std::tuple<std::string, int, int64_t, int64_t>> expected = {
+      {"embed", -1, 5, c.hidden}};
+  for (int layer = 0; layer < c.layers; ++layer) {
+    const std::pair<const char*, int> operations[] = {
+        {"attn_norm", c.hidden}, {"q", c.q_size()},         {"k", c.kv_size()},
+        {"v", c.kv_size()},      {"q_rope", c.q_size()},    {"k_rope", c.kv_size()},
+        {"attn", c.q_size()},    {"attn_output", c.hidden}, {"attn_residual", c.hidden},
+        {"ffn_norm", c.hidden},  {"ffn_gate", c.ffn},       {"ffn_up", c.ffn},
+        {"ffn_act", c.ffn},      {"ffn_down", c.hidden},    {"layer", c.hidden}};
+    for (const auto& [name, cols] : operations) expected.emplace_back(name, layer, 5, cols);
+  }
+  expected.emplace_back("output_norm", -1, 5, c.hidden);
+  expected.emplace_back("logits", -1, 5, c.vocab);
+  EXPECT_EQ(recorder.seen, expected);
+}
+
+TEST_F(CpuBackendTest, SamplesComeInTheOrderOfTheBatch) {
+  auto backend = MakeTestBackend(model());
+  const std::vector<std::vector<int32_t>> prompts = {TestTokens(9, 1), TestTokens(5, 2),
+                                                     TestTokens(20, 3)};
+  const std::vector<std::vector<int32_t>> blocks = {BlockRange(0, 2), BlockRange(2, 2),
+                                                    BlockRange(4, 2)};
+  std::vector<int32_t> alone;
+  for (int i = 0; i < 3; ++i) {
+    StepSequence seq = StartSequence(0, prompts[i], blocks[i]);
+    seq.sample = true;
+    const StepResult result = RunStep(*backend, {seq});
+    ASSERT_EQ(result.samples.size(), 1u);
+    EXPECT_TRUE(result.samples[0].finite);
+    alone.push_back(result.samples[0].token);
+  }
+  std::vector<StepSequence> seqs;
+  for (int i : {2, 1, 0}) {
+    seqs.push_back(StartSequence(i, prompts[i], blocks[i]));
+    seqs.back().sample = i != 1;
+  }
+  const StepResult result = RunStep(*backend, seqs);
+  ASSERT_EQ(result.samples.size(), 2u);
+  EXPECT_EQ(result.samples[0].token, alone[2]);
+  EXPECT_EQ(result.samples[1].token, alone[0]);
+}
+
+TEST_F(CpuBackendTest, ThePreviousSampleIsAsGoodAsItsToken) {
+  auto backend = MakeTestBackend(model());
+  SamplingParams params;
+  params.temperature = 1.5f;
+  params.seed = 99;
+  params.frequency_penalty = 0.5f;
+  params.logprobs = 5;
+  const auto prompt = TestTokens(10);
+  const auto blocks_a = BlockRange(0, 4);
+  const auto blocks_b = BlockRange(4, 4);
+  // Slot 0 says "what I drew", slot 1 says the token, in the same steps.
+  StepSequence a = StartSequence(0, prompt, blocks_a, params);
+  StepSequence b = StartSequence(1, prompt, blocks_b, params);
+  a.sample = b.sample = true;
+  StepResult result = RunStep(*backend, {a, b});
+  for (int step = 0; step < 30; ++step) {
+    ASSERT_EQ(result.samples.size(), 2u);
+    ASSERT_EQ(result.samples[0].token, result.samples[1].token) << step;
+    ASSERT_EQ(result.samples[0].logprob, result.samples[1].logprob) << step;
+    const int32_t token = result.samples[1].token;
+    a = ContinueSequence(0, 10 + step, {&kPreviousSample, 1}, blocks_a);
+    b = ContinueSequence(1, 10 + step, {&token, 1}, blocks_b);
+    a.sample = b.sample = true;
+    result = RunStep(*backend, {a, b});
+  }
+}
+
+// What a slot draws is what the reference sampler draws from the same logits, with counts kept
+// beside.
+TEST_F(CpuBackendTest, DrawsWithTheSlotsParametersAndCounts) {
+  auto backend = MakeTestBackend(model());
+  SamplingParams params;
+  params.temperature = 1.0f;
+  params.seed = 7;
+  params.repetition_penalty = 1.5f;
+  params.presence_penalty = 1.0f;
+  params.frequency_penalty = 0.7f;
+  params.top_k = 50;
+  params.logprobs = 3;
+  const std::vector<int32_t> forbidden = {3, 4, 5};
+  // The whole prompt is known from the start, and run in two steps.
+  std::vector<int32_t> sequence = TestTokens(24);
+  const std::vector<int32_t> prompt = sequence;
+  const auto blocks = BlockRange(0, 8);
+  StepSequence seq = StartSequence(2, prompt, blocks, params);
+  seq.tokens = seq.tokens.first(14);
+  RunStep(*backend, {seq});
+  seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
+  Sampler sampler;
+  TokenCounts counts;
+  for (int32_t token : prompt) ++counts[token];
+  for (int step = 0; step < 20; ++step) {
+    seq.sample = true;
+    seq.forbidden = forbidden;
+    LogitsTap tap;
+    const StepResult result = RunStep(*backend, {seq}, &tap);
+    ASSERT_EQ(result.samples.size(), 1u);
+    const auto last = std::span(tap.logits()).last(vocab());
+    const SampledToken expected = sampler.Sample(last, params, counts, forbidden, sequence.size());
+    ASSERT_EQ(result.samples[0].token, expected.token) << step;
+    ASSERT_EQ(result.samples[0].logprob, expected.logprob) << step;
+    ASSERT_EQ(result.samples[0].top.size(), 3u);
+    ++counts[expected.token];
+    sequence.push_back(expected.token);
+    seq = ContinueSequence(2, static_cast<int>(sequence.size()) - 1, std::span(sequence).last(1),
+                           blocks);
+  }
+}
+
+TEST_F(CpuBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
+  SamplingParams params = Greedy();
+  params.presence_penalty = 2.0f;
+  params.repetition_penalty = 2.0f;
+  const auto prompt = TestTokens(12);
+  const auto blocks = BlockRange(0, 4);
+  const auto generate = [&](Backend& backend) {
+    StepSequence seq = StartSequence(1, prompt, blocks, params);
+    seq.sample = true;
+    std::vector<int32_t> drawn;
+    for (int step = 0; step < 12; ++step) {
+      drawn.push_back(RunStep(backend, {seq}).samples.at(0).token);
+      seq = ContinueSequence(1, 12 + step, {&kPreviousSample, 1}, blocks);
+      seq.sample = true;
+    }
+    return drawn;
+  };
+  auto backend = MakeTestBackend(model());
+  const auto first = generate(*backend);
+  EXPECT_EQ(generate(*backend), first);
+}
+
+TEST_F(CpuBackendTest, RefusesStepsThatCannotBeMeant) {
+  auto backend = MakeTestBackend(model());
+  const auto tokens = TestTokens(20);
+  const auto blocks = BlockRange(0, 2);
+  const StepSequence good = StartSequence(0, tokens, blocks);
+  const auto expect_refused = [&](StepSequence seq, const std::string& what) {
+    const absl::Status status = LaunchStatus(*backend, {seq});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  };
+  StepSequence seq = good;
+  seq.slot = 4;
+  expect_refused(seq, "slot 4");
+  seq.slot = -1;
+  expect_refused(seq, "slot -1");
+  seq = good;
+  seq.tokens = {};
+  expect_refused(seq, "no tokens");
+  seq = good;
+  seq.start_position = -1;
+  expect_refused(seq, "position -1");
+  seq = good;
+  seq.start_position = 13;
+  expect_refused(seq, "position 32 is not in the 2 blocks");
+  seq = good;
+  const std::vector<int32_t> bad_blocks = {0, backend->info().kv_blocks};
+  seq.blocks = bad_blocks;
+  expect_refused(seq, "block");
+  seq = good;
+  const std::vector<int32_t> bad_token = {1, vocab()};
+  seq.tokens = bad_token;
+  expect_refused(seq, "the vocabulary has");
+  seq = good;
+  seq.tokens = {&kPreviousSample, 1};
+  expect_refused(seq, "nothing was drawn");
+
+  EXPECT_EQ(LaunchStatus(*backend, {}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(LaunchStatus(*backend, {good, good}).message()), HasSubstr("twice"));
+  const auto many = TestTokens(129);
+  const auto many_blocks = BlockRange(0, 9);
+  EXPECT_THAT(std::string(LaunchStatus(*backend, {StartSequence(0, many, many_blocks)}).message()),
+              HasSubstr("at most 128"));
+  // And goes on.
+  seq = good;
+  seq.sample = true;
+  EXPECT_EQ(RunStep(*backend, {seq}).samples.size(), 1u);
+}
+
+TEST_F(CpuBackendTest, OneStepAtATime) {
+  auto backend = MakeTestBackend(model());
+  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto tokens = TestTokens(3);
+  const auto blocks = BlockRange(0, 1);
+  EXPECT_TRUE(LaunchStatus(*backend, {StartSequence(0, tokens, blocks)}).ok());
+  EXPECT_EQ(LaunchStatus(*backend, {StartSequence(0, tokens, blocks)}).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(backend->Wait().ok());
+}
+
+TEST_F(CpuBackendTest, RefusesOptionsThatCannotBeMeant) {
+  NullLoadObserver observer;
+  const auto field_of = [&](auto change) {
+    BackendOptions options = SmallOptions();
+    change(options);
+    const auto backend = CreateCpuBackend(model(), options, observer);
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
+    return GetErrorDetails(backend.status()).field;
+  };
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.max_seqs = 0; }), "max_seqs");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.max_step_tokens = 3; }), "max_step_tokens");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.block_tokens = 0; }), "block_tokens");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.kv_cache_bytes = -1; }), "kv_cache_bytes");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.threads = -1; }), "threads");
+}
+
+TEST_F(CpuBackendTest, SaysHowMuchMemoryIsMissing) {
+  NullLoadObserver observer;
+  BackendOptions options = SmallOptions();
+  options.kv_cache_bytes = int64_t{1} << 50;
+  const auto huge = CreateCpuBackend(model(), options, observer);
+  EXPECT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(huge.status()).reason, "INSUFFICIENT_MEMORY");
+  EXPECT_THAT(std::string(huge.status().message()), HasSubstr("11258999"));
+  EXPECT_THAT(std::string(huge.status().message()), HasSubstr("lower kv_cache_bytes"));
+  options.kv_cache_bytes = 100;
+  const auto tiny = CreateCpuBackend(model(), options, observer);
+  EXPECT_EQ(tiny.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(tiny.status().message()), HasSubstr("holds no block"));
+}
+
+TEST_F(CpuBackendTest, ChoosesAKvCacheForEverySlot) {
+  BackendOptions options = SmallOptions();
+  options.kv_cache_bytes = 0;
+  auto backend = MakeTestBackend(model(), options);
+  const int64_t per_seq = (model()->config().context_length + 15) / 16;
+  EXPECT_GE(backend->info().kv_blocks, 1);
+  EXPECT_LE(backend->info().kv_blocks, 4 * per_seq);
+}
+
+class RecordingObserver : public LoadObserver {
+ public:
+  void OnProgress(LoadStage stage, uint64_t done, uint64_t total) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(stage, LoadStage::kPlace);
+    EXPECT_LE(done, total);
+    greatest = std::max(greatest, done);
+    last_total = total;
+  }
+  bool cancelled() const override { return cancel; }
+
+  std::atomic<bool> cancel = false;
+  uint64_t greatest = 0;
+  uint64_t last_total = 0;
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST_F(CpuBackendTest, ReportsPlacingAndStopsWhenCancelled) {
+  RecordingObserver observer;
+  EXPECT_TRUE(CreateCpuBackend(model(), SmallOptions(), observer).ok());
+  EXPECT_EQ(observer.greatest, model()->size_bytes());
+  EXPECT_EQ(observer.last_total, model()->size_bytes());
+  observer.cancel = true;
+  const auto backend = CreateCpuBackend(model(), SmallOptions(), observer);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kCancelled);
+}
+
+// A model whose file is written to while it is mapped.
+class ChangedFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = WriteNanoModel("F16");
+    model_ = LoadTestModel(path_);
+    ASSERT_NE(model_, nullptr);
+    backend_ = MakeTestBackend(model_);
+    stat(path_.c_str(), &before_);
+  }
+  void TearDown() override { unlink(path_.c_str()); }
+
+  // Puts a NaN where the file has the last norm's first weight.
+  void WriteNan() {
+    const float* weight = model_->weights().output_norm.data();
+    const std::byte* start = model_->gguf().files()[0].bytes().data();
+    const off_t offset = reinterpret_cast<const std::byte*>(weight) - start;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const int fd = open(path_.c_str(), O_WRONLY);
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(pwrite(fd, &nan, sizeof(nan), offset), static_cast<ssize_t>(sizeof(nan)));
+    close(fd);
+  }
+
+  void Launch() {
+    StepBatch batch;
+    batch.seqs = {StartSequence(0, tokens_, blocks_)};
+    batch.seqs[0].sample = true;
+    const absl::Status launched = backend_->Launch(batch);
+    ASSERT_TRUE(launched.ok()) << launched;
+  }
+
+  std::string path_;
+  struct stat before_ = {};
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Backend> backend_;
+  const std::vector<int32_t> tokens_ = TestTokens(4);
+  const std::vector<int32_t> blocks_ = BlockRange(0, 1);
+};
+
+TEST_F(ChangedFileTest, IsNotedBeforeItsNumbersAreBelieved) {
+  WriteNan();
+  const timespec times[2] = {before_.st_atim, {before_.st_mtim.tv_sec + 5, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
+  Launch();
+  EXPECT_EQ(backend_->Wait().status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(ChangedFileTest, NanInTheLogitsShows) {
+  WriteNan();
+  // As if the file had never been touched, so that only the numbers tell.
+  const timespec times[2] = {before_.st_atim, before_.st_mtim};
+  ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
+  Launch();
+  const auto result = backend_->Wait();
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->samples.size(), 1u);
+  EXPECT_FALSE(result->samples[0].finite);
+}
+
+}  // namespace
+}  // namespace orcd::cpu

@@ -1,0 +1,120 @@
+#include "runtime/cpu/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/cpu/model_for_test.h"
+
+namespace orcd::cpu {
+namespace {
+
+constexpr int kMaxTokens = 64;
+constexpr int kMaxSeqs = 4;
+
+// A model ready to run, on the kernels given.
+struct Machine {
+  Machine(const Model& model, const KernelTable& kernels, KvType type)
+      : pool(2),
+        cache(*KvCache::Create({.layers = model.config().layers,
+                                .kv_heads = model.config().kv_heads,
+                                .head_dim = model.config().head_dim,
+                                .block_tokens = 16,
+                                .type = type},
+                               16)),
+        forward(*Forward::Create(model.config(), model.weights(), kernels, pool, cache, kMaxTokens,
+                                 kMaxSeqs)) {}
+
+  std::vector<float> Run(std::span<const ForwardSequence> sequences) {
+    const auto logits = forward->Run(sequences, nullptr);
+    return {logits.begin(), logits.end()};
+  }
+
+  ThreadPool pool;
+  KvCache cache;
+  std::unique_ptr<Forward> forward;
+};
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+class ForwardTest : public testing::TestWithParam<const KernelTable*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, ForwardTest,
+                         testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+// Whatever activations and unused cache rows held before, nothing of it is read.
+TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
+  const auto model = NanoModel("Q4_K_M");
+  const auto a = TestTokens(37, 1);
+  const auto b = TestTokens(1, 2);
+  const auto a_blocks = BlockRange(0, 3);
+  const auto b_blocks = BlockRange(9, 1);
+  const ForwardSequence sequences[] = {{a, 0, a_blocks, true}, {b, 0, b_blocks, true}};
+  for (KvType type : {KvType::kF16, KvType::kF32}) {
+    Machine clean(*model, *GetParam(), type);
+    Machine poisoned(*model, *GetParam(), type);
+    std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
+    std::ranges::fill(poisoned.cache.memory(), std::byte{0xFF});
+    const auto expected = clean.Run(sequences);
+    ASSERT_EQ(expected.size(), 2u * model->config().vocab);
+    EXPECT_TRUE(std::ranges::all_of(expected, [](float x) { return std::isfinite(x); }));
+    EXPECT_TRUE(SameBits(poisoned.Run(sequences), expected));
+    // A second token, over a cache that now holds the first ones.
+    const auto next = TestTokens(1, 5);
+    const ForwardSequence more[] = {{next, 37, a_blocks, true}};
+    std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
+    EXPECT_TRUE(SameBits(poisoned.Run(more), clean.Run(more)));
+  }
+}
+
+TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
+  const auto model = NanoModel("Q8_0");
+  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const auto a = TestTokens(5, 1);
+  const auto b = TestTokens(6, 2);
+  const auto c = TestTokens(7, 3);
+  const auto blocks = BlockRange(0, 3);
+  const auto all = std::span(blocks);
+  Machine machine(*model, *GetParam(), KvType::kF16);
+  const ForwardSequence every[] = {{a, 0, all.subspan(0, 1), true},
+                                   {b, 0, all.subspan(1, 1), true},
+                                   {c, 0, all.subspan(2, 1), true}};
+  const auto three = machine.Run(every);
+  ASSERT_EQ(three.size(), 3 * vocab);
+  const ForwardSequence some[] = {{a, 0, all.subspan(0, 1), false},
+                                  {b, 0, all.subspan(1, 1), true},
+                                  {c, 0, all.subspan(2, 1), false}};
+  EXPECT_TRUE(SameBits(machine.Run(some), std::span(three).subspan(vocab, vocab)));
+  const ForwardSequence none[] = {{a, 0, all.subspan(0, 1), false}};
+  EXPECT_TRUE(machine.Run(none).empty());
+}
+
+// Different instruction sets round differently, and not much.
+TEST_P(ForwardTest, InstructionSetsAgree) {
+  const auto model = NanoModel("Q4_K_M");
+  const auto tokens = TestTokens(50);
+  const auto blocks = BlockRange(0, 4);
+  const ForwardSequence sequence = {tokens, 0, blocks, true};
+  Machine best(*model, BestKernels(), KvType::kF32);
+  Machine tested(*model, *GetParam(), KvType::kF32);
+  const auto expected = best.Run({&sequence, 1});
+  const auto actual = tested.Run({&sequence, 1});
+  double error = 0;
+  double reference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{actual[i]} - double{expected[i]}, 2);
+    reference += std::pow(double{expected[i]}, 2);
+  }
+  EXPECT_LT(error / reference, 1e-10);
+}
+
+}  // namespace
+}  // namespace orcd::cpu

@@ -1,0 +1,207 @@
+// The whole model against logits that another program computed in F64.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/cpu/forward.h"
+#include "runtime/cpu/model_for_test.h"
+#include "runtime/cpu/numpy_for_test.h"
+#include "runtime/gguf/gguf_reader.h"
+
+namespace orcd::cpu {
+namespace {
+
+constexpr char kRealModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
+constexpr double kPerplexityTolerance = 1e-4;
+
+double NmseBound(KvType type) { return type == KvType::kF32 ? 1e-6 : 1e-5; }
+std::string KvName(KvType type) { return type == KvType::kF32 ? "f32" : "f16"; }
+
+std::string OracleDir() {
+  const char* dir = std::getenv("ORCD_ORACLE_DIR");
+  return dir == nullptr ? std::string() : dir;
+}
+
+std::string RealModelPath() {
+  if (const char* cache = std::getenv("ORCD_MODEL_CACHE")) {
+    return std::string(cache) + "/" + kRealModel + ".gguf";
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "" : home) + "/.cache/orcd/models/" + kRealModel + ".gguf";
+}
+
+std::vector<int32_t> ReadTokens(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<int32_t> tokens;
+  for (int32_t token; file >> token;) tokens.push_back(token);
+  return tokens;
+}
+
+std::vector<float> Logits(const std::shared_ptr<const Model>& model,
+                          std::span<const int32_t> tokens, KvType kv_type) {
+  BackendOptions options;
+  options.max_seqs = 1;
+  options.max_step_tokens = static_cast<int>(tokens.size());
+  options.kv_cache_bytes = int64_t{64} << 20;
+  options.kv_type = kv_type;
+  auto backend = MakeTestBackend(model, options);
+  const auto blocks = BlockRange(0, static_cast<int>(tokens.size()) / 16 + 1);
+  return TeacherForce(*backend, tokens, blocks, options.max_step_tokens);
+}
+
+// As Logits, of a file whose tokenizer is made up and whose weights alone mean something.
+std::vector<float> LogitsOfWeights(const std::string& path, std::span<const int32_t> tokens,
+                                   KvType kv_type) {
+  const auto gguf = GgufReader::Open(path);
+  EXPECT_TRUE(gguf.ok()) << gguf.status();
+  if (!gguf.ok()) return {};
+  const auto config = ModelConfig::FromGguf(**gguf);
+  EXPECT_TRUE(config.ok()) << config.status();
+  if (!config.ok()) return {};
+  const auto weights = ModelWeights::FromGguf(**gguf, *config);
+  EXPECT_TRUE(weights.ok()) << weights.status();
+  if (!weights.ok()) return {};
+  const int rows = static_cast<int>(tokens.size());
+  const auto blocks = BlockRange(0, rows / 16 + 1);
+  ThreadPool pool(2);
+  auto cache = KvCache::Create({.layers = config->layers,
+                                .kv_heads = config->kv_heads,
+                                .head_dim = config->head_dim,
+                                .block_tokens = 16,
+                                .type = kv_type},
+                               static_cast<int64_t>(blocks.size()));
+  auto forward = Forward::Create(*config, *weights, BestKernels(), pool, *cache, rows, 1);
+  const ForwardSequence sequence = {.tokens = tokens, .blocks = blocks};
+  LogitsTap tap;
+  (*forward)->Run({&sequence, 1}, &tap);
+  return tap.logits();
+}
+
+struct Errors {
+  double squared = 0;
+  double reference = 0;
+  double Nmse() const { return squared / reference; }
+};
+
+double Square(double x) { return x * x; }
+
+using NanoParam = std::tuple<std::string, KvType>;
+class NanoOracleTest : public testing::TestWithParam<NanoParam> {};
+
+TEST_P(NanoOracleTest, LogitsAgree) {
+  const auto& [type, kv_type] = GetParam();
+  const std::string dir = OracleDir() + "/logits/";
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const std::vector<int32_t> tokens = ReadTokens(dir + "tokens.txt");
+  const NumpyArray oracle = ReadNpy(dir + "nano-" + type + ".npy");
+  ASSERT_EQ(oracle.type, "<f4");
+  ASSERT_EQ(oracle.shape, (std::vector<int64_t>{64, 1024}));
+  const std::vector<float> expected = oracle.As<float>();
+  const std::vector<float> actual =
+      LogitsOfWeights(dir + "nano-" + type + ".gguf", tokens, kv_type);
+  ASSERT_EQ(actual.size(), expected.size());
+
+  Errors errors;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    errors.squared += Square(double{actual[i]} - double{expected[i]});
+    errors.reference += Square(expected[i]);
+  }
+  EXPECT_LE(errors.Nmse(), NmseBound(kv_type));
+  std::printf("NMSE %.2e\n", errors.Nmse());
+
+  const auto vocab = oracle.shape[1];
+  for (size_t row = 0; row < expected.size(); row += vocab) {
+    const auto want = std::span(expected).subspan(row, vocab);
+    const auto have = std::span(actual).subspan(row, vocab);
+    double error = 0;
+    for (int64_t i = 0; i < vocab; ++i) {
+      error = std::max(error, std::abs(double{have[i]} - double{want[i]}));
+    }
+    std::vector<float> sorted(want.begin(), want.end());
+    std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
+    if (double{sorted[0]} - double{sorted[1]} <= error) continue;
+    EXPECT_EQ(std::max_element(have.begin(), have.end()) - have.begin(),
+              std::max_element(want.begin(), want.end()) - want.begin())
+        << "token " << row / vocab;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NanoOracleTest,
+                         testing::Combine(testing::Values("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M",
+                                                          "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0",
+                                                          "Q3_K_M", "Q2_K"),
+                                          testing::Values(KvType::kF32, KvType::kF16)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_kv_" +
+                                  KvName(std::get<1>(info.param));
+                         });
+
+class RealOracleTest : public testing::TestWithParam<KvType> {};
+
+TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  if (!std::ifstream(RealModelPath())) GTEST_SKIP() << RealModelPath() << " is not there";
+  auto oracle = ReadNpz(OracleDir() + "/real/" + kRealModel + ".npz");
+  const std::vector<int32_t> tokens = oracle["tokens"].As<int32_t>();
+  const std::vector<int32_t> ids = oracle["ids"].As<int32_t>();
+  const std::vector<float> expected = oracle["logits"].As<float>();
+  const std::vector<double> nll = oracle["nll"].As<double>();
+  const std::vector<double> margin = oracle["margin"].As<double>();
+  ASSERT_EQ(oracle["ids"].type, "<i4");
+  ASSERT_EQ(oracle["nll"].type, "<f8");
+  ASSERT_EQ(tokens.size(), 273u);
+  const size_t columns = ids.size() / tokens.size();
+  ASSERT_EQ(columns, 2048u);
+
+  const auto model = LoadTestModel(RealModelPath());
+  ASSERT_NE(model, nullptr);
+  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const std::vector<float> logits = Logits(model, tokens, GetParam());
+  ASSERT_EQ(logits.size(), tokens.size() * vocab);
+
+  Errors errors;
+  double nll_sum = 0;
+  double expected_nll_sum = 0;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const auto row = std::span(logits).subspan(t * vocab, vocab);
+    double max_error = 0;
+    for (size_t i = t * columns; i < (t + 1) * columns; ++i) {
+      const double error = double{row[ids[i]]} - double{expected[i]};
+      errors.squared += Square(error);
+      errors.reference += Square(expected[i]);
+      max_error = std::max(max_error, std::abs(error));
+    }
+    // The first id of each position is the likeliest.
+    const auto best = std::max_element(row.begin(), row.end());
+    if (margin[t] > max_error) {
+      EXPECT_EQ(best - row.begin(), ids[t * columns]) << "position " << t;
+    }
+    if (t + 1 == tokens.size()) continue;
+    double sum = 0;
+    for (float logit : row) sum += std::exp(double{logit} - double{*best});
+    nll_sum += double{*best} + std::log(sum) - double{row[tokens[t + 1]]};
+    expected_nll_sum += nll[t];
+  }
+  const double count = static_cast<double>(tokens.size() - 1);
+  const double perplexity = std::exp(nll_sum / count);
+  const double expected_perplexity = std::exp(expected_nll_sum / count);
+  EXPECT_NEAR(expected_perplexity, 38.371506, 1e-5);
+  EXPECT_NEAR(perplexity, expected_perplexity, kPerplexityTolerance * expected_perplexity);
+  EXPECT_LE(errors.Nmse(), NmseBound(GetParam()));
+  std::printf("KV %s: NMSE %.2e, perplexity %.6f, oracle %.6f\n", KvName(GetParam()).c_str(),
+              errors.Nmse(), perplexity, expected_perplexity);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kv, RealOracleTest, testing::Values(KvType::kF32, KvType::kF16),
+                         [](const auto& info) { return KvName(info.param); });
+
+}  // namespace
+}  // namespace orcd::cpu

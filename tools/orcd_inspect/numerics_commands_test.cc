@@ -1,0 +1,105 @@
+// `logits` and `layers` as a person calls them, on a model of random weights.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "gtest/gtest.h"
+#include "tools/make_model/random_model.h"
+#include "tools/orcd_inspect/layers_command.h"
+#include "tools/orcd_inspect/logits_command.h"
+
+namespace orcd {
+namespace {
+
+class NumericsCommandsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto written = WriteRandomModel({.size = "nano", .type = "Q4_K_M", .threads = 1}, model_);
+    ASSERT_TRUE(written.ok()) << written.status();
+    WriteTokens("1 2 3\n500 999 7 8 9 10 11 12 13 14 15 16 17\n");
+  }
+  void TearDown() override {
+    for (const std::string& path : {model_, tokens_, out_}) unlink(path.c_str());
+  }
+
+  void WriteTokens(const std::string& text) { std::ofstream(tokens_) << text; }
+
+  // The exit code; what is printed goes where the test's output goes.
+  int Run(std::vector<std::string> args) {
+    CLI::App app("test");
+    int exit_code = 0;
+    AddLogitsCommand(app, exit_code);
+    AddLayersCommand(app, exit_code);
+    std::reverse(args.begin(), args.end());
+    try {
+      app.parse(args);
+    } catch (const CLI::ParseError& error) {
+      return error.get_exit_code();
+    }
+    return exit_code;
+  }
+
+  std::vector<float> Logits(const std::string& kv) {
+    EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_, "--kv", kv}),
+              0);
+    std::ifstream file(out_, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    constexpr size_t kHeader = 128;
+    EXPECT_GT(bytes.size(), kHeader);
+    std::vector<float> values((bytes.size() - kHeader) / sizeof(float));
+    std::memcpy(values.data(), bytes.data() + kHeader, values.size() * sizeof(float));
+    return values;
+  }
+
+  const std::string stem_ = testing::TempDir() + "numerics_" + std::to_string(getpid());
+  const std::string model_ = stem_ + ".gguf";
+  const std::string tokens_ = stem_ + ".txt";
+  const std::string out_ = stem_ + ".npy";
+};
+
+TEST_F(NumericsCommandsTest, LogitsOfEveryToken) {
+  const std::vector<float> f16 = Logits("f16");
+  const std::vector<float> f32 = Logits("f32");
+  ASSERT_EQ(f16.size(), f32.size());
+  ASSERT_EQ(f16.size() % 16, 0u);
+  double error = 0;
+  double reference = 0;
+  for (size_t i = 0; i < f16.size(); ++i) {
+    error += std::pow(double{f16[i]} - double{f32[i]}, 2);
+    reference += std::pow(double{f32[i]}, 2);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error / reference, 1e-4);
+}
+
+TEST_F(NumericsCommandsTest, LayersPassesFailsAndRefuses) {
+  const std::vector<std::string> layers = {"layers", "--model", model_, "--tokens", tokens_, "--a"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = layers;
+    args.insert(args.end(), more.begin(), more.end());
+    return Run(args);
+  };
+  EXPECT_EQ(with({"cpu", "--b", "cpu", "--tolerance", "0"}), 0);
+  EXPECT_EQ(with({"cpu", "--b", "cpu-f32kv"}), 0);
+  EXPECT_EQ(with({"cpu", "--b", "cpu-f32kv", "--tolerance", "1e-12"}), 2);
+  EXPECT_NE(with({"cpu", "--b", "abacus"}), 0);
+}
+
+TEST_F(NumericsCommandsTest, TokensThatCannotBeRun) {
+  for (const char* text : {"", "1 two 3", "-1", "99999999"}) {
+    WriteTokens(text);
+    EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_}), 1) << text;
+  }
+  unlink(tokens_.c_str());
+  EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_}), 1);
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,203 @@
+#include "worker/config.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace orcd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using Environment = std::map<std::string, std::string>;
+
+ConfigResult Parse(const std::vector<std::string>& args, const Environment& environment = {}) {
+  return ParseConfig(args, [&](const char* name) -> const char* {
+    const auto it = environment.find(name);
+    return it == environment.end() ? nullptr : it->second.c_str();
+  });
+}
+
+std::string WriteFile(const std::string& content) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/config-", getpid(), ".toml");
+  std::ofstream(path) << content;
+  return path;
+}
+
+TEST(ConfigTest, Defaults) {
+  const ConfigResult result = Parse({}, {{"HOME", "/home/someone"}});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->listen, "127.0.0.1:50051");
+  EXPECT_EQ(result.config->model_dir, "/home/someone/.cache/orcd/models");
+  EXPECT_EQ(result.config->kv_cache_bytes, 0);
+  EXPECT_EQ(result.config->kv_type, KvType::kF16);
+  EXPECT_EQ(result.config->drain_timeout, absl::Seconds(30));
+  EXPECT_EQ(result.config->settle, absl::ZeroDuration());
+  EXPECT_EQ(result.config->log_format, LogFormat::kText);
+  EXPECT_TRUE(result.config->orchestrators.empty());
+}
+
+TEST(ConfigTest, ModelCacheIsTheDefaultModelDir) {
+  const ConfigResult result = Parse({}, {{"HOME", "/h"}, {"ORCD_MODEL_CACHE", "/cache"}});
+  EXPECT_EQ(result.config->model_dir, "/cache");
+}
+
+TEST(ConfigTest, EveryFlag) {
+  const ConfigResult result = Parse({"--listen",
+                                     "[::]:0",
+                                     "--listen-address-file",
+                                     "/tmp/a",
+                                     "--advertise-address",
+                                     "gpu7:9",
+                                     "--model-dir",
+                                     "/m",
+                                     "--model",
+                                     "a/b.gguf",
+                                     "--model-id",
+                                     "b",
+                                     "--backend",
+                                     "cpu",
+                                     "--threads",
+                                     "3",
+                                     "--max-seqs",
+                                     "4",
+                                     "--max-step-tokens",
+                                     "64",
+                                     "--max-waiting",
+                                     "0",
+                                     "--max-context",
+                                     "2048",
+                                     "--kv-cache-bytes",
+                                     "1.5GiB",
+                                     "--kv-type",
+                                     "f32",
+                                     "--block-tokens",
+                                     "32",
+                                     "--orchestrator",
+                                     "o1:1",
+                                     "--orchestrator",
+                                     "o2:2",
+                                     "--worker-id",
+                                     "w",
+                                     "--drain-timeout",
+                                     "1m30s",
+                                     "--settle",
+                                     "250ms",
+                                     "--log-format",
+                                     "json",
+                                     "--log-level",
+                                     "warning",
+                                     "--max-message-bytes",
+                                     "2000000"});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  const WorkerConfig& config = *result.config;
+  EXPECT_EQ(config.listen, "[::]:0");
+  EXPECT_EQ(config.listen_address_file, "/tmp/a");
+  EXPECT_EQ(config.advertise_address, "gpu7:9");
+  EXPECT_EQ(config.model_dir, "/m");
+  EXPECT_EQ(config.model, "a/b.gguf");
+  EXPECT_EQ(config.model_id, "b");
+  EXPECT_EQ(config.backend, "cpu");
+  EXPECT_EQ(config.threads, 3);
+  EXPECT_EQ(config.max_seqs, 4);
+  EXPECT_EQ(config.max_step_tokens, 64);
+  EXPECT_EQ(config.max_waiting, 0);
+  EXPECT_EQ(config.max_context, 2048);
+  EXPECT_EQ(config.kv_cache_bytes, 1610612736);
+  EXPECT_EQ(config.kv_type, KvType::kF32);
+  EXPECT_EQ(config.block_tokens, 32);
+  EXPECT_THAT(config.orchestrators, ElementsAre("o1:1", "o2:2"));
+  EXPECT_EQ(config.worker_id, "w");
+  EXPECT_EQ(config.drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(config.settle, absl::Milliseconds(250));
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+  EXPECT_EQ(config.log_level, LogLevel::kWarning);
+  EXPECT_EQ(config.max_message_bytes, 2000000);
+}
+
+TEST(ConfigTest, FlagsThenEnvironmentThenFile) {
+  const std::string path = WriteFile(
+      "threads = 1\nmax-seqs = 1\nmax-waiting = 1\norchestrator = [\"file:1\", \"file:2\"]\n");
+  const Environment environment = {
+      {"ORCD_CONFIG", path}, {"ORCD_THREADS", "2"}, {"ORCD_MAX_SEQS", "2"}};
+  const ConfigResult result = Parse({"--threads=3"}, environment);
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->threads, 3);
+  EXPECT_EQ(result.config->max_seqs, 2);
+  EXPECT_EQ(result.config->max_waiting, 1);
+  EXPECT_THAT(result.config->orchestrators, ElementsAre("file:1", "file:2"));
+  unlink(path.c_str());
+}
+
+TEST(ConfigTest, ListsInTheEnvironmentAreSeparatedByCommas) {
+  const Environment environment = {{"ORCD_ORCHESTRATOR", "a:1,b:2"}};
+  EXPECT_THAT(Parse({}, environment).config->orchestrators, ElementsAre("a:1", "b:2"));
+  EXPECT_THAT(Parse({"--orchestrator", "c:3"}, environment).config->orchestrators,
+              ElementsAre("c:3"));
+}
+
+TEST(ConfigTest, EmptyVariablesAreUnset) {
+  EXPECT_EQ(Parse({}, {{"ORCD_THREADS", ""}}).config->threads, 0);
+}
+
+TEST(ConfigTest, SaysWhatIsWrong) {
+  const std::string unknown_key = WriteFile("treads = 1\n");
+  struct Case {
+    std::vector<std::string> args;
+    std::string message;
+  };
+  const Case cases[] = {
+      {{"--listen", "localhost"}, "'localhost' is not host:port"},
+      {{"--listen", "localhost:70000"}, "'localhost:70000' is not host:port"},
+      {{"--listen", ":80"}, "':80' is not host:port"},
+      {{"--orchestrator", "o:0"}, "port of 1 to 65535"},
+      {{"--threads", "many"}, "--threads"},
+      {{"--threads", "-1"}, "--threads"},
+      {{"--max-seqs", "0"}, "--max-seqs"},
+      {{"--kv-cache-bytes", "2 buckets"}, "'2 buckets' is not a number of bytes, such as 2GiB"},
+      {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},
+      {{"--kv-cache-bytes", "99999999TiB"}, "is not a number of bytes"},
+      {{"--kv-type", "q8"}, "--kv-type"},
+      {{"--backend", "tpu"}, "--backend"},
+      {{"--drain-timeout", "30"}, "'30' is not a duration"},
+      {{"--drain-timeout", "-1s"}, "'-1s' is not a duration"},
+      {{"--settle", "inf"}, "'inf' is not a duration"},
+      {{"--no-such-flag"}, "--no-such-flag"},
+      {{"stray"}, "stray"},
+      {{"--config", "/nowhere/at/all"}, "/nowhere/at/all"},
+      {{"--config", unknown_key}, "treads"},
+  };
+  for (const Case& c : cases) {
+    const ConfigResult result = Parse(c.args);
+    EXPECT_FALSE(result.config.has_value()) << c.args[0];
+    EXPECT_EQ(result.exit_code, 2) << c.args[0];
+    EXPECT_THAT(result.output, HasSubstr(c.message));
+  }
+  unlink(unknown_key.c_str());
+}
+
+TEST(ConfigTest, BadVariablesAreNamedByTheirFlag) {
+  const ConfigResult result = Parse({}, {{"ORCD_MAX_SEQS", "none"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("--max-seqs"));
+}
+
+TEST(ConfigTest, HelpAndVersion) {
+  const ConfigResult help = Parse({"--help"});
+  EXPECT_FALSE(help.config.has_value());
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--kv-cache-bytes"));
+  EXPECT_THAT(help.output, HasSubstr("Exit status: 0 drained"));
+  const ConfigResult version = Parse({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, testing::MatchesRegex("worker-orcd [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+}  // namespace
+}  // namespace orcd
