@@ -49,7 +49,7 @@ TEST_F(LongGenerationTest, EndsOrGoesOnSensibly) {
   sampling->set_top_k(20);
   sampling->set_repetition_penalty(1.1f);
   sampling->set_seed(20250101);
-  const Generation generation = client().Generate(request, absl::Seconds(300));
+  const Generation generation = client().Generate(request, absl::Seconds(900));
   ASSERT_TRUE(IsComplete(generation));
 
   const RepeatedRun run = LongestRepeatedRun(generation.ids, 200);

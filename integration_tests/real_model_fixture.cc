@@ -25,6 +25,7 @@ void RealModelTest::SetUp() {
   }
   WorkerOptions options;
   options.model_dir = model_path_.parent_path().string();
+  options.args = {"--kv-cache-bytes", std::to_string(kKvCacheBytes)};
   absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
   ASSERT_TRUE(worker.ok()) << worker.status();
   worker_ = *std::move(worker);

@@ -20,6 +20,8 @@ namespace orcd::testing {
 class RealModelTest : public ::testing::Test {
  protected:
   static constexpr char kModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf";
+  // Room for 10,000 tokens: enough for every test, and little beside the weights.
+  static constexpr int64_t kKvCacheBytes = int64_t{128} << 20;
 
   void SetUp() override;
   void TearDown() override;

@@ -1,21 +1,73 @@
 // What the real model costs: time to ready, memory, speed.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <future>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "integration_tests/real_model_fixture.h"
 
 namespace orcd::testing {
 namespace {
 
-absl::Duration ToDuration(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+// Seconds of processor time since the machine started that were not idle.
+double MachineBusySeconds() {
+  std::ifstream stat("/proc/stat");
+  std::string name;
+  double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
+  stat >> name >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
+  return (user + nice + system + irq + softirq + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
+
+// Seconds of processor time that a process has used.
+double ProcessSeconds(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  // Fields are counted from after the name, which may hold spaces.
+  std::istringstream fields(stat.substr(stat.rfind(')') + 2));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Measures how long something takes in a worker, and how long it would take had other processes not
+// used processors meanwhile: the wall time less their share of each core.
+class Stopwatch {
+ public:
+  explicit Stopwatch(pid_t worker)
+      : worker_(worker),
+        begun_(absl::Now()),
+        busy_(MachineBusySeconds()),
+        own_(ProcessSeconds(worker)) {}
+
+  struct Reading {
+    double wall;
+    double undisturbed;
+  };
+  Reading Read() const {
+    const double wall = absl::ToDoubleSeconds(absl::Now() - begun_);
+    const double own = ProcessSeconds(worker_) - own_;
+    const double others = std::max(MachineBusySeconds() - busy_ - own, 0.0);
+    return {wall, std::max(wall - others / sysconf(_SC_NPROCESSORS_ONLN), 0.0)};
+  }
+
+ private:
+  const pid_t worker_;
+  const absl::Time begun_;
+  const double busy_;
+  const double own_;
+};
 
 using RealModelLimitsTest = RealModelTest;
 
@@ -23,15 +75,17 @@ TEST_F(RealModelLimitsTest, ReadyWithinTwoSecondsAndProgressAllTheWay) {
   constexpr int kTries = 3;
   WarmPageCache();
   // The best of several: the machine may have other work.
-  absl::Duration best = absl::InfiniteDuration();
+  Stopwatch::Reading best = {1e9, 1e9};
   absl::Duration best_gap = absl::InfiniteDuration();
   for (int i = 0; i < kTries; ++i) {
     v1::LoadRequest request;
     request.set_model(kModel);
+    const Stopwatch stopwatch(worker().pid());
     const LoadResult result = client().Load(request);
+    const Stopwatch::Reading reading = stopwatch.Read();
     ASSERT_TRUE(result.error.ok()) << result.error;
     ASSERT_TRUE(result.loaded_last);
-    best = std::min(best, result.ended - result.begun);
+    if (reading.undisturbed < best.undisturbed) best = reading;
     absl::Time last = result.begun;
     absl::Duration gap = absl::ZeroDuration();
     for (const LoadResult::Progress& progress : result.progress) {
@@ -42,8 +96,9 @@ TEST_F(RealModelLimitsTest, ReadyWithinTwoSecondsAndProgressAllTheWay) {
     EXPECT_GE(result.progress.size(), 4u);
     ASSERT_TRUE(client().Unload(false).ok());
   }
-  std::cout << "ready after " << best << ", longest gap between messages " << best_gap << "\n";
-  EXPECT_LT(best, absl::Seconds(2));
+  std::cout << "ready after " << best.wall << " s (" << best.undisturbed
+            << " s without other processes), longest gap between messages " << best_gap << "\n";
+  EXPECT_LT(best.undisturbed, 2);
   // 250 ms are promised; a loaded machine may deliver a message a little late.
   EXPECT_LT(best_gap, absl::Milliseconds(300));
 }
@@ -92,26 +147,28 @@ TEST_F(RealModelLimitsTest, Speed) {
   v1::GenerateRequest request = TokenRequest(ids, 1);
   request.mutable_sampling()->set_temperature(0);
   request.mutable_stop()->set_ignore_eog(true);
-  const Generation prefill = client().Generate(request);
-  ASSERT_TRUE(IsComplete(prefill));
-  const double prefill_rate =
-      512 / absl::ToDoubleSeconds(ToDuration(prefill.finished->timings().prefill()));
+  const Stopwatch prefill_watch(worker().pid());
+  ASSERT_TRUE(IsComplete(client().Generate(request)));
+  const Stopwatch::Reading prefill = prefill_watch.Read();
 
+  // The times between tokens, without the prompt.
   request = ChatRequest("Write about rivers.", 64);
   request.mutable_sampling()->set_temperature(0);
   request.mutable_stop()->set_ignore_eog(true);
-  const Generation decode = client().Generate(request);
-  ASSERT_TRUE(IsComplete(decode));
-  const double decode_rate =
-      63 / absl::ToDoubleSeconds(ToDuration(decode.finished->timings().decode()));
+  GenerateCall call(client().stub(), request, absl::Seconds(120));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  const double tokens = 64 - static_cast<double>(call.so_far().ids.size());
+  const Stopwatch decode_watch(worker().pid());
+  ASSERT_TRUE(IsComplete(call.Finish()));
+  const Stopwatch::Reading decode = decode_watch.Read();
 
-  std::cout << "prefill " << prefill_rate << " tok/s (512 tokens), decode " << decode_rate
-            << " tok/s (64 tokens, one request), " << client().Status().device().threads()
+  std::cout << "prefill " << 512 / prefill.wall << " tok/s (512 tokens; "
+            << 512 / prefill.undisturbed << " without other processes), decode "
+            << tokens / decode.wall << " tok/s (one request; " << tokens / decode.undisturbed
+            << " without other processes), " << client().Status().device().threads()
             << " threads\n";
-  RecordProperty("prefill_tokens_per_second", std::to_string(prefill_rate));
-  RecordProperty("decode_tokens_per_second", std::to_string(decode_rate));
-  EXPECT_GT(prefill_rate, 0);
-  EXPECT_GT(decode_rate, 0);
+  RecordProperty("prefill_tokens_per_second", std::to_string(512 / prefill.wall));
+  RecordProperty("decode_tokens_per_second", std::to_string(tokens / decode.wall));
 }
 
 }  // namespace

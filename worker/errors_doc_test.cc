@@ -34,7 +34,7 @@ std::set<std::string> Matches(const std::string& text, const std::string& patter
 std::set<std::string> ReasonsInSources() {
   // `.reason = "X"`, `reason = "X"`, and the helpers that take it: SomeError([code, ]"X", …).
   const std::string pattern =
-      R"re((?:reason\s*=\s*|Error\((?:[A-Za-z:]+,\s*)?)"([A-Z][A-Z0-9_]+)")re";
+      R"re((?:reason\s*=\s*|Error\(\s*(?:[A-Za-z:]+,\s*)?)"([A-Z][A-Z0-9_]+)")re";
   std::set<std::string> reasons;
   for (const char* room : {"runtime", "worker", "cuda"}) {
     for (const auto& entry : fs::recursive_directory_iterator(room)) {

@@ -13,9 +13,9 @@ constexpr int64_t kTileRows = 32;
 constexpr int64_t kSmallTileRows = 8;
 constexpr int64_t kFewActivationRows = 4;
 // Not a power of two, so that the rows of a tile do not compete for the same cache sets.
-// How far ahead of the row that is dequantised the next ones are fetched.
-constexpr int64_t kPrefetchRows = 4;
 constexpr int64_t kTileStride = kPanelCols + 16;
+// How far ahead of the row that is dequantised the next ones are fetched.
+constexpr int64_t kPrefetchRows = 8;
 
 // Asks for memory that will be read soon. The processor's own prefetchers stop at page ends, every
 // few rows of weights.

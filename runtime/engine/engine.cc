@@ -37,11 +37,11 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       scheduler_(
           model_->tokenizer(), info_, max_context_,
           [this] {
-            absl::MutexLock lock(&inbox_mutex_);
+            std::lock_guard lock(inbox_mutex_);
             --waiting_;
           },
           [this](const std::string& id, bool admitted) {
-            absl::MutexLock lock(&inbox_mutex_);
+            std::lock_guard lock(inbox_mutex_);
             live_ids_.erase(id);
             if (!admitted) --waiting_;
           }) {
@@ -51,9 +51,10 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
 
 Engine::~Engine() {
   {
-    absl::MutexLock lock(&inbox_mutex_);
+    std::lock_guard lock(inbox_mutex_);
     stopping_ = true;
   }
+  inbox_changed_.notify_one();
   thread_.join();
 }
 
@@ -88,7 +89,7 @@ absl::Status Engine::Check(const GenerationRequest& request) const {
 
 absl::Status Engine::Submit(GenerationRequest request) {
   ORCD_RETURN_IF_ERROR(Check(request));
-  absl::MutexLock lock(&inbox_mutex_);
+  std::lock_guard lock(inbox_mutex_);
   if (!fault_.ok()) return FaultStatus(absl::StatusCode::kUnavailable, fault_);
   if (live_ids_.contains(request.id)) {
     return MakeError(absl::StatusCode::kAlreadyExists,
@@ -106,12 +107,14 @@ absl::Status Engine::Submit(GenerationRequest request) {
   live_ids_.insert(request.id);
   ++waiting_;
   inbox_.push_back(std::move(request));
+  inbox_changed_.notify_one();
   return absl::OkStatus();
 }
 
 void Engine::Post(Message message) {
-  absl::MutexLock lock(&inbox_mutex_);
+  std::lock_guard lock(inbox_mutex_);
   inbox_.push_back(std::move(message));
+  inbox_changed_.notify_one();
 }
 
 void Engine::Cancel(std::string_view id, FinishReason reason,
@@ -131,7 +134,7 @@ void Engine::CancelAll(FinishReason reason, std::function<void(int cancelled)> d
 }
 
 EngineStats Engine::stats() const {
-  absl::MutexLock lock(&stats_mutex_);
+  std::lock_guard lock(stats_mutex_);
   return stats_;
 }
 
@@ -167,13 +170,8 @@ void Engine::Run() {
 
 bool Engine::TakeMessages(bool wait, std::vector<Message>& messages) {
   messages.clear();
-  absl::MutexLock lock(&inbox_mutex_);
-  if (wait) {
-    auto something_to_do = [this]() ABSL_SHARED_LOCKS_REQUIRED(inbox_mutex_) {
-      return stopping_ || !inbox_.empty();
-    };
-    inbox_mutex_.Await(absl::Condition(&something_to_do));
-  }
+  std::unique_lock lock(inbox_mutex_);
+  if (wait) inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
   messages.swap(inbox_);
   return !stopping_;
 }
@@ -209,7 +207,7 @@ absl::StatusOr<bool> Engine::Advance() {
 
 void Engine::Fail(const absl::Status& status) {
   {
-    absl::MutexLock lock(&inbox_mutex_);
+    std::lock_guard lock(inbox_mutex_);
     fault_ = status;
   }
   scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, status));
@@ -229,7 +227,7 @@ void Engine::PublishStats() {
   stats.generated_tokens = scheduler_.generated_tokens();
   stats.steps = steps_;
   stats.last_step = last_step_;
-  absl::MutexLock lock(&stats_mutex_);
+  std::lock_guard lock(stats_mutex_);
   stats_ = stats;
 }
 

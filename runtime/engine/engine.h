@@ -3,20 +3,19 @@
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_H_
 
-#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <variant>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "runtime/backend.h"
 #include "runtime/engine/request.h"
@@ -80,7 +79,7 @@ class Engine {
   // As Cancel, for every request there is; `done` gets their number.
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
-  EngineStats stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
+  EngineStats stats() const;
 
  private:
   struct CancelMessage {
@@ -91,17 +90,17 @@ class Engine {
   };
   using Message = std::variant<GenerationRequest, CancelMessage>;
 
-  void Post(Message message) ABSL_LOCKS_EXCLUDED(inbox_mutex_);
+  void Post(Message message);
   absl::Status Check(const GenerationRequest& request) const;
 
   void Run();
   // Takes what the inbox holds; where `wait`, sleeps until it holds something. False once stopping.
-  bool TakeMessages(bool wait, std::vector<Message>& messages) ABSL_LOCKS_EXCLUDED(inbox_mutex_);
+  bool TakeMessages(bool wait, std::vector<Message>& messages);
   void Handle(Message message);
   // Launches a step or waits for one. False where there is nothing to do.
   absl::StatusOr<bool> Advance();
   void Fail(const absl::Status& status);
-  void PublishStats() ABSL_LOCKS_EXCLUDED(stats_mutex_);
+  void PublishStats();
 
   // Set at construction.
   const std::shared_ptr<const Model> model_;
@@ -116,16 +115,18 @@ class Engine {
   int64_t steps_ = 0;
   absl::Time last_step_ = absl::InfinitePast();
 
-  // The inbox. `live_ids_` and `waiting_` are kept at its door so that Submit can refuse at once.
-  absl::Mutex inbox_mutex_;
-  std::vector<Message> inbox_ ABSL_GUARDED_BY(inbox_mutex_);
-  bool stopping_ ABSL_GUARDED_BY(inbox_mutex_) = false;
-  absl::Status fault_ ABSL_GUARDED_BY(inbox_mutex_);
-  absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(inbox_mutex_);
-  int waiting_ ABSL_GUARDED_BY(inbox_mutex_) = 0;
+  // The inbox, guarded by inbox_mutex_. `live_ids_` and `waiting_` are kept at its door so that
+  // Submit can refuse at once.
+  std::mutex inbox_mutex_;
+  std::condition_variable inbox_changed_;
+  std::vector<Message> inbox_;
+  bool stopping_ = false;
+  absl::Status fault_;
+  absl::flat_hash_set<std::string> live_ids_;
+  int waiting_ = 0;
 
-  mutable absl::Mutex stats_mutex_;
-  EngineStats stats_ ABSL_GUARDED_BY(stats_mutex_);
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;
 
   std::thread thread_;
 };

@@ -1,13 +1,14 @@
 #include "runtime/engine/engine.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/engine/fake_backend_for_test.h"
@@ -17,11 +18,34 @@
 namespace orcd {
 namespace {
 
+// Something that happens once, and what waits for it.
+class Event {
+ public:
+  void Notify() {
+    std::lock_guard lock(mutex_);
+    happened_ = true;
+    changed_.notify_all();
+  }
+  bool happened() const {
+    std::lock_guard lock(mutex_);
+    return happened_;
+  }
+  [[nodiscard]] bool Wait() const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return happened_; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool happened_ = false;
+};
+
 class WaitingSink : public GenerationSink {
  public:
   void OnStarted(const StartedEvent&) override {}
   void OnDelta(DeltaEvent event) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
   }
   void OnFinished(const FinishedEvent& event) override {
@@ -29,20 +53,20 @@ class WaitingSink : public GenerationSink {
     done_.Notify();
   }
   const FinishedEvent& WaitFinished() {
-    EXPECT_TRUE(done_.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    EXPECT_TRUE(done_.Wait());
     return *finished_;
   }
-  bool finished() const { return done_.HasBeenNotified(); }
+  bool finished() const { return done_.happened(); }
   std::vector<int32_t> tokens() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return tokens_;
   }
 
  private:
-  mutable absl::Mutex mutex_;
-  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  std::vector<int32_t> tokens_;
   std::optional<FinishedEvent> finished_;
-  absl::Notification done_;
+  Event done_;
 };
 
 class EngineTest : public testing::Test {
@@ -60,8 +84,8 @@ class EngineTest : public testing::Test {
     backend_ = backend.get();
     // Holds the engine thread at the beginning of a step while the gate is shut.
     backend_->before_launch = [this] {
-      absl::MutexLock lock(&gate_mutex_);
-      gate_mutex_.Await(absl::Condition(&gate_open_));
+      std::unique_lock lock(gate_mutex_);
+      gate_changed_.wait(lock, [this] { return gate_open_; });
     };
     engine_ = std::make_unique<Engine>(model_, std::move(backend), options,
                                        [this](const absl::Status& status) {
@@ -70,8 +94,9 @@ class EngineTest : public testing::Test {
                                        });
   }
   void SetGate(bool open) {
-    absl::MutexLock lock(&gate_mutex_);
+    std::lock_guard lock(gate_mutex_);
     gate_open_ = open;
+    gate_changed_.notify_all();
   }
 
   std::pair<GenerationRequest, std::shared_ptr<WaitingSink>> Request(const std::string& id,
@@ -89,10 +114,11 @@ class EngineTest : public testing::Test {
 
   std::shared_ptr<const Model> model_;
   FakeBackend* backend_ = nullptr;
-  absl::Mutex gate_mutex_;
-  bool gate_open_ ABSL_GUARDED_BY(gate_mutex_) = true;
+  std::mutex gate_mutex_;
+  std::condition_variable gate_changed_;
+  bool gate_open_ = true;
   absl::Status fault_;
-  absl::Notification faulted_;
+  Event faulted_;
   // Last: its thread uses the others.
   std::unique_ptr<Engine> engine_;
 };
@@ -174,9 +200,9 @@ TEST_F(EngineTest, LiveIdsAreNotTakenTwice) {
   EXPECT_EQ(engine_->Submit(second).code(), absl::StatusCode::kAlreadyExists);
   SetGate(true);
   sink->WaitFinished();
-  absl::Notification cancelled;
+  Event cancelled;
   engine_->Cancel("same", FinishReason::kCancelled, [&](bool) { cancelled.Notify(); });
-  cancelled.WaitForNotification();
+  ASSERT_TRUE(cancelled.Wait());
   EXPECT_TRUE(engine_->Submit(second).ok()) << "once it has gone its id is free";
   sink2->WaitFinished();
 }
@@ -187,7 +213,7 @@ TEST_F(EngineTest, CancelReportsAfterTheBlocksAreFree) {
     auto [request, sink] = Request("a", 200);
     ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
     while (sink->tokens().empty()) absl::SleepFor(absl::Milliseconds(1));
-    absl::Notification done;
+    Event done;
     bool found = false;
     int free_then = 0;
     engine_->Cancel("a", FinishReason::kCancelled, [&](bool f) {
@@ -195,7 +221,7 @@ TEST_F(EngineTest, CancelReportsAfterTheBlocksAreFree) {
       free_then = engine_->stats().kv_blocks_free;
       done.Notify();
     });
-    ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    ASSERT_TRUE(done.Wait());
     if (sink->WaitFinished().reason == FinishReason::kCancelled) {
       EXPECT_TRUE(found);
       EXPECT_EQ(free_then, 64);
@@ -213,14 +239,14 @@ TEST_F(EngineTest, CancelAllCountsWhoWasThere) {
     ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
     sinks.push_back(sink);
   }
-  absl::Notification done;
+  Event done;
   int count = 0;
   engine_->CancelAll(FinishReason::kDrained, [&](int n) {
     count = n;
     done.Notify();
   });
   SetGate(true);
-  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  ASSERT_TRUE(done.Wait());
   EXPECT_EQ(count, 4);
   for (auto& sink : sinks) EXPECT_EQ(sink->WaitFinished().reason, FinishReason::kDrained);
 }
@@ -236,7 +262,7 @@ TEST_F(EngineTest, AFaultEndsEveryRequestAndRefusesLaterOnes) {
   SetGate(true);
   EXPECT_EQ(sink->WaitFinished().status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(queued_sink->WaitFinished().status.code(), absl::StatusCode::kInternal);
-  ASSERT_TRUE(faulted_.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  ASSERT_TRUE(faulted_.Wait());
   EXPECT_EQ(fault_.message(), "device lost");
   auto [later, later_sink] = Request("c");
   const absl::Status refused = engine_->Submit(std::move(later));

@@ -239,7 +239,8 @@ class Parser {
   absl::Status ReadWide(std::string_view what, Wide& value) {
     File raw{};
     ORCD_RETURN_IF_ERROR(Read(what, raw));
-    value = static_cast<Wide>(raw);
+    // An i8 here is a number and no character.
+    value = static_cast<Wide>(raw);  // NOLINT(bugprone-signed-char-misuse)
     return absl::OkStatus();
   }
 

@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path
   std::shared_ptr<Model> model(new Model);
   ORCD_ASSIGN_OR_RETURN(model->gguf_, GgufReader::Open(path));
   if (observer.cancelled()) return LoadCancelled();
-  if (absl::Status status = model->ReadMetadata(); !status.ok()) {
+  if (absl::Status status = model->ReadMetadata(options.with_text); !status.ok()) {
     // What was misread may be a file that was cut short meanwhile.
     ORCD_RETURN_IF_ERROR(model->gguf_->CheckIntact());
     return Annotate(status, path);
@@ -68,9 +68,12 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path
   return model;
 }
 
-absl::Status Model::ReadMetadata() {
+absl::Status Model::ReadMetadata(bool with_text) {
   ORCD_ASSIGN_OR_RETURN(config_, ModelConfig::FromGguf(*gguf_));
   ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, config_));
+  for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
+  quantization_ = DescribeQuantization(*gguf_);
+  if (!with_text) return absl::OkStatus();
   ORCD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromGguf(*gguf_));
   if (tokenizer_->vocab_size() != config_.vocab) {
     return InvalidModel("tokenizer.ggml.tokens",
@@ -79,8 +82,6 @@ absl::Status Model::ReadMetadata() {
                                         tokenizer_->vocab_size(), config_.vocab));
   }
   chat_template_ = RecognizeChatTemplate(*gguf_, *tokenizer_);
-  for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
-  quantization_ = DescribeQuantization(*gguf_);
   return absl::OkStatus();
 }
 

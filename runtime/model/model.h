@@ -24,6 +24,9 @@ struct ModelLoadOptions {
   std::string expected_sha256;
   // Threads that read and check.
   int threads = 1;
+  // False: for a look at the numbers of a file whose vocabulary encodes no text. tokenizer() and
+  // chat_template() must not be asked for then.
+  bool with_text = true;
 };
 
 // Immutable; any thread may read. Owns the mapped files that its weights and its tokenizer view.
@@ -52,7 +55,7 @@ class Model {
  private:
   Model() = default;
   // Everything but the weights' bytes.
-  absl::Status ReadMetadata();
+  absl::Status ReadMetadata(bool with_text);
 
   std::unique_ptr<GgufReader> gguf_;
   ModelConfig config_;

@@ -17,9 +17,9 @@ int64_t Find(const std::byte* blocks, int64_t count) {
     const auto bad_at = [block](int64_t offset) {
       Word word;
       std::memcpy(&word, block + offset, sizeof(word));
-      return (word & kExponent) == kExponent;
+      return static_cast<unsigned>((word & kExponent) == kExponent);
     };
-    return (bad_at(kOffsets) | ...);
+    return (bad_at(kOffsets) | ...) != 0;
   };
   for (int64_t begin = 0; begin < count; begin += kGroup) {
     const int64_t end = std::min(begin + kGroup, count);

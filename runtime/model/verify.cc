@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -202,13 +201,11 @@ void RunOnThreads(Reading& reading, int threads) {
 }  // namespace
 
 absl::Status CheckSha256Text(std::string_view text) {
-  const bool digits = std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c); });
+  const bool digits = std::ranges::all_of(text, absl::ascii_isxdigit);
   if (text.empty() || (digits && text.size() == 64)) return absl::OkStatus();
-  return InvalidField("sha256",
-                      absl::StrFormat("has to be 64 hexadecimal digits; has %d %s", text.size(),
-                                      digits ? "of them"
-                                             : "characters, not all of them "
-                                               "digits"));
+  return InvalidField("sha256", absl::StrFormat("has %d characters%s; has to be 64 hexadecimal "
+                                                "digits",
+                                                text.size(), digits ? "" : ", not all digits"));
 }
 
 absl::StatusOr<std::string> VerifyFiles(const GgufReader& gguf, const VerifyOptions& options,

@@ -175,7 +175,7 @@ TEST(VerifyFilesTest, FindsABadBlockAroundEveryCut) {
   }
   // The first and the last block, and those around a cut between pieces and one between chunks.
   std::vector<uint64_t> blocks = {0, 1, size / 22 - 1};
-  for (const uint64_t cut : {kMiB, 3 * kMiB, kDigestChunk}) {
+  for (const uint64_t cut : {kMiB, kDigestChunk}) {
     for (uint64_t i = 0; i < 3; ++i) blocks.push_back((cut - data) / 22 - 1 + i);
   }
   for (const uint64_t block : blocks) {
@@ -207,11 +207,9 @@ TEST(VerifyFilesTest, OfSeveralBadBlocksTheFirstIsNamed) {
   }
   const auto gguf = GgufReader::Open(path);
   ASSERT_TRUE(gguf.ok());
-  for (int round = 0; round < 3; ++round) {
-    for (const int threads : {1, 2, 3}) {
-      EXPECT_THAT(std::string(Verify(**gguf, threads).status().message()),
-                  HasSubstr("row 20000, column 3;"));
-    }
+  for (const int threads : {1, 2, 3}) {
+    EXPECT_THAT(std::string(Verify(**gguf, threads).status().message()),
+                HasSubstr("row 20000, column 3;"));
   }
 }
 

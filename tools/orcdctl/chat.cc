@@ -45,7 +45,7 @@ int AnswerMessage(Session& session, v1::GenerateRequest request, v1::ChatPrompt&
 
 }  // namespace
 
-int RunChat(Session& session, v1::GenerateRequest request, v1::ChatPrompt chat,
+int RunChat(Session& session, const v1::GenerateRequest& request, v1::ChatPrompt chat,
             const std::string& first, bool stats) {
   Console& console = session.console;
   const bool by_hand = console.in_is_terminal && console.err_is_terminal;

@@ -14,7 +14,7 @@ namespace orcd::ctl {
 // `first`, unless empty, is the first message. Ctrl-C ends an answer and keeps what there is of it;
 // an error takes back the message it answered. Returns the exit code: that of the last answer that
 // failed, or kExitUnreachable at once where the worker is gone.
-int RunChat(Session& session, v1::GenerateRequest request, v1::ChatPrompt chat,
+int RunChat(Session& session, const v1::GenerateRequest& request, v1::ChatPrompt chat,
             const std::string& first, bool stats);
 
 }  // namespace orcd::ctl

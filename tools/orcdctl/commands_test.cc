@@ -105,8 +105,10 @@ class FakeWorker final : public v1::Worker::Service {
                      grpc::ServerWriter<v1::DrainResponse>* writer) override {
     drain = *request;
     v1::DrainResponse response;
+    int remaining = 9;
     for (const uint32_t running : {2u, 2u, 1u}) {
       response.set_running_requests(running);
+      response.mutable_remaining()->set_seconds(remaining--);
       writer->Write(response);
     }
     if (!forgets_finished) {
@@ -291,8 +293,8 @@ TEST_F(CommandsTest, DrainTellsChangesUntilItIsSafe) {
   EXPECT_EQ(worker_.drain.timeout().seconds(), 1);
   EXPECT_EQ(worker_.drain.timeout().nanos(), 500'000'000);
   EXPECT_EQ(out_.str(),
-            "draining: 2 running, 0 waiting\n"
-            "draining: 1 running, 0 waiting\n"
+            "draining: 2 running, 0 waiting, ended in 9.0 s at the latest\n"
+            "draining: 1 running, 0 waiting, ended in 7.0 s at the latest\n"
             "drained: the worker may be deleted\n");
   worker_.forgets_finished = true;
   EXPECT_EQ(Run({"drain"}), kExitFailed);

@@ -1,3 +1,7 @@
+#include <cstdint>
+#include <optional>
+#include <utility>
+
 #include "tools/orcdctl/commands.h"
 #include "tools/orcdctl/exit_codes.h"
 #include "tools/orcdctl/human.h"
@@ -18,15 +22,17 @@ int RunDrain(Session& session, const DrainOptions& options) {
   v1::DrainResponse response;
   {
     ProgressLine line(console.out, console.out_is_terminal);
-    std::string shown;
+    // On a pipe the time that is left is no news.
+    std::optional<std::pair<uint32_t, uint32_t>> shown;
     while (reader->Read(&response)) {
       if (session.json) {
         console.out << JsonLine(response) << std::flush;
         continue;
       }
-      std::string text = DescribeDrain(response);
-      if (!response.safe_to_delete() && text != shown) line.Show(text);
-      shown = std::move(text);
+      if (response.safe_to_delete()) continue;
+      const auto counts = std::pair(response.running_requests(), response.waiting_requests());
+      if (console.out_is_terminal || counts != shown) line.Show(DescribeDrain(response));
+      shown = counts;
     }
   }
   const grpc::Status status = reader->Finish();

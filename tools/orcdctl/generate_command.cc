@@ -43,7 +43,7 @@ int RunGenerate(Session& session, const GenerateOptions& options) {
   }
   auto& [request, chat, prompt] = *prepared;
   if (options.interactive) {
-    return RunChat(session, std::move(request), std::move(chat), prompt, options.stats);
+    return RunChat(session, request, std::move(chat), prompt, options.stats);
   }
   if (options.raw) {
     request.mutable_text()->set_text(prompt);

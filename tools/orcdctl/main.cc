@@ -10,10 +10,11 @@
 #include "tools/orcdctl/exit_codes.h"
 #include "tools/orcdctl/session.h"
 
-int main(int argc, char** argv) {
-  using namespace orcd::ctl;
-  const CommandLineResult result =
-      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+namespace orcd::ctl {
+namespace {
+
+int Run(const std::vector<std::string>& args) {
+  const CommandLineResult result = ParseCommandLine(args);
   if (!result.command_line) {
     (result.exit_code == kExitOk ? std::cout : std::cerr) << result.output;
     return result.exit_code;
@@ -35,4 +36,11 @@ int main(int argc, char** argv) {
   session.json = line.json;
   session.timeout = line.timeout;
   return RunCommand(session, line.command);
+}
+
+}  // namespace
+}  // namespace orcd::ctl
+
+int main(int argc, char** argv) {
+  return orcd::ctl::Run(std::vector<std::string>(argv + 1, argv + argc));
 }
