@@ -32,6 +32,7 @@ class CheckHouseTest(unittest.TestCase):
             "worker/service.h": '#include "runtime/engine/engine.h"\n',
             "worker/service.cc": '#include "orcd/v1/worker.grpc.pb.h"\n',
             "worker/service_test.cc": '#include "runtime/cpu/cpu_backend.h"\n',
+            "runtime/engine/model_for_test.h": '#include "tools/make_model/random_model.h"\n',
             "integration_tests/load_test.cc": '#include "orcd/v1/worker.grpc.pb.h"\n',
         }
         self.assertEqual(self.check(allowed)[0], 0)
@@ -42,6 +43,8 @@ class CheckHouseTest(unittest.TestCase):
             ("runtime/engine/engine.cc", "orcd/v1/worker.pb.h"),
             ("runtime/engine/engine.h", "google/protobuf/duration.pb.h"),
             ("runtime/engine/engine_test.cc", "worker/config.h"),
+            ("runtime/engine/engine.cc", "tools/make_model/random_model.h"),
+            ("runtime/engine/engine_test.cc", "tools/orcdctl/session.h"),
             ("runtime/backend.h", "cuda_runtime.h"),
             ("runtime/backend.h", "cuda/arena.h"),
             ("runtime/cpu/kernels.inc", "runtime/engine/engine.h"),

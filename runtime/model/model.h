@@ -21,7 +21,7 @@ namespace orcd {
 
 struct ModelLoadOptions {
   // Hex SHA-256 the (first) file must have; empty: not checked.
-  std::string expected_sha256;
+  std::string expected_sha256 = {};
   // Threads that read and check.
   int threads = 1;
   // False: for a look at the numbers of a file whose vocabulary encodes no text. tokenizer() and

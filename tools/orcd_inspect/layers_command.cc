@@ -32,7 +32,8 @@ struct Options {
 
 absl::Status Compare(const Options& options, ActivationDiff& diff) {
   NullLoadObserver observer;
-  ORCD_ASSIGN_OR_RETURN(const auto model, Model::Load(options.model, {.with_text = false}, observer));
+  ORCD_ASSIGN_OR_RETURN(const auto model,
+                        Model::Load(options.model, {.with_text = false}, observer));
   const ModelConfig& config = model->config();
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
   const int64_t count = static_cast<int64_t>(tokens.size());
