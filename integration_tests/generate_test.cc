@@ -325,7 +325,7 @@ TEST_F(GenerateTest, EndOfGenerationIdEndsUnlessIgnored) {
 
 TEST_F(GenerateTest, FillsTheContextAndNoMore) {
   constexpr uint32_t kContext = 200;
-  ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
+  ASSERT_NO_FATAL_FAILURE(StopWorker());
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--max-context", std::to_string(kContext)}));
   ASSERT_EQ(client().Status().model().context_length(), kContext);
   v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(kContext - 5, 10), 1);
@@ -469,6 +469,66 @@ TEST_F(GenerateTest, AloneOrTogetherGivesTheSame) {
             << "request " << i << " token " << k;
       }
     }
+  }
+  EXPECT_TRUE(client().WaitForQuiet());
+}
+
+// How a worker cuts prompts into steps and work over threads is its own affair.
+TEST_F(GenerateTest, SettingsDoNotChangeTheResult) {
+  std::vector<uint32_t> prompt;
+  for (uint32_t i = 0; i < 700; ++i) prompt.push_back(i * 7919 % 500);
+  v1::GenerateRequest request = TokenRequest(prompt, 40);
+  request.mutable_sampling()->set_seed(3);
+  request.mutable_sampling()->set_repetition_penalty(1.1f);
+  request.mutable_stop()->set_ignore_eog(true);
+  request.set_logprobs(3);
+  const Generation expected = client().Generate(request);
+  ASSERT_TRUE(IsComplete(expected));
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--max-step-tokens", "32"},
+                                             {"--max-step-tokens", "4096"},
+                                             {"--threads", "1"},
+                                             {"--threads", "5"},
+                                             {"--max-seqs", "1"}}) {
+    SCOPED_TRACE(absl::StrCat(args[0], " ", args[1]));
+    ASSERT_NO_FATAL_FAILURE(StopWorker());
+    ASSERT_NO_FATAL_FAILURE(StartLoaded(args));
+    const Generation generation = client().Generate(request);
+    ASSERT_TRUE(IsComplete(generation));
+    EXPECT_EQ(generation.ids, expected.ids);
+    for (size_t i = 0; i < generation.logprobs.size(); ++i) {
+      EXPECT_EQ(generation.logprobs[i].SerializeAsString(),
+                expected.logprobs[i].SerializeAsString())
+          << "token " << i;
+    }
+  }
+}
+
+// Too little KV for all of them: some have to give theirs up and start over, and nobody can tell.
+TEST_F(GenerateTest, ScarceKvDelaysButDoesNotChange) {
+  std::vector<v1::GenerateRequest> requests;
+  std::vector<Generation> alone;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(Sampled(50 + i, 300));
+    requests.back().set_logprobs(0);
+    alone.push_back(client().Generate(requests.back()));
+    ASSERT_TRUE(IsComplete(alone.back()));
+  }
+  ASSERT_NO_FATAL_FAILURE(StopWorker());
+  // Of this model a token's KV is 1 KiB: room for two of these requests.
+  ASSERT_NO_FATAL_FAILURE(StartLoaded({"--kv-cache-bytes", "700000"}));
+  const v1::KvBlocks kv = client().Status().kv_blocks();
+  ASSERT_LT(kv.total() * kv.tokens_per_block(), 3 * 300u);
+  ASSERT_GT(kv.total() * kv.tokens_per_block(), 320u);
+  std::vector<std::future<Generation>> together;
+  for (const v1::GenerateRequest& request : requests) {
+    together.push_back(std::async(std::launch::async, [&] { return client().Generate(request); }));
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Generation generation = together[i].get();
+    ASSERT_TRUE(IsComplete(generation)) << "request " << i;
+    EXPECT_EQ(generation.ids, alone[i].ids) << "request " << i;
+    EXPECT_EQ(generation.text, alone[i].text) << "request " << i;
   }
   EXPECT_TRUE(client().WaitForQuiet());
 }

@@ -117,7 +117,7 @@ TEST_F(HealthTest, StatusOfAnIdleWorkerSaysWhoItIs) {
 TEST_F(HealthTest, InstanceIsNewWithEachProcess) {
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--worker-id", "worker-7"}));
   const std::string first = client().Status().instance_id();
-  ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
+  ASSERT_NO_FATAL_FAILURE(StopWorker());
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--worker-id", "worker-7"}));
   EXPECT_NE(client().Status().instance_id(), first);
 }

@@ -306,13 +306,5 @@ TEST_F(LoadTest, StormOfLoadsAndUnloads) {
   EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
 }
 
-// The model named at the start is loaded without being asked for.
-TEST_F(LoadTest, ModelOfTheFlagIsLoadedAtTheStart) {
-  ASSERT_NO_FATAL_FAILURE(StartWorker({"--model", "nano.gguf"}));
-  ASSERT_TRUE(client().WaitForState(v1::WORKER_STATE_READY));
-  EXPECT_EQ(client().Status().model().model_id(), "nano");
-  EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
-}
-
 }  // namespace
 }  // namespace orcd::testing

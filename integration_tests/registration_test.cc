@@ -264,7 +264,7 @@ TEST_F(RegistrationTest, DeregistersOnTermination) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(Wait([&] { return !orchestrator_.heartbeats().empty(); }));
   const std::string instance = client().Status().instance_id();
-  const absl::StatusOr<ProcessEnd> end = worker().Terminate(Bound(absl::Seconds(5)));
+  const absl::StatusOr<ProcessEnd> end = worker().Terminate(Bound(absl::Seconds(10)));
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_EQ(end->exit_code, 0);
   const std::vector<v1::DeregisterRequest> deregistrations = orchestrator_.deregistrations();
@@ -278,7 +278,7 @@ TEST_F(RegistrationTest, TerminationDoesNotWaitForAnOrchestratorThatIsAway) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(Wait([&] { return !orchestrator_.heartbeats().empty(); }));
   server_ = nullptr;
-  const absl::StatusOr<ProcessEnd> end = worker().Terminate(Bound(absl::Seconds(8)));
+  const absl::StatusOr<ProcessEnd> end = worker().Terminate(Bound(absl::Seconds(10)));
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_EQ(end->exit_code, 0);
 }

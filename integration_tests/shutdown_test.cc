@@ -247,7 +247,7 @@ TEST_F(ShutdownTest, KillLeavesNothing) {
   WorkerClient next_client(address);
   ASSERT_TRUE(next_client.Load("nano.gguf").loaded);
   EXPECT_TRUE(IsComplete(next_client.Generate(Counted("again", 5))));
-  ExpectExit((*next)->Terminate(Bound(absl::Seconds(5))), 0);
+  ExpectExit((*next)->Terminate(Bound(absl::Seconds(10))), 0);
 }
 
 // A worker that hangs (here: is stopped) and comes back goes on where it was.

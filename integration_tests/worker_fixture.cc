@@ -1,33 +1,42 @@
 #include "integration_tests/worker_fixture.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
 #include "integration_tests/test_models.h"
 
 namespace orcd::testing {
+namespace {
+
+constexpr char kKvFlag[] = "--kv-cache-bytes";
+
+}  // namespace
 
 void WorkerTest::SetUp() { WriteNanoModel(models_.File("nano.gguf")); }
 
 void WorkerTest::TearDown() {
   client_ = nullptr;
   if (worker_ == nullptr) return;
-  if (worker_->Running()) {
-    const absl::StatusOr<ProcessEnd> end = worker_->Terminate(Bound(absl::Seconds(10)));
-    EXPECT_TRUE(end.ok()) << end.status();
-    if (end.ok()) {
-      EXPECT_EQ(end->exit_code, 0) << "signal " << end->signal.value_or(0);
-    }
-  }
+  if (worker_->Running()) StopWorker();
   if (HasFailure()) std::cerr << "The worker's log:\n" << worker_->Log();
+}
+
+void WorkerTest::StopWorker() {
+  client_ = nullptr;
+  const absl::StatusOr<ProcessEnd> end = worker_->Terminate(Bound(absl::Seconds(10)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, 0) << "signal " << end->signal.value_or(0);
 }
 
 void WorkerTest::StartWorker(std::vector<std::string> args) {
   WorkerOptions options;
   options.model_dir = models_.path().string();
-  // First, so that a test's own come after them. Enough KV for a few long sequences.
-  options.args = {"--kv-cache-bytes", "67108864"};
-  options.args.insert(options.args.end(), args.begin(), args.end());
+  options.args = std::move(args);
+  if (std::find(options.args.begin(), options.args.end(), kKvFlag) == options.args.end()) {
+    // Enough for a few long sequences.
+    options.args.insert(options.args.end(), {kKvFlag, "64MiB"});
+  }
   client_ = nullptr;
   absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
   ASSERT_TRUE(worker.ok()) << worker.status();

@@ -28,6 +28,9 @@ class WorkerTest : public ::testing::Test {
   // Starts the worker and loads `nano.gguf`.
   void StartLoaded(std::vector<std::string> args = {});
 
+  // Ends the client, then the worker by SIGTERM, and expects exit code 0.
+  void StopWorker();
+
   WorkerProcess& worker() { return *worker_; }
   WorkerClient& client() { return *client_; }
   // Only where the worker was started.

@@ -1,10 +1,10 @@
 #include "worker/load_call.h"
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "worker/report_stream.h"
 
 namespace orcd {
@@ -15,14 +15,15 @@ constexpr absl::Duration kInterval = absl::Milliseconds(150);
 
 // What the load's thread and the call's threads share.
 struct Outcome {
-  absl::Mutex mutex;
+  // Guards what follows.
+  std::mutex mutex;
   // Set before gRPC can call.
-  std::shared_ptr<LoadTask> task ABSL_GUARDED_BY(mutex);
-  std::optional<absl::StatusOr<v1::ModelDescription>> result ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<LoadTask> task;
+  std::optional<absl::StatusOr<v1::ModelDescription>> result;
 };
 
 ReportStream::Report Poll(Outcome& outcome) {
-  absl::MutexLock lock(&outcome.mutex);
+  std::lock_guard lock(outcome.mutex);
   ReportStream::Report report;
   auto response = std::make_unique<v1::LoadResponse>();
   if (!outcome.result) {
@@ -49,7 +50,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
   auto stream = ReportStream::Create(
       context, [outcome] { return Poll(*outcome); }, kInterval,
       [outcome] {
-        absl::MutexLock lock(&outcome->mutex);
+        std::lock_guard lock(outcome->mutex);
         outcome->task->Cancel();
       });
 
@@ -70,7 +71,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
                                   {"seconds", seconds}});
     }
     {
-      absl::MutexLock lock(&outcome->mutex);
+      std::lock_guard lock(outcome->mutex);
       outcome->result = result;
     }
     stream->Wake();
@@ -81,7 +82,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
                                               .replace = request.replace()},
                                              std::move(done));
   {
-    absl::MutexLock lock(&outcome->mutex);
+    std::lock_guard lock(outcome->mutex);
     outcome->task = std::move(task);
   }
   stream->Wake();

@@ -8,7 +8,7 @@ namespace orcd {
 
 void LoadTask::OnProgress(LoadStage stage, uint64_t done, uint64_t total) {
   const absl::Time now = absl::Now();
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   // Reports of several threads overtake each other; what is seen never goes back.
   if (stage < stage_) return;
   if (stage > stage_) {
@@ -23,7 +23,7 @@ void LoadTask::OnProgress(LoadStage stage, uint64_t done, uint64_t total) {
 v1::LoadProgress LoadTask::Progress() const {
   const absl::Time now = absl::Now();
   v1::LoadProgress progress;
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   progress.set_stage(ToProto(stage_));
   progress.set_bytes_done(done_);
   progress.set_bytes_total(total_);
@@ -33,7 +33,7 @@ v1::LoadProgress LoadTask::Progress() const {
 }
 
 std::optional<absl::Duration> LoadTask::Eta() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   return EtaLocked(absl::Now());
 }
 

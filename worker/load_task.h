@@ -4,10 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
@@ -29,17 +28,18 @@ class LoadTask : public LoadObserver {
   std::optional<absl::Duration> Eta() const;
 
  private:
-  std::optional<absl::Duration> EtaLocked(absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With mutex_ held.
+  std::optional<absl::Duration> EtaLocked(absl::Time now) const;
 
   const absl::Time start_ = absl::Now();
   std::atomic<bool> cancelled_ = false;
 
-  mutable absl::Mutex mutex_;
-  LoadStage stage_ ABSL_GUARDED_BY(mutex_) = LoadStage::kOpen;
-  absl::Time stage_start_ ABSL_GUARDED_BY(mutex_) = start_;
-  uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Guards what follows.
+  mutable std::mutex mutex_;
+  LoadStage stage_ = LoadStage::kOpen;
+  absl::Time stage_start_ = start_;
+  uint64_t done_ = 0;
+  uint64_t total_ = 0;
 };
 
 }  // namespace orcd

@@ -76,26 +76,26 @@ std::string OneLine(std::string_view message) {
 }
 
 // Libraries call plain functions; spdlog's default logger is how these find ours.
-template <LogFormat format>
+template <LogFormat kFormat>
 void LogForeign(LogLevel level, std::string_view source, std::string_view message) {
   auto* logger = spdlog::default_logger_raw();
   if (logger == nullptr || !logger->should_log(SpdlogLevel(level))) return;
   logger->log(SpdlogLevel(level),
-              FormatLogLine(format, absl::Now(), level, message, {{"source", source}}));
+              FormatLogLine(kFormat, absl::Now(), level, message, {{"source", source}}));
 }
 
-template <LogFormat format>
+template <LogFormat kFormat>
 void LogGrpc(gpr_log_func_args* args) {
   const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
                          : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                    : LogLevel::kDebug;
-  LogForeign<format>(level, "grpc", args->message);
+  LogForeign<kFormat>(level, "grpc", args->message);
 }
 
 // Its errors are of messages that do not parse: their sender's, who is told, and not the worker's.
-template <LogFormat format>
+template <LogFormat kFormat>
 void LogProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
-  LogForeign<format>(
+  LogForeign<kFormat>(
       level == google::protobuf::LOGLEVEL_FATAL ? LogLevel::kError : LogLevel::kWarning, "protobuf",
       message);
 }

@@ -3,19 +3,20 @@
 
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/host_info.h"
@@ -49,18 +50,19 @@ constexpr char kStartup[] = "startup";
 class Ending {
  public:
   void Tell(ExitCode code) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!code_) code_ = code;
+    told_.notify_all();
   }
   ExitCode Await() {
-    absl::MutexLock lock(&mutex_);
-    auto told = [this] { return code_.has_value(); };
-    mutex_.Await(absl::Condition(&told));
+    std::unique_lock lock(mutex_);
+    told_.wait(lock, [this] { return code_.has_value(); });
     return *code_;
   }
 
  private:
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable told_;
   std::optional<ExitCode> code_;
 };
 
@@ -72,13 +74,13 @@ class StateTeller {
       : health_(health), log_(log), ending_(ending) {}
 
   void set_registration(Registration* registration) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     registration_ = registration;
   }
 
   void Tell(const ModelHost& host) {
     // One at a time, so that what is told last is what is true last.
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     const v1::WorkerStatus status = host.Status();
     const bool ready = status.state() == v1::WORKER_STATE_READY;
     const bool failed = status.state() == v1::WORKER_STATE_FAILED;
@@ -94,14 +96,17 @@ class StateTeller {
       } else {
         log_.Info("state", {{"state", name}, {"reason", status.reason()}});
       }
-      if (status.state() == v1::WORKER_STATE_DRAINED) drained_ = true;
+      if (status.state() == v1::WORKER_STATE_DRAINED) {
+        drained_ = true;
+        changed_.notify_all();
+      }
     }
     if (registration_ != nullptr) registration_->NotifyStateChanged();
   }
 
   void AwaitDrained() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&drained_));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return drained_; });
   }
 
  private:
@@ -109,7 +114,8 @@ class StateTeller {
   const Logger& log_;
   Ending& ending_;
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   Registration* registration_ = nullptr;
   v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
   bool drained_ = false;
@@ -155,6 +161,12 @@ Registration::Options RegistrationOptions(const WorkerConfig& config, const std:
   return options;
 }
 
+// What a worker before this one left would be taken for this one's.
+void RemoveAddressFile(const std::string& path) {
+  std::error_code not_there;
+  if (!path.empty()) std::filesystem::remove(path, not_there);
+}
+
 // Readers see nothing or the whole address.
 bool WriteAddressFile(const std::string& path, const std::string& address) {
   const std::string partial = absl::StrCat(path, ".", getpid());
@@ -178,6 +190,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     ending.Tell(ExitCode::kOk);
   });
 
+  RemoveAddressFile(config.listen_address_file);
   HealthService health;
   StateTeller teller(health, log, ending);
   ModelHost host(HostOptions(config));

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <new>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/notification.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "worker/model_path.h"
@@ -61,9 +61,9 @@ absl::Status NoSuchModel(const std::string& asked, const std::string& loaded) {
 }
 
 void CancelAllAndWait(Engine& engine, FinishReason reason) {
-  absl::Notification cancelled;
-  engine.CancelAll(reason, [&cancelled](int) { cancelled.Notify(); });
-  cancelled.WaitForNotification();
+  std::promise<void> cancelled;
+  engine.CancelAll(reason, [&cancelled](int) { cancelled.set_value(); });
+  cancelled.get_future().wait();
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ EngineLease::~EngineLease() {
 }
 
 EngineLease EngineLease::Borrow() const {
-  absl::MutexLock lock(&host_->mutex_);
+  std::lock_guard lock(host_->mutex_);
   ++host_->leases_;
   return EngineLease(host_, engine_, /*is_request=*/false);
 }
@@ -89,10 +89,11 @@ ModelHost::ModelHost(ModelHostOptions options) : options_(std::move(options)) {
 
 ModelHost::~ModelHost() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     stopping_ = true;
     if (task_ != nullptr) task_->Cancel();
   }
+  changed_.notify_all();
   thread_.join();
 }
 
@@ -108,10 +109,12 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
     done(path.status());
     return task;
   }
+  // One name for a file, however it was spelled.
+  spec.model = std::filesystem::path(spec.model).lexically_normal().string();
   // Unset where the host's thread will answer.
   std::optional<absl::StatusOr<v1::ModelDescription>> answer;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     const bool is_loaded = phase_ == Phase::kReady && description_.file() == spec.model &&
                            (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
                            (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
@@ -133,6 +136,7 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   if (answer) {
     done(*answer);
   } else {
+    changed_.notify_all();
     NotifyStateChanged();
   }
   return task;
@@ -142,7 +146,7 @@ void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done)
   // Unset where the host's thread will answer.
   std::optional<absl::StatusOr<v1::UnloadResponse>> answer;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     absl::Status status = CheckNotBusy();
     if (status.ok() && engine_ != nullptr && !model_id.empty() &&
         model_id != description_.model_id()) {
@@ -162,7 +166,7 @@ void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done)
       jobs_.push_back([this, force, response = std::move(response), done] {
         DestroyEngine(force);
         {
-          absl::MutexLock lock(&mutex_);
+          std::lock_guard lock(mutex_);
           phase_ = Phase::kIdle;
           reason_.clear();
         }
@@ -174,6 +178,7 @@ void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done)
   if (answer) {
     done(*answer);
   } else {
+    changed_.notify_all();
     NotifyStateChanged();
   }
 }
@@ -187,7 +192,7 @@ absl::StatusOr<EngineLease> ModelHost::Borrow(const std::string& model_id) {
 }
 
 absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool is_request) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   ORCD_RETURN_IF_ERROR(CheckServing(model_id));
   if (is_request && refusing(absl::Now())) return Draining();
   ++leases_;
@@ -196,10 +201,12 @@ absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool i
 }
 
 void ModelHost::Release(bool is_request) {
-  absl::MutexLock lock(&mutex_);
+  // Notified with the mutex held: once it is free, the host may go.
+  std::lock_guard lock(mutex_);
   --leases_;
   if (is_request) --requests_;
   if (drain_) drain_changed_ = true;
+  changed_.notify_all();
 }
 
 absl::Status ModelHost::CheckServing(const std::string& model_id) const {
@@ -261,7 +268,7 @@ absl::Status ModelHost::RequestsRunning() const {
 
 void ModelHost::Drain(std::optional<absl::Duration> timeout) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     const absl::Duration limit =
         std::max(timeout.value_or(options_.drain_timeout), absl::ZeroDuration());
     if (!drain_) {
@@ -273,11 +280,12 @@ void ModelHost::Drain(std::optional<absl::Duration> timeout) {
     if (task_ != nullptr) task_->Cancel();
     drain_changed_ = true;
   }
+  changed_.notify_all();
   NotifyStateChanged();
 }
 
 v1::DrainResponse ModelHost::DrainProgress() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   v1::DrainResponse response;
   const int running = engine_ == nullptr ? 0 : std::min(engine_->stats().running, requests_);
   response.set_running_requests(running);
@@ -298,7 +306,7 @@ v1::WorkerStatus ModelHost::Status() const {
   *status.mutable_uptime() = ToProto(now - start_);
   status.mutable_memory()->set_process_resident_bytes(ResidentBytes());
 
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   status.set_state(StateLocked());
   status.set_reason(fault_.ok() ? reason_ : std::string(fault_.message()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
@@ -362,7 +370,7 @@ void ModelHost::NotifyStateChanged() {
 
 void ModelHost::OnFault(const absl::Status& status) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     fault_ = MakeError(absl::StatusCode::kUnavailable,
                        absl::StrCat("the model's backend failed: ", status.message(),
                                     "; use another worker, this one must be started again"),
@@ -376,11 +384,13 @@ void ModelHost::Run() {
   while (true) {
     std::function<void()> job;
     {
-      absl::MutexLock lock(&mutex_);
-      auto something_to_do = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || drain_changed_ || !jobs_.empty();
-      };
-      mutex_.AwaitWithDeadline(absl::Condition(&something_to_do), wake);
+      std::unique_lock lock(mutex_);
+      const auto something_to_do = [this] { return stopping_ || drain_changed_ || !jobs_.empty(); };
+      if (wake == absl::InfiniteFuture()) {
+        changed_.wait(lock, something_to_do);
+      } else {
+        changed_.wait_until(lock, absl::ToChronoTime(wake), something_to_do);
+      }
       drain_changed_ = false;
       if (!jobs_.empty()) {
         job = std::move(jobs_.front());
@@ -404,7 +414,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
       engine.ok() ? DescribeModel(**engine, spec.model_id, spec.model)
                   : absl::StatusOr<v1::ModelDescription>(engine.status());
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     task_ = nullptr;
     if (engine.ok()) {
       engine_ = *std::move(engine);
@@ -449,7 +459,8 @@ void ModelHost::DestroyEngine(bool force) {
   Engine* const current = engine_.get();
   if (current == nullptr) return;
   // Again after a while: a request that was admitted before may reach the engine after.
-  absl::Duration patience = force ? absl::ZeroDuration() : absl::InfiniteDuration();
+  std::optional<absl::Duration> patience;
+  if (force) patience = absl::ZeroDuration();
   while (!AwaitNoLeases(patience)) {
     CancelAllAndWait(*current, FinishReason::kCancelled);
     patience = kCancelAgain;
@@ -460,7 +471,7 @@ void ModelHost::DestroyEngine(bool force) {
   const EngineStats stats = current->stats();
   // Declared before the lock: it goes after the mutex is free, for it waits for its thread.
   std::unique_ptr<Engine> engine;
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   finished_requests_before_ += stats.finished_requests;
   generated_tokens_before_ += stats.generated_tokens;
   engine = std::move(engine_);
@@ -468,16 +479,18 @@ void ModelHost::DestroyEngine(bool force) {
   loaded_sha256_.clear();
 }
 
-bool ModelHost::AwaitNoLeases(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
-  auto unused = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return leases_ == 0; };
-  return mutex_.AwaitWithTimeout(absl::Condition(&unused), timeout);
+bool ModelHost::AwaitNoLeases(std::optional<absl::Duration> timeout) {
+  std::unique_lock lock(mutex_);
+  const auto unused = [this] { return leases_ == 0; };
+  if (timeout) return changed_.wait_for(lock, absl::ToChronoMilliseconds(*timeout), unused);
+  changed_.wait(lock, unused);
+  return true;
 }
 
 absl::Time ModelHost::AdvanceDrain() {
   std::optional<EngineLease> lease;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (!drain_ || drain_->done) return absl::InfiniteFuture();
     const absl::Time now = absl::Now();
     if (now < drain_->refuse_from) return drain_->refuse_from;

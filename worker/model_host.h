@@ -2,18 +2,18 @@
 #ifndef ORCD_WORKER_MODEL_HOST_H_
 #define ORCD_WORKER_MODEL_HOST_H_
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
@@ -91,34 +91,34 @@ class ModelHost {
   // back and ends it with kCancelled. Errors beside those of LoadModel and ResolveModelPath:
   // kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT), kFailedPrecondition (MODEL_LOADED,
   // REQUESTS_RUNNING).
-  std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done);
 
   // Frees the model and every buffer, then calls `done`. kFailedPrecondition (REQUESTS_RUNNING)
   // where there are requests and not `force`; kNotFound (MODEL_NOT_FOUND) where `model_id` is set
   // and names another model. Nothing loaded is no error.
-  void Unload(const std::string& model_id, bool force, UnloadDone done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Unload(const std::string& model_id, bool force, UnloadDone done);
 
   // A lease for one request, which counts as running until it is released. `model_id` must be empty
   // or name the loaded model: kNotFound (MODEL_NOT_FOUND). kFailedPrecondition (MODEL_NOT_LOADED),
   // kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT).
-  absl::StatusOr<EngineLease> Admit(const std::string& model_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<EngineLease> Admit(const std::string& model_id);
 
   // A lease for a moment, to ask or tell the engine something: given also while the worker drains.
-  absl::StatusOr<EngineLease> Borrow(const std::string& model_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<EngineLease> Borrow(const std::string& model_id);
 
   // Ceases to be ready now, to admit after the settle time, and ends what still runs `timeout`
   // (default: the option) after that with FinishReason::kDrained. A load under way is cancelled.
   // There is no way back. Called again it can only make the end come sooner.
-  void Drain(std::optional<absl::Duration> timeout = std::nullopt) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Drain(std::optional<absl::Duration> timeout = std::nullopt);
   // What Drain left so far.
-  v1::DrainResponse DrainProgress() const ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::DrainResponse DrainProgress() const;
 
   // Complete, and from cached values: never waits for a step or a load.
-  v1::WorkerStatus Status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::WorkerStatus Status() const;
 
   // `on_state_change` is called after each change of Status().state(), from the thread that made
   // it, which may be the engine's: it must not block. To be called before the host is shared.
-  void Subscribe(std::function<void()> on_state_change) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Subscribe(std::function<void()> on_state_change);
 
  private:
   friend class EngineLease;
@@ -130,19 +130,19 @@ class ModelHost {
     bool done = false;
   };
 
-  void Release(bool is_request) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckServing(const std::string& model_id) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(bool is_request);
+  absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
+  void NotifyStateChanged();
+  void OnFault(const absl::Status& status);
+
+  // With mutex_ held.
+  absl::Status CheckServing(const std::string& model_id) const;
   // Why nothing may be loaded or unloaded now.
-  absl::Status CheckNotBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckMayLoad(const LoadSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RequestsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool refusing(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::WorkerState StateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NotifyStateChanged() ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnFault(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckNotBusy() const;
+  absl::Status CheckMayLoad(const LoadSpec& spec) const;
+  absl::Status RequestsRunning() const;
+  bool refusing(absl::Time now) const;
+  v1::WorkerState StateLocked() const;
 
   // The host's thread.
   void Run();
@@ -150,38 +150,42 @@ class ModelHost {
   absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec, const std::string& path,
                                                      LoadTask& task);
   // Waits until no lease is held, ending the requests where `force`, and destroys the engine.
-  void DestroyEngine(bool force) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AwaitNoLeases(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DestroyEngine(bool force);
+  // False where leases are still held after `timeout`; without one, waits for as long as it takes.
+  bool AwaitNoLeases(std::optional<absl::Duration> timeout);
   // Takes the next step of a drain; returns when to look again.
-  absl::Time AdvanceDrain() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time AdvanceDrain();
 
   const ModelHostOptions options_;
   const absl::Time start_ = absl::Now();
   std::vector<std::function<void()>> subscribers_;
 
-  mutable absl::Mutex mutex_;
-  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
+  // Guards what follows.
+  mutable std::mutex mutex_;
+  // What the host's thread waits for.
+  std::condition_variable changed_;
+  Phase phase_ = Phase::kIdle;
   // Why there is no model, where there was to be one.
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
-  absl::Status fault_ ABSL_GUARDED_BY(mutex_);
-  std::optional<DrainState> drain_ ABSL_GUARDED_BY(mutex_);
+  std::string reason_;
+  absl::Status fault_;
+  std::optional<DrainState> drain_;
   // Set in kReady and kUnloading. Created and destroyed on the host's thread only.
-  std::unique_ptr<Engine> engine_ ABSL_GUARDED_BY(mutex_);
-  v1::ModelDescription description_ ABSL_GUARDED_BY(mutex_);
-  std::string loaded_sha256_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Engine> engine_;
+  v1::ModelDescription description_;
+  std::string loaded_sha256_;
   // Set in kLoading.
-  std::shared_ptr<LoadTask> task_ ABSL_GUARDED_BY(mutex_);
-  int leases_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<LoadTask> task_;
+  int leases_ = 0;
   // Those of them that are requests.
-  int requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  int requests_ = 0;
   // Of engines that are gone.
-  int64_t finished_requests_before_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t generated_tokens_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t finished_requests_before_ = 0;
+  int64_t generated_tokens_before_ = 0;
 
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> jobs_;
   // Something a drain waits for may have happened.
-  bool drain_changed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drain_changed_ = false;
+  bool stopping_ = false;
   std::thread thread_;
 };
 

@@ -2,15 +2,16 @@
 
 #include <atomic>
 #include <filesystem>
-#include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/error.h"
+#include "worker/event_for_test.h"
 #include "worker/nano_model_for_test.h"
 
 namespace orcd {
@@ -52,7 +53,7 @@ class Sink : public GenerationSink {
   explicit Sink(std::shared_ptr<EngineLease> lease) : lease_(std::move(lease)) {}
   void OnStarted(const StartedEvent&) override {}
   void OnDelta(DeltaEvent) override {
-    if (!delta_.HasBeenNotified()) delta_.Notify();
+    if (!delta_.notified()) delta_.Notify();
   }
   void OnFinished(const FinishedEvent& event) override {
     event_ = event;
@@ -60,16 +61,16 @@ class Sink : public GenerationSink {
     finished_.Notify();
   }
   const FinishedEvent& Await() {
-    EXPECT_TRUE(finished_.WaitForNotificationWithTimeout(kLong));
+    EXPECT_TRUE(finished_.WaitFor(kLong));
     return event_;
   }
-  void AwaitDelta() { EXPECT_TRUE(delta_.WaitForNotificationWithTimeout(kLong)); }
+  void AwaitDelta() { EXPECT_TRUE(delta_.WaitFor(kLong)); }
 
  private:
   std::shared_ptr<EngineLease> lease_;
   FinishedEvent event_;
-  absl::Notification delta_;
-  absl::Notification finished_;
+  Event delta_;
+  Event finished_;
 };
 
 class ModelHostTest : public testing::Test {
@@ -103,7 +104,7 @@ class ModelHostTest : public testing::Test {
     host_ = std::make_unique<ModelHost>(std::move(options));
     // Not through host_, which is null while the host goes.
     host_->Subscribe([this, host = host_.get()] {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       states_.push_back(host->Status().state());
     });
   }
@@ -112,9 +113,9 @@ class ModelHostTest : public testing::Test {
   template <typename Result>
   struct Answer {
     absl::StatusOr<Result> result = absl::UnknownError("not called");
-    absl::Notification done;
+    Event done;
     absl::StatusOr<Result> Await() {
-      EXPECT_TRUE(done.WaitForNotificationWithTimeout(kLong));
+      EXPECT_TRUE(done.WaitFor(kLong));
       return result;
     }
   };
@@ -175,7 +176,7 @@ class ModelHostTest : public testing::Test {
 
   NanoModelDir dir_;
   Controls controls_;
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   std::vector<v1::WorkerState> states_;
   std::unique_ptr<ModelHost> host_;
 };
@@ -245,7 +246,7 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(status.queue().finished_requests(), 1u);
   EXPECT_EQ(status.queue().generated_tokens(),
             static_cast<uint64_t>(sink->Await().generated_tokens));
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   EXPECT_EQ(states_.front(), v1::WORKER_STATE_LOADING);
   EXPECT_EQ(states_.back(), v1::WORKER_STATE_IDLE);
 }
@@ -280,7 +281,7 @@ TEST_F(ModelHostTest, AnotherModelNeedsReplace) {
   sink->Await();
   auto answer = StartLoad({.model = "other.gguf", .replace = true});
   // A borrowed lease holds the old engine, and no longer.
-  EXPECT_FALSE(answer->done.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
+  EXPECT_FALSE(answer->done.WaitFor(absl::Milliseconds(50)));
   EXPECT_EQ(lease->engine().model().config().layers, 2);
   lease.reset();
   const auto replaced = answer->Await();
@@ -407,7 +408,7 @@ TEST_F(ModelHostTest, AFaultIsFinal) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(Reason(refused), "BACKEND_FAULT");
   }
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   EXPECT_EQ(states_.back(), v1::WORKER_STATE_FAILED);
 }
 
@@ -422,7 +423,7 @@ TEST_F(ModelHostTest, DestructionEndsALoad) {
   controls_.hold_load = true;
   auto answer = StartLoad({.model = "nano.gguf"});
   host_.reset();
-  ASSERT_TRUE(answer->done.HasBeenNotified());
+  ASSERT_TRUE(answer->done.notified());
   EXPECT_EQ(answer->result.status().code(), absl::StatusCode::kCancelled);
 }
 

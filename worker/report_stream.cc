@@ -13,7 +13,7 @@ std::shared_ptr<ReportStream> ReportStream::Create(grpc::CallbackServerContext* 
                                                    std::function<void()> on_cancel) {
   std::shared_ptr<ReportStream> stream(
       new ReportStream(context, std::move(poll), interval, std::move(on_cancel)));
-  absl::MutexLock lock(&stream->mutex_);
+  std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   return stream;
 }
@@ -27,7 +27,7 @@ ReportStream::ReportStream(grpc::CallbackServerContext* context, Poll poll, absl
 
 void ReportStream::Wake() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     wanted_ = true;
   }
   Advance();
@@ -35,7 +35,7 @@ void ReportStream::Wake() {
 
 void ReportStream::OnWriteDone(bool ok) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     busy_ = false;
     if (!ok) client_gone_ = true;
   }
@@ -44,7 +44,7 @@ void ReportStream::OnWriteDone(bool ok) {
 
 void ReportStream::OnCancel() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     client_gone_ = true;
   }
   on_cancel_();
@@ -54,14 +54,14 @@ void ReportStream::OnCancel() {
 void ReportStream::OnDone() {
   // Declared before the lock: the mutex must be free when it goes.
   std::shared_ptr<ReportStream> self;
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   self = std::move(self_);
 }
 
 void ReportStream::Advance() {
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       if (busy_ || !wanted_) return;
       busy_ = true;
       wanted_ = false;
@@ -69,7 +69,7 @@ void ReportStream::Advance() {
     Report report = poll_();
     bool write;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       write = report.message != nullptr && !client_gone_;
       if (!report.end) {
         alarm_.emplace();

@@ -10,11 +10,10 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace orcd {
@@ -40,7 +39,7 @@ class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                                               std::function<void()> on_cancel);
 
   // There is news: asks `poll` as soon as the write under way is done. Any thread.
-  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Wake();
 
   // grpc::ServerWriteReactor.
   void OnWriteDone(bool ok) override;
@@ -52,7 +51,7 @@ class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                std::function<void()> on_cancel);
 
   // Polls and writes until there is nothing to say, unless another thread is at it.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Advance();
 
   grpc::CallbackServerContext* const context_;
   const Poll poll_;
@@ -62,14 +61,15 @@ class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The write under way; belongs to whoever set busy_.
   grpc::ByteBuffer outgoing_;
 
-  absl::Mutex mutex_;
-  std::shared_ptr<ReportStream> self_ ABSL_GUARDED_BY(mutex_);
+  // Guards what follows.
+  std::mutex mutex_;
+  std::shared_ptr<ReportStream> self_;
   // A poll or a write is under way, or the call has been finished.
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool busy_ = false;
+  bool wanted_ = false;
   // Nothing can be written any more; only the end is waited for.
-  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+  bool client_gone_ = false;
+  std::optional<grpc::Alarm> alarm_;
 };
 
 }  // namespace orcd

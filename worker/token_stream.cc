@@ -50,7 +50,7 @@ std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* co
                                                  Request request, const TokenStreamLimits& limits,
                                                  const Logger& log) {
   std::shared_ptr<TokenStream> stream(new TokenStream(context, std::move(request), limits, log));
-  absl::MutexLock lock(&stream->mutex_);
+  std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   return stream;
 }
@@ -73,7 +73,7 @@ void TokenStream::Refuse(const absl::Status& status) {
 
 void TokenStream::OnStarted(const StartedEvent& event) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     was_started_ = true;
     started_.emplace();
     started_->set_request_id(id_);
@@ -87,7 +87,7 @@ void TokenStream::OnStarted(const StartedEvent& event) {
 void TokenStream::OnDelta(DeltaEvent event) {
   bool became_slow = false;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
     if (slow_reader_ || client_gone_) return;
     if (!delta_) delta_.emplace();
@@ -113,7 +113,7 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
   // of the mutex.
   std::function<void()> cancel;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     cancel.swap(cancel_);
     result_ = event;
     end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_);
@@ -125,7 +125,7 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
 
 void TokenStream::OnWriteDone(bool ok) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     writing_ = false;
     if (!ok) client_gone_ = true;
   }
@@ -135,7 +135,7 @@ void TokenStream::OnWriteDone(bool ok) {
 
 void TokenStream::OnCancel() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     client_gone_ = true;
   }
   CancelRequest();
@@ -145,7 +145,7 @@ void TokenStream::OnCancel() {
 void TokenStream::OnDone() {
   LogEnd();
   std::shared_ptr<TokenStream> self;
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   done_ = true;
   self = std::move(self_);
 }
@@ -154,7 +154,7 @@ void TokenStream::Advance() {
   v1::GenerateResponse message;
   std::optional<absl::Status> end;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     if (writing_) return;
     if (client_gone_) {
       started_.reset();
@@ -195,19 +195,19 @@ bool TokenStream::OverLimits() const {
 void TokenStream::CancelRequest() {
   std::function<void()> cancel;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     cancel = cancel_;
   }
   if (cancel) cancel();
 }
 
 void TokenStream::OnGraceOver() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   if (!done_) context_->TryCancel();
 }
 
 void TokenStream::LogEnd() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   const FinishedEvent& event = *result_;
   log_.Info("request ended", {{"request_id", id_},
                               {"code", absl::StatusCodeToString(end_->code())},

@@ -10,11 +10,10 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/engine/request.h"
@@ -71,11 +70,12 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
               const TokenStreamLimits& limits, const Logger& log);
 
   // Starts the next write, or finishes the call, where that is due and nobody else does.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool OverLimits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Advance();
+  // With mutex_ held.
+  bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
-  void CancelRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnGraceOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelRequest();
+  void OnGraceOver();
   void LogEnd() const;
 
   grpc::CallbackServerContext* const context_;
@@ -88,32 +88,33 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The write under way; belongs to whoever set writing_.
   grpc::ByteBuffer outgoing_;
 
-  mutable absl::Mutex mutex_;
-  std::shared_ptr<TokenStream> self_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> cancel_ ABSL_GUARDED_BY(mutex_);
+  // Guards what follows.
+  mutable std::mutex mutex_;
+  std::shared_ptr<TokenStream> self_;
+  std::function<void()> cancel_;
   // What waits to be written, in this order.
-  std::optional<v1::GenerateStarted> started_ ABSL_GUARDED_BY(mutex_);
-  std::optional<v1::GenerateDelta> delta_ ABSL_GUARDED_BY(mutex_);
-  std::optional<v1::GenerateFinished> finished_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::GenerateStarted> started_;
+  std::optional<v1::GenerateDelta> delta_;
+  std::optional<v1::GenerateFinished> finished_;
   // Size of delta_.
-  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t pending_bytes_ = 0;
   // How the call ends; set once no more events come.
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_;
   // Whether a Started event came, for then a Finished must follow.
-  bool was_started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool was_started_ = false;
   // A write is under way, or the call has been finished: the right to call gRPC is taken.
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ = false;
   // The client does not keep up: no more deltas are kept.
-  bool slow_reader_ ABSL_GUARDED_BY(mutex_) = false;
+  bool slow_reader_ = false;
   // Nothing can be written any more.
-  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool client_gone_ = false;
   // context_ is no longer valid.
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ = false;
   // Ends what the client of slow_reader_ does not read.
   grpc::Alarm grace_alarm_;
 
   // For the log.
-  std::optional<FinishedEvent> result_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FinishedEvent> result_;
 };
 
 }  // namespace orcd

@@ -12,6 +12,7 @@
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "worker/event_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
 
@@ -60,17 +61,14 @@ class WorkerServiceTest : public testing::Test {
     const grpc::Slice slice(bytes);
     const grpc::ByteBuffer request(&slice, 1);
     grpc::ByteBuffer response;
-    absl::Mutex mutex;
-    bool done = false;
+    Event done;
     grpc::Status result;
     stub.UnaryCall(&context, absl::StrCat("/orcd.v1.Worker/", method), {}, &request, &response,
                    [&](const grpc::Status& status) {
-                     absl::MutexLock lock(&mutex);
                      result = status;
-                     done = true;
+                     done.Notify();
                    });
-    absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(&done));
+    EXPECT_TRUE(done.WaitFor(absl::Seconds(20)));
     return result;
   }
 

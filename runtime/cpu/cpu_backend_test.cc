@@ -357,7 +357,7 @@ TEST_F(CpuBackendTest, SaysHowMuchMemoryIsMissing) {
   const auto huge = CreateCpuBackend(model(), options, observer);
   EXPECT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetErrorDetails(huge.status()).reason, "INSUFFICIENT_MEMORY");
-  EXPECT_THAT(std::string(huge.status().message()), HasSubstr("11258999"));
+  EXPECT_THAT(std::string(huge.status().message()), HasSubstr("KV cache 3518437"));
   EXPECT_THAT(std::string(huge.status().message()), HasSubstr("lower kv_cache_bytes"));
   options.kv_cache_bytes = 100;
   const auto tiny = CreateCpuBackend(model(), options, observer);

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -57,7 +58,7 @@ std::string ProcessorName() {
 
 int UsableCores() {
   cpu_set_t set;
-  int cores = 1;
+  int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
   // `QUOTA PERIOD` in microseconds, or `max PERIOD`.
   std::ifstream file(kCpuMax);

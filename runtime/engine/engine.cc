@@ -192,6 +192,8 @@ absl::StatusOr<bool> Engine::Advance() {
   if (scheduler_.steps_in_flight() < info_.max_in_flight) {
     StepBatch batch;
     if (scheduler_.Plan(absl::Now(), batch)) {
+      // Whoever hears of this step's tokens must see what it holds.
+      PublishStats();
       ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
       // Only once the pipeline is full is there time to wait for its oldest step.
       if (scheduler_.steps_in_flight() < info_.max_in_flight) return true;

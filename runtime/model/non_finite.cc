@@ -35,7 +35,7 @@ int64_t Find(const std::byte* blocks, int64_t count) {
 
 // Blocks of kStride bytes with F16 scales at kOffsets.
 template <int64_t kStride, int64_t... kOffsets>
-constexpr auto FindInScales = Find<uint16_t, 0x7c00, kStride, kOffsets...>;
+constexpr auto kFindInScales = Find<uint16_t, 0x7c00, kStride, kOffsets...>;
 
 }  // namespace
 
@@ -48,25 +48,25 @@ int64_t FindNonFinite(TensorType type, const std::byte* blocks, int64_t count) {
     case TensorType::kBF16:
       return Find<uint16_t, 0x7f80, 2, 0>(blocks, count);
     case TensorType::kQ4_0:
-      return FindInScales<18, 0>(blocks, count);
+      return kFindInScales<18, 0>(blocks, count);
     case TensorType::kQ4_1:
-      return FindInScales<20, 0, 2>(blocks, count);
+      return kFindInScales<20, 0, 2>(blocks, count);
     case TensorType::kQ5_0:
-      return FindInScales<22, 0>(blocks, count);
+      return kFindInScales<22, 0>(blocks, count);
     case TensorType::kQ5_1:
-      return FindInScales<24, 0, 2>(blocks, count);
+      return kFindInScales<24, 0, 2>(blocks, count);
     case TensorType::kQ8_0:
-      return FindInScales<34, 0>(blocks, count);
+      return kFindInScales<34, 0>(blocks, count);
     case TensorType::kQ2_K:
-      return FindInScales<84, 80, 82>(blocks, count);
+      return kFindInScales<84, 80, 82>(blocks, count);
     case TensorType::kQ3_K:
-      return FindInScales<110, 108>(blocks, count);
+      return kFindInScales<110, 108>(blocks, count);
     case TensorType::kQ4_K:
-      return FindInScales<144, 0, 2>(blocks, count);
+      return kFindInScales<144, 0, 2>(blocks, count);
     case TensorType::kQ5_K:
-      return FindInScales<176, 0, 2>(blocks, count);
+      return kFindInScales<176, 0, 2>(blocks, count);
     case TensorType::kQ6_K:
-      return FindInScales<210, 208>(blocks, count);
+      return kFindInScales<210, 208>(blocks, count);
   }
   return -1;
 }

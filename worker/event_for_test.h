@@ -1,0 +1,39 @@
+// Something that happens once and is waited for. Built on std::mutex, unlike absl::Notification, so
+// that ThreadSanitizer sees what it orders.
+#ifndef ORCD_WORKER_EVENT_FOR_TEST_H_
+#define ORCD_WORKER_EVENT_FOR_TEST_H_
+
+#include <condition_variable>
+#include <mutex>
+
+#include "absl/time/time.h"
+
+namespace orcd {
+
+class Event {
+ public:
+  void Notify() {
+    std::lock_guard lock(mutex_);
+    notified_ = true;
+    changed_.notify_all();
+  }
+  bool notified() const {
+    std::lock_guard lock(mutex_);
+    return notified_;
+  }
+  // False where it did not happen within `timeout`.
+  bool WaitFor(absl::Duration timeout) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                             [this] { return notified_; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool notified_ = false;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_EVENT_FOR_TEST_H_
