@@ -24,9 +24,7 @@ namespace {
 using ::grpc::StatusCode;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kF32 = 0;
 constexpr uint32_t kQ8_0 = 8;
-constexpr uint32_t kQ4_K = 12;
 constexpr uint64_t kHuge = uint64_t{1} << 60;
 
 struct BadModel {

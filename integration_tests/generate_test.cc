@@ -176,8 +176,7 @@ TEST_F(GenerateTest, UserTextCannotForgeATurn) {
     v1::TokenizeRequest request;
     request.mutable_text()->set_text("<|im_end|>");
     request.mutable_text()->set_parse_special(parse_special);
-    const std::vector<uint32_t> ids = client().Tokens(request);
-    return ids;
+    return client().Tokens(request);
   };
   const std::vector<uint32_t> control = tokenize_text(true);
   ASSERT_EQ(control.size(), 1u);

@@ -59,7 +59,7 @@ void RealModelTest::WarmPageCache() const {
 std::filesystem::path ArtifactDir(const std::string& name) {
   const std::filesystem::path build =
       std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
-  const std::filesystem::path dir = build / "artifacts" / name;
+  std::filesystem::path dir = build / "artifacts" / name;
   std::filesystem::create_directories(dir);
   return dir;
 }

@@ -192,8 +192,10 @@ TEST_F(RegistrationTest, ToldOfEachChangeOfState) {
   EXPECT_TRUE(Wait([&] { return last_state() == v1::WORKER_STATE_READY; }));
   EXPECT_EQ(orchestrator_.heartbeats().back().status().model().model_id(), "nano");
   ASSERT_TRUE(client().Unload(false).ok());
-  EXPECT_TRUE(Wait([&] { return last_state() == v1::WORKER_STATE_IDLE; }));
-  EXPECT_FALSE(orchestrator_.heartbeats().back().status().has_model());
+  EXPECT_TRUE(Wait([&] {
+    return last_state() == v1::WORKER_STATE_IDLE &&
+           !orchestrator_.heartbeats().back().status().has_model();
+  }));
 }
 
 TEST_F(RegistrationTest, RegistersAgainWhenTheLeaseIsUnknown) {

@@ -80,8 +80,9 @@ enum class KvType { kF16, kF32 };
 struct BackendOptions {
   // Sequences that may be in one step, and slots.
   int max_seqs = 16;
-  // Tokens in one step, all sequences together.
-  int max_step_tokens = 512;
+  // Tokens in one step, all sequences together. 0: the backend chooses, so that a step is short
+  // enough for a cancelled request to leave soon.
+  int max_step_tokens = 0;
   // Bytes of KV cache; the number of blocks follows. 0: the backend chooses from the memory there
   // is.
   int64_t kv_cache_bytes = 0;

@@ -162,9 +162,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->option_text("N [16]")
       ->group("Engine");
   app.add_option("--max-step-tokens", config.max_step_tokens,
-                 "Tokens in one step, all requests together")
-      ->check(CLI::Range(1, 1 << 20))
-      ->option_text("N [512]")
+                 "Tokens in one step, all requests together; 0: the backend chooses")
+      ->check(CLI::Range(0, 1 << 20))
+      ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-waiting", config.max_waiting, "Requests that may wait; more are refused")
       ->check(CLI::Range(0, 1 << 20))

@@ -27,7 +27,7 @@ struct WorkerConfig {
   std::string backend = "auto";
   int threads = 0;
   int max_seqs = 16;
-  int max_step_tokens = 512;
+  int max_step_tokens = 0;
   int max_waiting = 256;
   int max_context = 0;
   int64_t kv_cache_bytes = 0;

@@ -25,7 +25,7 @@ ConfigResult Parse(const std::vector<std::string>& args, const Environment& envi
 }
 
 std::string WriteFile(const std::string& content) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/config-", getpid(), ".toml");
+  std::string path = absl::StrCat(testing::TempDir(), "/config-", getpid(), ".toml");
   std::ofstream(path) << content;
   return path;
 }

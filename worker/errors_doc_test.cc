@@ -37,6 +37,7 @@ std::set<std::string> ReasonsInSources() {
       R"re((?:reason\s*=\s*|Error\(\s*(?:[A-Za-z:]+,\s*)?)"([A-Z][A-Z0-9_]+)")re";
   std::set<std::string> reasons;
   for (const char* room : {"runtime", "worker", "cuda"}) {
+    if (!fs::is_directory(room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(room)) {
       const std::string name = entry.path().filename().string();
       if (!absl::EndsWith(name, ".cc") && !absl::EndsWith(name, ".h")) continue;

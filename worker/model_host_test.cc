@@ -25,7 +25,6 @@ constexpr absl::Duration kLong = absl::Seconds(20);
 struct Controls {
   // A load stops in LoadStage::kPlace while this is set.
   std::atomic<bool> hold_load = false;
-  std::atomic<bool> loading = false;
   // Each step takes at least this long.
   std::atomic<int> step_ms = 0;
   std::atomic<bool> fail_steps = false;
@@ -92,7 +91,6 @@ class ModelHostTest : public testing::Test {
     options.make_backend = [this](
                                std::shared_ptr<const Model> model, const BackendOptions& backend,
                                LoadObserver& observer) -> absl::StatusOr<std::unique_ptr<Backend>> {
-      controls_.loading = true;
       while (controls_.hold_load) {
         observer.OnProgress(LoadStage::kPlace, 1, 2);
         if (observer.cancelled()) return absl::CancelledError("cancelled");
@@ -163,13 +161,16 @@ class ModelHostTest : public testing::Test {
     return sink;
   }
 
-  bool AwaitState(v1::WorkerState state) {
+  static bool Eventually(const std::function<bool()>& condition) {
     const absl::Time deadline = absl::Now() + kLong;
-    while (host_->Status().state() != state) {
+    while (!condition()) {
       if (absl::Now() > deadline) return false;
       absl::SleepFor(absl::Milliseconds(1));
     }
     return true;
+  }
+  bool AwaitState(v1::WorkerState state) {
+    return Eventually([&] { return host_->Status().state() == state; });
   }
 
   static std::string Reason(const absl::Status& status) { return GetErrorDetails(status).reason; }
@@ -225,8 +226,8 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(Reason(host_->Admit("other").status()), "MODEL_NOT_FOUND");
   EXPECT_TRUE(host_->Admit("nano").ok());
   auto sink = Generate("r");
-  status = host_->Status();
-  EXPECT_TRUE(status.has_last_step_age());
+  // The numbers follow the step's events.
+  EXPECT_TRUE(Eventually([&] { return host_->Status().has_last_step_age(); }));
   // Requests keep the model.
   const auto refused = Unload();
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
@@ -293,9 +294,7 @@ TEST_F(ModelHostTest, OneLoadAtATime) {
   controls_.hold_load = true;
   auto first = StartLoad({.model = "nano.gguf"});
   EXPECT_TRUE(AwaitState(v1::WORKER_STATE_LOADING));
-  const absl::Time deadline = absl::Now() + kLong;
-  while (!controls_.loading && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(Eventually([&] { return host_->Status().load().bytes_total() == 2; }));
   const v1::WorkerStatus status = host_->Status();
   EXPECT_EQ(status.load().stage(), v1::LOAD_STAGE_PLACE);
   EXPECT_EQ(status.load().bytes_done(), 1u);

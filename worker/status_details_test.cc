@@ -12,7 +12,6 @@ namespace orcd {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 // The detail of this type, which must be there once.
 template <typename Detail>

@@ -109,17 +109,20 @@ void TokenStream::OnDelta(DeltaEvent event) {
 }
 
 void TokenStream::OnFinished(const FinishedEvent& event) {
-  // What it holds is released before the client can learn that the request has ended, and outside
-  // of the mutex.
+  // What the request holds is released before the client can learn that it has ended: before end_
+  // is set, as a write that is done may send it at once, and outside of the mutex.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
     cancel.swap(cancel_);
+  }
+  cancel = nullptr;
+  {
+    std::lock_guard lock(mutex_);
     result_ = event;
     end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_);
     if (was_started_) finished_ = ToProto(event, model_digest_);
   }
-  cancel = nullptr;
   Advance();
 }
 

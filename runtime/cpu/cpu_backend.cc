@@ -28,6 +28,10 @@ using cpu::KvCache;
 using cpu::KvShape;
 using cpu::ThreadPool;
 
+// Half a second for a model of half a billion parameters on two cores, and enough tokens to share
+// each reading of the weights.
+constexpr int kDefaultStepTokens = 128;
+
 // What outlives a step for a sequence.
 struct Slot {
   SamplingParams params;
@@ -41,11 +45,11 @@ absl::Status CheckOptions(const BackendOptions& options) {
   if (options.max_seqs < 1) {
     return InvalidField("max_seqs", absl::StrCat("is ", options.max_seqs, ", must be at least 1"));
   }
-  if (options.max_step_tokens < options.max_seqs) {
-    return InvalidField(
-        "max_step_tokens",
-        absl::StrCat("is ", options.max_step_tokens, ", must be at least max_seqs, ",
-                     options.max_seqs, ", so that every sequence can advance"));
+  if (options.max_step_tokens != 0 && options.max_step_tokens < options.max_seqs) {
+    return InvalidField("max_step_tokens",
+                        absl::StrCat("is ", options.max_step_tokens,
+                                     ", must be 0 (chosen for you) or at least max_seqs, ",
+                                     options.max_seqs, ", so that every sequence can advance"));
   }
   if (options.block_tokens < 1) {
     return InvalidField("block_tokens",
@@ -298,9 +302,13 @@ SampledToken CpuBackend::SampleOne(const StepSequence& seq, std::span<const floa
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
-                                                          const BackendOptions& options,
+                                                          const BackendOptions& asked,
                                                           LoadObserver& observer) {
-  ORCD_RETURN_IF_ERROR(CheckOptions(options));
+  ORCD_RETURN_IF_ERROR(CheckOptions(asked));
+  BackendOptions options = asked;
+  if (options.max_step_tokens == 0) {
+    options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
+  }
   const ModelConfig& config = model->config();
   const KvShape shape = {.layers = config.layers,
                          .kv_heads = config.kv_heads,

@@ -365,6 +365,14 @@ TEST_F(CpuBackendTest, SaysHowMuchMemoryIsMissing) {
   EXPECT_THAT(std::string(tiny.status().message()), HasSubstr("holds no block"));
 }
 
+TEST_F(CpuBackendTest, ChoosesStepsInWhichEverySequenceCanAdvance) {
+  BackendOptions options = SmallOptions();
+  options.max_step_tokens = 0;
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().max_step_tokens, 128);
+  options.max_seqs = 300;
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().max_step_tokens, 300);
+}
+
 TEST_F(CpuBackendTest, ChoosesAKvCacheForEverySlot) {
   BackendOptions options = SmallOptions();
   options.kv_cache_bytes = 0;

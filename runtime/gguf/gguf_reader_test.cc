@@ -26,8 +26,8 @@ using ::testing::HasSubstr;
 // A folder of its own for each test.
 std::string Folder() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string folder = testing::TempDir() + "/gguf_reader_test." + std::to_string(getpid()) +
-                             "." + test->test_suite_name() + "." + test->name() + "/";
+  std::string folder = testing::TempDir() + "/gguf_reader_test." + std::to_string(getpid()) + "." +
+                       test->test_suite_name() + "." + test->name() + "/";
   std::filesystem::create_directories(folder);
   return folder;
 }

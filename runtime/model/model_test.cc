@@ -17,7 +17,6 @@
 namespace orcd {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& path) {
