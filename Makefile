@@ -22,6 +22,7 @@ test:  ## Build, fetch the model and run every test.
 	@tools/install-deps
 	@tools/build release
 	@tools/fetch-model > /dev/null
+	@test -n "$$ORCD_ORACLE_DIR" || echo "ORCD_ORACLE_DIR is not set: tests against outside results are skipped"
 	@ctest --preset release --output-on-failure -j $(JOBS)
 
 bench:  ## Build, fetch the model and measure.

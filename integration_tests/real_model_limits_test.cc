@@ -6,6 +6,7 @@
 #include <fstream>
 #include <future>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -99,8 +100,7 @@ TEST_F(RealModelLimitsTest, ReadyWithinTwoSecondsAndProgressAllTheWay) {
   std::cout << "ready after " << best.wall << " s (" << best.undisturbed
             << " s without other processes), longest gap between messages " << best_gap << "\n";
   EXPECT_LT(best.undisturbed, 2);
-  // 250 ms are promised; a loaded machine may deliver a message a little late.
-  EXPECT_LT(best_gap, absl::Milliseconds(300));
+  EXPECT_LE(best_gap, absl::Milliseconds(250));
 }
 
 TEST_F(RealModelLimitsTest, MemoryIsTheFileAndTheKvCache) {
@@ -147,28 +147,49 @@ TEST_F(RealModelLimitsTest, Speed) {
   v1::GenerateRequest request = TokenRequest(ids, 1);
   request.mutable_sampling()->set_temperature(0);
   request.mutable_stop()->set_ignore_eog(true);
-  const Stopwatch prefill_watch(worker().pid());
-  ASSERT_TRUE(IsComplete(client().Generate(request)));
-  const Stopwatch::Reading prefill = prefill_watch.Read();
+  v1::GenerateRequest chat = ChatRequest("Write about rivers.", 64);
+  chat.mutable_sampling()->set_temperature(0);
+  chat.mutable_stop()->set_ignore_eog(true);
 
-  // The times between tokens, without the prompt.
-  request = ChatRequest("Write about rivers.", 64);
-  request.mutable_sampling()->set_temperature(0);
-  request.mutable_stop()->set_ignore_eog(true);
-  GenerateCall call(client().stub(), request, absl::Seconds(120));
-  ASSERT_TRUE(call.ReadUntilTokens(1));
-  const double tokens = 64 - static_cast<double>(call.so_far().ids.size());
-  const Stopwatch decode_watch(worker().pid());
-  ASSERT_TRUE(IsComplete(call.Finish()));
-  const Stopwatch::Reading decode = decode_watch.Read();
+  // Tokens a second; the best of several, for a virtual machine is not always given its cores.
+  double prefill = 0;
+  double decode = 0;
+  for (int i = 0; i < 3; ++i) {
+    const Stopwatch prefill_watch(worker().pid());
+    ASSERT_TRUE(IsComplete(client().Generate(request)));
+    prefill = std::max(prefill, 512 / prefill_watch.Read().undisturbed);
 
-  std::cout << "prefill " << 512 / prefill.wall << " tok/s (512 tokens; "
-            << 512 / prefill.undisturbed << " without other processes), decode "
-            << tokens / decode.wall << " tok/s (one request; " << tokens / decode.undisturbed
-            << " without other processes), " << client().Status().device().threads()
-            << " threads\n";
-  RecordProperty("prefill_tokens_per_second", std::to_string(512 / prefill.wall));
-  RecordProperty("decode_tokens_per_second", std::to_string(tokens / decode.wall));
+    // The times between tokens, without the prompt.
+    GenerateCall call(client().stub(), chat, absl::Seconds(120));
+    ASSERT_TRUE(call.ReadUntilTokens(1));
+    const double tokens = 64 - static_cast<double>(call.so_far().ids.size());
+    const Stopwatch decode_watch(worker().pid());
+    ASSERT_TRUE(IsComplete(call.Finish()));
+    decode = std::max(decode, tokens / decode_watch.Read().undisturbed);
+  }
+  std::cout << "prefill " << prefill << " tok/s (512 tokens), decode " << decode
+            << " tok/s (one request), without other processes; "
+            << client().Status().device().threads() << " threads\n";
+  EXPECT_GE(prefill, 60);
+  EXPECT_GE(decode, 15);
+}
+
+TEST_F(RealModelLimitsTest, TokenizesTenMegabytesASecond) {
+  ASSERT_NO_FATAL_FAILURE(Load());
+  std::string prose;
+  for (const char* document : {"README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/errors.md"}) {
+    std::ifstream file(document);
+    prose.append(std::istreambuf_iterator<char>(file), {});
+  }
+  ASSERT_FALSE(prose.empty()) << "tests run at the root of the tree";
+  v1::TokenizeRequest request;
+  while (request.text().text().size() < 2'000'000) request.mutable_text()->mutable_text()->append(prose);
+  const Stopwatch stopwatch(worker().pid());
+  EXPECT_GT(client().Tokens(request).size(), 100'000u);
+  const Stopwatch::Reading reading = stopwatch.Read();
+  const double megabytes = static_cast<double>(request.text().text().size()) / 1e6;
+  std::cout << megabytes / reading.wall << " MB/s of prose over gRPC\n";
+  EXPECT_GE(megabytes / reading.undisturbed, 10);
 }
 
 }  // namespace

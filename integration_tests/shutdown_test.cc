@@ -1,6 +1,7 @@
 // The ends of a worker: drained by RPC, by SIGTERM, by a second SIGTERM, by kill -9.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -20,6 +21,7 @@ namespace {
 
 using grpc::health::v1::HealthCheckResponse;
 
+constexpr int kFaultExitCode = 70;
 constexpr int kForcedExitCode = 71;
 
 // Keeps a channel's connection attended, as an application's own event loop does: gRPC's C++ client
@@ -152,17 +154,31 @@ TEST_F(ShutdownTest, TerminationEndsALoad) {
   Attend();
   WriteSlowToLoadModel(models().File("large.gguf"));
   v1::LoadRequest request;
-  request.set_model("nano.gguf");
-  const LoadResult result = client().Load(
-      request, absl::Seconds(60),
-      [&](grpc::ClientContext&, const v1::LoadProgress&) { worker().Signal(SIGTERM); });
-  // The load may have been done before the signal was heard.
-  EXPECT_TRUE(result.loaded || !result.error.ok());
-  // Two signals may have been sent: then it does not wait for a drain, if it still runs.
-  const absl::StatusOr<ProcessEnd> end = worker().WaitForEnd(Bound(absl::Seconds(3)));
-  ASSERT_TRUE(end.ok()) << end.status();
-  ASSERT_TRUE(end->exit_code);
-  EXPECT_TRUE(*end->exit_code == 0 || *end->exit_code == kForcedExitCode) << *end->exit_code;
+  request.set_model("large.gguf");
+  bool signalled = false;
+  const LoadResult result = client().Load(request, absl::Seconds(60),
+                                          [&](grpc::ClientContext&, const v1::LoadProgress&) {
+                                            if (!signalled) worker().Signal(SIGTERM);
+                                            signalled = true;
+                                          });
+  EXPECT_FALSE(result.loaded);
+  EXPECT_EQ(result.error.code, grpc::StatusCode::CANCELLED) << result.error;
+  ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(3))), 0);
+}
+
+// The fault is what it exits with, and not a drain that can no longer end.
+TEST_F(ShutdownTest, FaultWhileItDrains) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--settle", "60s"}));
+  Attend();
+  std::filesystem::copy_file(models().File("nano.gguf"), models().File("cut.gguf"));
+  ASSERT_TRUE(client().Load("cut.gguf").loaded);
+  GenerateCall call(stub(), EndlessRequest("endless"), absl::Seconds(60));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  worker().Signal(SIGTERM);
+  ASSERT_TRUE(client().WaitForState(v1::WORKER_STATE_DRAINING));
+  ASSERT_EQ(::truncate(models().File("cut.gguf").c_str(), 4096), 0);
+  EXPECT_TRUE(IsError(call.Finish().error, grpc::StatusCode::INTERNAL, "BACKEND_FAULT"));
+  ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(8))), kFaultExitCode);
 }
 
 TEST_F(ShutdownTest, DrainStreamsWhatIsLeftUntilItIsSafeToDelete) {

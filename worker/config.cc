@@ -101,6 +101,13 @@ std::string DefaultModelDir(const std::function<const char*(const char*)>& geten
   return absl::StrCat(home == nullptr ? "" : home, "/.cache/orcd/models");
 }
 
+ConfigResult BadConfig(const std::string& what) {
+  return {.config = std::nullopt,
+          .exit_code = static_cast<int>(ExitCode::kBadConfig),
+          .output =
+              absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n")};
+}
+
 }  // namespace
 
 ConfigResult ParseConfig(const std::vector<std::string>& args,
@@ -242,12 +249,14 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   } catch (const CLI::CallForVersion& version) {
     return {.config = std::nullopt, .exit_code = 0, .output = absl::StrCat(version.what(), "\n")};
   } catch (const CLI::Error& error) {
-    return {.config = std::nullopt,
-            .exit_code = static_cast<int>(ExitCode::kBadConfig),
-            .output = absl::StrCat("worker-orcd: ", error.what(),
-                                   "\nworker-orcd --help lists the flags.\n")};
+    return BadConfig(error.what());
   }
 
+  if (config.max_step_tokens != 0 && config.max_step_tokens < config.max_seqs) {
+    return BadConfig(absl::StrCat("--max-step-tokens is ", config.max_step_tokens,
+                                  " and --max-seqs ", config.max_seqs,
+                                  ": a step needs room for a token of every request that runs"));
+  }
   ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);

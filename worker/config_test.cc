@@ -12,6 +12,7 @@
 namespace orcd {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -133,6 +134,13 @@ TEST(ConfigTest, FlagsThenEnvironmentThenFile) {
   EXPECT_EQ(result.config->max_waiting, 1);
   EXPECT_THAT(result.config->orchestrators, ElementsAre("file:1", "file:2"));
   unlink(path.c_str());
+}
+
+TEST(ConfigTest, AStepHasRoomForEveryRequest) {
+  EXPECT_TRUE(Parse({"--max-step-tokens=16"}).config.has_value());
+  const ConfigResult result = Parse({"--max-step-tokens=15"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, AllOf(HasSubstr("--max-step-tokens"), HasSubstr("--max-seqs 16")));
 }
 
 TEST(ConfigTest, ListsInTheEnvironmentAreSeparatedByCommas) {

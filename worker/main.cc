@@ -96,17 +96,18 @@ class StateTeller {
       } else {
         log_.Info("state", {{"state", name}, {"reason", status.reason()}});
       }
-      if (status.state() == v1::WORKER_STATE_DRAINED) {
-        drained_ = true;
-        changed_.notify_all();
-      }
+      changed_.notify_all();
     }
     if (registration_ != nullptr) registration_->NotifyStateChanged();
   }
 
-  void AwaitDrained() {
+  // False where the worker failed before it was drained.
+  bool AwaitDrained() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return drained_; });
+    changed_.wait(lock, [this] {
+      return told_ == v1::WORKER_STATE_DRAINED || told_ == v1::WORKER_STATE_FAILED;
+    });
+    return told_ == v1::WORKER_STATE_DRAINED;
   }
 
  private:
@@ -118,7 +119,6 @@ class StateTeller {
   std::condition_variable changed_;
   Registration* registration_ = nullptr;
   v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
-  bool drained_ = false;
 };
 
 ModelHostOptions HostOptions(const WorkerConfig& config) {
@@ -245,10 +245,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     });
   }
 
-  const ExitCode code = ending.Await();
+  ExitCode code = ending.Await();
   if (code == ExitCode::kOk) {
     host.Drain();
-    teller.AwaitDrained();
+    if (!teller.AwaitDrained()) code = ExitCode::kFault;
   }
   teller.set_registration(nullptr);
   if (registration != nullptr) registration->Stop(kDeregisterGrace);

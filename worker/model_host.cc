@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <new>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -205,7 +204,8 @@ void ModelHost::Release(bool is_request) {
   std::lock_guard lock(mutex_);
   --leases_;
   if (is_request) --requests_;
-  if (drain_) drain_changed_ = true;
+  // A drain waits for requests, not for its own borrowing of the engine.
+  if (drain_ && is_request) drain_changed_ = true;
   changed_.notify_all();
 }
 
@@ -435,18 +435,10 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
                                                               LoadTask& task) {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  std::unique_ptr<Engine> engine;
-  try {
-    ORCD_ASSIGN_OR_RETURN(engine,
-                          LoadModel(
-                              path, load, options_.make_backend,
-                              [this](const absl::Status& status) { OnFault(status); }, task));
-  } catch (const std::bad_alloc&) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("memory ran out while '", spec.model,
-                                  "' was loaded; use a smaller model or lower --kv-cache-bytes"),
-                     {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
-  }
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                        LoadModel(
+                            path, load, options_.make_backend,
+                            [this](const absl::Status& status) { OnFault(status); }, task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }

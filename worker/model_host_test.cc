@@ -1,6 +1,7 @@
 #include "worker/model_host.h"
 
 #include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -373,6 +374,17 @@ TEST_F(ModelHostTest, DrainEndsStragglers) {
   host_->Drain(absl::Hours(1));
   EXPECT_EQ(sink->Await().reason, FinishReason::kDrained);
   EXPECT_TRUE(AwaitState(v1::WORKER_STATE_DRAINED));
+}
+
+TEST_F(ModelHostTest, DrainWaitsQuietlyForALongStep) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  controls_.step_ms = 500;
+  auto sink = Generate("r");
+  const clock_t before = clock();
+  host_->Drain(absl::ZeroDuration());
+  EXPECT_EQ(sink->Await().reason, FinishReason::kDrained);
+  EXPECT_TRUE(AwaitState(v1::WORKER_STATE_DRAINED));
+  EXPECT_LT(clock() - before, CLOCKS_PER_SEC / 5);
 }
 
 TEST_F(ModelHostTest, DrainAdmitsWhileItSettles) {

@@ -36,14 +36,9 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       on_fault_(std::move(on_fault)),
       scheduler_(
           model_->tokenizer(), info_, max_context_,
-          [this] {
-            std::lock_guard lock(inbox_mutex_);
-            --waiting_;
-          },
-          [this](const std::string& id, bool admitted) {
+          [this](const std::string& id) {
             std::lock_guard lock(inbox_mutex_);
             live_ids_.erase(id);
-            if (!admitted) --waiting_;
           }) {
   PublishStats();
   thread_ = std::thread([this] { Run(); });
@@ -97,15 +92,16 @@ absl::Status Engine::Submit(GenerationRequest request) {
                                   "' is live; wait for it, cancel it, or use another id"),
                      {.reason = "DUPLICATE_REQUEST_ID", .subject = request.id});
   }
-  if (waiting_ >= max_waiting_) {
+  // Whether a request will have to wait is only known once the engine thread has read it.
+  if (live_ids_.size() >= static_cast<size_t>(info_.max_seqs) + max_waiting_) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
-        absl::StrCat("the queue is full: ", waiting_, " of ", max_waiting_,
-                     " requests wait; try again later or on another worker"),
+        absl::StrCat("the queue is full: ", live_ids_.size(), " requests run or wait, at most ",
+                     info_.max_seqs, " may run and ", max_waiting_,
+                     " wait; try again later or on another worker"),
         {.reason = "QUEUE_FULL", .subject = "queue:requests", .retry_after = absl::Seconds(1)});
   }
   live_ids_.insert(request.id);
-  ++waiting_;
   inbox_.push_back(std::move(request));
   inbox_changed_.notify_one();
   return absl::OkStatus();
@@ -212,8 +208,8 @@ void Engine::Fail(const absl::Status& status) {
     std::lock_guard lock(inbox_mutex_);
     fault_ = status;
   }
-  scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, status));
   on_fault_(status);
+  scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, status));
 }
 
 void Engine::PublishStats() {

@@ -24,7 +24,7 @@
 namespace orcd {
 
 struct EngineOptions {
-  // Requests that may wait for a slot; more are refused.
+  // Requests that are taken beyond those that a slot is there for; more are refused.
   int max_waiting = 256;
   // Tokens a sequence may have; 0: the model's own limit. Never more than the KV cache can hold.
   int max_context = 0;
@@ -52,7 +52,7 @@ struct EngineStats {
 class Engine {
  public:
   // Starts the engine thread. `on_fault` is called once, on the engine thread, with the backend's
-  // error after which nothing more can be computed; every request has been ended by then.
+  // error after which nothing more can be computed, before the requests are ended with it.
   Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> backend,
          const EngineOptions& options, std::function<void(const absl::Status&)> on_fault);
   // Ends what is left with kCancelled and joins the thread.
@@ -115,15 +115,14 @@ class Engine {
   int64_t steps_ = 0;
   absl::Time last_step_ = absl::InfinitePast();
 
-  // The inbox, guarded by inbox_mutex_. `live_ids_` and `waiting_` are kept at its door so that
-  // Submit can refuse at once.
+  // The inbox, guarded by inbox_mutex_. `live_ids_` is kept at its door so that Submit can
+  // refuse at once.
   std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Message> inbox_;
   bool stopping_ = false;
   absl::Status fault_;
   absl::flat_hash_set<std::string> live_ids_;
-  int waiting_ = 0;
 
   mutable std::mutex stats_mutex_;
   EngineStats stats_;

@@ -1,17 +1,20 @@
 #include "runtime/engine/load_model.h"
 
+#include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/engine/self_check.h"
 #include "runtime/error.h"
 
 namespace orcd {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
-                                                  const LoadModelOptions& options,
-                                                  const BackendFactory& make_backend,
-                                                  std::function<void(const absl::Status&)> on_fault,
-                                                  LoadObserver& observer) {
+absl::StatusOr<std::unique_ptr<Engine>> Load(const std::string& path,
+                                             const LoadModelOptions& options,
+                                             const BackendFactory& make_backend,
+                                             std::function<void(const absl::Status&)> on_fault,
+                                             LoadObserver& observer) {
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                         Model::Load(path, options.model, observer));
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
@@ -20,6 +23,23 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
   ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
   return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,
                                   std::move(on_fault));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
+                                                  const LoadModelOptions& options,
+                                                  const BackendFactory& make_backend,
+                                                  std::function<void(const absl::Status&)> on_fault,
+                                                  LoadObserver& observer) {
+  try {
+    return Load(path, options, make_backend, std::move(on_fault), observer);
+  } catch (const std::bad_alloc&) {
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("memory ran out while ", path,
+                                  " was loaded; use a smaller model or a smaller KV cache"),
+                     {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
+  }
 }
 
 }  // namespace orcd

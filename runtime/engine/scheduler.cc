@@ -17,11 +17,10 @@ absl::Duration Between(absl::Time from, absl::Time to) {
 }  // namespace
 
 Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend, int max_context,
-                     OnAdmitted on_admitted, OnGone on_gone)
+                     OnGone on_gone)
     : tokenizer_(tokenizer),
       backend_(backend),
       max_context_(max_context),
-      on_admitted_(std::move(on_admitted)),
       on_gone_(std::move(on_gone)),
       blocks_(backend.kv_blocks) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
@@ -150,7 +149,6 @@ void Scheduler::Admit(absl::Time now) {
     if (sequence.admitted) continue;
     sequence.admitted = true;
     sequence.first_step = now;
-    on_admitted_();
     sequence.request.sink->OnStarted(
         {.prompt_tokens = sequence.prompt_tokens(), .cached_prompt_tokens = 0});
   }
@@ -305,10 +303,9 @@ void Scheduler::Sweep() {
       }
       if (sequence.slot) free_slots_.push_back(*sequence.slot);
       const std::string id = sequence.request.id;
-      const bool admitted = sequence.admitted;
       live_.erase(id);
       it = list->erase(it);
-      on_gone_(id, admitted);
+      on_gone_(id);
     }
   }
   // Callbacks last: what they see must be free.

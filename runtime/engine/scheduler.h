@@ -32,15 +32,12 @@ namespace orcd {
 // again at the head of the queue; what it had said stands, and it goes on exactly as it would have.
 class Scheduler {
  public:
-  // Called when a request leaves the queue for the first time.
-  using OnAdmitted = std::function<void()>;
   // Called when a request has gone: after its Finished event, with its slot and blocks free.
-  // `admitted` says whether it ever left the queue.
-  using OnGone = std::function<void(const std::string& id, bool admitted)>;
+  using OnGone = std::function<void(const std::string& id)>;
 
   // `tokenizer` must outlive this. `max_context` tokens fit the backend's KV blocks.
   Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend, int max_context,
-            OnAdmitted on_admitted, OnGone on_gone);
+            OnGone on_gone);
 
   // Queues a request that was checked and whose id is not live.
   void Add(GenerationRequest request);
@@ -114,7 +111,6 @@ class Scheduler {
   const Tokenizer& tokenizer_;
   const BackendInfo backend_;
   const int max_context_;
-  const OnAdmitted on_admitted_;
   const OnGone on_gone_;
 
   BlockPool blocks_;

@@ -40,7 +40,7 @@ class FakeWorker final : public v1::Worker::Service {
 
   grpc::Status Load(grpc::ServerContext* context, const v1::LoadRequest* request,
                     grpc::ServerWriter<v1::LoadResponse>* writer) override {
-    load = *request;
+    Remember(*request, load);
     for (int percent = 0; percent <= 100; percent += 10) {
       v1::LoadResponse response;
       response.mutable_progress()->set_stage(v1::LOAD_STAGE_VERIFY);
@@ -58,7 +58,7 @@ class FakeWorker final : public v1::Worker::Service {
 
   grpc::Status Unload(grpc::ServerContext*, const v1::UnloadRequest* request,
                       v1::UnloadResponse* response) override {
-    unload = *request;
+    Remember(*request, unload);
     if (has_model) response->set_model_id("tiny");
     if (request->force()) response->set_cancelled_requests(2);
     return status;
@@ -90,7 +90,7 @@ class FakeWorker final : public v1::Worker::Service {
 
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override {
-    tokenize = *request;
+    Remember(*request, tokenize);
     for (const uint32_t id : {7u, 8u, 151643u}) response->add_token_ids(id);
     return status;
   }
@@ -103,7 +103,7 @@ class FakeWorker final : public v1::Worker::Service {
 
   grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request,
                      grpc::ServerWriter<v1::DrainResponse>* writer) override {
-    drain = *request;
+    Remember(*request, drain);
     v1::DrainResponse response;
     int remaining = 9;
     for (const uint32_t running : {2u, 2u, 1u}) {
@@ -138,10 +138,17 @@ class FakeWorker final : public v1::Worker::Service {
   v1::TokenizeRequest tokenize;
   v1::DrainRequest drain;
   std::vector<v1::GenerateRequest> generates;
+  // Guards what is remembered.
   std::mutex mu;
   std::condition_variable changed;
 
  private:
+  template <typename Request>
+  void Remember(const Request& request, Request& place) {
+    std::lock_guard lock(mu);
+    place = request;
+  }
+
   static grpc::Status WaitForCancel(grpc::ServerContext* context) {
     while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return grpc::Status::CANCELLED;
@@ -173,7 +180,10 @@ class CommandsTest : public testing::Test {
     Session session = NewSession(line.address, console_, interrupt_);
     session.json = line.json;
     session.timeout = line.timeout;
-    return RunCommand(session, line.command);
+    const int exit_code = RunCommand(session, line.command);
+    // ThreadSanitizer does not see that the answer came after what it answers was remembered.
+    std::lock_guard lock(worker_.mu);
+    return exit_code;
   }
 
   // Every line of stdout as JSON.
