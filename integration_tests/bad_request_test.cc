@@ -328,6 +328,17 @@ TEST_F(BadRequestTest, MessageOverTheLimitIsRefused) {
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
+// What inflates to gigabytes would pass for a small message.
+TEST_F(BadRequestTest, CompressedMessagesAreRefused) {
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::TokenizeRequest request;
+  request.mutable_text()->set_text(std::string(1 << 20, 'x'));
+  v1::TokenizeResponse response;
+  EXPECT_EQ(stub().Tokenize(&context, request, &response).error_code(), StatusCode::UNIMPLEMENTED);
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
 TEST_F(BadRequestTest, OtherCallsCheckTheirArgumentsToo) {
   std::vector<uint32_t> ids;
   v1::TokenizeRequest tokenize;

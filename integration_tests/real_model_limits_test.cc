@@ -183,7 +183,8 @@ TEST_F(RealModelLimitsTest, TokenizesTenMegabytesASecond) {
   }
   ASSERT_FALSE(prose.empty()) << "tests run at the root of the tree";
   v1::TokenizeRequest request;
-  while (request.text().text().size() < 2'000'000) request.mutable_text()->mutable_text()->append(prose);
+  while (request.text().text().size() < 2'000'000)
+    request.mutable_text()->mutable_text()->append(prose);
   const Stopwatch stopwatch(worker().pid());
   EXPECT_GT(client().Tokens(request).size(), 100'000u);
   const Stopwatch::Reading reading = stopwatch.Read();

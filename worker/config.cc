@@ -104,8 +104,7 @@ std::string DefaultModelDir(const std::function<const char*(const char*)>& geten
 ConfigResult BadConfig(const std::string& what) {
   return {.config = std::nullopt,
           .exit_code = static_cast<int>(ExitCode::kBadConfig),
-          .output =
-              absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n")};
+          .output = absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n")};
 }
 
 }  // namespace
@@ -161,7 +160,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->option_text("auto|cpu [auto]")
       ->group("Engine");
   app.add_option("--threads", config.threads, "Threads that compute on the CPU; 0: one a core")
-      ->check(CLI::Range(0, 1024))
+      ->check(CLI::Range(0, 512))
       ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-seqs", config.max_seqs, "Requests that run together")
@@ -232,13 +231,14 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
 
   // CLI11 would let the file go before the environment, and has no environment for --config: the
   // variables become flags where the flag itself is absent.
-  std::vector<std::string> all_args = args;
+  std::vector<std::string> all_args;
   for (const CLI::Option* option : app.get_options()) {
     const std::string flag = absl::StrCat("--", option->get_single_name());
     if (flag == "--help" || flag == "--version" || IsGiven(args, flag)) continue;
     const char* value = getenv(VariableOf(flag).c_str());
     if (value != nullptr && *value != '\0') all_args.push_back(absl::StrCat(flag, "=", value));
   }
+  all_args.insert(all_args.end(), args.begin(), args.end());
 
   try {
     // CLI11 takes them from the back.

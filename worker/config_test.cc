@@ -136,6 +136,10 @@ TEST(ConfigTest, FlagsThenEnvironmentThenFile) {
   unlink(path.c_str());
 }
 
+TEST(ConfigTest, AFlagWithoutItsValueTakesNoVariableForIt) {
+  EXPECT_EQ(Parse({"--model"}, {{"ORCD_MODEL_DIR", "/x"}}).exit_code, 2);
+}
+
 TEST(ConfigTest, AStepHasRoomForEveryRequest) {
   EXPECT_TRUE(Parse({"--max-step-tokens=16"}).config.has_value());
   const ConfigResult result = Parse({"--max-step-tokens=15"});

@@ -2,13 +2,13 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "absl/time/clock.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "worker/stderr_sink.h"
 
 namespace orcd {
 namespace {
@@ -120,8 +120,8 @@ std::string FormatLogLine(LogFormat format, absl::Time time, LogLevel level,
 
 Logger::Logger(LogFormat format, LogLevel level)
     : format_(format),
-      logger_(std::make_shared<spdlog::logger>("orcd",
-                                               std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+      logger_(
+          std::make_shared<spdlog::logger>("orcd", std::make_shared<StderrSink>(STDERR_FILENO))) {
   logger_->set_pattern("%v");
   logger_->set_level(SpdlogLevel(level));
 }

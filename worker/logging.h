@@ -43,7 +43,8 @@ using LogFields = std::initializer_list<LogField>;
 std::string FormatLogLine(LogFormat format, absl::Time time, LogLevel level,
                           std::string_view message, LogFields fields);
 
-// Writes to stderr. Any thread. Prompts, generated text and tokens must never be given to it.
+// Writes to stderr, and drops lines rather than wait. Any thread. Prompts, generated text and
+// tokens must never be given to it.
 class Logger {
  public:
   Logger(LogFormat format, LogLevel level);

@@ -1,8 +1,10 @@
 // worker-orcd: puts the parts together, and takes them apart again in order. The only place of the
 // daemon that names backends.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/host_info.h"
@@ -39,6 +42,9 @@ namespace {
 // How long calls that are over may take to be written to their clients when the worker goes.
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
+// A signal that comes again so soon is the same one: some supervisors send it to the process and to
+// its group.
+constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
 
 // Names that health probes ask for.
 constexpr char kEverything[] = "";
@@ -182,11 +188,13 @@ bool WriteAddressFile(const std::string& path, const std::string& address) {
 
 ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   Ending ending;
-  bool signalled = false;
+  absl::Time first_signal = absl::InfiniteFuture();
   SignalListener signals([&](int signal) {
-    log.Info("signal", {{"signal", strsignal(signal)}, {"second", signalled}});
-    if (signalled) _exit(static_cast<int>(ExitCode::kForced));
-    signalled = true;
+    const absl::Time now = absl::Now();
+    const bool is_second = now > first_signal + kSameSignal;
+    log.Info("signal", {{"signal", strsignal(signal)}, {"second", is_second}});
+    if (is_second) _exit(static_cast<int>(ExitCode::kForced));
+    first_signal = std::min(first_signal, now);
     ending.Tell(ExitCode::kOk);
   });
 
@@ -258,6 +266,14 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   return code;
 }
 
+// A connection is a descriptor, and gRPC stops accepting for good once there is none left.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Main(int argc, char** argv) {
   const ConfigResult parsed = ParseConfig(std::vector<std::string>(argv + 1, argv + argc),
                                           [](const char* name) { return getenv(name); });
@@ -266,6 +282,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   BlockSignals();
+  RaiseDescriptorLimit();
   const Logger log(parsed.config->log_format, parsed.config->log_level);
   log.TakeLibraryLogs();
   return static_cast<int>(Serve(*parsed.config, log));

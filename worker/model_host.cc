@@ -25,9 +25,22 @@ constexpr absl::Duration kCancelAgain = absl::Milliseconds(50);
 // What a caller is told while there is nothing to estimate from.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
+constexpr size_t kMaxModelIdBytes = 256;
+
 std::string DefaultModelId(const std::string& model) {
   const std::string name = std::filesystem::path(model).filename().string();
   return std::string(absl::StripSuffix(name, ".gguf"));
+}
+
+// It comes back in every status and log line.
+absl::Status CheckModelId(const std::string& model_id) {
+  const bool has_control = std::any_of(model_id.begin(), model_id.end(),
+                                       [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  if (model_id.size() <= kMaxModelIdBytes && !has_control) return absl::OkStatus();
+  return InvalidField(
+      "model_id", absl::StrCat("must be at most ", kMaxModelIdBytes,
+                               " bytes without control characters; has ", model_id.size(), " bytes",
+                               has_control ? ", control characters among them" : ""));
 }
 
 absl::Status CheckSha256(const std::string& sha256) {
@@ -98,8 +111,10 @@ ModelHost::~ModelHost() {
 
 std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   auto task = std::make_shared<LoadTask>();
-  if (absl::Status status = CheckSha256(spec.sha256); !status.ok()) {
-    done(status);
+  absl::Status checked = CheckModelId(spec.model_id);
+  if (checked.ok()) checked = CheckSha256(spec.sha256);
+  if (!checked.ok()) {
+    done(checked);
     return task;
   }
   absl::AsciiStrToLower(&spec.sha256);

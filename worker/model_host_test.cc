@@ -338,6 +338,10 @@ TEST_F(ModelHostTest, RefusesBadSpecs) {
   EXPECT_EQ(Reason(Load({.model = "none.gguf"}).status()), "MODEL_NOT_FOUND");
   EXPECT_EQ(GetErrorDetails(Load({.model = "nano.gguf", .sha256 = "abc"}).status()).field,
             "sha256");
+  for (const std::string& id : {std::string(257, 'x'), std::string("a\nb")}) {
+    EXPECT_EQ(GetErrorDetails(Load({.model = "nano.gguf", .model_id = id}).status()).field,
+              "model_id");
+  }
   const auto wrong_digest = Load({.model = "nano.gguf", .sha256 = std::string(64, 'A')});
   EXPECT_FALSE(wrong_digest.ok());
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_IDLE);

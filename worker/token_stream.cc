@@ -94,12 +94,7 @@ void TokenStream::OnDelta(DeltaEvent event) {
     pending_bytes_ += EventBytes(event);
     AppendTo(*delta_, std::move(event));
     slow_reader_ = became_slow = OverLimits();
-    if (became_slow) {
-      grace_alarm_.Set(absl::ToChronoTime(absl::Now() + limits_.grace),
-                       [weak = weak_from_this()](bool fired) {
-                         if (auto self = weak.lock(); fired && self) self->OnGraceOver();
-                       });
-    }
+    if (became_slow) SetGrace(limits_.grace);
   }
   if (became_slow) {
     CancelRequest();
@@ -122,6 +117,7 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
     result_ = event;
     end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_);
     if (was_started_) finished_ = ToProto(event, model_digest_);
+    if (!slow_reader_ && !done_) SetGrace(limits_.linger);
   }
   Advance();
 }
@@ -202,6 +198,12 @@ void TokenStream::CancelRequest() {
     cancel = cancel_;
   }
   if (cancel) cancel();
+}
+
+void TokenStream::SetGrace(absl::Duration grace) {
+  grace_alarm_.Set(absl::ToChronoTime(absl::Now() + grace), [weak = weak_from_this()](bool fired) {
+    if (auto self = weak.lock(); fired && self) self->OnGraceOver();
+  });
 }
 
 void TokenStream::OnGraceOver() {

@@ -29,6 +29,8 @@ struct TokenStreamLimits {
   int max_pending_tokens = 64 << 10;
   // Then the client has this long to read on and learn of it, before its call is torn down.
   absl::Duration grace = absl::Seconds(10);
+  // How long a client may take to read what is left once its request has ended.
+  absl::Duration linger = absl::Seconds(60);
 };
 
 // Owns the call's events until they are written. One write is under way at a time; what happens
@@ -75,6 +77,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
   void CancelRequest();
+  // Tears the call down if it is not done by then. With mutex_ held.
+  void SetGrace(absl::Duration grace);
   void OnGraceOver();
   void LogEnd() const;
 

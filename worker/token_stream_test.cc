@@ -309,6 +309,24 @@ TEST_F(TokenStreamTest, ClientGoneAfterTheEndCancelsNothing) {
   EXPECT_EQ(*served.cancels, 0);
 }
 
+class LingeringReaderTest : public TokenStreamTest {
+ protected:
+  LingeringReaderTest()
+      : TokenStreamTest({.max_pending_bytes = 64 << 20, .linger = absl::Milliseconds(500)}) {}
+};
+
+// What it was sent would otherwise be kept for as long as it stays connected.
+TEST_F(LingeringReaderTest, IsTornDownWhenItNeverReadsTheEnd) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  served.stream->OnDelta(Delta(std::string(32 << 20, 'x'), {1}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  const std::weak_ptr<TokenStream> weak = served.stream;
+  served.stream = nullptr;
+  EXPECT_TRUE(Eventually([&] { return weak.expired(); }));
+}
+
 class SlowReaderTest : public TokenStreamTest {
  protected:
   SlowReaderTest()

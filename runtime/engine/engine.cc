@@ -34,12 +34,10 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       max_context_(EffectiveContext(*model_, info_, options.max_context)),
       max_waiting_(options.max_waiting),
       on_fault_(std::move(on_fault)),
-      scheduler_(
-          model_->tokenizer(), info_, max_context_,
-          [this](const std::string& id) {
-            std::lock_guard lock(inbox_mutex_);
-            live_ids_.erase(id);
-          }) {
+      scheduler_(model_->tokenizer(), info_, max_context_, [this](const std::string& id) {
+        std::lock_guard lock(inbox_mutex_);
+        live_ids_.erase(id);
+      }) {
   PublishStats();
   thread_ = std::thread([this] { Run(); });
 }

@@ -57,9 +57,8 @@ class SchedulerTest : public testing::Test {
     eog_ = model_->tokenizer().eog_ids().front();
     vocab_ = model_->config().vocab;
     backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_);
-    scheduler_ = std::make_unique<Scheduler>(
-        model_->tokenizer(), info, max_context,
-        [this](const std::string& id) { gone_.insert(id); });
+    scheduler_ = std::make_unique<Scheduler>(model_->tokenizer(), info, max_context,
+                                             [this](const std::string& id) { gone_.insert(id); });
   }
 
   static BackendInfo Info(int max_seqs, int kv_blocks, int max_in_flight) {

@@ -118,7 +118,7 @@ std::vector<Refusal> Refusals() {
       [](SamplingParams& p) {
         p.logit_bias = {{-1, 1.0f}};
       },
-      "sampling.logit_bias[-1]", "no token -1", "0 to 999");
+      "sampling.logit_bias[4294967295]", "no token 4294967295", "0 to 999");
   add(
       "bias_nan",
       [](SamplingParams& p) {

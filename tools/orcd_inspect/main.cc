@@ -1,4 +1,6 @@
 // orcd-inspect: looks into model files and their numerics without a server.
+#include <iostream>
+
 #include "CLI/CLI.hpp"
 #include "tools/orcd_inspect/check_command.h"
 #include "tools/orcd_inspect/gguf_command.h"
@@ -16,5 +18,9 @@ int main(int argc, char** argv) {
   orcd::AddLogitsCommand(app, exit_code);
   orcd::AddLayersCommand(app, exit_code);
   CLI11_PARSE(app, argc, argv);
+  if (!std::cout.flush()) {
+    std::cerr << "orcd-inspect: not all of the output could be written\n";
+    return exit_code == 0 ? 1 : exit_code;
+  }
   return exit_code;
 }

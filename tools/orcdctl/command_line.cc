@@ -110,7 +110,9 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
       generate->add_option("--logit-bias", o->logit_bias, "Add BIAS to a logit; repeatable"))
       ->type_name("ID=BIAS")
       ->group(sampling);
-  generate->add_option("--seed", o->seed, "[random; --stats shows it]")->group(sampling);
+  generate->add_option("--seed", o->seed, "[random; --stats shows it]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(sampling);
 
   const std::string ending = "Ending";
   generate->add_option("--max-tokens", o->max_tokens, "[what the context leaves]")->group(ending);

@@ -35,7 +35,12 @@ int Run(const std::vector<std::string>& args) {
   Session session = NewSession(line.address, console, interrupt);
   session.json = line.json;
   session.timeout = line.timeout;
-  return RunCommand(session, line.command);
+  const int exit_code = RunCommand(session, line.command);
+  if (!std::cout.flush()) {
+    std::cerr << "orcdctl: not all of the output could be written\n";
+    return exit_code == kExitOk ? kExitFailed : exit_code;
+  }
+  return exit_code;
 }
 
 }  // namespace
