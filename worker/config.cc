@@ -248,6 +248,10 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
     return {.config = std::nullopt, .exit_code = 0, .output = app.help()};
   } catch (const CLI::CallForVersion& version) {
     return {.config = std::nullopt, .exit_code = 0, .output = absl::StrCat(version.what(), "\n")};
+  } catch (const CLI::ConfigError& error) {
+    return BadConfig(absl::StrCat("in the file of --config: ", error.what()));
+  } catch (const CLI::FileError& error) {
+    return BadConfig(absl::StrCat("--config: ", error.what()));
   } catch (const CLI::Error& error) {
     return BadConfig(error.what());
   }

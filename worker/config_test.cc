@@ -182,8 +182,8 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--settle", "inf"}, "'inf' is not a duration"},
       {{"--no-such-flag"}, "--no-such-flag"},
       {{"stray"}, "stray"},
-      {{"--config", "/nowhere/at/all"}, "/nowhere/at/all"},
-      {{"--config", unknown_key}, "treads"},
+      {{"--config", "/nowhere/at/all"}, "--config: /nowhere/at/all"},
+      {{"--config", unknown_key}, "in the file of --config: INI was not able to parse treads"},
   };
   for (const Case& c : cases) {
     const ConfigResult result = Parse(c.args);
