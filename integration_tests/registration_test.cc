@@ -4,12 +4,11 @@
 #include <signal.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "integration_tests/worker_fixture.h"
 #include "orcd/v1/orchestrator.grpc.pb.h"
 
@@ -25,7 +24,7 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
 
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     registrations_.push_back(*request);
     if (refuse_registrations_) {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
@@ -38,7 +37,7 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
 
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
                          v1::HeartbeatResponse* response) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     heartbeats_.push_back(*request);
     if (request->lease_id() != lease_id_) {
       return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such lease");
@@ -49,35 +48,35 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
 
   grpc::Status Deregister(grpc::ServerContext*, const v1::DeregisterRequest* request,
                           v1::DeregisterResponse*) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     deregistrations_.push_back(*request);
     return grpc::Status::OK;
   }
 
   // Every lease granted so far becomes unknown.
   void ForgetLeases() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     lease_id_.clear();
   }
   void RefuseRegistrations(bool refuse) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     refuse_registrations_ = refuse;
   }
 
   std::vector<v1::RegisterRequest> registrations() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return registrations_;
   }
   std::vector<v1::HeartbeatRequest> heartbeats() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return heartbeats_;
   }
   std::vector<v1::DeregisterRequest> deregistrations() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return deregistrations_;
   }
   std::string lease_id() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return lease_id_;
   }
 
@@ -89,12 +88,13 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
   }
 
   const absl::Duration lease_ttl_;
-  mutable absl::Mutex mutex_;
-  bool refuse_registrations_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string lease_id_ ABSL_GUARDED_BY(mutex_);
-  std::vector<v1::RegisterRequest> registrations_ ABSL_GUARDED_BY(mutex_);
-  std::vector<v1::HeartbeatRequest> heartbeats_ ABSL_GUARDED_BY(mutex_);
-  std::vector<v1::DeregisterRequest> deregistrations_ ABSL_GUARDED_BY(mutex_);
+  // Guards what follows.
+  mutable std::mutex mutex_;
+  bool refuse_registrations_ = false;
+  std::string lease_id_;
+  std::vector<v1::RegisterRequest> registrations_;
+  std::vector<v1::HeartbeatRequest> heartbeats_;
+  std::vector<v1::DeregisterRequest> deregistrations_;
 };
 
 // A server around an orchestrator, which can go away and come back at the same address.
