@@ -511,7 +511,6 @@ TEST_F(BadModelTest, FileThatGoesDuringLoad) {
 // A file that is cut short under a loaded model: the worker never answers from weights that are no
 // longer there. It ends with the exit code of a fault, so that whoever runs it starts another.
 TEST_F(BadModelTest, FileThatIsCutWhileServing) {
-  constexpr int kFaultExitCode = 70;
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   std::filesystem::copy_file(models().File("nano.gguf"), models().File("cut.gguf"));
   ASSERT_TRUE(client().Load("cut.gguf").loaded);

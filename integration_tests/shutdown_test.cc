@@ -22,9 +22,6 @@ namespace {
 
 using grpc::health::v1::HealthCheckResponse;
 
-constexpr int kFaultExitCode = 70;
-constexpr int kForcedExitCode = 71;
-
 // Keeps a channel's connection attended, as an application's own event loop does: gRPC's C++ client
 // looks at a connection only while some call of it waits.
 class Attendant {

@@ -27,6 +27,10 @@ inline constexpr bool kSanitized = false;
 // `bound`, stretched where a sanitizer slows everything down.
 absl::Duration Bound(absl::Duration bound);
 
+// What worker-orcd exits with, as README lists it.
+inline constexpr int kFaultExitCode = 70;
+inline constexpr int kForcedExitCode = 71;
+
 // How a process ended.
 struct ProcessEnd {
   // Set where it exited.

@@ -8,11 +8,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/error.h"
 #include "worker/event_for_test.h"
+#include "worker/eventually_for_test.h"
 #include "worker/nano_model_for_test.h"
 
 namespace orcd {
@@ -162,14 +164,6 @@ class ModelHostTest : public testing::Test {
     return sink;
   }
 
-  static bool Eventually(const std::function<bool()>& condition) {
-    const absl::Time deadline = absl::Now() + kLong;
-    while (!condition()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return true;
-  }
   bool AwaitState(v1::WorkerState state) {
     return Eventually([&] { return host_->Status().state() == state; });
   }

@@ -28,7 +28,6 @@ void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
       return;
     }
     dropped_ = 0;
-    cut_off_ = false;
   }
   if (!Write({line.data(), line.size()})) dropped_ = 1;
 }

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "orcd/v1/worker.grpc.pb.h"
 #include "runtime/error.h"
+#include "worker/eventually_for_test.h"
 
 namespace orcd {
 namespace {
@@ -29,15 +30,6 @@ namespace {
 using testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
-
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + kLong;
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
 
 // A stream as the engine sees it, and what the test knows of it.
 struct Served {

@@ -8,24 +8,6 @@
 #include "runtime/error.h"
 
 namespace orcd {
-namespace {
-
-absl::StatusOr<std::unique_ptr<Engine>> Load(const std::string& path,
-                                             const LoadModelOptions& options,
-                                             const BackendFactory& make_backend,
-                                             std::function<void(const absl::Status&)> on_fault,
-                                             LoadObserver& observer) {
-  ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
-                        Model::Load(path, options.model, observer));
-  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                        make_backend(model, options.backend, observer));
-  ORCD_RETURN_IF_ERROR(SelfCheck(*model, *backend, observer));
-  ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
-  return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,
-                                  std::move(on_fault));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
                                                   const LoadModelOptions& options,
@@ -33,7 +15,14 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
                                                   std::function<void(const absl::Status&)> on_fault,
                                                   LoadObserver& observer) {
   try {
-    return Load(path, options, make_backend, std::move(on_fault), observer);
+    ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                          Model::Load(path, options.model, observer));
+    ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                          make_backend(model, options.backend, observer));
+    ORCD_RETURN_IF_ERROR(SelfCheck(*model, *backend, observer));
+    ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
+    return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,
+                                    std::move(on_fault));
   } catch (const std::bad_alloc&) {
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("memory ran out while ", path,

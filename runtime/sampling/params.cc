@@ -56,12 +56,12 @@ absl::Status SamplingParams::Validate(int vocab) const {
   }
   for (size_t i = 0; i < logit_bias.size(); ++i) {
     const auto [token, bias] = logit_bias[i];
-    const std::string field =
-        absl::StrCat("sampling.logit_bias[", static_cast<uint32_t>(token), "]");
+    // An id beyond any vocabulary may have become negative; it is shown as the caller wrote it.
+    const auto id = static_cast<uint32_t>(token);
+    const std::string field = absl::StrCat("sampling.logit_bias[", id, "]");
     if (token < 0 || token >= vocab) {
-      return InvalidField(field,
-                          absl::StrCat("the vocabulary has no token ", static_cast<uint32_t>(token),
-                                       "; its ids are 0 to ", vocab - 1));
+      return InvalidField(field, absl::StrCat("the vocabulary has no token ", id,
+                                              "; its ids are 0 to ", vocab - 1));
     }
     if (i > 0 && token <= logit_bias[i - 1].first) {
       return InvalidField(field, absl::StrCat("follows token ", logit_bias[i - 1].first,

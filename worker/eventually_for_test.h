@@ -1,0 +1,24 @@
+// For what another thread brings about and nothing announces.
+#ifndef ORCD_WORKER_EVENTUALLY_FOR_TEST_H_
+#define ORCD_WORKER_EVENTUALLY_FOR_TEST_H_
+
+#include <functional>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace orcd {
+
+// Whether `condition` comes to hold within 20 s.
+inline bool Eventually(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_EVENTUALLY_FOR_TEST_H_
