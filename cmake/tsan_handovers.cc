@@ -1,0 +1,159 @@
+// Shows ThreadSanitizer the hand-overs of libraries that were not built for it.
+//
+// A distribution's Abseil and gRPC are plain builds. ThreadSanitizer sees none of absl::Mutex,
+// which takes no pthread lock, and so reports everything that one thread gave another under it as
+// a race. The thread sanitizer preset links this library before theirs: each function here calls
+// the one it hides and tells ThreadSanitizer what it means.
+#include <dlfcn.h>
+#include <grpc/grpc.h>
+#include <sanitizer/tsan_interface.h>
+
+#include <cstdlib>
+
+#include "absl/synchronization/mutex.h"
+
+namespace {
+
+// The function of the same name in the libraries behind this one.
+template <typename Function>
+Function Next(void* ours) {
+  Dl_info info;
+  if (dladdr(ours, &info) == 0 || info.dli_sname == nullptr) std::abort();
+  void* next = dlsym(RTLD_NEXT, info.dli_sname);
+  if (next == nullptr) std::abort();
+  return reinterpret_cast<Function>(next);
+}
+
+// gRPC hands completions on through lock-free queues as well. What was done before an operation
+// was started is visible where any completion is taken: more than gRPC promises, so a race across
+// an unrelated call may be missed; nothing that gRPC does promise is called a race.
+char completions;
+
+}  // namespace
+
+#pragma GCC diagnostic ignored "-Wpmf-conversions"
+#define ORCD_NEXT(Function, Signature) \
+  static const auto next = Next<Signature>(reinterpret_cast<void*>(&Function))
+
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+
+void Mutex::Lock() {
+  ORCD_NEXT(Mutex::Lock, void (*)(Mutex*));
+  next(this);
+  __tsan_acquire(this);
+}
+
+bool Mutex::TryLock() {
+  ORCD_NEXT(Mutex::TryLock, bool (*)(Mutex*));
+  const bool locked = next(this);
+  if (locked) __tsan_acquire(this);
+  return locked;
+}
+
+void Mutex::Unlock() {
+  ORCD_NEXT(Mutex::Unlock, void (*)(Mutex*));
+  __tsan_release(this);
+  next(this);
+}
+
+void Mutex::ReaderLock() {
+  ORCD_NEXT(Mutex::ReaderLock, void (*)(Mutex*));
+  next(this);
+  __tsan_acquire(this);
+}
+
+void Mutex::ReaderUnlock() {
+  ORCD_NEXT(Mutex::ReaderUnlock, void (*)(Mutex*));
+  __tsan_release(this);
+  next(this);
+}
+
+void Mutex::LockWhen(const Condition& condition) {
+  ORCD_NEXT(Mutex::LockWhen, void (*)(Mutex*, const Condition&));
+  next(this, condition);
+  __tsan_acquire(this);
+}
+
+bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
+  ORCD_NEXT(Mutex::LockWhenWithDeadline, bool (*)(Mutex*, const Condition&, Time));
+  const bool met = next(this, condition, deadline);
+  __tsan_acquire(this);
+  return met;
+}
+
+void Mutex::Await(const Condition& condition) {
+  ORCD_NEXT(Mutex::Await, void (*)(Mutex*, const Condition&));
+  __tsan_release(this);
+  next(this, condition);
+  __tsan_acquire(this);
+}
+
+bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
+  ORCD_NEXT(Mutex::AwaitWithTimeout, bool (*)(Mutex*, const Condition&, Duration));
+  __tsan_release(this);
+  const bool met = next(this, condition, timeout);
+  __tsan_acquire(this);
+  return met;
+}
+
+bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
+  ORCD_NEXT(Mutex::AwaitWithDeadline, bool (*)(Mutex*, const Condition&, Time));
+  __tsan_release(this);
+  const bool met = next(this, condition, deadline);
+  __tsan_acquire(this);
+  return met;
+}
+
+void CondVar::Wait(Mutex* mutex) {
+  ORCD_NEXT(CondVar::Wait, void (*)(CondVar*, Mutex*));
+  __tsan_release(mutex);
+  next(this, mutex);
+  __tsan_acquire(mutex);
+}
+
+bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
+  ORCD_NEXT(CondVar::WaitWithTimeout, bool (*)(CondVar*, Mutex*, Duration));
+  __tsan_release(mutex);
+  const bool timed_out = next(this, mutex, timeout);
+  __tsan_acquire(mutex);
+  return timed_out;
+}
+
+bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
+  ORCD_NEXT(CondVar::WaitWithDeadline, bool (*)(CondVar*, Mutex*, Time));
+  __tsan_release(mutex);
+  const bool timed_out = next(this, mutex, deadline);
+  __tsan_acquire(mutex);
+  return timed_out;
+}
+
+ABSL_NAMESPACE_END
+}  // namespace absl
+
+extern "C" {
+
+grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op* ops, size_t count, void* tag,
+                                      void* reserved) {
+  ORCD_NEXT(grpc_call_start_batch, decltype(&grpc_call_start_batch));
+  __tsan_release(&completions);
+  return next(call, ops, count, tag, reserved);
+}
+
+grpc_event grpc_completion_queue_next(grpc_completion_queue* queue, gpr_timespec deadline,
+                                      void* reserved) {
+  ORCD_NEXT(grpc_completion_queue_next, decltype(&grpc_completion_queue_next));
+  const grpc_event event = next(queue, deadline, reserved);
+  __tsan_acquire(&completions);
+  return event;
+}
+
+grpc_event grpc_completion_queue_pluck(grpc_completion_queue* queue, void* tag,
+                                       gpr_timespec deadline, void* reserved) {
+  ORCD_NEXT(grpc_completion_queue_pluck, decltype(&grpc_completion_queue_pluck));
+  const grpc_event event = next(queue, tag, deadline, reserved);
+  __tsan_acquire(&completions);
+  return event;
+}
+
+}  // extern "C"
