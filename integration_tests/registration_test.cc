@@ -287,7 +287,7 @@ TEST_F(RegistrationTest, TerminationDoesNotWaitForAnOrchestratorThatIsAway) {
 
 // The orchestrator is told of the drain before the worker is gone.
 TEST_F(RegistrationTest, OrchestratorSeesTheDrain) {
-  ASSERT_NO_FATAL_FAILURE(StartRegistered({"--drain-timeout", "30s"}));
+  ASSERT_NO_FATAL_FAILURE(StartRegistered({"--drain-timeout", "300s"}));
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
   GenerateCall call(stub(), EndlessRequest("running"), absl::Seconds(60));
   ASSERT_TRUE(call.ReadUntilTokens(1));

@@ -103,7 +103,7 @@ TEST_F(ShutdownTest, OpenWatchesAndIdleConnectionsDoNotHoldItUp) {
 }
 
 TEST_F(ShutdownTest, TerminationLetsRunningRequestsFinish) {
-  ASSERT_NO_FATAL_FAILURE(StartAttended({"--drain-timeout", "60s"}));
+  ASSERT_NO_FATAL_FAILURE(StartAttended({"--drain-timeout", "600s"}));
   const Generation expected = client().Generate(Counted("alone", 400));
   ASSERT_TRUE(IsComplete(expected));
   std::vector<std::unique_ptr<GenerateCall>> calls;
