@@ -3,7 +3,8 @@
 // A distribution's Abseil and gRPC are plain builds. ThreadSanitizer sees none of absl::Mutex,
 // which takes no pthread lock, and so reports everything that one thread gave another under it as
 // a race. The thread sanitizer preset links this library before theirs: each function here calls
-// the one it hides and tells ThreadSanitizer what it means.
+// the one it hides and tells ThreadSanitizer what it means. Here is what gRPC calls; nobody here
+// uses the rest of absl::Mutex.
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <sanitizer/tsan_interface.h>
@@ -23,6 +24,18 @@ Function Next(void* ours) {
   if (next == nullptr) std::abort();
   return reinterpret_cast<Function>(next);
 }
+
+// A lock that its owner lets go for as long as this lives.
+class Released {
+ public:
+  explicit Released(void* mutex) : mutex_(mutex) { __tsan_release(mutex_); }
+  ~Released() { __tsan_acquire(mutex_); }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  void* const mutex_;
+};
 
 // gRPC hands completions on through lock-free queues as well. What was done before an operation
 // was started is visible where any completion is taken: more than gRPC promises, so a race across
@@ -69,63 +82,22 @@ void Mutex::ReaderUnlock() {
   next(this);
 }
 
-void Mutex::LockWhen(const Condition& condition) {
-  ORCD_NEXT(Mutex::LockWhen, void (*)(Mutex*, const Condition&));
-  next(this, condition);
-  __tsan_acquire(this);
-}
-
-bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
-  ORCD_NEXT(Mutex::LockWhenWithDeadline, bool (*)(Mutex*, const Condition&, Time));
-  const bool met = next(this, condition, deadline);
-  __tsan_acquire(this);
-  return met;
-}
-
-void Mutex::Await(const Condition& condition) {
-  ORCD_NEXT(Mutex::Await, void (*)(Mutex*, const Condition&));
-  __tsan_release(this);
-  next(this, condition);
-  __tsan_acquire(this);
-}
-
-bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
-  ORCD_NEXT(Mutex::AwaitWithTimeout, bool (*)(Mutex*, const Condition&, Duration));
-  __tsan_release(this);
-  const bool met = next(this, condition, timeout);
-  __tsan_acquire(this);
-  return met;
-}
-
-bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
-  ORCD_NEXT(Mutex::AwaitWithDeadline, bool (*)(Mutex*, const Condition&, Time));
-  __tsan_release(this);
-  const bool met = next(this, condition, deadline);
-  __tsan_acquire(this);
-  return met;
-}
-
 void CondVar::Wait(Mutex* mutex) {
   ORCD_NEXT(CondVar::Wait, void (*)(CondVar*, Mutex*));
-  __tsan_release(mutex);
+  const Released released(mutex);
   next(this, mutex);
-  __tsan_acquire(mutex);
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   ORCD_NEXT(CondVar::WaitWithTimeout, bool (*)(CondVar*, Mutex*, Duration));
-  __tsan_release(mutex);
-  const bool timed_out = next(this, mutex, timeout);
-  __tsan_acquire(mutex);
-  return timed_out;
+  const Released released(mutex);
+  return next(this, mutex, timeout);
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   ORCD_NEXT(CondVar::WaitWithDeadline, bool (*)(CondVar*, Mutex*, Time));
-  __tsan_release(mutex);
-  const bool timed_out = next(this, mutex, deadline);
-  __tsan_acquire(mutex);
-  return timed_out;
+  const Released released(mutex);
+  return next(this, mutex, deadline);
 }
 
 ABSL_NAMESPACE_END
