@@ -86,11 +86,17 @@ struct BackendOptions {
   // Bytes of KV cache; the number of blocks follows. 0: the backend chooses from the memory there
   // is.
   int64_t kv_cache_bytes = 0;
+  // Share of the memory that weights and workspace leave, where kv_cache_bytes is 0. 0: the backend
+  // chooses.
+  double kv_cache_fraction = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
-  // Threads of a backend that computes on the CPU; 0: one a core.
+  // Threads of a backend that computes on the CPU, or that read weights for one that does not; 0:
+  // one a core.
   int threads = 0;
+  // Of those that the process can see, for a backend that computes on one.
+  int gpu = 0;
 };
 
 struct BackendInfo {
