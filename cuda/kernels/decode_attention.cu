@@ -1,0 +1,436 @@
+// A block takes groups of keys of one sequence and one kv head; its two warps take the four tiles
+// of a group in two rounds. The cache is asked for before the kernel that made the queries has
+// ended, and for the next round as soon as a buffer has been read.
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "cuda/kernels/attention.h"
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/rope.cuh"
+#include "cuda/kernels/softmax.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+// Rows of a tensor-core tile: the query heads, and what pads them.
+constexpr int kRows = kMaxDecodeGroupHeads;
+
+__device__ __forceinline__ void LoadMatrix4(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void LoadMatrix4Transposed(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// Keys and values, in places of two-element arrays.
+constexpr int kKeys = 0;
+constexpr int kValues = 1;
+
+template <int kHeadDim, int kWarps>
+struct Shared {
+  // Core matrices, as the cache has them.
+  __half q[kRows * kHeadDim];
+  __half tiles[kWarps][2][kKeyTile * kHeadDim];
+  // The key and the value of the token itself.
+  __half own[2][kHeadDim];
+  RowState state[kKeyTilesAGroup][kRows];
+  // What merges tile t > 0 of a group, and at 0 the group itself.
+  MergeFactors factors[kKeyTilesAGroup][kRows];
+  RowState total_state[kRows];
+  uint64_t full[kWarps][2];
+  bool last;
+  // [tile][query head][kHeadDim], as many heads as there are; then the total, [query
+  // head][kHeadDim].
+  alignas(16) float out[];
+};
+
+template <int kHeadDim, int kWarps>
+constexpr int SharedBytes(int group_heads) {
+  return static_cast<int>(sizeof(Shared<kHeadDim, kWarps>)) +
+         (kKeyTilesAGroup + 1) * group_heads * kHeadDim * static_cast<int>(sizeof(float));
+}
+
+// Index of a value in core matrices of kHeadDim columns.
+template <int kHeadDim>
+__device__ __forceinline__ int CoreIndex(int row, int col) {
+  return (row / 8 * (kHeadDim / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
+}
+
+// What a block works on.
+struct Work {
+  SequenceEntry sequence;
+  int kv_head;
+  int position;
+  int groups;
+  int first_group;
+  int group_stride;
+
+  // Keys of tile `tile` of group `group`; none or less where it lies behind the last.
+  __device__ int Keys(int group, int tile) const {
+    return min(kKeyTile, position + 1 - (group * kKeyGroup + tile * kKeyTile));
+  }
+};
+
+// Starts to copy the keys or the values of a warp's tile; a whole warp.
+template <int kHeadDim, int kWarps>
+__device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work, int group,
+                                      int tile, int which, Shared<kHeadDim, kWarps>& shared) {
+  const int keys = work.Keys(group, tile);
+  if (group >= work.groups || keys <= 0) return;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int block_tokens = args.kv.block_tokens;
+  const int blocks = (keys + block_tokens - 1) / block_tokens;
+  const int bytes = block_tokens * kHeadDim * 2;
+  const uint32_t full = SharedAddress(&shared.full[warp][which]);
+  if (lane == 0) BarrierExpect(full, blocks * bytes);
+  __syncwarp();
+  if (lane >= blocks) return;
+  const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
+  const int block = args.step.blocks[work.sequence.first_block + first_block + lane];
+  const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
+                             which * args.kv.kv_heads * args.kv.head_size();
+  BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
+}
+
+// Queries, the token's own key and its value: to shared memory, the latter two to the cache as well
+// where this block has the last group.
+template <int kHeadDim, int kWarps>
+__device__ __forceinline__ void MakeRows(const DecodeAttentionArgs& args, const Work& work,
+                                         int group_heads, Shared<kHeadDim, kWarps>& shared) {
+  constexpr int kQuads = kHeadDim / 2 / kPairs;
+  constexpr int kPieces = kHeadDim / 8;
+  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
+    const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
+    *reinterpret_cast<uint4*>(&shared.q[index]) = make_uint4(0, 0, 0, 0);
+  }
+  const bool has_last = (work.groups - 1 - work.first_group) % work.group_stride == 0;
+  const int rows = group_heads + (has_last ? 2 : 0);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * kQuads; i += kWarps * 32) {
+    const int row = i / kQuads;
+    const int first_col = i % kQuads * kPairs;
+    const int which = row - group_heads;
+    const int head = which < 0 ? work.kv_head * group_heads + row
+                               : args.qkv.heads + which * args.qkv.kv_heads + work.kv_head;
+    const RotatedPairs made =
+        LoadPairs(args.qkv, work.sequence.first_token, work.position, head, first_col);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = first_col + half * kHeadDim / 2;
+      uint2 bits = made.Halves(half);
+      if (which < 0) {
+        *reinterpret_cast<uint2*>(&shared.q[CoreIndex<kHeadDim>(row, col)]) = bits;
+        continue;
+      }
+      if (Sanitize(bits)) args.not_finite[work.sequence.slot] = 1;
+      *reinterpret_cast<uint2*>(&shared.own[which][col]) = bits;
+      const int block =
+          args.step.blocks[work.sequence.first_block + work.position / args.kv.block_tokens];
+      *reinterpret_cast<uint2*>(args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
+                                which * args.kv.kv_heads * args.kv.head_size() +
+                                args.kv.InBlock(work.position % args.kv.block_tokens, col)) = bits;
+    }
+  }
+}
+
+// Puts the token's own row into a tile that the cache gave without it.
+template <int kHeadDim, int kWarps>
+__device__ __forceinline__ void PatchTile(const Work& work, int first_key, int which,
+                                          Shared<kHeadDim, kWarps>& shared) {
+  const int lane = threadIdx.x % 32;
+  const int own_row = work.position - first_key;
+  if (own_row < kKeyTile && lane < kHeadDim / 8) {
+    __half* const tile = shared.tiles[threadIdx.x / 32][which];
+    *reinterpret_cast<uint4*>(&tile[CoreIndex<kHeadDim>(own_row, lane * 8)]) =
+        *reinterpret_cast<const uint4*>(&shared.own[which][lane * 8]);
+  }
+  __syncwarp();
+}
+
+// Merges the group that lies in shared.out into the total; or stores it at `partial`, if that is
+// not null: heads one after another, of each its values, its maximum and its sum. The whole block,
+// after a barrier.
+template <int kHeadDim, int kWarps>
+__device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool first,
+                                           Shared<kHeadDim, kWarps>& shared, float* partial) {
+  constexpr int kStride = kHeadDim + 2;
+  if (static_cast<int>(threadIdx.x) < group_heads) {
+    const int row = threadIdx.x;
+    RowState state = shared.state[0][row];
+#pragma unroll 1
+    for (int t = 1; t < tiles; ++t) shared.factors[t][row] = Merge(state, shared.state[t][row]);
+    if (partial != nullptr) {
+      partial[row * kStride + kHeadDim] = state.max;
+      partial[row * kStride + kHeadDim + 1] = state.sum;
+    } else {
+      RowState total = {-INFINITY, 0};
+      if (!first) total = shared.total_state[row];
+      shared.factors[0][row] = Merge(total, state);
+      shared.total_state[row] = total;
+    }
+  }
+  __syncthreads();
+  const int values = group_heads * kHeadDim;
+  float* const total = shared.out + kKeyTilesAGroup * values;
+#pragma unroll 1
+  for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
+    const int row = i / kHeadDim;
+    float2 merged = *reinterpret_cast<const float2*>(&shared.out[i]);
+#pragma unroll 1
+    for (int t = 1; t < tiles; ++t) {
+      const MergeFactors factors = shared.factors[t][row];
+      const float2 next = *reinterpret_cast<const float2*>(&shared.out[t * values + i]);
+      merged.x = MergeValues(merged.x, next.x, factors);
+      merged.y = MergeValues(merged.y, next.y, factors);
+    }
+    if (partial != nullptr) {
+      *reinterpret_cast<float2*>(&partial[row * kStride + i % kHeadDim]) = merged;
+      continue;
+    }
+    const MergeFactors factors = shared.factors[0][row];
+    float2 before = make_float2(0, 0);
+    if (!first) before = *reinterpret_cast<const float2*>(&total[i]);
+    *reinterpret_cast<float2*>(&total[i]) = make_float2(MergeValues(before.x, merged.x, factors),
+                                                        MergeValues(before.y, merged.y, factors));
+  }
+}
+
+// Merges a group that MergeTiles stored into the total; each thread for its own values.
+template <int kHeadDim, int kWarps>
+__device__ __forceinline__ void MergePartials(const float* partial, int group_heads, bool first,
+                                              Shared<kHeadDim, kWarps>& shared) {
+  constexpr int kStride = kHeadDim + 2;
+  if (static_cast<int>(threadIdx.x) < group_heads) {
+    const int row = threadIdx.x;
+    RowState total = {-INFINITY, 0};
+    if (!first) total = shared.total_state[row];
+    shared.factors[0][row] = Merge(total, {__ldcg(partial + row * kStride + kHeadDim),
+                                           __ldcg(partial + row * kStride + kHeadDim + 1)});
+    shared.total_state[row] = total;
+  }
+  __syncthreads();
+  const int values = group_heads * kHeadDim;
+  float* const total = shared.out + kKeyTilesAGroup * values;
+#pragma unroll 1
+  for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
+    const int row = i / kHeadDim;
+    const float2 next =
+        __ldcg(reinterpret_cast<const float2*>(partial + row * kStride + i % kHeadDim));
+    const MergeFactors factors = shared.factors[0][row];
+    float2 before = make_float2(0, 0);
+    if (!first) before = *reinterpret_cast<const float2*>(&total[i]);
+    *reinterpret_cast<float2*>(&total[i]) =
+        make_float2(MergeValues(before.x, next.x, factors), MergeValues(before.y, next.y, factors));
+  }
+  __syncthreads();
+}
+
+// grid (sequences, kv heads, group splits).
+template <int kHeadDim, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32)
+    DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
+  extern __shared__ __align__(128) uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<kHeadDim, kWarps>*>(shared_bytes);
+  constexpr int kRounds = kKeyTilesAGroup / kWarps;
+  constexpr int kRowsStride = kHeadDim * 16;  // bytes from one 8 rows of core matrices to the next
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+  const int group_heads = args.qkv.heads / args.qkv.kv_heads;
+
+  LaunchDependents();
+  // The tables were there before the step's first kernel, the cache but for one row as well.
+  Work work;
+  work.sequence = args.step.sequences[blockIdx.x];
+  if (work.sequence.tokens == 0) return;
+  work.kv_head = blockIdx.y;
+  work.position = work.sequence.first_position;
+  work.groups = work.position / kKeyGroup + 1;
+  const bool split = args.group_splits > 1 && work.groups > 1;
+  if (!split && blockIdx.z > 0) return;
+  work.first_group = split ? blockIdx.z : 0;
+  work.group_stride = split ? args.group_splits : 1;
+
+  if (lane == 0) {
+    BarrierInit(SharedAddress(&shared.full[warp][kKeys]), 1);
+    BarrierInit(SharedAddress(&shared.full[warp][kValues]), 1);
+    BarrierInitFence();
+  }
+  __syncwarp();
+  CopyTile(args, work, work.first_group, warp, kKeys, shared);
+  CopyTile(args, work, work.first_group, warp, kValues, shared);
+  WaitForDependency();
+  if (work.first_group < work.groups) MakeRows(args, work, group_heads, shared);
+  __syncthreads();
+
+  const int first_head = work.kv_head * group_heads;
+  const float scale = ScoreScale(kHeadDim);
+  const uint32_t q = SharedAddress(shared.q);
+  const uint32_t keys_at = SharedAddress(shared.tiles[warp][kKeys]);
+  const uint32_t values_at = SharedAddress(shared.tiles[warp][kValues]);
+  int parity = 0;
+
+  for (int group = work.first_group; group < work.groups; group += work.group_stride) {
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      const int tile = round * kWarps + warp;
+      const int next_group = round + 1 < kRounds ? group : group + work.group_stride;
+      const int next_tile = (round + 1) % kRounds * kWarps + warp;
+      const int first_key = group * kKeyGroup + tile * kKeyTile;
+      const int keys = work.Keys(group, tile);
+      if (keys <= 0) continue;
+      BarrierWait(SharedAddress(&shared.full[warp][kKeys]), parity);
+      PatchTile(work, first_key, kKeys, shared);
+      // Behind the keys' last 16 there is nothing in shared memory.
+      const int steps = (keys + 15) / 16;
+      float s[kKeyTile / 8][4] = {};
+#pragma unroll 2
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        uint32_t a[4];
+        LoadMatrix4(q + lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16,
+                    a);
+#pragma unroll
+        for (int j = 0; j < kKeyTile / 16; ++j) {
+          if (j >= steps) break;
+          uint32_t b[4];
+          LoadMatrix4(keys_at + (j * 2 + lane / 16) * kRowsStride +
+                          (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
+                      b);
+          Mma(s[2 * j], a, b[0], b[1]);
+          Mma(s[2 * j + 1], a, b[2], b[3]);
+        }
+      }
+      __syncwarp();
+      CopyTile(args, work, next_group, next_tile, kKeys, shared);
+      RowState state[2];
+      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state);
+
+      BarrierWait(SharedAddress(&shared.full[warp][kValues]), parity);
+      PatchTile(work, first_key, kValues, shared);
+      float out[kHeadDim / 8][4] = {};
+#pragma unroll
+      for (int step = 0; step < kKeyTile / 16; ++step) {
+        if (step >= steps) break;
+        uint32_t a[4];
+        WeightFragment(s, step, a);
+#pragma unroll
+        for (int j = 0; j < kHeadDim / 16; ++j) {
+          uint32_t b[4];
+          LoadMatrix4Transposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
+                                    (j * 2 + lane / 16) * 128 + lane % 8 * 16,
+                                b);
+          Mma(out[2 * j], a, b[0], b[1]);
+          Mma(out[2 * j + 1], a, b[2], b[3]);
+        }
+      }
+      __syncwarp();
+      CopyTile(args, work, next_group, next_tile, kValues, shared);
+      parity ^= 1;
+
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = g + half * 8;
+        if (row >= group_heads) continue;
+        if (lane % 4 == 0) shared.state[tile][row] = state[half];
+        float* const to = shared.out + (tile * group_heads + row) * kHeadDim + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < kHeadDim / 8; ++j) {
+          *reinterpret_cast<float2*>(to + j * 8) =
+              make_float2(out[j][half * 2], out[j][half * 2 + 1]);
+        }
+      }
+    }
+
+    __syncthreads();
+    const int tiles = min(kKeyTilesAGroup, (work.position - group * kKeyGroup) / kKeyTile + 1);
+    const int64_t partial =
+        (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
+        (kHeadDim + 2);
+    MergeTiles(tiles, group_heads, group == work.first_group, shared,
+               split ? args.partials + partial : nullptr);
+    __syncthreads();
+  }
+
+  if (split) {
+    // Whoever comes last merges the groups, in order.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int32_t* const counter = args.counters + blockIdx.x * args.qkv.kv_heads + work.kv_head;
+      shared.last = atomicAdd(counter, 1) == args.group_splits - 1;
+      if (shared.last) *counter = 0;
+    }
+    __syncthreads();
+    if (!shared.last) return;
+    __threadfence();
+#pragma unroll 1
+    for (int group = 0; group < work.groups; ++group) {
+      MergePartials(
+          args.partials +
+              (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
+                  (kHeadDim + 2),
+          group_heads, group == 0, shared);
+    }
+  }
+  const float* const total = shared.out + kKeyTilesAGroup * group_heads * kHeadDim;
+#pragma unroll 1
+  for (int i = threadIdx.x * 2; i < group_heads * kHeadDim; i += kWarps * 64) {
+    const float sum = shared.total_state[i / kHeadDim].sum;
+    *reinterpret_cast<__half2*>(
+        args.out.data + args.out.Index(work.sequence.first_token, first_head * kHeadDim + i)) =
+        __floats2half2_rn(total[i] / sum, total[i + 1] / sum);
+  }
+}
+
+template <int kHeadDim, int kWarps>
+cudaError_t LaunchWarps(const DecodeAttentionArgs& args, cudaStream_t stream) {
+  return Launch(DecodeAttentionKernel<kHeadDim, kWarps>,
+                dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kWarps * 32,
+                SharedBytes<kHeadDim, kWarps>(args.qkv.heads / args.qkv.kv_heads), stream, args);
+}
+
+// Blocks that each may have a multiprocessor of its own.
+constexpr int kFewBlocks = 128;
+
+template <int kHeadDim>
+cudaError_t LaunchWith(const DecodeAttentionArgs& args, cudaStream_t stream) {
+  return args.sequences * args.qkv.kv_heads <= kFewBlocks ? LaunchWarps<kHeadDim, 4>(args, stream)
+                                                          : LaunchWarps<kHeadDim, 2>(args, stream);
+}
+
+template <int kHeadDim, int kWarps>
+cudaError_t Prepare() {
+  return cudaFuncSetAttribute(DecodeAttentionKernel<kHeadDim, kWarps>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              SharedBytes<kHeadDim, kWarps>(kMaxDecodeGroupHeads));
+}
+
+}  // namespace
+
+cudaError_t PrepareDecodeAttentionKernels() {
+  for (const cudaError_t error :
+       {Prepare<64, 2>(), Prepare<64, 4>(), Prepare<128, 2>(), Prepare<128, 4>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, cudaStream_t stream) {
+  switch (args.qkv.head_dim) {
+    case 64:
+      return LaunchWith<64>(args, stream);
+    case 128:
+      return LaunchWith<128>(args, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace orcd::cuda

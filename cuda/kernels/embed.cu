@@ -1,0 +1,41 @@
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/step.h"
+#include "cuda/kernels/tile_value.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ EmbedArgs args) {
+  LaunchDependents();
+  WaitForDependency();
+  const TokenEntry token = args.step.tokens[blockIdx.x];
+  int id = token.id;
+  if (token.sequence < 0) {
+    id = 0;
+  } else {
+    const SequenceEntry& sequence = args.step.sequences[token.sequence];
+    if (id < 0) id = args.last_sample[sequence.slot];
+    if (threadIdx.x == 0) {
+      if (sequence.starts != 0) args.not_finite[sequence.slot] = 0;
+      const int32_t block =
+          args.step.blocks[sequence.first_block + token.position / args.block_tokens];
+      args.block_token_ids[int64_t{block} * args.block_tokens +
+                           token.position % args.block_tokens] = id;
+    }
+  }
+  float* const out = args.residual + int64_t{blockIdx.x} * args.embedding.cols;
+  for (int col = threadIdx.x; col < args.embedding.cols; col += kThreads) {
+    out[col] = TileValue(args.embedding, id, col);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
+  return Launch(EmbedKernel, dim3(args.tokens), kThreads, 0, stream, args);
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,28 @@
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/step.h"
+#include "cuda/kernels/swiglu.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) GateKernel(const __grid_constant__ GateArgs args) {
+  LaunchDependents();
+  WaitForDependency();
+  const int rows = (args.ffn + 7) / 8 * kTileRows;
+  const float* const products = args.products + int64_t{blockIdx.x} * rows;
+  for (int i = threadIdx.x; i < args.ffn; i += kThreads) {
+    const int row = i / 8 * kTileRows + i % 8;
+    args.out.data[args.out.Index(blockIdx.x, i)] = GatedUnit(products[row], products[row + 8]);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchGate(const GateArgs& args, cudaStream_t stream) {
+  return Launch(GateKernel, dim3(args.tokens), kThreads, 0, stream, args);
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,46 @@
+#include "cuda/kernels/gemm.cuh"
+
+namespace orcd::cuda {
+
+bool GemmTakes(TileFormat format, int tokens) {
+  switch (format) {
+    case TileFormat::kF16:
+      return true;
+    case TileFormat::kQ8_0:
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ4_K:
+    case TileFormat::kQ6_K:
+      return tokens <= kMaxSegmentTokens;
+    default:
+      return false;
+  }
+}
+
+cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  switch (args.matrices[0].format) {
+    case TileFormat::kF16:
+      return gemm::LaunchFormat<TileFormat::kF16>(args, multiprocessors, stream);
+    case TileFormat::kQ8_0:
+      return gemm::LaunchFormat<TileFormat::kQ8_0>(args, multiprocessors, stream);
+    case TileFormat::kQ5_0:
+      return gemm::LaunchFormat<TileFormat::kQ5_0>(args, multiprocessors, stream);
+    case TileFormat::kQ4_K:
+      return gemm::LaunchFormat<TileFormat::kQ4_K>(args, multiprocessors, stream);
+    case TileFormat::kQ6_K:
+      return gemm::LaunchFormat<TileFormat::kQ6_K>(args, multiprocessors, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t PrepareGemmKernels() {
+  for (const cudaError_t error :
+       {gemm::PrepareFormat<TileFormat::kF16>(), gemm::PrepareFormat<TileFormat::kQ8_0>(),
+        gemm::PrepareFormat<TileFormat::kQ5_0>(), gemm::PrepareFormat<TileFormat::kQ4_K>(),
+        gemm::PrepareFormat<TileFormat::kQ6_K>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace orcd::cuda

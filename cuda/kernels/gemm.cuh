@@ -1,0 +1,399 @@
+// Products of many tokens: two warpgroups of 64 rows share a tile of tokens; one warp feeds both
+// from two rings, of weights and of activations, that bulk copies fill. Weights go through
+// registers, where they are unpacked; activations stay in shared memory.
+#ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
+#define ORCD_CUDA_KERNELS_GEMM_CUH_
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/matmul.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/swiglu.cuh"
+#include "cuda/kernels/unpack.cuh"
+#include "cuda/kernels/wgmma.cuh"
+
+namespace orcd::cuda {
+namespace gemm {
+
+constexpr int kGroups = 2;
+constexpr int kTilesAGroup = 4;
+constexpr int kBlockTiles = kGroups * kTilesAGroup;
+constexpr int kThreads = (kGroups + 1) * 128;
+constexpr int kConsumerWarps = kGroups * 4;
+// Token tiles that blocks close in time share, so that weights are read from memory once.
+constexpr int kSharedTokenTiles = 8;
+constexpr int kRingBytes = 216 * 1024;
+
+constexpr int XBytes(int tokens) { return tokens * kActivationCols * 2; }
+constexpr int XStages(int tokens) { return tokens >= 256 ? 4 : tokens >= 128 ? 6 : 8; }
+constexpr int WeightBytes(TileFormat format) { return kBlockTiles * UnitBytes(format); }
+constexpr int WeightStages(TileFormat format, int tokens) {
+  return std::min(8, (kRingBytes - XStages(tokens) * XBytes(tokens)) / WeightBytes(format));
+}
+constexpr int SharedBytes(TileFormat format, int tokens) {
+  return XStages(tokens) * XBytes(tokens) + WeightStages(format, tokens) * WeightBytes(format);
+}
+
+// The row tiles of a launch.
+struct Rows {
+  int first_tile;
+  int tiles;
+};
+
+// What a block computes.
+struct BlockTile {
+  int first_tile;
+  int first_token;
+
+  template <int kTokens>
+  static __device__ BlockTile Of(const Rows& rows, int tokens) {
+    const int row_tiles = rows.tiles;
+    const int row_blocks = (row_tiles + kBlockTiles - 1) / kBlockTiles;
+    const int token_tiles = (tokens + kTokens - 1) / kTokens;
+    const int panel = blockIdx.x / (kSharedTokenTiles * row_blocks);
+    const int in_panel = blockIdx.x % (kSharedTokenTiles * row_blocks);
+    const int panel_tiles = min(kSharedTokenTiles, token_tiles - panel * kSharedTokenTiles);
+    return {rows.first_tile + in_panel / panel_tiles * kBlockTiles,
+            (panel * kSharedTokenTiles + in_panel % panel_tiles) * kTokens};
+  }
+};
+
+// Columns by tens of 64: where a block begins and ends.
+struct Range {
+  int begin;
+  int end;
+};
+
+template <TileFormat kFormat, int kTokens>
+struct Rings {
+  static constexpr int kXStages = XStages(kTokens);
+  static constexpr int kWeightStages = WeightStages(kFormat, kTokens);
+  static constexpr int kGroupsAUnit = UnitCols(kFormat) / kActivationCols;
+
+  uint64_t x_full[kXStages];
+  uint64_t x_empty[kXStages];
+  uint64_t weight_full[kWeightStages];
+  uint64_t weight_empty[kWeightStages];
+
+  __device__ void Init() {
+    for (int i = 0; i < kXStages; ++i) {
+      BarrierInit(SharedAddress(&x_full[i]), 1);
+      BarrierInit(SharedAddress(&x_empty[i]), kConsumerWarps);
+    }
+    for (int i = 0; i < kWeightStages; ++i) {
+      BarrierInit(SharedAddress(&weight_full[i]), 1);
+      BarrierInit(SharedAddress(&weight_empty[i]), kConsumerWarps);
+    }
+    BarrierInitFence();
+  }
+};
+
+// The matrix that holds tile `tile` of all, whose number in it `tile` becomes.
+__device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
+  TiledMatrix matrix = args.matrices[0];
+#pragma unroll
+  for (int i = 1; i < 3; ++i) {
+    const int before = args.matrices[i - 1].row_tiles();
+    if (i < args.num_matrices && tile >= before && matrix.data == args.matrices[i - 1].data) {
+      tile -= before;
+      matrix = args.matrices[i];
+    }
+  }
+  return matrix;
+}
+
+// Lanes 0 to 7 copy a row tile each, lane 8 the activations.
+template <TileFormat kFormat, int kTokens>
+__device__ __forceinline__ void Produce(const MatmulArgs& args, const BlockTile& block,
+                                        int end_tile, const Range& range, uint32_t shared,
+                                        Rings<kFormat, kTokens>& rings) {
+  using Ring = Rings<kFormat, kTokens>;
+  constexpr int kUnitBytes = UnitBytes(kFormat);
+  const int lane = threadIdx.x % 32;
+  const int tiles = min(kBlockTiles, end_tile - block.first_tile);
+  const int x_bytes = XBytes(min(kTokens, args.x.tokens - block.first_token));
+  const uint8_t* weights = nullptr;
+  if (lane < tiles) {
+    int tile = block.first_tile + lane;
+    const TiledMatrix matrix = FindTile(args, tile);
+    weights = matrix.data + tile * matrix.tile_bytes() +
+              int64_t{range.begin / Ring::kGroupsAUnit} * kUnitBytes;
+  }
+  const int64_t x_stride = XBytes(args.x.tokens);
+  const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
+                     range.begin * x_stride;
+  const uint32_t weight_ring = shared + Ring::kXStages * XBytes(kTokens);
+  for (int i = 0; i < range.end - range.begin; ++i) {
+    if (i % Ring::kGroupsAUnit == 0) {
+      const int unit = i / Ring::kGroupsAUnit;
+      const int slot = unit % Ring::kWeightStages;
+      const uint32_t full = SharedAddress(&rings.weight_full[slot]);
+      if (unit >= Ring::kWeightStages) {
+        BarrierWait(SharedAddress(&rings.weight_empty[slot]), unit / Ring::kWeightStages % 2 ^ 1);
+      }
+      if (lane == 0) BarrierExpect(full, tiles * kUnitBytes);
+      __syncwarp();
+      if (lane < tiles) {
+        BulkCopy(weight_ring + slot * WeightBytes(kFormat) + lane * kUnitBytes, weights, kUnitBytes,
+                 full);
+        weights += kUnitBytes;
+      }
+    }
+    // Weights of a model's own are there from the start; what the kernel before made is not.
+    if (i == 0) WaitForDependency();
+    const int slot = i % Ring::kXStages;
+    const uint32_t full = SharedAddress(&rings.x_full[slot]);
+    if (i >= Ring::kXStages) {
+      BarrierWait(SharedAddress(&rings.x_empty[slot]), i / Ring::kXStages % 2 ^ 1);
+    }
+    if (lane == kBlockTiles) {
+      BarrierExpect(full, x_bytes);
+      BulkCopy(shared + slot * XBytes(kTokens), x, x_bytes, full);
+      x += x_stride;
+    }
+  }
+}
+
+template <int kTokens>
+__device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
+                                      const float (&c)[kTokens / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+    const int token = first_token + 8 * j + lane % 4 * 2;
+    if (args.gated.data != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (token + i < args.tokens) {
+          args.gated.data[args.gated.Index(token + i, tile * 8 + g)] =
+              GatedUnit(c[4 * j + i], c[4 * j + 2 + i]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = tile * kTileRows + g + i / 2 * 8;
+        if (token + i % 2 < args.tokens && row < args.y_rows) {
+          args.y[(int64_t{split} * args.y_tokens + token + i % 2) * args.y_stride + row] =
+              c[4 * j + i];
+        }
+      }
+    }
+  }
+}
+
+// A consumer's place in the rings, and what it multiplies with.
+template <TileFormat kFormat, int kTokens>
+class Consumer {
+ public:
+  using Ring = Rings<kFormat, kTokens>;
+
+  __device__ Consumer(const uint8_t* shared, Ring& rings)
+      : shared_(shared), rings_(rings), tile_(threadIdx.x / 32), lane_(threadIdx.x % 32) {}
+
+  // c += the next 64 columns' products, with the weights in `a`, which must not change until the
+  // next call returns.
+  __device__ __forceinline__ void Multiply(float (&c)[kTokens / 2], uint32_t (&a)[kGroupSteps][4]) {
+    const int group = index_ % Ring::kGroupsAUnit;
+    const int unit = index_ / Ring::kGroupsAUnit;
+    const int weight_slot = unit % Ring::kWeightStages;
+    const uint8_t* const weights = shared_ + Ring::kXStages * XBytes(kTokens) +
+                                   weight_slot * WeightBytes(kFormat) + tile_ * UnitBytes(kFormat);
+    if (group == 0) {
+      BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
+      scales_.Load(weights, lane_);
+    }
+    GroupQuants<kFormat> quants;
+    quants.Load(weights, group, lane_);
+    GroupScales<kFormat> scales;
+    scales.Load(weights, scales_, group, lane_);
+    Fragment<kFormat, 0>(quants, scales, a[0]);
+    Fragment<kFormat, 1>(quants, scales, a[1]);
+    Fragment<kFormat, 2>(quants, scales, a[2]);
+    Fragment<kFormat, 3>(quants, scales, a[3]);
+    if (group == Ring::kGroupsAUnit - 1) {
+      __syncwarp();
+      if (lane_ == 0) BarrierArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
+    }
+
+    const int slot = index_ % Ring::kXStages;
+    BarrierWait(SharedAddress(&rings_.x_full[slot]), index_ / Ring::kXStages % 2);
+    const uint64_t x = SharedMatrix(SharedAddress(shared_) + slot * XBytes(kTokens), 128, 1024);
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+      Wgmma<kTokens>::Multiply(c, a[step], x + step * (2 * 128 >> 4));
+    }
+    WgmmaCommit();
+    WgmmaWait<1>();
+    if (index_ > 0 && lane_ == 0) {
+      BarrierArrive(SharedAddress(&rings_.x_empty[(index_ - 1) % Ring::kXStages]));
+    }
+    ++index_;
+  }
+
+ private:
+  const uint8_t* const shared_;
+  Ring& rings_;
+  const int tile_;
+  const int lane_;
+  UnitScales<kFormat> scales_;
+  // 64 columns behind.
+  int index_ = 0;
+};
+
+// Adds c to the result in memory, or, for the first segment, puts it there; c becomes zero. A
+// thread's additions to one address take place in the order of the program.
+template <int kTokens>
+__device__ __forceinline__ void Accumulate(const MatmulArgs& args, int tile, bool valid,
+                                           int first_token, bool first, float (&c)[kTokens / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int row = tile * kTileRows + lane / 4;
+  const int token = first_token + lane % 4 * 2;
+  float* const y = args.y + int64_t{token} * args.y_stride + row;
+  const bool rows[2] = {valid && row < args.y_rows, valid && row + 8 < args.y_rows};
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (rows[i / 2] && token + j * 8 + i % 2 < args.tokens) {
+        float* const to = y + int64_t{j * 8 + i % 2} * args.y_stride + i / 2 * 8;
+        if (first) {
+          __stcg(to, c[j * 4 + i]);
+        } else {
+          asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(c[j * 4 + i])
+                       : "memory");
+        }
+      }
+      c[j * 4 + i] = 0;
+    }
+  }
+}
+
+// A block computes one segment, blockIdx.y, or, with kSum, all of them and their sum.
+template <TileFormat kFormat, int kTokens, bool kSum>
+__global__ void __launch_bounds__(kThreads, 1)
+    Kernel(const __grid_constant__ MatmulArgs args, const Rows rows) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ __align__(8) Rings<kFormat, kTokens> rings;
+  const int group = threadIdx.x / 128;
+  const int end_tile = rows.first_tile + rows.tiles;
+  const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens);
+  const int cols = args.matrices[0].cols;
+  const int split = kSum ? 0 : blockIdx.y;
+  const Range range = {
+      SegmentBegin(cols, args.splits, split) / kActivationCols,
+      SegmentBegin(cols, args.splits, kSum ? args.splits : split + 1) / kActivationCols};
+
+  LaunchDependents();
+  if (threadIdx.x == 0) rings.Init();
+  __syncthreads();
+  // Unpacked weights are the kernel before's.
+  if (args.weights_are_new) WaitForDependency();
+
+  if (group == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < kGroups * 128 + 32) {
+      Produce<kFormat, kTokens>(args, block, end_tile, range, SharedAddress(shared), rings);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    // The result's memory may still be read.
+    WaitForDependency();
+    const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
+    Consumer<kFormat, kTokens> consumer(shared, rings);
+    float c[kTokens / 2];
+#pragma unroll
+    for (float& value : c) value = 0;
+    uint32_t a[2][kGroupSteps][4];
+    int i = range.begin;
+    for (int segment = 0; segment < (kSum ? args.splits : 1); ++segment) {
+      const int end =
+          kSum ? SegmentBegin(cols, args.splits, segment + 1) / kActivationCols : range.end;
+      for (; i + 1 < end; i += 2) {
+        consumer.Multiply(c, a[0]);
+        consumer.Multiply(c, a[1]);
+      }
+      if (i < end) {
+        consumer.Multiply(c, a[0]);
+        ++i;
+      }
+      WgmmaWait<0>();
+      if constexpr (kSum) {
+        Accumulate<kTokens>(args, tile, tile < end_tile, block.first_token, segment == 0, c);
+      }
+    }
+    if (!kSum && tile < end_tile) Store<kTokens>(args, tile, block.first_token, split, c);
+  }
+}
+
+inline int RowTiles(const MatmulArgs& args) {
+  int tiles = 0;
+  for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
+  return tiles;
+}
+
+template <TileFormat kFormat, int kTokens, bool kSum>
+cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
+  const int blocks =
+      (rows.tiles + kBlockTiles - 1) / kBlockTiles * ((args.tokens + kTokens - 1) / kTokens);
+  return Launch(Kernel<kFormat, kTokens, kSum>, dim3(blocks, kSum ? 1 : args.splits), kThreads,
+                SharedBytes(kFormat, kTokens), stream, args, rows);
+}
+
+template <TileFormat kFormat, int kTokens, bool kSum>
+cudaError_t PrepareKernel() {
+  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kSum>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              SharedBytes(kFormat, kTokens));
+}
+
+// Row tiles that whole waves of blocks take, a block a multiprocessor; the rest would leave most
+// multiprocessors idle for as long again.
+inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int splits,
+                             int multiprocessors) {
+  const int tiles = RowTiles(args);
+  const int blocks_a_row = (args.tokens + tokens_a_block - 1) / tokens_a_block * splits;
+  const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * blocks_a_row;
+  const int waves = blocks / multiprocessors;
+  const int rest = blocks % multiprocessors;
+  if (waves == 0 || rest == 0 || rest > multiprocessors * 3 / 4) return tiles;
+  return std::min(tiles, waves * multiprocessors / blocks_a_row * kBlockTiles);
+}
+
+template <TileFormat kFormat>
+cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  const int tiles = RowTiles(args);
+  if (args.tokens <= 64) return LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
+  const bool wide = args.tokens > 128;
+  const int main = TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
+  const cudaError_t error = wide ? LaunchKernel<kFormat, 256, false>(args, {0, main}, stream)
+                                 : LaunchKernel<kFormat, 128, false>(args, {0, main}, stream);
+  if (error != cudaSuccess || main == tiles) return error;
+  return LaunchKernel<kFormat, 64, false>(args, {main, tiles - main}, stream);
+}
+
+template <TileFormat kFormat>
+cudaError_t PrepareSegments() {
+  for (const cudaError_t error :
+       {PrepareKernel<kFormat, 64, false>(), PrepareKernel<kFormat, 128, false>(),
+        PrepareKernel<kFormat, 256, false>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+// Each in a file of its own.
+template <TileFormat kFormat>
+cudaError_t LaunchFormat(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+template <TileFormat kFormat>
+cudaError_t PrepareFormat();
+
+}  // namespace gemm
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_GEMM_CUH_

@@ -1,0 +1,16 @@
+#include "cuda/kernels/gemm.cuh"
+
+namespace orcd::cuda::gemm {
+
+template <>
+cudaError_t LaunchFormat<TileFormat::kQ5_0>(const MatmulArgs& args, int multiprocessors,
+                                            cudaStream_t stream) {
+  return LaunchSegments<TileFormat::kQ5_0>(args, multiprocessors, stream);
+}
+
+template <>
+cudaError_t PrepareFormat<TileFormat::kQ5_0>() {
+  return PrepareSegments<TileFormat::kQ5_0>();
+}
+
+}  // namespace orcd::cuda::gemm

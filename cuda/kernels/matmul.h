@@ -1,0 +1,122 @@
+// Y = W X for tiled weights: the products of the model.
+//
+// One order of summation, whatever the number of tokens and whichever kernel computes: a row's
+// columns are cut into `splits` segments, which depend on the matrix's shape alone; a segment is
+// one chain of tensor-core steps of 16 columns, ascending, with F32 sums; segments are added in
+// order. So a token's results do not depend on what else is in its step.
+#ifndef ORCD_CUDA_KERNELS_MATMUL_H_
+#define ORCD_CUDA_KERNELS_MATMUL_H_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/kernels/activations.h"
+#include "cuda/kernels/tile_format.h"
+
+namespace orcd::cuda {
+
+// Most tokens of LaunchMatvec.
+inline constexpr int kMatvecTokens = 8;
+
+// Most segments of a product.
+inline constexpr int kMaxSplits = 8;
+
+// Columns by which segments are counted.
+constexpr int SegmentCols(int cols) { return cols % 256 == 0 ? 256 : 64; }
+
+// Segments of a product with `row_tiles` tiles of rows: enough that a product of one token keeps
+// the multiprocessors busy, few enough that adding them up costs little.
+constexpr int Splits(int row_tiles, int cols) {
+  constexpr int kWantedTasks = 1056;
+  constexpr int kMinCols = 448;
+  const int pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
+  const int wanted = std::clamp(kWantedTasks / row_tiles, 1,
+                                std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, pieces)));
+  const int pieces_each = (pieces + wanted - 1) / wanted;
+  return (pieces + pieces_each - 1) / pieces_each;
+}
+
+// First column of segment `split` of `splits`; the number of columns (padded) where split = splits.
+constexpr int SegmentBegin(int cols, int splits, int split) {
+  const int pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
+  return static_cast<int>(static_cast<int64_t>(pieces) * split / splits) * SegmentCols(cols);
+}
+
+// The order in which LaunchNorm adds up squares depends on this alone: threads that take
+// consecutive vectors of four values, round after round.
+constexpr int NormThreads(int hidden) {
+  constexpr int kMostVectors = 4;
+  const int vectors = hidden / 4;
+  return std::max(128, ((vectors + kMostVectors - 1) / kMostVectors + 31) / 32 * 32);
+}
+
+// An input that is not made yet: what LaunchNorm would make of these, see NormArgs.
+struct NormedInput {
+  // Null: x is there.
+  const float* residual = nullptr;  // [cols]
+  float* new_residual = nullptr;
+  const float* partials = nullptr;
+  int splits = 0;
+  int partials_tokens = 0;
+  float scale = 1;
+  const float* weight = nullptr;
+  float eps = 0;
+};
+
+struct MatmulArgs {
+  // Of the same columns, their rows one after another in the result. A matrix that another follows
+  // has a multiple of 16 rows.
+  TiledMatrix matrices[3] = {};
+  int num_matrices = 0;
+  // Segments; of one matrix always as many.
+  int splits = 1;
+  // The kernel before wrote the weights.
+  bool weights_are_new = false;
+  // [tokens, cols]
+  Activations x = {};
+  // In place of x; LaunchMatvec of one token alone.
+  NormedInput norm = {};
+  int tokens = 0;
+
+  // The result, where `gated` is null: F32 [y_rows], segment s of token t begins at
+  // (s * y_tokens + t) * y_stride. LaunchMatvec writes every segment; LaunchGemm their sum, at s =
+  // 0.
+  float* y = nullptr;
+  int y_rows = 0;
+  int y_stride = 0;
+  int y_tokens = 0;
+
+  // Otherwise, with one matrix whose tiles hold 8 rows of the gate above 8 rows of the up
+  // projection, and one segment: silu(gate) * up * kGatedScale in F16, [tokens, rows / 2].
+  Activations gated = {};
+};
+
+// Keeps the FFN's products, which can be large, well within F16.
+inline constexpr float kGatedScale = 1.0f / 16;
+
+// A few tokens: `tokens` <= kMatvecTokens, and x.tokens is 8. Bound by the reading of the weights.
+cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+
+// Most tokens whose segments LaunchGemm leaves apart, as LaunchMatvec does; of more it writes the
+// sum.
+inline constexpr int kMaxSegmentTokens = 512;
+
+// Whether LaunchGemm takes weights of a format for so many tokens; others are to be unpacked.
+bool GemmTakes(TileFormat format, int tokens);
+
+// Many tokens; all matrices of one format.
+cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+
+// Raise the shared-memory limits of the kernels above; once a device.
+cudaError_t PrepareMatvecKernels();
+cudaError_t PrepareGemmKernels();
+
+// Unpacks row tiles [first_tile, first_tile + tiles) of a matrix to format kF16 at `out`.
+cudaError_t LaunchUnpackToF16(const TiledMatrix& matrix, int first_tile, int tiles, uint8_t* out,
+                              cudaStream_t stream);
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_MATMUL_H_

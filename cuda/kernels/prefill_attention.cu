@@ -1,0 +1,278 @@
+// Two warpgroups of 64 query rows share tiles of keys and values, which one warp copies into a ring
+// in shared memory, in the cache's own order.
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "cuda/kernels/attention.h"
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/softmax.cuh"
+#include "cuda/kernels/wgmma.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kGroups = 2;
+constexpr int kGroupRows = kQueryRows / kGroups;
+constexpr int kThreads = (kGroups + 1) * 128;
+constexpr int kStages = 3;
+
+template <int kHeadDim>
+struct Shared {
+  // Core matrices.
+  __half q[kGroups][kGroupRows * kHeadDim];
+  __half keys[kStages][kKeyTile * kHeadDim];
+  __half values[kStages][kKeyTile * kHeadDim];
+  // What each thread has summed over the groups of keys before.
+  float total[kGroups][kHeadDim / 2][128];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+};
+
+// What a block computes: rows of one sequence and one kv head.
+struct Work {
+  SequenceEntry sequence;
+  int first_row;
+  int rows;
+
+  __device__ int Position(int row, int group_heads) const {
+    return sequence.first_position + (first_row + row) / group_heads;
+  }
+};
+
+template <int kHeadDim>
+__device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const Work& work,
+                                        int kv_head, int keys, Shared<kHeadDim>& shared) {
+  const int lane = threadIdx.x % 32;
+  const int block_tokens = args.kv.block_tokens;
+  const int bytes = block_tokens * kHeadDim * 2;
+  const int blocks_a_tile = kKeyTile / block_tokens;
+  const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
+  const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
+  const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
+  for (int tile = 0; tile * kKeyTile < keys; ++tile) {
+    const int slot = tile % kStages;
+    const uint32_t full = SharedAddress(&shared.full[slot]);
+    const int tile_keys = min(kKeyTile, keys - tile * kKeyTile);
+    const int tile_blocks = (tile_keys + block_tokens - 1) / block_tokens;
+    if (tile >= kStages) BarrierWait(SharedAddress(&shared.empty[slot]), tile / kStages % 2 ^ 1);
+    if (lane == 0) BarrierExpect(full, 2 * tile_blocks * bytes);
+    __syncwarp();
+    if (lane < 2 * tile_blocks) {
+      const int i = lane / 2;
+      const __half* const from = cache + blocks[tile * blocks_a_tile + i] * args.kv.block_size() +
+                                 lane % 2 * values_offset;
+      __half* const to = lane % 2 == 0 ? shared.keys[slot] : shared.values[slot];
+      BulkCopy(SharedAddress(to) + i * bytes, from, bytes, full);
+    }
+  }
+}
+
+__device__ __forceinline__ void GroupSync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+// grid (query tiles, kv heads).
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    PrefillAttentionKernel(const __grid_constant__ PrefillAttentionArgs args) {
+  extern __shared__ __align__(1024) uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_bytes);
+  constexpr int kRowGroupBytes = kHeadDim * 16;  // 8 rows
+  const int group = threadIdx.x / 128;
+  const int kv_head = blockIdx.y;
+  const int group_heads = args.heads / args.kv.kv_heads;
+
+  LaunchDependents();
+  // The tile's sequence: the last whose first tile is no later. Tiles that see most keys come
+  // first.
+  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  int index = -1;
+  for (int i = threadIdx.x % 32; i < args.sequences; i += 32) {
+    const SequenceEntry& entry = args.step.sequences[i];
+    if (entry.tokens > 0 && entry.first_query_tile <= tile) index = i;
+  }
+  index = __reduce_max_sync(~0u, index);
+  if (index < 0) return;
+  Work work;
+  work.sequence = args.step.sequences[index];
+  work.first_row = (tile - work.sequence.first_query_tile) * kQueryRows;
+  work.rows = min(kQueryRows, work.sequence.tokens * group_heads - work.first_row);
+  if (work.rows <= 0) return;
+  const int keys = work.Position(work.rows - 1, group_heads) + 1;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(SharedAddress(&shared.full[i]), 1);
+      BarrierInit(SharedAddress(&shared.empty[i]), kGroups);
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+  WaitForDependency();
+
+  if (group == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < kGroups * 128 + 32) Produce(args, work, kv_head, keys, shared);
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  const int thread = threadIdx.x % 128;
+  const int lane = thread % 32;
+  // Rows of the block that this thread has: these two.
+  const int rows[2] = {group * kGroupRows + thread / 32 * 16 + lane / 4,
+                       group * kGroupRows + thread / 32 * 16 + lane / 4 + 8};
+
+  for (int i = thread; i < kGroupRows * kHeadDim / 8; i += 128) {
+    // Piece i is row i % 8 of core matrix i / 8.
+    const int in_group = i / kHeadDim * 8 + i % 8;
+    const int row = group * kGroupRows + in_group;
+    uint4 piece = make_uint4(0, 0, 0, 0);
+    if (row < work.rows) {
+      const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
+      const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
+      piece = *reinterpret_cast<const uint4*>(
+          args.q + (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8);
+    }
+    reinterpret_cast<uint4*>(shared.q[group])[i] = piece;
+  }
+  SharedStoreFence();
+  GroupSync(group);
+
+  const float scale = ScoreScale(kHeadDim);
+  const uint64_t q = SharedMatrix(SharedAddress(shared.q[group]), 128, kRowGroupBytes);
+  const int positions[2] = {work.Position(rows[0], group_heads),
+                            work.Position(rows[1], group_heads)};
+  // The last key that any row of the warpgroup sees.
+  const int group_rows = min(kGroupRows, work.rows - group * kGroupRows);
+  const int last_key =
+      group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
+
+  float out[kHeadDim / 2];
+  float merged[kHeadDim / 2];
+  RowState merged_state[2];
+  RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  for (int tile_index = 0; tile_index * kKeyTile < keys; ++tile_index) {
+    const int slot = tile_index % kStages;
+    const int first_key = tile_index * kKeyTile;
+    BarrierWait(SharedAddress(&shared.full[slot]), tile_index / kStages % 2);
+    const int block_tokens = args.kv.block_tokens;
+    const int copied = (keys - first_key + block_tokens - 1) / block_tokens * block_tokens;
+    if (first_key <= last_key) {
+      if (copied < kKeyTile) {
+        // What was not copied may be anything, and a weight of zero does not make a NaN nothing.
+        for (int i = thread; i < (kKeyTile - copied) * kHeadDim / 8; i += 128) {
+          reinterpret_cast<uint4*>(shared.values[slot])[copied * kHeadDim / 8 + i] =
+              make_uint4(0, 0, 0, 0);
+        }
+        SharedStoreFence();
+        GroupSync(group);
+      }
+      float s[kKeyTile / 2];
+      const uint64_t key_matrix =
+          SharedMatrix(SharedAddress(shared.keys[slot]), 128, kRowGroupBytes);
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        Wgmma<kKeyTile>::MultiplyShared(s, q + step * (256 >> 4), key_matrix + step * (256 >> 4),
+                                        step > 0);
+      }
+      WgmmaCommit();
+      WgmmaWait<0>();
+
+      RowState state[2];
+      auto& scores = reinterpret_cast<float(&)[kKeyTile / 8][4]>(s);
+      Softmax(scores, scale, {positions[0] - first_key, positions[1] - first_key}, state);
+      uint32_t weights[kKeyTile / 16][4];
+#pragma unroll
+      for (int step = 0; step < kKeyTile / 16; ++step) {
+        WeightFragment(scores, step, weights[step]);
+      }
+      const uint64_t value_matrix =
+          SharedMatrix(SharedAddress(shared.values[slot]), kRowGroupBytes, 128);
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kKeyTile / 16; ++step) {
+        Wgmma<kHeadDim>::MultiplyTransposed(
+            out, weights[step], value_matrix + step * (2 * kRowGroupBytes >> 4), step > 0);
+      }
+      WgmmaCommit();
+      WgmmaWait<0>();
+
+      if (tile_index % kKeyTilesAGroup == 0) {
+        merged_state[0] = state[0];
+        merged_state[1] = state[1];
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 2; ++i) merged[i] = out[i];
+      } else {
+        const MergeFactors factors[2] = {Merge(merged_state[0], state[0]),
+                                         Merge(merged_state[1], state[1])};
+        // Mostly the maximum stands, and multiplying by one changes nothing.
+        if (__all_sync(~0u, factors[0].first == 1 && factors[1].first == 1)) {
+#pragma unroll
+          for (int i = 0; i < kHeadDim / 2; ++i) {
+            merged[i] = fmaf(out[i], factors[i / 2 % 2].second, merged[i]);
+          }
+        } else {
+#pragma unroll
+          for (int i = 0; i < kHeadDim / 2; ++i) {
+            merged[i] = MergeValues(merged[i], out[i], factors[i / 2 % 2]);
+          }
+        }
+      }
+      const bool last = first_key + kKeyTile > last_key;
+      if (tile_index % kKeyTilesAGroup == kKeyTilesAGroup - 1 || last) {
+        const bool first = tile_index < kKeyTilesAGroup;
+        const MergeFactors factors[2] = {Merge(total_state[0], merged_state[0]),
+                                         Merge(total_state[1], merged_state[1])};
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 2; ++i) {
+          float& total = shared.total[group][i][thread];
+          merged[i] = MergeValues(first ? 0.0f : total, merged[i], factors[i / 2 % 2]);
+          if (!last) total = merged[i];
+        }
+      }
+    }
+    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[slot]));
+  }
+
+  // After the last tile `merged` is the total.
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows[half] >= work.rows) continue;
+    const int token = work.sequence.first_token + (work.first_row + rows[half]) / group_heads;
+    const int head = kv_head * group_heads + (work.first_row + rows[half]) % group_heads;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      const int col = head * kHeadDim + j * 8 + lane % 4 * 2;
+      const int i = j * 4 + half * 2;
+      *reinterpret_cast<__half2*>(args.out.data + args.out.Index(token, col)) = __floats2half2_rn(
+          merged[i] / total_state[half].sum, merged[i + 1] / total_state[half].sum);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t PreparePrefillAttentionKernels() {
+  const cudaError_t error = cudaFuncSetAttribute(
+      PrefillAttentionKernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<64>));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(PrefillAttentionKernel<128>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<128>));
+}
+
+cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream) {
+  const dim3 grid(args.query_tiles, args.kv.kv_heads);
+  switch (args.kv.head_dim) {
+    case 64:
+      return Launch(PrefillAttentionKernel<64>, grid, kThreads, sizeof(Shared<64>), stream, args);
+    case 128:
+      return Launch(PrefillAttentionKernel<128>, grid, kThreads, sizeof(Shared<128>), stream, args);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,97 @@
+// The PTX instructions that CUDA C++ has no words for, one function each. Names and meaning are
+// those of the PTX ISA.
+#ifndef ORCD_CUDA_KERNELS_PTX_CUH_
+#define ORCD_CUDA_KERNELS_PTX_CUH_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace orcd::cuda {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// --- Programmatic dependent launch: a kernel may begin while the one before it ends. -------------
+
+// Lets the next kernel in the stream begin.
+__device__ __forceinline__ void LaunchDependents() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+// Returns when the kernels before have ended and what they wrote can be read.
+__device__ __forceinline__ void WaitForDependency() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// --- mbarrier, in shared memory. -----------------------------------------------------------------
+
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes initialised barriers visible to the copy engine; a __syncthreads() follows.
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void BarrierExpect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Returns when the phase of parity `parity` is over.
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// --- Bulk copies: `bytes` (a multiple of 16) into shared memory, counted by a barrier. -----------
+
+__device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, int bytes,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// --- Tensor cores. -------------------------------------------------------------------------------
+
+// c[16, 8] += a[16, 16] b[16, 8], F16 in, F32 sums. Fragments as the PTX ISA lays them out: lane
+// 4g + t holds rows g and g + 8 of a and c, column g of b.
+__device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// --- Bits. ---------------------------------------------------------------------------------------
+
+// (value & mask) | bits.
+__device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_t bits) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
+  return result;
+}
+__device__ __forceinline__ __half2 AsHalf2(uint32_t bits) {
+  return *reinterpret_cast<__half2*>(&bits);
+}
+__device__ __forceinline__ uint32_t AsBits(__half2 value) {
+  return *reinterpret_cast<uint32_t*>(&value);
+}
+// Both halves have the bits `half`.
+__device__ __forceinline__ __half2 Half2OfBits(uint16_t half) {
+  return AsHalf2(uint32_t{half} * 0x10001u);
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_PTX_CUH_

@@ -1,0 +1,62 @@
+#include <cuda_fp16.h>
+
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/rope.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// grid (tokens, parts): the pairs of a token's heads, over the blocks of y.
+__global__ void __launch_bounds__(kThreads) RopeKernel(const __grid_constant__ RopeArgs args) {
+  LaunchDependents();
+  WaitForDependency();
+  const int t = blockIdx.x;
+  const TokenEntry token = args.step.tokens[t];
+  if (token.sequence < 0) return;
+  const QkvProduct& qkv = args.qkv;
+  const int quads = qkv.head_dim / 2 / kPairs;
+  const int all_heads = qkv.heads + 2 * qkv.kv_heads;
+  const SequenceEntry& sequence = args.step.sequences[token.sequence];
+  const int block = args.step.blocks[sequence.first_block + token.position / args.kv.block_tokens];
+  const int in_block = token.position % args.kv.block_tokens;
+  for (int i = blockIdx.y * kThreads + threadIdx.x; i < all_heads * quads;
+       i += gridDim.y * kThreads) {
+    const int head = i / quads;
+    const int first_col = i % quads * kPairs;
+    const RotatedPairs values = LoadPairs(qkv, t, token.position, head, first_col);
+    const int kv_head = head - qkv.heads;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = first_col + half * qkv.head_dim / 2;
+      uint2 halves = values.Halves(half);
+      __half* to = args.q + (int64_t{t} * qkv.heads + head) * qkv.head_dim + col;
+      if (kv_head >= 0) {
+        // Heads of keys, then of values, lie one after another in the cache.
+        to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
+             args.kv.InBlock(in_block, col);
+        if (Sanitize(halves)) args.not_finite[sequence.slot] = 1;
+      }
+      *reinterpret_cast<uint2*>(to) = halves;
+      if (args.biased == nullptr) continue;
+      const int64_t index = (int64_t{t} * all_heads + head) * qkv.head_dim + col;
+      for (int j = 0; j < kPairs; ++j) {
+        args.biased[index + j] = values.biased[half][j];
+        args.rotated[index + j] = values.rotated[half][j];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream) {
+  const int quads = (args.qkv.heads + 2 * args.qkv.kv_heads) * args.qkv.head_dim / 2 / kPairs;
+  // A few tokens are spread over many blocks.
+  const int parts = args.tokens <= 64 ? (quads + kThreads - 1) / kThreads : 1;
+  return Launch(RopeKernel, dim3(args.tokens, parts), kThreads, 0, stream, args);
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,107 @@
+// How weights lie in VRAM: tiles of 16 rows, ordered so that a lane of a warp finds its fragments
+// of tensor-core instructions side by side. The integers and scales of a GGUF block are moved, not
+// changed, so that every weight keeps its value, bit for bit.
+//
+// A matrix [rows, cols] is [row tile][unit][bytes]: a unit is 16 rows times unit_cols columns, a
+// multiple of 64. Rows are padded to 16 and columns to the unit with weights of zero. A unit holds
+// steps of 16 columns; in each, lane 4g + t of a warp owns the 8 weights of rows g and g + 8 in
+// columns 2t, 2t + 1, 2t + 8, 2t + 9: the A fragment of mma.m16n8k16. Weight i of a lane is pair
+// i / 2, half i % 2, where pair 0 is row g, columns 2t and 2t + 1; pair 1 row g + 8; pair 2 row g,
+// columns 2t + 8 and 2t + 9; pair 3 row g + 8.
+//
+// Parts of a unit, in order:
+//   kF16   [step][lane] 16 B: the pairs.
+//   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
+//          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
+//   others [4 steps][lane] 16 B: for each step a word whose bits 4p.. and 16 + 4p.. are the low
+//          four bits of pair p's halves;
+//          high bits: for 5 bits [4 steps][lane] 4 B, for 6 bits [2 steps][lane] 4 B, the bits of
+//          step s, pairs 2h and 2h + 1 at HighBitShift;
+//          scales.
+// Scales:
+//   kQ8_0, kQ4_0, kQ5_0  [g][row g, row g + 8][block] F16 d.
+//   kQ4_1, kQ5_1         the same, then the same of m.
+//   kQ4_K, kQ5_K         [lane] 4 B: byte i is the scale (6 bits) of sub-block 2t + i / 2, row
+//                        g + 8 (i % 2), below the high two bits of its min; [lane] 2 B: the low
+//                        nibbles of those mins; [g][row g, row g + 8] {d, dmin}.
+//   kQ6_K                [lane] 8 B: byte 2i + r is the signed scale of step 4t + i, row g + 8r;
+//                        [g][row g, row g + 8] F16 d.
+//   kQ2_K                [lane] 8 B: byte 2i + r is scale | min << 4 of step 4t + i, row g + 8r;
+//                        [g][row g, row g + 8] {d, dmin}.
+#ifndef ORCD_CUDA_KERNELS_TILE_FORMAT_H_
+#define ORCD_CUDA_KERNELS_TILE_FORMAT_H_
+
+#include <cstdint>
+
+namespace orcd::cuda {
+
+inline constexpr int kTileRows = 16;
+// Columns of one tensor-core step.
+inline constexpr int kStepCols = 16;
+
+enum class TileFormat : uint8_t {
+  kF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
+
+// Columns of a unit.
+constexpr int UnitCols(TileFormat format) { return format >= TileFormat::kQ2_K ? 256 : 64; }
+
+// Bytes of a unit; a multiple of 16, as bulk copies need.
+constexpr int UnitBytes(TileFormat format) {
+  switch (format) {
+    case TileFormat::kF16:
+      return 2048;
+    case TileFormat::kQ8_0:
+      return 1024 + 64;
+    case TileFormat::kQ4_0:
+      return 512 + 64;
+    case TileFormat::kQ4_1:
+      return 512 + 128;
+    case TileFormat::kQ5_0:
+      return 512 + 128 + 64;
+    case TileFormat::kQ5_1:
+      return 512 + 128 + 128;
+    case TileFormat::kQ2_K:
+      return 2048 + 256 + 64;
+    case TileFormat::kQ4_K:
+      return 2048 + 128 + 64 + 64;
+    case TileFormat::kQ5_K:
+      return 2048 + 512 + 128 + 64 + 64;
+    case TileFormat::kQ6_K:
+      return 2048 + 1024 + 256 + 32;
+  }
+  return 0;
+}
+
+// Where the high bits of pairs 2h (moved to bit 4) and 2h + 1 (moved to bit 8) lie: a word shifted
+// right by this (left where negative) has them there. `index` counts (step, h) within a word.
+constexpr int HighBitShift(int high_bits, int index) {
+  return high_bits == 1 ? (index < 4 ? index - 4 : index) : (index < 2 ? 2 * index - 4 : 2 * index);
+}
+
+// A matrix in VRAM.
+struct TiledMatrix {
+  const uint8_t* data = nullptr;
+  TileFormat format = TileFormat::kF16;
+  // Before padding.
+  int rows = 0;
+  int cols = 0;
+
+  constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  constexpr int units() const { return (cols + UnitCols(format) - 1) / UnitCols(format); }
+  constexpr int64_t tile_bytes() const { return static_cast<int64_t>(units()) * UnitBytes(format); }
+  constexpr int64_t bytes() const { return row_tiles() * tile_bytes(); }
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_TILE_FORMAT_H_

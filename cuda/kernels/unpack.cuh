@@ -1,0 +1,260 @@
+// From a unit of a tile (tile_format.h) to the F16 fragments that tensor cores multiply.
+//
+// A weight becomes F16 by one rule everywhere, so that every kernel computes with the same bits:
+// integers are exact in F16; a scale that is a product (d * scale) is rounded to F16; the weight is
+// one F16 multiplication or one fused multiply-add of these. Where a min is subtracted, integers
+// are counted from the middle of their range and the min from there too, which makes it small, so
+// that rounding it to F16 costs little.
+#ifndef ORCD_CUDA_KERNELS_UNPACK_CUH_
+#define ORCD_CUDA_KERNELS_UNPACK_CUH_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/tile_format.h"
+
+namespace orcd::cuda {
+
+// Weights are taken four steps (64 columns) at a time: a group. A unit has UnitCols / 64.
+inline constexpr int kGroupSteps = 4;
+inline constexpr int kGroupCols = kGroupSteps * kStepCols;
+
+constexpr int HighBits(TileFormat format) {
+  switch (format) {
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ5_1:
+    case TileFormat::kQ5_K:
+      return 1;
+    case TileFormat::kQ6_K:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+// What is subtracted from a quant before it is multiplied.
+constexpr int QuantZero(TileFormat format) {
+  switch (format) {
+    case TileFormat::kQ2_K:
+      return 2;
+    case TileFormat::kQ4_0:
+    case TileFormat::kQ4_K:
+      return 8;
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ5_K:
+      return 16;
+    case TileFormat::kQ6_K:
+      return 32;
+    default:
+      return 0;
+  }
+}
+
+// Where a unit's scales begin.
+constexpr int ScalesOffset(TileFormat format) {
+  if (format == TileFormat::kF16) return 2048;
+  if (format == TileFormat::kQ8_0) return 1024;
+  return UnitCols(format) / kStepCols * 128 * (4 + HighBits(format)) / 4;
+}
+
+// The quants of a group, as one lane holds them.
+template <TileFormat kFormat>
+struct GroupQuants {
+  static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
+                                : kFormat == TileFormat::kQ8_0 ? 8
+                                                               : 4 + HighBits(kFormat);
+  uint32_t words[kWords];
+
+  // From a unit in shared memory.
+  __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
+    constexpr int kVectors = kWords / 4;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const uint4 v =
+          *reinterpret_cast<const uint4*>(unit + (group * kVectors + i) * 512 + lane * 16);
+      words[4 * i] = v.x;
+      words[4 * i + 1] = v.y;
+      words[4 * i + 2] = v.z;
+      words[4 * i + 3] = v.w;
+    }
+    constexpr int kHigh = UnitCols(kFormat) / kGroupCols * 512;
+    if constexpr (HighBits(kFormat) == 1) {
+      words[4] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 128 + lane * 4);
+    }
+    if constexpr (HighBits(kFormat) == 2) {
+      words[4] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 256 + lane * 4);
+      words[5] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 256 + 128 + lane * 4);
+    }
+  }
+};
+
+// What a lane keeps of a unit's scales, and the two (blocks of 32) or four (of 16) pairs of scales
+// that its group needs.
+template <TileFormat kFormat>
+struct UnitScales {
+  // F16 pairs. kQ4_K, kQ5_K: {scale, min} of (sub-block 2t + i / 2, row g + 8 (i % 2)); kQ6_K: the
+  // scale of step 4t + i, {row g, row g + 8}; kQ2_K: the same, then the mins. A scale is d * scale;
+  // a min is what is added, QuantZero * d * scale - dmin * min.
+  uint32_t own[8];
+
+  // From a block's factors and its {d, dmin}.
+  static __device__ __forceinline__ uint32_t ScaleAndMin(int scale_factor, int min_factor,
+                                                         __half2 d) {
+    const float2 both = __half22float2(d);
+    const float scale = both.x * static_cast<float>(scale_factor);
+    const float min = both.y * static_cast<float>(min_factor);
+    return AsBits(
+        __floats2half2_rn(scale, fmaf(static_cast<float>(QuantZero(kFormat)), scale, -min)));
+  }
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, int lane) {
+    const uint8_t* scales = unit + ScalesOffset(kFormat);
+    if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
+      const uint32_t packed = *reinterpret_cast<const uint32_t*>(scales + lane * 4);
+      const uint32_t low = *reinterpret_cast<const uint16_t*>(scales + 128 + lane * 2);
+      const uint2 d = *reinterpret_cast<const uint2*>(scales + 192 + (lane >> 2) * 8);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t byte = packed >> (8 * i);
+        const uint32_t min = ((low >> (4 * i)) & 15) | ((byte >> 2) & 0x30);
+        own[i] = ScaleAndMin(static_cast<int>(byte & 63), static_cast<int>(min),
+                             AsHalf2(i % 2 == 0 ? d.x : d.y));
+      }
+    }
+    if constexpr (kFormat == TileFormat::kQ6_K) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
+      const __half2 d = AsHalf2(*reinterpret_cast<const uint32_t*>(scales + 256 + (lane >> 2) * 4));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t word = (i < 2 ? packed.x : packed.y) ^ 0x80808080u;
+        const uint32_t bytes = __byte_perm(word, 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342);
+        own[i] = AsBits(__hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), d));
+      }
+    }
+    if constexpr (kFormat == TileFormat::kQ2_K) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
+      const uint2 d = *reinterpret_cast<const uint2*>(scales + 256 + (lane >> 2) * 8);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t word = (i < 2 ? packed.x : packed.y) >> (16 * (i % 2));
+        const __half2 upper = AsHalf2(ScaleAndMin(word & 15, word >> 4 & 15, AsHalf2(d.x)));
+        const __half2 lower = AsHalf2(ScaleAndMin(word >> 8 & 15, word >> 12 & 15, AsHalf2(d.y)));
+        own[i] = AsBits(__lows2half2(upper, lower));
+        own[4 + i] = AsBits(__highs2half2(upper, lower));
+      }
+    }
+  }
+};
+
+// The scales of one group, both halves of a word alike: [part of the group][row g, row g + 8].
+template <TileFormat kFormat>
+struct GroupScales {
+  static constexpr int kParts =
+      kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
+  static constexpr bool kHasMin = kFormat == TileFormat::kQ4_1 || kFormat == TileFormat::kQ5_1 ||
+                                  kFormat == TileFormat::kQ2_K || kFormat == TileFormat::kQ4_K ||
+                                  kFormat == TileFormat::kQ5_K;
+  __half2 scale[kParts][2];
+  // What is added: UnitScales' min, or m.
+  __half2 min[kHasMin ? kParts : 1][2];
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
+                                       int group, int lane) {
+    const int source = (lane & ~3) | group;
+    if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const __half2 both = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], source));
+        scale[i / 2][i % 2] = __low2half2(both);
+        min[i / 2][i % 2] = __high2half2(both);
+      }
+    } else if constexpr (kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const __half2 rows = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], source));
+        scale[i][0] = __low2half2(rows);
+        scale[i][1] = __high2half2(rows);
+        if constexpr (kHasMin) {
+          const __half2 mins = AsHalf2(__shfl_sync(~0u, unit_scales.own[4 + i], source));
+          min[i][0] = __low2half2(mins);
+          min[i][1] = __high2half2(mins);
+        }
+      }
+    } else if constexpr (kFormat != TileFormat::kF16) {
+      const uint8_t* scales = unit + ScalesOffset(kFormat) + (lane >> 2) * 8;
+      const uint2 d = *reinterpret_cast<const uint2*>(scales);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        scale[part][0] = part == 0 ? __low2half2(AsHalf2(d.x)) : __high2half2(AsHalf2(d.x));
+        scale[part][1] = part == 0 ? __low2half2(AsHalf2(d.y)) : __high2half2(AsHalf2(d.y));
+      }
+      if constexpr (kHasMin) {
+        const uint2 m = *reinterpret_cast<const uint2*>(scales + 64);
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          min[part][0] = part == 0 ? __low2half2(AsHalf2(m.x)) : __high2half2(AsHalf2(m.x));
+          min[part][1] = part == 0 ? __low2half2(AsHalf2(m.y)) : __high2half2(AsHalf2(m.y));
+        }
+      }
+    }
+  }
+};
+
+// The A fragment of step kStep of a group.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
+                                         const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
+  if constexpr (kFormat == TileFormat::kF16) {
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) a[pair] = quants.words[kStep * 4 + pair];
+  } else if constexpr (kFormat == TileFormat::kQ8_0) {
+    constexpr int kBlock = kStep / 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const uint32_t word = quants.words[kBlock * 4 + kStep % 2 * 2 + row];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // 0x6400 + byte is the F16 number 1024 + byte.
+        const uint32_t bytes = __byte_perm(word, 0x64646464u, half == 0 ? 0x4140 : 0x4342);
+        a[half * 2 + row] = AsBits(
+            __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.scale[kBlock][row]));
+      }
+    }
+  } else {
+    constexpr int kHigh = HighBits(kFormat);
+    constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
+    constexpr int kZero = QuantZero(kFormat);
+    const uint32_t word = quants.words[kStep];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t low = h == 0 ? word : word >> 8;
+      uint32_t even = AndOr(low, 0x000f000fu, 0x64006400u);  // 1024 + q
+      uint32_t odd = AndOr(low, 0x00f000f0u, 0x64006400u);   // 1024 + 16 q
+      if constexpr (kHigh > 0) {
+        constexpr int kStepsAWord = kHigh == 1 ? 4 : 2;
+        const uint32_t high = quants.words[4 + kStep / kStepsAWord];
+        const int shift = HighBitShift(kHigh, kStep % kStepsAWord * 2 + h);
+        const uint32_t bits = shift < 0 ? high << -shift : high >> shift;
+        even = AndOr(bits, kHigh == 1 ? 0x00100010u : 0x00300030u, even);
+        odd = AndOr(bits, kHigh == 1 ? 0x01000100u : 0x03000300u, odd);
+      }
+      // Exact: integers below 64 in F16.
+      const __half2 q_even = __hsub2(AsHalf2(even), __half2half2(__int2half_rn(1024 + kZero)));
+      const __half2 q_odd = __hfma2(AsHalf2(odd), __half2half2(__float2half(0.0625f)),
+                                    __half2half2(__int2half_rn(-64 - kZero)));
+      if constexpr (GroupScales<kFormat>::kHasMin) {
+        a[2 * h] = AsBits(__hfma2(q_even, scales.scale[kPart][0], scales.min[kPart][0]));
+        a[2 * h + 1] = AsBits(__hfma2(q_odd, scales.scale[kPart][1], scales.min[kPart][1]));
+      } else {
+        a[2 * h] = AsBits(__hmul2(q_even, scales.scale[kPart][0]));
+        a[2 * h + 1] = AsBits(__hmul2(q_odd, scales.scale[kPart][1]));
+      }
+    }
+  }
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_UNPACK_CUH_
