@@ -1,0 +1,326 @@
+#include "cuda/cuda_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device.h"
+#include "cuda/device_memory.h"
+#include "cuda/device_weights.h"
+#include "cuda/forward.h"
+#include "cuda/kernels/sample.h"
+#include "cuda/memory_plan.h"
+#include "cuda/status.h"
+#include "cuda/step_tables.h"
+#include "runtime/cpu/host_info.h"
+#include "runtime/cpu/ops.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+using cuda::CreateEvent;
+using cuda::DeviceInfo;
+using cuda::DeviceMemory;
+using cuda::DeviceWeights;
+using cuda::DrawResult;
+using cuda::Event;
+using cuda::Forward;
+using cuda::ForwardBuffers;
+using cuda::Graph;
+using cuda::MemoryPlan;
+using cuda::PinnedMemory;
+using cuda::SlotState;
+using cuda::StepShape;
+using cuda::Stream;
+using cuda::TableLayout;
+
+// Steps that are enqueued and not yet waited for.
+constexpr int kMaxInFlight = 2;
+
+// The parts of a backend; later ones refer to earlier ones.
+struct Parts {
+  std::shared_ptr<const Model> model;
+  DeviceInfo device;
+  MemoryPlan plan;
+  DeviceWeights weights;
+  DeviceMemory activations;
+  DeviceMemory kv;
+  cuda::KvCacheView kv_view;
+  DeviceMemory tables;
+  // One for each step in flight.
+  PinnedMemory host_tables[kMaxInFlight];
+  Event done[kMaxInFlight];
+  // [step in flight][max_seqs]
+  PinnedMemory results;
+  std::optional<ForwardBuffers> buffers;
+  std::optional<Forward> forward;
+  Stream stream;
+  // Of decode steps, by sequences, ascending.
+  std::vector<std::pair<StepShape, Graph>> graphs;
+};
+
+// What a step that is in flight owes.
+struct Pending {
+  int turn = 0;
+  uint32_t number = 0;
+  int rows = 0;
+};
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(std::unique_ptr<Parts> parts);
+  ~CudaBackend() override;
+
+  const BackendInfo& info() const override { return info_; }
+  absl::Status Launch(const StepBatch& batch) override;
+  absl::StatusOr<StepResult> Wait() override;
+
+ private:
+  // The graph that computes a batch; null where none does.
+  const std::pair<StepShape, Graph>* FindGraph(const StepBatch& batch) const;
+
+  const std::unique_ptr<Parts> parts_;
+  BackendInfo info_;
+  std::vector<SlotState> slots_;
+  std::deque<Pending> pending_;
+  uint32_t steps_ = 0;
+};
+
+absl::Status EnqueueStep(Parts& p, const StepShape& shape, ActivationTap* tap) {
+  const TableLayout device(shape, p.plan.step, p.tables.data());
+  ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
+  if (shape.logit_rows == 0) return absl::OkStatus();
+  ORCD_RETURN_IF_CUDA_ERROR(
+      cuda::LaunchSample({.step = device.tables(),
+                          .draws = device.draws,
+                          .biases = device.biases,
+                          .forbidden = device.forbidden,
+                          .block_token_ids = p.buffers->block_token_ids,
+                          .block_tokens = p.plan.options.block_tokens,
+                          .not_finite = p.buffers->not_finite,
+                          .logits = p.buffers->logits,
+                          .vocab = p.model->config().vocab,
+                          .rows = shape.logit_rows,
+                          .results = reinterpret_cast<DrawResult*>(p.results.data()),
+                          .last_sample = p.buffers->last_sample},
+                         p.stream.get()),
+      "drawing tokens");
+  return absl::OkStatus();
+}
+
+absl::Status CaptureGraphs(Parts& p) {
+  for (const int sequences : cuda::DecodeBuckets(p.plan.options.max_seqs)) {
+    const StepShape shape = cuda::DecodeShape(sequences, p.model->config());
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
+        "capturing a graph");
+    const absl::Status enqueued = EnqueueStep(p, shape, nullptr);
+    cudaGraph_t captured = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
+    ORCD_RETURN_IF_ERROR(enqueued);
+    ORCD_RETURN_IF_CUDA_ERROR(ended, "capturing a graph");
+    cudaGraphExec_t graph = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&graph, captured, 0);
+    static_cast<void>(cudaGraphDestroy(captured));
+    ORCD_RETURN_IF_CUDA_ERROR(made, "making a graph");
+    p.graphs.emplace_back(shape, Graph(graph));
+    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph, p.stream.get()), "making a graph");
+  }
+  return absl::OkStatus();
+}
+
+CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
+    : parts_(std::move(parts)), slots_(parts_->plan.options.max_seqs) {
+  const Parts& p = *parts_;
+  info_.name = "cuda";
+  info_.device = p.device.name;
+  info_.threads = 1;
+  info_.max_seqs = p.plan.options.max_seqs;
+  info_.max_step_tokens = p.plan.options.max_step_tokens;
+  info_.block_tokens = p.plan.options.block_tokens;
+  info_.kv_blocks = p.kv_view.blocks;
+  info_.max_in_flight = kMaxInFlight;
+  info_.weights_bytes = p.plan.weights_bytes;
+  info_.kv_bytes = p.kv.size();
+  info_.workspace_bytes = p.activations.size() + p.tables.size();
+}
+
+CudaBackend::~CudaBackend() {
+  // Nothing may run on memory that goes.
+  static_cast<void>(cudaStreamSynchronize(parts_->stream.get()));
+}
+
+const std::pair<StepShape, Graph>* CudaBackend::FindGraph(const StepBatch& batch) const {
+  if (batch.tap != nullptr) return nullptr;
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.tokens.size() != 1 || !seq.sample) return nullptr;
+  }
+  const auto graph =
+      std::find_if(parts_->graphs.begin(), parts_->graphs.end(), [&](const auto& candidate) {
+        return static_cast<size_t>(candidate.first.sequences) >= batch.seqs.size();
+      });
+  return graph == parts_->graphs.end() ? nullptr : &*graph;
+}
+
+absl::Status CudaBackend::Launch(const StepBatch& batch) {
+  Parts& p = *parts_;
+  if (pending_.size() == kMaxInFlight) {
+    return absl::FailedPreconditionError("a step was launched before an older was waited for");
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
+  Pending pending = {.turn = static_cast<int>(steps_ % kMaxInFlight), .number = ++steps_};
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.start_params != nullptr) slots_[seq.slot].params = *seq.start_params;
+    pending.rows += seq.sample ? 1 : 0;
+  }
+  const ModelConfig& config = p.model->config();
+  const auto* const graph = FindGraph(batch);
+  const StepShape shape = graph != nullptr ? graph->first : cuda::ShapeOf(batch, config);
+  const PinnedMemory& memory = p.host_tables[pending.turn];
+  const size_t bytes = cuda::WriteTables(
+      batch, config, p.plan.options.block_tokens, slots_, shape,
+      {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs},
+      TableLayout(shape, p.plan.step, memory.data()));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.tables.data(), memory.data(), bytes,
+                                            cudaMemcpyHostToDevice, p.stream.get()),
+                            "copying a step's tables");
+  if (graph != nullptr) {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph->second.get(), p.stream.get()),
+                              "launching a step");
+  } else {
+    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, batch.tap));
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[pending.turn].get(), p.stream.get()),
+                            "launching a step");
+  pending_.push_back(pending);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaBackend::Wait() {
+  Parts& p = *parts_;
+  if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
+  const Pending pending = pending_.front();
+  pending_.pop_front();
+  const std::span<const DrawResult> drawn(reinterpret_cast<const DrawResult*>(p.results.data()) +
+                                              pending.turn * p.plan.options.max_seqs,
+                                          pending.rows);
+  // A result is seen in host memory sooner than the runtime tells that the step is over; but only
+  // the runtime tells of errors.
+  constexpr int kLooksBetweenQueries = 256;
+  for (size_t complete = 0; complete < drawn.size() || drawn.empty();) {
+    for (int look = 0; look < kLooksBetweenQueries && complete < drawn.size(); ++look) {
+      if (*const_cast<const volatile uint32_t*>(&drawn[complete].step) == pending.number) {
+        ++complete;
+      }
+    }
+    if (!drawn.empty() && complete == drawn.size()) break;
+    const cudaError_t state = cudaEventQuery(p.done[pending.turn].get());
+    if (state == cudaSuccess) break;
+    if (state != cudaErrorNotReady) return cuda::ToStatus(state, "computing a step");
+    sched_yield();
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  StepResult result;
+  for (const DrawResult& draw : drawn) {
+    SampledToken sample = {
+        .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = draw.finite != 0};
+    for (int i = 0; i < draw.top_count; ++i) {
+      sample.top.push_back({draw.top_tokens[i], draw.top_logprobs[i]});
+    }
+    result.samples.push_back(std::move(sample));
+  }
+  return result;
+}
+
+std::vector<float> RopeAngles(const ModelConfig& config) {
+  const cpu::Rope rope(config.head_dim, config.rope_base);
+  const size_t row = config.head_dim;
+  std::vector<float> angles(config.context_length * row);
+  for (int position = 0; position < config.context_length; ++position) {
+    rope.Angles(position, std::span(angles).subspan(position * row, row));
+  }
+  return angles;
+}
+
+// Threads that read weights: more than a few do not make memory faster.
+int Readers(const BackendOptions& options) {
+  constexpr int kMaxReaders = 8;
+  return std::clamp(options.threads > 0 ? options.threads : cpu::UsableCores(), 1, kMaxReaders);
+}
+
+absl::Status AllocateWorkspace(Parts& p) {
+  const ModelConfig& config = p.model->config();
+  const BackendOptions& options = p.plan.options;
+  const ForwardBuffers counted(config, p.weights, p.plan.forward, nullptr);
+  ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
+  // Counters begin at zero, and what pads activations stays there.
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
+                            "clearing activations");
+  p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());
+  const std::vector<float> angles = RopeAngles(config);
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpy(p.buffers->angles, angles.data(),
+                                       angles.size() * sizeof(float), cudaMemcpyHostToDevice),
+                            "copying RoPE's angles");
+
+  const StepShape largest = {.tokens = options.max_step_tokens,
+                             .sequences = options.max_seqs,
+                             .logit_rows = options.max_seqs};
+  const size_t table_bytes = TableLayout(largest, p.plan.step, nullptr).bytes;
+  ORCD_ASSIGN_OR_RETURN(p.tables, DeviceMemory::Allocate(table_bytes, "a step's tables"));
+  for (int i = 0; i < kMaxInFlight; ++i) {
+    ORCD_ASSIGN_OR_RETURN(p.host_tables[i], PinnedMemory::Allocate(table_bytes, "a step's tables"));
+    ORCD_ASSIGN_OR_RETURN(p.done[i], CreateEvent());
+  }
+  const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * options.max_seqs;
+  ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));
+  std::fill_n(p.results.data(), results_bytes, uint8_t{0});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
+                                                           const BackendOptions& options,
+                                                           LoadObserver& observer) {
+  auto parts = std::make_unique<Parts>();
+  Parts& p = *parts;
+  p.model = std::move(model);
+  const ModelConfig& config = p.model->config();
+  const ModelWeights& weights = p.model->weights();
+  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned, DeviceWeights::Plan(weights));
+  ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
+  ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(config, planned, options, p.device.free_bytes,
+                                                 p.device.total_bytes));
+  for (const cudaError_t error :
+       {cuda::PrepareMatvecKernels(), cuda::PrepareGemmKernels(),
+        cuda::PrepareDecodeAttentionKernels(), cuda::PreparePrefillAttentionKernels(),
+        cuda::PrepareSampleKernel(config.vocab)}) {
+    ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
+  }
+  ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
+  ORCD_ASSIGN_OR_RETURN(p.weights, DeviceWeights::Upload(weights, Readers(options), observer));
+  ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
+  ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
+  // Nothing that is not finite may stand there.
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.kv.data(), 0, p.kv.size()), "clearing the KV cache");
+  p.kv_view = {.data = reinterpret_cast<__half*>(p.kv.data()),
+               .blocks = p.plan.kv_blocks,
+               .block_tokens = p.plan.options.block_tokens,
+               .kv_heads = config.kv_heads,
+               .head_dim = config.head_dim};
+  p.forward.emplace(config, p.weights, *p.buffers, p.kv_view, p.device.multiprocessors);
+  ORCD_RETURN_IF_ERROR(CaptureGraphs(p));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
+  return std::make_unique<CudaBackend>(std::move(parts));
+}
+
+}  // namespace orcd

@@ -1,0 +1,78 @@
+#include "cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/status.h"
+#include "runtime/error.h"
+
+namespace orcd::cuda {
+namespace {
+
+// What the kernels need: wgmma and bulk copies.
+constexpr int kComputeMajor = 9;
+constexpr int kComputeMinor = 0;
+
+absl::Status Unavailable(const std::string& message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, message,
+                   {.reason = "GPU_UNAVAILABLE", .subject = "gpu"});
+}
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceInfo> SelectDevice(int index) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return Unavailable(
+        "there is no NVIDIA GPU that this process can see; check nvidia-smi, CUDA_VISIBLE_DEVICES "
+        "and, in a container, the GPU request, or use --backend cpu");
+  }
+  if (error == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    int runtime = 0;
+    static_cast<void>(cudaDriverGetVersion(&driver));
+    static_cast<void>(cudaRuntimeGetVersion(&runtime));
+    return Unavailable(
+        driver == 0 ? std::string("there is no NVIDIA driver; install one, or use --backend cpu")
+                    : absl::StrCat("the NVIDIA driver is for CUDA ", VersionText(driver),
+                                   " and this program needs CUDA ", VersionText(runtime),
+                                   "; install a newer driver, or use --backend cpu"));
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(error, "looking for GPUs");
+  if (index < 0 || index >= count) {
+    return Unavailable(absl::StrCat("there is no GPU ", index, ": this process can see ", count,
+                                    count == 1 ? ", number 0" : absl::StrCat(", 0 to ", count - 1),
+                                    "; change --gpu or CUDA_VISIBLE_DEVICES"));
+  }
+  cudaDeviceProp properties;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index), "asking for the GPU");
+  if (properties.major != kComputeMajor || properties.minor != kComputeMinor) {
+    return Unavailable(absl::StrCat(
+        "GPU ", index, ", ", properties.name, ", has compute capability ", properties.major, ".",
+        properties.minor, "; this program's kernels are built for ", kComputeMajor, ".",
+        kComputeMinor, " (H100, H200); use --backend cpu"));
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(index), "selecting the GPU");
+  size_t free = 0;
+  size_t total = 0;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total), "asking for the GPU's memory");
+  return DeviceInfo{.index = index,
+                    .name = properties.name,
+                    .multiprocessors = properties.multiProcessorCount,
+                    .total_bytes = total,
+                    .free_bytes = free};
+}
+
+bool HasDevice() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+}  // namespace orcd::cuda

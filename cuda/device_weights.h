@@ -1,0 +1,86 @@
+// The model's weights in VRAM.
+#ifndef ORCD_CUDA_DEVICE_WEIGHTS_H_
+#define ORCD_CUDA_DEVICE_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels/tile_format.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/config.h"
+#include "runtime/model/weights.h"
+
+namespace orcd::cuda {
+
+// Views into the slab. Vectors are F32.
+struct DeviceLayer {
+  const float* attn_norm = nullptr;  // [hidden]
+  TiledMatrix qkv[3];                // q, k, v
+  const float* qkv_bias = nullptr;   // [q, k, v rows]
+  TiledMatrix attn_output;
+  const float* ffn_norm = nullptr;  // [hidden]
+  // Each tile holds 8 rows of the gate above the same 8 rows of up; 2 * ffn rows, ffn padded to 8.
+  TiledMatrix gate_up;
+  TiledMatrix down;
+};
+
+// Owns the slab of weights. Immutable once made.
+class DeviceWeights {
+ public:
+  // Of no model.
+  DeviceWeights() = default;
+
+  // The layout alone, without memory. kUnimplemented, naming the tensor, where the GPU backend
+  // cannot hold the model.
+  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights);
+
+  // Reads the weights' bytes (mapped files, perhaps not yet in memory), copies and repacks them.
+  // Reports LoadStage::kPlace; kCancelled when the observer says so.
+  static absl::StatusOr<DeviceWeights> Upload(const ModelWeights& weights, int threads,
+                                              LoadObserver& observer);
+
+  const TiledMatrix& embedding() const { return embedding_; }
+  const std::vector<DeviceLayer>& layers() const { return layers_; }
+  const float* output_norm() const { return output_norm_; }
+  // The embedding again where the model ties them.
+  const TiledMatrix& output() const { return output_; }
+  // Of VRAM, and of what Upload takes beside it for a while.
+  size_t planned_bytes() const { return planned_bytes_; }
+  size_t staging_bytes() const;
+
+ private:
+  // A matrix on its way: `lower` is null, or its rows lie below those of `upper` in every tile.
+  struct Placement {
+    const Matrix* upper;
+    const Matrix* lower;
+    TiledMatrix tiles;
+  };
+  struct VectorPlacement {
+    Vector values;
+    float* to;
+  };
+
+  // Lays everything out in `slab` (null: only counts).
+  absl::Status LayOut(const ModelWeights& weights, uint8_t* slab);
+  int64_t ChunkBytes() const;
+  absl::Status Copy(int threads, LoadObserver& observer);
+
+  DeviceMemory slab_;
+  size_t planned_bytes_ = 0;
+  TiledMatrix embedding_;
+  std::vector<DeviceLayer> layers_;
+  const float* output_norm_ = nullptr;
+  TiledMatrix output_;
+
+  // Of Upload.
+  std::vector<Placement> placements_;
+  std::vector<VectorPlacement> vectors_;
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_DEVICE_WEIGHTS_H_

@@ -1,0 +1,499 @@
+#include "cuda/forward.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/activation_reader.h"
+#include "cuda/status.h"
+#include "runtime/error.h"
+
+namespace orcd::cuda {
+namespace {
+
+// Room for a part of the head's weights in F16, where nothing else needs more.
+constexpr int64_t kMinUnpackedBytes = 64 << 20;
+
+constexpr int RoundUp(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+int RowTiles(std::initializer_list<const TiledMatrix*> matrices) {
+  int tiles = 0;
+  for (const TiledMatrix* matrix : matrices) tiles += matrix->row_tiles();
+  return tiles;
+}
+
+// Floats of a product's result.
+int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
+  const int in_segments = std::clamp(tokens, kMatvecTokens, kMaxSegmentTokens);
+  return std::max(int64_t{Splits(row_tiles, cols)} * in_segments, int64_t{tokens}) * rows;
+}
+
+int64_t F16Bytes(const TiledMatrix& matrix) {
+  return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
+}
+
+}  // namespace
+
+ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& weights,
+                               const ForwardLimits& limits, uint8_t* slab) {
+  Carver carver(slab);
+  const int tokens = RoundUp(limits.max_tokens, 8);
+  const int rows = RoundUp(limits.max_seqs, 8);
+  const auto activations = [&](int count, int cols) {
+    return carver.Take<__half>(ActivationBytes(count, cols) / 2);
+  };
+  residual[0] = carver.Take<float>(int64_t{tokens} * config.hidden);
+  residual[1] = carver.Take<float>(config.hidden);
+  normed = activations(tokens, config.hidden);
+  int64_t floats = 0;
+  unpacked_bytes = kMinUnpackedBytes;
+  for (const DeviceLayer& layer : weights.layers()) {
+    const int qkv_rows = config.q_size() + 2 * config.kv_size();
+    floats = std::max(
+        floats, ProductFloats(qkv_rows, RowTiles({&layer.qkv[0], &layer.qkv[1], &layer.qkv[2]}),
+                              config.hidden, tokens));
+    floats = std::max(floats, ProductFloats(config.hidden, layer.attn_output.row_tiles(),
+                                            config.q_size(), tokens));
+    floats =
+        std::max(floats, ProductFloats(config.hidden, layer.down.row_tiles(), config.ffn, tokens));
+    for (const TiledMatrix* matrix : {&layer.gate_up, &layer.down, &layer.attn_output}) {
+      if (matrix->format != TileFormat::kF16)
+        unpacked_bytes = std::max(unpacked_bytes, F16Bytes(*matrix));
+    }
+    unpacked_bytes = std::max(
+        unpacked_bytes, F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]));
+  }
+  products = carver.Take<float>(floats);
+  qkv = carver.Take<float>(floats);
+  q = carver.Take<__half>(int64_t{tokens} * config.q_size());
+  attended = activations(tokens, config.q_size());
+  gated = activations(tokens, config.ffn);
+  head_in = activations(rows, config.hidden);
+  logits = carver.Take<float>(int64_t{rows} * config.vocab);
+  angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
+  unpacked = carver.Take<uint8_t>(unpacked_bytes);
+  attention_partials =
+      carver.Take<float>(int64_t{limits.max_key_groups} * config.heads * (config.head_dim + 2));
+  attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
+  last_sample = carver.Take<int32_t>(limits.max_seqs);
+  block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
+  not_finite = carver.Take<int32_t>(limits.max_seqs);
+  bytes = carver.taken();
+}
+
+// Shows a step's numbers to an ActivationTap, in its words.
+class Forward::Tap {
+ public:
+  Tap(ActivationTap& tap, cudaStream_t stream, int tokens)
+      : tap_(tap), reader_(stream), tokens_(tokens) {}
+
+  absl::Status Rows(std::string_view name, int layer, const float* values, int cols) {
+    return Part(name, layer, values, cols, 0, cols);
+  }
+  // Columns [first, first + cols) of rows of `stride`.
+  absl::Status Part(std::string_view name, int layer, const float* values, int stride, int first,
+                    int cols) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                          reader_.Floats(values, int64_t{tokens_} * stride));
+    std::vector<float> part;
+    part.reserve(int64_t{tokens_} * cols);
+    for (int t = 0; t < tokens_; ++t) {
+      const auto begin = rows.begin() + int64_t{t} * stride + first;
+      part.insert(part.end(), begin, begin + cols);
+    }
+    tap_.OnActivation(name, layer, part, tokens_, cols);
+    return absl::OkStatus();
+  }
+  absl::Status F16(std::string_view name, int layer, const Activations& values, int cols,
+                   float scale) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                          reader_.FromActivations(values, tokens_, cols, scale));
+    tap_.OnActivation(name, layer, rows, tokens_, cols);
+    return absl::OkStatus();
+  }
+  // A product in segments.
+  absl::Status Product(std::string_view name, int layer, const float* values, int splits,
+                       int stride, int cols, float scale) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> segments,
+                          reader_.Floats(values, int64_t{splits} * stride * cols));
+    std::vector<float> rows(int64_t{tokens_} * cols);
+    for (int s = 0; s < splits; ++s) {
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] += segments[int64_t{s} * stride * cols + i];
+    }
+    for (float& value : rows) value *= scale;
+    tap_.OnActivation(name, layer, rows, tokens_, cols);
+    return absl::OkStatus();
+  }
+  // Gate and up, 8 rows of each in turn.
+  absl::Status GateUp(int layer, const float* values, int ffn) {
+    const int stride = (ffn + 7) / 8 * kTileRows;
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                          reader_.Floats(values, int64_t{tokens_} * stride));
+    for (int which = 0; which < 2; ++which) {
+      std::vector<float> part;
+      part.reserve(int64_t{tokens_} * ffn);
+      for (int t = 0; t < tokens_; ++t) {
+        for (int i = 0; i < ffn; ++i) {
+          part.push_back(rows[int64_t{t} * stride + i / 8 * kTileRows + which * 8 + i % 8]);
+        }
+      }
+      tap_.OnActivation(which == 0 ? "ffn_gate" : "ffn_up", layer, part, tokens_, ffn);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  ActivationTap& tap_;
+  ActivationReader reader_;
+  const int tokens_;
+};
+
+Forward::Forward(const ModelConfig& config, const DeviceWeights& weights,
+                 const ForwardBuffers& buffers, const KvCacheView& kv, int multiprocessors)
+    : config_(config),
+      weights_(weights),
+      buffers_(buffers),
+      kv_(kv),
+      multiprocessors_(multiprocessors) {}
+
+Activations Forward::View(__half* data, int tokens) const {
+  return {.data = data, .tokens = RoundUp(tokens, 8)};
+}
+
+absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
+                              ActivationTap* tap) {
+  std::optional<Tap> shown;
+  if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
+  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
+  residual_ = 0;
+
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchEmbed({.step = tables,
+                                         .block_token_ids = buffers_.block_token_ids,
+                                         .block_tokens = kv_.block_tokens,
+                                         .not_finite = buffers_.not_finite,
+                                         .last_sample = buffers_.last_sample,
+                                         .embedding = weights_.embedding(),
+                                         .residual = buffers_.residual[residual_],
+                                         .tokens = shape.tokens},
+                                        stream),
+                            "embedding");
+  if (step.tap != nullptr) {
+    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, buffers_.residual[residual_], config_.hidden));
+  }
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
+    ORCD_RETURN_IF_ERROR(RunFfn(step, layer));
+  }
+  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(step));
+  return RunHead(step);
+}
+
+absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs args) {
+  int row_tiles = 0;
+  for (int i = 0; i < args.num_matrices; ++i) row_tiles += args.matrices[i].row_tiles();
+  args.splits = Splits(row_tiles, args.matrices[0].cols);
+  args.y = to;
+  args.y_stride = args.y_rows;
+  const int tokens = step.shape.tokens;
+  splits_ = tokens <= kMaxSegmentTokens ? args.splits : 1;
+  products_tokens_ = tokens <= kMatvecTokens ? kMatvecTokens : tokens;
+  return Multiply(step, args);
+}
+
+absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
+  if (args.tokens == 0) args.tokens = step.shape.tokens;
+  if (args.tokens <= kMatvecTokens) {
+    args.y_tokens = kMatvecTokens;
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");
+    return absl::OkStatus();
+  }
+  args.y_tokens = args.tokens;
+  // Matrices of one format at a time.
+  const MatmulArgs all = args;
+  int first_row = 0;
+  for (int i = 0; i < all.num_matrices; i += args.num_matrices) {
+    args.num_matrices = 0;
+    args.y_rows = 0;
+    for (int j = i; j < all.num_matrices && all.matrices[j].format == all.matrices[i].format; ++j) {
+      args.matrices[args.num_matrices++] = all.matrices[j];
+      args.y_rows += all.matrices[j].rows;
+    }
+    args.y = all.y + first_row;
+    first_row += args.y_rows;
+    if (GemmTakes(all.matrices[i].format, args.tokens)) {
+      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    } else {
+      ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
+  args.weights_are_new = true;
+  const int64_t tile_bytes =
+      int64_t{RoundUp(args.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
+  const int most = static_cast<int>(buffers_.unpacked_bytes / tile_bytes);
+  int row_tiles = 0;
+  for (int i = 0; i < args.num_matrices; ++i) row_tiles += args.matrices[i].row_tiles();
+  if (row_tiles <= most) {
+    uint8_t* to = buffers_.unpacked;
+    for (int i = 0; i < args.num_matrices; ++i) {
+      TiledMatrix& matrix = args.matrices[i];
+      ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), to, step.stream),
+                                "unpacking weights");
+      matrix.data = to;
+      matrix.format = TileFormat::kF16;
+      to += matrix.bytes();
+    }
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    return absl::OkStatus();
+  }
+  // A part of the rows at a time: the head.
+  const TiledMatrix matrix = args.matrices[0];
+  float* const y = args.y;
+  for (int tile = 0; tile < row_tiles; tile += most) {
+    const int tiles = std::min(most, row_tiles - tile);
+    ORCD_RETURN_IF_CUDA_ERROR(
+        LaunchUnpackToF16(matrix, tile, tiles, buffers_.unpacked, step.stream),
+        "unpacking weights");
+    args.matrices[0] = {.data = buffers_.unpacked,
+                        .format = TileFormat::kF16,
+                        .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
+                        .cols = matrix.cols};
+    args.y = y + int64_t{tile} * kTileRows;
+    args.y_rows = args.matrices[0].rows;
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+  }
+  return absl::OkStatus();
+}
+
+bool Forward::NormsInProducts(const Step& step) const {
+  // Every block makes the whole row, which a short one is not worth.
+  constexpr int kMinHidden = 2048;
+  return step.shape.tokens == 1 && step.tap == nullptr && config_.hidden >= kMinHidden;
+}
+
+absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
+                           MatmulArgs& args) {
+  const int tokens = step.shape.tokens;
+  const float* const partials = add ? buffers_.products : nullptr;
+  if (NormsInProducts(step)) {
+    args.norm = {.residual = buffers_.residual[residual_],
+                 .new_residual = buffers_.residual[1 - residual_],
+                 .partials = partials,
+                 .splits = splits_,
+                 .partials_tokens = products_tokens_,
+                 .scale = scale,
+                 .weight = weight,
+                 .eps = config_.rms_eps};
+    residual_ = 1 - residual_;
+    return absl::OkStatus();
+  }
+  args.x = View(buffers_.normed, tokens);
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm({.residual = buffers_.residual[residual_],
+                                        .partials = partials,
+                                        .splits = splits_,
+                                        .partials_tokens = products_tokens_,
+                                        .scale = scale,
+                                        .weight = weight,
+                                        .eps = config_.rms_eps,
+                                        .hidden = config_.hidden,
+                                        .tokens = tokens,
+                                        .out = args.x},
+                                       step.stream),
+                            "a norm");
+  return absl::OkStatus();
+}
+
+absl::Status Forward::RunAttention(const Step& step, int layer) {
+  const DeviceLayer& w = weights_.layers()[layer];
+  const int tokens = step.shape.tokens;
+  const int qkv_rows = config_.q_size() + 2 * config_.kv_size();
+  const Activations attended = View(buffers_.attended, tokens);
+
+  MatmulArgs qkv_args = {
+      .matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3, .y_rows = qkv_rows};
+  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kGatedScale, layer > 0, qkv_args));
+  if (step.tap != nullptr) {
+    if (layer > 0) {
+      ORCD_RETURN_IF_ERROR(
+          step.tap->Rows("layer", layer - 1, buffers_.residual[residual_], config_.hidden));
+    }
+    ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, config_.hidden, 1));
+  }
+  ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
+  const QkvProduct qkv = {.partials = buffers_.qkv,
+                          .splits = splits_,
+                          .partials_tokens = products_tokens_,
+                          .bias = w.qkv_bias,
+                          .angles = buffers_.angles,
+                          .heads = config_.heads,
+                          .kv_heads = config_.kv_heads,
+                          .head_dim = config_.head_dim};
+  if (step.shape.decode && step.tap == nullptr) {
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchDecodeAttention({.step = step.tables,
+                                                     .sequences = step.shape.sequences,
+                                                     .qkv = qkv,
+                                                     .kv = kv_,
+                                                     .not_finite = buffers_.not_finite,
+                                                     .layer = layer,
+                                                     .group_splits = step.shape.group_splits,
+                                                     .partials = buffers_.attention_partials,
+                                                     .counters = buffers_.attention_counters,
+                                                     .out = attended},
+                                                    step.stream),
+                              "attention");
+  } else {
+    ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchPrefillAttention({.step = step.tables,
+                                                      .sequences = step.shape.sequences,
+                                                      .query_tiles = step.shape.query_tiles,
+                                                      .q = buffers_.q,
+                                                      .kv = kv_,
+                                                      .layer = layer,
+                                                      .heads = config_.heads,
+                                                      .out = attended},
+                                                     step.stream),
+                              "attention");
+  }
+  if (step.tap != nullptr) {
+    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended, config_.q_size(), 1));
+  }
+  ORCD_RETURN_IF_ERROR(MultiplyInSegments(
+      step, buffers_.products,
+      {.matrices = {w.attn_output}, .num_matrices = 1, .x = attended, .y_rows = config_.hidden}));
+  if (step.tap != nullptr) {
+    ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
+                                           products_tokens_, config_.hidden, 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
+  const int tokens = step.shape.tokens;
+  const int q_size = config_.q_size();
+  const int kv_size = config_.kv_size();
+  const int rows = q_size + 2 * kv_size;
+  DeviceMemory biased;
+  DeviceMemory rotated;
+  if (step.tap != nullptr) {
+    const size_t bytes = int64_t{tokens} * rows * sizeof(float);
+    ORCD_ASSIGN_OR_RETURN(biased, DeviceMemory::Allocate(bytes, "a tap"));
+    ORCD_ASSIGN_OR_RETURN(rotated, DeviceMemory::Allocate(bytes, "a tap"));
+  }
+  float* const before = reinterpret_cast<float*>(biased.data());
+  float* const after = reinterpret_cast<float*>(rotated.data());
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchRope({.step = step.tables,
+                                        .qkv = qkv,
+                                        .q = buffers_.q,
+                                        .kv = kv_,
+                                        .not_finite = buffers_.not_finite,
+                                        .layer = layer,
+                                        .tokens = tokens,
+                                        .biased = before,
+                                        .rotated = after},
+                                       step.stream),
+                            "RoPE");
+  if (step.tap == nullptr) return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(step.tap->Part("q", layer, before, rows, 0, q_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part("k", layer, before, rows, q_size, kv_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part("v", layer, before, rows, q_size + kv_size, kv_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part("q_rope", layer, after, rows, 0, q_size));
+  return step.tap->Part("k_rope", layer, after, rows, q_size, kv_size);
+}
+
+absl::Status Forward::RunFfn(const Step& step, int layer) {
+  const DeviceLayer& w = weights_.layers()[layer];
+  const int tokens = step.shape.tokens;
+  const Activations gated = View(buffers_.gated, tokens);
+
+  MatmulArgs args = {.matrices = {w.gate_up}, .num_matrices = 1};
+  ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
+  if (step.tap == nullptr) {
+    args.gated = gated;
+    ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  } else {
+    ORCD_RETURN_IF_ERROR(
+        step.tap->Rows("attn_residual", layer, buffers_.residual[residual_], config_.hidden));
+    ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, config_.hidden, 1));
+    const int rows = w.gate_up.rows;
+    ORCD_ASSIGN_OR_RETURN(const DeviceMemory products,
+                          DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
+    float* const y = reinterpret_cast<float*>(products.data());
+    args.y = y;
+    args.y_rows = rows;
+    args.y_stride = rows;
+    ORCD_RETURN_IF_ERROR(Multiply(step, args));
+    ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, config_.ffn));
+    ORCD_RETURN_IF_CUDA_ERROR(
+        LaunchGate({.products = y, .ffn = config_.ffn, .tokens = tokens, .out = gated},
+                   step.stream),
+        "the gate");
+    ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
+  }
+  ORCD_RETURN_IF_ERROR(MultiplyInSegments(
+      step, buffers_.products,
+      {.matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden}));
+  if (step.tap != nullptr) {
+    ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
+                                           products_tokens_, config_.hidden, 1 / kGatedScale));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Forward::RunHead(const Step& step) {
+  const int rows = step.shape.logit_rows;
+  if (rows == 0) return absl::OkStatus();
+  MatmulArgs args = {.matrices = {weights_.output()},
+                     .num_matrices = 1,
+                     .tokens = rows,
+                     .y = buffers_.logits,
+                     .y_rows = config_.vocab,
+                     .y_stride = config_.vocab};
+  if (NormsInProducts(step)) {
+    ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
+    return Multiply(step, args);
+  }
+  args.x = View(buffers_.head_in, rows);
+  // A tap has added the last product to the residual already.
+  ORCD_RETURN_IF_CUDA_ERROR(
+      LaunchNorm({.residual = buffers_.residual[residual_],
+                  .partials = step.tap == nullptr ? buffers_.products : nullptr,
+                  .splits = splits_,
+                  .partials_tokens = products_tokens_,
+                  .scale = 1 / kGatedScale,
+                  .weight = weights_.output_norm(),
+                  .eps = config_.rms_eps,
+                  .hidden = config_.hidden,
+                  .tokens = rows,
+                  .rows = step.tables.logit_tokens,
+                  .out = args.x},
+                 step.stream),
+      "the output norm");
+  return Multiply(step, args);
+}
+
+absl::Status Forward::TapHead(const Step& step) {
+  const int tokens = step.shape.tokens;
+  MatmulArgs args = {.matrices = {weights_.output()}, .num_matrices = 1};
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
+  ORCD_RETURN_IF_ERROR(
+      step.tap->Rows("layer", config_.layers - 1, buffers_.residual[residual_], config_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, config_.hidden, 1));
+  ORCD_ASSIGN_OR_RETURN(
+      const DeviceMemory logits,
+      DeviceMemory::Allocate(int64_t{tokens} * config_.vocab * sizeof(float), "a tap"));
+  float* const y = reinterpret_cast<float*>(logits.data());
+  args.y = y;
+  args.y_rows = config_.vocab;
+  args.y_stride = config_.vocab;
+  ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  return step.tap->Rows("logits", -1, y, config_.vocab);
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,161 @@
+#include "cuda/memory_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/kernels/attention.h"
+#include "cuda/kernels/sample.h"
+#include "runtime/error.h"
+
+namespace orcd::cuda {
+namespace {
+
+// Long enough that prefill works on whole tiles, short enough that a cancelled request leaves soon.
+constexpr int kDefaultStepTokens = 4096;
+// Of what is left when weights and workspace are taken.
+constexpr double kDefaultKvFraction = 0.9;
+// Tokens of a sequence that cannot be drawn: its stop ids, and the model's own ends.
+constexpr int kMaxForbidden = 128;
+
+absl::Status CheckOptions(const BackendOptions& options) {
+  if (options.max_seqs < 1) {
+    return InvalidField("max_seqs", absl::StrCat("is ", options.max_seqs, ", must be at least 1"));
+  }
+  if (options.max_step_tokens != 0 && options.max_step_tokens < options.max_seqs) {
+    return InvalidField("max_step_tokens",
+                        absl::StrCat("is ", options.max_step_tokens,
+                                     ", must be 0 (chosen for you) or at least max_seqs, ",
+                                     options.max_seqs, ", so that every sequence can advance"));
+  }
+  if (options.kv_cache_bytes < 0) {
+    return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
+                                                       ", must be 0 (chosen for you) or more"));
+  }
+  if (!(options.kv_cache_fraction >= 0 && options.kv_cache_fraction <= 1)) {
+    return InvalidField("kv_cache_fraction", absl::StrCat("is ", options.kv_cache_fraction,
+                                                          ", must be 0 (chosen for you) to 1"));
+  }
+  if (options.kv_type != KvType::kF16) {
+    return InvalidField("kv_type", "is f32; the GPU backend keeps keys and values in f16");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unsupported(const std::string& what) {
+  return MakeError(
+      absl::StatusCode::kUnimplemented,
+      absl::StrCat(what, ", which the GPU backend does not support; use --backend cpu"),
+      {.reason = "UNSUPPORTED_MODEL"});
+}
+
+absl::Status CheckShape(const ModelConfig& config, int block_tokens) {
+  if (!AttentionSupports(config.head_dim, block_tokens)) {
+    return Unsupported(absl::StrCat("heads of ", config.head_dim, " values in KV blocks of ",
+                                    block_tokens,
+                                    " tokens (64 or 128 values; 8, 16, 32 or 64 "
+                                    "tokens are)"));
+  }
+  if (config.heads / config.kv_heads > kMaxDecodeGroupHeads) {
+    return Unsupported(
+        absl::StrCat(config.heads, " heads on ", config.kv_heads, " key-value heads"));
+  }
+  if (config.hidden % kActivationCols != 0 || config.ffn % kActivationCols != 0) {
+    return Unsupported(absl::StrCat("a hidden size of ", config.hidden, " and an FFN of ",
+                                    config.ffn, " (multiples of ", kActivationCols, " are)"));
+  }
+  if (config.vocab > kMaxSampledVocab) {
+    return Unsupported(absl::StrCat("a vocabulary of ", config.vocab));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DoesNotFit(const MemoryPlan& plan, uint64_t free_bytes, uint64_t total_bytes) {
+  const uint64_t needed = plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the model needs ", needed, " bytes of GPU memory (weights ", plan.weights_bytes,
+                   ", workspace ", plan.workspace_bytes, ", KV cache ", plan.kv_bytes(), ") and ",
+                   free_bytes, " of ", total_bytes,
+                   " are free; lower kv_cache_bytes, max_seqs or max_step_tokens, use a smaller "
+                   "model, or end what else uses the GPU"),
+      {.reason = "INSUFFICIENT_MEMORY", .subject = "GPU memory"});
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
+                                      const BackendOptions& options, uint64_t free_bytes,
+                                      uint64_t total_bytes) {
+  ORCD_RETURN_IF_ERROR(CheckOptions(options));
+  ORCD_RETURN_IF_ERROR(CheckShape(config, options.block_tokens));
+  MemoryPlan plan;
+  plan.options = options;
+  if (plan.options.max_step_tokens == 0) {
+    plan.options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
+  }
+  plan.weights_bytes = weights.planned_bytes();
+  plan.staging_bytes = weights.staging_bytes();
+  plan.kv_block_bytes =
+      uint64_t{2} * config.layers * config.kv_size() * options.block_tokens * sizeof(uint16_t);
+
+  // Tables and workspace grow a little with the number of blocks: with as many as there may be.
+  const int64_t blocks_a_seq =
+      (int64_t{config.context_length} + options.block_tokens - 1) / options.block_tokens;
+  const auto set_blocks = [&](int64_t blocks) {
+    plan.kv_blocks =
+        static_cast<int>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
+    const int64_t kv_tokens = int64_t{plan.kv_blocks} * options.block_tokens;
+    plan.forward = {.max_tokens = plan.options.max_step_tokens,
+                    .max_seqs = options.max_seqs,
+                    .max_key_groups = static_cast<int>(kv_tokens / kKeyGroup + options.max_seqs),
+                    .context_length = config.context_length,
+                    .kv_tokens = kv_tokens};
+    plan.step = {.max_tokens = plan.options.max_step_tokens,
+                 .max_seqs = options.max_seqs,
+                 .max_blocks = plan.kv_blocks,
+                 .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
+                 .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
+    const StepShape largest = {.tokens = plan.options.max_step_tokens,
+                               .sequences = options.max_seqs,
+                               .logit_rows = options.max_seqs};
+    plan.workspace_bytes = ForwardBuffers(config, weights, plan.forward, nullptr).bytes +
+                           TableLayout(largest, plan.step, nullptr).bytes;
+  };
+
+  const bool chosen_here = options.kv_cache_bytes == 0;
+  if (chosen_here) {
+    set_blocks(0);
+    const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
+    if (taken >= free_bytes) {
+      set_blocks(1);
+      return DoesNotFit(plan, free_bytes, total_bytes);
+    }
+    const double fraction =
+        options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
+    const auto bytes = static_cast<uint64_t>(static_cast<double>(free_bytes - taken) * fraction);
+    int64_t blocks = std::min(static_cast<int64_t>(bytes / plan.kv_block_bytes),
+                              blocks_a_seq * options.max_seqs);
+    set_blocks(blocks);
+    while (blocks > 0 && plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > free_bytes) {
+      blocks -= blocks / 64 + 1;
+      set_blocks(blocks);
+    }
+  } else {
+    set_blocks(options.kv_cache_bytes / static_cast<int64_t>(plan.kv_block_bytes));
+  }
+  if (plan.kv_blocks < 1) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("a KV cache of ", options.kv_cache_bytes, " bytes holds no block: one of ",
+                     options.block_tokens, " tokens takes ", plan.kv_block_bytes,
+                     " bytes in this model; raise kv_cache_bytes"),
+        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
+  }
+  if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > free_bytes) {
+    return DoesNotFit(plan, free_bytes, total_bytes);
+  }
+  return plan;
+}
+
+}  // namespace orcd::cuda

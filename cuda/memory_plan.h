@@ -1,0 +1,42 @@
+// What a model needs of a GPU's memory, before any of it is taken.
+#ifndef ORCD_CUDA_MEMORY_PLAN_H_
+#define ORCD_CUDA_MEMORY_PLAN_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "cuda/device_weights.h"
+#include "cuda/forward.h"
+#include "cuda/step_tables.h"
+#include "runtime/backend.h"
+#include "runtime/model/config.h"
+
+namespace orcd::cuda {
+
+struct MemoryPlan {
+  // Every field is set.
+  BackendOptions options;
+  ForwardLimits forward;
+  StepLimits step;
+
+  uint64_t weights_bytes = 0;
+  // Activations, and the tables of a step.
+  uint64_t workspace_bytes = 0;
+  // What weights pass through on their way, freed once they are there.
+  uint64_t staging_bytes = 0;
+  uint64_t kv_block_bytes = 0;
+  int kv_blocks = 0;
+
+  uint64_t kv_bytes() const { return kv_block_bytes * static_cast<uint64_t>(kv_blocks); }
+};
+
+// `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
+// kInvalidArgument naming the option that is out of range; kUnimplemented where the kernels do not
+// take the model's shape; kResourceExhausted with all the numbers where the model does not fit.
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
+                                      const BackendOptions& options, uint64_t free_bytes,
+                                      uint64_t total_bytes);
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_MEMORY_PLAN_H_

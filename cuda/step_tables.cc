@@ -1,0 +1,157 @@
+#include "cuda/step_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cuda/device_memory.h"
+#include "cuda/kernels/attention.h"
+#include "runtime/sampling/exact_exp.h"
+
+namespace orcd::cuda {
+namespace {
+
+// Blocks that attention is to be spread over where there are few sequences.
+constexpr int kAttentionBlocks = 256;
+constexpr int kMaxGroupSplits = 32;
+
+int QueryTiles(int tokens, const ModelConfig& config) {
+  return (tokens * (config.heads / config.kv_heads) + kQueryRows - 1) / kQueryRows;
+}
+
+DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SamplingParams& params) {
+  return {.sequence = sequence,
+          .slot = seq.slot,
+          .position = seq.start_position + static_cast<int32_t>(seq.tokens.size()),
+          .octave_scale = params.greedy() ? 0 : OctaveScale(params.temperature),
+          .top_k = params.top_k,
+          .typical_p = params.typical_p,
+          .top_p = params.top_p,
+          .log_min_p = params.min_p > 0
+                           ? static_cast<float>(std::log(static_cast<double>(params.min_p)))
+                           : -std::numeric_limits<float>::infinity(),
+          .repetition_penalty = params.repetition_penalty,
+          .frequency_penalty = params.frequency_penalty,
+          .presence_penalty = params.presence_penalty,
+          .has_penalties = params.has_penalties() ? 1 : 0,
+          .first_bias = 0,
+          .biases = static_cast<int32_t>(params.logit_bias.size()),
+          .first_forbidden = 0,
+          .forbidden = static_cast<int32_t>(seq.forbidden.size()),
+          .logprobs = params.logprobs,
+          .result = 0,
+          .step = 0,
+          .seed_low = static_cast<uint32_t>(params.seed),
+          .seed_high = static_cast<uint32_t>(params.seed >> 32)};
+}
+
+}  // namespace
+
+TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8_t* memory) {
+  Carver carver(memory);
+  tokens = carver.Take<TokenEntry>(shape.tokens);
+  sequences = carver.Take<SequenceEntry>(shape.sequences);
+  draws = carver.Take<DrawEntry>(shape.logit_rows);
+  logit_tokens = carver.Take<int32_t>(shape.logit_rows);
+  blocks = carver.Take<int32_t>(limits.max_blocks);
+  biases = carver.Take<LogitBias>(limits.max_biases);
+  forbidden = carver.Take<int32_t>(limits.max_forbidden);
+  bytes = carver.taken();
+}
+
+StepTables TableLayout::tables() const {
+  return {.tokens = tokens, .sequences = sequences, .blocks = blocks, .logit_tokens = logit_tokens};
+}
+
+std::vector<int> DecodeBuckets(int max_seqs) {
+  std::vector<int> buckets;
+  for (int size = 1; size < max_seqs; size += size < 4 ? 1 : size < 8 ? 4 : size < 64 ? 8 : 32) {
+    buckets.push_back(size);
+  }
+  buckets.push_back(max_seqs);
+  return buckets;
+}
+
+StepShape DecodeShape(int sequences, const ModelConfig& config) {
+  return {.tokens = sequences,
+          .sequences = sequences,
+          .logit_rows = sequences,
+          .decode = true,
+          .group_splits =
+              std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxGroupSplits)};
+}
+
+StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config) {
+  StepShape shape;
+  for (const StepSequence& seq : batch.seqs) {
+    const int tokens = static_cast<int>(seq.tokens.size());
+    shape.tokens += tokens;
+    shape.sequences += 1;
+    shape.logit_rows += seq.sample ? 1 : 0;
+    shape.query_tiles += QueryTiles(tokens, config);
+  }
+  return shape;
+}
+
+size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_tokens,
+                   const std::vector<SlotState>& slots, const StepShape& shape,
+                   const StepName& name, const TableLayout& host) {
+  int tokens = 0;
+  int sequences = 0;
+  int rows = 0;
+  int blocks = 0;
+  int query_tiles = 0;
+  int key_groups = 0;
+  int biases = 0;
+  int forbidden = 0;
+  for (const StepSequence& seq : batch.seqs) {
+    const int count = static_cast<int>(seq.tokens.size());
+    const int end = seq.start_position + count;
+    host.sequences[sequences] = {.slot = seq.slot,
+                                 .starts = seq.start_params != nullptr ? 1 : 0,
+                                 .first_token = tokens,
+                                 .tokens = count,
+                                 .first_position = seq.start_position,
+                                 .first_block = blocks,
+                                 .first_query_tile = query_tiles,
+                                 .first_key_group = key_groups};
+    for (int i = 0; i < count; ++i) {
+      host.tokens[tokens + i] = {
+          .id = seq.tokens[i], .sequence = sequences, .position = seq.start_position + i};
+    }
+    const int used_blocks = (end + block_tokens - 1) / block_tokens;
+    std::copy_n(seq.blocks.begin(), used_blocks, host.blocks + blocks);
+    if (seq.sample) {
+      const SamplingParams& params = slots[seq.slot].params;
+      DrawEntry& draw = host.draws[rows];
+      draw = DrawOf(seq, sequences, params);
+      draw.first_bias = biases;
+      draw.first_forbidden = forbidden;
+      draw.result = name.first_result + rows;
+      draw.step = name.number;
+      for (const auto& [token, bias] : params.logit_bias) host.biases[biases++] = {token, bias};
+      std::copy(seq.forbidden.begin(), seq.forbidden.end(), host.forbidden + forbidden);
+      forbidden += draw.forbidden;
+      host.logit_tokens[rows++] = tokens + count - 1;
+    }
+    tokens += count;
+    ++sequences;
+    blocks += used_blocks;
+    query_tiles += QueryTiles(count, config);
+    key_groups += (end + kKeyGroup - 1) / kKeyGroup;
+  }
+  for (int i = tokens; i < shape.tokens; ++i)
+    host.tokens[i] = {.id = 0, .sequence = -1, .position = 0};
+  for (int i = sequences; i < shape.sequences; ++i) host.sequences[i] = {};
+  for (int i = rows; i < shape.logit_rows; ++i) {
+    host.draws[i] = {};
+    host.draws[i].slot = -1;
+    host.logit_tokens[i] = 0;
+  }
+  const uint8_t* const begin = reinterpret_cast<const uint8_t*>(host.tokens);
+  if (forbidden > 0) return reinterpret_cast<const uint8_t*>(host.forbidden + forbidden) - begin;
+  if (biases > 0) return reinterpret_cast<const uint8_t*>(host.biases + biases) - begin;
+  return reinterpret_cast<const uint8_t*>(host.blocks + blocks) - begin;
+}
+
+}  // namespace orcd::cuda
