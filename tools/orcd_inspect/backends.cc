@@ -5,6 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#ifdef ORCD_CUDA
+#include "cuda/cuda_backend.h"
+#endif
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/load_observer.h"
 
@@ -30,6 +33,9 @@ struct NamedBackend {
 constexpr std::array kBackends = {
     NamedBackend{"cpu", CreateCpuBackend},
     NamedBackend{"cpu-f32kv", CreateCpuBackendWithF32Kv},
+#ifdef ORCD_CUDA
+    NamedBackend{"cuda", CreateCudaBackend},
+#endif
 };
 
 }  // namespace

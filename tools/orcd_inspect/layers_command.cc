@@ -20,10 +20,11 @@ namespace orcd {
 namespace {
 
 // All activations of a step are held at once.
-constexpr int kStepTokens = 16;
+constexpr int kDefaultStepTokens = 16;
 
 struct Options {
   std::string model;
+  int step_tokens = kDefaultStepTokens;
   std::string tokens;
   std::string a;
   std::string b;
@@ -38,12 +39,12 @@ absl::Status Compare(const Options& options, ActivationDiff& diff) {
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
   const int64_t count = static_cast<int64_t>(tokens.size());
   // Room for the wider type; each backend uses the type that its name says.
-  BackendOptions room = TeacherForcingOptions(count, kStepTokens, KvType::kF32, config);
+  BackendOptions room = TeacherForcingOptions(count, options.step_tokens, KvType::kF32, config);
   room.kv_type = KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(const auto a, CreateBackend(options.a, model, room));
   ORCD_ASSIGN_OR_RETURN(const auto b, CreateBackend(options.b, model, room));
-  for (int64_t first = 0; first < count; first += kStepTokens) {
-    const int64_t step = std::min<int64_t>(kStepTokens, count - first);
+  for (int64_t first = 0; first < count; first += options.step_tokens) {
+    const int64_t step = std::min<int64_t>(options.step_tokens, count - first);
     ORCD_RETURN_IF_ERROR(RunTokens(*a, tokens, first, step, diff.a()));
     ORCD_RETURN_IF_ERROR(RunTokens(*b, tokens, first, step, diff.b()));
     ORCD_RETURN_IF_ERROR(diff.FinishStep());
@@ -98,6 +99,9 @@ void AddLayersCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember(BackendNames()));
   command->add_option("--tolerance", options->tolerance, "Greatest NMSE that passes")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--step-tokens", options->step_tokens, "Tokens that are run at once")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->callback([options, &exit_code] { exit_code = Run(*options); });
 }

@@ -18,10 +18,11 @@ namespace orcd {
 namespace {
 
 // The logits of a step are held at once: 152k of them a token in Qwen2.5.
-constexpr int kStepTokens = 64;
+constexpr int kDefaultStepTokens = 64;
 
 struct Options {
   std::string model;
+  int step_tokens = kDefaultStepTokens;
   std::string backend = "cpu";
   std::string tokens;
   std::string out;
@@ -51,11 +52,11 @@ absl::Status WriteLogits(const Options& options) {
   const KvType kv_type = options.kv == "f32" ? KvType::kF32 : KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(const auto backend,
                         CreateBackend(options.backend, model,
-                                      TeacherForcingOptions(count, kStepTokens, kv_type, config)));
+                                      TeacherForcingOptions(count, options.step_tokens, kv_type, config)));
   ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, config.vocab));
   LogitsWriter tap(out);
-  for (int64_t first = 0; first < count; first += kStepTokens) {
-    const int64_t step = std::min<int64_t>(kStepTokens, count - first);
+  for (int64_t first = 0; first < count; first += options.step_tokens) {
+    const int64_t step = std::min<int64_t>(options.step_tokens, count - first);
     ORCD_RETURN_IF_ERROR(RunTokens(*backend, tokens, first, step, tap));
   }
   return out.Finish();
@@ -76,6 +77,9 @@ void AddLogitsCommand(CLI::App& app, int& exit_code) {
   command->add_option("--out", options->out, "NumPy file to write")->required();
   command->add_option("--kv", options->kv, "Type of the KV cache")
       ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str();
+  command->add_option("--step-tokens", options->step_tokens, "Tokens that are run at once")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->callback([options, &exit_code] {
     const absl::Status status = WriteLogits(*options);

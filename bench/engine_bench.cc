@@ -1,0 +1,205 @@
+// How fast a model file is served by the engine on a backend: requests of some length, so many at
+// once, end to end without the network. Tokens are those that requests received.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#ifdef ORCD_CUDA
+#include "cuda/cuda_backend.h"
+#endif
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/load_model.h"
+#include "runtime/error.h"
+#include "runtime/load_observer.h"
+
+namespace orcd {
+namespace {
+
+struct Options {
+  std::string model;
+  std::string backend = "cpu";
+  // Each PARALLEL:PROMPT:NEW.
+  std::vector<std::string> cases = {"1:16:128"};
+  int repetitions = 3;
+  float temperature = 0;
+};
+
+struct Case {
+  int parallel = 0;
+  int prompt = 0;
+  int tokens = 0;
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+absl::StatusOr<Case> ParseCase(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  Case result;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &result.parallel) ||
+      !absl::SimpleAtoi(parts[1], &result.prompt) || !absl::SimpleAtoi(parts[2], &result.tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", text, "` is not PARALLEL:PROMPT:NEW, such as 64:128:128"));
+  }
+  return result;
+}
+
+// Counts what requests receive, and wakes who waits for them all.
+class Tally {
+ public:
+  void Finished(const FinishedEvent& event) {
+    const std::lock_guard lock(mutex_);
+    if (!event.status.ok()) status_ = event.status;
+    tokens_ += event.generated_tokens;
+    prefill_seconds_ = std::max(prefill_seconds_, absl::ToDoubleSeconds(event.prefill_time));
+    ++finished_;
+    changed_.notify_all();
+  }
+
+  absl::Status WaitFor(int requests) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return finished_ >= requests; });
+    return status_;
+  }
+  int64_t tokens() const { return tokens_; }
+  // The longest time from a request's start to its first token.
+  double prefill_seconds() const { return prefill_seconds_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int finished_ = 0;
+  int64_t tokens_ = 0;
+  double prefill_seconds_ = 0;
+  absl::Status status_;
+};
+
+// One request's. Its tokens' hash (FNV-1a) tells whether two runs drew the same.
+class Sink : public GenerationSink {
+ public:
+  explicit Sink(Tally& tally) : tally_(tally) {}
+
+  void OnStarted(const StartedEvent&) override {}
+  void OnDelta(DeltaEvent event) override {
+    for (const int32_t token : event.tokens) {
+      hash_ = (hash_ ^ static_cast<uint32_t>(token)) * 1099511628211u;
+    }
+  }
+  void OnFinished(const FinishedEvent& event) override { tally_.Finished(event); }
+
+  uint64_t hash() const { return hash_; }
+
+ private:
+  Tally& tally_;
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
+  double best = 0;
+  double best_prefill = 1e30;
+  uint64_t hash = 0;
+  for (int repetition = 0; repetition < options.repetitions + 1; ++repetition) {
+    Tally tally;
+    std::vector<std::shared_ptr<Sink>> sinks;
+    const double start = Seconds();
+    for (int i = 0; i < what.parallel; ++i) {
+      GenerationRequest request;
+      request.id = absl::StrCat(repetition, "-", i);
+      for (int p = 0; p < what.prompt; ++p) {
+        request.prompt.push_back((p * 7919 + i * 104729 + 13) % engine.model().config().vocab);
+      }
+      request.sampling.temperature = options.temperature;
+      request.sampling.seed = i;
+      request.stop.ignore_eog = true;
+      request.stop.max_tokens = what.tokens;
+      request.sink = sinks.emplace_back(std::make_shared<Sink>(tally));
+      request.arrival = absl::Now();
+      ORCD_RETURN_IF_ERROR(engine.Submit(std::move(request)));
+    }
+    ORCD_RETURN_IF_ERROR(tally.WaitFor(what.parallel));
+    if (repetition > 0 && hash != sinks[0]->hash()) {
+      return absl::InternalError("a repetition drew other tokens");
+    }
+    hash = sinks[0]->hash();
+    // The first is to warm up.
+    if (repetition == 0) continue;
+    best = std::max(best, static_cast<double>(tally.tokens()) / (Seconds() - start));
+    best_prefill = std::min(best_prefill, tally.prefill_seconds());
+  }
+  std::printf(
+      "%4d x (%d in + %d out): %10.1f tok/s out; prefill %10.1f tok/s, %.2f ms; tokens %016llx\n",
+      what.parallel, what.prompt, what.tokens, best, what.parallel * what.prompt / best_prefill,
+      best_prefill * 1e3, static_cast<unsigned long long>(hash));
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Options& options) {
+  std::vector<Case> cases;
+  LoadModelOptions load;
+  load.model.with_text = true;
+  load.model.threads = 8;
+  int64_t tokens = 0;
+  for (const std::string& text : options.cases) {
+    ORCD_ASSIGN_OR_RETURN(const Case parsed, ParseCase(text));
+    cases.push_back(parsed);
+    load.backend.max_seqs = std::max(load.backend.max_seqs, parsed.parallel);
+    tokens =
+        std::max<int64_t>(tokens, int64_t{parsed.parallel} * (parsed.prompt + parsed.tokens + 16));
+  }
+  BackendFactory create = CreateCpuBackend;
+#ifdef ORCD_CUDA
+  if (options.backend == "cuda") create = CreateCudaBackend;
+#endif
+  NullLoadObserver observer;
+  const double start = Seconds();
+  ORCD_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      LoadModel(
+          options.model, load, create,
+          [](const absl::Status& status) { std::cerr << status.message() << "\n"; }, observer));
+  const BackendInfo& info = engine->backend_info();
+  std::printf("%s on %s, ready in %.2f s; weights %.3f GB, KV %.3f GB, workspace %.3f GB\n",
+              options.model.c_str(), info.device.c_str(), Seconds() - start,
+              static_cast<double>(info.weights_bytes) * 1e-9,
+              static_cast<double>(info.kv_bytes) * 1e-9,
+              static_cast<double>(info.workspace_bytes) * 1e-9);
+  for (const Case& what : cases) ORCD_RETURN_IF_ERROR(RunCase(*engine, what, options));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Speed of the engine on a model file");
+  app.add_option("model", options.model, "GGUF file")->required();
+  app.add_option("--backend", options.backend)->capture_default_str();
+  app.add_option("--case", options.cases, "PARALLEL:PROMPT:NEW")->capture_default_str();
+  app.add_option("--repetitions", options.repetitions)->capture_default_str();
+  app.add_option("--temperature", options.temperature)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (const absl::Status status = Measure(options); !status.ok()) {
+    std::cerr << "engine_bench: " << status.message() << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace orcd
+
+int main(int argc, char** argv) { return orcd::Main(argc, argv); }

@@ -1,0 +1,207 @@
+// How fast the GPU backend's products are, each alone: microseconds a launch, and the share of the
+// memory's bandwidth or of the tensor cores' rate. Launches follow each other in a graph, each on
+// weights that the cache does not hold.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cuda/device.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels/matmul.h"
+#include "cuda/status.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+using cuda::Activations;
+using cuda::DeviceMemory;
+using cuda::MatmulArgs;
+using cuda::TiledMatrix;
+using cuda::TileFormat;
+
+// What a reading of the whole memory reached on an H200, and its matrix products.
+constexpr double kBytesASecond = 4.3e12;
+constexpr double kFlopsASecond = 782e12;
+// More than the cache holds.
+constexpr int64_t kColdBytes = int64_t{400} << 20;
+
+struct Shape {
+  const char* name;
+  int rows;
+  int cols;
+  bool gated;
+};
+
+struct ModelShapes {
+  const char* name;
+  std::vector<Shape> shapes;
+};
+
+const std::vector<ModelShapes>& Models() {
+  static const std::vector<ModelShapes> models = {
+      {"7b",
+       {{"gate+up", 37888, 3584, true},
+        {"down", 3584, 18944, false},
+        {"qkv", 4608, 3584, false},
+        {"o", 3584, 3584, false},
+        {"head", 152064, 3584, false}}},
+      {"1.5b",
+       {{"gate+up", 17920, 1536, true},
+        {"down", 1536, 8960, false},
+        {"qkv", 2048, 1536, false},
+        {"o", 1536, 1536, false},
+        {"head", 151936, 1536, false}}},
+      {"0.5b",
+       {{"gate+up", 9728, 896, true},
+        {"down", 896, 4864, false},
+        {"qkv", 1152, 896, false},
+        {"o", 896, 896, false},
+        {"head", 151936, 896, false}}},
+  };
+  return models;
+}
+
+struct Format {
+  const char* name;
+  TileFormat format;
+};
+constexpr Format kFormats[] = {{"F16", TileFormat::kF16},   {"Q8_0", TileFormat::kQ8_0},
+                               {"Q6_K", TileFormat::kQ6_K}, {"Q5_0", TileFormat::kQ5_0},
+                               {"Q4_K", TileFormat::kQ4_K}, {"Q4_0", TileFormat::kQ4_0}};
+
+struct Options {
+  std::vector<std::string> models = {"7b", "1.5b", "0.5b"};
+  std::vector<std::string> formats = {"F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K"};
+  std::vector<int> tokens = {1};
+};
+
+absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const Shape& shape,
+                        const Format& format, int tokens) {
+  TiledMatrix matrix = {.format = format.format, .rows = shape.rows, .cols = shape.cols};
+  if (shape.cols % cuda::UnitCols(format.format) != 0) return absl::OkStatus();
+  const int64_t bytes = (matrix.bytes() + 255) / 256 * 256;
+  const int copies = static_cast<int>(std::max<int64_t>(1, kColdBytes / bytes));
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory weights,
+                        DeviceMemory::Allocate(bytes * copies, "weights"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(weights.data(), 0x11, weights.size()), "weights");
+  const int padded = (tokens + 7) / 8 * 8;
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory x,
+                        DeviceMemory::Allocate(cuda::ActivationBytes(padded, shape.cols), "x"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(x.data(), 0, x.size()), "x");
+  const int splits = shape.gated || std::string(shape.name) == "head"
+                         ? 1
+                         : cuda::Splits(matrix.row_tiles(), shape.cols);
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory y,
+                        DeviceMemory::Allocate(int64_t{splits} * padded * shape.rows * 4, "y"));
+  MatmulArgs args = {.num_matrices = 1,
+                     .splits = splits,
+                     .x = {.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
+                     .tokens = tokens,
+                     .y = reinterpret_cast<float*>(y.data()),
+                     .y_rows = shape.rows,
+                     .y_stride = shape.rows,
+                     .y_tokens = padded};
+  if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
+  if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
+    return absl::OkStatus();
+  }
+
+  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
+  const int launches = std::max(20, std::min(copies, 200));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+                            "capture");
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < launches && error == cudaSuccess; ++i) {
+    matrix.data = weights.data() + i % copies * bytes;
+    args.matrices[0] = matrix;
+    error = tokens <= cuda::kMatvecTokens
+                ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
+                : cuda::LaunchGemm(args, device.multiprocessors, stream.get());
+  }
+  cudaGraph_t captured = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
+  ORCD_RETURN_IF_CUDA_ERROR(error, "launching");
+  cudaGraphExec_t executable = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
+  static_cast<void>(cudaGraphDestroy(captured));
+  const cuda::Graph graph(executable);
+
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin), "an event");
+  const cuda::Event own_begin(begin);
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&end), "an event");
+  const cuda::Event own_end(end);
+  std::vector<float> times;
+  for (int repetition = 0; repetition < 6; ++repetition) {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, stream.get()), "an event");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph.get(), stream.get()), "a graph");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(end, stream.get()), "an event");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "a graph");
+    float milliseconds = 0;
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end), "an event");
+    if (repetition > 0) times.push_back(milliseconds);
+  }
+  std::sort(times.begin(), times.end());
+  const double seconds = times[times.size() / 2] * 1e-3 / launches;
+  const double flops = 2.0 * shape.rows * shape.cols * tokens;
+  const double floor =
+      std::max(static_cast<double>(matrix.bytes()) / kBytesASecond, flops / kFlopsASecond);
+  std::printf(
+      "%-5s %-8s %-5s T %5d S %d: %9.2f us  %7.0f GB/s  %6.1f TFLOP/s  floor %8.2f us, %.2f\n",
+      model, shape.name, format.name, tokens, splits, seconds * 1e6,
+      static_cast<double>(matrix.bytes()) / seconds * 1e-9, flops / seconds * 1e-12, floor * 1e6,
+      floor / seconds);
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Options& options) {
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
+  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareMatvecKernels(), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareGemmKernels(), "preparing kernels");
+  std::printf("%s\n", device.name.c_str());
+  const auto wanted = [](const std::vector<std::string>& names, const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const ModelShapes& model : Models()) {
+    if (!wanted(options.models, model.name)) continue;
+    for (const Format& format : kFormats) {
+      if (!wanted(options.formats, format.name)) continue;
+      for (const Shape& shape : model.shapes) {
+        for (const int tokens : options.tokens) {
+          ORCD_RETURN_IF_ERROR(MeasureOne(device, model.name, shape, format, tokens));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Speed of the GPU backend's products");
+  app.add_option("--model", options.models)->capture_default_str();
+  app.add_option("--format", options.formats)->capture_default_str();
+  app.add_option("--tokens", options.tokens)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (const absl::Status status = Measure(options); !status.ok()) {
+    std::cerr << "kernel_bench: " << status.message() << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace orcd
+
+int main(int argc, char** argv) { return orcd::Main(argc, argv); }
