@@ -21,6 +21,7 @@
 #include "cuda/cuda_backend.h"
 #endif
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/error.h"
@@ -162,16 +163,18 @@ absl::Status Measure(const Options& options) {
     tokens =
         std::max<int64_t>(tokens, int64_t{parsed.parallel} * (parsed.prompt + parsed.tokens + 16));
   }
-  BackendFactory create = CreateCpuBackend;
+  BackendMaker backend = {.make = CreateCpuBackend};
 #ifdef ORCD_CUDA
-  if (options.backend == "cuda") create = CreateCudaBackend;
+  if (options.backend == "cuda") {
+    backend = {.make = CreateCudaBackend, .make_reference = CreateCpuReference};
+  }
 #endif
   NullLoadObserver observer;
   const double start = Seconds();
   ORCD_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       LoadModel(
-          options.model, load, create,
+          options.model, load, backend,
           [](const absl::Status& status) { std::cerr << status.message() << "\n"; }, observer));
   const BackendInfo& info = engine->backend_info();
   std::printf("%s on %s, ready in %.2f s; weights %.3f GB, KV %.3f GB, workspace %.3f GB\n",

@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,8 +21,6 @@
 #include "cuda/memory_plan.h"
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
-#include "runtime/cpu/host_info.h"
-#include "runtime/cpu/ops.h"
 #include "runtime/error.h"
 
 namespace orcd {
@@ -241,20 +240,12 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   return result;
 }
 
-std::vector<float> RopeAngles(const ModelConfig& config) {
-  const cpu::Rope rope(config.head_dim, config.rope_base);
-  const size_t row = config.head_dim;
-  std::vector<float> angles(config.context_length * row);
-  for (int position = 0; position < config.context_length; ++position) {
-    rope.Angles(position, std::span(angles).subspan(position * row, row));
-  }
-  return angles;
-}
-
 // Threads that read weights: more than a few do not make memory faster.
 int Readers(const BackendOptions& options) {
   constexpr int kMaxReaders = 8;
-  return std::clamp(options.threads > 0 ? options.threads : cpu::UsableCores(), 1, kMaxReaders);
+  const int threads =
+      options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(threads, 1, kMaxReaders);
 }
 
 absl::Status AllocateWorkspace(Parts& p) {
@@ -266,10 +257,10 @@ absl::Status AllocateWorkspace(Parts& p) {
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
                             "clearing activations");
   p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());
-  const std::vector<float> angles = RopeAngles(config);
-  ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpy(p.buffers->angles, angles.data(),
-                                       angles.size() * sizeof(float), cudaMemcpyHostToDevice),
-                            "copying RoPE's angles");
+  ORCD_RETURN_IF_CUDA_ERROR(
+      cuda::LaunchRopeAngles(config.rope_base, config.head_dim, config.context_length,
+                             p.buffers->angles, p.stream.get()),
+      "computing RoPE's angles");
 
   const StepShape largest = {.tokens = options.max_step_tokens,
                              .sequences = options.max_seqs,
@@ -296,7 +287,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   p.model = std::move(model);
   const ModelConfig& config = p.model->config();
   const ModelWeights& weights = p.model->weights();
-  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned, DeviceWeights::Plan(weights));
+  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned, DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(config, planned, options, p.device.free_bytes,
                                                  p.device.total_bytes));
@@ -307,7 +298,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
   }
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
-  ORCD_ASSIGN_OR_RETURN(p.weights, DeviceWeights::Upload(weights, Readers(options), observer));
+  ORCD_ASSIGN_OR_RETURN(p.weights, DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
   // Nothing that is not finite may stand there.

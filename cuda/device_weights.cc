@@ -1,6 +1,7 @@
 #include "cuda/device_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -15,9 +16,9 @@
 namespace orcd::cuda {
 namespace {
 
-// What is read, copied and repacked at a time, and how many of these are on their way at once.
-constexpr int64_t kChunkBytes = 8 << 20;
-constexpr int kChunks = 4;
+// What a reader reads, copies and repacks at a time, and how many of these are on their way at once.
+constexpr int64_t kChunkBytes = 4 << 20;
+constexpr int kSlots = 2;
 
 }  // namespace
 
@@ -55,7 +56,7 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
                        absl::StrCat("blk.", i, ".ffn_gate and blk.", i,
                                     ".ffn_up have different types, which the GPU backend does not "
                                     "support; use --backend cpu or quantise both alike"),
-                       {.reason = "UNSUPPORTED_MODEL"});
+                       {.reason = "MODEL_UNSUPPORTED"});
     }
     layers_.push_back(
         {.attn_norm = vector({layer.attn_norm}),
@@ -72,18 +73,19 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights) {
+absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, int readers) {
   DeviceWeights plan;
   ORCD_RETURN_IF_ERROR(plan.LayOut(weights, nullptr));
+  plan.staging_bytes_ = plan.ChunkBytes() * kSlots * readers;
   return plan;
 }
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights, int threads,
-                                                    LoadObserver& observer) {
-  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(weights));
+absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights, int readers,
+                                                    int device, LoadObserver& observer) {
+  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(weights, readers));
   ORCD_ASSIGN_OR_RETURN(result.slab_, DeviceMemory::Allocate(result.planned_bytes_, "weights"));
   ORCD_RETURN_IF_ERROR(result.LayOut(weights, result.slab_.data()));
-  ORCD_RETURN_IF_ERROR(result.Copy(threads, observer));
+  ORCD_RETURN_IF_ERROR(result.Copy(readers, device, observer));
   result.placements_ = {};
   result.vectors_ = {};
   return result;
@@ -98,78 +100,123 @@ int64_t DeviceWeights::ChunkBytes() const {
   return largest;
 }
 
-size_t DeviceWeights::staging_bytes() const { return ChunkBytes() * kChunks; }
+std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks() const {
+  std::vector<Chunk> chunks;
+  for (const Placement& p : placements_) {
+    const int64_t tile_bytes = p.upper->row_bytes * kTileRows;
+    const int most = static_cast<int>(std::max<int64_t>(1, kChunkBytes / tile_bytes));
+    for (int tile = 0; tile < p.tiles.row_tiles(); tile += most) {
+      chunks.push_back({&p, tile, std::min(most, p.tiles.row_tiles() - tile)});
+    }
+  }
+  return chunks;
+}
 
-absl::Status DeviceWeights::Copy(int threads, LoadObserver& observer) {
+// One reader: reads chunks into pinned memory, which the GPU copies and repacks while the next one
+// is read. One thread.
+class DeviceWeights::Copier {
+ public:
+  static absl::StatusOr<Copier> Create(int64_t chunk_bytes) {
+    Copier copier;
+    copier.chunk_bytes_ = chunk_bytes;
+    ORCD_ASSIGN_OR_RETURN(copier.stream_, CreateStream());
+    ORCD_ASSIGN_OR_RETURN(copier.pinned_,
+                          PinnedMemory::Allocate(chunk_bytes * kSlots, "reading weights"));
+    ORCD_ASSIGN_OR_RETURN(copier.staging_,
+                          DeviceMemory::Allocate(chunk_bytes * kSlots, "reading weights"));
+    for (Event& event : copier.done_) {
+      ORCD_ASSIGN_OR_RETURN(event, CreateEvent());
+    }
+    return copier;
+  }
+
+  absl::Status CopyVectors(const std::vector<VectorPlacement>& vectors) {
+    for (const VectorPlacement& v : vectors) {
+      ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(v.to, v.values.data(), v.values.size_bytes(),
+                                                cudaMemcpyHostToDevice, stream_.get()),
+                                "copying weights");
+    }
+    return absl::OkStatus();
+  }
+
+  // Returns the bytes that it read.
+  absl::StatusOr<int64_t> Copy(const Chunk& chunk) {
+    const int slot = next_++ % kSlots;
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(done_[slot].get()), "copying weights");
+    const Placement& p = *chunk.placement;
+    const int rows_a_tile = p.lower == nullptr ? kTileRows : kTileRows / 2;
+    const int64_t first_row = int64_t{chunk.first_tile} * rows_a_tile;
+    const int64_t rows =
+        std::min<int64_t>(p.upper->rows - first_row, int64_t{chunk.tiles} * rows_a_tile);
+    const int64_t bytes = rows * p.upper->row_bytes;
+    uint8_t* const from = pinned_.data() + slot * chunk_bytes_;
+    uint8_t* const to = staging_.data() + slot * chunk_bytes_;
+    int64_t read = 0;
+    for (const Matrix* source : {p.upper, p.lower}) {
+      if (source == nullptr) continue;
+      std::memcpy(from + read, source->row(first_row), static_cast<size_t>(bytes));
+      read += bytes;
+    }
+    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, static_cast<size_t>(read),
+                                              cudaMemcpyHostToDevice, stream_.get()),
+                              "copying weights");
+    const RawRows raw = {.type = p.upper->type,
+                         .data = to,
+                         .lower = p.lower == nullptr ? nullptr : to + bytes,
+                         .rows = static_cast<int>(rows),
+                         .row_bytes = p.upper->row_bytes};
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchRepack(raw, p.tiles, chunk.first_tile, stream_.get()),
+                              "repacking weights");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(done_[slot].get(), stream_.get()),
+                              "repacking weights");
+    return read;
+  }
+
+  absl::Status Finish() {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream_.get()), "repacking weights");
+    return absl::OkStatus();
+  }
+
+ private:
+  int64_t chunk_bytes_ = 0;
+  int next_ = 0;
+  PinnedMemory pinned_;
+  DeviceMemory staging_;
+  Event done_[kSlots];
+  Stream stream_;
+};
+
+absl::Status DeviceWeights::Copy(int readers, int device, LoadObserver& observer) {
+  const std::vector<Chunk> chunks = Chunks();
   uint64_t total = 0;
-  const int64_t largest = ChunkBytes();
   for (const Placement& p : placements_) {
     total += static_cast<uint64_t>(p.upper->bytes() + (p.lower != nullptr ? p.lower->bytes() : 0));
   }
-  ORCD_ASSIGN_OR_RETURN(const Stream stream, CreateStream());
-  ORCD_ASSIGN_OR_RETURN(const PinnedMemory pinned,
-                        PinnedMemory::Allocate(largest * kChunks, "reading weights"));
-  ORCD_ASSIGN_OR_RETURN(const DeviceMemory staging,
-                        DeviceMemory::Allocate(largest * kChunks, "reading weights"));
-  Event done[kChunks];
-  for (Event& event : done) {
-    ORCD_ASSIGN_OR_RETURN(event, CreateEvent());
-  }
-
-  for (const VectorPlacement& v : vectors_) {
-    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(v.to, v.values.data(), v.values.size_bytes(),
-                                              cudaMemcpyHostToDevice, stream.get()),
-                              "copying weights");
-  }
-
-  uint64_t copied = 0;
-  int next = 0;
   observer.OnProgress(LoadStage::kPlace, 0, total);
-  for (const Placement& p : placements_) {
-    const int sources = p.lower == nullptr ? 1 : 2;
-    const int rows_a_tile = kTileRows / sources;
-    const int64_t tile_bytes = p.upper->row_bytes * kTileRows;
-    const int tiles_a_chunk = static_cast<int>(std::max<int64_t>(1, kChunkBytes / tile_bytes));
-    for (int tile = 0; tile < p.tiles.row_tiles(); tile += tiles_a_chunk) {
+  std::atomic<size_t> next_chunk = 0;
+  std::atomic<uint64_t> copied = 0;
+  std::atomic<bool> failed = false;
+  const auto run = [&](int reader) -> absl::Status {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(device), "selecting the GPU");
+    ORCD_ASSIGN_OR_RETURN(Copier copier, Copier::Create(ChunkBytes()));
+    if (reader == 0) ORCD_RETURN_IF_ERROR(copier.CopyVectors(vectors_));
+    for (size_t i = next_chunk++; i < chunks.size() && !failed; i = next_chunk++) {
       if (observer.cancelled()) return LoadCancelled();
-      const int slot = next++ % kChunks;
-      ORCD_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(done[slot].get()), "copying weights");
-      const int64_t first_row = int64_t{tile} * rows_a_tile;
-      const int64_t rows =
-          std::min<int64_t>(p.upper->rows - first_row, int64_t{tiles_a_chunk} * rows_a_tile);
-      const int64_t bytes = rows * p.upper->row_bytes;
-      uint8_t* const from = pinned.data() + slot * largest;
-      uint8_t* const to = staging.data() + slot * largest;
-      // Pieces of the chunk, one a thread: reading may mean waiting for the disk.
-      const auto read = [&](int thread) {
-        for (int s = 0; s < sources; ++s) {
-          const std::byte* const source = (s == 0 ? p.upper : p.lower)->row(first_row);
-          const int64_t begin = bytes * thread / threads;
-          const int64_t end = bytes * (thread + 1) / threads;
-          std::memcpy(from + s * bytes + begin, source + begin, static_cast<size_t>(end - begin));
-        }
-      };
-      std::vector<std::thread> readers;
-      for (int i = 1; i < threads; ++i) readers.emplace_back(read, i);
-      read(0);
-      for (std::thread& reader : readers) reader.join();
-      ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, static_cast<size_t>(sources * bytes),
-                                                cudaMemcpyHostToDevice, stream.get()),
-                                "copying weights");
-      const RawRows raw = {.type = p.upper->type,
-                           .data = to,
-                           .lower = p.lower == nullptr ? nullptr : to + bytes,
-                           .rows = static_cast<int>(rows),
-                           .row_bytes = p.upper->row_bytes};
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchRepack(raw, p.tiles, tile, stream.get()),
-                                "repacking weights");
-      ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(done[slot].get(), stream.get()),
-                                "repacking weights");
-      copied += static_cast<uint64_t>(sources * bytes);
-      observer.OnProgress(LoadStage::kPlace, copied, total);
+      ORCD_ASSIGN_OR_RETURN(const int64_t bytes, copier.Copy(chunks[i]));
+      observer.OnProgress(LoadStage::kPlace, copied += static_cast<uint64_t>(bytes), total);
     }
-  }
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "repacking weights");
+    return copier.Finish();
+  };
+  std::vector<absl::Status> statuses(readers);
+  const auto run_and_tell = [&](int reader) {
+    statuses[reader] = run(reader);
+    if (!statuses[reader].ok()) failed = true;
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < readers; ++i) threads.emplace_back(run_and_tell, i);
+  run_and_tell(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) ORCD_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 

@@ -36,11 +36,12 @@ class DeviceWeights {
 
   // The layout alone, without memory. kUnimplemented, naming the tensor, where the GPU backend
   // cannot hold the model.
-  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights);
+  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers);
 
-  // Reads the weights' bytes (mapped files, perhaps not yet in memory), copies and repacks them.
-  // Reports LoadStage::kPlace; kCancelled when the observer says so.
-  static absl::StatusOr<DeviceWeights> Upload(const ModelWeights& weights, int threads,
+  // Reads the weights' bytes (mapped files, perhaps not yet in memory), copies and repacks them, on
+  // `readers` threads, into the memory of GPU `device`. Reports LoadStage::kPlace; kCancelled when
+  // the observer says so.
+  static absl::StatusOr<DeviceWeights> Upload(const ModelWeights& weights, int readers, int device,
                                               LoadObserver& observer);
 
   const TiledMatrix& embedding() const { return embedding_; }
@@ -50,7 +51,7 @@ class DeviceWeights {
   const TiledMatrix& output() const { return output_; }
   // Of VRAM, and of what Upload takes beside it for a while.
   size_t planned_bytes() const { return planned_bytes_; }
-  size_t staging_bytes() const;
+  size_t staging_bytes() const { return staging_bytes_; }
 
  private:
   // A matrix on its way: `lower` is null, or its rows lie below those of `upper` in every tile.
@@ -64,13 +65,24 @@ class DeviceWeights {
     float* to;
   };
 
+  // Some tiles of a placement, which are read, copied and repacked at a time.
+  struct Chunk {
+    const Placement* placement;
+    int first_tile;
+    int tiles;
+  };
+  class Copier;
+
   // Lays everything out in `slab` (null: only counts).
   absl::Status LayOut(const ModelWeights& weights, uint8_t* slab);
+  // The most that a chunk reads.
   int64_t ChunkBytes() const;
-  absl::Status Copy(int threads, LoadObserver& observer);
+  std::vector<Chunk> Chunks() const;
+  absl::Status Copy(int readers, int device, LoadObserver& observer);
 
   DeviceMemory slab_;
   size_t planned_bytes_ = 0;
+  size_t staging_bytes_ = 0;
   TiledMatrix embedding_;
   std::vector<DeviceLayer> layers_;
   const float* output_norm_ = nullptr;

@@ -19,23 +19,7 @@ constexpr double kDefaultKvFraction = 0.9;
 constexpr int kMaxForbidden = 128;
 
 absl::Status CheckOptions(const BackendOptions& options) {
-  if (options.max_seqs < 1) {
-    return InvalidField("max_seqs", absl::StrCat("is ", options.max_seqs, ", must be at least 1"));
-  }
-  if (options.max_step_tokens != 0 && options.max_step_tokens < options.max_seqs) {
-    return InvalidField("max_step_tokens",
-                        absl::StrCat("is ", options.max_step_tokens,
-                                     ", must be 0 (chosen for you) or at least max_seqs, ",
-                                     options.max_seqs, ", so that every sequence can advance"));
-  }
-  if (options.kv_cache_bytes < 0) {
-    return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
-                                                       ", must be 0 (chosen for you) or more"));
-  }
-  if (!(options.kv_cache_fraction >= 0 && options.kv_cache_fraction <= 1)) {
-    return InvalidField("kv_cache_fraction", absl::StrCat("is ", options.kv_cache_fraction,
-                                                          ", must be 0 (chosen for you) to 1"));
-  }
+  ORCD_RETURN_IF_ERROR(CheckBackendOptions(options));
   if (options.kv_type != KvType::kF16) {
     return InvalidField("kv_type", "is f32; the GPU backend keeps keys and values in f16");
   }
@@ -46,7 +30,7 @@ absl::Status Unsupported(const std::string& what) {
   return MakeError(
       absl::StatusCode::kUnimplemented,
       absl::StrCat(what, ", which the GPU backend does not support; use --backend cpu"),
-      {.reason = "UNSUPPORTED_MODEL"});
+      {.reason = "MODEL_UNSUPPORTED"});
 }
 
 absl::Status CheckShape(const ModelConfig& config, int block_tokens) {

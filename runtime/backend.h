@@ -99,6 +99,9 @@ struct BackendOptions {
   int gpu = 0;
 };
 
+// kInvalidArgument naming the field, where options that every backend takes are out of range.
+absl::Status CheckBackendOptions(const BackendOptions& options);
+
 struct BackendInfo {
   // `cpu`, `cuda`.
   std::string name;

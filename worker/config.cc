@@ -156,16 +156,20 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->group("Model");
 
   app.add_option("--backend", config.backend, "What computes; auto: the best there is")
-      ->check(CLI::IsMember({"auto", "cpu"}))
-      ->option_text("auto|cpu [auto]")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->option_text("auto|cpu|cuda [auto]")
       ->group("Engine");
-  app.add_option("--threads", config.threads, "Threads that compute on the CPU; 0: one a core")
+  app.add_option("--gpu", config.gpu, "Which of the GPUs that this process can see")
+      ->check(CLI::Range(0, 63))
+      ->option_text("N [0]")
+      ->group("Engine");
+  app.add_option("--threads", config.threads, "Threads that compute on the CPU, or load for the GPU; 0: one a core")
       ->check(CLI::Range(0, 512))
       ->option_text("N [0]")
       ->group("Engine");
-  app.add_option("--max-seqs", config.max_seqs, "Requests that run together")
-      ->check(CLI::Range(1, 4096))
-      ->option_text("N [16]")
+  app.add_option("--max-seqs", config.max_seqs, "Requests that run together; 0: 16 on a CPU, 256 on a GPU")
+      ->check(CLI::Range(0, 4096))
+      ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-step-tokens", config.max_step_tokens,
                  "Tokens in one step, all requests together; 0: the backend chooses")
@@ -185,6 +189,12 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
                  "Memory for keys and values, such as 2GiB; 0: chosen from what there is")
       ->check(CheckBytes)
       ->option_text("SIZE [0]")
+      ->group("Engine");
+  app.add_option("--kv-cache-fraction", config.kv_cache_fraction,
+                 "Share for keys and values of the GPU memory that weights and workspace leave, "
+                 "where --kv-cache-bytes is 0; 0: 0.9")
+      ->check(CLI::Range(0.0, 1.0))
+      ->option_text("F [0]")
       ->group("Engine");
   app.add_option("--kv-type", kv_type, "Type of keys and values")
       ->check(CLI::IsMember({"f16", "f32"}))

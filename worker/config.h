@@ -26,11 +26,14 @@ struct WorkerConfig {
 
   std::string backend = "auto";
   int threads = 0;
-  int max_seqs = 16;
+  int gpu = 0;
+  // 0: as many as suit the backend.
+  int max_seqs = 0;
   int max_step_tokens = 0;
   int max_waiting = 256;
   int max_context = 0;
   int64_t kv_cache_bytes = 0;
+  double kv_cache_fraction = 0;
   KvType kv_type = KvType::kF16;
   int block_tokens = 16;
 

@@ -64,6 +64,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "b",
                                      "--backend",
                                      "cpu",
+                                     "--gpu",
+                                     "1",
                                      "--threads",
                                      "3",
                                      "--max-seqs",
@@ -76,6 +78,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "2048",
                                      "--kv-cache-bytes",
                                      "1.5GiB",
+                                     "--kv-cache-fraction",
+                                     "0.5",
                                      "--kv-type",
                                      "f32",
                                      "--block-tokens",
@@ -105,12 +109,14 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.model, "a/b.gguf");
   EXPECT_EQ(config.model_id, "b");
   EXPECT_EQ(config.backend, "cpu");
+  EXPECT_EQ(config.gpu, 1);
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.max_seqs, 4);
   EXPECT_EQ(config.max_step_tokens, 64);
   EXPECT_EQ(config.max_waiting, 0);
   EXPECT_EQ(config.max_context, 2048);
   EXPECT_EQ(config.kv_cache_bytes, 1610612736);
+  EXPECT_EQ(config.kv_cache_fraction, 0.5);
   EXPECT_EQ(config.kv_type, KvType::kF32);
   EXPECT_EQ(config.block_tokens, 32);
   EXPECT_THAT(config.orchestrators, ElementsAre("o1:1", "o2:2"));
@@ -141,8 +147,10 @@ TEST(ConfigTest, AFlagWithoutItsValueTakesNoVariableForIt) {
 }
 
 TEST(ConfigTest, AStepHasRoomForEveryRequest) {
-  EXPECT_TRUE(Parse({"--max-step-tokens=16"}).config.has_value());
-  const ConfigResult result = Parse({"--max-step-tokens=15"});
+  // Without --max-seqs the backend runs as many as a step has room for.
+  EXPECT_TRUE(Parse({"--max-step-tokens=1"}).config.has_value());
+  EXPECT_TRUE(Parse({"--max-step-tokens=16", "--max-seqs=16"}).config.has_value());
+  const ConfigResult result = Parse({"--max-step-tokens=15", "--max-seqs=16"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, AllOf(HasSubstr("--max-step-tokens"), HasSubstr("--max-seqs 16")));
 }
@@ -171,7 +179,9 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--orchestrator", "o:0"}, "port of 1 to 65535"},
       {{"--threads", "many"}, "--threads"},
       {{"--threads", "-1"}, "--threads"},
-      {{"--max-seqs", "0"}, "--max-seqs"},
+      {{"--max-seqs", "-1"}, "--max-seqs"},
+      {{"--gpu", "-1"}, "--gpu"},
+      {{"--kv-cache-fraction", "1.5"}, "--kv-cache-fraction"},
       {{"--kv-cache-bytes", "2 buckets"}, "'2 buckets' is not a number of bytes, such as 2GiB"},
       {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},
       {{"--kv-cache-bytes", "99999999TiB"}, "is not a number of bytes"},

@@ -15,6 +15,8 @@ enum class ExitCode : int {
   kCannotListen = 3,
   // The model that --model names could not be loaded.
   kModelNotLoaded = 4,
+  // --backend cuda, and the GPU that --gpu names cannot be used.
+  kNoGpu = 5,
   // The model or its device cannot be trusted any more (a sticky device error, non-finite numbers).
   // A new process may succeed.
   kFault = 70,
@@ -24,8 +26,8 @@ enum class ExitCode : int {
 
 inline constexpr std::string_view kExitCodesHelp =
     "Exit status: 0 drained after SIGTERM or SIGINT; 2 bad configuration; 3 cannot listen;\n"
-    "4 the model of --model could not be loaded; 70 fault of the model or its device;\n"
-    "71 ended at once by a second signal.";
+    "4 the model of --model could not be loaded; 5 --backend cuda without a GPU to use;\n"
+    "70 fault of the model or its device; 71 ended at once by a second signal.";
 
 }  // namespace orcd
 

@@ -21,8 +21,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#ifdef ORCD_CUDA
+#include "cuda/cuda_backend.h"
+#include "cuda/device.h"
+#endif
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/cpu_reference.h"
 #include "runtime/cpu/host_info.h"
+#include "runtime/error.h"
 #include "runtime/gguf/block_formats.h"
 #include "worker/config.h"
 #include "worker/exit_codes.h"
@@ -127,27 +133,78 @@ class StateTeller {
   v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
 };
 
-ModelHostOptions HostOptions(const WorkerConfig& config) {
+// What computes, and what suits it.
+struct ChosenBackend {
+  BackendMaker maker;
+  v1::Device device;
+  int max_seqs = 0;
+};
+
+int Threads(const WorkerConfig& config) {
+  return config.threads > 0 ? config.threads : cpu::UsableCores();
+}
+
+ChosenBackend ChooseCpu(const WorkerConfig& config) {
+  ChosenBackend chosen = {.maker = {.make = CreateCpuBackend}, .device = {}, .max_seqs = 16};
+  chosen.device.set_backend("cpu");
+  chosen.device.set_name(cpu::ProcessorName());
+  chosen.device.set_threads(Threads(config));
+  return chosen;
+}
+
+#ifdef ORCD_CUDA
+// kFailedPrecondition with what is wrong with the GPU.
+absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu));
+  ChosenBackend chosen = {
+      .maker = {.make = CreateCudaBackend, .make_reference = CreateCpuReference},
+      .device = {},
+      .max_seqs = 256};
+  chosen.device.set_backend("cuda");
+  chosen.device.set_name(gpu.name);
+  return chosen;
+}
+#else
+absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&) {
+  return absl::FailedPreconditionError(
+      "this program was built without the GPU backend; build it where nvcc 13.0 is, or with "
+      "-DORCD_CUDA=ON");
+}
+#endif
+
+absl::StatusOr<ChosenBackend> ChooseBackend(const WorkerConfig& config, const Logger& log) {
+  if (config.backend == "cpu") return ChooseCpu(config);
+  absl::StatusOr<ChosenBackend> cuda = ChooseCuda(config);
+  if (cuda.ok() || config.backend == "cuda") return cuda;
+  log.Info("computing on the CPU", {{"no_gpu", std::string(cuda.status().message())}});
+  return ChooseCpu(config);
+}
+
+ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& chosen) {
   ModelHostOptions options;
   options.instance_id = MakeInstanceId();
   options.worker_id = config.worker_id.empty() ? DefaultWorkerId(config.listen, options.instance_id)
                                                : config.worker_id;
   options.model_dir = config.model_dir;
-  const int threads = config.threads > 0 ? config.threads : cpu::UsableCores();
+  const int threads = Threads(config);
   options.load.model.threads = threads;
   options.load.backend.max_seqs = config.max_seqs;
+  if (config.max_seqs == 0) {
+    options.load.backend.max_seqs = config.max_step_tokens == 0
+                                        ? chosen.max_seqs
+                                        : std::min(chosen.max_seqs, config.max_step_tokens);
+  }
   options.load.backend.max_step_tokens = config.max_step_tokens;
   options.load.backend.kv_cache_bytes = config.kv_cache_bytes;
+  options.load.backend.kv_cache_fraction = config.kv_cache_fraction;
   options.load.backend.block_tokens = config.block_tokens;
   options.load.backend.kv_type = config.kv_type;
   options.load.backend.threads = threads;
+  options.load.backend.gpu = config.gpu;
   options.load.engine.max_waiting = config.max_waiting;
   options.load.engine.max_context = config.max_context;
-  // Both `auto` and `cpu`: there is no other.
-  options.make_backend = CreateCpuBackend;
-  options.device.set_backend("cpu");
-  options.device.set_name(cpu::ProcessorName());
-  options.device.set_threads(threads);
+  options.backend = chosen.maker;
+  options.device = chosen.device;
   options.settle = config.settle;
   options.drain_timeout = config.drain_timeout;
   return options;
@@ -199,9 +256,14 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   });
 
   RemoveAddressFile(config.listen_address_file);
+  const absl::StatusOr<ChosenBackend> backend = ChooseBackend(config, log);
+  if (!backend.ok()) {
+    log.Error("cannot compute", {{"error", std::string(backend.status().message())}});
+    return ExitCode::kNoGpu;
+  }
   HealthService health;
   StateTeller teller(health, log, ending);
-  ModelHost host(HostOptions(config));
+  ModelHost host(HostOptions(config, *backend));
   host.Subscribe([&] { teller.Tell(host); });
   WorkerService worker(host, log);
   health.Set(kStartup, false);
@@ -220,6 +282,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                        {"worker_id", status.worker_id()},
                        {"instance_id", status.instance_id()},
                        {"model_dir", config.model_dir},
+                       {"backend", status.device().backend()},
                        {"device", status.device().name()},
                        {"threads", status.device().threads()}});
   if (!config.listen_address_file.empty() &&

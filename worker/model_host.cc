@@ -452,7 +452,7 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         LoadModel(
-                            path, load, options_.make_backend,
+                            path, load, options_.backend,
                             [this](const absl::Status& status) { OnFault(status); }, task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));

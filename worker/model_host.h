@@ -55,7 +55,7 @@ struct ModelHostOptions {
   std::string model_dir;
   // `expected_sha256` is set for each load.
   LoadModelOptions load;
-  BackendFactory make_backend;
+  BackendMaker backend;
   // What Status says while no model is loaded.
   v1::Device device;
   // How long a drain goes on admitting requests after it has ceased to be ready, so that whoever

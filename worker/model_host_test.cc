@@ -91,7 +91,7 @@ class ModelHostTest : public testing::Test {
     options.device.set_backend("cpu");
     options.settle = settle;
     options.drain_timeout = kLong;
-    options.make_backend = [this](
+    options.backend.make = [this](
                                std::shared_ptr<const Model> model, const BackendOptions& backend,
                                LoadObserver& observer) -> absl::StatusOr<std::unique_ptr<Backend>> {
       while (controls_.hold_load) {

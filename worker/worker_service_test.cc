@@ -26,7 +26,7 @@ ModelHostOptions Options(const std::string& model_dir) {
   options.model_dir = model_dir;
   options.load.backend.kv_cache_bytes = 16 << 20;
   options.load.backend.threads = 1;
-  options.make_backend = CreateCpuBackend;
+  options.backend.make = CreateCpuBackend;
   options.drain_timeout = absl::Seconds(10);
   return options;
 }

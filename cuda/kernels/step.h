@@ -120,6 +120,11 @@ struct QkvProduct {
   int head_dim = 0;
 };
 
+// Fills `angles`, [positions, head_dim], as QkvProduct has them: position * base^(-2i / head_dim),
+// computed in F64.
+cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
+                             cudaStream_t stream);
+
 // Stores queries as F16, keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};

@@ -42,23 +42,7 @@ struct Slot {
 };
 
 absl::Status CheckOptions(const BackendOptions& options) {
-  if (options.max_seqs < 1) {
-    return InvalidField("max_seqs", absl::StrCat("is ", options.max_seqs, ", must be at least 1"));
-  }
-  if (options.max_step_tokens != 0 && options.max_step_tokens < options.max_seqs) {
-    return InvalidField("max_step_tokens",
-                        absl::StrCat("is ", options.max_step_tokens,
-                                     ", must be 0 (chosen for you) or at least max_seqs, ",
-                                     options.max_seqs, ", so that every sequence can advance"));
-  }
-  if (options.block_tokens < 1) {
-    return InvalidField("block_tokens",
-                        absl::StrCat("is ", options.block_tokens, ", must be at least 1"));
-  }
-  if (options.kv_cache_bytes < 0) {
-    return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
-                                                       ", must be 0 (chosen for you) or more"));
-  }
+  ORCD_RETURN_IF_ERROR(CheckBackendOptions(options));
   if (options.threads < 0 || options.threads > ThreadPool::kMaxThreads) {
     return InvalidField("threads",
                         absl::StrCat("is ", options.threads, ", must be 0 (one a core) to ",

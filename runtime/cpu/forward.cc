@@ -119,6 +119,25 @@ std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
   return {buffers_.logits, static_cast<size_t>(logit_rows_ * config_.vocab)};
 }
 
+void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
+                       ActivationTap& tap) {
+  Plan({&sequence, 1});
+  Embed({&sequence, 1});
+  if (input.empty()) {
+    Tap(&tap, "embed", -1, buffers_.residual, rows_, config_.hidden);
+  } else {
+    std::copy(input.begin(), input.end(), buffers_.residual);
+  }
+  RunAttention(layer, &tap);
+  RunFfn(layer, &tap);
+}
+
+void Forward::RunHeadOn(std::span<const float> input, ActivationTap& tap) {
+  rows_ = 1;
+  std::copy(input.begin(), input.end(), buffers_.residual);
+  TapHead(tap);
+}
+
 void Forward::Plan(std::span<const ForwardSequence> sequences) {
   const int block_tokens = cache_.shape().block_tokens;
   kv_rows_.clear();

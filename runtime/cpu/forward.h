@@ -72,6 +72,13 @@ class Forward {
   // service) the head is also computed for every row, in memory of the call's own.
   std::span<const float> Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
+  // Computes one layer alone, of one sequence, and shows it. `input`, [tokens, hidden], is what the
+  // layer before gave; empty: the embeddings, which are shown as well.
+  void RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
+                ActivationTap& tap);
+  // Computes the head alone and shows it, for one row, [hidden], that the last layer gave.
+  void RunHeadOn(std::span<const float> input, ActivationTap& tap);
+
   uint64_t workspace_bytes() const;
 
   // All activations, for tests that fill them with what must not be read.

@@ -9,17 +9,30 @@
 
 namespace orcd {
 
+namespace {
+
+absl::Status CheckNumerics(const std::shared_ptr<const Model>& model, Backend& backend,
+                           const BackendMaker& maker, int threads, LoadObserver& observer) {
+  std::unique_ptr<LayerReference> reference;
+  if (maker.make_reference) {
+    ORCD_ASSIGN_OR_RETURN(reference, maker.make_reference(model, kSelfCheckTokens, threads));
+  }
+  return SelfCheck(*model, backend, reference.get(), observer);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
                                                   const LoadModelOptions& options,
-                                                  const BackendFactory& make_backend,
+                                                  const BackendMaker& maker,
                                                   std::function<void(const absl::Status&)> on_fault,
                                                   LoadObserver& observer) {
   try {
     ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                           Model::Load(path, options.model, observer));
     ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                          make_backend(model, options.backend, observer));
-    ORCD_RETURN_IF_ERROR(SelfCheck(*model, *backend, observer));
+                          maker.make(model, options.backend, observer));
+    ORCD_RETURN_IF_ERROR(CheckNumerics(model, *backend, maker, options.backend.threads, observer));
     ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
     return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,
                                     std::move(on_fault));

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/backend.h"
 #include "runtime/engine/engine.h"
+#include "runtime/layer_reference.h"
 #include "runtime/load_observer.h"
 #include "runtime/model/model.h"
 
@@ -21,14 +22,20 @@ struct LoadModelOptions {
   EngineOptions engine;
 };
 
+// What computes, and what it is held against before it may: null for none, as for the reference
+// itself.
+struct BackendMaker {
+  BackendFactory make;
+  LayerReferenceFactory make_reference = nullptr;
+};
+
 // Opens and checks the file, places the weights, runs the self-check, starts the engine: the stages
 // of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing behind. The
-// self-check runs a fixed token sequence through the backend and fails the load, naming layer and
-// operation, where a NaN or an infinity comes out, or where the logits are all alike: a worker
-// never becomes ready with garbage.
+// self-check (self_check.h) fails the load where the backend computes garbage: a worker never
+// becomes ready with it.
 absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
                                                   const LoadModelOptions& options,
-                                                  const BackendFactory& make_backend,
+                                                  const BackendMaker& backend,
                                                   std::function<void(const absl::Status&)> on_fault,
                                                   LoadObserver& observer);
 

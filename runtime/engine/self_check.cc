@@ -2,19 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
+#include "runtime/model/load_cancelled.h"
 
 namespace orcd {
 namespace {
 
-constexpr int kTokens = 8;
-// A step of one token may add in another order than a step of many; garbage differs by far more.
+constexpr int kTokens = kSelfCheckTokens;
+// Backends round activations and add in orders of their own; garbage differs by far more.
 constexpr double kMaxNmse = 1e-4;
+// How far below the greatest logit that of a drawn token may lie, in root mean squares of the
+// logits: twice what kMaxNmse allows a logit to move.
+constexpr double kMaxDrop = 0.02;
 
 absl::Status Failed(const std::string& what) {
   return MakeError(absl::StatusCode::kInternal,
@@ -24,30 +31,12 @@ absl::Status Failed(const std::string& what) {
                    {.reason = "SELF_CHECK_FAILED"});
 }
 
-// Keeps the logits and the first activation that is not finite.
-class Witness : public ActivationTap {
- public:
-  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
-                    int64_t cols) override {
-    if (name == "logits") {
-      logits.assign(values.begin(), values.end());
-      vocab = cols;
-    }
-    if (!first_bad.empty()) return;
-    const auto bad =
-        std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
-    if (bad == values.end()) return;
-    const int64_t row = (bad - values.begin()) / cols;
-    first_bad = absl::StrCat(layer < 0 ? "" : absl::StrCat("layer ", layer, ", "), "operation '",
-                             std::string(name), "' gave ", *bad, " in row ", row, " of ", rows);
-  }
+std::string Where(std::string_view name, int layer) {
+  return absl::StrCat(layer < 0 ? "" : absl::StrCat("layer ", layer, ", "), "operation '",
+                      std::string(name), "'");
+}
 
-  std::vector<float> logits;
-  int64_t vocab = 0;
-  std::string first_bad;
-};
-
-// Σ(a−b)² / Σb².
+// Sum of (a - b)^2 over sum of b^2.
 double Nmse(std::span<const float> a, std::span<const float> b) {
   double error = 0;
   double norm = 0;
@@ -58,9 +47,90 @@ double Nmse(std::span<const float> a, std::span<const float> b) {
   return norm > 0 ? error / norm : error;
 }
 
+double RootMeanSquare(std::span<const float> values) {
+  double sum = 0;
+  for (const float v : values) sum += static_cast<double>(v) * v;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+struct Rows {
+  std::vector<float> values;
+  int64_t cols = 0;
+
+  std::span<const float> row(int64_t i) const {
+    return std::span(values).subspan(i * cols, cols);
+  }
+};
+
+// Keeps the first activation that is not finite, and the activations that are looked at later: of
+// the first layer, of the last one and its input, and of the head.
+class Witness : public ActivationTap {
+ public:
+  explicit Witness(int layers) : layers_(layers) {}
+
+  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    if (first_bad_.empty()) {
+      const auto bad =
+          std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+      if (bad != values.end()) {
+        first_bad_ = absl::StrCat(Where(name, layer), " gave ", *bad, " in row ",
+                                  (bad - values.begin()) / cols, " of ", rows);
+      }
+    }
+    if (layer <= 0 || layer >= layers_ - 2) {
+      seen_[{layer, std::string(name)}] = {{values.begin(), values.end()}, cols};
+    }
+  }
+
+  // Empty where all was finite.
+  const std::string& first_bad() const { return first_bad_; }
+  // Null where there was no such activation.
+  const Rows* Find(std::string_view name, int layer) const {
+    const auto found = seen_.find({layer, std::string(name)});
+    return found == seen_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  const int layers_;
+  std::string first_bad_;
+  std::map<std::pair<int, std::string>, Rows> seen_;
+};
+
+// Holds what a reference shows against what a witness saw, from row `first_row` on.
+class Comparison : public ActivationTap {
+ public:
+  Comparison(const Witness& witness, int64_t first_row) : witness_(witness), first_row_(first_row) {}
+
+  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    if (!first_difference_.empty()) return;
+    const Rows* const seen = witness_.Find(name, layer);
+    if (seen == nullptr || seen->cols != cols ||
+        static_cast<int64_t>(seen->values.size()) < (first_row_ + rows) * cols) {
+      first_difference_ = absl::StrCat(Where(name, layer), " was not computed");
+      return;
+    }
+    const double nmse =
+        Nmse(std::span(seen->values).subspan(first_row_ * cols, rows * cols), values);
+    if (!(nmse <= kMaxNmse)) {
+      first_difference_ = absl::StrCat(Where(name, layer), " differs from the reference's, NMSE ",
+                                       nmse, " where ", kMaxNmse, " may be");
+    }
+  }
+
+  // Empty where there was none.
+  const std::string& first_difference() const { return first_difference_; }
+
+ private:
+  const Witness& witness_;
+  const int64_t first_row_;
+  std::string first_difference_;
+};
+
 class Run {
  public:
-  Run(const Model& model, Backend& backend) : backend_(backend) {
+  Run(const Model& model, Backend& backend) : layers_(model.config().layers), backend_(backend) {
     const int vocab = model.config().vocab;
     for (int i = 0; i < kTokens; ++i) {
       tokens_.push_back(static_cast<int32_t>((static_cast<int64_t>(i) * 2654435761 + 17) % vocab));
@@ -68,11 +138,30 @@ class Run {
     const int block_tokens = backend.info().block_tokens;
     blocks_.resize((kTokens + block_tokens - 1) / block_tokens);
     std::iota(blocks_.begin(), blocks_.end(), 0);
+    params_.temperature = 0;
+    params_.logprobs = 0;
   }
 
+  std::span<const int32_t> tokens() const { return tokens_; }
+
   // Runs tokens [first, first + count) and returns what the backend showed of it.
-  absl::StatusOr<Witness> Step(int first, int count) {
-    Witness witness;
+  absl::StatusOr<Witness> Show(int first, int count) {
+    Witness witness(layers_);
+    ORCD_RETURN_IF_ERROR(Step(first, count, /*sample=*/false, &witness).status());
+    return witness;
+  }
+
+  // Runs one token and draws the next, greedily.
+  absl::StatusOr<SampledToken> Draw(int position) {
+    ORCD_ASSIGN_OR_RETURN(StepResult result, Step(position, 1, /*sample=*/true, nullptr));
+    if (result.samples.size() != 1) {
+      return Failed(absl::StrCat("a step that draws one token drew ", result.samples.size()));
+    }
+    return std::move(result.samples[0]);
+  }
+
+ private:
+  absl::StatusOr<StepResult> Step(int first, int count, bool sample, ActivationTap* tap) {
     StepSequence part;
     if (first == 0) {
       part.start_params = &params_;
@@ -81,49 +170,119 @@ class Run {
     part.tokens = std::span(tokens_).subspan(first, count);
     part.start_position = first;
     part.blocks = blocks_;
+    part.sample = sample;
     StepBatch batch;
     batch.seqs.push_back(part);
-    batch.tap = &witness;
+    batch.tap = tap;
     ORCD_RETURN_IF_ERROR(backend_.Launch(batch));
-    ORCD_RETURN_IF_ERROR(backend_.Wait().status());
-    return witness;
+    return backend_.Wait();
   }
 
- private:
+  const int layers_;
   Backend& backend_;
-  const SamplingParams params_;
+  SamplingParams params_;
   std::vector<int32_t> tokens_;
   std::vector<int32_t> blocks_;
 };
 
-}  // namespace
-
-absl::Status SelfCheck(const Model& model, Backend& backend, LoadObserver& observer) {
-  observer.OnProgress(LoadStage::kSelfCheck, 0, 0);
-  Run run(model, backend);
-  ORCD_ASSIGN_OR_RETURN(const Witness whole, run.Step(0, kTokens));
-  if (!whole.first_bad.empty()) return Failed(whole.first_bad);
-
-  for (int i = 0; i < kTokens; ++i) {
-    const auto logits = std::span(whole.logits).subspan(i * whole.vocab, whole.vocab);
-    const auto [least, most] = std::minmax_element(logits.begin(), logits.end());
-    if (*most - *least < 1e-6f) {
-      return Failed(absl::StrCat("every logit at position ", i, " is ", *least));
+absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t> tokens, int layers,
+                                  LayerReference& reference) {
+  const int last = layers - 1;
+  const auto output_of = [&](int layer) {
+    return layer < 0 ? whole.Find("embed", -1) : whole.Find("layer", layer);
+  };
+  for (const int layer : {0, last}) {
+    Comparison comparison(whole, 0);
+    std::span<const float> input;
+    if (layer > 0) {
+      const Rows* const before = output_of(layer - 1);
+      if (before == nullptr) return Failed(absl::StrCat("layer ", layer - 1, " was not computed"));
+      input = before->values;
     }
-    if (observer.cancelled()) {
-      return MakeError(absl::StatusCode::kCancelled, "the load was cancelled",
-                       {.reason = "LOAD_CANCELLED"});
-    }
-    ORCD_ASSIGN_OR_RETURN(const Witness single, run.Step(i, 1));
-    if (!single.first_bad.empty()) return Failed(single.first_bad);
-    const double nmse = Nmse(single.logits, logits);
-    if (!(nmse <= kMaxNmse)) {
-      return Failed(
-          absl::StrCat("logits at position ", i,
-                       " differ between a step of many tokens and one of one token, NMSE ", nmse));
+    reference.RunLayer(tokens, layer, input, comparison);
+    if (!comparison.first_difference().empty()) return Failed(comparison.first_difference());
+  }
+  for (const int row : {0, kTokens - 1}) {
+    Comparison comparison(whole, row);
+    reference.RunHead(output_of(last)->row(row), comparison);
+    if (!comparison.first_difference().empty()) {
+      return Failed(absl::StrCat(comparison.first_difference(), " at position ", row));
     }
   }
   return absl::OkStatus();
+}
+
+// Whether a greedy draw is what the logits of its position say.
+absl::Status CheckDraw(const SampledToken& drawn, std::span<const float> logits, int position) {
+  if (!drawn.finite) {
+    return Failed(absl::StrCat("a step of one token gave logits that are not finite at position ",
+                               position));
+  }
+  const int64_t vocab = static_cast<int64_t>(logits.size());
+  if (drawn.token < 0 || drawn.token >= vocab) {
+    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position,
+                               ", the vocabulary has ", vocab));
+  }
+  const double allowed = kMaxDrop * RootMeanSquare(logits);
+  const double most = *std::max_element(logits.begin(), logits.end());
+  if (!(logits[drawn.token] >= most - allowed)) {
+    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position,
+                               ", whose logit is ", logits[drawn.token], " where ", most,
+                               " is the greatest"));
+  }
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
+  const double logprob = logits[drawn.token] - most - std::log(sum);
+  if (!(std::abs(drawn.logprob - logprob) <= allowed + 1e-3)) {
+    return Failed(absl::StrCat("the token drawn at position ", position, " has logprob ",
+                               drawn.logprob, " where the logits say ", logprob));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* reference,
+                       LoadObserver& observer) {
+  const auto go_on = [&] {
+    observer.OnProgress(LoadStage::kSelfCheck, 0, 0);
+    return observer.cancelled() ? LoadCancelled() : absl::OkStatus();
+  };
+  ORCD_RETURN_IF_ERROR(go_on());
+  Run run(model, backend);
+  ORCD_ASSIGN_OR_RETURN(const Witness whole, run.Show(0, kTokens));
+  if (!whole.first_bad().empty()) return Failed(whole.first_bad());
+  const Rows* const logits = whole.Find("logits", -1);
+  if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != kTokens * logits->cols) {
+    return Failed("there are no logits");
+  }
+  for (int i = 0; i < kTokens; ++i) {
+    const auto [least, most] = std::minmax_element(logits->row(i).begin(), logits->row(i).end());
+    if (*most - *least < 1e-6f) {
+      return Failed(absl::StrCat("every logit at position ", i, " is ", *least));
+    }
+  }
+  if (reference != nullptr) {
+    ORCD_RETURN_IF_ERROR(
+        CompareWithReference(whole, run.tokens(), model.config().layers, *reference));
+  }
+  for (int i = 0; i < kTokens; ++i) {
+    ORCD_RETURN_IF_ERROR(go_on());
+    ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i));
+    ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(i), i));
+  }
+  // Over the keys and values that the steps of one token left.
+  constexpr int kLast = kTokens - 1;
+  ORCD_ASSIGN_OR_RETURN(const Witness single, run.Show(kLast, 1));
+  if (!single.first_bad().empty()) return Failed(single.first_bad());
+  const Rows* const again = single.Find("logits", -1);
+  const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(kLast));
+  if (!(nmse <= kMaxNmse)) {
+    return Failed(absl::StrCat("logits at position ", kLast,
+                               " differ between a step of many tokens and one of one token, NMSE ",
+                               nmse));
+  }
+  return go_on();
 }
 
 }  // namespace orcd

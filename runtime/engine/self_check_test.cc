@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/error.h"
 
@@ -23,20 +24,32 @@ using testing::HasSubstr;
 using Corruption =
     std::function<void(std::string_view name, int layer, int64_t rows, std::vector<float>& values)>;
 
+using SampleCorruption = std::function<void(SampledToken&)>;
+
 // A backend that computes what another computes, and then says something else.
 class CorruptBackend : public Backend {
  public:
-  CorruptBackend(std::unique_ptr<Backend> backend, Corruption corrupt)
-      : backend_(std::move(backend)), tap_(std::move(corrupt)) {}
+  CorruptBackend(std::unique_ptr<Backend> backend, Corruption corrupt,
+                 SampleCorruption corrupt_sample)
+      : backend_(std::move(backend)),
+        tap_(std::move(corrupt)),
+        corrupt_sample_(std::move(corrupt_sample)) {}
 
   const BackendInfo& info() const override { return backend_->info(); }
   absl::Status Launch(const StepBatch& batch) override {
+    if (batch.tap == nullptr) return backend_->Launch(batch);
     StepBatch tapped = batch;
     tap_.to = batch.tap;
     tapped.tap = &tap_;
     return backend_->Launch(tapped);
   }
-  absl::StatusOr<StepResult> Wait() override { return backend_->Wait(); }
+  absl::StatusOr<StepResult> Wait() override {
+    absl::StatusOr<StepResult> result = backend_->Wait();
+    if (result.ok()) {
+      for (SampledToken& sample : result->samples) corrupt_sample_(sample);
+    }
+    return result;
+  }
 
  private:
   struct CorruptTap : ActivationTap {
@@ -52,17 +65,28 @@ class CorruptBackend : public Backend {
   };
   const std::unique_ptr<Backend> backend_;
   CorruptTap tap_;
+  const SampleCorruption corrupt_sample_;
 };
 
-absl::Status CheckWith(Corruption corrupt) {
+absl::Status CheckWith(Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&) {}) {
   const std::shared_ptr<const Model> model = NanoModel();
   NullLoadObserver observer;
   BackendOptions options;
   options.kv_cache_bytes = 1 << 20;
   auto cpu = CreateCpuBackend(model, options, observer);
   if (!cpu.ok()) return cpu.status();
-  CorruptBackend backend(*std::move(cpu), std::move(corrupt));
-  return SelfCheck(*model, backend, observer);
+  auto reference = CreateCpuReference(model, kSelfCheckTokens, /*threads=*/1);
+  if (!reference.ok()) return reference.status();
+  CorruptBackend backend(*std::move(cpu), std::move(corrupt), std::move(corrupt_sample));
+  return SelfCheck(*model, backend, reference->get(), observer);
+}
+
+// A corruption of one operation, by a factor: finite, and no single backend's own affair.
+absl::Status CheckWithScaled(std::string_view operation, int in_layer) {
+  return CheckWith([=](std::string_view name, int layer, int64_t, std::vector<float>& values) {
+    if (name != operation || layer != in_layer) return;
+    for (float& value : values) value *= 1.05f;
+  });
 }
 
 TEST(SelfCheckTest, PassesWhatComputes) {
@@ -101,6 +125,41 @@ TEST(SelfCheckTest, RefusesAStepOfOneThatDiffersFromAStepOfMany) {
         if (name == "logits" && rows == 1) values[1] += 10;
       });
   EXPECT_THAT(std::string(status.message()), HasSubstr("differ between a step of many"));
+}
+
+TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
+  const int last = NanoModel()->config().layers - 1;
+  ASSERT_GT(last, 0);
+  for (const auto& [operation, layer] :
+       std::vector<std::pair<std::string, int>>{{"embed", -1},
+                                                {"attn_norm", 0},
+                                                {"v", 0},
+                                                {"q_rope", 0},
+                                                {"attn", last},
+                                                {"ffn_act", last},
+                                                {"output_norm", -1},
+                                                {"logits", -1}}) {
+    const absl::Status status = CheckWithScaled(operation, layer);
+    EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED") << operation;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("operation '" + operation + "' differs from the reference's"));
+    if (layer >= 0) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("layer " + std::to_string(layer)));
+    }
+  }
+}
+
+TEST(SelfCheckTest, RefusesDrawsThatTheLogitsDoNotSay) {
+  const auto nothing = [](auto...) {};
+  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.token = (s.token + 1) % 100; })
+                              .message()),
+              HasSubstr("was drawn at position 0, whose logit is"));
+  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.token = -5; }).message()),
+              HasSubstr("token -5 was drawn"));
+  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.finite = false; }).message()),
+              HasSubstr("not finite at position 0"));
+  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.logprob += 1; }).message()),
+              HasSubstr("has logprob"));
 }
 
 }  // namespace

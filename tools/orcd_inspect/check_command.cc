@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
   load.model.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   NullLoadObserver observer;
   return LoadModel(
-      options.path, load, &CreateCpuBackend, [](const absl::Status&) {}, observer);
+      options.path, load, {.make = CreateCpuBackend}, [](const absl::Status&) {}, observer);
 }
 
 std::string Describe(const Engine& engine) {

@@ -1,0 +1,75 @@
+#include "runtime/cpu/cpu_reference.h"
+
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "runtime/cpu/forward.h"
+#include "runtime/cpu/host_info.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/thread_pool.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+using cpu::Forward;
+using cpu::KvCache;
+using cpu::ThreadPool;
+
+constexpr int kBlockTokens = 16;
+
+// Later members refer to earlier ones.
+class CpuReference : public LayerReference {
+ public:
+  CpuReference(std::shared_ptr<const Model> model, std::unique_ptr<ThreadPool> pool,
+               std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward)
+      : model_(std::move(model)),
+        pool_(std::move(pool)),
+        kv_(std::move(kv)),
+        forward_(std::move(forward)),
+        blocks_(kv_->blocks()) {
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+  }
+
+  void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
+                ActivationTap& tap) override {
+    forward_->RunLayer({.tokens = tokens, .first_position = 0, .blocks = blocks_, .logits = false},
+                       layer, input, tap);
+  }
+  void RunHead(std::span<const float> input, ActivationTap& tap) override {
+    forward_->RunHeadOn(input, tap);
+  }
+
+ private:
+  const std::shared_ptr<const Model> model_;
+  const std::unique_ptr<ThreadPool> pool_;
+  const std::unique_ptr<KvCache> kv_;
+  const std::unique_ptr<Forward> forward_;
+  std::vector<int32_t> blocks_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
+    std::shared_ptr<const Model> model, int max_tokens, int threads) {
+  const ModelConfig& config = model->config();
+  auto pool = std::make_unique<ThreadPool>(threads > 0 ? threads : cpu::UsableCores());
+  ORCD_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create({.layers = config.layers,
+                                                        .kv_heads = config.kv_heads,
+                                                        .head_dim = config.head_dim,
+                                                        .block_tokens = kBlockTokens,
+                                                        .type = KvType::kF16},
+                                                       (max_tokens + kBlockTokens - 1) /
+                                                           kBlockTokens));
+  auto kv = std::make_unique<KvCache>(std::move(cache));
+  ORCD_ASSIGN_OR_RETURN(auto forward,
+                        Forward::Create(config, model->weights(), cpu::BestKernels(), *pool, *kv,
+                                        max_tokens, /*max_seqs=*/1));
+  return std::make_unique<CpuReference>(std::move(model), std::move(pool), std::move(kv),
+                                        std::move(forward));
+}
+
+}  // namespace orcd

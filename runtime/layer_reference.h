@@ -1,0 +1,38 @@
+// What a backend is held against when it is loaded: the same layers, computed another way.
+#ifndef ORCD_RUNTIME_LAYER_REFERENCE_H_
+#define ORCD_RUNTIME_LAYER_REFERENCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "runtime/backend.h"
+#include "runtime/model/model.h"
+
+namespace orcd {
+
+// Computes single layers of a model, so that a check takes a moment however many there are. One
+// thread at a time.
+class LayerReference {
+ public:
+  virtual ~LayerReference() = default;
+
+  // Shows every activation of `layer` for one sequence's tokens at positions 0, 1, …. `input`,
+  // [tokens, hidden], is what the layer before gave; empty: the embeddings, which are shown as
+  // well.
+  virtual void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
+                        ActivationTap& tap) = 0;
+
+  // Shows `output_norm` and `logits` for one row, [hidden], that the last layer gave.
+  virtual void RunHead(std::span<const float> input, ActivationTap& tap) = 0;
+};
+
+// `max_tokens` of a call; `threads` compute, 0: one a core.
+using LayerReferenceFactory = std::function<absl::StatusOr<std::unique_ptr<LayerReference>>(
+    std::shared_ptr<const Model> model, int max_tokens, int threads)>;
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_LAYER_REFERENCE_H_
