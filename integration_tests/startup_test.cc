@@ -35,7 +35,7 @@ TEST_F(StartupTest, BadFlagsSayWhatToChange) {
     const char* mentions;
   };
   for (const Case& bad : std::vector<Case>{{{"--no-such-flag", "1"}, "no-such-flag"},
-                                           {{"--max-seqs", "0"}, "max-seqs"},
+                                           {{"--max-seqs", "-1"}, "max-seqs"},
                                            {{"--max-seqs", "many"}, "max-seqs"},
                                            {{"--threads", "-1"}, "threads"},
                                            {{"--drain-timeout", "soon"}, "drain-timeout"},
