@@ -99,46 +99,94 @@ __device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Wor
   BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
 }
 
-// Queries, the token's own key and its value: to shared memory, the latter two to the cache as well
-// where this block has the last group.
+// Makes the queries, and the token's own key and value: to shared memory, the latter two to the cache
+// as well where this block has the last group. Each thread makes some pairs, at most kMost at a time,
+// so that all it needs is on its way at once.
 template <int kHeadDim, int kWarps>
-__device__ __forceinline__ void MakeRows(const DecodeAttentionArgs& args, const Work& work,
-                                         int group_heads, Shared<kHeadDim, kWarps>& shared) {
-  constexpr int kQuads = kHeadDim / 2 / kPairs;
-  constexpr int kPieces = kHeadDim / 8;
-  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
-    const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
-    *reinterpret_cast<uint4*>(&shared.q[index]) = make_uint4(0, 0, 0, 0);
+class RowMaker {
+ public:
+  // Loads what is there before the product. The whole block.
+  __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
+                                      int group_heads)
+      : args_(args), work_(work), group_heads_(group_heads) {
+    const bool has_last = (work.groups - 1 - work.first_group) % work.group_stride == 0;
+    items_ = (group_heads + (has_last ? 2 : 0)) * kQuads;
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int i = threadIdx.x + m * kThreads;
+      if (i < items_) {
+        constants_[m] = LoadConstants(args.qkv, work.position, Head(i), FirstCol(i));
+      }
+    }
   }
-  const bool has_last = (work.groups - 1 - work.first_group) % work.group_stride == 0;
-  const int rows = group_heads + (has_last ? 2 : 0);
+
+  __device__ __forceinline__ void Make(Shared<kHeadDim, kWarps>& shared) const {
+    RotatedPairs made[kMost];
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int i = threadIdx.x + m * kThreads;
+      if (i < items_) {
+        made[m] = LoadPairs(args_.qkv, work_.sequence.first_token, Head(i), FirstCol(i),
+                            constants_[m]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {
+      const int i = threadIdx.x + m * kThreads;
+      if (i < items_) Store(i, made[m], shared);
+    }
+    // More than kMost each.
 #pragma unroll 1
-  for (int i = threadIdx.x; i < rows * kQuads; i += kWarps * 32) {
+    for (int i = threadIdx.x + kMost * kThreads; i < items_; i += kThreads) {
+      Store(i,
+            LoadPairs(args_.qkv, work_.sequence.first_token, Head(i), FirstCol(i),
+                      LoadConstants(args_.qkv, work_.position, Head(i), FirstCol(i))),
+            shared);
+    }
+  }
+
+ private:
+  static constexpr int kQuads = kHeadDim / 2 / kPairs;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kMost = 2;
+
+  // Rows: the query heads, the key, the value.
+  __device__ __forceinline__ int Head(int i) const {
+    const int which = i / kQuads - group_heads_;
+    return which < 0 ? work_.kv_head * group_heads_ + i / kQuads
+                     : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
+  }
+  static __device__ __forceinline__ int FirstCol(int i) { return i % kQuads * kPairs; }
+
+  __device__ __forceinline__ void Store(int i, const RotatedPairs& made,
+                                        Shared<kHeadDim, kWarps>& shared) const {
     const int row = i / kQuads;
-    const int first_col = i % kQuads * kPairs;
-    const int which = row - group_heads;
-    const int head = which < 0 ? work.kv_head * group_heads + row
-                               : args.qkv.heads + which * args.qkv.kv_heads + work.kv_head;
-    const RotatedPairs made =
-        LoadPairs(args.qkv, work.sequence.first_token, work.position, head, first_col);
+    const int which = row - group_heads_;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = first_col + half * kHeadDim / 2;
+      const int col = FirstCol(i) + half * kHeadDim / 2;
       uint2 bits = made.Halves(half);
       if (which < 0) {
         *reinterpret_cast<uint2*>(&shared.q[CoreIndex<kHeadDim>(row, col)]) = bits;
         continue;
       }
-      if (Sanitize(bits)) args.not_finite[work.sequence.slot] = 1;
+      if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
       *reinterpret_cast<uint2*>(&shared.own[which][col]) = bits;
       const int block =
-          args.step.blocks[work.sequence.first_block + work.position / args.kv.block_tokens];
-      *reinterpret_cast<uint2*>(args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
-                                which * args.kv.kv_heads * args.kv.head_size() +
-                                args.kv.InBlock(work.position % args.kv.block_tokens, col)) = bits;
+          args_.step.blocks[work_.sequence.first_block + work_.position / args_.kv.block_tokens];
+      *reinterpret_cast<uint2*>(args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head) +
+                                which * args_.kv.kv_heads * args_.kv.head_size() +
+                                args_.kv.InBlock(work_.position % args_.kv.block_tokens, col)) =
+          bits;
     }
   }
-}
+
+  const DecodeAttentionArgs& args_;
+  const Work& work_;
+  const int group_heads_;
+  int items_;
+  PairConstants constants_[kMost];
+};
 
 // Puts the token's own row into a tile that the cache gave without it.
 template <int kHeadDim, int kWarps>
@@ -266,8 +314,15 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncwarp();
   CopyTile(args, work, work.first_group, warp, kKeys, shared);
   CopyTile(args, work, work.first_group, warp, kValues, shared);
+  // Rows that pad the queries.
+  constexpr int kPieces = kHeadDim / 8;
+  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
+    const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
+    *reinterpret_cast<uint4*>(&shared.q[index]) = make_uint4(0, 0, 0, 0);
+  }
+  const RowMaker<kHeadDim, kWarps> rows(args, work, group_heads);
   WaitForDependency();
-  if (work.first_group < work.groups) MakeRows(args, work, group_heads, shared);
+  if (work.first_group < work.groups) rows.Make(shared);
   __syncthreads();
 
   const int first_head = work.kv_head * group_heads;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// grid (tokens, parts of a row).
 __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ EmbedArgs args) {
   LaunchDependents();
   WaitForDependency();
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
   } else {
     const SequenceEntry& sequence = args.step.sequences[token.sequence];
     if (id < 0) id = args.last_sample[sequence.slot];
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && blockIdx.y == 0) {
       if (sequence.starts != 0) args.not_finite[sequence.slot] = 0;
       const int32_t block =
           args.step.blocks[sequence.first_block + token.position / args.block_tokens];
@@ -26,16 +27,17 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
                            token.position % args.block_tokens] = id;
     }
   }
-  float* const out = args.residual + int64_t{blockIdx.x} * args.embedding.cols;
-  for (int col = threadIdx.x; col < args.embedding.cols; col += kThreads) {
-    out[col] = TileValue(args.embedding, id, col);
+  const int col = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (col < args.embedding.cols) {
+    args.residual[int64_t{blockIdx.x} * args.embedding.cols + col] =
+        TileValue(args.embedding, id, col);
   }
 }
 
 }  // namespace
 
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
-  return Launch(EmbedKernel, dim3(args.tokens), kThreads, 0, stream, args);
+  return Launch(EmbedKernel, dim3(args.tokens, (args.embedding.cols + kThreads - 1) / kThreads), kThreads, 0, stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -40,8 +40,8 @@ constexpr int Splits(int row_tiles, int cols) {
 
 // First column of segment `split` of `splits`; the number of columns (padded) where split = splits.
 constexpr int SegmentBegin(int cols, int splits, int split) {
-  const int pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
-  return static_cast<int>(static_cast<int64_t>(pieces) * split / splits) * SegmentCols(cols);
+  const unsigned pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
+  return static_cast<int>(pieces * split / splits) * SegmentCols(cols);
 }
 
 // The order in which LaunchNorm adds up squares depends on this alone: threads that take

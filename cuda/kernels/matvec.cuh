@@ -1,0 +1,395 @@
+// The kernel of LaunchMatvec (matmul.h). Each warp takes tiles of 16 rows (a segment of their
+// columns) and has a ring in shared memory that it fills with bulk copies, from before the kernel
+// ahead has ended. A kernel's code knows only the formats that it may meet: it runs for
+// microseconds, and every line of its instructions must be fetched first.
+#ifndef ORCD_CUDA_KERNELS_MATVEC_CUH_
+#define ORCD_CUDA_KERNELS_MATVEC_CUH_
+
+#include <cuda_fp16.h>
+
+#include "cuda/kernels/matmul.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/swiglu.cuh"
+#include "cuda/kernels/unpack.cuh"
+
+namespace orcd::cuda::matvec {
+
+// Most warps of a block.
+inline constexpr int kMaxWarps = 20;
+// Of a ring; the most.
+inline constexpr int kMaxStages = 16;
+
+// Sets of formats, a bit each.
+constexpr uint32_t Bit(TileFormat format) { return 1u << static_cast<int>(format); }
+inline constexpr uint32_t kAllFormats = ~0u;
+
+// A stage holds as many whole units as fit into this, at least one.
+inline constexpr int kStageBytes = 2304;
+constexpr int StageUnits(TileFormat format) {
+  return UnitBytes(format) < kStageBytes ? kStageBytes / UnitBytes(format) : 1;
+}
+constexpr int StageBytes(TileFormat format) { return StageUnits(format) * UnitBytes(format); }
+
+// What the warps of a launch share.
+struct LaunchShape {
+  // Of a block; those beyond help to make its input.
+  int tile_warps;
+  // Of a warp's ring.
+  int stages;
+  // The most of any matrix of the launch.
+  int stage_bytes;
+};
+
+using Kernel = void (*)(MatmulArgs args, LaunchShape shape);
+
+// The tiles of a warp, all of one segment.
+struct Tasks {
+  int split;
+  int first_tile;
+  int stride;
+  // Tiles of all matrices.
+  int total;
+
+  __device__ Tasks(const MatmulArgs& args, int warp, int warps) {
+    const int members = gridDim.x / args.splits;
+    const int member = blockIdx.x / args.splits;
+    split = blockIdx.x % args.splits;
+    first_tile = warp < warps && member < members ? member + members * warp : 1 << 30;
+    stride = members * warps;
+    total = 0;
+    for (int i = 0; i < args.num_matrices; ++i) total += args.matrices[i].row_tiles();
+  }
+};
+
+// The matrix that holds tile `tile` of all, whose number in it `tile` becomes. Chosen by
+// comparisons, as an index would move the arguments to local memory.
+__device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
+  TiledMatrix matrix = args.matrices[0];
+#pragma unroll
+  for (int i = 1; i < 3; ++i) {
+    const int before = args.matrices[i - 1].row_tiles();
+    if (i < args.num_matrices && tile >= before) {
+      if (matrix.data == args.matrices[i - 1].data) {
+        tile -= before;
+        matrix = args.matrices[i];
+      }
+    }
+  }
+  return matrix;
+}
+
+template <uint32_t kFormats>
+__device__ __forceinline__ int StageBytesOf(TileFormat format) {
+  // One format: known to the compiler.
+  if constexpr ((kFormats & (kFormats - 1)) == 0) {
+    return StageBytes(static_cast<TileFormat>(__builtin_ctz(kFormats)));
+  }
+  return StageBytes(format);
+}
+
+// A warp's ring: what it has still to ask for, and where it reads. All lanes hold the same.
+template <uint32_t kFormats>
+class Ring {
+ public:
+  // `barriers`: one for each stage. Asks for as much as the ring holds.
+  __device__ __forceinline__ Ring(const MatmulArgs& args, const LaunchShape& shape,
+                                  const Tasks& tasks, uint8_t* memory, uint64_t* barriers)
+      : args_(args),
+        shape_(shape),
+        tasks_(tasks),
+        memory_(memory),
+        barriers_(SharedAddress(barriers)),
+        tile_(tasks.first_tile - tasks.stride) {
+    const int lane = threadIdx.x % 32;
+    if (lane < shape.stages) BarrierInit(barriers_ + lane * 8, 1);
+    BarrierInitFence();
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < shape.stages; ++i) AskForNext();
+  }
+
+  // Returns the next stage when it is there.
+  __device__ __forceinline__ const uint8_t* Await() {
+    BarrierWait(barriers_ + slot_ * 8, parity_);
+    return memory_ + slot_ * shape_.stage_bytes;
+  }
+  // All lanes have read the stage: its place is for the next.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    AskForNext();
+    if (++slot_ == shape_.stages) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void AskForNext() {
+    if (left_ == 0) {
+      if (tile_ + tasks_.stride >= tasks_.total) return;
+      tile_ += tasks_.stride;
+      int tile = tile_;
+      const TiledMatrix matrix = FindTile(args_, tile);
+      const int unit_cols = UnitCols(matrix.format);
+      const int begin = SegmentBegin(matrix.cols, args_.splits, tasks_.split) / unit_cols;
+      const int end = min(matrix.units(),
+                          SegmentBegin(matrix.cols, args_.splits, tasks_.split + 1) / unit_cols);
+      from_ = matrix.data + tile * matrix.tile_bytes() +
+              int64_t{begin} * UnitBytes(matrix.format);
+      left_ = (end - begin) * UnitBytes(matrix.format);
+      most_ = StageBytesOf<kFormats>(matrix.format);
+    }
+    const int bytes = min(left_, most_);
+    if (threadIdx.x % 32 == 0) {
+      BarrierExpect(barriers_ + asked_slot_ * 8, bytes);
+      BulkCopy(SharedAddress(memory_) + asked_slot_ * shape_.stage_bytes, from_, bytes,
+               barriers_ + asked_slot_ * 8);
+    }
+    from_ += bytes;
+    left_ -= bytes;
+    if (++asked_slot_ == shape_.stages) asked_slot_ = 0;
+  }
+
+  const MatmulArgs& args_;
+  const LaunchShape& shape_;
+  const Tasks& tasks_;
+  uint8_t* const memory_;
+  const uint32_t barriers_;
+  // What is asked for next.
+  int tile_;
+  const uint8_t* from_ = nullptr;
+  int left_ = 0;
+  int most_ = 0;
+  int asked_slot_ = 0;
+  // What is read next.
+  int slot_ = 0;
+  int parity_ = 0;
+};
+
+// Columns [begin, end) of what NormKernel would make, at x; and, in the first block, the residual.
+// `row`: room for a row, and a float for each of NormKernel's warps, whose work these warps share.
+__device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int begin, int end,
+                                          float* row, __half* x) {
+  const int warp = threadIdx.x / 32;
+  const int warps = blockDim.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int threads = NormThreads(cols);
+  const int vectors = cols / 4;
+  float* const sums = row + cols;
+  // All threads load, as much as they can at once: the memory is busy with weights.
+#pragma unroll 1
+  for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+    float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
+    if (norm.partials != nullptr) {
+      const float4* const parts = reinterpret_cast<const float4*>(norm.partials) + i;
+      const int64_t stride = int64_t{norm.partials_tokens} * vectors;
+      float4 part[kMaxSplits];
+#pragma unroll
+      for (int s = 0; s < kMaxSplits; ++s) {
+        if (s < norm.splits) part[s] = __ldcg(parts + s * stride);
+      }
+      float4 sum = part[0];
+#pragma unroll
+      for (int s = 1; s < kMaxSplits; ++s) {
+        if (s >= norm.splits) break;
+        sum.x += part[s].x;
+        sum.y += part[s].y;
+        sum.z += part[s].z;
+        sum.w += part[s].w;
+      }
+      value.x = fmaf(sum.x, norm.scale, value.x);
+      value.y = fmaf(sum.y, norm.scale, value.y);
+      value.z = fmaf(sum.z, norm.scale, value.z);
+      value.w = fmaf(sum.w, norm.scale, value.w);
+    }
+    reinterpret_cast<float4*>(row)[i] = value;
+    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
+  }
+  __syncthreads();
+  // The sum in NormKernel's order.
+#pragma unroll 1
+  for (int w = warp; w < threads / 32; w += warps) {
+    float squares = 0;
+#pragma unroll 1
+    for (int i = w * 32 + lane; i < vectors; i += threads) {
+      const float4 value = reinterpret_cast<const float4*>(row)[i];
+      squares = fmaf(value.x, value.x, squares);
+      squares = fmaf(value.y, value.y, squares);
+      squares = fmaf(value.z, value.z, squares);
+      squares = fmaf(value.w, value.w, squares);
+    }
+    squares = WarpSum(squares);
+    if (lane == 0) sums[w] = squares;
+  }
+  __syncthreads();
+  const float mean = WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(cols);
+  const float scale = 1.0f / sqrtf(mean + norm.eps);
+#pragma unroll 1
+  for (int i = begin / 4 + static_cast<int>(threadIdx.x); i < end / 4; i += blockDim.x) {
+    const float4 value = reinterpret_cast<const float4*>(row)[i];
+    const float4 weight = __ldg(reinterpret_cast<const float4*>(norm.weight) + i);
+    const __half2 low = __floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y);
+    const __half2 high = __floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w);
+    reinterpret_cast<uint2*>(x)[i - begin / 4] = make_uint2(AsBits(low), AsBits(high));
+  }
+}
+
+// B fragments of two steps from shared memory: core matrices of 8 tokens (or of one token eight
+// times) by 8 columns.
+template <bool kOneToken>
+__device__ __forceinline__ void LoadX(uint32_t x, int lane, uint32_t (&b)[8]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t address =
+        kOneToken ? x + (i * 4 + lane / 8) * 16 : x + (i * 4 + lane / 8) * 128 + lane % 8 * 16;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[4 * i]), "=r"(b[4 * i + 1]), "=r"(b[4 * i + 2]), "=r"(b[4 * i + 3])
+                 : "r"(address));
+  }
+}
+
+// c += one tile's units, `units` of them, times x.
+template <TileFormat kFormat, bool kOneToken, uint32_t kFormats>
+__device__ __forceinline__ void MultiplyTile(Ring<kFormats>& ring, uint32_t x, int units,
+                                             float (&c)[4]) {
+  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  constexpr int kXBytes = kOneToken ? 128 : 1024;
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  while (units > 0) {
+    const int in_stage = min(units, StageUnits(kFormat));
+    const uint8_t* unit = ring.Await();
+#pragma unroll 1
+    for (int u = 0; u < in_stage; ++u) {
+      UnitScales<kFormat> unit_scales;
+      unit_scales.Load(unit, lane);
+#pragma unroll(kGroups == 1 ? 1 : 1)
+      for (int group = 0; group < kGroups; ++group) {
+        uint32_t b[8];
+        LoadX<kOneToken>(x, lane, b);
+        GroupQuants<kFormat> quants;
+        quants.Load(unit, group, lane);
+        GroupScales<kFormat> scales;
+        scales.Load(unit, unit_scales, group, lane);
+        uint32_t a[4][4];
+        Fragment<kFormat, 0>(quants, scales, a[0]);
+        Fragment<kFormat, 1>(quants, scales, a[1]);
+        Fragment<kFormat, 2>(quants, scales, a[2]);
+        Fragment<kFormat, 3>(quants, scales, a[3]);
+#pragma unroll
+        for (int step = 0; step < kGroupSteps; ++step) {
+          Mma(c, a[step], b[2 * step], b[2 * step + 1]);
+        }
+        x += kXBytes;
+      }
+      unit += UnitBytes(kFormat);
+    }
+    units -= in_stage;
+    ring.Release();
+  }
+}
+
+__device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int split,
+                                          const float (&c)[4]) {
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+  const int token = lane % 4 * 2;
+  if (args.gated.data != nullptr) {
+    const int col = tile * 8 + g;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (token + i < args.tokens) {
+        args.gated.data[args.gated.Index(token + i, col)] = GatedUnit(c[i], c[2 + i]);
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = tile * kTileRows + g + i / 2 * 8;
+    const int column = token + i % 2;
+    if (column < args.tokens && row < args.y_rows) {
+      args.y[(int64_t{split} * args.y_tokens + column) * args.y_stride + row] = c[i];
+    }
+  }
+}
+
+// Dispatches on the formats of a set alone.
+template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
+__device__ __forceinline__ void MultiplyAny(TileFormat format, Ring<kFormats>& ring, uint32_t x,
+                                            int begin, int end, int units, float (&c)[4]) {
+  constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
+  if constexpr (kFormat <= static_cast<int>(TileFormat::kQ6_K)) {
+    if constexpr ((kFormats & Bit(kThis)) != 0) {
+      if (kFormats == Bit(kThis) || format == kThis) {
+        constexpr int kCols = UnitCols(kThis);
+        MultiplyTile<kThis, kOneToken, kFormats>(ring, x, min(units, end / kCols) - begin / kCols,
+                                                 c);
+        return;
+      }
+    }
+    MultiplyAny<kOneToken, kFormats, kFormat + 1>(format, ring, x, begin, end, units, c);
+  }
+}
+
+template <bool kOneToken, uint32_t kFormats>
+__global__ void __launch_bounds__(kMaxWarps * 32, 1)
+    MatvecKernel(const __grid_constant__ MatmulArgs args,
+                 const __grid_constant__ LaunchShape shape) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ __align__(8) uint64_t full[kMaxWarps][kMaxStages];
+  const int warp = threadIdx.x / 32;
+
+  LaunchDependents();
+  const Tasks tasks(args, warp, shape.tile_warps);
+  const int ring_bytes = shape.stages * shape.stage_bytes;
+  uint8_t* const x = shared + shape.tile_warps * ring_bytes;
+  Ring<kFormats> ring(args, shape, tasks, shared + warp * ring_bytes, full[warp]);
+
+  const int cols = args.matrices[0].cols;
+  const int begin = SegmentBegin(cols, args.splits, tasks.split);
+  const int end = SegmentBegin(cols, args.splits, tasks.split + 1);
+  WaitForDependency();
+  // x, the block's segment: 16 bytes are 8 columns of one token.
+  bool made = false;
+  if constexpr (kOneToken) {
+    if (args.norm.residual != nullptr) {
+      float* const row = reinterpret_cast<float*>(x + (end - begin) * 2);
+      MakeInput(args.norm, cols, begin, end, row, reinterpret_cast<__half*>(x));
+      made = true;
+    }
+  }
+  if (!made) {
+    const uint4* const from = reinterpret_cast<const uint4*>(args.x.data) + begin;
+    constexpr int kStride = kOneToken ? 8 : 1;
+    for (int i = threadIdx.x; i < (end - begin) / kStride; i += blockDim.x) {
+      reinterpret_cast<uint4*>(x)[i] = __ldcg(from + i * kStride);
+    }
+  }
+  __syncthreads();
+
+#pragma unroll 1
+  for (int t = tasks.first_tile; t < tasks.total; t += tasks.stride) {
+    int tile = t;
+    const TiledMatrix matrix = FindTile(args, tile);
+    float c[4] = {};
+    MultiplyAny<kOneToken, kFormats>(matrix.format, ring, SharedAddress(x), begin, end,
+                                     matrix.units(), c);
+    StoreTile(args, t, tasks.split, c);
+  }
+}
+
+// The kernels of one set of formats, in a file of their own.
+template <uint32_t kFormats>
+Kernel KernelFor(bool one_token);
+
+#define ORCD_MATVEC_KERNELS(formats)                                                      \
+  template <>                                                                             \
+  Kernel KernelFor<formats>(bool one_token) {                                             \
+    return one_token ? MatvecKernel<true, formats> : MatvecKernel<false, formats>;        \
+  }
+
+}  // namespace orcd::cuda::matvec
+
+#endif  // ORCD_CUDA_KERNELS_MATVEC_CUH_

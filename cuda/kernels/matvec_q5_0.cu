@@ -1,0 +1,8 @@
+#include "cuda/kernels/matvec.cuh"
+
+namespace orcd::cuda::matvec {
+
+ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_0))
+ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_0) | Bit(TileFormat::kQ8_0))
+
+}  // namespace orcd::cuda::matvec

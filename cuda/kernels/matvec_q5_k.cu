@@ -1,0 +1,8 @@
+#include "cuda/kernels/matvec.cuh"
+
+namespace orcd::cuda::matvec {
+
+ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_K))
+ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_K) | Bit(TileFormat::kQ6_K))
+
+}  // namespace orcd::cuda::matvec
