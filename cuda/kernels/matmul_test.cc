@@ -318,7 +318,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
                              .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
                              .y_rows = shape.rows};
     const int most = int64_t{shape.rows} * shape.cols > 1'500'000 ? 513 : 1024;
-    // By eights, the last of them alone; whether one alone is the same as well comes first.
+    // What others are compared with: tokens by eights, the last of 513 alone.
     std::vector<Result> eights;
     for (int t = 0; t < most; t += kMatvecTokens) {
       eights.push_back(Multiply(args, t, std::min(kMatvecTokens, most - t), multiprocessors()));
