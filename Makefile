@@ -1,13 +1,13 @@
 # The commands a person starts with. `make demo` and `make test` work on a fresh Debian 12 or
 # Ubuntu 24.04.
-.PHONY: help build demo test bench lint asan tsan fuzz clean
+.PHONY: help build demo test test-gpu bench lint asan tsan fuzz clean
 .DEFAULT_GOAL := help
 
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
 
 help:  ## Show this.
-	@sed -n 's/^\([a-z ]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z -]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 build:  ## Install what is missing and build into build/release/bin/.
 	@tools/install-deps
@@ -24,6 +24,10 @@ test:  ## Build, fetch the model and run every test.
 	@tools/fetch-model > /dev/null
 	@test -n "$$ORCD_ORACLE_DIR" || echo "ORCD_ORACLE_DIR is not set: tests against outside results are skipped"
 	@ctest --preset release --output-on-failure -j $(JOBS)
+
+test-gpu:  ## Build and run the GPU tests; they fail where there is no GPU.
+	@tools/install-deps
+	@tools/gpu-tests
 
 bench:  ## Build, fetch the model and measure.
 	@tools/install-deps

@@ -1,0 +1,171 @@
+// After Create a step takes no memory. What is asked of the CUDA runtime is counted on its way
+// there: the linker sends these calls here (--wrap in CMakeLists.txt).
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/gpu_for_test.h"
+#include "runtime/backend.h"
+#include "runtime/cpu/model_for_test.h"
+
+namespace {
+
+// The linker's names are the program's, so the count is as well.
+std::atomic<int64_t>& TakingCalls() {
+  static std::atomic<int64_t> calls = 0;
+  return calls;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Names that --wrap makes up, under names that C++ leaves to programs.
+#define ORCD_COUNT(function, parameters, arguments)                       \
+  cudaError_t Real_##function parameters __asm__("__real_" #function);    \
+  cudaError_t Counted_##function parameters __asm__("__wrap_" #function); \
+  cudaError_t Counted_##function parameters {                             \
+    ++TakingCalls();                                                      \
+    return Real_##function arguments;                                     \
+  }
+
+ORCD_COUNT(cudaMalloc, (void** memory, size_t bytes), (memory, bytes))
+ORCD_COUNT(cudaMallocAsync, (void** memory, size_t bytes, cudaStream_t stream),
+           (memory, bytes, stream))
+ORCD_COUNT(cudaMallocFromPoolAsync,
+           (void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream),
+           (memory, bytes, pool, stream))
+ORCD_COUNT(cudaMallocManaged, (void** memory, size_t bytes, unsigned int flags),
+           (memory, bytes, flags))
+ORCD_COUNT(cudaMallocPitch, (void** memory, size_t* pitch, size_t width, size_t height),
+           (memory, pitch, width, height))
+ORCD_COUNT(cudaMallocHost, (void** memory, size_t bytes), (memory, bytes))
+ORCD_COUNT(cudaHostAlloc, (void** memory, size_t bytes, unsigned int flags), (memory, bytes, flags))
+ORCD_COUNT(cudaHostRegister, (void* memory, size_t bytes, unsigned int flags),
+           (memory, bytes, flags))
+ORCD_COUNT(cudaGraphInstantiate,
+           (cudaGraphExec_t * executable, cudaGraph_t graph, unsigned long long flags),
+           (executable, graph, flags))
+ORCD_COUNT(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned int flags), (stream, flags))
+ORCD_COUNT(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags), (event, flags))
+
+#undef ORCD_COUNT
+
+}  // extern "C"
+
+namespace orcd::cuda {
+namespace {
+
+using cpu::BlockRange;
+using cpu::ContinueSequence;
+using cpu::NanoModel;
+using cpu::RunStep;
+using cpu::StartSequence;
+using cpu::TestTokens;
+
+class AllocationTest : public GpuTest {
+ protected:
+  static size_t FreeBytes() {
+    size_t free = 0;
+    size_t total = 0;
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  }
+};
+
+TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
+  constexpr int kSequences = 3;
+  constexpr int kSteps = 10'000;
+  BackendOptions options;
+  options.max_seqs = 4;
+  options.max_step_tokens = 256;
+  options.kv_cache_bytes = 48 << 20;
+  NullLoadObserver observer;
+  const int64_t before_create = TakingCalls();
+  auto created = CreateCudaBackend(NanoModel("Q4_K_M"), options, observer);
+  ASSERT_TRUE(created.ok()) << created.status();
+  Backend& backend = **created;
+  const int64_t after_create = TakingCalls();
+  // Else nothing is counted.
+  ASSERT_GT(after_create, before_create + 5);
+
+  const std::vector<std::vector<int32_t>> prompts = {TestTokens(5, 1), TestTokens(100, 2),
+                                                     TestTokens(140, 3)};
+  const int blocks_each = (140 + kSteps) / options.block_tokens + 2;
+  ASSERT_GE(backend.info().kv_blocks, (kSequences + 1) * blocks_each);
+  SamplingParams params[kSequences];
+  params[1].top_p = 0.9f;
+  params[1].logprobs = 20;
+  params[1].repetition_penalty = 1.1f;
+  params[2].temperature = 0;
+  std::vector<std::vector<int32_t>> blocks;
+  std::vector<StepSequence> seqs;
+  for (int s = 0; s < kSequences; ++s) {
+    blocks.push_back(BlockRange(s * blocks_each, blocks_each));
+    seqs.push_back(StartSequence(s, prompts[s], blocks[s], params[s]));
+    seqs.back().sample = true;
+  }
+  ASSERT_EQ(RunStep(backend, seqs).samples.size(), 3u);
+  const auto decode_step = [&](int step) {
+    StepBatch batch;
+    for (int s = 0; s < kSequences; ++s) {
+      batch.seqs.push_back(ContinueSequence(s, static_cast<int>(prompts[s].size()) + step,
+                                            {&kPreviousSample, 1}, blocks[s]));
+      batch.seqs.back().sample = true;
+    }
+    return batch;
+  };
+  // A fourth sequence comes and goes, so that steps of every kind are among them.
+  const auto other_blocks = BlockRange(kSequences * blocks_each, 8);
+  const auto start_another = [&] {
+    RunStep(backend, {StartSequence(3, prompts[1], other_blocks)});
+  };
+  start_another();
+  int step = 0;
+  for (; step < 3; ++step) RunStep(backend, decode_step(step).seqs);
+
+  const size_t free_before = FreeBytes();
+  int in_flight = 0;
+  for (; step < kSteps; ++step) {
+    const absl::Status launched = backend.Launch(decode_step(step));
+    ASSERT_TRUE(launched.ok()) << launched;
+    if (++in_flight < 2) continue;
+    const auto result = backend.Wait();
+    --in_flight;
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->samples.size(), 3u);
+    for (const SampledToken& sample : result->samples) ASSERT_TRUE(sample.finite) << step;
+    if (step % 1000 != 0) continue;
+    ASSERT_TRUE(backend.Wait().ok());
+    in_flight = 0;
+    start_another();
+  }
+  while (in_flight-- > 0) ASSERT_TRUE(backend.Wait().ok());
+  EXPECT_EQ(TakingCalls(), after_create);
+  EXPECT_EQ(FreeBytes(), free_before);
+}
+
+// What a backend took comes back with it.
+TEST_F(AllocationTest, ABackendsEndGivesAllBack) {
+  BackendOptions options;
+  options.kv_cache_bytes = 256 << 20;
+  NullLoadObserver observer;
+  const auto model = NanoModel("F16");
+  // The first loads code, which stays.
+  ASSERT_TRUE(CreateCudaBackend(model, options, observer).ok());
+  const size_t before = FreeBytes();
+  {
+    const auto backend = CreateCudaBackend(model, options, observer);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_LE(FreeBytes() + (*backend)->info().kv_bytes, before);
+  }
+  EXPECT_EQ(FreeBytes(), before);
+}
+
+}  // namespace
+}  // namespace orcd::cuda

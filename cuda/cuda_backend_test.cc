@@ -1,0 +1,605 @@
+// The backend through its seam: against the CPU's, and against itself in other company.
+#include "cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/gpu_for_test.h"
+#include "cuda/shaped_model_for_test.h"
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/model_for_test.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/sampling/sampler.h"
+
+namespace orcd::cuda {
+namespace {
+
+using cpu::BlockRange;
+using cpu::ContinueSequence;
+using cpu::Greedy;
+using cpu::LogitsTap;
+using cpu::NanoModel;
+using cpu::RunStep;
+using cpu::StartSequence;
+using cpu::TeacherForce;
+using cpu::TestTokens;
+
+constexpr double kLayerNmse = 1e-4;
+
+BackendOptions OptionsFor(int max_seqs, int max_step_tokens) {
+  BackendOptions options;
+  options.max_seqs = max_seqs;
+  options.max_step_tokens = max_step_tokens;
+  options.kv_cache_bytes = 256 << 20;
+  return options;
+}
+
+std::unique_ptr<Backend> MakeBackend(std::shared_ptr<const Model> model,
+                                     const BackendOptions& options) {
+  NullLoadObserver observer;
+  auto backend = CreateCudaBackend(std::move(model), options, observer);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+// Everything a step reports.
+class RecordingTap : public ActivationTap {
+ public:
+  struct Operation {
+    std::string name;
+    int layer;
+    int64_t rows;
+    int64_t cols;
+    std::vector<float> values;
+  };
+
+  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    operations.push_back({std::string(name), layer, rows, cols, {values.begin(), values.end()}});
+  }
+
+  std::vector<Operation> operations;
+};
+
+void ExpectNear(const RecordingTap& actual, const RecordingTap& reference) {
+  ASSERT_EQ(actual.operations.size(), reference.operations.size());
+  for (size_t i = 0; i < actual.operations.size(); ++i) {
+    const auto& a = actual.operations[i];
+    const auto& b = reference.operations[i];
+    ASSERT_EQ(a.name, b.name) << i;
+    ASSERT_EQ(a.layer, b.layer) << a.name;
+    ASSERT_EQ(a.rows, b.rows) << a.name;
+    ASSERT_EQ(a.cols, b.cols) << a.name;
+    ASSERT_EQ(a.values.size(), b.values.size()) << a.name;
+    double squared = 0;
+    double size = 0;
+    for (size_t v = 0; v < a.values.size(); ++v) {
+      ASSERT_TRUE(std::isfinite(a.values[v])) << a.name << " of layer " << a.layer << " at " << v;
+      squared += std::pow(double{a.values[v]} - double{b.values[v]}, 2);
+      size += std::pow(double{b.values[v]}, 2);
+    }
+    EXPECT_GT(size, 0) << a.name;
+    EXPECT_LE(squared, kLayerNmse * size)
+        << a.name << " of layer " << a.layer << ": NMSE " << squared / size;
+  }
+}
+
+// The same steps on both: prompts, single tokens, a further chunk.
+void ExpectLayersAgree(const std::shared_ptr<const Model>& model) {
+  ASSERT_NE(model, nullptr);
+  const BackendOptions options = OptionsFor(4, 128);
+  auto gpu = MakeBackend(model, options);
+  auto cpu = cpu::MakeTestBackend(model, options);
+  ASSERT_NE(gpu, nullptr);
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<int32_t> a = TestTokens(64, 1);
+  const std::vector<int32_t> b = TestTokens(30, 2);
+  const auto a_blocks = BlockRange(9, 4);
+  const auto b_blocks = BlockRange(2, 2);
+  const auto part = [](const std::vector<int32_t>& tokens, int first, int count) {
+    return std::span(tokens).subspan(first, count);
+  };
+  const std::vector<std::vector<StepSequence>> steps = {
+      {StartSequence(2, part(a, 0, 40), a_blocks), StartSequence(0, part(b, 0, 7), b_blocks)},
+      {ContinueSequence(2, 40, part(a, 40, 1), a_blocks),
+       ContinueSequence(0, 7, part(b, 7, 1), b_blocks)},
+      {ContinueSequence(0, 8, part(b, 8, 20), b_blocks)},
+      {ContinueSequence(2, 41, part(a, 41, 23), a_blocks)},
+      {ContinueSequence(0, 28, part(b, 28, 1), b_blocks)},
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "step " << i);
+    RecordingTap on_gpu;
+    RecordingTap on_cpu;
+    RunStep(*gpu, steps[i], &on_gpu);
+    RunStep(*cpu, steps[i], &on_cpu);
+    ExpectNear(on_gpu, on_cpu);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+class TypeTest : public GpuTest, public testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, TypeTest,
+                         testing::Values("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0",
+                                         "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(TypeTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(NanoModel(GetParam())); }
+
+TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) {
+  auto backend = MakeBackend(NanoModel(GetParam()), OptionsFor(4, 1024));
+  ASSERT_NE(backend, nullptr);
+  const auto tokens = TestTokens(600);
+  const auto whole = TeacherForce(*backend, tokens, BlockRange(0, 38), 600);
+  for (const int chunk : {7, 64, 250, 512}) {
+    // Other blocks, in another order, so that nothing is left from the run before.
+    auto others = BlockRange(50, 38);
+    std::reverse(others.begin(), others.end());
+    EXPECT_TRUE(SameBits(TeacherForce(*backend, tokens, others, chunk), whole)) << chunk;
+  }
+  // Token by token, the start alone.
+  const auto start = std::span<const int32_t>(tokens).first(24);
+  const auto singly = TeacherForce(*backend, start, BlockRange(100, 2), 1);
+  EXPECT_TRUE(
+      SameBits(std::span<const float>(singly), std::span<const float>(whole).first(singly.size())));
+}
+
+class ShapeTest : public GpuTest, public testing::WithParamInterface<ModelShape> {};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ShapeTest, testing::ValuesIn(RealShapes()),
+                         [](const auto& info) { return info.param.name; });
+
+// What one sequence asks for.
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+};
+
+// How requests are run, which must not matter.
+struct Way {
+  // Steps have a tap: they are enqueued kernel by kernel, with the kernels that taps want.
+  bool eager = false;
+  // The next step is launched before the last is waited for.
+  bool ahead = false;
+  // Of prompts, in tokens; 0: whole.
+  int chunk = 0;
+  // Order of KV blocks.
+  uint32_t blocks_seed = 1;
+  // Tokens are given as numbers, not as "what was drawn".
+  bool by_number = false;
+};
+
+std::vector<Request> MakeRequests(int count) {
+  std::vector<Request> requests(count);
+  for (int i = 0; i < count; ++i) {
+    requests[i].prompt = TestTokens(1 + i * 7 % 40, i);
+    SamplingParams& params = requests[i].params;
+    params.seed = 100 + i;
+    params.temperature = i % 4 == 0 ? 0.0f : 0.5f + 0.1f * static_cast<float>(i % 9);
+    if (i % 5 == 1) params.top_k = 40;
+    if (i % 5 == 2) params.top_p = 0.9f;
+    if (i % 3 == 1) params.repetition_penalty = 1.2f;
+    if (i % 7 == 3) params.logit_bias = {{3, 5.0f}, {500, -5.0f}};
+    // Shows the logits' bits.
+    params.logprobs = 20;
+  }
+  return requests;
+}
+
+// Draws `steps` tokens for each request, all together; [request][step].
+std::vector<std::vector<SampledToken>> Generate(Backend& backend,
+                                                const std::vector<Request>& requests, int steps,
+                                                const Way& way = {}) {
+  const BackendInfo& info = backend.info();
+  const int count = static_cast<int>(requests.size());
+  std::vector<int32_t> order(info.kv_blocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(way.blocks_seed));
+  std::vector<std::vector<int32_t>> blocks;
+  size_t next = 0;
+  for (const Request& request : requests) {
+    const size_t wanted =
+        (request.prompt.size() + steps + info.block_tokens - 1) / info.block_tokens;
+    EXPECT_LE(next + wanted, order.size());
+    blocks.emplace_back(order.begin() + static_cast<ptrdiff_t>(next),
+                        order.begin() + static_cast<ptrdiff_t>(next + wanted));
+    next += wanted;
+  }
+
+  std::vector<std::vector<SampledToken>> samples(count);
+  const auto keep = [&](const StepResult& result, std::span<const int> owners) {
+    EXPECT_EQ(result.samples.size(), owners.size());
+    for (size_t i = 0; i < std::min(result.samples.size(), owners.size()); ++i) {
+      samples[owners[i]].push_back(result.samples[i]);
+    }
+  };
+  LogitsTap tap;
+  ActivationTap* const shown = way.eager ? &tap : nullptr;
+
+  // Prompts, as many as fit into a step.
+  std::vector<int> done(count, 0);
+  for (;;) {
+    std::vector<StepSequence> seqs;
+    std::vector<int> owners;
+    int room = info.max_step_tokens;
+    for (int i = 0; i < count; ++i) {
+      const auto prompt = std::span<const int32_t>(requests[i].prompt);
+      const int left = static_cast<int>(prompt.size()) - done[i];
+      const int part = std::min({left, room, way.chunk > 0 ? way.chunk : left});
+      if (part == 0) continue;
+      StepSequence seq = ContinueSequence(i, done[i], prompt.subspan(done[i], part), blocks[i]);
+      if (done[i] == 0) {
+        seq.start_params = &requests[i].params;
+        seq.start_history = prompt;
+      }
+      seq.sample = part == left;
+      if (seq.sample) owners.push_back(i);
+      seqs.push_back(seq);
+      done[i] += part;
+      room -= part;
+    }
+    if (seqs.empty()) break;
+    keep(RunStep(backend, std::move(seqs), shown), owners);
+  }
+
+  std::vector<int> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  int in_flight = 0;
+  for (int step = 1; step < steps; ++step) {
+    StepBatch batch;
+    batch.tap = shown;
+    std::vector<int32_t> tokens(count, kPreviousSample);
+    for (int i = 0; i < count; ++i) {
+      if (way.by_number) tokens[i] = samples[i].back().token;
+      batch.seqs.push_back(ContinueSequence(i,
+                                            static_cast<int>(requests[i].prompt.size()) + step - 1,
+                                            std::span<const int32_t>(&tokens[i], 1), blocks[i]));
+      batch.seqs.back().sample = true;
+    }
+    const absl::Status launched = backend.Launch(batch);
+    EXPECT_TRUE(launched.ok()) << launched;
+    if (!launched.ok()) return samples;
+    if (++in_flight < 2 && way.ahead) continue;
+    auto result = backend.Wait();
+    --in_flight;
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return samples;
+    keep(*result, all);
+  }
+  while (in_flight-- > 0) {
+    auto result = backend.Wait();
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) keep(*result, all);
+  }
+  return samples;
+}
+
+testing::AssertionResult SameSample(const SampledToken& a, const SampledToken& b) {
+  const auto same = [](float x, float y) { return std::memcmp(&x, &y, sizeof(x)) == 0; };
+  if (a.finite != b.finite) return testing::AssertionFailure() << "one is not finite";
+  if (a.token != b.token) {
+    return testing::AssertionFailure() << "token " << a.token << " and " << b.token;
+  }
+  if (!same(a.logprob, b.logprob) || a.top.size() != b.top.size()) {
+    return testing::AssertionFailure() << "logprob " << a.logprob << " and " << b.logprob;
+  }
+  for (size_t i = 0; i < a.top.size(); ++i) {
+    if (a.top[i].token != b.top[i].token || !same(a.top[i].logprob, b.top[i].logprob)) {
+      return testing::AssertionFailure() << "likeliest token " << i;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+void ExpectSame(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_TRUE(SameSample(a[i], b[i])) << "draw " << i;
+    ASSERT_TRUE(a[i].finite) << "draw " << i;
+    ASSERT_EQ(a[i].top.size(), 20u);
+  }
+}
+
+void ExpectSame(const std::vector<std::vector<SampledToken>>& a,
+                const std::vector<std::vector<SampledToken>>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "request " << i);
+    ExpectSame(a[i], b[i]);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// Whoever shares a sequence's steps, and however they are run.
+void ExpectCompanyDoesNotMatter(const std::shared_ptr<const Model>& model, int steps) {
+  ASSERT_NE(model, nullptr);
+  constexpr int kMost = 256;
+  auto backend = MakeBackend(model, OptionsFor(kMost, 2048));
+  ASSERT_NE(backend, nullptr);
+  const std::vector<Request> requests = MakeRequests(kMost);
+  std::vector<int> chosen;
+  std::vector<std::vector<SampledToken>> alone(kMost);
+  for (const int i : {0, 1, 2, 4, 7, 8, 12, 15, 31, 40, 63, 64, 100, 128, 201, 255}) {
+    chosen.push_back(i);
+    alone[i] = Generate(*backend, {requests[i]}, steps)[0];
+  }
+  for (const int size : {2, 3, 5, 8, 9, 16, 33, 64, 65, 129, 256}) {
+    const auto together = Generate(*backend, {requests.begin(), requests.begin() + size}, steps,
+                                   {.blocks_seed = static_cast<uint32_t>(size)});
+    for (const int i : chosen) {
+      if (i >= size) continue;
+      SCOPED_TRACE(testing::Message() << "request " << i << " of " << size);
+      ExpectSame(together[i], alone[i]);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(TypeTest, CompanyDoesNotMatter) { ExpectCompanyDoesNotMatter(NanoModel(GetParam()), 6); }
+
+// As the graphs of every bucket and the kernels one by one are; and however prompts are cut.
+void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
+  ASSERT_NE(model, nullptr);
+  auto backend = MakeBackend(model, OptionsFor(48, 1024));
+  ASSERT_NE(backend, nullptr);
+  for (const int count : {1, 3, 20, 48}) {
+    const std::vector<Request> requests = MakeRequests(count);
+    const auto expected = Generate(*backend, requests, 12);
+    const struct {
+      const char* name;
+      Way way;
+    } ways[] = {{"eager", {.eager = true}},
+                {"ahead", {.ahead = true}},
+                {"other blocks", {.blocks_seed = 77}},
+                {"prompts in chunks of 3", {.chunk = 3}},
+                {"prompts in chunks of 16, ahead", {.ahead = true, .chunk = 16}},
+                {"eager chunks by number", {.eager = true, .chunk = 9, .by_number = true}},
+                {"by number", {.by_number = true}}};
+    for (const auto& [name, way] : ways) {
+      SCOPED_TRACE(testing::Message() << count << " requests, " << name);
+      ExpectSame(Generate(*backend, requests, 12, way), expected);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(TypeTest, TheWayDoesNotMatter) { ExpectTheWayDoesNotMatter(NanoModel(GetParam())); }
+
+// One model a shape, as they take a while to write.
+TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
+  const auto model = MakeShapedModel(GetParam());
+  ASSERT_NE(model, nullptr);
+  {
+    SCOPED_TRACE("layers");
+    ExpectLayersAgree(model);
+  }
+  {
+    SCOPED_TRACE("ways");
+    ExpectTheWayDoesNotMatter(model);
+  }
+  {
+    SCOPED_TRACE("company");
+    ExpectCompanyDoesNotMatter(model, 4);
+  }
+  // Long prompts: more tokens than segments are left apart for, and several groups of keys.
+  SCOPED_TRACE("a long prompt");
+  auto backend = MakeBackend(model, OptionsFor(4, 2048));
+  ASSERT_NE(backend, nullptr);
+  std::vector<Request> requests = MakeRequests(2);
+  requests[0].prompt = TestTokens(1300, 5);
+  requests[1].prompt = TestTokens(700, 6);
+  const auto expected = Generate(*backend, requests, 8);
+  for (const int chunk : {100, 512, 600}) {
+    SCOPED_TRACE(testing::Message() << "in chunks of " << chunk);
+    ExpectSame(Generate(*backend, requests, 8, {.chunk = chunk, .blocks_seed = 3}), expected);
+    if (HasFatalFailure()) return;
+  }
+  ExpectSame(Generate(*backend, requests, 8, {.eager = true}), expected);
+}
+
+class CudaBackendTest : public GpuTest {
+ protected:
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0");
+    return model;
+  }
+};
+
+TEST_F(CudaBackendTest, SaysWhatItIs) {
+  BackendOptions options = OptionsFor(4, 128);
+  options.kv_cache_bytes = 4 << 20;
+  auto backend = MakeBackend(model(), options);
+  ASSERT_NE(backend, nullptr);
+  const BackendInfo& info = backend->info();
+  EXPECT_EQ(info.name, "cuda");
+  EXPECT_FALSE(info.device.empty());
+  EXPECT_EQ(info.max_seqs, 4);
+  EXPECT_EQ(info.max_step_tokens, 128);
+  EXPECT_EQ(info.block_tokens, 16);
+  EXPECT_EQ(info.max_in_flight, 2);
+  const ModelConfig& config = model()->config();
+  const int64_t block_bytes = int64_t{2} * 2 * config.layers * config.kv_size() * 16;
+  EXPECT_EQ(info.kv_blocks, (4 << 20) / block_bytes);
+  EXPECT_EQ(info.kv_bytes, info.kv_blocks * static_cast<uint64_t>(block_bytes));
+  EXPECT_GT(info.weights_bytes, model()->size_bytes() / 2);
+  EXPECT_GT(info.workspace_bytes, 0u);
+}
+
+TEST_F(CudaBackendTest, TwoStepsInFlightAndNoMore) {
+  auto backend = MakeBackend(model(), OptionsFor(4, 128));
+  ASSERT_NE(backend, nullptr);
+  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto tokens = TestTokens(3);
+  const auto blocks = BlockRange(0, 1);
+  StepBatch batch;
+  batch.seqs = {StartSequence(0, tokens, blocks)};
+  EXPECT_TRUE(backend->Launch(batch).ok());
+  EXPECT_TRUE(backend->Launch(batch).ok());
+  EXPECT_EQ(backend->Launch(batch).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(backend->Wait().ok());
+  EXPECT_TRUE(backend->Wait().ok());
+  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CudaBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
+  auto backend = MakeBackend(model(), OptionsFor(8, 512));
+  ASSERT_NE(backend, nullptr);
+  std::vector<Request> first = MakeRequests(8);
+  std::vector<Request> second = MakeRequests(8);
+  std::reverse(second.begin(), second.end());
+  for (Request& request : first) {
+    request.params.presence_penalty = 2.0f;
+    request.params.repetition_penalty = 1.5f;
+  }
+  const auto expected = Generate(*backend, first, 12);
+  const auto between = Generate(*backend, second, 12);
+  ExpectSame(Generate(*backend, first, 12), expected);
+  ExpectSame(Generate(*backend, second, 12), between);
+}
+
+TEST_F(CudaBackendTest, SamplesComeInTheOrderOfTheBatch) {
+  auto backend = MakeBackend(model(), OptionsFor(4, 128));
+  ASSERT_NE(backend, nullptr);
+  const std::vector<std::vector<int32_t>> prompts = {TestTokens(9, 1), TestTokens(5, 2),
+                                                     TestTokens(20, 3)};
+  std::vector<int32_t> alone;
+  for (const auto& prompt : prompts) {
+    const auto blocks = BlockRange(0, 2);
+    StepSequence seq = StartSequence(0, prompt, blocks);
+    seq.sample = true;
+    const StepResult result = RunStep(*backend, {seq});
+    ASSERT_EQ(result.samples.size(), 1u);
+    alone.push_back(result.samples[0].token);
+  }
+  std::vector<std::vector<int32_t>> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(BlockRange(5 + 2 * i, 2));
+  std::vector<StepSequence> seqs;
+  for (const int i : {2, 1, 0}) {
+    seqs.push_back(StartSequence(i, prompts[i], blocks[i]));
+    seqs.back().sample = i != 1;
+  }
+  const StepResult result = RunStep(*backend, seqs);
+  ASSERT_EQ(result.samples.size(), 2u);
+  EXPECT_EQ(result.samples[0].token, alone[2]);
+  EXPECT_EQ(result.samples[1].token, alone[0]);
+}
+
+// What a slot draws is what the reference sampler draws from the same logits, with counts kept
+// beside.
+TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
+  auto backend = MakeBackend(model(), OptionsFor(4, 128));
+  ASSERT_NE(backend, nullptr);
+  const int vocab = model()->config().vocab;
+  SamplingParams params;
+  params.seed = 7;
+  params.repetition_penalty = 1.5f;
+  params.presence_penalty = 1.0f;
+  params.frequency_penalty = 0.7f;
+  params.top_k = 50;
+  params.logprobs = 3;
+  const std::vector<int32_t> forbidden = {3, 4, 5};
+  std::vector<int32_t> sequence = TestTokens(24);
+  const std::vector<int32_t> prompt = sequence;
+  const auto blocks = BlockRange(3, 8);
+  StepSequence seq = StartSequence(2, prompt, blocks, params);
+  seq.tokens = seq.tokens.first(14);
+  RunStep(*backend, {seq});
+  seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
+  Sampler sampler;
+  TokenCounts counts;
+  for (const int32_t token : prompt) ++counts[token];
+  for (int step = 0; step < 40; ++step) {
+    seq.sample = true;
+    seq.forbidden = forbidden;
+    LogitsTap tap;
+    const StepResult result = RunStep(*backend, {seq}, &tap);
+    ASSERT_EQ(result.samples.size(), 1u);
+    const auto last = std::span(tap.logits()).last(vocab);
+    const SampledToken expected = sampler.Sample(last, params, counts, forbidden, sequence.size());
+    ASSERT_TRUE(result.samples[0].finite);
+    ASSERT_EQ(result.samples[0].token, expected.token) << step;
+    ASSERT_NEAR(result.samples[0].logprob, expected.logprob, 1e-6 * std::abs(expected.logprob));
+    ASSERT_EQ(result.samples[0].top.size(), 3u);
+    ++counts[expected.token];
+    sequence.push_back(expected.token);
+    seq = ContinueSequence(2, static_cast<int>(sequence.size()) - 1, std::span(sequence).last(1),
+                           blocks);
+  }
+}
+
+// A model in which token 7, and no other, makes a key that F16 has no number for: only its
+// embedding has a value in column 5, and only layer 0's first key looks there.
+std::shared_ptr<const Model> ModelWithABadToken() {
+  const auto put = [](std::span<std::byte> row, int col, float value) {
+    const uint16_t half = FloatToHalf(value);
+    std::memcpy(&row[col * sizeof(half)], &half, sizeof(half));
+  };
+  return MakeShapedModel(
+      {.name = "bad_token",
+       .hidden = 256,
+       .heads = 4,
+       .kv_heads = 2,
+       .head_dim = 64,
+       .ffn = 512,
+       .edit = [put](const std::string& tensor, uint64_t row, std::span<std::byte> bytes) {
+         if (tensor == "token_embd.weight") put(bytes, 5, row == 7 ? 100.0f : 0.0f);
+         if (tensor == "blk.0.attn_k.weight") put(bytes, 5, row == 0 ? 60'000.0f : 0.0f);
+       }});
+}
+
+TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
+  auto backend = MakeBackend(ModelWithABadToken(), OptionsFor(8, 512));
+  ASSERT_NE(backend, nullptr);
+  std::vector<Request> requests = MakeRequests(4);
+  for (Request& request : requests) {
+    request.params = Greedy();
+    request.params.logprobs = 20;
+    // Neither prompts nor draws hold the bad token.
+    request.params.logit_bias = {{7, -1000.0f}};
+    request.prompt = TestTokens(12, static_cast<int>(request.prompt.size()));
+    std::replace(request.prompt.begin(), request.prompt.end(), 7, 8);
+  }
+  std::vector<std::vector<SampledToken>> alone;
+  for (const Request& request : requests) {
+    alone.push_back(Generate(*backend, {request}, 6)[0]);
+  }
+  std::vector<Request> with_bad = requests;
+  with_bad[1].prompt[5] = 7;
+  const auto together = Generate(*backend, with_bad, 6);
+  for (int i = 0; i < 4; ++i) {
+    SCOPED_TRACE(testing::Message() << "request " << i);
+    if (i == 1) {
+      for (const SampledToken& sample : together[i]) EXPECT_FALSE(sample.finite);
+      continue;
+    }
+    ExpectSame(together[i], alone[i]);
+  }
+  // The same slots again, and blocks where zeros stand for what was not finite.
+  ExpectSame(Generate(*backend, requests, 6), alone);
+
+  // In a decode step.
+  const auto blocks = BlockRange(0, 4);
+  StepSequence seq = StartSequence(5, requests[0].prompt, blocks, requests[0].params);
+  seq.sample = true;
+  ASSERT_TRUE(RunStep(*backend, {seq}).samples.at(0).finite);
+  const int32_t bad = 7;
+  seq = ContinueSequence(5, 12, std::span<const int32_t>(&bad, 1), blocks);
+  seq.sample = true;
+  EXPECT_FALSE(RunStep(*backend, {seq}).samples.at(0).finite);
+  seq = ContinueSequence(5, 13, {&kPreviousSample, 1}, blocks);
+  seq.sample = true;
+  EXPECT_FALSE(RunStep(*backend, {seq}).samples.at(0).finite);
+}
+
+}  // namespace
+}  // namespace orcd::cuda

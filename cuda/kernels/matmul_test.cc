@@ -1,0 +1,588 @@
+// Products: right, and the same to the last bit however many tokens share a launch.
+#include "cuda/kernels/matmul.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/gpu_for_test.h"
+#include "cuda/kernels/repack.h"
+#include "cuda/kernels/step.h"
+#include "runtime/cpu/matrix_for_test.h"
+#include "runtime/gguf/block_formats.h"
+
+namespace orcd::cuda {
+namespace {
+
+using cpu::RandomFloats;
+using cpu::TestMatrix;
+
+// Numbers like activations, as F16; any run of them is as random as another.
+const std::vector<uint16_t>& RandomHalves() {
+  static const std::vector<uint16_t> halves = [] {
+    std::vector<uint16_t> values;
+    // A prime number of them, so that rows of inputs are not alike.
+    for (const float value : RandomFloats(1'048'573, 3)) values.push_back(FloatToHalf(value));
+    return values;
+  }();
+  return halves;
+}
+// Row `token` of the inputs of `cols` columns.
+std::vector<uint16_t> InputRows(int first_token, int tokens, int cols) {
+  const std::vector<uint16_t>& pool = RandomHalves();
+  std::vector<uint16_t> rows(size_t{1} * tokens * cols);
+  size_t at = (size_t{1} * first_token * cols) % pool.size();
+  for (uint16_t& half : rows) {
+    half = pool[at];
+    if (++at == pool.size()) at = 0;
+  }
+  return rows;
+}
+
+// A matrix of random blocks in VRAM.
+struct DeviceMatrix {
+  DeviceMatrix(TensorType type, int rows, int cols, uint32_t seed, cudaStream_t stream)
+      : source(type, rows, cols, seed),
+        tiles{.format = FormatFor(type), .rows = rows, .cols = cols},
+        memory(tiles.bytes()) {
+    tiles.data = memory.data();
+    Repack(source, nullptr, stream);
+  }
+  // Rows of a gate above rows of up, 8 by 8.
+  DeviceMatrix(const TestMatrix& gate, const TestMatrix& up, cudaStream_t stream)
+      : source(gate),
+        tiles{.format = FormatFor(gate.matrix().type),
+              .rows = static_cast<int>(gate.matrix().rows + 7) / 8 * kTileRows,
+              .cols = static_cast<int>(gate.matrix().cols)},
+        memory(tiles.bytes()) {
+    tiles.data = memory.data();
+    Repack(gate, &up, stream);
+  }
+
+  void Repack(const TestMatrix& upper, const TestMatrix* lower, cudaStream_t stream) {
+    const auto bytes = [](const TestMatrix& m) {
+      return DeviceArray<uint8_t>(
+          std::span(reinterpret_cast<const uint8_t*>(m.matrix().data), m.matrix().bytes()));
+    };
+    const DeviceArray<uint8_t> upper_bytes = bytes(upper);
+    const DeviceArray<uint8_t> lower_bytes =
+        lower == nullptr ? DeviceArray<uint8_t>() : bytes(*lower);
+    EXPECT_EQ(LaunchRepack({.type = upper.matrix().type,
+                            .data = upper_bytes.data(),
+                            .lower = lower == nullptr ? nullptr : lower_bytes.data(),
+                            .rows = static_cast<int>(upper.matrix().rows),
+                            .row_bytes = upper.matrix().row_bytes},
+                           tiles, 0, stream),
+              cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+
+  TestMatrix source;
+  TiledMatrix tiles;
+  DeviceArray<uint8_t> memory;
+};
+
+struct Shape {
+  int rows;
+  int cols;
+};
+
+// A product's result as its kernels leave it: [splits][y_tokens][rows + kGap], the gap untouched.
+constexpr int kGap = 5;
+struct Result {
+  int tokens;
+  int y_tokens;
+  // 1 where the kernel has summed them up.
+  int segments;
+  int rows;
+  std::vector<float> values;
+
+  std::span<const float> Row(int segment, int token) const {
+    return std::span(values).subspan(
+        (static_cast<size_t>(segment) * y_tokens + token) * (rows + kGap), rows);
+  }
+  // Segments added up in order.
+  std::vector<float> Sum(int token) const {
+    const auto first = Row(0, token);
+    std::vector<float> sum(first.begin(), first.end());
+    for (int s = 1; s < segments; ++s) {
+      for (int r = 0; r < rows; ++r) sum[r] += Row(s, token)[r];
+    }
+    return sum;
+  }
+};
+
+class ProductTest : public GpuTest {
+ protected:
+  // As a step of the model goes about it.
+  cudaError_t Launch(MatmulArgs args, int multiprocessors) {
+    if (args.tokens <= kMatvecTokens) return LaunchMatvec(args, multiprocessors, stream());
+    if (GemmTakes(args.matrices[0].format, args.tokens)) {
+      return LaunchGemm(args, multiprocessors, stream());
+    }
+    args.weights_are_new = true;
+    int64_t bytes = 0;
+    for (int i = 0; i < args.num_matrices; ++i) bytes += F16Bytes(args.matrices[i]);
+    const DeviceArray<uint8_t> unpacked(bytes);
+    uint8_t* to = unpacked.data();
+    for (int i = 0; i < args.num_matrices; ++i) {
+      TiledMatrix& matrix = args.matrices[i];
+      const cudaError_t error = LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), to, stream());
+      if (error != cudaSuccess) return error;
+      matrix.data = to;
+      matrix.format = TileFormat::kF16;
+      to += matrix.bytes();
+    }
+    const cudaError_t error = LaunchGemm(args, multiprocessors, stream());
+    return error == cudaSuccess ? cudaStreamSynchronize(stream()) : error;
+  }
+
+  static int64_t F16Bytes(const TiledMatrix& matrix) {
+    return int64_t{matrix.row_tiles()} * kTileRows * RoundUpTo(matrix.cols, kActivationCols) * 2;
+  }
+
+  // `y_rows` rows of `args`' matrices times tokens [first_token, first_token + tokens) of
+  // InputRows.
+  Result Multiply(MatmulArgs args, int first_token, int tokens, int multiprocessors) {
+    const int cols = args.matrices[0].cols;
+    const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
+    Result result = {.tokens = tokens,
+                     .y_tokens = tokens <= kMatvecTokens ? kMatvecTokens : tokens,
+                     .segments = tokens <= kMaxSegmentTokens ? args.splits : 1,
+                     .rows = args.y_rows,
+                     .values = {}};
+    const size_t floats = size_t{1} * args.splits * result.y_tokens * (args.y_rows + kGap);
+    const DeviceArray<float> y(floats);
+    args.x = x.view();
+    args.tokens = tokens;
+    args.y = y.data();
+    args.y_stride = args.y_rows + kGap;
+    args.y_tokens = result.y_tokens;
+    EXPECT_EQ(Launch(args, multiprocessors), cudaSuccess);
+    result.values = y.Read();
+    ExpectOnlyItsOwnWritten(result, args.splits);
+    return result;
+  }
+
+  // What is no result still holds what was there before; every result was written.
+  static void ExpectOnlyItsOwnWritten(const Result& result, int splits) {
+    int64_t missing = 0;
+    int64_t beyond = 0;
+    const int stride = result.rows + kGap;
+    for (int s = 0; s < splits; ++s) {
+      for (int t = 0; t < result.y_tokens; ++t) {
+        const float* const row =
+            &result.values[(static_cast<size_t>(s) * result.y_tokens + t) * stride];
+        const bool mine = s < result.segments && t < result.tokens;
+        for (int i = 0; i < stride; ++i) {
+          const bool poison = IsPoison(row[i]);
+          missing += mine && i < result.rows && poison ? 1 : 0;
+          beyond += !(mine && i < result.rows) && !poison ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(missing, 0) << "results not written, of " << result.tokens << " tokens";
+    EXPECT_EQ(beyond, 0) << "writes beside the result, of " << result.tokens << " tokens";
+  }
+
+  // The weights that kernels multiply with: F16 values by unpack.cuh's rule.
+  std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
+    const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
+    EXPECT_EQ(LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), unpacked.data(), stream()),
+              cudaSuccess);
+    const TiledMatrix f16 = {.data = unpacked.data(),
+                             .format = TileFormat::kF16,
+                             .rows = matrix.rows,
+                             .cols = matrix.cols};
+    DeviceArray<float> values(size_t{1} * matrix.rows * matrix.cols);
+    EXPECT_EQ(LaunchWeightValues(f16, 0, matrix.rows, values.data(), stream()), cudaSuccess);
+    return values.Read();
+  }
+};
+
+class ProductTypeTest : public ProductTest, public testing::WithParamInterface<TensorType> {
+ protected:
+  int block_weights() const {
+    return static_cast<int>(GetTensorTypeInfo(GetParam()).block_weights);
+  }
+  // Whether a kernel multiplies the type's tiles without unpacking them first.
+  bool fused() const { return GemmTakes(FormatFor(GetParam()), 9); }
+
+  std::vector<Shape> Shapes() const {
+    std::vector<Shape> shapes = {{37, 320}, {1, 64}, {17, 2048}, {1000, 96}, {5, 256}, {130, 768}};
+    if (GetParam() != TensorType::kF32 && GetParam() != TensorType::kBF16) {
+      shapes.insert(shapes.end(), {{1152, 896}, {384, 8960}});
+    }
+    // The models' own; rows of the largest are fewer.
+    if (fused() && GetParam() != TensorType::kF32 && GetParam() != TensorType::kBF16) {
+      shapes.insert(shapes.end(), {{896, 4864}, {2048, 1536}, {512, 3584}, {208, 18944}});
+    }
+    std::erase_if(shapes, [&](const Shape& s) { return s.cols % block_weights() != 0; });
+    return shapes;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, testing::ValuesIn([] {
+                           std::vector<TensorType> types;
+                           for (const TensorTypeInfo& info : AllTensorTypes())
+                             types.push_back(info.type);
+                           return types;
+                         }()),
+                         [](const auto& info) {
+                           return std::string(GetTensorTypeInfo(info.param).name);
+                         });
+
+// A weight is rounded to F16 once, where it has a scale of its own factor (d * scale) and a min
+// these as well: 2^-11 of each of the three parts at most, whose norms add up to no more than
+// 1 + sqrt(2) times the weights' where the parts are of random signs.
+TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
+  const int cols = 2048;
+  const DeviceMatrix matrix(GetParam(), 37, cols, 11, stream());
+  const std::vector<float> exact = matrix.source.Dequantized();
+  const std::vector<float> used = MultipliedWeights(matrix.tiles);
+  double squared = 0;
+  double reference = 0;
+  float largest = 0;
+  for (const float w : exact) largest = std::max(largest, std::abs(w));
+  int roundings = 1;
+  switch (FormatFor(GetParam())) {
+    case TileFormat::kQ2_K:
+    case TileFormat::kQ4_K:
+    case TileFormat::kQ5_K:
+      roundings = 3;
+      break;
+    case TileFormat::kQ6_K:
+      roundings = 2;
+      break;
+    default:
+      break;
+  }
+  for (size_t i = 0; i < exact.size(); ++i) {
+    ASSERT_NEAR(used[i], exact[i], roundings * 0x1p-11 * largest) << i;
+    if (GetParam() == TensorType::kF16) {
+      ASSERT_EQ(used[i], exact[i]);
+    }
+    squared += std::pow(double{used[i]} - double{exact[i]}, 2);
+    reference += std::pow(double{exact[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(squared / reference), (roundings == 3 ? 2.5 : roundings) * 0x1p-11);
+}
+
+// One token alone against sums in double precision. Tensor cores cut off what lies below the last
+// bit of their sum in each of cols / 16 steps.
+TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
+  for (const Shape& shape : Shapes()) {
+    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
+    const MatmulArgs args = {.matrices = {matrix.tiles},
+                             .num_matrices = 1,
+                             .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
+                             .y_rows = shape.rows};
+    const std::vector<float> w = MultipliedWeights(matrix.tiles);
+    const double steps = shape.cols / 16.0 + 16;
+    for (const int token : {0, 5, 700}) {
+      const Result result = Multiply(args, token, 1, multiprocessors());
+      const std::vector<float> y = result.Sum(0);
+      const std::vector<float> x = ToFloats(InputRows(token, 1, shape.cols));
+      double squared = 0;
+      double reference = 0;
+      for (int r = 0; r < shape.rows; ++r) {
+        double sum = 0;
+        double magnitude = 0;
+        for (int c = 0; c < shape.cols; ++c) {
+          const double product = double{w[size_t{1} * r * shape.cols + c]} * double{x[c]};
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        ASSERT_NEAR(y[r], sum, steps * 0x1p-22 * magnitude) << "row " << r << " token " << token;
+        squared += std::pow(double{y[r]} - sum, 2);
+        reference += sum * sum;
+      }
+      if (shape.rows > 1) {
+        EXPECT_LE(std::sqrt(squared / reference), steps * 0x1p-22) << "token " << token;
+      }
+    }
+  }
+}
+
+// The claim of matmul.h: whatever shares the launch, whichever kernel computes.
+TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
+  for (const Shape& shape : Shapes()) {
+    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
+    const MatmulArgs args = {.matrices = {matrix.tiles},
+                             .num_matrices = 1,
+                             .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
+                             .y_rows = shape.rows};
+    const int most = int64_t{shape.rows} * shape.cols > 1'500'000 ? 513 : 1024;
+    // What others are compared with: tokens by eights, the last of 513 alone.
+    std::vector<Result> eights;
+    for (int t = 0; t < most; t += kMatvecTokens) {
+      eights.push_back(Multiply(args, t, std::min(kMatvecTokens, most - t), multiprocessors()));
+    }
+    const auto expect_same = [&](const Result& result, int first_token) {
+      for (int t = 0; t < result.tokens; ++t) {
+        const Result& eight = eights[(first_token + t) / kMatvecTokens];
+        const int in_eight = (first_token + t) % kMatvecTokens;
+        if (result.segments < eight.segments) {
+          const std::vector<float> sum = eight.Sum(in_eight);
+          ASSERT_TRUE(SameBits(result.Row(0, t), std::span<const float>(sum)))
+              << "sum of token " << first_token + t << " of " << result.tokens;
+          continue;
+        }
+        for (int s = 0; s < result.segments; ++s) {
+          ASSERT_TRUE(SameBits(result.Row(s, t), eight.Row(s, in_eight)))
+              << "segment " << s << " of token " << first_token + t << " of " << result.tokens;
+        }
+      }
+    };
+    for (int tokens = 1; tokens <= kMatvecTokens; ++tokens) {
+      expect_same(Multiply(args, 3, tokens, multiprocessors()), 3);
+      if (HasFatalFailure()) return;
+    }
+    expect_same(Multiply(args, 9, 1, 17), 9);
+    expect_same(Multiply(args, 9, 4, 17), 9);
+    for (const int tokens : {9, 16, 64, 65, 127, 128, 256, 512, 513, 1024}) {
+      if (tokens > most) continue;
+      expect_same(Multiply(args, 0, tokens, multiprocessors()), 0);
+      if (HasFatalFailure()) return;
+    }
+    // Fewer multiprocessors cut the launches otherwise.
+    for (const int tokens : {9, 100, 200, 513}) {
+      for (const int fewer : {17, 40}) {
+        expect_same(Multiply(args, 0, tokens, fewer), 0);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
+  for (const Shape& shape : {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}}) {
+    if (shape.cols % block_weights() != 0) continue;
+    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    const int ffn = shape.rows;
+    // Gates of a usual size.
+    const TestMatrix gate(GetParam(), ffn, shape.cols, 21);
+    const TestMatrix up(GetParam(), ffn, shape.cols, 22);
+    const DeviceMatrix both(gate, up, stream());
+    double squares = 0;
+    for (const float w : gate.Dequantized()) squares += double{w} * double{w};
+    const float scale = static_cast<float>(4 / std::sqrt(squares / ffn));
+    const auto input = [&](int tokens) {
+      std::vector<float> x = ToFloats(InputRows(0, tokens, shape.cols));
+      for (float& value : x) value *= scale;
+      return x;
+    };
+    MatmulArgs args = {.matrices = {both.tiles}, .num_matrices = 1};
+    constexpr int kMost = 600;
+    // Each token's result by the separate gate, products taken eight at a time.
+    std::vector<uint16_t> expected;
+    const std::vector<float> all = input(kMost);
+    for (int t = 0; t < kMost; t += kMatvecTokens) {
+      const DeviceActivations x(
+          std::span<const float>(all).subspan(size_t{1} * t * shape.cols, size_t{8} * shape.cols),
+          8, shape.cols);
+      const DeviceArray<float> y(size_t{8} * both.tiles.rows);
+      MatmulArgs plain = args;
+      plain.x = x.view();
+      plain.tokens = 8;
+      plain.y = y.data();
+      plain.y_rows = plain.y_stride = both.tiles.rows;
+      plain.y_tokens = 8;
+      ASSERT_EQ(Launch(plain, multiprocessors()), cudaSuccess);
+      const DeviceActivations out(8, ffn);
+      ASSERT_EQ(
+          LaunchGate({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()}, stream()),
+          cudaSuccess);
+      const std::vector<uint16_t> rows = out.Read();
+      expected.insert(expected.end(), rows.begin(), rows.end());
+      if (t > 0) continue;
+      const std::vector<float> products = y.Read();
+      for (int i = 0; i < 8 * ffn; ++i) {
+        const int row = i % ffn / 8 * kTileRows + i % 8;
+        const double g = products[size_t{1} * (i / ffn) * both.tiles.rows + row];
+        const double u = products[size_t{1} * (i / ffn) * both.tiles.rows + row + 8];
+        const double value = g / (1 + std::exp(-g)) * u * double{kGatedScale};
+        // F16's rounding, and that of the fast exponential and division.
+        const double tolerance = 0x1p-11 + (8 + 2 * std::abs(g)) * 0x1p-23;
+        ASSERT_NEAR(HalfToFloat(rows[i]), value, tolerance * std::abs(value) + 0x1p-24)
+            << "gate " << g << " up " << u;
+      }
+    }
+    for (const int tokens : {1, 2, 7, 8, 9, 64, 65, 130, 300, 512, 513, 600}) {
+      const DeviceActivations x(std::span<const float>(all).first(size_t{1} * tokens * shape.cols),
+                                tokens, shape.cols);
+      const DeviceActivations out(tokens, ffn);
+      MatmulArgs fused = args;
+      fused.x = x.view();
+      fused.tokens = tokens;
+      fused.gated = out.view();
+      ASSERT_EQ(Launch(fused, multiprocessors()), cudaSuccess);
+      ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
+                           std::span<const uint16_t>(expected).first(size_t{1} * tokens * ffn)))
+          << tokens << " tokens";
+      EXPECT_EQ(out.WrittenOutside(), 0) << tokens << " tokens";
+    }
+  }
+}
+
+// Queries, keys and values in one launch, of different types.
+TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
+  constexpr int kCols = 1536;
+  const DeviceMatrix q(TensorType::kQ4_K, 512, kCols, 31, stream());
+  const DeviceMatrix k(TensorType::kQ4_K, 64, kCols, 32, stream());
+  for (const TensorType last : {TensorType::kQ4_K, TensorType::kQ6_K, TensorType::kF16}) {
+    const DeviceMatrix v(last, 70, kCols, 33, stream());
+    const std::vector<const DeviceMatrix*> parts = {&q, &k, &v};
+    const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
+    MatmulArgs all = {.matrices = {q.tiles, k.tiles, v.tiles},
+                      .num_matrices = 3,
+                      .splits = Splits(tiles, kCols),
+                      .y_rows = 512 + 64 + 70};
+    ASSERT_GT(all.splits, 1);
+    // The kernels of many tokens take matrices of one type.
+    const std::vector<int> token_counts = last == TensorType::kQ4_K
+                                              ? std::vector<int>{1, 3, 8, 9, 200, 513}
+                                              : std::vector<int>{1, 3, 8};
+    for (const int tokens : token_counts) {
+      const Result together = Multiply(all, 0, tokens, multiprocessors());
+      int first_row = 0;
+      for (const DeviceMatrix* part : parts) {
+        const MatmulArgs alone = {.matrices = {part->tiles},
+                                  .num_matrices = 1,
+                                  .splits = all.splits,
+                                  .y_rows = part->tiles.rows};
+        const Result expected = Multiply(alone, 0, tokens, multiprocessors());
+        for (int s = 0; s < together.segments; ++s) {
+          for (int t = 0; t < tokens; ++t) {
+            ASSERT_TRUE(SameBits(together.Row(s, t).subspan(first_row, part->tiles.rows),
+                                 expected.Row(s, t)))
+                << "rows from " << first_row << ", token " << t << " of " << tokens;
+          }
+        }
+        first_row += part->tiles.rows;
+      }
+    }
+  }
+}
+
+// A part of a matrix's rows, as the head is unpacked.
+TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
+  const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
+  const int tiles = matrix.tiles.row_tiles();
+  const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
+  ASSERT_EQ(LaunchUnpackToF16(matrix.tiles, 0, tiles, all.data(), stream()), cudaSuccess);
+  const size_t tile_bytes = all.size() / tiles;
+  const DeviceArray<uint8_t> part(5 * tile_bytes);
+  ASSERT_EQ(LaunchUnpackToF16(matrix.tiles, 4, 5, part.data(), stream()), cudaSuccess);
+  EXPECT_TRUE(
+      SameBits(std::span<const uint8_t>(part.Read()),
+               std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
+}
+
+// The norm that a product of one token makes itself is LaunchNorm's.
+TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
+  for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
+    for (const int splits : {0, 1, 3, 8}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, " << splits << " segments");
+      const DeviceMatrix matrix(TensorType::kQ8_0, 100, cols, 51, stream());
+      const DeviceArray<float> weight(RandomFloats(cols, 52));
+      const std::vector<float> residual_values = RandomFloats(cols, 53, 10.0f);
+      constexpr int kPartialsTokens = kMatvecTokens;
+      const DeviceArray<float> partials(
+          RandomFloats(size_t{1} * std::max(splits, 1) * kPartialsTokens * cols, 54));
+      MatmulArgs args = {.matrices = {matrix.tiles},
+                         .num_matrices = 1,
+                         .splits = Splits(matrix.tiles.row_tiles(), cols),
+                         .tokens = 1,
+                         .y_rows = 100,
+                         .y_stride = 100,
+                         .y_tokens = kMatvecTokens};
+      const size_t floats = size_t{1} * args.splits * kMatvecTokens * 100;
+
+      const DeviceArray<float> residual(residual_values);
+      const DeviceActivations normed(1, cols);
+      ASSERT_EQ(LaunchNorm({.residual = residual.data(),
+                            .partials = splits == 0 ? nullptr : partials.data(),
+                            .splits = splits,
+                            .partials_tokens = kPartialsTokens,
+                            .scale = 16,
+                            .weight = weight.data(),
+                            .eps = 1e-6f,
+                            .hidden = cols,
+                            .tokens = 1,
+                            .out = normed.view()},
+                           stream()),
+                cudaSuccess);
+      const DeviceArray<float> expected(floats);
+      args.x = normed.view();
+      args.y = expected.data();
+      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+
+      const DeviceArray<float> old_residual(residual_values);
+      const DeviceArray<float> new_residual(cols);
+      const DeviceArray<float> actual(floats);
+      args.x = {};
+      args.y = actual.data();
+      args.norm = {.residual = old_residual.data(),
+                   .new_residual = new_residual.data(),
+                   .partials = splits == 0 ? nullptr : partials.data(),
+                   .splits = splits,
+                   .partials_tokens = kPartialsTokens,
+                   .scale = 16,
+                   .weight = weight.data(),
+                   .eps = 1e-6f};
+      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+      EXPECT_TRUE(SameBits(actual.Read(), expected.Read()));
+      EXPECT_TRUE(SameBits(new_residual.Read(), residual.Read()));
+      EXPECT_TRUE(SameBits(old_residual.Read(), residual_values));
+      EXPECT_FALSE(IsPoison(expected.Read()[0]));
+    }
+  }
+}
+
+// What is not a number in one token's input shows in its result and in no other's.
+TEST_F(ProductTest, NanStaysWithItsToken) {
+  constexpr int kCols = 512;
+  const DeviceMatrix matrix(TensorType::kF16, 64, kCols, 61, stream());
+  for (const int tokens : {3, 8, 20, 130}) {
+    std::vector<float> values = RandomFloats(size_t{1} * tokens * kCols, 62);
+    const int bad = tokens - 2;
+    const std::vector<float> good = values;
+    values[size_t{1} * bad * kCols + 77] = std::nanf("");
+    MatmulArgs args = {.matrices = {matrix.tiles},
+                       .num_matrices = 1,
+                       .splits = 1,
+                       .tokens = tokens,
+                       .y_rows = 64,
+                       .y_stride = 64,
+                       .y_tokens = std::max(tokens, kMatvecTokens)};
+    const auto multiply = [&](const std::vector<float>& input) {
+      const DeviceActivations x(std::span<const float>(input), tokens, kCols);
+      const DeviceArray<float> y(size_t{1} * args.y_tokens * 64);
+      args.x = x.view();
+      args.y = y.data();
+      EXPECT_EQ(Launch(args, multiprocessors()), cudaSuccess);
+      return y.Read();
+    };
+    const std::vector<float> with_nan = multiply(values);
+    const std::vector<float> without = multiply(good);
+    for (int t = 0; t < tokens; ++t) {
+      for (int r = 0; r < 64; ++r) {
+        const float value = with_nan[t * 64 + r];
+        if (t == bad) {
+          ASSERT_TRUE(std::isnan(value)) << "row " << r;
+        } else {
+          ASSERT_EQ(value, without[t * 64 + r]) << "token " << t << " row " << r;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orcd::cuda

@@ -1,0 +1,193 @@
+// Small models of random weights in the shapes that matter to the GPU: head sizes, groups of query
+// heads and widths of the real ones, with few layers and tokens.
+#ifndef ORCD_CUDA_SHAPED_MODEL_FOR_TEST_H_
+#define ORCD_CUDA_SHAPED_MODEL_FOR_TEST_H_
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/gguf/block_formats.h"
+#include "runtime/gguf/gguf_writer.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+#include "tools/make_model/random_weights.h"
+
+namespace orcd::cuda {
+
+struct ModelShape {
+  std::string name;
+  int layers = 2;
+  int hidden = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int ffn = 0;
+  int vocab = 1000;
+  bool tied = false;
+  TensorType type = TensorType::kF16;
+  // Of attn_v and ffn_down, and of the head.
+  TensorType better_type = TensorType::kF16;
+  int context_length = 8192;
+  // May change a row of a matrix before it is written.
+  std::function<void(const std::string& tensor, uint64_t row, std::span<std::byte> bytes)> edit =
+      {};
+};
+
+inline void PrintTo(const ModelShape& shape, std::ostream* out) { *out << shape.name; }
+
+// Those of the published models, in the types of their usual files.
+inline std::vector<ModelShape> RealShapes() {
+  return {{.name = "wide05b_q5_0",
+           .hidden = 896,
+           .heads = 14,
+           .kv_heads = 2,
+           .head_dim = 64,
+           .ffn = 4864,
+           .tied = true,
+           .type = TensorType::kQ5_0,
+           .better_type = TensorType::kQ8_0},
+          {.name = "wide15b_q4_k",
+           .hidden = 1536,
+           .heads = 12,
+           .kv_heads = 2,
+           .head_dim = 128,
+           .ffn = 8960,
+           .vocab = 1501,
+           .tied = true,
+           .type = TensorType::kQ4_K,
+           .better_type = TensorType::kQ6_K},
+          {.name = "wide3b_f16",
+           .hidden = 2048,
+           .heads = 16,
+           .kv_heads = 2,
+           .head_dim = 128,
+           .ffn = 2816,
+           .type = TensorType::kF16,
+           .better_type = TensorType::kF16},
+          {.name = "wide7b_q4_k",
+           .hidden = 3584,
+           .heads = 28,
+           .kv_heads = 4,
+           .head_dim = 128,
+           .ffn = 3840,
+           .vocab = 2003,
+           .type = TensorType::kQ4_K,
+           .better_type = TensorType::kQ6_K}};
+}
+
+// Null, and a failed test, where it cannot be made.
+inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
+  // Tokens that spell nothing, as no text is encoded.
+  std::vector<std::string> tokens;
+  for (int i = 0; i < shape.vocab; ++i) tokens.push_back("t" + std::to_string(i));
+  GgufWriter writer;
+  writer.SetString("general.architecture", "qwen2");
+  writer.SetString("general.name", shape.name);
+  writer.SetU32("qwen2.block_count", shape.layers);
+  writer.SetU32("qwen2.context_length", shape.context_length);
+  writer.SetU32("qwen2.embedding_length", shape.hidden);
+  writer.SetU32("qwen2.feed_forward_length", shape.ffn);
+  writer.SetU32("qwen2.attention.head_count", shape.heads);
+  writer.SetU32("qwen2.attention.head_count_kv", shape.kv_heads);
+  writer.SetU32("qwen2.attention.key_length", shape.head_dim);
+  writer.SetU32("qwen2.attention.value_length", shape.head_dim);
+  writer.SetF32("qwen2.rope.freq_base", 1e6f);
+  writer.SetF32("qwen2.attention.layer_norm_rms_epsilon", 1e-6f);
+  writer.SetString("tokenizer.ggml.model", "gpt2");
+  writer.SetString("tokenizer.ggml.pre", "qwen2");
+  writer.SetStrings("tokenizer.ggml.tokens", tokens);
+  writer.SetI32s("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), 1));
+
+  struct Tensor {
+    std::string name;
+    TensorType type;
+    uint64_t cols;
+    // 0: a vector.
+    uint64_t rows;
+  };
+  std::vector<Tensor> tensors;
+  const auto matrix = [&](const std::string& name, int cols, int rows, TensorType type) {
+    tensors.push_back(
+        {name + ".weight", type, static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)});
+  };
+  const auto vector = [&](const std::string& name, int size) {
+    tensors.push_back({name, TensorType::kF32, static_cast<uint64_t>(size), 0});
+  };
+  const int q_size = shape.heads * shape.head_dim;
+  const int kv_size = shape.kv_heads * shape.head_dim;
+  matrix("token_embd", shape.hidden, shape.vocab, shape.tied ? shape.better_type : shape.type);
+  vector("output_norm.weight", shape.hidden);
+  if (!shape.tied) matrix("output", shape.hidden, shape.vocab, shape.better_type);
+  for (int i = 0; i < shape.layers; ++i) {
+    const std::string layer = "blk." + std::to_string(i) + ".";
+    vector(layer + "attn_norm.weight", shape.hidden);
+    vector(layer + "ffn_norm.weight", shape.hidden);
+    vector(layer + "attn_q.bias", q_size);
+    vector(layer + "attn_k.bias", kv_size);
+    vector(layer + "attn_v.bias", kv_size);
+    matrix(layer + "attn_q", shape.hidden, q_size, shape.type);
+    matrix(layer + "attn_k", shape.hidden, kv_size, shape.type);
+    matrix(layer + "attn_v", shape.hidden, kv_size, shape.better_type);
+    matrix(layer + "attn_output", q_size, shape.hidden, shape.type);
+    matrix(layer + "ffn_gate", shape.hidden, shape.ffn, shape.type);
+    matrix(layer + "ffn_up", shape.hidden, shape.ffn, shape.type);
+    matrix(layer + "ffn_down", shape.ffn, shape.hidden, shape.better_type);
+  }
+  for (const Tensor& tensor : tensors) {
+    const std::vector<uint64_t> ne = tensor.rows == 0
+                                         ? std::vector<uint64_t>{tensor.cols}
+                                         : std::vector<uint64_t>{tensor.cols, tensor.rows};
+    writer.AddTensor(tensor.name, tensor.type, ne);
+  }
+
+  const std::string path =
+      testing::TempDir() + "gpu_" + shape.name + "_" + std::to_string(getpid()) + ".gguf";
+  auto file = writer.CreateFile(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    const TensorTypeInfo& info = GetTensorTypeInfo(tensor.type);
+    const uint64_t row_bytes = tensor.cols / info.block_weights * info.block_bytes;
+    std::vector<std::byte> bytes(std::max<uint64_t>(tensor.rows, 1) * row_bytes);
+    Random random(1, tensor.name, 0);
+    if (tensor.rows == 0) {
+      const bool norm = tensor.name.ends_with("norm.weight");
+      for (uint64_t c = 0; c < tensor.cols; ++c) {
+        const float value = norm ? 1 + 0.1f * random.Bell() : 0.3f * random.Bell();
+        std::memcpy(&bytes[c * sizeof(float)], &value, sizeof(value));
+      }
+    }
+    for (uint64_t row = 0; row < tensor.rows; ++row) {
+      const auto part = std::span(bytes).subspan(row * row_bytes, row_bytes);
+      FillRandomWeights(tensor.type, 1 / std::sqrt(static_cast<float>(tensor.cols)), random, part);
+      if (shape.edit) shape.edit(tensor.name, row, part);
+    }
+    const absl::Status written = file->Write(i, 0, bytes);
+    EXPECT_TRUE(written.ok()) << written;
+  }
+  const absl::Status finished = file->Finish();
+  EXPECT_TRUE(finished.ok()) << finished;
+  NullLoadObserver observer;
+  auto model = Model::Load(path, {.with_text = false}, observer);
+  EXPECT_TRUE(model.ok()) << model.status();
+  unlink(path.c_str());
+  return model.ok() ? *std::move(model) : nullptr;
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_SHAPED_MODEL_FOR_TEST_H_
