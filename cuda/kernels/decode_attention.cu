@@ -86,92 +86,76 @@ __device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Wor
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int block_tokens = args.kv.block_tokens;
+  // Rows of 16, as they are multiplied; the last block stands in for what is not there.
   const int blocks = (keys + block_tokens - 1) / block_tokens;
+  const int copies = ((keys + 15) / 16 * 16 + block_tokens - 1) / block_tokens;
   const int bytes = block_tokens * kHeadDim * 2;
   const uint32_t full = SharedAddress(&shared.full[warp][which]);
-  if (lane == 0) BarrierExpect(full, blocks * bytes);
+  if (lane == 0) BarrierExpect(full, copies * bytes);
   __syncwarp();
-  if (lane >= blocks) return;
+  if (lane >= copies) return;
   const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
-  const int block = args.step.blocks[work.sequence.first_block + first_block + lane];
+  const int block = args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
   const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
                              which * args.kv.kv_heads * args.kv.head_size();
   BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
 }
 
 // Makes the queries, and the token's own key and value: to shared memory, the latter two to the cache
-// as well where this block has the last group. Each thread makes some pairs, at most kMost at a time,
-// so that all it needs is on its way at once.
+// as well where this block has the last group.
 template <int kHeadDim, int kWarps>
 class RowMaker {
  public:
-  // Loads what is there before the product. The whole block.
   __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
-                                      int group_heads)
-      : args_(args), work_(work), group_heads_(group_heads) {
-    const bool has_last = (work.groups - 1 - work.first_group) % work.group_stride == 0;
-    items_ = (group_heads + (has_last ? 2 : 0)) * kQuads;
-#pragma unroll
-    for (int m = 0; m < kMost; ++m) {
-      const int i = threadIdx.x + m * kThreads;
-      if (i < items_) {
-        constants_[m] = LoadConstants(args.qkv, work.position, Head(i), FirstCol(i));
-      }
-    }
-  }
+                                      int group_heads, Shared<kHeadDim, kWarps>& shared)
+      : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
-  __device__ __forceinline__ void Make(Shared<kHeadDim, kWarps>& shared) const {
-    RotatedPairs made[kMost];
-#pragma unroll
-    for (int m = 0; m < kMost; ++m) {
-      const int i = threadIdx.x + m * kThreads;
-      if (i < items_) {
-        made[m] = LoadPairs(args_.qkv, work_.sequence.first_token, Head(i), FirstCol(i),
-                            constants_[m]);
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kMost; ++m) {
-      const int i = threadIdx.x + m * kThreads;
-      if (i < items_) Store(i, made[m], shared);
-    }
-    // More than kMost each.
+  // The whole block.
+  __device__ __forceinline__ void Make() const {
+    constexpr int kThreads = kWarps * 32;
+    // So many at once that one wait is enough for most models.
+    constexpr int kTogether = 2;
+    const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
+    const int items = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
 #pragma unroll 1
-    for (int i = threadIdx.x + kMost * kThreads; i < items_; i += kThreads) {
-      Store(i,
-            LoadPairs(args_.qkv, work_.sequence.first_token, Head(i), FirstCol(i),
-                      LoadConstants(args_.qkv, work_.position, Head(i), FirstCol(i))),
-            shared);
+    for (int first = threadIdx.x; first < items; first += kThreads * kTogether) {
+      RotatedPairs made[kTogether];
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m) {
+        if (first + m * kThreads < items) made[m] = Load(first + m * kThreads);
+      }
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m) {
+        if (first + m * kThreads < items) Store(first + m * kThreads, made[m]);
+      }
     }
   }
 
  private:
   static constexpr int kQuads = kHeadDim / 2 / kPairs;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kMost = 2;
 
   // Rows: the query heads, the key, the value.
-  __device__ __forceinline__ int Head(int i) const {
+  __device__ __forceinline__ RotatedPairs Load(int i) const {
     const int which = i / kQuads - group_heads_;
-    return which < 0 ? work_.kv_head * group_heads_ + i / kQuads
-                     : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
+    const int head = which < 0 ? work_.kv_head * group_heads_ + i / kQuads
+                               : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
+    return LoadPairs(args_.qkv, work_.sequence.first_token, work_.position, head,
+                     i % kQuads * kPairs);
   }
-  static __device__ __forceinline__ int FirstCol(int i) { return i % kQuads * kPairs; }
 
-  __device__ __forceinline__ void Store(int i, const RotatedPairs& made,
-                                        Shared<kHeadDim, kWarps>& shared) const {
+  __device__ __forceinline__ void Store(int i, const RotatedPairs& made) const {
     const int row = i / kQuads;
     const int which = row - group_heads_;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = FirstCol(i) + half * kHeadDim / 2;
+      const int col = i % kQuads * kPairs + half * kHeadDim / 2;
       uint2 bits = made.Halves(half);
       if (which < 0) {
-        *reinterpret_cast<uint2*>(&shared.q[CoreIndex<kHeadDim>(row, col)]) = bits;
+        *reinterpret_cast<uint2*>(&shared_.q[CoreIndex<kHeadDim>(row, col)]) = bits;
         continue;
       }
       if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
-      *reinterpret_cast<uint2*>(&shared.own[which][col]) = bits;
+      *reinterpret_cast<uint2*>(&shared_.own[which][col]) = bits;
       const int block =
           args_.step.blocks[work_.sequence.first_block + work_.position / args_.kv.block_tokens];
       *reinterpret_cast<uint2*>(args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head) +
@@ -184,8 +168,7 @@ class RowMaker {
   const DecodeAttentionArgs& args_;
   const Work& work_;
   const int group_heads_;
-  int items_;
-  PairConstants constants_[kMost];
+  Shared<kHeadDim, kWarps>& shared_;
 };
 
 // Puts the token's own row into a tile that the cache gave without it.
@@ -320,9 +303,10 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
     *reinterpret_cast<uint4*>(&shared.q[index]) = make_uint4(0, 0, 0, 0);
   }
-  const RowMaker<kHeadDim, kWarps> rows(args, work, group_heads);
   WaitForDependency();
-  if (work.first_group < work.groups) rows.Make(shared);
+  if (work.first_group < work.groups) {
+    RowMaker<kHeadDim, kWarps>(args, work, group_heads, shared).Make();
+  }
   __syncthreads();
 
   const int first_head = work.kv_head * group_heads;
@@ -346,7 +330,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       // Behind the keys' last 16 there is nothing in shared memory.
       const int steps = (keys + 15) / 16;
       float s[kKeyTile / 8][4] = {};
-#pragma unroll 2
+#pragma unroll 1
       for (int step = 0; step < kHeadDim / 16; ++step) {
         uint32_t a[4];
         LoadMatrix4(q + lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16,
@@ -369,37 +353,47 @@ __global__ void __launch_bounds__(kWarps * 32)
 
       BarrierWait(SharedAddress(&shared.full[warp][kValues]), parity);
       PatchTile(work, first_key, kValues, shared);
-      float out[kHeadDim / 8][4] = {};
+      uint32_t weights[kKeyTile / 16][4];
 #pragma unroll
-      for (int step = 0; step < kKeyTile / 16; ++step) {
-        if (step >= steps) break;
-        uint32_t a[4];
-        WeightFragment(s, step, a);
+      for (int step = 0; step < kKeyTile / 16; ++step) WeightFragment(s, step, weights[step]);
+      // 64 columns at a time.
+      constexpr int kCols = 64;
+#pragma unroll 1
+      for (int first_col = 0; first_col < kHeadDim; first_col += kCols) {
+        float out[kCols / 8][4] = {};
 #pragma unroll
-        for (int j = 0; j < kHeadDim / 16; ++j) {
-          uint32_t b[4];
-          LoadMatrix4Transposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
-                                    (j * 2 + lane / 16) * 128 + lane % 8 * 16,
-                                b);
-          Mma(out[2 * j], a, b[0], b[1]);
-          Mma(out[2 * j + 1], a, b[2], b[3]);
+        for (int step = 0; step < kKeyTile / 16; ++step) {
+          if (step >= steps) break;
+#pragma unroll
+          for (int j = 0; j < kCols / 16; ++j) {
+            uint32_t b[4];
+            LoadMatrix4Transposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
+                                      (first_col / 8 + j * 2 + lane / 16) * 128 + lane % 8 * 16,
+                                  b);
+            Mma(out[2 * j], weights[step], b[0], b[1]);
+            Mma(out[2 * j + 1], weights[step], b[2], b[3]);
+          }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = g + half * 8;
+          if (row >= group_heads) continue;
+          float* const to =
+              shared.out + (tile * group_heads + row) * kHeadDim + first_col + lane % 4 * 2;
+#pragma unroll
+          for (int j = 0; j < kCols / 8; ++j) {
+            *reinterpret_cast<float2*>(to + j * 8) =
+                make_float2(out[j][half * 2], out[j][half * 2 + 1]);
+          }
         }
       }
       __syncwarp();
       CopyTile(args, work, next_group, next_tile, kValues, shared);
       parity ^= 1;
-
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = g + half * 8;
-        if (row >= group_heads) continue;
-        if (lane % 4 == 0) shared.state[tile][row] = state[half];
-        float* const to = shared.out + (tile * group_heads + row) * kHeadDim + lane % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < kHeadDim / 8; ++j) {
-          *reinterpret_cast<float2*>(to + j * 8) =
-              make_float2(out[j][half * 2], out[j][half * 2 + 1]);
-        }
+        if (row < group_heads && lane % 4 == 0) shared.state[tile][row] = state[half];
       }
     }
 

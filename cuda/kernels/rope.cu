@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(const __grid_constant__ R
        i += gridDim.y * kThreads) {
     const int head = i / quads;
     const int first_col = i % quads * kPairs;
-    const RotatedPairs values = LoadPairs(
-        qkv, t, head, first_col, LoadConstants(qkv, token.position, head, first_col));
+    const RotatedPairs values = LoadPairs(qkv, t, token.position, head, first_col);
     const int kv_head = head - qkv.heads;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -49,35 +49,24 @@ __device__ __forceinline__ void LoadFour(const float* from, float (&to)[kPairs])
   to[3] = v.w;
 }
 
-// What pairs are made with, beside their product: there before the product is.
-struct PairConstants {
-  float cosine[kPairs];
-  float sine[kPairs];
-  float bias[2][kPairs];
-};
-
 // `head` counts the heads of q, then of k, then of v, which are not rotated. `col` is a multiple of
 // kPairs, below head_dim / 2.
-__device__ __forceinline__ PairConstants LoadConstants(const QkvProduct& qkv, int position,
-                                                       int head, int col) {
-  PairConstants result;
-  const float* const angles = qkv.angles + int64_t{position} * qkv.head_dim + col;
-  LoadFour(angles, result.cosine);
-  LoadFour(angles + qkv.head_dim / 2, result.sine);
-  const float* const bias = qkv.bias + head * qkv.head_dim + col;
-  LoadFour(bias, result.bias[0]);
-  LoadFour(bias + qkv.head_dim / 2, result.bias[1]);
-  return result;
-}
-
-__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv, int token, int head,
-                                                  int col, const PairConstants& constants) {
+__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv, int token, int position,
+                                                  int head, int col) {
   const int half_dim = qkv.head_dim / 2;
   const int rows = (qkv.heads + 2 * qkv.kv_heads) * qkv.head_dim;
   const int64_t stride = int64_t{qkv.partials_tokens} * rows;
   RotatedPairs result;
-  const float* const parts =
-      qkv.partials + int64_t{token} * rows + head * qkv.head_dim + col;
+  float cosine[kPairs];
+  float sine[kPairs];
+  const float* const angles = qkv.angles + int64_t{position} * qkv.head_dim + col;
+  LoadFour(angles, cosine);
+  LoadFour(angles + half_dim, sine);
+  const int first_row = head * qkv.head_dim + col;
+  const float* const parts = qkv.partials + int64_t{token} * rows + first_row;
+  float bias[2][kPairs];
+  LoadFour(qkv.bias + first_row, bias[0]);
+  LoadFour(qkv.bias + first_row + half_dim, bias[1]);
   LoadFour(parts, result.biased[0]);
   LoadFour(parts + half_dim, result.biased[1]);
 #pragma unroll 2
@@ -92,18 +81,16 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv, int tok
   }
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    result.biased[0][i] += constants.bias[0][i];
-    result.biased[1][i] += constants.bias[1][i];
+    result.biased[0][i] += bias[0][i];
+    result.biased[1][i] += bias[1][i];
   }
   const bool rotates = head < qkv.heads + qkv.kv_heads;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const float first = result.biased[0][i];
     const float second = result.biased[1][i];
-    const float cosine = constants.cosine[i];
-    const float sine = constants.sine[i];
-    result.rotated[0][i] = rotates ? fmaf(first, cosine, -(second * sine)) : first;
-    result.rotated[1][i] = rotates ? fmaf(second, cosine, first * sine) : second;
+    result.rotated[0][i] = rotates ? fmaf(first, cosine[i], -(second * sine[i])) : first;
+    result.rotated[1][i] = rotates ? fmaf(second, cosine[i], first * sine[i]) : second;
   }
   return result;
 }
