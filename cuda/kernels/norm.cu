@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
     squares = fmaf(value.w, value.w, squares);
   }
   const float mean = BlockSum(squares, scratch) / static_cast<float>(args.hidden);
-  const float scale = 1.0f / sqrtf(mean + args.eps);
+  const float scale = RmsScale(mean, args.eps);
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
     const int i = first + v * blockDim.x;

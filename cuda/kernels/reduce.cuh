@@ -2,6 +2,8 @@
 #ifndef ORCD_CUDA_KERNELS_REDUCE_CUH_
 #define ORCD_CUDA_KERNELS_REDUCE_CUH_
 
+#include <cmath>
+
 namespace orcd::cuda {
 
 __device__ __forceinline__ float WarpSum(float value) {
@@ -18,6 +20,12 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   __syncthreads();
   const int lane = threadIdx.x % 32;
   return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
+}
+
+// What a row is multiplied by whose squares have this mean. NaN where they are too large to be added
+// up: the row would become zeros, as if nothing were wrong.
+__device__ __forceinline__ float RmsScale(float mean, float eps) {
+  return isinf(mean) ? NAN : 1.0f / sqrtf(mean + eps);
 }
 
 }  // namespace orcd::cuda
