@@ -25,16 +25,24 @@ constexpr int kThreads = (kGroups + 1) * 128;
 constexpr int kConsumerWarps = kGroups * 4;
 // Token tiles that blocks close in time share, so that weights are read from memory once.
 constexpr int kSharedTokenTiles = 8;
+
 constexpr int kRingBytes = 216 * 1024;
+// Registers of a consumer's thread; the producer's give up theirs. `residents`: blocks that share a
+// multiprocessor.
+constexpr int ConsumerRegisters(int residents) { return residents == 2 ? 104 : 240; }
 
 constexpr int XBytes(int tokens) { return tokens * kActivationCols * 2; }
-constexpr int XStages(int tokens) { return tokens >= 256 ? 4 : tokens >= 128 ? 6 : 8; }
-constexpr int WeightBytes(TileFormat format) { return kBlockTiles * UnitBytes(format); }
-constexpr int WeightStages(TileFormat format, int tokens) {
-  return std::min(8, (kRingBytes - XStages(tokens) * XBytes(tokens)) / WeightBytes(format));
+constexpr int XStages(int tokens, int residents) {
+  return tokens >= 256 || residents > 1 ? 4 : tokens >= 128 ? 6 : 8;
 }
-constexpr int SharedBytes(TileFormat format, int tokens) {
-  return XStages(tokens) * XBytes(tokens) + WeightStages(format, tokens) * WeightBytes(format);
+constexpr int WeightBytes(TileFormat format) { return kBlockTiles * UnitBytes(format); }
+constexpr int WeightStages(TileFormat format, int tokens, int residents) {
+  const int x_bytes = XStages(tokens, residents) * XBytes(tokens);
+  return std::min(8, (kRingBytes / residents - x_bytes) / WeightBytes(format));
+}
+constexpr int SharedBytes(TileFormat format, int tokens, int residents) {
+  return XStages(tokens, residents) * XBytes(tokens) +
+         WeightStages(format, tokens, residents) * WeightBytes(format);
 }
 
 // The row tiles of a launch.
@@ -67,10 +75,10 @@ struct Range {
   int end;
 };
 
-template <TileFormat kFormat, int kTokens>
+template <TileFormat kFormat, int kTokens, int kResidents>
 struct Rings {
-  static constexpr int kXStages = XStages(kTokens);
-  static constexpr int kWeightStages = WeightStages(kFormat, kTokens);
+  static constexpr int kXStages = XStages(kTokens, kResidents);
+  static constexpr int kWeightStages = WeightStages(kFormat, kTokens, kResidents);
   static constexpr int kGroupsAUnit = UnitCols(kFormat) / kActivationCols;
 
   uint64_t x_full[kXStages];
@@ -106,11 +114,11 @@ __device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& til
 }
 
 // Lanes 0 to 7 copy a row tile each, lane 8 the activations.
-template <TileFormat kFormat, int kTokens>
+template <TileFormat kFormat, int kTokens, int kResidents>
 __device__ __forceinline__ void Produce(const MatmulArgs& args, const BlockTile& block,
                                         int end_tile, const Range& range, uint32_t shared,
-                                        Rings<kFormat, kTokens>& rings) {
-  using Ring = Rings<kFormat, kTokens>;
+                                        Rings<kFormat, kTokens, kResidents>& rings) {
+  using Ring = Rings<kFormat, kTokens, kResidents>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
   const int lane = threadIdx.x % 32;
   const int tiles = min(kBlockTiles, end_tile - block.first_tile);
@@ -187,10 +195,10 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
 }
 
 // A consumer's place in the rings, and what it multiplies with.
-template <TileFormat kFormat, int kTokens>
+template <TileFormat kFormat, int kTokens, int kResidents>
 class Consumer {
  public:
-  using Ring = Rings<kFormat, kTokens>;
+  using Ring = Rings<kFormat, kTokens, kResidents>;
 
   __device__ Consumer(const uint8_t* shared, Ring& rings)
       : shared_(shared), rings_(rings), tile_(threadIdx.x / 32), lane_(threadIdx.x % 32) {}
@@ -275,11 +283,11 @@ __device__ __forceinline__ void Accumulate(const MatmulArgs& args, int tile, boo
 }
 
 // A block computes one segment, blockIdx.y, or, with kSum, all of them and their sum.
-template <TileFormat kFormat, int kTokens, bool kSum>
-__global__ void __launch_bounds__(kThreads, 1)
+template <TileFormat kFormat, int kTokens, bool kSum, int kResidents>
+__global__ void __launch_bounds__(kThreads, kResidents)
     Kernel(const __grid_constant__ MatmulArgs args, const Rows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  __shared__ __align__(8) Rings<kFormat, kTokens> rings;
+  __shared__ __align__(8) Rings<kFormat, kTokens, kResidents> rings;
   const int group = threadIdx.x / 128;
   const int end_tile = rows.first_tile + rows.tiles;
   const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens);
@@ -298,14 +306,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x < kGroups * 128 + 32) {
-      Produce<kFormat, kTokens>(args, block, end_tile, range, SharedAddress(shared), rings);
+      Produce<kFormat, kTokens, kResidents>(args, block, end_tile, range, SharedAddress(shared), rings);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters(kResidents)));
     // The result's memory may still be read.
     WaitForDependency();
     const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
-    Consumer<kFormat, kTokens> consumer(shared, rings);
+    Consumer<kFormat, kTokens, kResidents> consumer(shared, rings);
     float c[kTokens / 2];
 #pragma unroll
     for (float& value : c) value = 0;
@@ -337,19 +345,19 @@ inline int RowTiles(const MatmulArgs& args) {
   return tiles;
 }
 
-template <TileFormat kFormat, int kTokens, bool kSum>
+template <TileFormat kFormat, int kTokens, bool kSum, int kResidents = 1>
 cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
   const int blocks =
       (rows.tiles + kBlockTiles - 1) / kBlockTiles * ((args.tokens + kTokens - 1) / kTokens);
-  return Launch(Kernel<kFormat, kTokens, kSum>, dim3(blocks, kSum ? 1 : args.splits), kThreads,
-                SharedBytes(kFormat, kTokens), stream, args, rows);
+  return Launch(Kernel<kFormat, kTokens, kSum, kResidents>, dim3(blocks, kSum ? 1 : args.splits),
+                kThreads, SharedBytes(kFormat, kTokens, kResidents), stream, args, rows);
 }
 
-template <TileFormat kFormat, int kTokens, bool kSum>
+template <TileFormat kFormat, int kTokens, bool kSum, int kResidents = 1>
 cudaError_t PrepareKernel() {
-  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kSum>,
+  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kSum, kResidents>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              SharedBytes(kFormat, kTokens));
+                              SharedBytes(kFormat, kTokens, kResidents));
 }
 
 // Row tiles that whole waves of blocks take, a block a multiprocessor; the rest would leave most
@@ -362,13 +370,21 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
   const int waves = blocks / multiprocessors;
   const int rest = blocks % multiprocessors;
   if (waves == 0 || rest == 0 || rest > multiprocessors * 3 / 4) return tiles;
-  return std::min(tiles, waves * multiprocessors / blocks_a_row * kBlockTiles);
+  const int whole = waves * multiprocessors / blocks_a_row * kBlockTiles;
+  return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
 template <TileFormat kFormat>
 cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
-  if (args.tokens <= 64) return LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
+  if (args.tokens <= 64) {
+    // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
+    // several for a multiprocessor, another goes on meanwhile.
+    const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * args.splits;
+    return blocks > multiprocessors
+               ? LaunchKernel<kFormat, 64, false, 2>(args, {0, tiles}, stream)
+               : LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
+  }
   const bool wide = args.tokens > 128;
   const int main = TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
   const cudaError_t error = wide ? LaunchKernel<kFormat, 256, false>(args, {0, main}, stream)
@@ -380,8 +396,8 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
 template <TileFormat kFormat>
 cudaError_t PrepareSegments() {
   for (const cudaError_t error :
-       {PrepareKernel<kFormat, 64, false>(), PrepareKernel<kFormat, 128, false>(),
-        PrepareKernel<kFormat, 256, false>()}) {
+       {PrepareKernel<kFormat, 64, false>(), PrepareKernel<kFormat, 64, false, 2>(),
+        PrepareKernel<kFormat, 128, false>(), PrepareKernel<kFormat, 256, false>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -16,6 +16,10 @@ using matvec::LaunchShape;
 constexpr int kMaxSharedBytes = 220 * 1024;
 // Of all rings together: more on its way does not come sooner, and keeps what else is read waiting.
 constexpr int kRingBytes = 144 * 1024;
+// So few wait for their own results more than for each other: they take whole stretches of columns
+// at a time. More take less, which comes sooner.
+constexpr int kFewWarps = 8;
+constexpr int kSmallStageBytes = 2304;
 // Enough to make an input quickly, where few warps have tiles.
 constexpr int kMinWarps = 8;
 
@@ -64,11 +68,16 @@ cudaError_t PrepareMatvecKernels() {
 cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   int tiles = 0;
   uint32_t formats = 0;
+  int small_bytes = 0;
+  int stretch_bytes = 0;
   LaunchShape shape = {};
   for (int i = 0; i < args.num_matrices; ++i) {
     tiles += args.matrices[i].row_tiles();
     formats |= Bit(args.matrices[i].format);
-    shape.stage_bytes = std::max(shape.stage_bytes, matvec::StageBytes(args.matrices[i].format));
+    const TileFormat format = args.matrices[i].format;
+    small_bytes = std::max(small_bytes, std::max(kSmallStageBytes / UnitBytes(format), 1) *
+                                            UnitBytes(format));
+    stretch_bytes = std::max(stretch_bytes, matvec::StretchUnits(format) * UnitBytes(format));
   }
   const int cols = args.matrices[0].cols;
   const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
@@ -85,13 +94,13 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   const int norm_bytes =
       args.norm.residual == nullptr ? 0 : (cols + NormThreads(cols) / 32) * sizeof(float);
   const int x_bytes = segment * (one_token ? 2 : 16) + norm_bytes;
-  shape.stages = std::clamp(std::min(kRingBytes, kMaxSharedBytes - x_bytes) /
-                                (shape.tile_warps * shape.stage_bytes),
-                            2, matvec::kMaxStages);
+  const int ring_bytes = std::min(kRingBytes, kMaxSharedBytes - x_bytes) / shape.tile_warps;
+  shape.stage_bytes = shape.tile_warps <= kFewWarps ? stretch_bytes : small_bytes;
+  shape.stages = std::clamp(ring_bytes / shape.stage_bytes, 2, matvec::kMaxStages);
   const size_t shared_bytes =
       static_cast<size_t>(shape.tile_warps) * shape.stages * shape.stage_bytes + x_bytes;
   return Launch(FindKernel(formats, one_token), dim3(members * args.splits),
-                std::max(shape.tile_warps, kMinWarps) * 32, shared_bytes, stream, args, shape);
+                (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream, args, shape);
 }
 
 }  // namespace orcd::cuda

@@ -1,7 +1,8 @@
 // The kernel of LaunchMatvec (matmul.h). Each warp takes tiles of 16 rows (a segment of their
-// columns) and has a ring in shared memory that it fills with bulk copies, from before the kernel
-// ahead has ended. A kernel's code knows only the formats that it may meet: it runs for
-// microseconds, and every line of its instructions must be fetched first.
+// columns) and has a ring in shared memory that the last warp, which does nothing else, keeps full
+// with bulk copies; so reading never waits for arithmetic, nor for the kernel ahead. A kernel's code
+// knows only the formats that it may meet: it runs for microseconds, and every line of its
+// instructions must be fetched first.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_CUH_
 
@@ -15,7 +16,7 @@
 
 namespace orcd::cuda::matvec {
 
-// Most warps of a block.
+// Most warps of a block that have tiles.
 inline constexpr int kMaxWarps = 20;
 // Of a ring; the most.
 inline constexpr int kMaxStages = 16;
@@ -24,12 +25,10 @@ inline constexpr int kMaxStages = 16;
 constexpr uint32_t Bit(TileFormat format) { return 1u << static_cast<int>(format); }
 inline constexpr uint32_t kAllFormats = ~0u;
 
-// A stage holds as many whole units as fit into this, at least one.
-inline constexpr int kStageBytes = 2304;
-constexpr int StageUnits(TileFormat format) {
-  return UnitBytes(format) < kStageBytes ? kStageBytes / UnitBytes(format) : 1;
-}
-constexpr int StageBytes(TileFormat format) { return StageUnits(format) * UnitBytes(format); }
+// Columns of which one stretch of code multiplies: long enough that unpacking goes on while tensor
+// cores, each of whose steps waits for the one before, are at work.
+inline constexpr int kStretchCols = 256;
+constexpr int StretchUnits(TileFormat format) { return kStretchCols / UnitCols(format); }
 
 // What the warps of a launch share.
 struct LaunchShape {
@@ -37,7 +36,7 @@ struct LaunchShape {
   int tile_warps;
   // Of a warp's ring.
   int stages;
-  // The most of any matrix of the launch.
+  // Room for a stage.
   int stage_bytes;
 };
 
@@ -79,107 +78,116 @@ __device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& til
   return matrix;
 }
 
-template <uint32_t kFormats>
-__device__ __forceinline__ int StageBytesOf(TileFormat format) {
-  // One format: known to the compiler.
-  if constexpr ((kFormats & (kFormats - 1)) == 0) {
-    return StageBytes(static_cast<TileFormat>(__builtin_ctz(kFormats)));
-  }
-  return StageBytes(format);
+// Units of a stage: of a stretch, or as many as there is room for.
+constexpr int StageUnits(TileFormat format, int stage_bytes) {
+  const int room = stage_bytes / UnitBytes(format);
+  return room < StretchUnits(format) ? room : StretchUnits(format);
 }
 
-// A warp's ring: what it has still to ask for, and where it reads. All lanes hold the same.
-template <uint32_t kFormats>
+struct RingBarriers {
+  uint64_t full[kMaxWarps][kMaxStages];
+  uint64_t empty[kMaxWarps][kMaxStages];
+};
+
+// The last warp: lane w keeps the ring of warp w full. No lane waits, as all would with it.
+__device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShape& shape,
+                                        uint8_t* rings, RingBarriers& barriers) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= shape.tile_warps) return;
+  const Tasks tasks(args, lane, shape.tile_warps);
+  const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
+  const uint32_t full = SharedAddress(barriers.full[lane]);
+  const uint32_t empty = SharedAddress(barriers.empty[lane]);
+  int tile = tasks.first_tile;
+  const uint8_t* from = nullptr;
+  int left = 0;
+  int most = 0;
+  int slot = 0;
+  int parity = 1;
+  while (true) {
+    if (left == 0) {
+      if (tile >= tasks.total) break;
+      int in_matrix = tile;
+      const TiledMatrix matrix = FindTile(args, in_matrix);
+      const int unit_cols = UnitCols(matrix.format);
+      const int begin = SegmentBegin(matrix.cols, args.splits, tasks.split) / unit_cols;
+      const int end = min(matrix.units(),
+                          SegmentBegin(matrix.cols, args.splits, tasks.split + 1) / unit_cols);
+      from = matrix.data + in_matrix * matrix.tile_bytes() +
+             int64_t{begin} * UnitBytes(matrix.format);
+      left = (end - begin) * UnitBytes(matrix.format);
+      most = StageUnits(matrix.format, shape.stage_bytes) * UnitBytes(matrix.format);
+      tile += tasks.stride;
+    }
+    if (!BarrierTest(empty + slot * 8, parity)) continue;
+    const int bytes = min(left, most);
+    BarrierExpect(full + slot * 8, bytes);
+    BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8);
+    from += bytes;
+    left -= bytes;
+    if (++slot == shape.stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+// Where a warp reads its ring.
 class Ring {
  public:
-  // `barriers`: one for each stage. Asks for as much as the ring holds.
-  __device__ __forceinline__ Ring(const MatmulArgs& args, const LaunchShape& shape,
-                                  const Tasks& tasks, uint8_t* memory, uint64_t* barriers)
-      : args_(args),
-        shape_(shape),
-        tasks_(tasks),
-        memory_(memory),
-        barriers_(SharedAddress(barriers)),
-        tile_(tasks.first_tile - tasks.stride) {
-    const int lane = threadIdx.x % 32;
-    if (lane < shape.stages) BarrierInit(barriers_ + lane * 8, 1);
-    BarrierInitFence();
-    __syncwarp();
-#pragma unroll 1
-    for (int i = 0; i < shape.stages; ++i) AskForNext();
+  __device__ __forceinline__ Ring(const LaunchShape& shape, const uint8_t* rings,
+                                  RingBarriers& barriers)
+      : stages_(shape.stages), stage_bytes_(shape.stage_bytes) {
+    const int warp = threadIdx.x / 32;
+    memory_ = rings + warp * shape.stages * shape.stage_bytes;
+    full_ = SharedAddress(barriers.full[warp]);
+    empty_ = SharedAddress(barriers.empty[warp]);
   }
 
   // Returns the next stage when it is there.
   __device__ __forceinline__ const uint8_t* Await() {
-    BarrierWait(barriers_ + slot_ * 8, parity_);
-    return memory_ + slot_ * shape_.stage_bytes;
+    BarrierWait(full_ + slot_ * 8, parity_);
+    return memory_ + slot_ * stage_bytes_;
   }
-  // All lanes have read the stage: its place is for the next.
+  // All lanes have read the stage: its place is for another.
   __device__ __forceinline__ void Release() {
     __syncwarp();
-    AskForNext();
-    if (++slot_ == shape_.stages) {
+    if (threadIdx.x % 32 == 0) BarrierArrive(empty_ + slot_ * 8);
+    if (++slot_ == stages_) {
       slot_ = 0;
       parity_ ^= 1;
     }
   }
 
  private:
-  __device__ __forceinline__ void AskForNext() {
-    if (left_ == 0) {
-      if (tile_ + tasks_.stride >= tasks_.total) return;
-      tile_ += tasks_.stride;
-      int tile = tile_;
-      const TiledMatrix matrix = FindTile(args_, tile);
-      const int unit_cols = UnitCols(matrix.format);
-      const int begin = SegmentBegin(matrix.cols, args_.splits, tasks_.split) / unit_cols;
-      const int end = min(matrix.units(),
-                          SegmentBegin(matrix.cols, args_.splits, tasks_.split + 1) / unit_cols);
-      from_ = matrix.data + tile * matrix.tile_bytes() +
-              int64_t{begin} * UnitBytes(matrix.format);
-      left_ = (end - begin) * UnitBytes(matrix.format);
-      most_ = StageBytesOf<kFormats>(matrix.format);
-    }
-    const int bytes = min(left_, most_);
-    if (threadIdx.x % 32 == 0) {
-      BarrierExpect(barriers_ + asked_slot_ * 8, bytes);
-      BulkCopy(SharedAddress(memory_) + asked_slot_ * shape_.stage_bytes, from_, bytes,
-               barriers_ + asked_slot_ * 8);
-    }
-    from_ += bytes;
-    left_ -= bytes;
-    if (++asked_slot_ == shape_.stages) asked_slot_ = 0;
-  }
-
-  const MatmulArgs& args_;
-  const LaunchShape& shape_;
-  const Tasks& tasks_;
-  uint8_t* const memory_;
-  const uint32_t barriers_;
-  // What is asked for next.
-  int tile_;
-  const uint8_t* from_ = nullptr;
-  int left_ = 0;
-  int most_ = 0;
-  int asked_slot_ = 0;
-  // What is read next.
+  const int stages_;
+  const int stage_bytes_;
+  const uint8_t* memory_;
+  uint32_t full_;
+  uint32_t empty_;
   int slot_ = 0;
   int parity_ = 0;
 };
+
+// The threads of all warps but the last.
+__device__ __forceinline__ int ConsumerThreads() { return static_cast<int>(blockDim.x) - 32; }
+__device__ __forceinline__ void ConsumerSync() {
+  asm volatile("bar.sync 1, %0;" ::"r"(ConsumerThreads()) : "memory");
+}
 
 // Columns [begin, end) of what NormKernel would make, at x; and, in the first block, the residual.
 // `row`: room for a row, and a float for each of NormKernel's warps, whose work these warps share.
 __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int begin, int end,
                                           float* row, __half* x) {
   const int warp = threadIdx.x / 32;
-  const int warps = blockDim.x / 32;
+  const int warps = ConsumerThreads() / 32;
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);
   const int vectors = cols / 4;
   float* const sums = row + cols;
   // All threads load, as much as they can at once: the memory is busy with weights.
 #pragma unroll 1
-  for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+  for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
     float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
     if (norm.partials != nullptr) {
       const float4* const parts = reinterpret_cast<const float4*>(norm.partials) + i;
@@ -206,7 +214,7 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
     reinterpret_cast<float4*>(row)[i] = value;
     if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
   }
-  __syncthreads();
+  ConsumerSync();
   // The sum in NormKernel's order.
 #pragma unroll 1
   for (int w = warp; w < threads / 32; w += warps) {
@@ -222,11 +230,11 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
     squares = WarpSum(squares);
     if (lane == 0) sums[w] = squares;
   }
-  __syncthreads();
+  ConsumerSync();
   const float mean = WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(cols);
-  const float scale = 1.0f / sqrtf(mean + norm.eps);
+  const float scale = RmsScale(mean, norm.eps);
 #pragma unroll 1
-  for (int i = begin / 4 + static_cast<int>(threadIdx.x); i < end / 4; i += blockDim.x) {
+  for (int i = begin / 4 + static_cast<int>(threadIdx.x); i < end / 4; i += ConsumerThreads()) {
     const float4 value = reinterpret_cast<const float4*>(row)[i];
     const float4 weight = __ldg(reinterpret_cast<const float4*>(norm.weight) + i);
     const __half2 low = __floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y);
@@ -249,42 +257,60 @@ __device__ __forceinline__ void LoadX(uint32_t x, int lane, uint32_t (&b)[8]) {
   }
 }
 
+// c += columns 64 * group… of a unit, times x.
+template <TileFormat kFormat, bool kOneToken>
+__device__ __forceinline__ void MultiplyGroup(const uint8_t* unit,
+                                              const UnitScales<kFormat>& unit_scales, int group,
+                                              uint32_t x, int lane, float (&c)[4]) {
+  uint32_t b[8];
+  LoadX<kOneToken>(x, lane, b);
+  GroupQuants<kFormat> quants;
+  quants.Load(unit, group, lane);
+  GroupScales<kFormat> scales;
+  scales.Load(unit, unit_scales, group, lane);
+  uint32_t a[4][4];
+  Fragment<kFormat, 0>(quants, scales, a[0]);
+  Fragment<kFormat, 1>(quants, scales, a[1]);
+  Fragment<kFormat, 2>(quants, scales, a[2]);
+  Fragment<kFormat, 3>(quants, scales, a[3]);
+#pragma unroll
+  for (int step = 0; step < kGroupSteps; ++step) {
+    Mma(c, a[step], b[2 * step], b[2 * step + 1]);
+  }
+}
+
 // c += one tile's units, `units` of them, times x.
-template <TileFormat kFormat, bool kOneToken, uint32_t kFormats>
-__device__ __forceinline__ void MultiplyTile(Ring<kFormats>& ring, uint32_t x, int units,
+template <TileFormat kFormat, bool kOneToken>
+__device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
                                              float (&c)[4]) {
   constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  constexpr int kStretch = StretchUnits(kFormat);
   constexpr int kXBytes = kOneToken ? 128 : 1024;
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   while (units > 0) {
-    const int in_stage = min(units, StageUnits(kFormat));
-    const uint8_t* unit = ring.Await();
-#pragma unroll 1
-    for (int u = 0; u < in_stage; ++u) {
-      UnitScales<kFormat> unit_scales;
-      unit_scales.Load(unit, lane);
-#pragma unroll(kGroups == 1 ? 1 : 1)
-      for (int group = 0; group < kGroups; ++group) {
-        uint32_t b[8];
-        LoadX<kOneToken>(x, lane, b);
-        GroupQuants<kFormat> quants;
-        quants.Load(unit, group, lane);
-        GroupScales<kFormat> scales;
-        scales.Load(unit, unit_scales, group, lane);
-        uint32_t a[4][4];
-        Fragment<kFormat, 0>(quants, scales, a[0]);
-        Fragment<kFormat, 1>(quants, scales, a[1]);
-        Fragment<kFormat, 2>(quants, scales, a[2]);
-        Fragment<kFormat, 3>(quants, scales, a[3]);
+    const int in_stage = min(units, stage_units);
+    const uint8_t* const stage = ring.Await();
+    if (kGroups > 1 || in_stage == kStretch) {
 #pragma unroll
-        for (int step = 0; step < kGroupSteps; ++step) {
-          Mma(c, a[step], b[2 * step], b[2 * step + 1]);
+      for (int u = 0; u < kStretch; ++u) {
+        UnitScales<kFormat> unit_scales;
+        unit_scales.Load(stage + u * UnitBytes(kFormat), lane);
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          MultiplyGroup<kFormat, kOneToken>(stage + u * UnitBytes(kFormat), unit_scales, group,
+                                            x + (u * kGroups + group) * kXBytes, lane, c);
         }
-        x += kXBytes;
       }
-      unit += UnitBytes(kFormat);
+    } else {
+      // Only formats whose units are one group come here.
+#pragma unroll 1
+      for (int u = 0; u < in_stage; ++u) {
+        MultiplyGroup<kFormat, kOneToken>(stage + u * UnitBytes(kFormat), {}, 0, x + u * kXBytes,
+                                          lane, c);
+      }
     }
+    x += in_stage * kGroups * kXBytes;
     units -= in_stage;
     ring.Release();
   }
@@ -317,40 +343,51 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
 
 // Dispatches on the formats of a set alone.
 template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
-__device__ __forceinline__ void MultiplyAny(TileFormat format, Ring<kFormats>& ring, uint32_t x,
-                                            int begin, int end, int units, float (&c)[4]) {
+__device__ __forceinline__ void MultiplyAny(TileFormat format, Ring& ring, int stage_bytes,
+                                            uint32_t x, int begin, int end, int units,
+                                            float (&c)[4]) {
   constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
   if constexpr (kFormat <= static_cast<int>(TileFormat::kQ6_K)) {
     if constexpr ((kFormats & Bit(kThis)) != 0) {
       if (kFormats == Bit(kThis) || format == kThis) {
         constexpr int kCols = UnitCols(kThis);
-        MultiplyTile<kThis, kOneToken, kFormats>(ring, x, min(units, end / kCols) - begin / kCols,
-                                                 c);
+        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_bytes), x,
+                                       min(units, end / kCols) - begin / kCols, c);
         return;
       }
     }
-    MultiplyAny<kOneToken, kFormats, kFormat + 1>(format, ring, x, begin, end, units, c);
+    MultiplyAny<kOneToken, kFormats, kFormat + 1>(format, ring, stage_bytes, x, begin, end, units,
+                                                  c);
   }
 }
 
 template <bool kOneToken, uint32_t kFormats>
-__global__ void __launch_bounds__(kMaxWarps * 32, 1)
+__global__ void __launch_bounds__((kMaxWarps + 1) * 32, 1)
     MatvecKernel(const __grid_constant__ MatmulArgs args,
                  const __grid_constant__ LaunchShape shape) {
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ __align__(8) uint64_t full[kMaxWarps][kMaxStages];
+  __shared__ __align__(8) RingBarriers barriers;
   const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
 
   LaunchDependents();
-  const Tasks tasks(args, warp, shape.tile_warps);
-  const int ring_bytes = shape.stages * shape.stage_bytes;
-  uint8_t* const x = shared + shape.tile_warps * ring_bytes;
-  Ring<kFormats> ring(args, shape, tasks, shared + warp * ring_bytes, full[warp]);
+  if (warp < shape.tile_warps && lane < shape.stages) {
+    BarrierInit(SharedAddress(&barriers.full[warp][lane]), 1);
+    BarrierInit(SharedAddress(&barriers.empty[warp][lane]), 1);
+  }
+  BarrierInitFence();
+  __syncthreads();
+  uint8_t* const x = shared + shape.tile_warps * shape.stages * shape.stage_bytes;
+  if (threadIdx.x >= ConsumerThreads()) {
+    Produce(args, shape, shared, barriers);
+    return;
+  }
 
+  WaitForDependency();
+  const Tasks tasks(args, warp, shape.tile_warps);
   const int cols = args.matrices[0].cols;
   const int begin = SegmentBegin(cols, args.splits, tasks.split);
   const int end = SegmentBegin(cols, args.splits, tasks.split + 1);
-  WaitForDependency();
   // x, the block's segment: 16 bytes are 8 columns of one token.
   bool made = false;
   if constexpr (kOneToken) {
@@ -363,19 +400,20 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   if (!made) {
     const uint4* const from = reinterpret_cast<const uint4*>(args.x.data) + begin;
     constexpr int kStride = kOneToken ? 8 : 1;
-    for (int i = threadIdx.x; i < (end - begin) / kStride; i += blockDim.x) {
+    for (int i = threadIdx.x; i < (end - begin) / kStride; i += ConsumerThreads()) {
       reinterpret_cast<uint4*>(x)[i] = __ldcg(from + i * kStride);
     }
   }
-  __syncthreads();
+  ConsumerSync();
 
+  Ring ring(shape, shared, barriers);
 #pragma unroll 1
   for (int t = tasks.first_tile; t < tasks.total; t += tasks.stride) {
     int tile = t;
     const TiledMatrix matrix = FindTile(args, tile);
     float c[4] = {};
-    MultiplyAny<kOneToken, kFormats>(matrix.format, ring, SharedAddress(x), begin, end,
-                                     matrix.units(), c);
+    MultiplyAny<kOneToken, kFormats>(matrix.format, ring, shape.stage_bytes, SharedAddress(x),
+                                     begin, end, matrix.units(), c);
     StoreTile(args, t, tasks.split, c);
   }
 }
