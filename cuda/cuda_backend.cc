@@ -21,6 +21,7 @@
 #include "cuda/memory_plan.h"
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
+#include "runtime/batch_checker.h"
 #include "runtime/error.h"
 
 namespace orcd {
@@ -89,6 +90,7 @@ class CudaBackend : public Backend {
 
   const std::unique_ptr<Parts> parts_;
   BackendInfo info_;
+  std::optional<BatchChecker> checker_;
   std::vector<SlotState> slots_;
   std::deque<Pending> pending_;
   uint32_t steps_ = 0;
@@ -151,6 +153,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
   info_.workspace_bytes = p.activations.size() + p.tables.size();
+  checker_.emplace(info_, p.model->config());
 }
 
 CudaBackend::~CudaBackend() {
@@ -175,6 +178,7 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   if (pending_.size() == kMaxInFlight) {
     return absl::FailedPreconditionError("a step was launched before an older was waited for");
   }
+  ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
   Pending pending = {.turn = static_cast<int>(steps_ % kMaxInFlight), .number = ++steps_};
   for (const StepSequence& seq : batch.seqs) {

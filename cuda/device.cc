@@ -72,7 +72,13 @@ absl::StatusOr<DeviceInfo> SelectDevice(int index) {
 
 bool HasDevice() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    static_cast<void>(cudaDriverGetVersion(&driver));
+    return driver > 0;
+  }
+  return error != cudaErrorNoDevice && (error != cudaSuccess || count > 0);
 }
 
 }  // namespace orcd::cuda

@@ -24,7 +24,8 @@ struct DeviceInfo {
 // or a GPU that the kernels were not built for.
 absl::StatusOr<DeviceInfo> SelectDevice(int index);
 
-// Whether any GPU that SelectDevice would take is there. Cheap where there is no driver.
+// Whether this machine shows the process a GPU, whatever SelectDevice says of it. Cheap where there
+// is no driver.
 bool HasDevice();
 
 }  // namespace orcd::cuda

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +22,33 @@ namespace {
 // What a reader reads, copies and repacks at a time, and how many of these are on their way at once.
 constexpr int64_t kChunkBytes = 4 << 20;
 constexpr int kSlots = 2;
+
+// Whether all of these weights stay finite in F16, as which F32 and BF16 are kept.
+bool FitsF16(TensorType type, const uint8_t* data, int64_t bytes) {
+  // What is less is rounded to the largest F16, or to less.
+  constexpr float kTooLarge = 65520.0f;
+  if (type == TensorType::kF32) {
+    const std::span values(reinterpret_cast<const float*>(data), bytes / sizeof(float));
+    return std::all_of(values.begin(), values.end(),
+                       [](float v) { return std::abs(v) < kTooLarge; });
+  }
+  if (type == TensorType::kBF16) {
+    // Magnitudes of BF16 are ordered as their bits are.
+    const uint16_t too_large = static_cast<uint16_t>(std::bit_cast<uint32_t>(kTooLarge) >> 16);
+    const std::span values(reinterpret_cast<const uint16_t*>(data), bytes / sizeof(uint16_t));
+    return std::all_of(values.begin(), values.end(),
+                       [&](uint16_t v) { return (v & 0x7fff) <= too_large; });
+  }
+  return true;
+}
+
+absl::Status TooLarge(const Matrix& matrix) {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
+                                " columns has a weight beyond 65504, and the GPU backend keeps "
+                                "weights of F32 and BF16 as F16; use --backend cpu"),
+                   {.reason = "MODEL_UNSUPPORTED"});
+}
 
 }  // namespace
 
@@ -155,6 +185,7 @@ class DeviceWeights::Copier {
     for (const Matrix* source : {p.upper, p.lower}) {
       if (source == nullptr) continue;
       std::memcpy(from + read, source->row(first_row), static_cast<size_t>(bytes));
+      if (!FitsF16(p.upper->type, from + read, bytes)) return TooLarge(*source);
       read += bytes;
     }
     ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, static_cast<size_t>(read),

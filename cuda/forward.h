@@ -36,7 +36,7 @@ struct StepShape {
 struct ForwardLimits {
   int max_tokens = 0;
   int max_seqs = 0;
-  // Groups of keys of all sequences of a step together.
+  // Groups of keys of all sequences of a step together, where several blocks share a sequence.
   int max_key_groups = 0;
   // Positions there are.
   int context_length = 0;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/sample.h"
+#include "runtime/batch_checker.h"
 #include "runtime/error.h"
 
 namespace orcd::cuda {
@@ -15,8 +16,6 @@ namespace {
 constexpr int kDefaultStepTokens = 4096;
 // Of what is left when weights and workspace are taken.
 constexpr double kDefaultKvFraction = 0.9;
-// Tokens of a sequence that cannot be drawn: its stop ids, and the model's own ends.
-constexpr int kMaxForbidden = 128;
 
 absl::Status CheckOptions(const BackendOptions& options) {
   ORCD_RETURN_IF_ERROR(CheckBackendOptions(options));
@@ -92,12 +91,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
     const int64_t kv_tokens = int64_t{plan.kv_blocks} * options.block_tokens;
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
                     .max_seqs = options.max_seqs,
-                    .max_key_groups = static_cast<int>(kv_tokens / kKeyGroup + options.max_seqs),
+                    .max_key_groups = MaxSplitKeyGroups(config, options.max_seqs),
                     .context_length = config.context_length,
                     .kv_tokens = kv_tokens};
     plan.step = {.max_tokens = plan.options.max_step_tokens,
                  .max_seqs = options.max_seqs,
-                 .max_blocks = plan.kv_blocks,
+                 .max_blocks = blocks_a_seq * options.max_seqs,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
     const StepShape largest = {.tokens = plan.options.max_step_tokens,

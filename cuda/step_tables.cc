@@ -81,6 +81,12 @@ StepShape DecodeShape(int sequences, const ModelConfig& config) {
               std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxGroupSplits)};
 }
 
+int MaxSplitKeyGroups(const ModelConfig& config, int max_seqs) {
+  // Of so many sequences a block takes all groups of each.
+  const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * config.kv_heads));
+  return sequences * ((config.context_length + kKeyGroup - 1) / kKeyGroup);
+}
+
 StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config) {
   StepShape shape;
   for (const StepSequence& seq : batch.seqs) {

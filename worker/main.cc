@@ -153,6 +153,8 @@ ChosenBackend ChooseCpu(const WorkerConfig& config) {
 }
 
 #ifdef ORCD_CUDA
+bool HasGpu() { return cuda::HasDevice(); }
+
 // kFailedPrecondition with what is wrong with the GPU.
 absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu));
@@ -165,6 +167,8 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
   return chosen;
 }
 #else
+bool HasGpu() { return false; }
+
 absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&) {
   return absl::FailedPreconditionError(
       "this program was built without the GPU backend; build it where nvcc 13.0 is, or with "
@@ -173,10 +177,9 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&) {
 #endif
 
 absl::StatusOr<ChosenBackend> ChooseBackend(const WorkerConfig& config, const Logger& log) {
-  if (config.backend == "cpu") return ChooseCpu(config);
-  absl::StatusOr<ChosenBackend> cuda = ChooseCuda(config);
-  if (cuda.ok() || config.backend == "cuda") return cuda;
-  log.Info("computing on the CPU", {{"no_gpu", std::string(cuda.status().message())}});
+  // A GPU that cannot be used is an error, not a reason to serve a hundred times slower.
+  if (config.backend == "cuda" || (config.backend == "auto" && HasGpu())) return ChooseCuda(config);
+  if (config.backend == "auto") log.Info("no GPU: computing on the CPU", {});
   return ChooseCpu(config);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/batch_checker.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
@@ -96,8 +97,6 @@ class CpuBackend : public Backend {
   absl::StatusOr<StepResult> Wait() override;
 
  private:
-  absl::Status CheckBatch(const StepBatch& batch);
-  absl::Status CheckSequence(const StepSequence& seq) const;
   void StartSlots(const StepBatch& batch);
   void ResolveTokens(const StepBatch& batch);
   StepResult Sample(const StepBatch& batch, std::span<const float> logits);
@@ -108,6 +107,7 @@ class CpuBackend : public Backend {
   const std::unique_ptr<KvCache> kv_;
   const std::unique_ptr<Forward> forward_;
   BackendInfo info_;
+  std::optional<BatchChecker> checker_;
 
   std::vector<Slot> slots_;
   // One for each thread.
@@ -116,7 +116,6 @@ class CpuBackend : public Backend {
   std::vector<int32_t> tokens_;
   std::vector<ForwardSequence> sequences_;
   std::vector<const StepSequence*> sampled_;
-  std::vector<bool> slot_used_;
 
   // What Launch computed and Wait has not returned.
   std::optional<absl::StatusOr<StepResult>> result_;
@@ -130,8 +129,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
       kv_(std::move(kv)),
       forward_(std::move(forward)),
       slots_(options.max_seqs),
-      samplers_(pool_->threads()),
-      slot_used_(options.max_seqs) {
+      samplers_(pool_->threads()) {
   info_.name = "cpu";
   info_.device = absl::StrCat(cpu::ProcessorName(), " (", kernels.name, " kernels)");
   info_.threads = pool_->threads();
@@ -143,6 +141,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
+  checker_.emplace(info_, model_->config());
   tokens_.reserve(options.max_step_tokens);
   sequences_.reserve(options.max_seqs);
   sampled_.reserve(options.max_seqs);
@@ -152,7 +151,7 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   if (result_.has_value()) {
     return absl::FailedPreconditionError("a step was launched before the last one was waited for");
   }
-  ORCD_RETURN_IF_ERROR(CheckBatch(batch));
+  ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   StartSlots(batch);
   ResolveTokens(batch);
   const std::span<const float> logits = forward_->Run(sequences_, batch.tap);
@@ -172,58 +171,6 @@ absl::StatusOr<StepResult> CpuBackend::Wait() {
   absl::StatusOr<StepResult> result = *std::move(result_);
   result_.reset();
   return result;
-}
-
-absl::Status CpuBackend::CheckBatch(const StepBatch& batch) {
-  if (batch.seqs.empty() || batch.seqs.size() > slots_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", batch.seqs.size(), " sequences, must be 1 to ", slots_.size()));
-  }
-  slot_used_.assign(slots_.size(), false);
-  size_t tokens = 0;
-  for (const StepSequence& seq : batch.seqs) {
-    ORCD_RETURN_IF_ERROR(CheckSequence(seq));
-    if (slot_used_[seq.slot]) {
-      return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, " stands twice in a step"));
-    }
-    slot_used_[seq.slot] = true;
-    tokens += seq.tokens.size();
-  }
-  if (tokens > static_cast<size_t>(info_.max_step_tokens)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", tokens, " tokens, at most ", info_.max_step_tokens, " fit"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CpuBackend::CheckSequence(const StepSequence& seq) const {
-  if (seq.slot < 0 || seq.slot >= info_.max_seqs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slot ", seq.slot, ", must be 0 to ", info_.max_seqs - 1));
-  }
-  const auto wrong = [&](auto... what) {
-    return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, ": ", what...));
-  };
-  if (seq.tokens.empty()) return wrong("no tokens to run");
-  if (seq.start_position < 0) return wrong("start position ", seq.start_position);
-  const int64_t end = int64_t{seq.start_position} + static_cast<int64_t>(seq.tokens.size());
-  if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
-    return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
-  }
-  for (int32_t block : seq.blocks) {
-    if (block < 0 || block >= info_.kv_blocks) {
-      return wrong("block ", block, ", there are ", info_.kv_blocks);
-    }
-  }
-  const bool has_sample = seq.start_params == nullptr && slots_[seq.slot].last_sample.has_value();
-  for (int32_t token : seq.tokens) {
-    if (token == kPreviousSample && has_sample) continue;
-    if (token < 0 || token >= model_->config().vocab) {
-      return wrong("token ", token, ", the vocabulary has ", model_->config().vocab,
-                   has_sample ? "" : " and nothing was drawn for the slot yet");
-    }
-  }
-  return absl::OkStatus();
 }
 
 void CpuBackend::StartSlots(const StepBatch& batch) {
