@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <thread>
@@ -28,14 +29,17 @@ constexpr double kMaxZ = 3.3;
 using HaikuStatisticTest = RealModelTest;
 
 TEST_F(HaikuStatisticTest, ComplianceIsThatOfTheReference) {
-  constexpr int kSeeds = 2;
+  // Seeds of each word; ORCD_HAIKU_SEEDS=5 where there is a GPU to run them on.
+  const char* const asked = std::getenv("ORCD_HAIKU_SEEDS");
+  const int seeds = asked == nullptr ? 2 : std::atoi(asked);
+  ASSERT_GT(seeds, 0);
   struct Run {
     std::string word;
     Generation generation;
     int count = 0;
   };
   ASSERT_NO_FATAL_FAILURE(Load());
-  std::vector<Run> runs(60 * kSeeds);
+  std::vector<Run> runs(60 * seeds);
   const absl::Time begun = absl::Now();
 
   // As many in flight as the worker steps together.
@@ -45,7 +49,7 @@ TEST_F(HaikuStatisticTest, ComplianceIsThatOfTheReference) {
   for (uint32_t t = 0; t < in_flight; ++t) {
     threads.emplace_back([&] {
       for (size_t i = next++; i < runs.size(); i = next++) {
-        runs[i].word = MinuteInWords(static_cast<int>(i) / kSeeds);
+        runs[i].word = MinuteInWords(static_cast<int>(i) / seeds);
         const std::string prompt = HaikuPrompt(runs[i].word, Nonce(i));
         runs[i].generation = client().Generate(HaikuRequest(prompt, 1000 + i), absl::Seconds(600));
         runs[i].count = CountWholeWord(runs[i].generation.text, runs[i].word);

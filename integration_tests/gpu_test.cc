@@ -1,0 +1,210 @@
+// A worker on a GPU: that it uses it, what it says where it cannot, and how it ends when the GPU
+// fails under it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "integration_tests/test_models.h"
+#include "integration_tests/worker_fixture.h"
+
+namespace orcd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kNoGpuExitCode = 5;
+
+// Where this program is, and what lies beside it.
+std::string Beside(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+// The text of a start that must fail.
+std::string FailedStart(const WorkerOptions& options) {
+  const auto worker = WorkerProcess::Start(options);
+  EXPECT_FALSE(worker.ok());
+  return std::string(worker.status().message());
+}
+
+class GpuTest : public WorkerTest {
+ protected:
+  static std::vector<std::string> OnGpu(std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {"--backend", "cuda"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+  // Of the GPU, as the refusal of a load that asks for too much tells it.
+  int64_t FreeBytes() {
+    StartWorker(OnGpu({"--kv-cache-bytes", "4TiB"}));
+    if (HasFatalFailure()) return 0;
+    const std::string message = client().Load("nano.gguf").error.message;
+    StopWorker();
+    int64_t bytes = 0;
+    const size_t end = message.find(" are free");
+    const size_t of = message.rfind(" of ", end);
+    const size_t begin = message.rfind(' ', of - 1) + 1;
+    EXPECT_TRUE(end != std::string::npos && absl::SimpleAtoi(message.substr(begin, of - begin), &bytes))
+        << message;
+    return bytes;
+  }
+};
+
+TEST_F(GpuTest, TakesTheGpuWhereThereIsOne) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  const v1::WorkerStatus status = client().Status();
+  EXPECT_EQ(status.device().backend(), "cuda");
+  EXPECT_THAT(status.device().name(), HasSubstr("NVIDIA"));
+  EXPECT_GT(status.memory().weights_bytes(), 0u);
+  EXPECT_EQ(status.queue().max_running_requests(), 256u);
+}
+
+TEST_F(GpuTest, TheSameRequestGivesTheSameTokens) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded(OnGpu()));
+  v1::GenerateRequest request = TextRequest("Hello", 60);
+  request.mutable_sampling()->set_seed(3);
+  request.mutable_stop()->set_ignore_eog(true);
+  const Generation first = client().Generate(request);
+  ASSERT_TRUE(IsComplete(first));
+  std::vector<std::unique_ptr<GenerateCall>> others;
+  for (int i = 0; i < 20; ++i) {
+    others.push_back(std::make_unique<GenerateCall>(
+        stub(), EndlessRequest(absl::StrCat("other-", i)), absl::Seconds(60)));
+    ASSERT_TRUE(others.back()->ReadUntilTokens(1 + i));
+  }
+  const Generation among_others = client().Generate(request);
+  ASSERT_TRUE(IsComplete(among_others));
+  EXPECT_EQ(first.ids, among_others.ids);
+  others.clear();
+  EXPECT_TRUE(client().WaitForQuiet());
+}
+
+TEST_F(GpuTest, ACancelledRequestIsGone) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded(OnGpu()));
+  GenerateCall call(stub(), EndlessRequest("endless"), absl::Seconds(60));
+  ASSERT_TRUE(call.ReadUntilTokens(10));
+  bool found = false;
+  ASSERT_TRUE(client().Cancel("endless", &found).ok());
+  EXPECT_TRUE(found);
+  const v1::WorkerStatus status = client().Status();
+  EXPECT_EQ(status.kv_blocks().free(), status.kv_blocks().total());
+}
+
+TEST_F(GpuTest, MoreThanThereIsIsRefusedWithTheNumbers) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker(OnGpu({"--kv-cache-bytes", "4TiB"})));
+  const LoadResult load = client().Load("nano.gguf");
+  EXPECT_TRUE(IsError(load.error, grpc::StatusCode::RESOURCE_EXHAUSTED, "INSUFFICIENT_MEMORY"));
+  for (const char* part : {"weights ", "workspace ", "KV cache 4398", "are free"}) {
+    EXPECT_THAT(load.error.message, HasSubstr(part));
+  }
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_IDLE);
+}
+
+TEST_F(GpuTest, UnloadGivesTheMemoryBack) {
+  const int64_t most = FreeBytes() / 10 * 6;
+  ASSERT_NO_FATAL_FAILURE(StartLoaded(OnGpu({"--kv-cache-bytes", absl::StrCat(most)})));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(client().Unload(/*force=*/false).ok());
+    const LoadResult again = client().Load("nano.gguf");
+    ASSERT_TRUE(again.error.ok()) << again.error;
+  }
+}
+
+TEST_F(GpuTest, MemoryThatAnotherHoldsIsSaidSo) {
+  const int64_t most = FreeBytes() / 10 * 9;
+  ASSERT_NO_FATAL_FAILURE(StartLoaded(OnGpu({"--kv-cache-bytes", absl::StrCat(most)})));
+  WorkerOptions options;
+  options.model_dir = models().path();
+  options.args = OnGpu({"--kv-cache-bytes", absl::StrCat(most / 2)});
+  const auto second = WorkerProcess::Start(options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  {
+    WorkerClient other((*second)->address());
+    const LoadResult load = other.Load("nano.gguf");
+    EXPECT_TRUE(IsError(load.error, grpc::StatusCode::RESOURCE_EXHAUSTED, "INSUFFICIENT_MEMORY"));
+    EXPECT_THAT(load.error.message, HasSubstr("end what else uses the GPU"));
+    EXPECT_EQ(other.Status().state(), v1::WORKER_STATE_IDLE);
+  }
+  EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 5))));
+}
+
+TEST(GpuStartTest, AGpuThatIsNotThere) {
+  WorkerOptions options;
+  for (const char* backend : {"auto", "cuda"}) {
+    options.args = {"--backend", backend, "--gpu", "63"};
+    const std::string why = FailedStart(options);
+    EXPECT_THAT(why, HasSubstr(absl::StrCat("exited with ", kNoGpuExitCode))) << backend;
+    EXPECT_THAT(why, HasSubstr("there is no GPU 63")) << backend;
+  }
+}
+
+TEST(GpuStartTest, NoGpuAtAll) {
+  WorkerOptions options;
+  options.environment = {"CUDA_VISIBLE_DEVICES="};
+  options.args = {"--backend", "cuda"};
+  const std::string why = FailedStart(options);
+  EXPECT_THAT(why, HasSubstr(absl::StrCat("exited with ", kNoGpuExitCode)));
+  EXPECT_THAT(why, HasSubstr("no NVIDIA GPU"));
+
+  options.args = {"--backend", "auto"};
+  const auto worker = WorkerProcess::Start(options);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(WorkerClient((*worker)->address()).Status().device().backend(), "cpu");
+}
+
+TEST(GpuFaultTest, AStickyErrorEndsStreamsAndTheWorker) {
+  const TempDir models;
+  WriteNanoModel(models.File("nano.gguf"));
+  const std::string fault = models.File("fault");
+  WorkerOptions options;
+  options.model_dir = models.path();
+  options.args = {"--backend", "cuda"};
+  options.environment = {absl::StrCat("CUDA_INJECTION64_PATH=", Beside("libgpu_fault_injection.so")),
+                         absl::StrCat("ORCD_GPU_FAULT_FILE=", fault)};
+  const auto started = WorkerProcess::Start(options);
+  ASSERT_TRUE(started.ok()) << started.status();
+  WorkerProcess& worker = **started;
+  WorkerClient client(worker.address());
+  ASSERT_TRUE(client.Load("nano.gguf").error.ok());
+
+  std::vector<std::unique_ptr<GenerateCall>> calls;
+  for (int i = 0; i < 4; ++i) {
+    v1::GenerateRequest request = TextRequest("Hello", 100000);
+    request.mutable_stop()->set_ignore_eog(true);
+    request.mutable_stop()->clear_max_tokens();
+    calls.push_back(
+        std::make_unique<GenerateCall>(client.stub(), request, absl::Seconds(60)));
+    ASSERT_TRUE(calls.back()->ReadUntilTokens(3));
+  }
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(60));
+  grpc::health::v1::HealthCheckRequest all;
+  const auto watch = client.health_stub().Watch(&context, all);
+  grpc::health::v1::HealthCheckResponse health;
+  ASSERT_TRUE(watch->Read(&health));
+  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+
+  std::ofstream(fault) << "now";
+  for (auto& call : calls) {
+    const Generation& generation = call->Finish();
+    EXPECT_TRUE(IsError(generation.error, grpc::StatusCode::INTERNAL, "BACKEND_FAULT"));
+    EXPECT_EQ(generation.violation, "");
+  }
+  EXPECT_TRUE(watch->Read(&health));
+  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+  const auto end = worker.WaitForEnd(Bound(absl::Seconds(30)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, kFaultExitCode) << worker.Log();
+  EXPECT_THAT(worker.Log(), HasSubstr("cudaErrorLaunchFailure"));
+}
+
+}  // namespace
+}  // namespace orcd::testing
