@@ -70,6 +70,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   products = carver.Take<float>(floats);
   qkv = carver.Take<float>(floats);
   q = carver.Take<__half>(int64_t{tokens} * config.q_size());
+  q_rest = carver.Take<__half>(int64_t{tokens} * config.q_size());
   attended = activations(tokens, config.q_size());
   gated = activations(tokens, config.ffn);
   head_in = activations(rows, config.hidden);
@@ -354,6 +355,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                       .sequences = step.shape.sequences,
                                                       .query_tiles = step.shape.query_tiles,
                                                       .q = buffers_.q,
+                                        .q_rest = buffers_.q_rest,
                                                       .kv = kv_,
                                                       .layer = layer,
                                                       .heads = config_.heads,
@@ -391,6 +393,7 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   ORCD_RETURN_IF_CUDA_ERROR(LaunchRope({.step = step.tables,
                                         .qkv = qkv,
                                         .q = buffers_.q,
+                                        .q_rest = buffers_.q_rest,
                                         .kv = kv_,
                                         .not_finite = buffers_.not_finite,
                                         .layer = layer,

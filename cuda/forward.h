@@ -56,6 +56,7 @@ struct ForwardBuffers {
   float* products;
   float* qkv;
   __half* q;          // [tokens, heads, head_dim]
+  __half* q_rest;     // as RopeArgs has it
   __half* attended;   // Activations, heads * head_dim
   __half* gated;      // Activations, ffn
   __half* head_in;    // Activations of logit rows, hidden

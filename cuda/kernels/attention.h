@@ -1,5 +1,7 @@
 // Causal attention over the paged cache, query heads of one key-value head together.
 //
+// Queries are two F16 parts; of every 16 columns the smaller part's products come first.
+//
 // One order of summation for decode and prefill, whole or in chunks: keys are taken in tiles of 64
 // positions, each with its own maximum; four tiles make a group, merged in order; groups are merged
 // in order. So a token's result does not depend on the tokens that share its step. (Dao,
@@ -59,7 +61,8 @@ struct PrefillAttentionArgs {
   int sequences = 0;
   // Tiles of kQueryRows rows, of all sequences together.
   int query_tiles = 0;
-  const __half* q = nullptr;  // [tokens, heads, head_dim]
+  const __half* q = nullptr;       // [tokens, heads, head_dim]
+  const __half* q_rest = nullptr;  // as RopeArgs has it
   KvCacheView kv = {};
   int layer = 0;
   int heads = 0;

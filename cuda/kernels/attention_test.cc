@@ -258,11 +258,13 @@ class AttentionTest : public GpuTest {
       }
     }
     const DeviceArray<uint16_t> q(queries);
+    const DeviceArray<uint16_t> q_rest(std::vector<uint16_t>(queries.size(), 0));
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
     EXPECT_EQ(LaunchPrefillAttention({.step = step.tables(),
                                       .sequences = step.entries(),
                                       .query_tiles = step.query_tiles(),
                                       .q = reinterpret_cast<const __half*>(q.data()),
+                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
                                       .kv = all.view(),
                                       .layer = kLayer,
                                       .heads = all.shape().heads(),
@@ -535,9 +537,11 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
 
     const DeviceArray<int32_t> rope_flags(std::vector<int32_t>(count + 1, 0));
     const DeviceArray<uint16_t> q(size_t{1} * count * shape.heads() * shape.head_dim);
+    const DeviceArray<uint16_t> q_rest(q.size());
     ASSERT_EQ(LaunchRope({.step = tables,
                           .qkv = qkv,
                           .q = reinterpret_cast<__half*>(q.data()),
+                          .q_rest = reinterpret_cast<__half*>(q_rest.data()),
                           .kv = all.view(),
                           .not_finite = rope_flags.data(),
                           .layer = kLayer,
@@ -549,6 +553,7 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
                                       .sequences = step.entries(),
                                       .query_tiles = step.query_tiles(),
                                       .q = reinterpret_cast<const __half*>(q.data()),
+                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
                                       .kv = all.view(),
                                       .layer = kLayer,
                                       .heads = shape.heads(),

@@ -34,8 +34,8 @@ constexpr int kValues = 1;
 
 template <int kHeadDim, int kWarps>
 struct Shared {
-  // Core matrices, as the cache has them.
-  __half q[kRows * kHeadDim];
+  // Core matrices, as the cache has them: queries, and what F16 leaves out of them.
+  __half q[2][kRows * kHeadDim];
   __half tiles[kWarps][2][kKeyTile * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
@@ -151,7 +151,9 @@ class RowMaker {
       const int col = i % kQuads * kPairs + half * kHeadDim / 2;
       uint2 bits = made.Halves(half);
       if (which < 0) {
-        *reinterpret_cast<uint2*>(&shared_.q[CoreIndex<kHeadDim>(row, col)]) = bits;
+        const int index = CoreIndex<kHeadDim>(row, col);
+        *reinterpret_cast<uint2*>(&shared_.q[0][index]) = bits;
+        *reinterpret_cast<uint2*>(&shared_.q[1][index]) = made.Rest(half, bits);
         continue;
       }
       if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
@@ -301,7 +303,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   constexpr int kPieces = kHeadDim / 8;
   for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
     const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
-    *reinterpret_cast<uint4*>(&shared.q[index]) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
   }
   WaitForDependency();
   if (work.first_group < work.groups) {
@@ -332,9 +335,11 @@ __global__ void __launch_bounds__(kWarps * 32)
       float s[kKeyTile / 8][4] = {};
 #pragma unroll 1
       for (int step = 0; step < kHeadDim / 16; ++step) {
-        uint32_t a[4];
-        LoadMatrix4(q + lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16,
-                    a);
+        uint32_t a[2][4];
+        const int in_q =
+            lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
+        LoadMatrix4(q + in_q, a[0]);
+        LoadMatrix4(q + kRows * kHeadDim * 2 + in_q, a[1]);
 #pragma unroll
         for (int j = 0; j < kKeyTile / 16; ++j) {
           if (j >= steps) break;
@@ -342,8 +347,11 @@ __global__ void __launch_bounds__(kWarps * 32)
           LoadMatrix4(keys_at + (j * 2 + lane / 16) * kRowsStride +
                           (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
                       b);
-          Mma(s[2 * j], a, b[0], b[1]);
-          Mma(s[2 * j + 1], a, b[2], b[3]);
+#pragma unroll
+          for (int part = 1; part >= 0; --part) {
+            Mma(s[2 * j], a[part], b[0], b[1]);
+            Mma(s[2 * j + 1], a[part], b[2], b[3]);
+          }
         }
       }
       __syncwarp();

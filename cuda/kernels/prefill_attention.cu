@@ -20,8 +20,8 @@ constexpr int kStages = 3;
 
 template <int kHeadDim>
 struct Shared {
-  // Core matrices.
-  __half q[kGroups][kGroupRows * kHeadDim];
+  // Core matrices: queries, and what F16 leaves out of them.
+  __half q[kGroups][2][kGroupRows * kHeadDim];
   __half keys[kStages][kKeyTile * kHeadDim];
   __half values[kStages][kKeyTile * kHeadDim];
   // What each thread has summed over the groups of keys before.
@@ -129,19 +129,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int in_group = i / kHeadDim * 8 + i % 8;
     const int row = group * kGroupRows + in_group;
     uint4 piece = make_uint4(0, 0, 0, 0);
+    uint4 rest = piece;
     if (row < work.rows) {
       const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
       const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
-      piece = *reinterpret_cast<const uint4*>(
-          args.q + (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8);
+      const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
+      piece = *reinterpret_cast<const uint4*>(args.q + index);
+      rest = *reinterpret_cast<const uint4*>(args.q_rest + index);
     }
-    reinterpret_cast<uint4*>(shared.q[group])[i] = piece;
+    reinterpret_cast<uint4*>(shared.q[group][0])[i] = piece;
+    reinterpret_cast<uint4*>(shared.q[group][1])[i] = rest;
   }
   SharedStoreFence();
   GroupSync(group);
 
   const float scale = ScoreScale(kHeadDim);
-  const uint64_t q = SharedMatrix(SharedAddress(shared.q[group]), 128, kRowGroupBytes);
+  const uint64_t q = SharedMatrix(SharedAddress(shared.q[group][0]), 128, kRowGroupBytes);
+  const uint64_t q_rest = SharedMatrix(SharedAddress(shared.q[group][1]), 128, kRowGroupBytes);
   const int positions[2] = {work.Position(rows[0], group_heads),
                             work.Position(rows[1], group_heads)};
   // The last key that any row of the warpgroup sees.
@@ -175,8 +179,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       WgmmaFence();
 #pragma unroll
       for (int step = 0; step < kHeadDim / 16; ++step) {
-        Wgmma<kKeyTile>::MultiplyShared(s, q + step * (256 >> 4), key_matrix + step * (256 >> 4),
-                                        step > 0);
+        const int offset = step * (256 >> 4);
+        Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
+        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
       }
       WgmmaCommit();
       WgmmaWait<0>();

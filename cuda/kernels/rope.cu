@@ -32,8 +32,11 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(const __grid_constant__ R
     for (int half = 0; half < 2; ++half) {
       const int col = first_col + half * qkv.head_dim / 2;
       uint2 halves = values.Halves(half);
-      __half* to = args.q + (int64_t{t} * qkv.heads + head) * qkv.head_dim + col;
-      if (kv_head >= 0) {
+      const int64_t in_q = (int64_t{t} * qkv.heads + head) * qkv.head_dim + col;
+      __half* to = args.q + in_q;
+      if (kv_head < 0) {
+        *reinterpret_cast<uint2*>(args.q_rest + in_q) = values.Rest(half, halves);
+      } else {
         // Heads of keys, then of values, lie one after another in the cache.
         to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
              args.kv.InBlock(in_block, col);

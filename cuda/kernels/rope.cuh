@@ -23,6 +23,14 @@ struct RotatedPairs {
     return make_uint2(AsBits(__floats2half2_rn(rotated[half][0], rotated[half][1])),
                       AsBits(__floats2half2_rn(rotated[half][2], rotated[half][3])));
   }
+  // What is missing from `halves`, as F16.
+  __device__ __forceinline__ uint2 Rest(int half, uint2 halves) const {
+    const float2 low = __half22float2(AsHalf2(halves.x));
+    const float2 high = __half22float2(AsHalf2(halves.y));
+    const float* const value = rotated[half];
+    return make_uint2(AsBits(__floats2half2_rn(value[0] - low.x, value[1] - low.y)),
+                      AsBits(__floats2half2_rn(value[2] - high.x, value[3] - high.y)));
+  }
 };
 
 // Puts zeros for infinities and NaNs among four F16 values; whether there were any. What is in the

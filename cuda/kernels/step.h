@@ -125,11 +125,14 @@ struct QkvProduct {
 cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
                              cudaStream_t stream);
 
-// Stores queries as F16, keys and values in the cache.
+// Stores queries as two F16 parts, keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};
   QkvProduct qkv = {};
-  __half* q = nullptr;  // [tokens, heads, head_dim]
+  // [tokens, heads, head_dim] each: queries, and what F16 leaves out of them, as F16. Scores are
+  // small differences of large products where keys have large biases.
+  __half* q = nullptr;
+  __half* q_rest = nullptr;
   KvCacheView kv = {};
   // [slots] set where a key or a value is not finite; zeros are stored in its place.
   int32_t* not_finite = nullptr;

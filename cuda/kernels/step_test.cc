@@ -267,6 +267,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const DeviceArray<float> device_bias(bias);
     const DeviceArray<float> device_angles(angles);
     const DeviceArray<uint16_t> q(size_t{1} * tokens * heads * head_dim);
+    const DeviceArray<uint16_t> q_rest(q.size());
     KvCacheView view = {.blocks = kBlocks,
                         .block_tokens = block_tokens,
                         .kv_heads = kv_heads,
@@ -286,6 +287,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
                                   .kv_heads = kv_heads,
                                   .head_dim = head_dim},
                           .q = reinterpret_cast<__half*>(q.data()),
+                          .q_rest = reinterpret_cast<__half*>(q_rest.data()),
                           .kv = view,
                           .not_finite = not_finite.data(),
                           .layer = kLayer,
@@ -296,6 +298,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
               cudaSuccess);
 
     std::vector<uint16_t> expected_q(q.size(), 0xFFFF);
+    const std::vector<uint16_t> rest = q_rest.Read();
     std::vector<uint16_t> expected_cache(cache.size(), 0xFFFF);
     const std::vector<float> seen_biased = biased.Read();
     const std::vector<float> seen_rotated = rotated.Read();
@@ -333,7 +336,14 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
         const int col = i % head_dim;
         uint16_t half = FloatToHalf(seen_rotated[size_t{1} * t * rows + i]);
         if (head < heads) {
-          expected_q[size_t{1} * t * heads * head_dim + i] = half;
+          const size_t at = size_t{1} * t * heads * head_dim + i;
+          expected_q[at] = half;
+          const float left_out = seen_rotated[size_t{1} * t * rows + i] - HalfToFloat(half);
+          if (std::isnan(left_out)) {
+            ASSERT_TRUE(std::isnan(HalfToFloat(rest[at])));
+          } else {
+            ASSERT_EQ(rest[at], FloatToHalf(left_out));
+          }
           continue;
         }
         if ((half & 0x7c00) == 0x7c00) half = 0;
