@@ -74,7 +74,7 @@ struct SampleEnd {
 struct FinishedEvent {
   // Not OK: the request failed, and `reason` means nothing.
   absl::Status status;
-  // Of the first sample, as are the stop string and token.
+  // Of the first sample, as are the stop string and token; or why all of them were ended.
   FinishReason reason = FinishReason::kEog;
   // With kStopString.
   std::string stop_string;

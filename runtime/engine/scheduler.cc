@@ -465,9 +465,13 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
   MarkFinished(sequence);
   if (live.unfinished > 0) return;
   FinishedEvent event;
-  event.reason = live.ends[0].reason;
-  event.stop_string = live.ends[0].stop_string;
-  event.stop_token = live.ends[0].stop_token;
+  // A request that was ended was, whatever samples of it had come to their end before.
+  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
+  event.reason = ended ? reason : live.ends[0].reason;
+  if (!ended) {
+    event.stop_string = live.ends[0].stop_string;
+    event.stop_token = live.ends[0].stop_token;
+  }
   if (live.ends.size() > 1) event.samples = live.ends;
   SendFinished(live, std::move(event));
 }

@@ -3,6 +3,7 @@
 #define ORCD_RUNTIME_ENGINE_SCHEDULER_HARNESS_FOR_TEST_H_
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,11 @@ class RecordingSink : public GenerationSink {
     prompt_logprobs.insert(prompt_logprobs.end(), event.prompt_logprobs.begin(),
                            event.prompt_logprobs.end());
     std::vector<int32_t>& to = event.sample == 0 ? tokens : more_samples[event.sample];
+    if (!event.tokens.empty() && commits != nullptr) {
+      int64_t& last = last_commit[event.sample];
+      if (!to.empty()) longest_gap = std::max(longest_gap, *commits - last);
+      last = *commits;
+    }
     to.insert(to.end(), event.tokens.begin(), event.tokens.end());
     if (event.sample == 0) text += event.text;
   }
@@ -55,6 +61,12 @@ class RecordingSink : public GenerationSink {
   std::map<int, std::vector<int32_t>> more_samples;
   std::vector<SampledToken> prompt_logprobs;
   std::optional<FinishedEvent> finished;
+
+  // Counts the steps that were committed; where set, so is the most of them from one token of a
+  // sample to its next.
+  const int64_t* commits = nullptr;
+  std::map<int, int64_t> last_commit;
+  int64_t longest_gap = 0;
 };
 
 struct Expected {
@@ -78,14 +90,16 @@ class SchedulerHarness {
     scheduler_ = std::make_unique<Scheduler>(
         model_->tokenizer(), info,
         SchedulerOptions{.max_context = max_context, .model_digest = model_->digest()},
-        Scheduler::Hooks{
-            .on_started =
-                [this](const std::string& id) { EXPECT_TRUE(left_queue_.insert(id).second) << id; },
-            .on_gone =
-                [this](const std::string& id) {
-                  EXPECT_TRUE(left_queue_.contains(id)) << id;
-                  EXPECT_TRUE(gone_.insert(id).second) << id;
-                }});
+        Scheduler::Hooks{.on_started =
+                             [this](const std::string& id) {
+                               EXPECT_TRUE(left_queue_.insert(id).second) << id;
+                               if (on_left_queue_) on_left_queue_(id);
+                             },
+                         .on_gone =
+                             [this](const std::string& id) {
+                               EXPECT_TRUE(left_queue_.contains(id)) << id;
+                               EXPECT_TRUE(gone_.insert(id).second) << id;
+                             }});
   }
 
   static BackendInfo Info(int max_seqs, int kv_blocks, int max_in_flight) {
@@ -105,6 +119,7 @@ class SchedulerHarness {
     request.prompt = std::move(prompt);
     request.sampling.seed = 7;
     sinks_[id] = std::make_shared<RecordingSink>();
+    sinks_[id]->commits = &commits_;
     request.sink = sinks_[id];
     return request;
   }
@@ -121,6 +136,7 @@ class SchedulerHarness {
     }
     if (scheduler_->steps_in_flight() == 0) return false;
     now_ += absl::Milliseconds(1);
+    ++commits_;
     scheduler_->Commit(*backend_->Wait(), now_);
     return true;
   }
@@ -174,8 +190,10 @@ class SchedulerHarness {
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::string, std::shared_ptr<RecordingSink>> sinks_;
   std::set<std::string> left_queue_;
+  std::function<void(const std::string& id)> on_left_queue_;
   std::set<std::string> gone_;
   absl::Time now_ = absl::UnixEpoch();
+  int64_t commits_ = 0;
 };
 
 }  // namespace orcd
