@@ -72,6 +72,10 @@ class Forward {
   // service) the head is also computed for every row, in memory of the call's own.
   std::span<const float> Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
+  // Logits of `count` rows of the last step, at most max_seqs, from `first_row` on; [count, vocab],
+  // in place of those that Run returned.
+  std::span<const float> LogitsOfRows(int64_t first_row, int64_t count);
+
   uint64_t workspace_bytes() const;
 
   // All activations, for tests that fill them with what must not be read.

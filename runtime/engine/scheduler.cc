@@ -14,6 +14,13 @@ absl::Duration Between(absl::Time from, absl::Time to) {
   return std::max(to - from, absl::ZeroDuration());
 }
 
+absl::Status NotFinite(int position) {
+  return MakeError(absl::StatusCode::kInternal,
+                   absl::StrCat("the model's logits at position ", position,
+                                " are not finite, or every token was forbidden"),
+                   {.reason = "NONFINITE_LOGITS"});
+}
+
 // Tokens that the generation has at least.
 int FewestTokens(const LiveRequest& live) {
   const StopConditions& stop = live.request.stop;
@@ -400,6 +407,11 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
   if (told >= static_cast<int>(targets.size())) return;
   DeltaEvent delta;
   delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
+  for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
+    if (delta.prompt_logprobs[i].finite) continue;
+    Fail(live, NotFinite(live.next_prompt_logprob + static_cast<int>(i)));
+    return;
+  }
   live.next_prompt_logprob = first_position + static_cast<int>(targets.size());
   SendDelta(sequence, std::move(delta));
 }
@@ -407,10 +419,7 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
 void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now) {
   LiveRequest& live = *sequence.live;
   if (!sample.finite) {
-    Fail(live, MakeError(absl::StatusCode::kInternal,
-                         absl::StrCat("the model's logits at position ", sequence.tokens.size(),
-                                      " are not finite, or every token was forbidden"),
-                         {.reason = "NONFINITE_LOGITS"}));
+    Fail(live, NotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
   ++sequence.drawn;
