@@ -23,7 +23,9 @@
 #include "absl/time/time.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/host_info.h"
+#include "runtime/error.h"
 #include "runtime/gguf/block_formats.h"
+#include "runtime/null/null_backend.h"
 #include "worker/config.h"
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
@@ -34,6 +36,7 @@
 #include "worker/server.h"
 #include "worker/signals.h"
 #include "worker/version.h"
+#include "worker/watchdog.h"
 #include "worker/worker_service.h"
 
 namespace orcd {
@@ -42,6 +45,8 @@ namespace {
 // How long calls that are over may take to be written to their clients when the worker goes.
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
+// How long whoever asks may hear that the engine hangs before the worker ends.
+constexpr absl::Duration kStalledGrace = absl::Seconds(2);
 // A signal that comes again so soon is the same one: some supervisors send it to the process and to
 // its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
@@ -127,6 +132,15 @@ class StateTeller {
   v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
 };
 
+absl::Status Stalled(absl::Duration stalled) {
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("the engine has work and made no progress for ",
+                   absl::FormatDuration(absl::Trunc(stalled, absl::Milliseconds(1))),
+                   ", longer than --watchdog allows; use another worker, this one ends"),
+      {.reason = "ENGINE_STALLED"});
+}
+
 ModelHostOptions HostOptions(const WorkerConfig& config) {
   ModelHostOptions options;
   options.instance_id = MakeInstanceId();
@@ -143,8 +157,10 @@ ModelHostOptions HostOptions(const WorkerConfig& config) {
   options.load.backend.threads = threads;
   options.load.engine.max_waiting = config.max_waiting;
   options.load.engine.max_context = config.max_context;
-  // Both `auto` and `cpu`: there is no other.
-  options.make_backend = CreateCpuBackend;
+  options.load.engine.max_waiting_tokens = config.max_waiting_tokens;
+  // Both `auto` and `cpu`: there is no other that computes.
+  options.make_backend =
+      config.backend == "null" ? NullBackendFactory(config.null_step) : CreateCpuBackend;
   options.device.set_backend("cpu");
   options.device.set_name(cpu::ProcessorName());
   options.device.set_threads(threads);
@@ -228,6 +244,18 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     ending.Tell(ExitCode::kBadConfig);
   }
 
+  const Watchdog watchdog(
+      config.watchdog > absl::ZeroDuration() ? config.watchdog : absl::InfiniteDuration(),
+      [&host] { return host.StalledFor(); },
+      [&](absl::Duration stalled) {
+        ending.Tell(ExitCode::kStalled);
+        host.Fail(Stalled(stalled));
+        absl::SleepFor(kStalledGrace);
+        log.Info("stopped", {{"exit_code", static_cast<int>(ExitCode::kStalled)}});
+        // What hangs cannot be taken apart.
+        _exit(static_cast<int>(ExitCode::kStalled));
+      });
+
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
     registration = std::make_unique<Registration>(
@@ -254,6 +282,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
 
   ExitCode code = ending.Await();
+  // The watchdog ends the process; until then everything goes on answering.
+  if (code == ExitCode::kStalled) return code;
   if (code == ExitCode::kOk) {
     host.Drain();
     if (!teller.AwaitDrained()) code = ExitCode::kFault;
@@ -261,6 +291,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   teller.set_registration(nullptr);
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
+  worker.Shutdown();
   (*server)->Stop(kStopGrace);
   log.Info("stopped", {{"exit_code", static_cast<int>(code)}});
   return code;

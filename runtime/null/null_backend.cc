@@ -78,7 +78,8 @@ class NullBackend : public Backend {
     if (batch.tap != nullptr) batch.tap->OnActivation("logits", -1, logits, rows, vocab_);
     // The steps of a device follow one another.
     const absl::Time now = absl::Now();
-    step.done_at = (pending_.empty() ? now : std::max(now, pending_.back().done_at)) + step_time_;
+    step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
+    if (batch.tap == nullptr) step.done_at += step_time_;
     pending_.push_back(std::move(step));
     return absl::OkStatus();
   }

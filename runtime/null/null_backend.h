@@ -11,7 +11,7 @@ namespace orcd {
 // before it, read back from the KV blocks that the batch names: whoever confuses blocks, positions
 // or slots changes the text. Of the sampling parameters only the seed and the forbidden ids count;
 // log-probabilities are made up. A batch that breaks the seam's contract is an error. Two steps may
-// be in flight; each takes `step_time`, for measuring what a real device's pace does.
+// be in flight; each without a tap takes `step_time`, for measuring what a real device's pace does.
 BackendFactory NullBackendFactory(absl::Duration step_time = absl::ZeroDuration());
 
 }  // namespace orcd
