@@ -277,8 +277,8 @@ TEST_F(EngineTest, WaitingPromptsAreBoundedByTheirTokens) {
 
 TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
   Make({.max_waiting = 12});
-  // Steps take two milliseconds, requests five steps, two run at a time.
-  backend_->before_launch = [] { absl::SleepFor(absl::Milliseconds(2)); };
+  // Steps take eight milliseconds, requests five steps, two run at a time.
+  backend_->before_launch = [] { absl::SleepFor(absl::Milliseconds(8)); };
   std::vector<std::shared_ptr<WaitingSink>> sinks;
   std::vector<absl::Duration> told;
   const absl::Time start = absl::Now();
@@ -291,7 +291,7 @@ TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
     }
     const absl::Duration retry = *GetErrorDetails(status).retry_after;
     // Until places have become free often enough it is a guess.
-    if (retry == absl::Seconds(1) || sinks.size() < 40) {
+    if (retry == absl::Seconds(1) || sinks.size() < 30) {
       absl::SleepFor(absl::Milliseconds(5));
     } else {
       told.push_back(retry);
