@@ -154,7 +154,7 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   // Cancels that the engine has not answered.
   int cancels_ = 0;
   size_t pending_bytes_ = 0;
-  // A read is under way or being started; `starting_read_`: the latter.
+  // A read is being started (starting_read_), is under way, or what it brought is being handled.
   bool reading_ = false;
   bool starting_read_ = false;
   // The client has said all it will.
@@ -190,21 +190,21 @@ void GenerateManyCall::Close() {
 }
 
 void GenerateManyCall::OnReadDone(bool ok) {
-  {
-    std::lock_guard lock(mutex_);
-    reading_ = false;
-    if (!ok) read_all_ = true;
-  }
   if (ok) {
     const auto request = ParseRequest<v1::GenerateManyRequest>(incoming_);
+    incoming_.Clear();
     if (request.ok()) {
       Handle(*request);
     } else {
       Abort(request.status());
     }
-    incoming_.Clear();
-    Read();
   }
+  {
+    std::lock_guard lock(mutex_);
+    reading_ = false;
+    if (!ok) read_all_ = true;
+  }
+  Read();
   Advance();
 }
 
