@@ -21,10 +21,13 @@ absl::Status NotFinite(int position) {
                    {.reason = "NONFINITE_LOGITS"});
 }
 
-// Tokens that the generation has at least.
+// Tokens that the generation has at least. One that goes on until somebody ends it has no more than
+// it is asked for.
 int FewestTokens(const LiveRequest& live) {
   const StopConditions& stop = live.request.stop;
-  if (stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) return live.max_new_tokens;
+  if (stop.max_tokens > 0 && stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) {
+    return live.max_new_tokens;
+  }
   return std::clamp(stop.min_tokens, 1, live.max_new_tokens);
 }
 

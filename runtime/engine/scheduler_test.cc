@@ -208,6 +208,10 @@ TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   EXPECT_EQ(GetErrorDetails(long_prompt->finished->status).reason, "DEADLINE_UNREACHABLE");
   EXPECT_TRUE(gone_.contains("prompt"));
   ASSERT_TRUE(add("tokens", 2, 30, 20)->finished) << "30 tokens take 30 ms";
+  const auto open_ended = add("open-ended", 2, 0, 20);
+  EXPECT_FALSE(open_ended->finished) << "its client takes what it gets until the deadline";
+  RunToEnd();
+  EXPECT_GT(open_ended->tokens.size(), 10u);
   const auto feasible = add("feasible", 50, 10, 40);
   EXPECT_FALSE(feasible->finished);
   RunToEnd();
