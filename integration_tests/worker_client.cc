@@ -31,7 +31,9 @@ void Take(const v1::GenerateResponse& response, bool wants_logprobs, Generation&
     case v1::GenerateResponse::kDelta: {
       const v1::GenerateDelta& delta = response.delta();
       if (!result.started) violate("a Delta before Started");
-      if (delta.text().empty() && delta.token_ids().empty()) violate("an empty Delta");
+      if (delta.text().empty() && delta.token_ids().empty() && delta.prompt_logprobs().empty()) {
+        violate("an empty Delta");
+      }
       if (!IsValidUtf8(delta.text())) violate("a Delta whose text is not whole UTF-8");
       if (wants_logprobs && delta.logprobs_size() != delta.token_ids_size()) {
         violate(absl::StrCat("a Delta of ", delta.token_ids_size(), " ids with ",

@@ -33,9 +33,9 @@ struct StepSequence {
   // Where the backend keeps what outlives a step for this sequence: parameters, token counts, the
   // last sample. [0, max_seqs); at most one entry a slot in a step.
   int32_t slot = 0;
-  // Set in the first step of a sequence in this slot: what was there before is forgotten. `history`
-  // is every token of the sequence known so far (for the penalties), `tokens` included. The
-  // pointees live until Launch returns.
+  // Set in the first step of a sequence in this slot, which need not begin at position 0: what was
+  // there before is forgotten. `history` is every token of the sequence known so far (for the
+  // penalties), `tokens` included. The pointees live until Launch returns.
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
   // Sorted ids that cannot be drawn in this step (end ids before min_tokens).
@@ -43,10 +43,18 @@ struct StepSequence {
   // The tokens to run, at positions start_position, start_position + 1, …; at least one.
   std::span<const int32_t> tokens;
   int32_t start_position = 0;
-  // KV blocks of the sequence: position p is row p % block_tokens of blocks[p / block_tokens].
+  // KV blocks of the sequence: position p is row p % block_tokens of blocks[p / block_tokens]. Full
+  // blocks before start_position may be other sequences' too, written by this or an earlier one in
+  // an earlier step. The blocks of all sequences of a step together are at most kv_blocks, those
+  // that are shared counted each time.
   std::span<const int32_t> blocks;
   // Draw the token that follows the last of `tokens`.
   bool sample = false;
+  // targets[i] is the token that follows tokens[i] in the prompt, whose log-probability is asked
+  // for; at most as many as `tokens`. Only where BackendInfo::prompt_logprobs.
+  std::span<const int32_t> targets;
+  // How many of the likeliest tokens go with each of `targets`.
+  int32_t target_logprobs = 0;
 };
 
 // Receives activations while a step runs, from the thread that runs it. For finding where numbers
@@ -73,6 +81,8 @@ struct StepBatch {
 struct StepResult {
   // For each sequence with `sample` set, in the order of the batch.
   std::vector<SampledToken> samples;
+  // For each sequence with `targets`, in the order of the batch: one for each of them.
+  std::vector<std::vector<SampledToken>> target_logprobs;
 };
 
 enum class KvType { kF16, kF32 };
@@ -114,6 +124,8 @@ struct BackendInfo {
   int kv_blocks = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
   int max_in_flight = 1;
+  // Whether StepSequence::targets are computed.
+  bool prompt_logprobs = false;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;

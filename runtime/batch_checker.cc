@@ -51,6 +51,15 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
   };
   if (seq.tokens.empty()) return wrong("no tokens to run");
   if (seq.start_position < 0) return wrong("start position ", seq.start_position);
+  if (seq.targets.size() > seq.tokens.size()) {
+    return wrong(seq.targets.size(), " targets for ", seq.tokens.size(), " tokens");
+  }
+  if (!seq.targets.empty() && !info_.prompt_logprobs) {
+    return wrong("targets, which this backend does not support");
+  }
+  for (const int32_t token : seq.targets) {
+    if (token < 0 || token >= vocab_) return wrong("target ", token);
+  }
   const int64_t end = int64_t{seq.start_position} + static_cast<int64_t>(seq.tokens.size());
   if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
     return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");

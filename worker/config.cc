@@ -117,6 +117,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   std::string kv_cache_bytes = "0";
   std::string drain_timeout = "30s";
   std::string settle = "0s";
+  std::string watchdog = "2m";
+  std::string null_step = "0s";
   std::string kv_type = "f16";
   std::string log_format = "text";
   std::string log_level = "info";
@@ -155,9 +157,11 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->option_text("NAME [the file's, without .gguf]")
       ->group("Model");
 
-  app.add_option("--backend", config.backend, "What computes; auto: the best there is")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->option_text("auto|cpu|cuda [auto]")
+  app.add_option("--backend", config.backend,
+                 "What computes; auto: the GPU where there is one; null: nothing, tokens come "
+                 "from hashes, to measure the worker itself")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "null"}))
+      ->option_text("auto|cpu|cuda|null [auto]")
       ->group("Engine");
   app.add_option("--gpu", config.gpu, "Which of the GPUs that this process can see")
       ->check(CLI::Range(0, 63))
@@ -179,6 +183,12 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   app.add_option("--max-waiting", config.max_waiting, "Requests that may wait; more are refused")
       ->check(CLI::Range(0, 1 << 20))
       ->option_text("N [256]")
+      ->group("Engine");
+  app.add_option("--max-waiting-tokens", config.max_waiting_tokens,
+                 "Prompt tokens that may wait, all requests together; 0: twice what the KV cache "
+                 "holds")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-context", config.max_context,
                  "Tokens of a request, prompt and output together; 0: the model's own limit")
@@ -203,6 +213,17 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   app.add_option("--block-tokens", config.block_tokens, "Tokens in a block of keys and values")
       ->check(CLI::Range(1, 4096))
       ->option_text("N [16]")
+      ->group("Engine");
+
+  app.add_option("--watchdog", watchdog,
+                 "Longest a step may take: then the worker is not ready any more and exits with "
+                 "72; 0s: no matter how long")
+      ->check(CheckDuration)
+      ->option_text("DURATION [2m]")
+      ->group("Engine");
+  app.add_option("--null-step", null_step, "Time a step of --backend null takes")
+      ->check(CheckDuration)
+      ->option_text("DURATION [0s]")
       ->group("Engine");
 
   app.add_option("--orchestrator", config.orchestrators,
@@ -274,6 +295,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);
+  config.watchdog = ToDuration(watchdog);
+  config.null_step = ToDuration(null_step);
   config.kv_type = kv_type == "f32" ? KvType::kF32 : KvType::kF16;
   config.log_format = log_format == "json" ? LogFormat::kJson : LogFormat::kText;
   config.log_level = ToLogLevel(log_level);

@@ -31,11 +31,14 @@ struct WorkerConfig {
   int max_seqs = 0;
   int max_step_tokens = 0;
   int max_waiting = 256;
+  int64_t max_waiting_tokens = 0;
   int max_context = 0;
   int64_t kv_cache_bytes = 0;
   double kv_cache_fraction = 0;
   KvType kv_type = KvType::kF16;
   int block_tokens = 16;
+  absl::Duration watchdog = absl::Minutes(2);
+  absl::Duration null_step = absl::ZeroDuration();
 
   std::vector<std::string> orchestrators;
   std::string worker_id;

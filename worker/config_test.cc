@@ -74,6 +74,12 @@ TEST(ConfigTest, EveryFlag) {
                                      "64",
                                      "--max-waiting",
                                      "0",
+                                     "--max-waiting-tokens",
+                                     "5000000000",
+                                     "--watchdog",
+                                     "90s",
+                                     "--null-step",
+                                     "5ms",
                                      "--max-context",
                                      "2048",
                                      "--kv-cache-bytes",
@@ -114,6 +120,9 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.max_seqs, 4);
   EXPECT_EQ(config.max_step_tokens, 64);
   EXPECT_EQ(config.max_waiting, 0);
+  EXPECT_EQ(config.max_waiting_tokens, 5'000'000'000);
+  EXPECT_EQ(config.watchdog, absl::Seconds(90));
+  EXPECT_EQ(config.null_step, absl::Milliseconds(5));
   EXPECT_EQ(config.max_context, 2048);
   EXPECT_EQ(config.kv_cache_bytes, 1610612736);
   EXPECT_EQ(config.kv_cache_fraction, 0.5);

@@ -22,12 +22,16 @@ enum class ExitCode : int {
   kFault = 70,
   // A second signal came before the drain was over: running requests were lost.
   kForced = 71,
+  // The engine made no progress for longer than --watchdog allows: its device hangs. A new process
+  // may succeed.
+  kStalled = 72,
 };
 
 inline constexpr std::string_view kExitCodesHelp =
     "Exit status: 0 drained after SIGTERM or SIGINT; 2 bad configuration; 3 cannot listen;\n"
     "4 the model of --model could not be loaded; 5 --backend cuda without a GPU to use;\n"
-    "70 fault of the model or its device; 71 ended at once by a second signal.";
+    "70 fault of the model or its device; 71 ended at once by a second signal;\n"
+    "72 the engine hung for longer than --watchdog.";
 
 }  // namespace orcd
 

@@ -30,6 +30,7 @@
 #include "runtime/cpu/host_info.h"
 #include "runtime/error.h"
 #include "runtime/gguf/block_formats.h"
+#include "runtime/null/null_backend.h"
 #include "worker/config.h"
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
@@ -40,6 +41,7 @@
 #include "worker/server.h"
 #include "worker/signals.h"
 #include "worker/version.h"
+#include "worker/watchdog.h"
 #include "worker/worker_service.h"
 
 namespace orcd {
@@ -48,6 +50,8 @@ namespace {
 // How long calls that are over may take to be written to their clients when the worker goes.
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
+// How long whoever asks may hear that the engine hangs before the worker ends.
+constexpr absl::Duration kStalledGrace = absl::Seconds(2);
 // A signal that comes again so soon is the same one: some supervisors send it to the process and to
 // its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
@@ -176,11 +180,26 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&) {
 }
 #endif
 
+ChosenBackend ChooseNull(const WorkerConfig& config) {
+  ChosenBackend chosen = ChooseCpu(config);
+  chosen.maker = {.make = NullBackendFactory(config.null_step), .self_check = false};
+  return chosen;
+}
+
 absl::StatusOr<ChosenBackend> ChooseBackend(const WorkerConfig& config, const Logger& log) {
   // A GPU that cannot be used is an error, not a reason to serve a hundred times slower.
   if (config.backend == "cuda" || (config.backend == "auto" && HasGpu())) return ChooseCuda(config);
   if (config.backend == "auto") log.Info("no GPU: computing on the CPU", {});
-  return ChooseCpu(config);
+  return config.backend == "null" ? ChooseNull(config) : ChooseCpu(config);
+}
+
+absl::Status Stalled(absl::Duration stalled) {
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("the engine has work and made no progress for ",
+                   absl::FormatDuration(absl::Trunc(stalled, absl::Milliseconds(1))),
+                   ", longer than --watchdog allows; use another worker, this one ends"),
+      {.reason = "ENGINE_STALLED"});
 }
 
 ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& chosen) {
@@ -206,6 +225,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.backend.gpu = config.gpu;
   options.load.engine.max_waiting = config.max_waiting;
   options.load.engine.max_context = config.max_context;
+  options.load.engine.max_waiting_tokens = config.max_waiting_tokens;
   options.backend = chosen.maker;
   options.device = chosen.device;
   options.settle = config.settle;
@@ -294,6 +314,18 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     ending.Tell(ExitCode::kBadConfig);
   }
 
+  const Watchdog watchdog(
+      config.watchdog > absl::ZeroDuration() ? config.watchdog : absl::InfiniteDuration(),
+      [&host] { return host.StalledFor(); },
+      [&](absl::Duration stalled) {
+        ending.Tell(ExitCode::kStalled);
+        host.Fail(Stalled(stalled));
+        absl::SleepFor(kStalledGrace);
+        log.Info("stopped", {{"exit_code", static_cast<int>(ExitCode::kStalled)}});
+        // What hangs cannot be taken apart.
+        _exit(static_cast<int>(ExitCode::kStalled));
+      });
+
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
     registration = std::make_unique<Registration>(
@@ -320,6 +352,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
 
   ExitCode code = ending.Await();
+  // The watchdog ends the process; until then everything goes on answering.
+  if (code == ExitCode::kStalled) return code;
   if (code == ExitCode::kOk) {
     host.Drain();
     if (!teller.AwaitDrained()) code = ExitCode::kFault;
@@ -327,6 +361,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   teller.set_registration(nullptr);
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
+  worker.Shutdown();
   (*server)->Stop(kStopGrace);
   log.Info("stopped", {{"exit_code", static_cast<int>(code)}});
   return code;

@@ -72,6 +72,13 @@ absl::Status NoSuchModel(const std::string& asked, const std::string& loaded) {
                    {.reason = "MODEL_NOT_FOUND", .field = "model_id", .subject = asked});
 }
 
+absl::Status BackendFault(const absl::Status& status) {
+  return MakeError(absl::StatusCode::kUnavailable,
+                   absl::StrCat("the model's backend failed: ", status.message(),
+                                "; use another worker, this one must be started again"),
+                   {.reason = "BACKEND_FAULT"});
+}
+
 void CancelAllAndWait(Engine& engine, FinishReason reason) {
   std::promise<void> cancelled;
   engine.CancelAll(reason, [&cancelled](int) { cancelled.set_value(); });
@@ -347,7 +354,12 @@ v1::WorkerStatus ModelHost::Status() const {
   queue->set_max_running_requests(stats.max_running);
   queue->set_finished_requests(finished_requests_before_ + stats.finished_requests);
   queue->set_generated_tokens(generated_tokens_before_ + stats.generated_tokens);
+  queue->set_max_waiting_tokens(stats.max_waiting_tokens);
+  queue->set_prompt_tokens(stats.prompt_tokens);
+  queue->set_cached_prompt_tokens(stats.cached_prompt_tokens);
+  queue->set_preemptions(stats.preemptions);
   v1::KvBlocks* kv = status.mutable_kv_blocks();
+  kv->set_cached(stats.kv_blocks_cached);
   kv->set_total(stats.kv_blocks_total);
   kv->set_free(stats.kv_blocks_free);
   kv->set_tokens_per_block(stats.block_tokens);
@@ -383,13 +395,15 @@ void ModelHost::NotifyStateChanged() {
   for (const auto& subscriber : subscribers_) subscriber();
 }
 
-void ModelHost::OnFault(const absl::Status& status) {
+absl::Duration ModelHost::StalledFor() const {
+  std::lock_guard lock(mutex_);
+  return engine_ == nullptr ? absl::ZeroDuration() : engine_->stalled_for();
+}
+
+void ModelHost::Fail(const absl::Status& fault) {
   {
     std::lock_guard lock(mutex_);
-    fault_ = MakeError(absl::StatusCode::kUnavailable,
-                       absl::StrCat("the model's backend failed: ", status.message(),
-                                    "; use another worker, this one must be started again"),
-                       {.reason = "BACKEND_FAULT"});
+    if (fault_.ok()) fault_ = fault;
   }
   NotifyStateChanged();
 }
@@ -450,10 +464,11 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
                                                               LoadTask& task) {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                        LoadModel(
-                            path, load, options_.backend,
-                            [this](const absl::Status& status) { OnFault(status); }, task));
+  ORCD_ASSIGN_OR_RETURN(
+      std::unique_ptr<Engine> engine,
+      LoadModel(
+          path, load, options_.backend,
+          [this](const absl::Status& status) { Fail(BackendFault(status)); }, task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }

@@ -113,6 +113,14 @@ class ModelHost {
   // What Drain left so far.
   v1::DrainResponse DrainProgress() const;
 
+  // For how long the engine has had work and made no progress; zero where there is none. Never
+  // waits for a step or a load.
+  absl::Duration StalledFor() const;
+
+  // The model or its device cannot be trusted any more: from now on everything is refused with
+  // `fault`, a kUnavailable, and Status says so. The first one counts.
+  void Fail(const absl::Status& fault);
+
   // Complete, and from cached values: never waits for a step or a load.
   v1::WorkerStatus Status() const;
 
@@ -133,7 +141,6 @@ class ModelHost {
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
   void NotifyStateChanged();
-  void OnFault(const absl::Status& status);
 
   // With mutex_ held.
   absl::Status CheckServing(const std::string& model_id) const;

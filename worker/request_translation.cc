@@ -148,6 +148,19 @@ absl::StatusOr<GenerationRequest> TranslateRequest(const v1::GenerateRequest& re
   GenerationRequest translated;
   translated.arrival = arrival;
   translated.deadline = deadline;
+  translated.prefix_cache = !request.cache().disabled();
+  translated.cache_salt = request.cache().salt();
+  translated.priority = request.priority();
+  if (request.has_samples()) translated.samples = Saturate(request.samples());
+  if (request.has_prompt_logprobs()) {
+    if (request.prompt_logprobs() > kMaxTopLogprobs) {
+      return InvalidField("prompt_logprobs",
+                          absl::StrCat(request.prompt_logprobs(), " is more than the ",
+                                       kMaxTopLogprobs, " that are allowed"));
+    }
+    translated.prompt_logprobs = static_cast<int32_t>(request.prompt_logprobs());
+  }
+  for (uint32_t id : request.resume_token_ids()) translated.resume.push_back(ToId(id));
   translated.id = request.request_id();
   if (translated.id.empty()) {
     translated.id = MakeRequestId();

@@ -52,6 +52,37 @@ class RequestTranslationTest : public testing::Test {
 };
 std::shared_ptr<const Model>* RequestTranslationTest::model_ = nullptr;
 
+TEST_F(RequestTranslationTest, HowARequestIsServed) {
+  v1::GenerateRequest request = Valid();
+  const auto plain = Translate(request);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->samples, 1);
+  EXPECT_EQ(plain->priority, 0);
+  EXPECT_EQ(plain->prompt_logprobs, -1);
+  EXPECT_TRUE(plain->prefix_cache);
+  EXPECT_EQ(plain->cache_salt, "");
+  EXPECT_TRUE(plain->resume.empty());
+
+  request.set_samples(4);
+  request.set_priority(-3);
+  request.set_prompt_logprobs(2);
+  request.mutable_cache()->set_disabled(true);
+  request.mutable_cache()->set_salt("tenant");
+  request.add_resume_token_ids(7);
+  request.add_resume_token_ids(9);
+  const auto translated = Translate(request);
+  ASSERT_TRUE(translated.ok()) << translated.status();
+  EXPECT_EQ(translated->samples, 4);
+  EXPECT_EQ(translated->priority, -3);
+  EXPECT_EQ(translated->prompt_logprobs, 2);
+  EXPECT_FALSE(translated->prefix_cache);
+  EXPECT_EQ(translated->cache_salt, "tenant");
+  EXPECT_THAT(translated->resume, ElementsAre(7, 9));
+
+  request.set_prompt_logprobs(21);
+  EXPECT_EQ(Field(request), "prompt_logprobs");
+}
+
 TEST_F(RequestTranslationTest, DefaultsAreThoseOfTheProto) {
   const absl::Time arrival = absl::FromUnixSeconds(5);
   const absl::Time deadline = absl::FromUnixSeconds(9);

@@ -9,6 +9,24 @@ namespace {
 // https://protobuf.dev/reference/protobuf/google.protobuf/#duration: about 10,000 years.
 constexpr absl::Duration kMaxDuration = absl::Seconds(315'576'000'000);
 
+void Fill(v1::TokenLogprobs& logprobs, const SampledToken& token) {
+  logprobs.set_token_id(token.token);
+  logprobs.set_logprob(token.logprob);
+  for (const TokenLogprob& top : token.top) {
+    v1::TopLogprob* proto = logprobs.add_top();
+    proto->set_token_id(top.token);
+    proto->set_logprob(top.logprob);
+  }
+}
+
+// Of a GenerateFinished or a SampleFinished.
+template <typename Event, typename Message>
+void FillEnd(const Event& event, Message& message) {
+  message.set_reason(ToProto(event.reason));
+  if (event.reason == FinishReason::kStopString) message.set_stop_string(event.stop_string);
+  if (event.stop_token >= 0) message.set_token_id(event.stop_token);
+}
+
 }  // namespace
 
 google::protobuf::Duration ToProto(absl::Duration duration) {
@@ -95,27 +113,25 @@ v1::Device DescribeDevice(const BackendInfo& backend) {
   return device;
 }
 
-void AppendTo(v1::GenerateDelta& delta, DeltaEvent event) {
+void AppendTo(v1::GenerateDelta& delta, const DeltaEvent& event) {
+  delta.set_sample(event.sample);
   delta.mutable_text()->append(event.text);
   for (int32_t token : event.tokens) delta.add_token_ids(token);
-  for (const SampledToken& sampled : event.logprobs) {
-    v1::TokenLogprobs* logprobs = delta.add_logprobs();
-    logprobs->set_token_id(sampled.token);
-    logprobs->set_logprob(sampled.logprob);
-    for (const TokenLogprob& top : sampled.top) {
-      v1::TopLogprob* proto = logprobs->add_top();
-      proto->set_token_id(top.token);
-      proto->set_logprob(top.logprob);
-    }
+  for (const SampledToken& sampled : event.logprobs) Fill(*delta.add_logprobs(), sampled);
+  for (const SampledToken& scored : event.prompt_logprobs) {
+    Fill(*delta.add_prompt_logprobs(), scored);
   }
 }
 
 v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& model_digest) {
   v1::GenerateFinished finished;
   if (event.status.ok()) {
-    finished.set_reason(ToProto(event.reason));
-    if (event.reason == FinishReason::kStopString) finished.set_stop_string(event.stop_string);
-    if (event.stop_token >= 0) finished.set_token_id(event.stop_token);
+    FillEnd(event, finished);
+    for (const SampleEnd& sample : event.samples) {
+      v1::SampleFinished* proto = finished.add_samples();
+      FillEnd(sample, *proto);
+      proto->set_generated_tokens(sample.generated_tokens);
+    }
   }
   v1::Usage* usage = finished.mutable_usage();
   usage->set_prompt_tokens(event.prompt_tokens);

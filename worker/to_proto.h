@@ -26,7 +26,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
 v1::Device DescribeDevice(const BackendInfo& backend);
 
 // Adds what `event` says to the end of `delta`.
-void AppendTo(v1::GenerateDelta& delta, DeltaEvent event);
+void AppendTo(v1::GenerateDelta& delta, const DeltaEvent& event);
 // A request that failed has no reason: FINISH_REASON_UNSPECIFIED.
 v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& model_digest);
 

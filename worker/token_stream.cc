@@ -6,35 +6,12 @@
 #include "absl/time/clock.h"
 #include "runtime/error.h"
 #include "worker/messages.h"
+#include "worker/request_end.h"
 #include "worker/status_details.h"
 #include "worker/to_proto.h"
 
 namespace orcd {
 namespace {
-
-// About what an event takes in memory until it is written.
-size_t EventBytes(const DeltaEvent& event) {
-  size_t bytes = event.text.size() + event.tokens.size() * sizeof(int32_t);
-  for (const SampledToken& sampled : event.logprobs) {
-    bytes += sizeof(v1::TokenLogprobs) + sampled.top.size() * sizeof(v1::TopLogprob);
-  }
-  return bytes;
-}
-
-// How the call ends where the request ended as `event` says.
-absl::Status CallStatus(const FinishedEvent& event, const std::string& id) {
-  if (!event.status.ok()) return event.status;
-  if (event.reason == FinishReason::kCancelled) {
-    return MakeError(absl::StatusCode::kCancelled,
-                     absl::StrCat("the request '", id, "' was cancelled"), {.reason = "CANCELLED"});
-  }
-  if (event.reason == FinishReason::kDrained) {
-    return MakeError(absl::StatusCode::kUnavailable,
-                     "this worker drains and ended the request; go on with it on another worker",
-                     {.reason = "DRAINED"});
-  }
-  return absl::OkStatus();
-}
 
 absl::Status SlowReader(const TokenStreamLimits& limits) {
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -90,9 +67,7 @@ void TokenStream::OnDelta(DeltaEvent event) {
     std::lock_guard lock(mutex_);
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
     if (slow_reader_ || client_gone_) return;
-    if (!delta_) delta_.emplace();
-    pending_bytes_ += EventBytes(event);
-    AppendTo(*delta_, std::move(event));
+    deltas_.Add(std::move(event));
     slow_reader_ = became_slow = OverLimits();
     if (became_slow) SetGrace(limits_.grace);
   }
@@ -142,9 +117,9 @@ void TokenStream::OnCancel() {
 }
 
 void TokenStream::OnDone() {
-  LogEnd();
   std::shared_ptr<TokenStream> self;
   std::lock_guard lock(mutex_);
+  LogRequestEnd(log_, id_, *result_, *end_);
   done_ = true;
   self = std::move(self_);
 }
@@ -157,16 +132,14 @@ void TokenStream::Advance() {
     if (writing_) return;
     if (client_gone_) {
       started_.reset();
-      delta_.reset();
+      deltas_.Clear();
       finished_.reset();
     }
     if (started_) {
       *message.mutable_started() = *std::move(started_);
       started_.reset();
-    } else if (delta_) {
-      *message.mutable_delta() = *std::move(delta_);
-      delta_.reset();
-      pending_bytes_ = 0;
+    } else if (!deltas_.empty()) {
+      AppendTo(*message.mutable_delta(), deltas_.Pop());
     } else if (end_) {
       end = *end_;
       if (finished_) *message.mutable_finished() = *std::move(finished_);
@@ -187,8 +160,8 @@ void TokenStream::Advance() {
 }
 
 bool TokenStream::OverLimits() const {
-  return pending_bytes_ > limits_.max_pending_bytes ||
-         delta_->token_ids_size() > limits_.max_pending_tokens;
+  return deltas_.bytes() > limits_.max_pending_bytes ||
+         deltas_.tokens() > limits_.max_pending_tokens;
 }
 
 void TokenStream::CancelRequest() {
@@ -209,20 +182,6 @@ void TokenStream::SetGrace(absl::Duration grace) {
 void TokenStream::OnGraceOver() {
   std::lock_guard lock(mutex_);
   if (!done_) context_->TryCancel();
-}
-
-void TokenStream::LogEnd() const {
-  std::lock_guard lock(mutex_);
-  const FinishedEvent& event = *result_;
-  log_.Info("request ended", {{"request_id", id_},
-                              {"code", absl::StatusCodeToString(end_->code())},
-                              {"reason", end_->ok() ? v1::FinishReason_Name(ToProto(event.reason))
-                                                    : GetErrorDetails(*end_).reason},
-                              {"prompt_tokens", event.prompt_tokens},
-                              {"generated_tokens", event.generated_tokens},
-                              {"queue_seconds", absl::ToDoubleSeconds(event.queue_time)},
-                              {"prefill_seconds", absl::ToDoubleSeconds(event.prefill_time)},
-                              {"decode_seconds", absl::ToDoubleSeconds(event.decode_time)}});
 }
 
 }  // namespace orcd

@@ -18,6 +18,7 @@
 #include "orcd/v1/worker.pb.h"
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
+#include "worker/pending_deltas.h"
 
 namespace orcd {
 
@@ -80,7 +81,6 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Tears the call down if it is not done by then. With mutex_ held.
   void SetGrace(absl::Duration grace);
   void OnGraceOver();
-  void LogEnd() const;
 
   grpc::CallbackServerContext* const context_;
   const std::string id_;
@@ -98,10 +98,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::function<void()> cancel_;
   // What waits to be written, in this order.
   std::optional<v1::GenerateStarted> started_;
-  std::optional<v1::GenerateDelta> delta_;
+  PendingDeltas deltas_;
   std::optional<v1::GenerateFinished> finished_;
-  // Size of delta_.
-  size_t pending_bytes_ = 0;
   // How the call ends; set once no more events come.
   std::optional<absl::Status> end_;
   // Whether a Started event came, for then a Finished must follow.

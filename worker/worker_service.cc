@@ -7,8 +7,10 @@
 #include "absl/time/clock.h"
 #include "runtime/error.h"
 #include "worker/drain_call.h"
+#include "worker/generate_many_call.h"
 #include "worker/load_call.h"
 #include "worker/messages.h"
+#include "worker/prepared_request.h"
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
 
@@ -35,8 +37,9 @@ void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reacto
 
 }  // namespace
 
-WorkerService::WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits)
-    : host_(host), log_(log), limits_(limits) {}
+WorkerService::WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits,
+                             const GenerateManyLimits& many_limits)
+    : host_(host), log_(log), limits_(limits), many_calls_(many_limits) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
@@ -74,22 +77,28 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
   return stream->get();
 }
 
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::GenerateMany(
+    grpc::CallbackServerContext* context) {
+  return many_calls_.Start(context, host_, log_);
+}
+
+void WorkerService::Shutdown() { many_calls_.Shutdown(); }
+
 absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
   const absl::Time arrival = absl::Now();
   ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, ParseRequest<v1::GenerateRequest>(bytes));
-  ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host_.Admit(proto.model_id()));
-  auto lease = std::make_shared<EngineLease>(std::move(admitted));
-  const Model& model = lease->engine().model();
   ORCD_ASSIGN_OR_RETURN(
-      GenerationRequest request,
-      TranslateRequest(proto, model, arrival, absl::FromChrono(context->deadline())));
+      PreparedRequest prepared,
+      PrepareRequest(proto, host_, arrival, absl::FromChrono(context->deadline())));
+  std::shared_ptr<EngineLease> lease = std::move(prepared.lease);
+  GenerationRequest& request = prepared.request;
 
   auto stream =
       TokenStream::Create(context,
                           {.id = request.id,
                            .seed = request.sampling.seed,
-                           .model_digest = model.digest(),
+                           .model_digest = lease->engine().model().digest(),
                            .cancel =
                                [lease, id = request.id] {
                                  lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});

@@ -7,6 +7,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "orcd/v1/worker.grpc.pb.h"
+#include "worker/generate_many_call.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
 #include "worker/token_stream.h"
@@ -21,6 +22,8 @@ using RawUnload = v1::Worker::WithRawCallbackMethod_Unload<Base>;
 template <typename Base>
 using RawGenerate = v1::Worker::WithRawCallbackMethod_Generate<Base>;
 template <typename Base>
+using RawGenerateMany = v1::Worker::WithRawCallbackMethod_GenerateMany<Base>;
+template <typename Base>
 using RawCancel = v1::Worker::WithRawCallbackMethod_Cancel<Base>;
 template <typename Base>
 using RawTokenize = v1::Worker::WithRawCallbackMethod_Tokenize<Base>;
@@ -29,16 +32,22 @@ using RawHealth = v1::Worker::WithRawCallbackMethod_Health<Base>;
 template <typename Base>
 using RawDrain = v1::Worker::WithRawCallbackMethod_Drain<Base>;
 // Every method takes its request as bytes; see messages.h.
-using RawWorkerService = RawLoad<
-    RawUnload<RawGenerate<RawCancel<RawTokenize<RawHealth<RawDrain<v1::Worker::Service>>>>>>>;
+using RawWorkerService = RawLoad<RawUnload<RawGenerate<
+    RawGenerateMany<RawCancel<RawTokenize<RawHealth<RawDrain<v1::Worker::Service>>>>>>>>;
 }  // namespace internal
 
-// Owns nothing but its limits. gRPC calls it from many threads at once; no method waits for the
-// engine, a load or a client. Must outlive the server it is registered with.
+// Owns nothing but its limits and the list of GenerateMany calls. gRPC calls it from many threads
+// at once; no method waits for the engine, a load or a client. Must outlive the server it is
+// registered with.
 class WorkerService final : public internal::RawWorkerService {
  public:
   // `host` and `log` must outlive the service.
-  WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits = {});
+  WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits = {},
+                const GenerateManyLimits& many_limits = {});
+
+  // Ends GenerateMany calls, which would stay open for as long as their clients like, once their
+  // requests have ended; and each later one at once. So the server can stop.
+  void Shutdown();
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Load(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override;
@@ -47,6 +56,8 @@ class WorkerService final : public internal::RawWorkerService {
                                    grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GenerateMany(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
@@ -70,6 +81,7 @@ class WorkerService final : public internal::RawWorkerService {
   ModelHost& host_;
   const Logger& log_;
   const TokenStreamLimits limits_;
+  GenerateManyCalls many_calls_;
 };
 
 }  // namespace orcd

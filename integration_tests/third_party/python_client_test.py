@@ -99,7 +99,8 @@ class PythonClientTest(unittest.TestCase):
         )
         methods = self.pool.FindServiceByName("orcd.v1.Worker").methods_by_name
         self.assertEqual(
-            set(methods), {"Load", "Unload", "Generate", "Cancel", "Tokenize", "Health", "Drain"}
+            set(methods),
+            {"Load", "Unload", "Generate", "GenerateMany", "Cancel", "Tokenize", "Health", "Drain"},
         )
         sampling = self.pool.FindMessageTypeByName("orcd.v1.SamplingParams")
         self.assertTrue(sampling.fields_by_name["temperature"].has_presence)
@@ -168,6 +169,42 @@ class PythonClientTest(unittest.TestCase):
         self.assertRegex(finished.model_digest, r"^sha256-tree:")
         again = self.generate(tokens=prompt, stop=stop, sampling={"seed": started.seed})
         self.assertEqual(again[:3][1:], (text, ids))
+
+    def test_generate_many(self):
+        self.load()
+        prompt = {"ids": [1, 2, 3, 4, 5]}
+        stop = {"max_tokens": 24, "ignore_eog": True}
+        method = self.pool.FindServiceByName("orcd.v1.Worker").FindMethodByName("GenerateMany")
+        request = GetMessageClass(method.input_type)
+        response = GetMessageClass(method.output_type)
+        rpc = self.channel.stream_stream(
+            "/orcd.v1.Worker/GenerateMany",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        asked = [
+            request(
+                generate={
+                    "request_id": f"r{seed}",
+                    "tokens": prompt,
+                    "stop": stop,
+                    "sampling": {"seed": seed},
+                }
+            )
+            for seed in range(3)
+        ]
+        ids, ended = {}, []
+        for message in rpc(iter(asked), timeout=PATIENCE_S):
+            for event in message.events:
+                if event.HasField("delta"):
+                    ids.setdefault(event.request_id, []).extend(event.delta.token_ids)
+                if event.HasField("end"):
+                    self.assertFalse(event.end.HasField("status"), event)
+                    ended.append(event.request_id)
+        self.assertEqual(sorted(ended), ["r0", "r1", "r2"])
+        for seed in range(3):
+            alone = self.generate(tokens=prompt, stop=stop, sampling={"seed": seed})
+            self.assertEqual(ids[f"r{seed}"], alone[2])
 
     def test_generate_with_logprobs(self):
         self.load()

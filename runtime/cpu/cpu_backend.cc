@@ -100,6 +100,8 @@ class CpuBackend : public Backend {
   void StartSlots(const StepBatch& batch);
   void ResolveTokens(const StepBatch& batch);
   StepResult Sample(const StepBatch& batch, std::span<const float> logits);
+  // Of the sequence whose first token is row `first_row` of the step.
+  std::vector<SampledToken> ScoreTargets(const StepSequence& seq, int64_t first_row);
   SampledToken SampleOne(const StepSequence& seq, std::span<const float> logits, Sampler& sampler);
 
   const std::shared_ptr<const Model> model_;
@@ -138,6 +140,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.block_tokens = options.block_tokens;
   info_.kv_blocks = static_cast<int>(kv_->blocks());
   info_.max_in_flight = 1;
+  info_.prompt_logprobs = true;
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
@@ -159,7 +162,14 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   if (absl::Status intact = model_->gguf().CheckIntact(); !intact.ok()) {
     result_ = intact;
   } else {
-    result_ = Sample(batch, logits);
+    StepResult result = Sample(batch, logits);
+    // Afterwards, for it needs the same memory.
+    int64_t first_row = 0;
+    for (const StepSequence& seq : batch.seqs) {
+      if (!seq.targets.empty()) result.target_logprobs.push_back(ScoreTargets(seq, first_row));
+      first_row += static_cast<int64_t>(seq.tokens.size());
+    }
+    result_ = std::move(result);
   }
   return absl::OkStatus();
 }
@@ -213,6 +223,26 @@ StepResult CpuBackend::Sample(const StepBatch& batch, std::span<const float> log
         SampleOne(*sampled_[index], logits.subspan(index * vocab, vocab), samplers_[thread]);
   });
   return result;
+}
+
+std::vector<SampledToken> CpuBackend::ScoreTargets(const StepSequence& seq, int64_t first_row) {
+  const int64_t targets = static_cast<int64_t>(seq.targets.size());
+  const size_t vocab = static_cast<size_t>(model_->config().vocab);
+  std::vector<SampledToken> scored(targets);
+  for (int64_t first = 0; first < targets; first += info_.max_seqs) {
+    const int64_t count = std::min<int64_t>(info_.max_seqs, targets - first);
+    const std::span<const float> logits = forward_->LogitsOfRows(first_row + first, count);
+    pool_->ParallelFor(count, [&](int64_t i, int thread) {
+      const std::span<const float> row = logits.subspan(i * vocab, vocab);
+      SampledToken& target = scored[first + i];
+      if (cpu::AllFinite(row)) {
+        target = samplers_[thread].Score(row, seq.targets[first + i], seq.target_logprobs);
+      } else {
+        target.finite = false;
+      }
+    });
+  }
+  return scored;
 }
 
 SampledToken CpuBackend::SampleOne(const StepSequence& seq, std::span<const float> logits,

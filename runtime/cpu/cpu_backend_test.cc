@@ -184,6 +184,48 @@ TEST_F(CpuBackendTest, SamplesComeInTheOrderOfTheBatch) {
   EXPECT_EQ(result.samples[1].token, alone[0]);
 }
 
+TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
+  // More targets than sequences, so that their logits take several rounds.
+  auto backend = MakeTestBackend(model());
+  const auto tokens = TestTokens(23, 5);
+  const auto blocks = BlockRange(0, 2);
+  const auto all = TeacherForce(*backend, tokens, blocks, 64);
+  std::vector<SampledToken> scored;
+  SampledToken sample;
+  const SamplingParams params;
+  for (size_t first = 0; first < tokens.size(); first += 9) {
+    StepSequence seq = StartSequence(0, tokens, blocks);
+    const size_t count = std::min<size_t>(9, tokens.size() - first);
+    seq.start_params = first == 0 ? &params : nullptr;
+    seq.tokens = std::span(tokens).subspan(first, count);
+    seq.start_position = static_cast<int32_t>(first);
+    seq.targets = std::span(tokens).subspan(first + 1, std::min(count, tokens.size() - first - 1));
+    seq.target_logprobs = 2;
+    seq.sample = first + count == tokens.size();
+    StepBatch batch;
+    batch.seqs = {seq};
+    ASSERT_TRUE(backend->Launch(batch).ok());
+    const auto result = backend->Wait();
+    ASSERT_TRUE(result.ok());
+    ASSERT_EQ(result->target_logprobs.size(), 1u);
+    scored.insert(scored.end(), result->target_logprobs[0].begin(),
+                  result->target_logprobs[0].end());
+    if (seq.sample) sample = result->samples.at(0);
+  }
+  ASSERT_EQ(scored.size(), tokens.size() - 1);
+  for (size_t i = 0; i < scored.size(); ++i) {
+    const auto row = std::span(all).subspan(i * vocab(), vocab());
+    const SampledToken want = Sampler().Score(row, tokens[i + 1], 2);
+    EXPECT_EQ(scored[i].token, tokens[i + 1]);
+    EXPECT_EQ(scored[i].logprob, want.logprob) << i;
+    ASSERT_EQ(scored[i].top.size(), 2u);
+    EXPECT_EQ(scored[i].top[1].logprob, want.top[1].logprob) << i;
+  }
+  // What is drawn beside them is what is drawn without.
+  const auto last = std::span(all).last(vocab());
+  EXPECT_EQ(sample.token, Sampler().Sample(last, params, {}, {}, tokens.size()).token);
+}
+
 TEST_F(CpuBackendTest, ThePreviousSampleIsAsGoodAsItsToken) {
   auto backend = MakeTestBackend(model());
   SamplingParams params;

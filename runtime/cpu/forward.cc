@@ -269,6 +269,16 @@ void Forward::RunHead(std::span<const ForwardSequence> sequences) {
   matmul_.Run({&head, 1}, buffers_.head_in, logit_rows_);
 }
 
+std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
+  ForRows(count, [&](int64_t i) {
+    RmsNorm(Row(buffers_.residual, first_row + i, config_.hidden), weights_.output_norm,
+            config_.rms_eps, Row(buffers_.head_in, i, config_.hidden));
+  });
+  const Product head = {&weights_.output, {}, buffers_.logits};
+  matmul_.Run({&head, 1}, buffers_.head_in, count);
+  return {buffers_.logits, static_cast<size_t>(count * config_.vocab)};
+}
+
 void Forward::TapHead(ActivationTap& tap) {
   Norm(weights_.output_norm, buffers_.residual, rows_, buffers_.normed);
   Tap(&tap, "output_norm", -1, buffers_.normed, rows_, config_.hidden);

@@ -78,6 +78,9 @@ class Forward {
                 ActivationTap& tap);
   // Computes the head alone and shows it, for one row, [hidden], that the last layer gave.
   void RunHeadOn(std::span<const float> input, ActivationTap& tap);
+  // Logits of `count` rows of the last step, at most max_seqs, from `first_row` on; [count, vocab],
+  // in place of those that Run returned.
+  std::span<const float> LogitsOfRows(int64_t first_row, int64_t count);
 
   uint64_t workspace_bytes() const;
 

@@ -20,9 +20,9 @@ BlockList::~BlockList() {
   if (pool_ != nullptr) pool_->Release(*this);
 }
 
-BlockPool::BlockPool(int num_blocks) : total_(num_blocks) {
-  free_.reserve(num_blocks);
-  for (int id = num_blocks - 1; id >= 0; --id) free_.push_back(id);
+BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks), free_count_(num_blocks) {
+  nameless_.reserve(num_blocks);
+  for (int id = num_blocks - 1; id >= 0; --id) nameless_.push_back(id);
 }
 
 bool BlockPool::Grow(BlockList& list, int size) {
@@ -31,16 +31,80 @@ bool BlockPool::Grow(BlockList& list, int size) {
   if (more > free()) return false;
   list.pool_ = this;
   for (int i = 0; i < more; ++i) {
-    list.ids_.push_back(free_.back());
-    free_.pop_back();
+    const int32_t id = TakeFree();
+    blocks_[id].holders = 1;
+    list.ids_.push_back(id);
   }
   return true;
 }
 
+bool BlockPool::Share(BlockList& list, const BlockHash& content) {
+  const auto found = by_content_.find(content);
+  if (found == by_content_.end()) return false;
+  const int32_t id = found->second;
+  if (blocks_[id].holders++ == 0) {
+    Unlink(id);
+    --free_count_;
+  }
+  list.pool_ = this;
+  list.ids_.push_back(id);
+  return true;
+}
+
+void BlockPool::Name(const BlockList& list, int index, const BlockHash& content) {
+  const int32_t id = list.ids_[index];
+  Block& block = blocks_[id];
+  if (block.named || !by_content_.try_emplace(content, id).second) return;
+  block.named = true;
+  block.content = content;
+}
+
 void BlockPool::Release(BlockList& list) {
-  free_.insert(free_.end(), list.ids_.rbegin(), list.ids_.rend());
+  for (auto it = list.ids_.rbegin(); it != list.ids_.rend(); ++it) {
+    Block& block = blocks_[*it];
+    if (--block.holders > 0) continue;
+    ++free_count_;
+    if (block.named) {
+      LinkNewest(*it);
+    } else {
+      nameless_.push_back(*it);
+    }
+  }
   list.ids_.clear();
   list.pool_ = nullptr;
+}
+
+int32_t BlockPool::TakeFree() {
+  --free_count_;
+  if (!nameless_.empty()) {
+    const int32_t id = nameless_.back();
+    nameless_.pop_back();
+    return id;
+  }
+  const int32_t id = oldest_;
+  Unlink(id);
+  Forget(blocks_[id]);
+  return id;
+}
+
+void BlockPool::Forget(Block& block) {
+  by_content_.erase(block.content);
+  block.named = false;
+}
+
+void BlockPool::Unlink(int32_t id) {
+  Block& block = blocks_[id];
+  (block.older >= 0 ? blocks_[block.older].newer : oldest_) = block.newer;
+  (block.newer >= 0 ? blocks_[block.newer].older : newest_) = block.older;
+  block.older = -1;
+  block.newer = -1;
+}
+
+void BlockPool::LinkNewest(int32_t id) {
+  Block& block = blocks_[id];
+  block.older = newest_;
+  (newest_ >= 0 ? blocks_[newest_].newer : oldest_) = id;
+  newest_ = id;
 }
 
 }  // namespace orcd

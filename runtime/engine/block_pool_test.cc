@@ -1,8 +1,10 @@
 #include "runtime/engine/block_pool.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -61,6 +63,154 @@ TEST(BlockPoolTest, ListsGiveTheirBlocksBack) {
     ASSERT_TRUE(pool.Grow(c, 4));
   }
   EXPECT_EQ(pool.free(), 4);
+}
+
+BlockHash Content(int32_t n) { return NextBlockHash(PrefixRoot("model", ""), std::span(&n, 1)); }
+
+TEST(BlockPoolTest, NamedBlocksAreSharedWhileHeldAndAfterwards) {
+  BlockPool pool(4);
+  BlockList a;
+  ASSERT_TRUE(pool.Grow(a, 2));
+  pool.Name(a, 0, Content(0));
+  const int32_t block = a.ids()[0];
+  BlockList b;
+  EXPECT_FALSE(pool.Share(b, Content(1)));
+  ASSERT_TRUE(pool.Share(b, Content(0)));
+  EXPECT_EQ(b.ids()[0], block);
+  EXPECT_EQ(pool.free(), 2) << "a shared block is one block";
+  pool.Release(a);
+  EXPECT_EQ(pool.free(), 3);
+  pool.Release(b);
+  EXPECT_EQ(pool.free(), 4) << "what is only findable is free";
+  ASSERT_TRUE(pool.Share(b, Content(0)));
+  EXPECT_EQ(b.ids()[0], block);
+  EXPECT_EQ(pool.free(), 3);
+}
+
+TEST(BlockPoolTest, TheFirstBlockOfAContentStaysTheOneToBeFound) {
+  BlockPool pool(4);
+  BlockList a;
+  BlockList b;
+  BlockList c;
+  ASSERT_TRUE(pool.Grow(a, 1));
+  ASSERT_TRUE(pool.Grow(b, 1));
+  pool.Name(a, 0, Content(0));
+  pool.Name(b, 0, Content(0));
+  EXPECT_EQ(pool.named(), 1);
+  ASSERT_TRUE(pool.Share(c, Content(0)));
+  EXPECT_EQ(c.ids()[0], a.ids()[0]);
+}
+
+TEST(BlockPoolTest, MemoryIsTakenFromWhatWasUnusedForLongest) {
+  BlockPool pool(4);
+  BlockList first;
+  BlockList second;
+  ASSERT_TRUE(pool.Grow(first, 2));
+  ASSERT_TRUE(pool.Grow(second, 2));
+  for (int i = 0; i < 2; ++i) {
+    pool.Name(first, i, Content(i));
+    pool.Name(second, i, Content(10 + i));
+  }
+  pool.Release(second);
+  pool.Release(first);
+  BlockList list;
+  ASSERT_TRUE(pool.Grow(list, 1));
+  EXPECT_FALSE(pool.Contains(Content(11))) << "the end of the one released first goes first";
+  EXPECT_TRUE(pool.Contains(Content(10)));
+  BlockList used;
+  ASSERT_TRUE(pool.Share(used, Content(10)));
+  pool.Release(used);
+  ASSERT_TRUE(pool.Grow(list, 3));
+  EXPECT_TRUE(pool.Contains(Content(10))) << "it was used last";
+  EXPECT_FALSE(pool.Contains(Content(0)));
+  EXPECT_FALSE(pool.Contains(Content(1)));
+}
+
+// Against a naive model: lists of ids, what each block holds, and the order of last use.
+TEST(BlockPoolTest, RandomSharing) {
+  constexpr int kBlocks = 23;
+  constexpr int kLists = 7;
+  constexpr int kContents = 40;
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  BlockPool pool(kBlocks);
+  std::vector<BlockList> lists(kLists);
+  std::vector<std::vector<int32_t>> held(kLists);
+  // Of named blocks: the content, and of those that nobody holds the order of release.
+  std::map<int32_t, int> content_of;
+  std::vector<int32_t> unused;
+  int shared = 0;
+  int evicted = 0;
+  const auto holders = [&](int32_t id) {
+    int count = 0;
+    for (const auto& ids : held) count += static_cast<int>(std::count(ids.begin(), ids.end(), id));
+    return count;
+  };
+  const auto find = [&](int content) {
+    const auto it = std::find_if(content_of.begin(), content_of.end(),
+                                 [&](const auto& entry) { return entry.second == content; });
+    return it == content_of.end() ? -1 : it->first;
+  };
+  for (int i = 0; i < 30'000; ++i) {
+    const int who = below(kLists);
+    const int content = below(kContents);
+    switch (below(4)) {
+      case 0: {
+        std::vector<int32_t> ids = std::exchange(held[who], {});
+        for (auto it = ids.rbegin(); it != ids.rend(); ++it) {
+          const bool last = holders(*it) == 0 && std::find(it + 1, ids.rend(), *it) == ids.rend();
+          if (last && content_of.contains(*it)) unused.push_back(*it);
+        }
+        pool.Release(lists[who]);
+        break;
+      }
+      case 1: {
+        const int32_t id = find(content);
+        ASSERT_EQ(pool.Share(lists[who], Content(content)), id >= 0);
+        if (id < 0) break;
+        ASSERT_EQ(lists[who].ids().back(), id);
+        std::erase(unused, id);
+        held[who].push_back(id);
+        ++shared;
+        break;
+      }
+      case 2: {
+        if (held[who].empty()) break;
+        const int index = below(static_cast<int>(held[who].size()));
+        pool.Name(lists[who], index, Content(content));
+        if (find(content) < 0) content_of.try_emplace(held[who][index], content);
+        break;
+      }
+      default: {
+        std::set<int32_t> taken;
+        for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
+        const int more = 1 + below(4);
+        const bool fits = more <= kBlocks - static_cast<int>(taken.size());
+        const int size = static_cast<int>(held[who].size()) + more;
+        ASSERT_EQ(pool.Grow(lists[who], size), fits);
+        if (!fits) break;
+        for (int32_t id : lists[who].ids().subspan(held[who].size())) {
+          ASSERT_FALSE(taken.contains(id)) << "held by another";
+          if (content_of.contains(id)) {
+            ASSERT_EQ(id, unused.front()) << "not the one unused for longest";
+            ASSERT_EQ(taken.size() + unused.size(), static_cast<size_t>(kBlocks))
+                << "a block without a name was left";
+            unused.erase(unused.begin());
+            content_of.erase(id);
+            ++evicted;
+          }
+          taken.insert(id);
+        }
+        held[who].assign(lists[who].ids().begin(), lists[who].ids().end());
+      }
+    }
+    std::set<int32_t> taken;
+    for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
+    ASSERT_EQ(pool.free(), kBlocks - static_cast<int>(taken.size()));
+    ASSERT_EQ(pool.named(), static_cast<int>(content_of.size()));
+  }
+  EXPECT_GT(shared, 1000);
+  EXPECT_GT(evicted, 1000);
 }
 
 // Against a map of who holds what.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/engine/output_text.h"
 #include "runtime/error.h"
 
 namespace orcd {
@@ -15,6 +16,16 @@ int EffectiveContext(const Model& model, const BackendInfo& info, int max_contex
   if (max_context > 0) context = std::min(context, max_context);
   const int64_t capacity = static_cast<int64_t>(info.kv_blocks) * info.block_tokens;
   return static_cast<int>(std::min<int64_t>(context, capacity));
+}
+
+// Where nothing was measured.
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+constexpr absl::Duration kMinRetryAfter = absl::Milliseconds(10);
+constexpr absl::Duration kMaxRetryAfter = absl::Minutes(1);
+
+int64_t WaitingTokens(const EngineOptions& options, const BackendInfo& info) {
+  if (options.max_waiting_tokens > 0) return options.max_waiting_tokens;
+  return 2 * static_cast<int64_t>(info.kv_blocks) * info.block_tokens;
 }
 
 absl::Status FaultStatus(absl::StatusCode code, const absl::Status& fault) {
@@ -33,11 +44,13 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       info_(backend_->info()),
       max_context_(EffectiveContext(*model_, info_, options.max_context)),
       max_waiting_(options.max_waiting),
+      max_waiting_tokens_(WaitingTokens(options, info_)),
       on_fault_(std::move(on_fault)),
-      scheduler_(model_->tokenizer(), info_, max_context_, [this](const std::string& id) {
-        std::lock_guard lock(inbox_mutex_);
-        live_ids_.erase(id);
-      }) {
+      scheduler_(model_->tokenizer(), info_,
+                 {.max_context = max_context_, .model_digest = model_->digest()},
+                 {.on_started = [this](const std::string& id) { OnStarted(id); },
+                  .on_gone = [this](const std::string& id) { OnGone(id); }}),
+      rate_(scheduler_.rate()) {
   PublishStats();
   thread_ = std::thread([this] { Run(); });
 }
@@ -72,6 +85,26 @@ absl::Status Engine::Check(const GenerationRequest& request) const {
   }
   ORCD_RETURN_IF_ERROR(request.sampling.Validate(vocab));
   ORCD_RETURN_IF_ERROR(request.stop.Validate(vocab));
+  if (request.samples < 1 || request.samples > kMaxSamples) {
+    return InvalidField("samples",
+                        absl::StrCat("is ", request.samples, ", must be 1 to ", kMaxSamples));
+  }
+  if (request.priority < -kMaxPriority || request.priority > kMaxPriority) {
+    return InvalidField("priority", absl::StrCat("is ", request.priority, ", must be ",
+                                                 -kMaxPriority, " to ", kMaxPriority));
+  }
+  if (request.cache_salt.size() > kMaxCacheSaltBytes) {
+    return InvalidField("cache.salt", absl::StrCat("has ", request.cache_salt.size(),
+                                                   " bytes, may have ", kMaxCacheSaltBytes));
+  }
+  if (request.prompt_logprobs >= 0 && !info_.prompt_logprobs) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("the backend '", info_.name,
+                                  "' computes no log-probabilities of prompts; leave "
+                                  "prompt_logprobs out"),
+                     {.reason = "PROMPT_LOGPROBS_UNSUPPORTED", .subject = info_.name});
+  }
+  ORCD_RETURN_IF_ERROR(CheckResume(request));
   if (request.deadline <= absl::Now()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the request's deadline passed before it could be queued",
@@ -80,29 +113,112 @@ absl::Status Engine::Check(const GenerationRequest& request) const {
   return absl::OkStatus();
 }
 
+absl::Status Engine::CheckResume(const GenerationRequest& request) const {
+  const std::vector<int32_t>& resume = request.resume;
+  if (resume.empty()) return absl::OkStatus();
+  if (request.samples > 1) {
+    return InvalidField("samples", absl::StrCat("is ", request.samples,
+                                                "; a request that is resumed has one sample"));
+  }
+  const int vocab = model_->config().vocab;
+  const size_t room = max_context_ - request.prompt.size();
+  const size_t most =
+      request.stop.max_tokens > 0 ? std::min<size_t>(room, request.stop.max_tokens) : room;
+  if (resume.size() >= most) {
+    return InvalidField("resume_token_ids",
+                        absl::StrCat("has ", resume.size(),
+                                     " tokens, and max_tokens and the context end the generation "
+                                     "after ",
+                                     most, "; there is nothing left to generate"));
+  }
+  OutputText text(request.stop.strings);
+  for (size_t i = 0; i < resume.size(); ++i) {
+    const int32_t token = resume[i];
+    const std::string field = absl::StrCat("resume_token_ids[", i, "]");
+    if (token < 0 || token >= vocab) {
+      return InvalidField(field, absl::StrCat(static_cast<uint32_t>(token),
+                                              " is outside the vocabulary of ", vocab, " tokens"));
+    }
+    const std::vector<int32_t>& ids = request.stop.ids;
+    const bool ends = std::find(ids.begin(), ids.end(), token) != ids.end() ||
+                      (!request.stop.ignore_eog && model_->tokenizer().IsEog(token));
+    if (!ends) text.Append(model_->tokenizer().TokenBytes(token));
+    if (ends || text.stopped()) {
+      return InvalidField(field, absl::StrCat(token,
+                                              " ended the generation by this request's own "
+                                              "stop conditions; there is nothing left to "
+                                              "generate"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Submit(GenerationRequest request) {
   ORCD_RETURN_IF_ERROR(Check(request));
   std::lock_guard lock(inbox_mutex_);
   if (!fault_.ok()) return FaultStatus(absl::StatusCode::kUnavailable, fault_);
-  if (live_ids_.contains(request.id)) {
+  if (live_.contains(request.id)) {
     return MakeError(absl::StatusCode::kAlreadyExists,
                      absl::StrCat("a request with the id '", request.id,
                                   "' is live; wait for it, cancel it, or use another id"),
                      {.reason = "DUPLICATE_REQUEST_ID", .subject = request.id});
   }
-  // Whether a request will have to wait is only known once the engine thread has read it.
-  if (live_ids_.size() >= static_cast<size_t>(info_.max_seqs) + max_waiting_) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat("the queue is full: ", live_ids_.size(), " requests run or wait, at most ",
-                     info_.max_seqs, " may run and ", max_waiting_,
-                     " wait; try again later or on another worker"),
-        {.reason = "QUEUE_FULL", .subject = "queue:requests", .retry_after = absl::Seconds(1)});
-  }
-  live_ids_.insert(request.id);
+  ORCD_RETURN_IF_ERROR(CheckRoom(request));
+  const int64_t tokens = static_cast<int64_t>(request.prompt.size());
+  live_[request.id] = {.samples = request.samples, .prompt_tokens = tokens};
+  live_samples_ += request.samples;
+  waiting_tokens_ += tokens;
   inbox_.push_back(std::move(request));
   inbox_changed_.notify_one();
   return absl::OkStatus();
+}
+
+absl::Status Engine::CheckRoom(const GenerationRequest& request) {
+  // Whether a request will have to wait is only known once the engine thread has read it.
+  if (live_samples_ + request.samples > static_cast<int64_t>(info_.max_seqs) + max_waiting_) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("the queue is full: ", live_samples_, " requests run or wait, at most ",
+                     info_.max_seqs, " may run and ", max_waiting_,
+                     " wait; try again later or on another worker"),
+        {.reason = "QUEUE_FULL", .subject = "queue:requests", .retry_after = RetryAfter()});
+  }
+  const int64_t tokens = static_cast<int64_t>(request.prompt.size());
+  if (waiting_tokens_ > 0 && waiting_tokens_ + tokens > max_waiting_tokens_) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("the queue is full: the prompts that wait have ", waiting_tokens_,
+                     " tokens, this one has ", tokens, ", and at most ", max_waiting_tokens_,
+                     " may wait; try again later or on another worker"),
+        {.reason = "QUEUE_FULL", .subject = "queue:tokens", .retry_after = RetryAfter()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Duration Engine::RetryAfter() {
+  const absl::Time now = absl::Now();
+  std::optional<absl::Duration> interval;
+  {
+    std::lock_guard lock(stats_mutex_);
+    interval = rate_.DepartureInterval(now);
+  }
+  if (!interval) return kRetryAfter;
+  next_place_ = std::min(std::max(now, next_place_) + *interval, now + kMaxRetryAfter);
+  return std::max(next_place_ - now, kMinRetryAfter);
+}
+
+void Engine::OnStarted(const std::string& id) {
+  std::lock_guard lock(inbox_mutex_);
+  Visitor& visitor = live_[id];
+  waiting_tokens_ -= visitor.prompt_tokens;
+  visitor.prompt_tokens = 0;
+}
+
+void Engine::OnGone(const std::string& id) {
+  std::lock_guard lock(inbox_mutex_);
+  const auto visitor = live_.find(id);
+  live_samples_ -= visitor->second.samples;
+  live_.erase(visitor);
 }
 
 void Engine::Post(Message message) {
@@ -132,6 +248,12 @@ EngineStats Engine::stats() const {
   return stats_;
 }
 
+absl::Duration Engine::stalled_for() const {
+  const int64_t busy_at = busy_at_.load(std::memory_order_relaxed);
+  if (busy_at == 0) return absl::ZeroDuration();
+  return std::max(absl::Nanoseconds(absl::GetCurrentTimeNanos() - busy_at), absl::ZeroDuration());
+}
+
 void Engine::Run() {
   absl::Status fault;
   bool wait = true;
@@ -150,6 +272,7 @@ void Engine::Run() {
       scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, fault));
     }
     PublishStats();
+    scheduler_.TellListeners();
   }
   for (Message& message : messages) Handle(std::move(message));
   // The backend must not be destroyed under a step that runs.
@@ -160,12 +283,18 @@ void Engine::Run() {
   }
   scheduler_.FailAll(MakeError(absl::StatusCode::kCancelled, "the model was unloaded",
                                {.reason = "MODEL_UNLOADED"}));
+  scheduler_.TellListeners();
+  busy_at_.store(0, std::memory_order_relaxed);
 }
 
 bool Engine::TakeMessages(bool wait, std::vector<Message>& messages) {
   messages.clear();
   std::unique_lock lock(inbox_mutex_);
-  if (wait) inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  if (wait) {
+    busy_at_.store(0, std::memory_order_relaxed);
+    inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  }
+  busy_at_.store(absl::GetCurrentTimeNanos(), std::memory_order_relaxed);
   messages.swap(inbox_);
   return !stopping_;
 }
@@ -179,7 +308,7 @@ void Engine::Handle(Message message) {
     }
     return;
   }
-  scheduler_.Add(std::get<GenerationRequest>(std::move(message)));
+  scheduler_.Add(std::get<GenerationRequest>(std::move(message)), absl::Now());
 }
 
 absl::StatusOr<bool> Engine::Advance() {
@@ -216,15 +345,22 @@ void Engine::PublishStats() {
   stats.waiting = scheduler_.waiting();
   stats.max_running = info_.max_seqs;
   stats.max_waiting = max_waiting_;
+  stats.max_waiting_tokens = max_waiting_tokens_;
   stats.kv_blocks_total = scheduler_.blocks().total();
   stats.kv_blocks_free = scheduler_.blocks().free();
+  stats.kv_blocks_cached = scheduler_.blocks().named();
   stats.block_tokens = info_.block_tokens;
-  stats.finished_requests = scheduler_.finished_requests();
-  stats.generated_tokens = scheduler_.generated_tokens();
+  const SchedulerCounts& counts = scheduler_.counts();
+  stats.finished_requests = counts.finished_requests;
+  stats.prompt_tokens = counts.prompt_tokens;
+  stats.cached_prompt_tokens = counts.cached_prompt_tokens;
+  stats.generated_tokens = counts.generated_tokens;
+  stats.preemptions = counts.preemptions;
   stats.steps = steps_;
   stats.last_step = last_step_;
   std::lock_guard lock(stats_mutex_);
   stats_ = stats;
+  rate_ = scheduler_.rate();
 }
 
 }  // namespace orcd

@@ -3,6 +3,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -14,18 +15,23 @@
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/backend.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/scheduler.h"
+#include "runtime/engine/service_rate.h"
 
 namespace orcd {
 
 struct EngineOptions {
-  // Requests that are taken beyond those that a slot is there for; more are refused.
+  // Requests that are taken beyond those that a slot is there for; more are refused. A request
+  // counts once for each of its samples.
   int max_waiting = 256;
+  // Prompt tokens of the requests that wait; where none waits, a request of any size may. 0: twice
+  // what the KV cache holds.
+  int64_t max_waiting_tokens = 0;
   // Tokens a sequence may have; 0: the model's own limit. Never more than the KV cache can hold.
   int max_context = 0;
 };
@@ -36,11 +42,17 @@ struct EngineStats {
   int waiting = 0;
   int max_running = 0;
   int max_waiting = 0;
+  int64_t max_waiting_tokens = 0;
   int kv_blocks_total = 0;
+  // Those that nobody holds. Of them and of the others, so many can be shared by their content.
   int kv_blocks_free = 0;
+  int kv_blocks_cached = 0;
   int block_tokens = 0;
   int64_t finished_requests = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
   int64_t steps = 0;
   // End of the last step; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
@@ -67,9 +79,10 @@ class Engine {
   int max_context() const { return max_context_; }
 
   // Queues a request, or says why not: kInvalidArgument (empty prompt, ids outside the vocabulary,
-  // prompt that leaves no room for a token, parameters out of range), kResourceExhausted (queue
-  // full, or more KV than there is), kAlreadyExists (the id is live), kUnavailable (fault). Where
-  // this returns OK the sink gets a Finished event, whatever happens.
+  // prompt that leaves no room for a token, parameters out of range), kUnimplemented (what this
+  // backend does not compute), kResourceExhausted (queue full; says when to try again by the rate
+  // at which places became free), kAlreadyExists (the id is live), kUnavailable (fault). Where this
+  // returns OK the sink gets a Finished event, whatever happens.
   absl::Status Submit(GenerationRequest request);
 
   // Ends a request; `done` is called (on the engine thread) with whether it was live, after its
@@ -81,6 +94,10 @@ class Engine {
 
   EngineStats stats() const;
 
+  // For how long there has been work and no progress with it: a step that does not end. Zero where
+  // there is nothing to do. Never waits.
+  absl::Duration stalled_for() const;
+
  private:
   struct CancelMessage {
     // Empty: every request.
@@ -89,9 +106,22 @@ class Engine {
     std::function<void(int)> done;
   };
   using Message = std::variant<GenerationRequest, CancelMessage>;
+  // What the door remembers of a live request.
+  struct Visitor {
+    int samples = 0;
+    // That wait.
+    int64_t prompt_tokens = 0;
+  };
 
   void Post(Message message);
   absl::Status Check(const GenerationRequest& request) const;
+  absl::Status CheckResume(const GenerationRequest& request) const;
+  // Why there is no room for the request. With inbox_mutex_ held.
+  absl::Status CheckRoom(const GenerationRequest& request);
+  // When one that is refused now may find a place: each gets one of its own, as they become free.
+  absl::Duration RetryAfter();
+  void OnStarted(const std::string& id);
+  void OnGone(const std::string& id);
 
   void Run();
   // Takes what the inbox holds; where `wait`, sleeps until it holds something. False once stopping.
@@ -108,6 +138,7 @@ class Engine {
   const BackendInfo info_;
   const int max_context_;
   const int max_waiting_;
+  const int64_t max_waiting_tokens_;
   const std::function<void(const absl::Status&)> on_fault_;
 
   // Engine thread only.
@@ -115,17 +146,25 @@ class Engine {
   int64_t steps_ = 0;
   absl::Time last_step_ = absl::InfinitePast();
 
-  // The inbox, guarded by inbox_mutex_. `live_ids_` is kept at its door so that Submit can
-  // refuse at once.
+  // When the engine thread last came round with something to do, in nanoseconds; 0: it sleeps.
+  std::atomic<int64_t> busy_at_ = 0;
+
+  // The inbox, guarded by inbox_mutex_. Who is live is known at its door so that Submit can refuse
+  // at once.
   std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Message> inbox_;
   bool stopping_ = false;
   absl::Status fault_;
-  absl::flat_hash_set<std::string> live_ids_;
+  absl::flat_hash_map<std::string, Visitor> live_;
+  int64_t live_samples_ = 0;
+  int64_t waiting_tokens_ = 0;
+  absl::Time next_place_ = absl::InfinitePast();
 
+  // Guards what follows.
   mutable std::mutex stats_mutex_;
   EngineStats stats_;
+  ServiceRate rate_;
 
   std::thread thread_;
 };

@@ -1,5 +1,6 @@
 #include "runtime/engine/engine.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -188,6 +189,161 @@ TEST_F(EngineTest, QueueIsBounded) {
   auto [again, sink] = Request("again");
   EXPECT_TRUE(engine_->Submit(std::move(again)).ok());
   EXPECT_TRUE(sink->WaitFinished().status.ok());
+}
+
+TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
+  Make({.max_context = 16});
+  const auto field = [&](auto change) {
+    auto [request, sink] = Request("a");
+    change(request);
+    const absl::Status status = engine_->Submit(std::move(request));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return GetErrorDetails(status).field;
+  };
+  EXPECT_EQ(field([](GenerationRequest& r) { r.samples = 0; }), "samples");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.samples = kMaxSamples + 1; }), "samples");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.priority = kMaxPriority + 1; }), "priority");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.cache_salt = std::string(257, 'a'); }),
+            "cache.salt");
+  EXPECT_EQ(field([](GenerationRequest& r) {
+              r.resume = {1};
+              r.samples = 2;
+            }),
+            "samples");
+  EXPECT_EQ(field([&](GenerationRequest& r) {
+              r.resume = {1, model_->config().vocab};
+            }),
+            "resume_token_ids[1]");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.resume.assign(8, 1); }), "resume_token_ids")
+      << "max_tokens is 8";
+  EXPECT_EQ(field([](GenerationRequest& r) {
+              r.stop.max_tokens = 0;
+              r.resume.assign(13, 1);
+            }),
+            "resume_token_ids")
+      << "the context holds 16";
+  EXPECT_EQ(field([&](GenerationRequest& r) {
+              r.stop.ignore_eog = false;
+              r.resume = {1, model_->tokenizer().eog_ids().front()};
+            }),
+            "resume_token_ids[1]");
+  EXPECT_EQ(field([](GenerationRequest& r) {
+              r.stop.ids = {5};
+              r.resume = {5};
+            }),
+            "resume_token_ids[0]");
+  EXPECT_EQ(field([&](GenerationRequest& r) {
+              r.resume = model_->tokenizer().Encode("stop it", false);
+              r.stop.max_tokens = 0;
+              r.stop.strings = {"stop"};
+            }).substr(0, 16),
+            "resume_token_ids");
+
+  auto [request, sink] = Request("logprobs");
+  request.prompt_logprobs = 0;
+  const absl::Status refused = engine_->Submit(std::move(request));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(GetErrorDetails(refused).reason, "PROMPT_LOGPROBS_UNSUPPORTED");
+}
+
+TEST_F(EngineTest, WaitingPromptsAreBoundedByTheirTokens) {
+  Make({.max_waiting_tokens = 40});
+  SetGate(false);
+  // One that runs, so that the engine thread is held in a step and the others wait at the door.
+  auto [first, first_sink] = Request("first", 50);
+  ASSERT_TRUE(engine_->Submit(std::move(first)).ok());
+  const auto submit = [&](const std::string& id, int prompt) {
+    auto [request, sink] = Request(id);
+    request.prompt.assign(prompt, 3);
+    return std::pair(engine_->Submit(std::move(request)), sink);
+  };
+  // The first one's three tokens may or may not have been read from the inbox yet.
+  const auto [taken, taken_sink] = submit("b", 30);
+  ASSERT_TRUE(taken.ok()) << taken;
+  const auto [refused, refused_sink] = submit("c", 20);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(refused).subject, "queue:tokens");
+  EXPECT_TRUE(GetErrorDetails(refused).retry_after.has_value());
+  const auto [small, small_sink] = submit("d", 5);
+  EXPECT_TRUE(small.ok()) << small;
+  SetGate(true);
+  first_sink->WaitFinished();
+  taken_sink->WaitFinished();
+  small_sink->WaitFinished();
+  const auto [large, large_sink] = submit("e", 50);
+  EXPECT_TRUE(large.ok()) << "where nobody waits any size may: " << large;
+  large_sink->WaitFinished();
+}
+
+TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
+  Make({.max_waiting = 12});
+  // Steps take eight milliseconds, requests five steps, two run at a time.
+  backend_->before_launch = [] { absl::SleepFor(absl::Milliseconds(8)); };
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  // When each that was refused is to come back, at the earliest and at the latest: it was refused
+  // somewhere in between.
+  std::vector<std::pair<absl::Time, absl::Time>> places;
+  const absl::Time start = absl::Now();
+  for (int i = 0; absl::Now() < start + absl::Seconds(10) && places.size() < 6; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 5);
+    const absl::Time before = absl::Now();
+    const absl::Status status = engine_->Submit(std::move(request));
+    if (status.ok()) {
+      sinks.push_back(sink);
+      continue;
+    }
+    const absl::Duration retry = *GetErrorDetails(status).retry_after;
+    // Until places have become free often enough it is a guess.
+    if (retry == absl::Seconds(1) || sinks.size() < 30) {
+      absl::SleepFor(absl::Milliseconds(5));
+      continue;
+    }
+    EXPECT_GE(retry, absl::Milliseconds(10));
+    EXPECT_LT(retry, absl::Seconds(1));
+    places.emplace_back(before + retry, absl::Now() + retry);
+  }
+  ASSERT_EQ(places.size(), 6u);
+  for (size_t i = 1; i < places.size(); ++i) {
+    EXPECT_GT(places[i].second, places[i - 1].first) << "each is told a place of its own";
+  }
+  EXPECT_GT(places.back().second - places.front().first, absl::Milliseconds(40))
+      << "places become free one after another";
+  for (const auto& sink : sinks) sink->WaitFinished();
+}
+
+TEST_F(EngineTest, SaysForHowLongAStepHangs) {
+  Make();
+  EXPECT_EQ(engine_->stalled_for(), absl::ZeroDuration()) << "idle is not stalled";
+  SetGate(false);
+  auto [request, sink] = Request("a");
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  while (engine_->stalled_for() < absl::Milliseconds(50)) absl::SleepFor(absl::Milliseconds(1));
+  SetGate(true);
+  sink->WaitFinished();
+  while (engine_->stalled_for() > absl::ZeroDuration()) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(EngineTest, ListenersHearOfAStepOnce) {
+  Make();
+  class Listener : public StepListener {
+   public:
+    void OnStepEnd() override { ++ends; }
+    std::atomic<int> ends = 0;
+  };
+  auto listener = std::make_shared<Listener>();
+  SetGate(false);
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 2; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 20);
+    request.step_listener = listener;
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    sinks.push_back(sink);
+  }
+  SetGate(true);
+  for (const auto& sink : sinks) sink->WaitFinished();
+  engine_.reset();
+  EXPECT_GE(listener->ends, 20);
+  EXPECT_LE(listener->ends, 30) << "not once for each request";
 }
 
 TEST_F(EngineTest, LiveIdsAreNotTakenTwice) {

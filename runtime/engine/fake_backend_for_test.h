@@ -34,6 +34,11 @@ class FakeBackend : public Backend {
     return token;
   }
 
+  // What stands for the log-probability of the token that follows `context`.
+  static float Logprob(const std::vector<int32_t>& context) {
+    return -static_cast<float>(NextToken(context, 1, 1000, {}, 999)) / 100;
+  }
+
   FakeBackend(const BackendInfo& info, int vocab, int32_t eog)
       : info_(info),
         vocab_(vocab),
@@ -50,33 +55,39 @@ class FakeBackend : public Backend {
     EXPECT_FALSE(batch.seqs.empty());
     std::set<int32_t> slots;
     size_t tokens = 0;
+    size_t blocks = 0;
     StepResult result;
     for (const StepSequence& seq : batch.seqs) {
       EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
       EXPECT_FALSE(seq.tokens.empty());
       tokens += seq.tokens.size();
       Slot& slot = slots_[seq.slot];
-      EXPECT_EQ(seq.start_params != nullptr, seq.start_position == 0);
       if (seq.start_params != nullptr) {
-        slot = {seq.start_params->seed, kPreviousSample, 0};
+        slot = {seq.start_params->seed, kPreviousSample, seq.start_position};
         ++starts;
       }
+      blocks += seq.blocks.size();
       EXPECT_EQ(slot.next_position, seq.start_position);
       for (size_t i = 0; i < seq.tokens.size(); ++i) {
         const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
         EXPECT_GE(token, 0);
         Kv(seq, seq.start_position + static_cast<int>(i)) = token;
       }
+      if (seq.tokens.size() > 1 || seq.start_params != nullptr) {
+        prompt_tokens_run += static_cast<int>(seq.tokens.size());
+      }
       slot.next_position = seq.start_position + static_cast<int>(seq.tokens.size());
-      if (!seq.sample) continue;
       std::vector<int32_t> context;
       for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
+      if (!seq.targets.empty()) result.target_logprobs.push_back(Targets(seq, context));
+      if (!seq.sample) continue;
       SampledToken sample;
       sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
       slot.last_sample = sample.token;
       result.samples.push_back(sample);
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
+    EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
     max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(tokens));
     max_seqs_seen = std::max(max_seqs_seen, static_cast<int>(batch.seqs.size()));
     results_.push_back(std::move(result));
@@ -94,6 +105,8 @@ class FakeBackend : public Backend {
   absl::Status fail_with;
   // Sequences that began in a slot, those that began again included.
   int starts = 0;
+  // Tokens of parts that begin a sequence or have several.
+  int prompt_tokens_run = 0;
   int max_tokens_seen = 0;
   int max_seqs_seen = 0;
 
@@ -103,6 +116,19 @@ class FakeBackend : public Backend {
     int32_t last_sample = kPreviousSample;
     int next_position = 0;
   };
+
+  std::vector<SampledToken> Targets(const StepSequence& seq, const std::vector<int32_t>& context) {
+    EXPECT_TRUE(info_.prompt_logprobs);
+    EXPECT_LE(seq.targets.size(), seq.tokens.size());
+    std::vector<SampledToken> targets;
+    for (size_t i = 0; i < seq.targets.size(); ++i) {
+      const auto begin = context.begin();
+      targets.push_back({.token = seq.targets[i],
+                         .logprob = Logprob({begin, begin + seq.start_position + i + 1}),
+                         .top = {}});
+    }
+    return targets;
+  }
 
   int32_t& Kv(const StepSequence& seq, int position) {
     const int32_t block = seq.blocks[position / info_.block_tokens];

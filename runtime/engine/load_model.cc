@@ -13,6 +13,7 @@ namespace {
 
 absl::Status CheckNumerics(const std::shared_ptr<const Model>& model, Backend& backend,
                            const BackendMaker& maker, int threads, LoadObserver& observer) {
+  if (!maker.self_check) return absl::OkStatus();
   std::unique_ptr<LayerReference> reference;
   if (maker.make_reference) {
     ORCD_ASSIGN_OR_RETURN(reference, maker.make_reference(model, kSelfCheckTokens, threads));

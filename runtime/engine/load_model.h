@@ -27,6 +27,8 @@ struct LoadModelOptions {
 struct BackendMaker {
   BackendFactory make;
   LayerReferenceFactory make_reference = nullptr;
+  // False only where nothing of the model is computed, so that there are no numerics to check.
+  bool self_check = true;
 };
 
 // Opens and checks the file, places the weights, runs the self-check, starts the engine: the stages

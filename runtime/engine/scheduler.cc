@@ -14,201 +14,424 @@ absl::Duration Between(absl::Time from, absl::Time to) {
   return std::max(to - from, absl::ZeroDuration());
 }
 
+absl::Status NotFinite(int position) {
+  return MakeError(absl::StatusCode::kInternal,
+                   absl::StrCat("the model's logits at position ", position,
+                                " are not finite, or every token was forbidden"),
+                   {.reason = "NONFINITE_LOGITS"});
+}
+
+// Tokens that the generation has at least. One that goes on until somebody ends it has no more than
+// it is asked for.
+int FewestTokens(const LiveRequest& live) {
+  const StopConditions& stop = live.request.stop;
+  if (stop.max_tokens > 0 && stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) {
+    return live.max_new_tokens;
+  }
+  return std::clamp(stop.min_tokens, 1, live.max_new_tokens);
+}
+
 }  // namespace
 
-Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend, int max_context,
-                     OnGone on_gone)
+Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
+                     SchedulerOptions options, Hooks hooks)
     : tokenizer_(tokenizer),
       backend_(backend),
-      max_context_(max_context),
-      on_gone_(std::move(on_gone)),
-      blocks_(backend.kv_blocks) {
+      options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      blocks_(backend.kv_blocks),
+      rate_(backend.max_step_tokens) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
-void Scheduler::Add(GenerationRequest request) {
-  auto sequence = std::make_unique<Sequence>(std::move(request), next_order_++);
-  const StopConditions& stop = sequence->request.stop;
+void Scheduler::Add(GenerationRequest request, absl::Time now) {
+  now_ = now;
+  const absl::Time rank = now - options_.priority_step * request.priority;
+  auto live = std::make_shared<LiveRequest>(std::move(request), rank);
+  const GenerationRequest& asked = live->request;
 
-  const int room = max_context_ - sequence->prompt_tokens();
-  sequence->max_new_tokens = room;
-  sequence->limit_reason = FinishReason::kContextLength;
-  if (stop.max_tokens > 0 && stop.max_tokens <= room) {
-    sequence->max_new_tokens = stop.max_tokens;
-    sequence->limit_reason = FinishReason::kMaxTokens;
+  const int room = options_.max_context - live->prompt_tokens();
+  live->max_new_tokens = room;
+  live->limit_reason = FinishReason::kContextLength;
+  if (asked.stop.max_tokens > 0 && asked.stop.max_tokens <= room) {
+    live->max_new_tokens = asked.stop.max_tokens;
+    live->limit_reason = FinishReason::kMaxTokens;
   }
-
-  sequence->end_ids = stop.ids;
-  if (!stop.ignore_eog) {
+  live->end_ids = asked.stop.ids;
+  if (!asked.stop.ignore_eog) {
     const std::vector<int32_t>& eog = tokenizer_.eog_ids();
-    sequence->end_ids.insert(sequence->end_ids.end(), eog.begin(), eog.end());
+    live->end_ids.insert(live->end_ids.end(), eog.begin(), eog.end());
   }
-  std::sort(sequence->end_ids.begin(), sequence->end_ids.end());
+  std::sort(live->end_ids.begin(), live->end_ids.end());
+  if (asked.prefix_cache) {
+    live->prefix_root = PrefixRoot(options_.model_digest, asked.cache_salt);
+  } else if (asked.samples > 1) {
+    // Shared by the samples, and by nobody else: no salt that a caller gives names a request.
+    live->prefix_root = PrefixRoot(absl::StrCat("request ", next_order_), asked.id);
+  }
 
-  live_[sequence->request.id] = sequence.get();
-  waiting_.push_back(std::move(sequence));
+  live_[asked.id] = live;
+  next_deadline_ = std::min(next_deadline_, asked.deadline);
+  live->unfinished = asked.samples;
+  for (int sample = 0; sample < asked.samples; ++sample) {
+    SequenceList arriving;
+    arriving.push_back(std::make_unique<Sequence>(live, sample, next_order_++));
+    Sequence& sequence = *arriving.front();
+    for (int32_t token : asked.resume) sequence.text.Append(tokenizer_.TokenBytes(token));
+    sequence.place = arriving.begin();
+    live->sequences.push_back(&sequence);
+    Enqueue(arriving, sequence, waiting_);
+  }
+  if (asked.deadline == absl::InfiniteFuture()) return;
+  const absl::Time end = EarliestEnd(*live->sequences.front(), now);
+  if (end <= asked.deadline) return;
+  Fail(*live,
+       MakeError(absl::StatusCode::kDeadlineExceeded,
+                 absl::StrCat("the request could end in ", absl::FormatDuration(end - now),
+                              " at the earliest, by the rates measured here and by who is before "
+                              "it, and its deadline is in ",
+                              absl::FormatDuration(asked.deadline - now),
+                              "; allow more time, ask for fewer tokens or use another worker"),
+                 {.reason = "DEADLINE_UNREACHABLE"}));
+  Sweep(now);
+}
+
+absl::Time Scheduler::EarliestEnd(Sequence& sequence, absl::Time now) {
+  int before = 0;
+  for (const auto& other : waiting_) {
+    if (other->live == sequence.live || !other->ranks_before(sequence)) break;
+    ++before;
+  }
+  absl::Duration wait;
+  const int places = before + 1 - static_cast<int>(free_slots_.size());
+  if (const auto interval = rate_.DepartureInterval(now); interval && places > 0) {
+    wait = *interval * places;
+  }
+  absl::Duration own;
+  if (const std::optional<double> rate = rate_.PromptTokensPerSecond(now)) {
+    own = absl::Seconds((sequence.unscheduled() - CountCachedTokens(sequence)) / *rate);
+  }
+  if (const auto interval = rate_.TokenInterval(now)) {
+    own += *interval * std::max(FewestTokens(*sequence.live) - sequence.drawn - 1, 0);
+  }
+  return now + wait + own;
+}
+
+int Scheduler::CountCachedTokens(Sequence& sequence) {
+  if (!sequence.live->prefix_root) return 0;
+  const int most = (static_cast<int>(sequence.tokens.size()) - 1) / backend_.block_tokens;
+  int blocks = 0;
+  for (const BlockHash& hash : BlockHashes(sequence, most)) {
+    if (!blocks_.Contains(hash)) break;
+    ++blocks;
+  }
+  return blocks * backend_.block_tokens;
 }
 
 int Scheduler::BlocksFor(int tokens) const {
   return (tokens + backend_.block_tokens - 1) / backend_.block_tokens;
 }
 
-int Scheduler::Unscheduled(const Sequence& sequence) {
-  return static_cast<int>(sequence.tokens.size()) - sequence.scheduled;
-}
-
-bool Scheduler::CanFollowSample(const Sequence& sequence) {
-  return sequence.samples_in_flight > 0 &&
-         sequence.drawn + sequence.samples_in_flight < sequence.max_new_tokens;
-}
-
 bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
+  now_ = now;
   batch.seqs.clear();
   ExpireDeadlines(now);
   if (!ReserveForDecode()) return false;
   Admit(now);
 
   InFlight step;
-  int budget = backend_.max_step_tokens;
-  for (auto& sequence : running_) {
-    if (sequence->finished || budget == 0) continue;
-    const int unscheduled = Unscheduled(*sequence);
-    if (unscheduled == 1 || (unscheduled <= 0 && CanFollowSample(*sequence))) {
-      AddPart(*sequence, 1, batch, step);
-      --budget;
-    }
-  }
-  for (auto& sequence : running_) {
-    if (sequence->finished || budget == 0) continue;
-    const int unscheduled = Unscheduled(*sequence);
-    if (unscheduled > 1) {
-      const int count = std::min(unscheduled, budget);
-      AddPart(*sequence, count, batch, step);
-      budget -= count;
-    }
-  }
+  step.planned = now;
+  SelectRunning();
+  PlanDecodes(batch, step);
+  PlanPrompts(batch, step);
   if (batch.seqs.empty()) return false;
+  ++steps_;
   in_flight_.push_back(std::move(step));
   return true;
 }
 
 void Scheduler::ExpireDeadlines(absl::Time now) {
-  for (SequenceList* list : {&waiting_, &running_}) {
-    for (auto& sequence : *list) {
-      if (sequence->finished || sequence->request.deadline > now) continue;
-      Fail(*sequence,
-           MakeError(absl::StatusCode::kDeadlineExceeded,
-                     absl::StrCat("the request's deadline passed after ", sequence->drawn,
-                                  " generated tokens; allow more time or ask for fewer tokens"),
-                     {.reason = "DEADLINE_EXCEEDED"}));
+  if (now < next_deadline_) return;
+  next_deadline_ = absl::InfiniteFuture();
+  std::vector<LiveRequest*> expired;
+  for (const auto& [id, live] : live_) {
+    if (live->finished) continue;
+    if (live->request.deadline <= now) {
+      expired.push_back(live.get());
+    } else {
+      next_deadline_ = std::min(next_deadline_, live->request.deadline);
     }
   }
-  Sweep();
+  for (LiveRequest* live : expired) {
+    Fail(*live, MakeError(absl::StatusCode::kDeadlineExceeded,
+                          absl::StrCat("the request's deadline passed after ", live->drawn,
+                                       " generated tokens; allow more time or ask for fewer "
+                                       "tokens"),
+                          {.reason = "DEADLINE_EXCEEDED"}));
+  }
+  Sweep(now);
 }
 
 bool Scheduler::ReserveForDecode() {
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = **it;
-    const int unscheduled = Unscheduled(sequence);
-    const bool decodes = unscheduled == 1 || (unscheduled <= 0 && CanFollowSample(sequence));
-    if (sequence.finished || !decodes) continue;
+    if (sequence.finished || !sequence.decodes()) continue;
     const int needed = BlocksFor(sequence.scheduled + 1);
     while (!blocks_.Grow(sequence.blocks, needed)) {
       // What a step in flight draws must be known before its sequence can start over elsewhere.
       if (!in_flight_.empty()) return false;
-      const bool is_youngest = &sequence == running_.back().get();
-      PreemptYoungest();
-      if (is_youngest) return true;
+      const bool is_last = &sequence == running_.back().get();
+      PreemptLast();
+      if (is_last) return true;
     }
   }
   return true;
 }
 
-void Scheduler::PreemptYoungest() {
-  std::unique_ptr<Sequence> sequence = std::move(running_.back());
-  running_.pop_back();
-  free_slots_.push_back(*sequence->slot);
-  sequence->slot.reset();
-  blocks_.Release(sequence->blocks);
-  sequence->scheduled = 0;
-  waiting_.push_front(std::move(sequence));
+void Scheduler::PreemptLast() {
+  Sequence& sequence = *running_.back();
+  free_slots_.push_back(*sequence.slot);
+  sequence.slot.reset();
+  blocks_.Release(sequence.blocks);
+  sequence.scheduled = 0;
+  sequence.preempted = true;
+  ++counts_.preemptions;
+  Enqueue(running_, sequence, waiting_);
+}
+
+void Scheduler::Enqueue(SequenceList& from, Sequence& sequence, SequenceList& to) {
+  auto place = to.end();
+  while (place != to.begin() && sequence.ranks_before(**std::prev(place))) --place;
+  to.splice(place, from, sequence.place);
 }
 
 void Scheduler::Admit(absl::Time now) {
-  while (!waiting_.empty() && !free_slots_.empty()) {
-    Sequence& sequence = *waiting_.front();
-    // Room for the prompt and the first new token: a prompt that has begun never waits for blocks.
-    const int tokens = std::min(static_cast<int>(sequence.tokens.size()) + 1, max_context_);
-    if (!blocks_.Grow(sequence.blocks, BlocksFor(tokens))) return;
+  for (auto it = waiting_.begin(); it != waiting_.end() && !free_slots_.empty();) {
+    Sequence& sequence = **it++;
+    if (sequence.waits_for_prompt()) continue;
+    if (unfit_ == &sequence && blocks_.free() <= unfit_free_) break;
+    if (!TakeBlocks(sequence)) {
+      unfit_ = &sequence;
+      unfit_free_ = blocks_.free();
+      break;
+    }
     sequence.slot = free_slots_.back();
     free_slots_.pop_back();
-    // One that was preempted is older than those that came in since.
-    auto place = running_.end();
-    while (place != running_.begin() && (*std::prev(place))->order > sequence.order) --place;
-    running_.splice(place, waiting_, waiting_.begin());
-    if (sequence.admitted) continue;
-    sequence.admitted = true;
-    sequence.first_step = now;
-    sequence.request.sink->OnStarted(
-        {.prompt_tokens = sequence.prompt_tokens(), .cached_prompt_tokens = 0});
+    sequence.starts = true;
+    Enqueue(waiting_, sequence, running_);
+    LiveRequest& live = *sequence.live;
+    if (live.started) continue;
+    live.started = true;
+    live.first_step = now;
+    live.cached_prompt_tokens = std::min(sequence.scheduled, live.prompt_tokens());
+    counts_.prompt_tokens += live.prompt_tokens();
+    counts_.cached_prompt_tokens += live.cached_prompt_tokens;
+    Touch(live);
+    live.request.sink->OnStarted(
+        {.prompt_tokens = live.prompt_tokens(), .cached_prompt_tokens = live.cached_prompt_tokens});
+    hooks_.on_started(live.request.id);
+  }
+  if (waiting_.empty()) rate_.OnNobodyWaits();
+}
+
+bool Scheduler::TakeBlocks(Sequence& sequence) {
+  const int known = static_cast<int>(sequence.tokens.size());
+  const LiveRequest& live = *sequence.live;
+  // The last token must be run for what follows it, and where log-probabilities of the prompt are
+  // asked for the prompt must.
+  const bool must_run_prompt = sequence.sample == 0 && live.request.prompt_logprobs >= 0 &&
+                               live.next_prompt_logprob < live.prompt_tokens();
+  if (live.prefix_root && !must_run_prompt) {
+    for (const BlockHash& hash : BlockHashes(sequence, (known - 1) / backend_.block_tokens)) {
+      if (!blocks_.Share(sequence.blocks, hash)) break;
+    }
+  }
+  const int shared = sequence.blocks.size();
+  // Room for what is known and the first new token: a prompt that has begun never waits for blocks.
+  const int needed = BlocksFor(std::min(known + 1, options_.max_context));
+  // One that had to give way comes back once those that run can go on for a while.
+  const int spare = sequence.preempted ? static_cast<int>(running_.size()) : 0;
+  if (needed - shared + spare > blocks_.free() || !blocks_.Grow(sequence.blocks, needed)) {
+    blocks_.Release(sequence.blocks);
+    return false;
+  }
+  sequence.scheduled = shared * backend_.block_tokens;
+  sequence.named_blocks = shared;
+  return true;
+}
+
+std::span<const BlockHash> Scheduler::BlockHashes(Sequence& sequence, int count) {
+  std::vector<BlockHash>& hashes = sequence.block_hashes;
+  while (static_cast<int>(hashes.size()) < count) {
+    const std::span<const int32_t> tokens =
+        std::span(sequence.tokens)
+            .subspan(hashes.size() * backend_.block_tokens, backend_.block_tokens);
+    hashes.push_back(
+        NextBlockHash(hashes.empty() ? *sequence.live->prefix_root : hashes.back(), tokens));
+  }
+  return std::span(hashes).first(count);
+}
+
+void Scheduler::NameFullBlocks(Sequence& sequence) {
+  if (!sequence.live->prefix_root) return;
+  const int known = std::min(sequence.scheduled, static_cast<int>(sequence.tokens.size()));
+  const int full = known / backend_.block_tokens;
+  if (full <= sequence.named_blocks) return;
+  const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
+  for (; sequence.named_blocks < full; ++sequence.named_blocks) {
+    blocks_.Name(sequence.blocks, sequence.named_blocks, hashes[sequence.named_blocks]);
+  }
+}
+
+void Scheduler::SelectRunning() {
+  selected_.clear();
+  int64_t blocks = 0;
+  for (const auto& sequence : running_) {
+    if (sequence->finished || (!sequence->decodes() && sequence->unscheduled() <= 0)) continue;
+    selected_.push_back(sequence.get());
+    blocks += sequence->blocks.size();
+  }
+  // Sequences that share blocks may together have more than a step takes: then they take turns.
+  if (blocks <= backend_.kv_blocks) return;
+  std::stable_sort(selected_.begin(), selected_.end(), [](const Sequence* a, const Sequence* b) {
+    return a->last_step < b->last_step;
+  });
+  blocks = 0;
+  std::erase_if(selected_, [&](const Sequence* sequence) {
+    if (blocks + sequence->blocks.size() > backend_.kv_blocks) return true;
+    blocks += sequence->blocks.size();
+    return false;
+  });
+}
+
+void Scheduler::PlanDecodes(StepBatch& batch, InFlight& step) {
+  for (Sequence* sequence : selected_) {
+    if (step.tokens == backend_.max_step_tokens) return;
+    if (sequence->decodes()) AddPart(*sequence, 1, batch, step);
+  }
+}
+
+void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
+  prompts_.clear();
+  for (Sequence* sequence : selected_) {
+    if (sequence->unscheduled() > 1) prompts_.push_back(sequence);
+  }
+  int budget = backend_.max_step_tokens - step.tokens;
+  if (prompts_.empty() || budget == 0) return;
+  const auto first =
+      std::min_element(prompts_.begin(), prompts_.end(),
+                       [](const Sequence* a, const Sequence* b) { return a->ranks_before(*b); });
+  std::iter_swap(prompts_.begin(), first);
+  std::sort(prompts_.begin() + 1, prompts_.end(), [](const Sequence* a, const Sequence* b) {
+    return std::pair(a->unscheduled(), a->order) < std::pair(b->unscheduled(), b->order);
+  });
+  int others = 0;
+  for (size_t i = 1; i < prompts_.size() && others < budget; ++i) {
+    others += prompts_[i]->unscheduled();
+  }
+  // What the others cannot use is the first one's too.
+  const int share = std::max(budget - budget / 2, budget - others);
+  for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
+    const int count = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
+    AddPart(*prompts_[i], count, batch, step);
+    budget -= count;
   }
 }
 
 void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step) {
   static constexpr int32_t kFollow[] = {kPreviousSample};
+  LiveRequest& live = *sequence.live;
   StepSequence part;
   part.slot = *sequence.slot;
-  if (sequence.scheduled == 0) {
-    part.start_params = &sequence.request.sampling;
+  if (sequence.starts) {
+    part.start_params = &sequence.sampling;
     part.start_history = sequence.tokens;
+    sequence.starts = false;
   }
-  const bool follows = Unscheduled(sequence) <= 0;
-  part.tokens = follows ? std::span<const int32_t>(kFollow)
-                        : std::span(sequence.tokens).subspan(sequence.scheduled, count);
-  part.start_position = sequence.scheduled;
+  const std::span<const int32_t> known = sequence.tokens;
+  const int begin = sequence.scheduled;
+  const bool follows = sequence.unscheduled() <= 0;
+  part.tokens = follows ? std::span<const int32_t>(kFollow) : known.subspan(begin, count);
+  part.start_position = begin;
   part.blocks = sequence.blocks.ids();
-  part.sample = follows || count == Unscheduled(sequence);
-  if (part.sample &&
-      sequence.drawn + sequence.samples_in_flight < sequence.request.stop.min_tokens) {
-    part.forbidden = sequence.end_ids;
+  part.sample = follows || count == sequence.unscheduled();
+  if (part.sample && sequence.drawn + sequence.samples_in_flight < live.request.stop.min_tokens) {
+    part.forbidden = live.end_ids;
+  }
+  const int targets = std::min(begin + count + 1, live.prompt_tokens()) - (begin + 1);
+  if (live.request.prompt_logprobs >= 0 && sequence.sample == 0 && targets > 0 &&
+      live.next_prompt_logprob < live.prompt_tokens()) {
+    part.targets = known.subspan(begin + 1, targets);
+    part.target_logprobs = live.request.prompt_logprobs;
   }
 
   sequence.scheduled += count;
+  sequence.last_step = steps_;
   ++sequence.steps_in_flight;
   if (part.sample) ++sequence.samples_in_flight;
-  step.parts.push_back({&sequence, part.sample});
+  if (sequence.sample == 0 && sequence.scheduled >= live.prompt_tokens()) {
+    live.prompt_scheduled = true;
+  }
+  NameFullBlocks(sequence);
+  step.tokens += count;
+  if (count == 1 && part.sample) ++step.drawing;
+  step.parts.push_back({&sequence, part.sample, part.targets.empty() ? 0 : begin + 1});
   batch.seqs.push_back(part);
 }
 
 void Scheduler::Commit(const StepResult& result, absl::Time now) {
+  now_ = now;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
+  last_commit_ = now;
   size_t next_sample = 0;
+  size_t next_targets = 0;
   for (const InFlight::Part& part : step.parts) {
     Sequence& sequence = *part.sequence;
     --sequence.steps_in_flight;
+    if (part.first_target > 0) {
+      const std::vector<SampledToken>& targets = result.target_logprobs[next_targets++];
+      if (!sequence.finished) TakePromptLogprobs(sequence, part.first_target, targets);
+    }
     if (!part.samples) continue;
     --sequence.samples_in_flight;
     const SampledToken& sample = result.samples[next_sample++];
     if (!sequence.finished) TakeSample(sequence, sample, now);
   }
-  Sweep();
+  Sweep(now);
+}
+
+void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
+                                   const std::vector<SampledToken>& targets) {
+  LiveRequest& live = *sequence.live;
+  // A prompt that had to start over gives some of them again.
+  const int told = live.next_prompt_logprob - first_position;
+  if (told >= static_cast<int>(targets.size())) return;
+  DeltaEvent delta;
+  delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
+  for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
+    if (delta.prompt_logprobs[i].finite) continue;
+    Fail(live, NotFinite(live.next_prompt_logprob + static_cast<int>(i)));
+    return;
+  }
+  live.next_prompt_logprob = first_position + static_cast<int>(targets.size());
+  SendDelta(sequence, std::move(delta));
 }
 
 void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now) {
+  LiveRequest& live = *sequence.live;
   if (!sample.finite) {
-    Fail(sequence, MakeError(absl::StatusCode::kInternal,
-                             absl::StrCat("the model's logits at position ", sequence.tokens.size(),
-                                          " are not finite, or every token was forbidden"),
-                             {.reason = "NONFINITE_LOGITS"}));
+    Fail(live, NotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
   ++sequence.drawn;
-  ++generated_tokens_;
-  if (sequence.first_token == absl::InfinitePast()) sequence.first_token = now;
-  sequence.last_token = now;
+  ++live.drawn;
+  ++counts_.generated_tokens;
+  if (live.first_token == absl::InfinitePast()) live.first_token = now;
+  live.last_token = now;
 
-  const StopConditions& stop = sequence.request.stop;
+  const StopConditions& stop = live.request.stop;
   if (std::find(stop.ids.begin(), stop.ids.end(), sample.token) != stop.ids.end()) {
     Finish(sequence, FinishReason::kStopToken, {}, sample.token);
     return;
@@ -219,46 +442,98 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
   }
 
   sequence.tokens.push_back(sample.token);
+  NameFullBlocks(sequence);
   DeltaEvent delta;
   delta.text = sequence.text.Append(tokenizer_.TokenBytes(sample.token));
   delta.tokens = {sample.token};
-  if (sequence.request.sampling.logprobs >= 0) delta.logprobs = {sample};
-  sequence.request.sink->OnDelta(std::move(delta));
+  if (live.request.sampling.logprobs >= 0) delta.logprobs = {sample};
+  SendDelta(sequence, std::move(delta));
   if (sequence.text.stopped()) {
     Finish(sequence, FinishReason::kStopString, *sequence.text.stopped());
-  } else if (sequence.drawn == sequence.max_new_tokens) {
-    Finish(sequence, sequence.limit_reason);
+  } else if (sequence.drawn == live.max_new_tokens) {
+    Finish(sequence, live.limit_reason);
   }
+}
+
+void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
+  event.sample = sequence.sample;
+  Touch(*sequence.live);
+  sequence.live->request.sink->OnDelta(std::move(event));
 }
 
 void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop_string,
                        int32_t stop_token) {
+  LiveRequest& live = *sequence.live;
   if (!sequence.text.stopped()) {
     std::string rest = sequence.text.Finish();
-    if (!rest.empty()) sequence.request.sink->OnDelta({.text = std::move(rest)});
+    // What a request that was resumed held back there says nothing before it has started here.
+    if (!rest.empty() && live.started) SendDelta(sequence, {.text = std::move(rest)});
+  }
+  live.ends[sequence.sample] = {
+      .reason = reason,
+      .stop_string = std::move(stop_string),
+      .stop_token = stop_token,
+      .generated_tokens = sequence.drawn - static_cast<int>(live.request.resume.size())};
+  MarkFinished(sequence);
+  if (live.unfinished > 0) return;
+  FinishedEvent event;
+  // A request that was ended was, whatever samples of it had come to their end before.
+  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
+  event.reason = ended ? reason : live.ends[0].reason;
+  if (!ended) {
+    event.stop_string = live.ends[0].stop_string;
+    event.stop_token = live.ends[0].stop_token;
+  }
+  if (live.ends.size() > 1) event.samples = live.ends;
+  SendFinished(live, std::move(event));
+}
+
+void Scheduler::FinishAll(LiveRequest& live, FinishReason reason) {
+  for (Sequence* sequence : live.sequences) {
+    if (!sequence->finished) Finish(*sequence, reason);
+  }
+}
+
+void Scheduler::Fail(LiveRequest& live, const absl::Status& status) {
+  for (Sequence* sequence : live.sequences) {
+    if (!sequence->finished) MarkFinished(*sequence);
   }
   FinishedEvent event;
-  event.reason = reason;
-  event.stop_string = std::move(stop_string);
-  event.stop_token = stop_token;
-  SendFinished(sequence, std::move(event));
-}
-
-void Scheduler::Fail(Sequence& sequence, const absl::Status& status) {
-  FinishedEvent event;
   event.status = status;
-  SendFinished(sequence, std::move(event));
+  SendFinished(live, std::move(event));
 }
 
-void Scheduler::SendFinished(Sequence& sequence, FinishedEvent event) {
-  event.prompt_tokens = sequence.prompt_tokens();
-  event.generated_tokens = sequence.drawn;
-  event.queue_time = Between(sequence.request.arrival, sequence.first_step);
-  event.prefill_time = Between(sequence.first_step, sequence.first_token);
-  event.decode_time = Between(sequence.first_token, sequence.last_token);
+void Scheduler::MarkFinished(Sequence& sequence) {
   sequence.finished = true;
-  ++finished_requests_;
-  sequence.request.sink->OnFinished(event);
+  --sequence.live->unfinished;
+  // Whoever waited to share its prompt must not wait for ever.
+  if (sequence.sample == 0) sequence.live->prompt_scheduled = true;
+  ending_.push_back(&sequence);
+}
+
+void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
+  event.prompt_tokens = live.prompt_tokens();
+  event.cached_prompt_tokens = live.cached_prompt_tokens;
+  event.generated_tokens = live.drawn;
+  event.queue_time = Between(live.request.arrival, live.first_step);
+  event.prefill_time = Between(live.first_step, live.first_token);
+  event.decode_time = Between(live.first_token, live.last_token);
+  live.finished = true;
+  ++counts_.finished_requests;
+  Touch(live);
+  live.request.sink->OnFinished(event);
+}
+
+void Scheduler::Touch(const LiveRequest& live) {
+  const std::shared_ptr<StepListener>& listener = live.request.step_listener;
+  if (listener == nullptr) return;
+  if (std::find(touched_.rbegin(), touched_.rend(), listener) != touched_.rend()) return;
+  touched_.push_back(listener);
+}
+
+void Scheduler::TellListeners() {
+  for (const std::shared_ptr<StepListener>& listener : touched_) listener->OnStepEnd();
+  touched_.clear();
 }
 
 void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,
@@ -267,47 +542,56 @@ void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,
   for (const std::string& id : ids) {
     auto it = live_.find(id);
     if (it == live_.end()) continue;
-    if (!it->second->finished) Finish(*it->second, reason);
+    FinishAll(*it->second, reason);
     waiter.left.push_back(id);
   }
   waiter.count = static_cast<int>(waiter.left.size());
   release_waiters_.push_back(std::move(waiter));
-  Sweep();
+  Sweep(now_);
+  TellReleased();
 }
 
 void Scheduler::CancelAll(FinishReason reason, std::function<void(int)> released) {
   std::vector<std::string> ids;
-  for (const auto& [id, sequence] : live_) ids.push_back(id);
+  for (const auto& [id, live] : live_) ids.push_back(id);
   Cancel(ids, reason, std::move(released));
 }
 
 void Scheduler::FailAll(const absl::Status& status) {
   in_flight_.clear();
-  for (SequenceList* list : {&waiting_, &running_}) {
-    for (auto& sequence : *list) {
+  std::vector<std::shared_ptr<LiveRequest>> all;
+  for (const auto& [id, live] : live_) all.push_back(live);
+  for (const std::shared_ptr<LiveRequest>& live : all) {
+    for (Sequence* sequence : live->sequences) {
       sequence->steps_in_flight = 0;
       sequence->samples_in_flight = 0;
-      if (!sequence->finished) Fail(*sequence, status);
     }
+    if (!live->finished) Fail(*live, status);
   }
-  Sweep();
+  Sweep(now_);
 }
 
-void Scheduler::Sweep() {
-  for (SequenceList* list : {&waiting_, &running_}) {
-    for (auto it = list->begin(); it != list->end();) {
-      Sequence& sequence = **it;
-      if (!sequence.finished || sequence.steps_in_flight > 0) {
-        ++it;
-        continue;
-      }
-      if (sequence.slot) free_slots_.push_back(*sequence.slot);
-      const std::string id = sequence.request.id;
-      live_.erase(id);
-      it = list->erase(it);
-      on_gone_(id);
-    }
-  }
+void Scheduler::Sweep(absl::Time now) {
+  bool any_gone = false;
+  std::erase_if(ending_, [&](Sequence* sequence) {
+    if (sequence->steps_in_flight > 0) return false;
+    const std::shared_ptr<LiveRequest> live = sequence->live;
+    std::erase(live->sequences, sequence);
+    if (unfit_ == sequence) unfit_ = nullptr;
+    if (sequence->slot) free_slots_.push_back(*sequence->slot);
+    (sequence->slot ? running_ : waiting_).erase(sequence->place);
+    if (!live->sequences.empty()) return true;
+    live_.erase(live->request.id);
+    if (live->started && !waiting_.empty()) rate_.OnDeparture(now);
+    if (!live->started) hooks_.on_started(live->request.id);
+    hooks_.on_gone(live->request.id);
+    any_gone = true;
+    return true;
+  });
+  if (any_gone) TellReleased();
+}
+
+void Scheduler::TellReleased() {
   // Callbacks last: what they see must be free.
   std::vector<ReleaseWaiter> ready;
   std::erase_if(release_waiters_, [&](ReleaseWaiter& waiter) {

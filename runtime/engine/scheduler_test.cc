@@ -9,141 +9,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/engine/fake_backend_for_test.h"
-#include "runtime/engine/nano_model_for_test.h"
+#include "runtime/engine/scheduler_harness_for_test.h"
+#include "runtime/error.h"
 
 namespace orcd {
 namespace {
 
-class RecordingSink : public GenerationSink {
- public:
-  void OnStarted(const StartedEvent& event) override {
-    EXPECT_EQ(started, 0);
-    EXPECT_FALSE(finished);
-    prompt_tokens = event.prompt_tokens;
-    ++started;
-  }
-  void OnDelta(DeltaEvent event) override {
-    EXPECT_EQ(started, 1);
-    EXPECT_FALSE(finished);
-    text += event.text;
-    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
-  }
-  void OnFinished(const FinishedEvent& event) override {
-    EXPECT_FALSE(finished);
-    finished = event;
-  }
-
-  int started = 0;
-  int prompt_tokens = 0;
-  std::string text;
-  std::vector<int32_t> tokens;
-  std::optional<FinishedEvent> finished;
-};
-
-struct Expected {
-  std::vector<int32_t> tokens;
-  FinishReason reason;
-  int drawn;
-};
-
-// A scheduler, a fake backend behind it, and a loop that does what the engine does.
-class SchedulerTest : public testing::Test {
- protected:
-  void Make(const BackendInfo& info, int max_context = 64) {
-    info_ = info;
-    max_context_ = max_context;
-    if (model_ == nullptr) model_ = NanoModel();
-    eog_ = model_->tokenizer().eog_ids().front();
-    vocab_ = model_->config().vocab;
-    backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_);
-    scheduler_ = std::make_unique<Scheduler>(model_->tokenizer(), info, max_context,
-                                             [this](const std::string& id) { gone_.insert(id); });
-  }
-
-  static BackendInfo Info(int max_seqs, int kv_blocks, int max_in_flight) {
-    BackendInfo info;
-    info.max_seqs = max_seqs;
-    info.max_step_tokens = 12;
-    info.block_tokens = 4;
-    info.kv_blocks = kv_blocks;
-    info.max_in_flight = max_in_flight;
-    return info;
-  }
-
-  GenerationRequest Request(const std::string& id, std::vector<int32_t> prompt) {
-    GenerationRequest request;
-    request.id = id;
-    request.prompt = std::move(prompt);
-    request.sampling.seed = 7;
-    sinks_[id] = std::make_shared<RecordingSink>();
-    request.sink = sinks_[id];
-    return request;
-  }
-
-  // Plans and commits once each, as far as the pipeline allows. False where nothing was to do.
-  bool Advance() {
-    now_ += absl::Milliseconds(1);
-    if (scheduler_->steps_in_flight() < info_.max_in_flight) {
-      StepBatch batch;
-      if (scheduler_->Plan(now_, batch)) {
-        EXPECT_TRUE(backend_->Launch(batch).ok());
-        if (scheduler_->steps_in_flight() < info_.max_in_flight) return true;
-      }
-    }
-    if (scheduler_->steps_in_flight() == 0) return false;
-    scheduler_->Commit(*backend_->Wait(), now_);
-    return true;
-  }
-  void RunToEnd() {
-    for (int i = 0; Advance(); ++i) ASSERT_LT(i, 100000) << "the scheduler does not come to an end";
-  }
-
-  // What the model says, one token after another, with nobody else around.
-  Expected Naive(const GenerationRequest& request) const {
-    Expected expected{{}, FinishReason::kContextLength, 0};
-    std::vector<int32_t> context = request.prompt;
-    std::vector<int32_t> end_ids = request.stop.ids;
-    if (!request.stop.ignore_eog) {
-      const auto& eog = model_->tokenizer().eog_ids();
-      end_ids.insert(end_ids.end(), eog.begin(), eog.end());
-    }
-    std::sort(end_ids.begin(), end_ids.end());
-    while (true) {
-      const bool may_end = expected.drawn >= request.stop.min_tokens;
-      const int32_t token = FakeBackend::NextToken(
-          context, request.sampling.seed, vocab_,
-          may_end ? std::span<const int32_t>() : std::span<const int32_t>(end_ids), eog_);
-      ++expected.drawn;
-      if (std::count(request.stop.ids.begin(), request.stop.ids.end(), token) > 0) {
-        expected.reason = FinishReason::kStopToken;
-        return expected;
-      }
-      if (!request.stop.ignore_eog && model_->tokenizer().IsEog(token)) {
-        expected.reason = FinishReason::kEog;
-        return expected;
-      }
-      context.push_back(token);
-      expected.tokens.push_back(token);
-      if (expected.drawn == request.stop.max_tokens) {
-        expected.reason = FinishReason::kMaxTokens;
-        return expected;
-      }
-      if (static_cast<int>(context.size()) == max_context_) return expected;
-    }
-  }
-
-  BackendInfo info_;
-  int max_context_ = 0;
-  std::shared_ptr<const Model> model_;
-  int32_t eog_ = 0;
-  int vocab_ = 0;
-  std::unique_ptr<FakeBackend> backend_;
-  std::unique_ptr<Scheduler> scheduler_;
-  std::map<std::string, std::shared_ptr<RecordingSink>> sinks_;
-  std::set<std::string> gone_;
-  absl::Time now_ = absl::UnixEpoch();
-};
+class SchedulerTest : public testing::Test, protected SchedulerHarness {};
 
 TEST_F(SchedulerTest, OneRequestGetsWhatTheModelSays) {
   for (int depth : {1, 2}) {
@@ -152,7 +24,7 @@ TEST_F(SchedulerTest, OneRequestGetsWhatTheModelSays) {
     request.stop.ignore_eog = true;
     request.stop.max_tokens = 20;
     const Expected expected = Naive(request);
-    scheduler_->Add(std::move(request));
+    scheduler_->Add(std::move(request), now_);
     RunToEnd();
     const RecordingSink& sink = *sinks_["a"];
     EXPECT_EQ(sink.tokens, expected.tokens);
@@ -169,14 +41,316 @@ TEST_F(SchedulerTest, PromptIsCutIntoChunksAndDecodeGoesOnBesideIt) {
   GenerationRequest first = Request("first", {5});
   first.stop.ignore_eog = true;
   first.stop.max_tokens = 30;
-  scheduler_->Add(std::move(first));
+  scheduler_->Add(std::move(first), now_);
   Advance();
   const size_t before = sinks_["first"]->tokens.size();
-  scheduler_->Add(Request("long", std::vector<int32_t>(60, 9)));
+  scheduler_->Add(Request("long", std::vector<int32_t>(60, 9)), now_);
   for (int i = 0; i < 5; ++i) Advance();
   EXPECT_EQ(sinks_["first"]->tokens.size(), before + 5) << "a token at every step";
   EXPECT_EQ(backend_->max_tokens_seen, 12);
   RunToEnd();
+}
+
+TEST_F(SchedulerTest, ALongPromptDoesNotHoldUpAShortOne) {
+  Make(Info(4, 64, 1), 128);
+  scheduler_->Add(Request("long", std::vector<int32_t>(100, 9)), now_);
+  Advance();
+  scheduler_->Add(Request("short", {1, 2, 3}), now_);
+  Advance();
+  EXPECT_EQ(sinks_["short"]->tokens.size(), 1u) << "its prompt fits beside a part of the long one";
+  EXPECT_EQ(backend_->max_tokens_seen, 12);
+  RunToEnd();
+}
+
+TEST_F(SchedulerTest, ManyShortPromptsDoNotHoldUpALongOne) {
+  Make(Info(4, 64, 1), 128);
+  scheduler_->Add(Request("long", std::vector<int32_t>(60, 9)), now_);
+  int steps = 0;
+  for (int i = 0; sinks_["long"]->tokens.empty() && i < 100; ++i, ++steps) {
+    for (int s = 0; s < 2; ++s) {
+      GenerationRequest request = Request(absl::StrCat("short", i, "-", s), {1, 2, i, s, 5, 6});
+      request.stop.max_tokens = 1;
+      scheduler_->Add(std::move(request), now_);
+    }
+    Advance();
+  }
+  EXPECT_LE(steps, 10) << "half of each step of 12 tokens is its own";
+  RunToEnd();
+}
+
+TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
+  for (int depth : {1, 2}) {
+    Make(Info(4, 32, depth));
+    const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    GenerationRequest first = Request("first", prompt);
+    first.stop.ignore_eog = true;
+    first.stop.max_tokens = 8;
+    const Expected expected = Naive(first);
+    scheduler_->Add(std::move(first), now_);
+    RunToEnd();
+    EXPECT_EQ(sinks_["first"]->cached_prompt_tokens, 0);
+
+    // The last token must run for what follows it: of three full blocks two are shared.
+    GenerationRequest again = Request("again", prompt);
+    again.stop.ignore_eog = true;
+    again.stop.max_tokens = 8;
+    scheduler_->Add(std::move(again), now_);
+    RunToEnd();
+    EXPECT_EQ(sinks_["again"]->cached_prompt_tokens, 8);
+    EXPECT_EQ(sinks_["again"]->finished->cached_prompt_tokens, 8);
+    EXPECT_EQ(sinks_["again"]->tokens, expected.tokens);
+
+    // What was generated is a prompt's beginning as good as any other.
+    std::vector<int32_t> turn = prompt;
+    turn.insert(turn.end(), expected.tokens.begin(), expected.tokens.end());
+    GenerationRequest next = Request("next", turn);
+    next.stop.max_tokens = 3;
+    const Expected next_expected = Naive(next);
+    scheduler_->Add(std::move(next), now_);
+    RunToEnd();
+    EXPECT_EQ(sinks_["next"]->cached_prompt_tokens, 16);
+    EXPECT_EQ(sinks_["next"]->tokens, next_expected.tokens);
+    EXPECT_EQ(scheduler_->blocks().free(), 32);
+    EXPECT_EQ(scheduler_->counts().cached_prompt_tokens, 24);
+  }
+}
+
+TEST_F(SchedulerTest, PromptsAreSharedOnlyWhereThatIsWanted) {
+  Make(Info(4, 32, 1));
+  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto cached = [&](const std::string& id, const std::string& salt, bool use_cache) {
+    GenerationRequest request = Request(id, prompt);
+    request.stop.max_tokens = 1;
+    request.cache_salt = salt;
+    request.prefix_cache = use_cache;
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    return sinks_[id]->cached_prompt_tokens;
+  };
+  EXPECT_EQ(cached("private", "", false), 0);
+  EXPECT_EQ(cached("a", "", true), 0) << "who opts out leaves nothing behind";
+  EXPECT_EQ(cached("b", "", true), 8);
+  EXPECT_EQ(cached("c", "", false), 0);
+  EXPECT_EQ(cached("d", "tenant", true), 0);
+  EXPECT_EQ(cached("e", "tenant", true), 8);
+  EXPECT_EQ(cached("f", "tenant2", true), 0);
+}
+
+TEST_F(SchedulerTest, RequestsThatRunShareTheirBeginning) {
+  Make(Info(8, 16, 1), 32);
+  const std::vector<int32_t> prompt(20, 3);
+  std::map<std::string, Expected> expected;
+  for (int i = 0; i < 8; ++i) {
+    GenerationRequest request = Request(absl::StrCat(i), prompt);
+    request.sampling.seed = i;
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 5;
+    expected[request.id] = Naive(request);
+    scheduler_->Add(std::move(request), now_);
+    Advance();
+    Advance();
+  }
+  // Alone each takes 7 of the 16 blocks.
+  EXPECT_GE(scheduler_->running(), 4);
+  RunToEnd();
+  for (const auto& [id, want] : expected) EXPECT_EQ(sinks_[id]->tokens, want.tokens);
+  EXPECT_EQ(scheduler_->blocks().free(), 16);
+}
+
+TEST_F(SchedulerTest, PriorityGoesFirstAndWaitingWeighsAsMuch) {
+  Make(Info(1, 32, 1));
+  const auto add = [&](const std::string& id, int priority) {
+    GenerationRequest request = Request(id, {1, 2});
+    request.priority = priority;
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 3;
+    scheduler_->Add(std::move(request), now_);
+  };
+  const auto started = [&](const std::string& id) { return sinks_[id]->started > 0; };
+  add("running", 0);
+  Advance();
+  add("low", -1);
+  add("normal", 0);
+  add("high", 2);
+  while (!started("high")) ASSERT_TRUE(Advance());
+  EXPECT_FALSE(started("normal"));
+  // A level is worth five seconds, and so "low" has waited longer than a priority can make up for.
+  now_ += absl::Seconds(16);
+  add("late", 2);
+  while (!started("late")) ASSERT_TRUE(Advance());
+  EXPECT_TRUE(sinks_["low"]->finished);
+  EXPECT_TRUE(sinks_["normal"]->finished);
+  RunToEnd();
+}
+
+TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
+  Make(Info(2, 64, 1), 128);
+  // Steps take a millisecond here: 12 prompt tokens, or one token of each who decodes.
+  GenerationRequest warm = Request("warm", std::vector<int32_t>(60, 4));
+  warm.stop.ignore_eog = true;
+  warm.stop.max_tokens = 20;
+  warm.prefix_cache = false;
+  scheduler_->Add(std::move(warm), now_);
+  RunToEnd();
+
+  const auto add = [&](const std::string& id, int prompt, int tokens, int milliseconds) {
+    GenerationRequest request = Request(id, std::vector<int32_t>(prompt, 5));
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = tokens;
+    request.prefix_cache = false;
+    request.deadline = now_ + absl::Milliseconds(milliseconds);
+    scheduler_->Add(std::move(request), now_);
+    return sinks_[id];
+  };
+  const auto long_prompt = add("prompt", 100, 1, 5);
+  ASSERT_TRUE(long_prompt->finished) << "100 tokens take more than 8 ms";
+  EXPECT_EQ(long_prompt->finished->status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(GetErrorDetails(long_prompt->finished->status).reason, "DEADLINE_UNREACHABLE");
+  EXPECT_TRUE(gone_.contains("prompt"));
+  ASSERT_TRUE(add("tokens", 2, 30, 20)->finished) << "30 tokens take 30 ms";
+  const auto open_ended = add("open-ended", 2, 0, 20);
+  EXPECT_FALSE(open_ended->finished) << "its client takes what it gets until the deadline";
+  RunToEnd();
+  EXPECT_GT(open_ended->tokens.size(), 10u);
+  const auto feasible = add("feasible", 50, 10, 40);
+  EXPECT_FALSE(feasible->finished);
+  RunToEnd();
+  ASSERT_TRUE(feasible->finished);
+  EXPECT_EQ(feasible->finished->status, absl::OkStatus());
+
+  // What was measured two minutes ago says nothing.
+  now_ += absl::Minutes(2);
+  EXPECT_FALSE(add("unknown", 100, 1, 5)->finished);
+  RunToEnd();
+}
+
+TEST_F(SchedulerTest, ADeadlineBehindAQueueThatIsTooSlowIsRefused) {
+  Make(Info(1, 64, 1));
+  for (int i = 0; i < 30; ++i) {
+    GenerationRequest request = Request(absl::StrCat(i), {1, i});
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 10;
+    scheduler_->Add(std::move(request), now_);
+  }
+  for (int i = 0; i < 120; ++i) Advance();
+  const int waiting = scheduler_->waiting();
+  ASSERT_GT(waiting, 10);
+  GenerationRequest request = Request("hasty", {1});
+  request.deadline = now_ + absl::Milliseconds(60);
+  scheduler_->Add(std::move(request), now_);
+  ASSERT_TRUE(sinks_["hasty"]->finished) << "a place becomes free every ten milliseconds or so";
+  EXPECT_EQ(GetErrorDetails(sinks_["hasty"]->finished->status).reason, "DEADLINE_UNREACHABLE");
+  GenerationRequest urgent = Request("urgent", {1});
+  urgent.deadline = now_ + absl::Milliseconds(60);
+  urgent.priority = 1;
+  scheduler_->Add(std::move(urgent), now_);
+  EXPECT_FALSE(sinks_["urgent"]->finished) << "it is the next";
+  RunToEnd();
+  EXPECT_EQ(sinks_["urgent"]->finished->status, absl::OkStatus());
+}
+
+TEST_F(SchedulerTest, SamplesShareThePromptAndAreWhatRequestsOfTheirOwnWouldBe) {
+  for (int depth : {1, 2}) {
+    Make(Info(3, 24, depth));
+    GenerationRequest request = Request("a", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
+    request.samples = 5;
+    request.stop.max_tokens = 12;
+    std::vector<Expected> expected;
+    int drawn = 0;
+    for (int i = 0; i < 5; ++i) {
+      expected.push_back(Naive(request, i));
+      drawn += expected.back().drawn;
+    }
+    ASSERT_NE(expected[0].tokens, expected[1].tokens);
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    RecordingSink& sink = *sinks_["a"];
+    ASSERT_TRUE(sink.finished);
+    ASSERT_EQ(sink.finished->samples.size(), 5u);
+    EXPECT_EQ(sink.finished->generated_tokens, drawn);
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(i == 0 ? sink.tokens : sink.more_samples[i], expected[i].tokens) << i;
+      EXPECT_EQ(sink.finished->samples[i].reason, expected[i].reason);
+      EXPECT_EQ(sink.finished->samples[i].generated_tokens, expected[i].drawn);
+    }
+    // The first step has 12 tokens; then each other sample runs the one past the full blocks.
+    EXPECT_EQ(backend_->prompt_tokens_run, 12 + 4);
+    EXPECT_EQ(scheduler_->blocks().free(), 24);
+  }
+}
+
+TEST_F(SchedulerTest, CancelEndsEverySample) {
+  Make(Info(2, 32, 2));
+  GenerationRequest request = Request("a", {1, 2, 3, 4, 5});
+  request.samples = 4;
+  request.stop.ignore_eog = true;
+  scheduler_->Add(std::move(request), now_);
+  for (int i = 0; i < 6; ++i) Advance();
+  const std::string id = "a";
+  int free_then = 0;
+  scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled,
+                     [&](int) { free_then = scheduler_->blocks().free(); });
+  ASSERT_TRUE(sinks_["a"]->finished);
+  EXPECT_EQ(sinks_["a"]->finished->reason, FinishReason::kCancelled);
+  RunToEnd();
+  EXPECT_EQ(free_then, 32);
+  EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
+}
+
+TEST_F(SchedulerTest, AResumedRequestGoesOnAsItWouldHave) {
+  Make(Info(2, 32, 2));
+  GenerationRequest whole = Request("whole", {3, 1, 4});
+  whole.stop.ignore_eog = true;
+  whole.stop.max_tokens = 24;
+  scheduler_->Add(std::move(whole), now_);
+  RunToEnd();
+  const RecordingSink& all = *sinks_["whole"];
+  for (size_t cut = 1; cut < all.tokens.size(); ++cut) {
+    const std::string id = absl::StrCat("cut", cut);
+    GenerationRequest request = Request(id, {3, 1, 4});
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 24;
+    request.resume.assign(all.tokens.begin(), all.tokens.begin() + static_cast<int>(cut));
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    const RecordingSink& rest = *sinks_[id];
+    EXPECT_TRUE(std::equal(all.tokens.begin() + static_cast<int>(cut), all.tokens.end(),
+                           rest.tokens.begin(), rest.tokens.end()))
+        << "cut at " << cut;
+    EXPECT_TRUE(all.text.ends_with(rest.text)) << "cut at " << cut;
+    EXPECT_EQ(rest.finished->generated_tokens, static_cast<int>(24 - cut));
+    EXPECT_EQ(rest.finished->reason, FinishReason::kMaxTokens);
+  }
+}
+
+TEST_F(SchedulerTest, PromptLogprobsComeOnceForEachTokenButTheFirst) {
+  for (int kv_blocks : {32, 9}) {
+    Make(Info(2, kv_blocks, 1));
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 30; ++i) prompt.push_back(i * 7 % 11);
+    // In 9 blocks the second one has to give way.
+    GenerationRequest other = Request("other", {1});
+    other.stop.ignore_eog = true;
+    other.stop.max_tokens = 20;
+    scheduler_->Add(std::move(other), now_);
+    for (int round = 0; round < 2; ++round) {
+      const std::string id = absl::StrCat("r", round);
+      GenerationRequest request = Request(id, prompt);
+      request.prompt_logprobs = 0;
+      request.stop.max_tokens = 2;
+      request.stop.ignore_eog = true;
+      scheduler_->Add(std::move(request), now_);
+      RunToEnd();
+      const RecordingSink& sink = *sinks_[id];
+      EXPECT_EQ(sink.cached_prompt_tokens, 0) << "what is asked of the prompt needs it run";
+      ASSERT_EQ(sink.prompt_logprobs.size(), prompt.size() - 1);
+      for (size_t i = 1; i < prompt.size(); ++i) {
+        EXPECT_EQ(sink.prompt_logprobs[i - 1].token, prompt[i]);
+        EXPECT_EQ(sink.prompt_logprobs[i - 1].logprob,
+                  FakeBackend::Logprob({prompt.begin(), prompt.begin() + static_cast<int>(i)}));
+      }
+    }
+  }
 }
 
 TEST_F(SchedulerTest, StopStringEndsTheText) {
@@ -184,7 +358,7 @@ TEST_F(SchedulerTest, StopStringEndsTheText) {
   GenerationRequest probe = Request("probe", {3});
   probe.stop.ignore_eog = true;
   probe.stop.max_tokens = 24;
-  scheduler_->Add(std::move(probe));
+  scheduler_->Add(std::move(probe), now_);
   RunToEnd();
   const std::string text = sinks_["probe"]->text;
   ASSERT_GT(text.size(), 8u);
@@ -197,7 +371,7 @@ TEST_F(SchedulerTest, StopStringEndsTheText) {
   while (start + 1 < text.size() && (text[start] <= 0 || text[start + 1] <= 0)) ++start;
   request.stop.strings = {text.substr(start, 2)};
   const std::string stop = request.stop.strings[0];
-  scheduler_->Add(std::move(request));
+  scheduler_->Add(std::move(request), now_);
   RunToEnd();
   EXPECT_EQ(sinks_["a"]->finished->reason, FinishReason::kStopString);
   EXPECT_EQ(sinks_["a"]->finished->stop_string, stop);
@@ -209,7 +383,7 @@ TEST_F(SchedulerTest, ContextLengthEndsAGeneration) {
   GenerationRequest request = Request("a", {1, 2, 3, 4});
   request.stop.ignore_eog = true;
   request.stop.max_tokens = 100;
-  scheduler_->Add(std::move(request));
+  scheduler_->Add(std::move(request), now_);
   RunToEnd();
   EXPECT_EQ(sinks_["a"]->finished->reason, FinishReason::kContextLength);
   EXPECT_EQ(sinks_["a"]->tokens.size(), 16u);
@@ -220,7 +394,7 @@ TEST_F(SchedulerTest, CancelOfARunningRequestReleasesBeforeItReports) {
     Make(Info(2, 16, depth));
     GenerationRequest request = Request("a", {1, 2});
     request.stop.ignore_eog = true;
-    scheduler_->Add(std::move(request));
+    scheduler_->Add(std::move(request), now_);
     for (int i = 0; i < 4; ++i) Advance();
     int reported = -1;
     int free_then = -1;
@@ -252,8 +426,8 @@ TEST_F(SchedulerTest, CancelInTheQueueDoesNotTouchWhoRuns) {
   first.stop.max_tokens = 10;
   first.stop.ignore_eog = true;
   const Expected expected = Naive(first);
-  scheduler_->Add(std::move(first));
-  scheduler_->Add(Request("queued", {2}));
+  scheduler_->Add(std::move(first), now_);
+  scheduler_->Add(Request("queued", {2}), now_);
   Advance();
   const std::string id = "queued";
   int reported = -1;
@@ -271,8 +445,8 @@ TEST_F(SchedulerTest, DeadlineEndsARequestWhereverItIs) {
   running.deadline = now_ + absl::Milliseconds(5);
   GenerationRequest queued = Request("queued", {1});
   queued.deadline = now_ + absl::Milliseconds(3);
-  scheduler_->Add(std::move(running));
-  scheduler_->Add(std::move(queued));
+  scheduler_->Add(std::move(running), now_);
+  scheduler_->Add(std::move(queued), now_);
   RunToEnd();
   for (const char* id : {"running", "queued"}) {
     ASSERT_TRUE(sinks_[id]->finished);
@@ -287,7 +461,7 @@ TEST_F(SchedulerTest, FailAllEndsEveryoneAndForgetsStepsInFlight) {
   for (const char* id : {"a", "b"}) {
     GenerationRequest request = Request(id, {1});
     request.stop.ignore_eog = true;
-    scheduler_->Add(std::move(request));
+    scheduler_->Add(std::move(request), now_);
   }
   Advance();
   EXPECT_GT(scheduler_->steps_in_flight(), 0);
@@ -327,7 +501,7 @@ TEST_F(SchedulerTest, RandomLoadLosesNothing) {
         request.stop.ids.push_back(static_cast<int32_t>(random() % vocab_));
       const std::string id = request.id;
       expected[id] = Naive(request);
-      scheduler_->Add(std::move(request));
+      scheduler_->Add(std::move(request), now_);
       for (int s = static_cast<int>(random() % 4); s > 0; --s) Advance();
       if (random() % 8 == 0) {
         const std::string victim = absl::StrCat("r", random() % (i + 1));

@@ -67,6 +67,16 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams
   return sample;
 }
 
+SampledToken Sampler::Score(std::span<const float> logits, int32_t token, int32_t top) {
+  SampledToken scored;
+  scored.token = token;
+  scored.finite = scan_.Scan(logits) && scan_.max() > -kInfinity;
+  if (scored.finite) {
+    scored.logprob = static_cast<float>(logits[token] - Logprobs(top, scored.top));
+  }
+  return scored;
+}
+
 double Sampler::Logprobs(int count, std::vector<TokenLogprob>& top) {
   const double max = scan_.max();
   double sum = 0;

@@ -69,6 +69,10 @@ class Sampler {
                       const TokenCounts& counts, std::span<const int32_t> forbidden,
                       uint64_t position);
 
+  // What Sample would say of `token` and the `top` likeliest had it drawn that token and been asked
+  // for them.
+  SampledToken Score(std::span<const float> logits, int32_t token, int32_t top);
+
  private:
   // A token under consideration. The low half of `key` is the token; the order of keys is the order
   // of whichever step looks at it.

@@ -638,6 +638,25 @@ TEST(SamplerTest, LogprobsAreOfTheModelsOwnDistribution) {
   EXPECT_TRUE(Sampler().Sample(logits, params, {}, {}, 9).top.empty());
 }
 
+TEST(SamplerTest, ScoresATokenAsIfItHadBeenDrawn) {
+  const std::vector<float> logits = RandomLogits(3000, 2, 4);
+  SamplingParams params;
+  params.logprobs = 5;
+  for (int position = 0; position < 20; ++position) {
+    const SampledToken drawn = Sampler().Sample(logits, params, {}, {}, position);
+    const SampledToken scored = Sampler().Score(logits, drawn.token, 5);
+    EXPECT_EQ(scored.token, drawn.token);
+    EXPECT_EQ(scored.logprob, drawn.logprob);
+    ASSERT_EQ(scored.top.size(), 5u);
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(scored.top[i].token, drawn.top[i].token);
+      EXPECT_EQ(scored.top[i].logprob, drawn.top[i].logprob);
+    }
+  }
+  EXPECT_FALSE(Sampler().Score({{1, std::nanf(""), 2}}, 0, 0).finite);
+  EXPECT_EQ(Sampler().Score({{1, -kInfinity, 2}}, 1, 0).logprob, -kInfinity);
+}
+
 TEST(SamplerTest, LogprobsDoNotChangeTheDraw) {
   const std::vector<float> logits = RandomLogits(3000, 2, 4);
   SamplingParams without;

@@ -130,6 +130,17 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
       ->add_option("--logprobs", o->logprobs,
                    "With --json: log-probabilities, also of the N likeliest")
       ->type_name("N");
+  generate
+      ->add_option("--prompt-logprobs", o->prompt_logprobs,
+                   "With --json: log-probabilities of the prompt, also of the N likeliest")
+      ->type_name("N");
+  generate
+      ->add_option("--samples", o->samples,
+                   "With --json: so many answers, with seeds that follow one another")
+      ->type_name("N");
+  generate->add_option("--priority", o->priority, "-10 to 10; a level is worth 5 s of waiting");
+  generate->add_flag("--no-cache", o->no_cache, "Share no KV with requests that begin alike");
+  generate->add_option("--cache-salt", o->cache_salt, "Share KV only under this name");
   generate->add_option("--request-id", o->request_id, "Name for cancel and the logs");
   generate->add_option("--model-id", o->model_id, "Only if this model is loaded");
 }
@@ -158,9 +169,10 @@ void AddDrain(CLI::App& app, DrainOptions* options) {
 // Everything that can be said about the arguments only together.
 std::string Contradiction(const CommandLine& line) {
   const auto* generate = std::get_if<GenerateOptions>(&line.command);
-  if (generate != nullptr && generate->logprobs && !line.json) {
-    return "--logprobs needs --json, which shows them";
-  }
+  if (generate == nullptr || line.json) return "";
+  if (generate->logprobs) return "--logprobs needs --json, which shows them";
+  if (generate->prompt_logprobs) return "--prompt-logprobs needs --json, which shows them";
+  if (generate->samples) return "--samples needs --json, which tells them apart";
   return "";
 }
 

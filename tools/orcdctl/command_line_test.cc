@@ -104,6 +104,15 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
                                          "--ignore-eog",
                                          "--logprobs",
                                          "3",
+                                         "--prompt-logprobs",
+                                         "2",
+                                         "--samples",
+                                         "4",
+                                         "--priority",
+                                         "-3",
+                                         "--no-cache",
+                                         "--cache-salt",
+                                         "tenant",
                                          "--request-id",
                                          "r",
                                          "--model-id",
@@ -135,6 +144,11 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
   EXPECT_THAT(made->stop().token_ids(), ElementsAre(7u));
   EXPECT_TRUE(made->stop().ignore_eog());
   EXPECT_EQ(made->logprobs(), 3u);
+  EXPECT_EQ(made->prompt_logprobs(), 2u);
+  EXPECT_EQ(made->samples(), 4u);
+  EXPECT_EQ(made->priority(), -3);
+  EXPECT_TRUE(made->cache().disabled());
+  EXPECT_EQ(made->cache().salt(), "tenant");
   EXPECT_EQ(made->request_id(), "r");
   EXPECT_EQ(made->model_id(), "m");
   EXPECT_EQ(o.system, "s");
@@ -175,6 +189,8 @@ TEST_F(CommandLineTest, ContradictionsAreUsageErrors) {
   ExpectUsageError({"generate", "p", "--raw", "--interactive"}, "--interactive");
   ExpectUsageError({"generate", "p", "--parse-special"}, "--raw");
   ExpectUsageError({"generate", "p", "--logprobs", "1"}, "--json");
+  ExpectUsageError({"generate", "p", "--prompt-logprobs", "1"}, "--json");
+  ExpectUsageError({"generate", "p", "--samples", "2"}, "--json");
   ExpectUsageError({"generate", "p", "--seed", "minus one"}, "--seed");
   ExpectUsageError({"generate", "p", "--max-tokens", "-1"}, "--max-tokens");
   ExpectUsageError({"generate", "p", "--no-such-flag"}, "--no-such-flag");

@@ -88,6 +88,12 @@ absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& op
   }
   *request.mutable_stop() = Stop(options);
   Set(options.logprobs, [&](uint32_t v) { request.set_logprobs(v); });
+  Set(options.prompt_logprobs, [&](uint32_t v) { request.set_prompt_logprobs(v); });
+  Set(options.samples, [&](uint32_t v) { request.set_samples(v); });
+  request.set_priority(options.priority);
+  if (options.no_cache) request.mutable_cache()->set_disabled(true);
+  ORCD_RETURN_IF_ERROR(CheckUtf8("--cache-salt", options.cache_salt));
+  if (!options.cache_salt.empty()) request.mutable_cache()->set_salt(options.cache_salt);
   return request;
 }
 

@@ -43,6 +43,11 @@ struct GenerateOptions {
   std::vector<uint32_t> stop_ids;
   bool ignore_eog = false;
   std::optional<uint32_t> logprobs;
+  std::optional<uint32_t> prompt_logprobs;
+  std::optional<uint32_t> samples;
+  int32_t priority = 0;
+  bool no_cache = false;
+  std::string cache_salt;
 };
 
 // `ID=BIAS`. kInvalidArgument names what is wrong.

@@ -18,6 +18,10 @@ TEST(GenerateOptionsTest, WhatWasNotGivenStaysAbsent) {
   EXPECT_EQ(request->sampling().ByteSizeLong(), 0u);
   EXPECT_EQ(request->stop().ByteSizeLong(), 0u);
   EXPECT_FALSE(request->has_logprobs());
+  EXPECT_FALSE(request->has_prompt_logprobs());
+  EXPECT_FALSE(request->has_samples());
+  EXPECT_EQ(request->priority(), 0);
+  EXPECT_FALSE(request->has_cache());
   EXPECT_EQ(request->prompt_case(), v1::GenerateRequest::PROMPT_NOT_SET);
 }
 

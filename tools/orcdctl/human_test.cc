@@ -197,7 +197,8 @@ TEST(HumanTest, JsonKeepsTheProtosNamesOnOneLine) {
   response.mutable_delta()->set_text("a\nb");
   response.mutable_delta()->add_token_ids(7);
   EXPECT_EQ(JsonLine(response),
-            "{\"delta\":{\"text\":\"a\\nb\",\"token_ids\":[7],\"logprobs\":[]}}\n");
+            "{\"delta\":{\"text\":\"a\\nb\",\"token_ids\":[7],\"logprobs\":[],\"sample\":0,"
+            "\"prompt_logprobs\":[]}}\n");
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+// A device that hangs: the worker says so, and ends in a way of its own.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "integration_tests/worker_fixture.h"
+
+namespace orcd::testing {
+namespace {
+
+constexpr int kStalledExitCode = 72;
+
+class StallTest : public WorkerTest {};
+
+TEST_F(StallTest, AHungStepEndsReadinessAndThenTheWorker) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartLoaded({"--backend", "null", "--null-step", "1h", "--watchdog", "500ms"}));
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+  // Idle is not stalled.
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+
+  GenerateCall call(stub(), EndlessRequest("hung"), absl::Seconds(60));
+  ASSERT_TRUE(WaitUntil([&] { return client().Status().state() == v1::WORKER_STATE_FAILED; },
+                        Bound(absl::Seconds(5))));
+  EXPECT_NE(client().Status().reason().find("no progress"), std::string::npos)
+      << client().Status().reason();
+  const Generation refused = client().Generate(TextRequest("Hello", 1));
+  EXPECT_TRUE(IsError(refused.error, grpc::StatusCode::UNAVAILABLE, "ENGINE_STALLED"));
+
+  const absl::StatusOr<ProcessEnd> end = worker().WaitForEnd(Bound(absl::Seconds(10)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, kStalledExitCode);
+  EXPECT_EQ(call.Finish().error.code, grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StallTest, SlowStepsAreNoStall) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartLoaded({"--backend", "null", "--null-step", "100ms", "--watchdog", "1s"}));
+  v1::GenerateRequest request = EndlessRequest("slow");
+  request.mutable_stop()->set_max_tokens(20);
+  EXPECT_TRUE(IsComplete(client().Generate(request)));
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+}
+
+}  // namespace
+}  // namespace orcd::testing

@@ -1,0 +1,231 @@
+// The scheduler under whatever can happen to it, run after run from seeds, held to what a naive
+// model says: no token lost or told twice, no block leaked, nobody starved, no bound exceeded.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "runtime/engine/scheduler_harness_for_test.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+// What the runs met with, so that a simulation in which nothing happens is noticed.
+struct Encounters {
+  int64_t completed = 0;
+  int64_t cancelled = 0;
+  int64_t expired = 0;
+  int64_t unreachable = 0;
+  int64_t cached_tokens = 0;
+  int64_t preemptions = 0;
+  int64_t gaps_checked = 0;
+};
+
+// One run. Everything about it follows from the seed.
+class Simulation : public SchedulerHarness {
+ public:
+  Simulation(uint64_t seed, std::shared_ptr<const Model> model) : random_(seed) {
+    model_ = std::move(model);
+    BackendInfo info;
+    info.max_seqs = 1 + Below(6);
+    info.max_step_tokens = info.max_seqs + Below(20);
+    info.block_tokens = 1 + Below(6);
+    info.kv_blocks = (24 + Below(120)) / info.block_tokens;
+    info.max_in_flight = 1 + Below(2);
+    info.prompt_logprobs = true;
+    Make(info, 16 + Below(std::min(info.kv_blocks * info.block_tokens - 16, 40) + 1));
+    shares_ = Below(4) > 0;
+    // Who leaves the queue ranks before all who wait, so nobody is passed over for ever.
+    on_left_queue_ = [this](const std::string& id) {
+      if (sinks_[id]->started == 0) return;
+      const absl::Time rank = asked_.at(id).rank;
+      for (const auto& [other, asked] : asked_) {
+        EXPECT_TRUE(other == id || left_queue_.contains(other) || asked.rank >= rank)
+            << id << " was served before " << other;
+      }
+    };
+  }
+
+  void Run(Encounters& met) {
+    const int requests = 5 + Below(25);
+    for (int i = 0; i < requests; ++i) {
+      Arrive(absl::StrCat("r", i));
+      for (int steps = Below(6); steps > 0; --steps) AdvanceAndCheck();
+      if (Below(6) == 0) CancelOne(absl::StrCat("r", Below(i + 1)));
+      // Now and then everyone gets through.
+      if (Below(12) == 0) RunToEnd();
+      if (Below(12) == 0) now_ += absl::Seconds(Below(20));
+    }
+    ASSERT_NO_FATAL_FAILURE(RunToEnd());
+    Check(met);
+  }
+
+ private:
+  struct Asked {
+    std::vector<Expected> samples;
+    std::vector<int32_t> prompt;
+    bool prompt_logprobs = false;
+    absl::Time rank;
+    bool cancelled = false;
+    absl::Time deadline;
+  };
+
+  int Below(int n) { return static_cast<int>(random_() % n); }
+
+  void Arrive(const std::string& id) {
+    // Few beginnings, so that many meet.
+    std::mt19937 beginning(1 + Below(3));
+    std::vector<int32_t> prompt(1 + Below(max_context_ - 2));
+    for (int32_t& token : prompt) token = static_cast<int32_t>(beginning() % vocab_);
+    for (size_t i = Below(static_cast<int>(prompt.size()) + 1); i < prompt.size(); ++i) {
+      prompt[i] = Below(vocab_);
+    }
+    GenerationRequest request = Request(id, prompt);
+    request.sampling.seed = random_();
+    request.stop.max_tokens = 1 + Below(30);
+    request.stop.min_tokens = Below(request.stop.max_tokens + 1);
+    request.stop.ignore_eog = Below(2) == 0;
+    for (int s = 0; s < 5; ++s) request.stop.ids.push_back(Below(vocab_));
+    request.priority = Below(2 * kMaxPriority + 1) - kMaxPriority;
+    request.prefix_cache = shares_ && Below(5) > 0;
+    if (Below(5) == 0) request.cache_salt = "tenant";
+    if (shares_ && Below(5) == 0) request.samples = 2 + Below(4);
+    if (Below(6) == 0) request.prompt_logprobs = 0;
+    if (Below(5) == 0) request.deadline = now_ + absl::Milliseconds(1 + Below(60));
+
+    Asked& asked = asked_[id];
+    if (request.samples == 1 && Below(5) == 0) Resume(request);
+    for (int s = 0; s < request.samples; ++s) asked.samples.push_back(Naive(request, s));
+    asked.prompt = prompt;
+    asked.prompt_logprobs = request.prompt_logprobs >= 0;
+    asked.rank = now_ - absl::Seconds(5) * request.priority;
+    asked.deadline = request.deadline;
+    scheduler_->Add(std::move(request), now_);
+  }
+
+  // As if another worker had gone away in the middle.
+  void Resume(GenerationRequest& request) {
+    const Expected whole = Naive(request);
+    if (whole.tokens.size() < 2) return;
+    request.resume = whole.tokens;
+    request.resume.resize(1 + Below(static_cast<int>(whole.tokens.size()) - 1));
+  }
+
+  void CancelOne(const std::string& id) {
+    asked_.at(id).cancelled = true;
+    ++cancels_;
+    const bool was_gone = gone_.contains(id);
+    scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled, [&, id, was_gone](int found) {
+      ++released_;
+      EXPECT_EQ(found, was_gone ? 0 : 1);
+      EXPECT_TRUE(gone_.contains(id)) << "told before it was gone";
+    });
+    EXPECT_TRUE(sinks_[id]->finished);
+  }
+
+  void AdvanceAndCheck() {
+    Advance();
+    EXPECT_LE(scheduler_->running(), info_.max_seqs);
+    EXPECT_GE(scheduler_->blocks().free(), 0);
+    for (const auto& [id, asked] : asked_) {
+      if (sinks_[id]->finished || asked.deadline > now_) continue;
+      // It is seen when the next step is planned.
+      EXPECT_LE(++overdue_[id], info_.max_in_flight + 1) << id;
+    }
+  }
+
+  void Check(Encounters& met) {
+    for (const auto& [id, asked] : asked_) CheckOne(id, asked, met);
+    EXPECT_EQ(released_, cancels_);
+    EXPECT_EQ(gone_.size(), asked_.size());
+    EXPECT_EQ(left_queue_.size(), asked_.size());
+    EXPECT_EQ(scheduler_->blocks().free(), info_.kv_blocks) << "blocks leaked";
+    EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
+    EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
+    met.preemptions += scheduler_->counts().preemptions;
+    met.cached_tokens += scheduler_->counts().cached_prompt_tokens;
+    // Without anyone giving way or taking turns, who decodes has a token in each step.
+    if (shares_ || scheduler_->counts().preemptions > 0) return;
+    for (const auto& [id, sink] : sinks_) {
+      EXPECT_LE(sink->longest_gap, 1) << id;
+      ++met.gaps_checked;
+    }
+  }
+
+  void CheckOne(const std::string& id, const Asked& asked, Encounters& met) {
+    RecordingSink& sink = *sinks_[id];
+    ASSERT_TRUE(sink.finished) << id;
+    const FinishedEvent& end = *sink.finished;
+    const bool complete = end.status.ok() && end.reason != FinishReason::kCancelled;
+    int drawn = 0;
+    for (size_t i = 0; i < asked.samples.size(); ++i) {
+      const Expected& want = asked.samples[i];
+      const int sample = static_cast<int>(i);
+      const std::vector<int32_t>& got = sample == 0 ? sink.tokens : sink.more_samples[sample];
+      drawn += want.drawn;
+      ASSERT_LE(got.size(), want.tokens.size()) << id << " sample " << i;
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.tokens.begin())) << id << " sample " << i;
+      if (!complete) continue;
+      EXPECT_EQ(got.size(), want.tokens.size()) << id << " sample " << i;
+      const SampleEnd first = {.reason = end.reason,
+                               .stop_string = {},
+                               .stop_token = -1,
+                               .generated_tokens = end.generated_tokens};
+      const SampleEnd& told = asked.samples.size() == 1 ? first : end.samples.at(i);
+      EXPECT_EQ(told.reason, want.reason) << id << " sample " << i;
+      EXPECT_EQ(told.generated_tokens, want.drawn) << id << " sample " << i;
+    }
+    if (complete) {
+      ++met.completed;
+      EXPECT_EQ(end.generated_tokens, drawn);
+      EXPECT_EQ(sink.prompt_logprobs.size(), asked.prompt_logprobs ? asked.prompt.size() - 1 : 0);
+    } else if (end.status.ok()) {
+      ++met.cancelled;
+      // Some samples may have ended by themselves before the request was cancelled.
+      EXPECT_TRUE(asked.cancelled) << id;
+    } else {
+      EXPECT_EQ(end.status.code(), absl::StatusCode::kDeadlineExceeded) << end.status;
+      EXPECT_LT(asked.deadline, absl::InfiniteFuture()) << id;
+      ++(GetErrorDetails(end.status).reason == "DEADLINE_EXCEEDED" ? met.expired : met.unreachable);
+    }
+    for (size_t i = 0; i < sink.prompt_logprobs.size(); ++i) {
+      const auto begin = asked.prompt.begin();
+      ASSERT_EQ(sink.prompt_logprobs[i].token, asked.prompt[i + 1]);
+      ASSERT_EQ(sink.prompt_logprobs[i].logprob,
+                FakeBackend::Logprob({begin, begin + static_cast<int>(i) + 1}));
+    }
+  }
+
+  std::mt19937 random_;
+  bool shares_ = false;
+  std::map<std::string, Asked> asked_;
+  int cancels_ = 0;
+  int released_ = 0;
+  // Advances that a request has outlived its deadline by.
+  std::map<std::string, int> overdue_;
+};
+
+TEST(SchedulerSimulationTest, ThousandsOfRuns) {
+  constexpr int kRuns = 3000;
+  const std::shared_ptr<const Model> model = NanoModel();
+  Encounters met;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Simulation(seed, model).Run(met);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met.completed, 10 * kRuns);
+  EXPECT_GT(met.cancelled, kRuns / 2);
+  EXPECT_GT(met.expired, kRuns / 4);
+  EXPECT_GT(met.unreachable, kRuns / 10);
+  EXPECT_GT(met.preemptions, kRuns);
+  EXPECT_GT(met.cached_tokens, 10 * kRuns);
+  EXPECT_GT(met.gaps_checked, kRuns / 10);
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,64 @@
+#include "runtime/engine/service_rate.h"
+
+#include <algorithm>
+
+namespace orcd {
+namespace {
+
+constexpr double kWeight = 1.0 / 16;
+constexpr absl::Duration kKnownFor = absl::Minutes(1);
+constexpr int kMinSteps = 4;
+constexpr int kMinDepartures = 8;
+
+}  // namespace
+
+void ServiceRate::Mean::Add(absl::Time now, double sample) {
+  if (now - last > kKnownFor) count = 0;
+  ++count;
+  // At first the plain mean.
+  value += (sample - value) * std::max(kWeight, 1.0 / count);
+  last = now;
+}
+
+std::optional<double> ServiceRate::Mean::Get(absl::Time now, int min_count) const {
+  if (count < min_count || now - last > kKnownFor) return std::nullopt;
+  return value;
+}
+
+void ServiceRate::OnStep(absl::Time now, int tokens, int drawing, absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  if (seconds <= 0) return;
+  if (tokens == drawing) {
+    token_seconds_.Add(now, seconds);
+    return;
+  }
+  // A step that is mostly empty says how long a step takes, not how fast prompts go; but it may
+  // show that they go faster than was thought.
+  const double rate = tokens / seconds;
+  if (tokens * 2 >= max_step_tokens_ || rate > prompt_rate_.value) prompt_rate_.Add(now, rate);
+}
+
+void ServiceRate::OnDeparture(absl::Time now) {
+  if (last_departure_ != absl::InfinitePast()) {
+    departure_seconds_.Add(now, absl::ToDoubleSeconds(now - last_departure_));
+  }
+  last_departure_ = now;
+}
+
+std::optional<double> ServiceRate::PromptTokensPerSecond(absl::Time now) const {
+  return prompt_rate_.Get(now, kMinSteps);
+}
+
+std::optional<absl::Duration> ServiceRate::TokenInterval(absl::Time now) const {
+  const std::optional<double> seconds = token_seconds_.Get(now, kMinSteps);
+  if (!seconds) return std::nullopt;
+  return absl::Seconds(*seconds);
+}
+
+std::optional<absl::Duration> ServiceRate::DepartureInterval(absl::Time now) const {
+  const std::optional<double> seconds = departure_seconds_.Get(now, kMinDepartures);
+  if (!seconds) return std::nullopt;
+  return absl::Seconds(*seconds);
+}
+
+}  // namespace orcd

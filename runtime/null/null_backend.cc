@@ -1,0 +1,205 @@
+#include "runtime/null/null_backend.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/error.h"
+
+namespace orcd {
+namespace {
+
+constexpr int kDefaultStepTokens = 2048;
+constexpr int kMaxInFlight = 2;
+// Where nobody says how much: KV of so many tokens.
+constexpr int64_t kDefaultKvTokens = 1 << 20;
+
+// What a position holds: a hash of the sequence up to it.
+using KvRow = uint64_t;
+
+// The finalizer of MurmurHash3.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCD;
+  x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53;
+  return x ^ (x >> 33);
+}
+uint64_t Mix(uint64_t a, uint64_t b) { return Mix(a * 0x9E3779B97F4A7C15 + Mix(b)); }
+
+struct Slot {
+  uint64_t seed = 0;
+  int32_t logprobs = -1;
+  int32_t last_sample = kPreviousSample;
+};
+
+float LogprobOf(uint64_t hash, int32_t token) {
+  return -static_cast<float>(Mix(hash, static_cast<uint64_t>(token)) % 1000 + 1) / 100;
+}
+
+SampledToken Told(uint64_t hash, int32_t token, int32_t logprobs, int vocab) {
+  SampledToken told;
+  told.token = token;
+  if (logprobs < 0) return told;
+  told.logprob = LogprobOf(hash, token);
+  for (int32_t i = 0; i < std::min(logprobs, vocab); ++i) {
+    told.top.push_back({.token = i, .logprob = -static_cast<float>(i + 1) / 1000});
+  }
+  return told;
+}
+
+class NullBackend : public Backend {
+ public:
+  NullBackend(std::shared_ptr<const Model> model, const BackendInfo& info, absl::Duration step_time)
+      : model_(std::move(model)),
+        vocab_(model_->config().vocab),
+        info_(info),
+        step_time_(step_time),
+        kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens),
+        slots_(info.max_seqs),
+        slot_used_(info.max_seqs) {}
+
+  const BackendInfo& info() const override { return info_; }
+
+  absl::Status Launch(const StepBatch& batch) override {
+    if (pending_.size() == kMaxInFlight) {
+      return absl::FailedPreconditionError("a step was launched before an older was waited for");
+    }
+    ORCD_RETURN_IF_ERROR(CheckBatch(batch));
+    Pending step;
+    for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
+    // The steps of a device follow one another.
+    const absl::Time now = absl::Now();
+    step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
+    step.done_at += step_time_;
+    pending_.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepResult> Wait() override {
+    if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
+    Pending step = std::move(pending_.front());
+    pending_.pop_front();
+    if (step_time_ > absl::ZeroDuration()) absl::SleepFor(step.done_at - absl::Now());
+    return std::move(step.result);
+  }
+
+ private:
+  struct Pending {
+    StepResult result;
+    absl::Time done_at;
+  };
+
+  absl::Status CheckBatch(const StepBatch& batch) {
+    const auto wrong = [](auto... what) {
+      return absl::InvalidArgumentError(absl::StrCat(what...));
+    };
+    slot_used_.assign(slots_.size(), false);
+    size_t tokens = 0;
+    size_t blocks = 0;
+    for (const StepSequence& seq : batch.seqs) {
+      if (seq.slot < 0 || seq.slot >= info_.max_seqs) return wrong("there is no slot ", seq.slot);
+      if (slot_used_[seq.slot]) return wrong("slot ", seq.slot, " stands twice in a step");
+      slot_used_[seq.slot] = true;
+      if (seq.tokens.empty()) return wrong("slot ", seq.slot, " has no tokens to run");
+      const size_t end = seq.start_position + seq.tokens.size();
+      if (seq.start_position < 0 || end > seq.blocks.size() * info_.block_tokens) {
+        return wrong("slot ", seq.slot, ": position ", end - 1, " is not in its blocks");
+      }
+      for (const int32_t block : seq.blocks) {
+        if (block < 0 || block >= info_.kv_blocks) return wrong("there is no block ", block);
+      }
+      for (const int32_t token : seq.tokens) {
+        const bool follows = token == kPreviousSample && seq.start_params == nullptr &&
+                             slots_[seq.slot].last_sample >= 0;
+        if (!follows && (token < 0 || token >= vocab_)) return wrong("there is no token ", token);
+      }
+      if (seq.targets.size() > seq.tokens.size()) return wrong("more targets than tokens");
+      tokens += seq.tokens.size();
+      blocks += seq.blocks.size();
+    }
+    if (tokens == 0 || tokens > static_cast<size_t>(info_.max_step_tokens)) {
+      return wrong("a step of ", tokens, " tokens, must be 1 to ", info_.max_step_tokens);
+    }
+    if (blocks > static_cast<size_t>(info_.kv_blocks)) {
+      return wrong("a step of ", blocks, " blocks, must be at most ", info_.kv_blocks);
+    }
+    return absl::OkStatus();
+  }
+
+  void RunSequence(const StepSequence& seq, StepResult& result) {
+    Slot& slot = slots_[seq.slot];
+    if (seq.start_params != nullptr) {
+      slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
+    }
+    const size_t first = static_cast<size_t>(seq.start_position);
+    uint64_t hash = first == 0 ? 0 : Row(seq, first - 1);
+    if (!seq.targets.empty()) result.target_logprobs.emplace_back();
+    for (size_t i = 0; i < seq.tokens.size(); ++i) {
+      const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
+      hash = Mix(hash + 1, static_cast<uint64_t>(token));
+      Row(seq, first + i) = hash;
+      if (i < seq.targets.size()) {
+        result.target_logprobs.back().push_back(
+            Told(hash, seq.targets[i], seq.target_logprobs, vocab_));
+      }
+    }
+    if (!seq.sample) return;
+    const uint64_t draw = Mix(hash, slot.seed);
+    int32_t token = static_cast<int32_t>(draw % static_cast<uint64_t>(vocab_));
+    while (std::binary_search(seq.forbidden.begin(), seq.forbidden.end(), token)) {
+      token = (token + 1) % vocab_;
+    }
+    slot.last_sample = token;
+    result.samples.push_back(Told(hash, token, slot.logprobs, vocab_));
+  }
+
+  KvRow& Row(const StepSequence& seq, size_t position) {
+    const int32_t block = seq.blocks[position / info_.block_tokens];
+    return kv_[static_cast<size_t>(block) * info_.block_tokens + position % info_.block_tokens];
+  }
+
+  const std::shared_ptr<const Model> model_;
+  const int vocab_;
+  const BackendInfo info_;
+  const absl::Duration step_time_;
+  std::vector<KvRow> kv_;
+  std::vector<Slot> slots_;
+  std::vector<bool> slot_used_;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace
+
+BackendFactory NullBackendFactory(absl::Duration step_time) {
+  return [step_time](std::shared_ptr<const Model> model, const BackendOptions& options,
+                     LoadObserver& observer) -> absl::StatusOr<std::unique_ptr<Backend>> {
+    observer.OnProgress(LoadStage::kPlace, 0, 0);
+    BackendInfo info;
+    info.name = "null";
+    info.device = "hashes, no model is computed";
+    info.max_seqs = options.max_seqs;
+    info.max_step_tokens = options.max_step_tokens > 0
+                               ? options.max_step_tokens
+                               : std::max(kDefaultStepTokens, options.max_seqs);
+    info.block_tokens = options.block_tokens;
+    const int64_t tokens = options.kv_cache_bytes > 0
+                               ? options.kv_cache_bytes / static_cast<int64_t>(sizeof(KvRow))
+                               : kDefaultKvTokens;
+    info.kv_blocks = static_cast<int>(std::min<int64_t>(tokens / options.block_tokens, 1 << 30));
+    if (info.kv_blocks < 1) {
+      return MakeError(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat("a KV cache of ", options.kv_cache_bytes,
+                                    " bytes holds no block; raise kv_cache_bytes"),
+                       {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
+    }
+    info.max_in_flight = kMaxInFlight;
+    info.prompt_logprobs = true;
+    info.kv_bytes = static_cast<uint64_t>(info.kv_blocks) * info.block_tokens * sizeof(KvRow);
+    return std::make_unique<NullBackend>(std::move(model), info, step_time);
+  };
+}
+
+}  // namespace orcd

@@ -1,0 +1,154 @@
+#include "runtime/null/null_backend.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "runtime/engine/load_model.h"
+#include "runtime/error.h"
+#include "tools/make_model/random_model.h"
+
+namespace orcd {
+namespace {
+
+class Sink : public GenerationSink {
+ public:
+  void OnStarted(const StartedEvent&) override {}
+  void OnDelta(DeltaEvent event) override {
+    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+  }
+  void OnFinished(const FinishedEvent& event) override {
+    std::lock_guard lock(mutex);
+    status = event.status;
+    finished = true;
+    changed.notify_all();
+  }
+  std::vector<int32_t> Wait() {
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [this] { return finished; }));
+    EXPECT_TRUE(status.ok()) << status;
+    return tokens;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool finished = false;
+  absl::Status status;
+  std::vector<int32_t> tokens;
+};
+
+class NullBackendTest : public testing::Test {
+ protected:
+  NullBackendTest() : path_(absl::StrCat(testing::TempDir(), "null-backend-", getpid(), ".gguf")) {
+    RandomModelOptions options;
+    options.type = "F16";
+    EXPECT_TRUE(WriteRandomModel(options, path_).ok());
+  }
+  ~NullBackendTest() override { unlink(path_.c_str()); }
+
+  std::unique_ptr<Engine> Load(const BackendOptions& options,
+                               absl::Duration step_time = absl::ZeroDuration()) {
+    NullLoadObserver observer;
+    auto engine = LoadModel(
+        path_, {.model = {}, .backend = options, .engine = {}}, {.make = NullBackendFactory(step_time), .self_check = false},
+        [](const absl::Status&) {}, observer);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return *std::move(engine);
+  }
+
+  static std::shared_ptr<Sink> Submit(Engine& engine, int seed, int tokens) {
+    GenerationRequest request;
+    request.id = absl::StrCat("seed-", seed);
+    request.prompt = {5, 6, 7};
+    request.sampling.seed = seed;
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = tokens;
+    auto sink = std::make_shared<Sink>();
+    request.sink = sink;
+    EXPECT_TRUE(engine.Submit(std::move(request)).ok());
+    return sink;
+  }
+
+  const std::string path_;
+};
+
+TEST_F(NullBackendTest, PassesTheSelfCheckAndSaysWhatItIs) {
+  const auto engine = Load({.max_seqs = 7, .kv_cache_bytes = 1 << 16, .block_tokens = 4});
+  EXPECT_EQ(engine->backend_info().name, "null");
+  EXPECT_EQ(engine->backend_info().max_seqs, 7);
+  EXPECT_EQ(engine->backend_info().kv_blocks, (1 << 16) / 8 / 4);
+  EXPECT_TRUE(engine->backend_info().prompt_logprobs);
+}
+
+TEST_F(NullBackendTest, TokensDependOnSeedAndHistoryAlone) {
+  std::vector<std::vector<int32_t>> alone;
+  for (int seed = 0; seed < 6; ++seed) {
+    const auto engine = Load({.max_seqs = 1});
+    alone.push_back(Submit(*engine, seed, 60)->Wait());
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  // So little KV that they must give way to one another.
+  const auto engine = Load({.max_seqs = 4, .kv_cache_bytes = 20 * 4 * 8, .block_tokens = 4});
+  std::vector<std::shared_ptr<Sink>> sinks;
+  for (int seed = 0; seed < 6; ++seed) sinks.push_back(Submit(*engine, seed, 60));
+  for (int seed = 0; seed < 6; ++seed) EXPECT_EQ(sinks[seed]->Wait(), alone[seed]) << seed;
+  EXPECT_GT(engine->stats().preemptions, 0);
+}
+
+TEST_F(NullBackendTest, StepsTakeTheTimeTheyAreTold) {
+  const auto engine = Load({.max_seqs = 1}, absl::Milliseconds(5));
+  const absl::Time start = absl::Now();
+  Submit(*engine, 1, 20)->Wait();
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(100));
+}
+
+TEST_F(NullBackendTest, ABatchThatCannotBeMeantIsAnError) {
+  NullLoadObserver observer;
+  auto model = Model::Load(path_, {}, observer);
+  ASSERT_TRUE(model.ok());
+  auto backend = NullBackendFactory()(*model, {.max_seqs = 2, .max_step_tokens = 8}, observer);
+  ASSERT_TRUE(backend.ok());
+  const SamplingParams params;
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<int32_t> blocks = {0};
+  StepSequence good;
+  good.start_params = &params;
+  good.tokens = tokens;
+  good.blocks = blocks;
+  good.sample = true;
+  const auto launch = [&](std::vector<StepSequence> seqs) {
+    StepBatch batch;
+    batch.seqs = std::move(seqs);
+    return (*backend)->Launch(batch);
+  };
+  const auto bad = [&](auto change) {
+    StepSequence seq = good;
+    change(seq);
+    return !launch({seq}).ok();
+  };
+  const std::vector<int32_t> no_block = {1 << 30};
+  const std::vector<int32_t> no_token = {-7};
+  const std::vector<int32_t> many(9, 1);
+  EXPECT_TRUE(bad([](StepSequence& seq) { seq.slot = 2; }));
+  EXPECT_TRUE(bad([](StepSequence& seq) { seq.start_position = 14; }));
+  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.blocks = no_block; }));
+  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.tokens = no_token; }));
+  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.tokens = many; }));
+  EXPECT_TRUE(bad([](StepSequence& seq) { seq.tokens = {}; }));
+  EXPECT_FALSE(launch({good, good}).ok()) << "one slot twice";
+  EXPECT_TRUE(launch({good}).ok());
+  EXPECT_TRUE((*backend)->Wait().ok());
+  EXPECT_FALSE((*backend)->Wait().ok());
+}
+
+}  // namespace
+}  // namespace orcd

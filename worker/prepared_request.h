@@ -1,0 +1,28 @@
+// From a request on the wire to one that the engine can be given.
+#ifndef ORCD_WORKER_PREPARED_REQUEST_H_
+#define ORCD_WORKER_PREPARED_REQUEST_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/engine/request.h"
+#include "worker/model_host.h"
+
+namespace orcd {
+
+struct PreparedRequest {
+  // Counts as a request until it is released, which must be when the request has ended.
+  std::shared_ptr<EngineLease> lease;
+  // All but the sink.
+  GenerationRequest request;
+};
+
+// The errors are those of ModelHost::Admit and TranslateRequest.
+absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto, ModelHost& host,
+                                               absl::Time arrival, absl::Time deadline);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_PREPARED_REQUEST_H_

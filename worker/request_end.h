@@ -1,0 +1,22 @@
+// How the end of a request is told to its client and to the log.
+#ifndef ORCD_WORKER_REQUEST_END_H_
+#define ORCD_WORKER_REQUEST_END_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "runtime/engine/request.h"
+#include "worker/logging.h"
+
+namespace orcd {
+
+// How a call ends whose request, `id`, ended as `event` says.
+absl::Status CallStatus(const FinishedEvent& event, const std::string& id);
+
+// `status` is the one that the client gets.
+void LogRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
+                   const absl::Status& status);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_REQUEST_END_H_

@@ -1,0 +1,40 @@
+#include "worker/watchdog.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace orcd {
+namespace {
+
+constexpr int kLooksPerLimit = 8;
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+
+}  // namespace
+
+Watchdog::Watchdog(absl::Duration limit, std::function<absl::Duration()> stalled_for,
+                   std::function<void(absl::Duration stalled)> on_stall)
+    : limit_(limit), stalled_for_(std::move(stalled_for)), on_stall_(std::move(on_stall)) {
+  if (limit_ < absl::InfiniteDuration()) thread_ = std::thread([this] { Run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watchdog::Run() {
+  const absl::Duration pause = std::min(limit_ / kLooksPerLimit, kLongestPause);
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, absl::ToChronoNanoseconds(pause), [this] { return stopping_; })) {
+    lock.unlock();
+    const absl::Duration stalled = stalled_for_();
+    if (stalled > limit_) return on_stall_(stalled);
+    lock.lock();
+  }
+}
+
+}  // namespace orcd
