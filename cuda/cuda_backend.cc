@@ -291,7 +291,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   p.model = std::move(model);
   const ModelConfig& config = p.model->config();
   const ModelWeights& weights = p.model->weights();
-  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned, DeviceWeights::Plan(weights, Readers(options)));
+  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
+                        DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(config, planned, options, p.device.free_bytes,
                                                  p.device.total_bytes));
@@ -302,7 +303,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
   }
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
-  ORCD_ASSIGN_OR_RETURN(p.weights, DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
+  ORCD_ASSIGN_OR_RETURN(p.weights,
+                        DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
   // Nothing that is not finite may stand there.

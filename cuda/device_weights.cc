@@ -19,7 +19,8 @@
 namespace orcd::cuda {
 namespace {
 
-// What a reader reads, copies and repacks at a time, and how many of these are on their way at once.
+// What a reader reads, copies and repacks at a time, and how many of these are on their way at
+// once.
 constexpr int64_t kChunkBytes = 4 << 20;
 constexpr int kSlots = 2;
 
@@ -188,9 +189,9 @@ class DeviceWeights::Copier {
       if (!FitsF16(p.upper->type, from + read, bytes)) return TooLarge(*source);
       read += bytes;
     }
-    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, static_cast<size_t>(read),
-                                              cudaMemcpyHostToDevice, stream_.get()),
-                              "copying weights");
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(read), cudaMemcpyHostToDevice, stream_.get()),
+        "copying weights");
     const RawRows raw = {.type = p.upper->type,
                          .data = to,
                          .lower = p.lower == nullptr ? nullptr : to + bytes,

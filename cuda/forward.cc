@@ -355,7 +355,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                       .sequences = step.shape.sequences,
                                                       .query_tiles = step.shape.query_tiles,
                                                       .q = buffers_.q,
-                                        .q_rest = buffers_.q_rest,
+                                                      .q_rest = buffers_.q_rest,
                                                       .kv = kv_,
                                                       .layer = layer,
                                                       .heads = config_.heads,

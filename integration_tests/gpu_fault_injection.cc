@@ -38,11 +38,11 @@ void Break() {
       Find<Result(Context*, Device)>(driver, "cuDevicePrimaryCtxRetain")(&context, device) == 0 &&
       Find<Result(Context)>(driver, "cuCtxSetCurrent")(context) == 0 &&
       Find<Result(Module*, const void*)>(driver, "cuModuleLoadData")(&module, kTrap) == 0 &&
-      Find<Result(Function*, Module, const char*)>(driver, "cuModuleGetFunction")(
-          &function, module, "fault") == 0 &&
+      Find<Result(Function*, Module, const char*)>(driver, "cuModuleGetFunction")(&function, module,
+                                                                                  "fault") == 0 &&
       Find<Result(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                  void*, void**, void**)>(driver, "cuLaunchKernel")(
-          function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == 0;
+                  void*, void**, void**)>(driver, "cuLaunchKernel")(function, 1, 1, 1, 1, 1, 1, 0,
+                                                                    nullptr, nullptr, nullptr) == 0;
   std::fprintf(stderr, "gpu_fault_injection: %s\n", done ? "broken" : "could not break");
 }
 

@@ -52,7 +52,8 @@ class GpuTest : public WorkerTest {
     const size_t end = message.find(" are free");
     const size_t of = message.rfind(" of ", end);
     const size_t begin = message.rfind(' ', of - 1) + 1;
-    EXPECT_TRUE(end != std::string::npos && absl::SimpleAtoi(message.substr(begin, of - begin), &bytes))
+    EXPECT_TRUE(end != std::string::npos &&
+                absl::SimpleAtoi(message.substr(begin, of - begin), &bytes))
         << message;
     return bytes;
   }
@@ -167,8 +168,9 @@ TEST(GpuFaultTest, AStickyErrorEndsStreamsAndTheWorker) {
   WorkerOptions options;
   options.model_dir = models.path();
   options.args = {"--backend", "cuda"};
-  options.environment = {absl::StrCat("CUDA_INJECTION64_PATH=", Beside("libgpu_fault_injection.so")),
-                         absl::StrCat("ORCD_GPU_FAULT_FILE=", fault)};
+  options.environment = {
+      absl::StrCat("CUDA_INJECTION64_PATH=", Beside("libgpu_fault_injection.so")),
+      absl::StrCat("ORCD_GPU_FAULT_FILE=", fault)};
   const auto started = WorkerProcess::Start(options);
   ASSERT_TRUE(started.ok()) << started.status();
   WorkerProcess& worker = **started;
@@ -180,8 +182,7 @@ TEST(GpuFaultTest, AStickyErrorEndsStreamsAndTheWorker) {
     v1::GenerateRequest request = TextRequest("Hello", 100000);
     request.mutable_stop()->set_ignore_eog(true);
     request.mutable_stop()->clear_max_tokens();
-    calls.push_back(
-        std::make_unique<GenerateCall>(client.stub(), request, absl::Seconds(60)));
+    calls.push_back(std::make_unique<GenerateCall>(client.stub(), request, absl::Seconds(60)));
     ASSERT_TRUE(calls.back()->ReadUntilTokens(3));
   }
   grpc::ClientContext context;

@@ -53,9 +53,7 @@ class BatchCheckerTest : public testing::Test {
   BatchChecker checker_;
 };
 
-TEST_F(BatchCheckerTest, TakesWhatIsRight) {
-  EXPECT_EQ(Check({Sequence(0), Sequence(1)}), "");
-}
+TEST_F(BatchCheckerTest, TakesWhatIsRight) { EXPECT_EQ(Check({Sequence(0), Sequence(1)}), ""); }
 
 TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   EXPECT_THAT(Check({}), HasSubstr("a step of 0 sequences, must be 1 to 2"));

@@ -167,11 +167,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->check(CLI::Range(0, 63))
       ->option_text("N [0]")
       ->group("Engine");
-  app.add_option("--threads", config.threads, "Threads that compute on the CPU, or load for the GPU; 0: one a core")
+  app.add_option("--threads", config.threads,
+                 "Threads that compute on the CPU, or load for the GPU; 0: one a core")
       ->check(CLI::Range(0, 512))
       ->option_text("N [0]")
       ->group("Engine");
-  app.add_option("--max-seqs", config.max_seqs, "Requests that run together; 0: 16 on a CPU, 256 on a GPU")
+  app.add_option("--max-seqs", config.max_seqs,
+                 "Requests that run together; 0: 16 on a CPU, 256 on a GPU")
       ->check(CLI::Range(0, 4096))
       ->option_text("N [0]")
       ->group("Engine");

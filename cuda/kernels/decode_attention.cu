@@ -95,14 +95,15 @@ __device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Wor
   __syncwarp();
   if (lane >= copies) return;
   const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
-  const int block = args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
+  const int block =
+      args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
   const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
                              which * args.kv.kv_heads * args.kv.head_size();
   BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
 }
 
-// Makes the queries, and the token's own key and value: to shared memory, the latter two to the cache
-// as well where this block has the last group.
+// Makes the queries, and the token's own key and value: to shared memory, the latter two to the
+// cache as well where this block has the last group.
 template <int kHeadDim, int kWarps>
 class RowMaker {
  public:
@@ -336,8 +337,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 #pragma unroll 1
       for (int step = 0; step < kHeadDim / 16; ++step) {
         uint32_t a[2][4];
-        const int in_q =
-            lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
+        const int in_q = lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
         LoadMatrix4(q + in_q, a[0]);
         LoadMatrix4(q + kRows * kHeadDim * 2 + in_q, a[1]);
 #pragma unroll

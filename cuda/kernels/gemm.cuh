@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kThreads, kResidents)
   if (group == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x < kGroups * 128 + 32) {
-      Produce<kFormat, kTokens, kResidents>(args, block, end_tile, range, SharedAddress(shared), rings);
+      Produce<kFormat, kTokens, kResidents>(args, block, end_tile, range, SharedAddress(shared),
+                                            rings);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters(kResidents)));
@@ -381,9 +382,8 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
     // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
     // several for a multiprocessor, another goes on meanwhile.
     const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * args.splits;
-    return blocks > multiprocessors
-               ? LaunchKernel<kFormat, 64, false, 2>(args, {0, tiles}, stream)
-               : LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
+    return blocks > multiprocessors ? LaunchKernel<kFormat, 64, false, 2>(args, {0, tiles}, stream)
+                                    : LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
   }
   const bool wide = args.tokens > 128;
   const int main = TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);

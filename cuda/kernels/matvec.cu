@@ -1,9 +1,8 @@
-#include "cuda/kernels/matvec.cuh"
-
 #include <algorithm>
 #include <array>
 
 #include "cuda/kernels/launch.h"
+#include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda {
 namespace {
@@ -75,8 +74,8 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
     tiles += args.matrices[i].row_tiles();
     formats |= Bit(args.matrices[i].format);
     const TileFormat format = args.matrices[i].format;
-    small_bytes = std::max(small_bytes, std::max(kSmallStageBytes / UnitBytes(format), 1) *
-                                            UnitBytes(format));
+    small_bytes = std::max(small_bytes,
+                           std::max(kSmallStageBytes / UnitBytes(format), 1) * UnitBytes(format));
     stretch_bytes = std::max(stretch_bytes, matvec::StretchUnits(format) * UnitBytes(format));
   }
   const int cols = args.matrices[0].cols;
@@ -100,7 +99,8 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   const size_t shared_bytes =
       static_cast<size_t>(shape.tile_warps) * shape.stages * shape.stage_bytes + x_bytes;
   return Launch(FindKernel(formats, one_token), dim3(members * args.splits),
-                (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream, args, shape);
+                (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream, args,
+                shape);
 }
 
 }  // namespace orcd::cuda

@@ -1,7 +1,7 @@
 // The kernel of LaunchMatvec (matmul.h). Each warp takes tiles of 16 rows (a segment of their
 // columns) and has a ring in shared memory that the last warp, which does nothing else, keeps full
-// with bulk copies; so reading never waits for arithmetic, nor for the kernel ahead. A kernel's code
-// knows only the formats that it may meet: it runs for microseconds, and every line of its
+// with bulk copies; so reading never waits for arithmetic, nor for the kernel ahead. A kernel's
+// code knows only the formats that it may meet: it runs for microseconds, and every line of its
 // instructions must be fetched first.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_CUH_
@@ -111,10 +111,10 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
       const TiledMatrix matrix = FindTile(args, in_matrix);
       const int unit_cols = UnitCols(matrix.format);
       const int begin = SegmentBegin(matrix.cols, args.splits, tasks.split) / unit_cols;
-      const int end = min(matrix.units(),
-                          SegmentBegin(matrix.cols, args.splits, tasks.split + 1) / unit_cols);
-      from = matrix.data + in_matrix * matrix.tile_bytes() +
-             int64_t{begin} * UnitBytes(matrix.format);
+      const int end =
+          min(matrix.units(), SegmentBegin(matrix.cols, args.splits, tasks.split + 1) / unit_cols);
+      from =
+          matrix.data + in_matrix * matrix.tile_bytes() + int64_t{begin} * UnitBytes(matrix.format);
       left = (end - begin) * UnitBytes(matrix.format);
       most = StageUnits(matrix.format, shape.stage_bytes) * UnitBytes(matrix.format);
       tile += tasks.stride;
@@ -422,10 +422,10 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 1)
 template <uint32_t kFormats>
 Kernel KernelFor(bool one_token);
 
-#define ORCD_MATVEC_KERNELS(formats)                                                      \
-  template <>                                                                             \
-  Kernel KernelFor<formats>(bool one_token) {                                             \
-    return one_token ? MatvecKernel<true, formats> : MatvecKernel<false, formats>;        \
+#define ORCD_MATVEC_KERNELS(formats)                                               \
+  template <>                                                                      \
+  Kernel KernelFor<formats>(bool one_token) {                                      \
+    return one_token ? MatvecKernel<true, formats> : MatvecKernel<false, formats>; \
   }
 
 }  // namespace orcd::cuda::matvec

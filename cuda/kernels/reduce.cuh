@@ -22,8 +22,8 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
 }
 
-// What a row is multiplied by whose squares have this mean. NaN where they are too large to be added
-// up: the row would become zeros, as if nothing were wrong.
+// What a row is multiplied by whose squares have this mean. NaN where they are too large to be
+// added up: the row would become zeros, as if nothing were wrong.
 __device__ __forceinline__ float RmsScale(float mean, float eps) {
   return isinf(mean) ? NAN : 1.0f / sqrtf(mean + eps);
 }

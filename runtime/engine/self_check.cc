@@ -57,9 +57,7 @@ struct Rows {
   std::vector<float> values;
   int64_t cols = 0;
 
-  std::span<const float> row(int64_t i) const {
-    return std::span(values).subspan(i * cols, cols);
-  }
+  std::span<const float> row(int64_t i) const { return std::span(values).subspan(i * cols, cols); }
 };
 
 // Keeps the first activation that is not finite, and the activations that are looked at later: of
@@ -100,7 +98,8 @@ class Witness : public ActivationTap {
 // Holds what a reference shows against what a witness saw, from row `first_row` on.
 class Comparison : public ActivationTap {
  public:
-  Comparison(const Witness& witness, int64_t first_row) : witness_(witness), first_row_(first_row) {}
+  Comparison(const Witness& witness, int64_t first_row)
+      : witness_(witness), first_row_(first_row) {}
 
   void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
@@ -215,8 +214,8 @@ absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t>
 // Whether a greedy draw is what the logits of its position say.
 absl::Status CheckDraw(const SampledToken& drawn, std::span<const float> logits, int position) {
   if (!drawn.finite) {
-    return Failed(absl::StrCat("a step of one token gave logits that are not finite at position ",
-                               position));
+    return Failed(
+        absl::StrCat("a step of one token gave logits that are not finite at position ", position));
   }
   const int64_t vocab = static_cast<int64_t>(logits.size());
   if (drawn.token < 0 || drawn.token >= vocab) {

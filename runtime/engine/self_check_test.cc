@@ -68,7 +68,8 @@ class CorruptBackend : public Backend {
   const SampleCorruption corrupt_sample_;
 };
 
-absl::Status CheckWith(Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&) {}) {
+absl::Status CheckWith(
+    Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&) {}) {
   const std::shared_ptr<const Model> model = NanoModel();
   NullLoadObserver observer;
   BackendOptions options;
@@ -151,9 +152,10 @@ TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
 
 TEST(SelfCheckTest, RefusesDrawsThatTheLogitsDoNotSay) {
   const auto nothing = [](auto...) {};
-  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.token = (s.token + 1) % 100; })
-                              .message()),
-              HasSubstr("was drawn at position 0, whose logit is"));
+  EXPECT_THAT(
+      std::string(
+          CheckWith(nothing, [](SampledToken& s) { s.token = (s.token + 1) % 100; }).message()),
+      HasSubstr("was drawn at position 0, whose logit is"));
   EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.token = -5; }).message()),
               HasSubstr("token -5 was drawn"));
   EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.finite = false; }).message()),

@@ -59,8 +59,9 @@ class NullBackendTest : public testing::Test {
                                absl::Duration step_time = absl::ZeroDuration()) {
     NullLoadObserver observer;
     auto engine = LoadModel(
-        path_, {.model = {}, .backend = options, .engine = {}}, {.make = NullBackendFactory(step_time), .self_check = false},
-        [](const absl::Status&) {}, observer);
+        path_, {.model = {}, .backend = options, .engine = {}},
+        {.make = NullBackendFactory(step_time), .self_check = false}, [](const absl::Status&) {},
+        observer);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
   }

@@ -50,9 +50,10 @@ absl::Status WriteLogits(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
   const int64_t count = static_cast<int64_t>(tokens.size());
   const KvType kv_type = options.kv == "f32" ? KvType::kF32 : KvType::kF16;
-  ORCD_ASSIGN_OR_RETURN(const auto backend,
-                        CreateBackend(options.backend, model,
-                                      TeacherForcingOptions(count, options.step_tokens, kv_type, config)));
+  ORCD_ASSIGN_OR_RETURN(
+      const auto backend,
+      CreateBackend(options.backend, model,
+                    TeacherForcingOptions(count, options.step_tokens, kv_type, config)));
   ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, config.vocab));
   LogitsWriter tap(out);
   for (int64_t first = 0; first < count; first += options.step_tokens) {
