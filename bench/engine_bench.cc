@@ -128,6 +128,8 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       request.sampling.seed = i;
       request.stop.ignore_eog = true;
       request.stop.max_tokens = what.tokens;
+      // Every repetition computes the whole prompt.
+      request.prefix_cache = false;
       request.sink = sinks.emplace_back(std::make_shared<Sink>(tally));
       request.arrival = absl::Now();
       ORCD_RETURN_IF_ERROR(engine.Submit(std::move(request)));
