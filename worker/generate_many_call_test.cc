@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -75,13 +76,17 @@ class GenerateManyTest : public testing::Test {
   struct Call {
     explicit Call(v1::Worker::Stub& stub) : stream(stub.GenerateMany(&context)) {}
 
-    void Generate(const v1::GenerateRequest& request, absl::Duration timeout = absl::Seconds(60)) {
+    static v1::GenerateManyRequest Message(const v1::GenerateRequest& request,
+                                           absl::Duration timeout = absl::Seconds(60)) {
       v1::GenerateManyRequest message;
       *message.mutable_generate() = request;
       message.mutable_timeout()->set_nanos(
           static_cast<int32_t>(absl::ToInt64Nanoseconds(timeout % absl::Seconds(1))));
       message.mutable_timeout()->set_seconds(absl::ToInt64Seconds(timeout));
-      EXPECT_TRUE(stream->Write(message));
+      return message;
+    }
+    void Generate(const v1::GenerateRequest& request, absl::Duration timeout = absl::Seconds(60)) {
+      EXPECT_TRUE(stream->Write(Message(request, timeout)));
     }
     void Cancel(const std::string& id) {
       v1::GenerateManyRequest message;
@@ -339,11 +344,13 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
   for (int i = 0; i < 8; ++i) {
     v1::GenerateRequest request = Request(absl::StrCat("stalled", i), 0);
     request.set_logprobs(20);
-    stalled.Generate(request);
+    // The call may be over before the last.
+    if (!stalled.stream->Write(Call::Message(request))) break;
   }
   // Nobody reads: what gRPC itself holds fills up, then what the call may keep.
-  EXPECT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() >= 8; }));
-  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+  // How many of the eight were read by then is the call's affair.
+  EXPECT_TRUE(
+      Eventually([&] { return host_.Status().queue().finished_requests() > 0 && Quiet(); }));
   Call other(*stub_);
   other.Generate(Request("other", 20));
   EXPECT_TRUE(other.Finish().ok());
@@ -354,10 +361,12 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
   EXPECT_TRUE(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
               status.error_code() == grpc::StatusCode::CANCELLED)
       << status.error_message();
+  const std::vector<uint32_t> all = Alone(Request("", 0));
   for (const auto& [id, told] : stalled.by_id) {
     EXPECT_FALSE(told.end) << id << " was said to have ended";
-    const std::vector<uint32_t> all = Alone(Request("", static_cast<uint32_t>(told.ids.size())));
-    EXPECT_EQ(told.ids, all) << "what the client has is a prefix of what was generated";
+    ASSERT_LE(told.ids.size(), all.size());
+    EXPECT_TRUE(std::equal(told.ids.begin(), told.ids.end(), all.begin()))
+        << "what the client has is a prefix of what was generated";
   }
 }
 
