@@ -59,6 +59,12 @@ void BlockPool::Name(const BlockList& list, int index, const BlockHash& content)
   block.content = content;
 }
 
+void BlockPool::Unname(const BlockList& list) {
+  for (const int32_t id : list.ids_) {
+    if (blocks_[id].named) Forget(blocks_[id]);
+  }
+}
+
 void BlockPool::Release(BlockList& list) {
   for (auto it = list.ids_.rbegin(); it != list.ids_.rend(); ++it) {
     Block& block = blocks_[*it];

@@ -54,6 +54,8 @@ class BlockPool {
   // more, but with what it holds. Where another block holds the same, that one stays the one to be
   // found.
   void Name(const BlockList& list, int index, const BlockHash& content);
+  // What the blocks of `list` hold is worth nothing to others: it cannot be found any more.
+  void Unname(const BlockList& list);
   // Gives every block of `list` back. Of the findable ones, those at the end of the list go first.
   void Release(BlockList& list);
 

@@ -83,6 +83,7 @@ class FakeBackend : public Backend {
       if (!seq.sample) continue;
       SampledToken sample;
       sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
+      sample.finite = !not_finite;
       slot.last_sample = sample.token;
       result.samples.push_back(sample);
     }
@@ -103,6 +104,8 @@ class FakeBackend : public Backend {
   // Called at the beginning of each step.
   std::function<void()> before_launch;
   absl::Status fail_with;
+  // What is drawn is not finite.
+  bool not_finite = false;
   // Sequences that began in a slot, those that began again included.
   int starts = 0;
   // Tokens of parts that begin a sequence or have several.

@@ -412,7 +412,7 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
   delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
   for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
     if (delta.prompt_logprobs[i].finite) continue;
-    Fail(live, NotFinite(live.next_prompt_logprob + static_cast<int>(i)));
+    FailNotFinite(sequence, live.next_prompt_logprob + static_cast<int>(i));
     return;
   }
   live.next_prompt_logprob = first_position + static_cast<int>(targets.size());
@@ -422,7 +422,7 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
 void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now) {
   LiveRequest& live = *sequence.live;
   if (!sample.finite) {
-    Fail(live, NotFinite(static_cast<int>(sequence.tokens.size())));
+    FailNotFinite(sequence, static_cast<int>(sequence.tokens.size()));
     return;
   }
   ++sequence.drawn;
@@ -501,6 +501,11 @@ void Scheduler::Fail(LiveRequest& live, const absl::Status& status) {
   FinishedEvent event;
   event.status = status;
   SendFinished(live, std::move(event));
+}
+
+void Scheduler::FailNotFinite(Sequence& sequence, int position) {
+  blocks_.Unname(sequence.blocks);
+  Fail(*sequence.live, NotFinite(position));
 }
 
 void Scheduler::MarkFinished(Sequence& sequence) {

@@ -161,6 +161,9 @@ class Scheduler {
               int32_t stop_token = -1);
   void FinishAll(LiveRequest& live, FinishReason reason);
   void Fail(LiveRequest& live, const absl::Status& status);
+  // Fails the request of a sequence that gave no finite numbers for `position`, whose KV nobody
+  // shall begin with.
+  void FailNotFinite(Sequence& sequence, int position);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);
   void Touch(const LiveRequest& live);

@@ -115,6 +115,22 @@ TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
   }
 }
 
+TEST_F(SchedulerTest, WhatGaveNoFiniteNumbersIsNobodysBeginning) {
+  Make(Info(4, 32, 2));
+  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  backend_->not_finite = true;
+  scheduler_->Add(Request("first", prompt), now_);
+  RunToEnd();
+  EXPECT_EQ(GetErrorDetails(sinks_["first"]->finished->status).reason, "NONFINITE_LOGITS");
+  backend_->not_finite = false;
+  GenerationRequest again = Request("again", prompt);
+  again.stop.max_tokens = 3;
+  scheduler_->Add(std::move(again), now_);
+  RunToEnd();
+  EXPECT_EQ(sinks_["again"]->cached_prompt_tokens, 0);
+  EXPECT_EQ(scheduler_->blocks().free(), 32);
+}
+
 TEST_F(SchedulerTest, PromptsAreSharedOnlyWhereThatIsWanted) {
   Make(Info(4, 32, 1));
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
