@@ -43,6 +43,13 @@ ReportStream::Report Poll(Outcome& outcome) {
 
 }  // namespace
 
+ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
+  return {.model = request.model(),
+          .model_id = request.model_id(),
+          .sha256 = request.sha256(),
+          .replace = request.replace()};
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
                                                           const v1::LoadRequest& request,
                                                           ModelHost& host, const Logger& log) {
@@ -76,11 +83,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
     }
     stream->Wake();
   };
-  std::shared_ptr<LoadTask> task = host.Load({.model = request.model(),
-                                              .model_id = request.model_id(),
-                                              .sha256 = request.sha256(),
-                                              .replace = request.replace()},
-                                             std::move(done));
+  std::shared_ptr<LoadTask> task = host.Load(ToLoadSpec(request), std::move(done));
   {
     std::lock_guard lock(outcome->mutex);
     outcome->task = std::move(task);

@@ -12,6 +12,9 @@
 
 namespace orcd {
 
+// As the request has it.
+ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request);
+
 // Starts the load and returns the stream that reports it at least every 250 ms: a client that goes
 // away rolls it back. The stream deletes itself. `host` and `log` must outlive the load.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,

@@ -25,6 +25,7 @@
 #include "runtime/cpu/host_info.h"
 #include "runtime/gguf/block_formats.h"
 #include "worker/config.h"
+#include "worker/directive_actions.h"
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
@@ -203,7 +204,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   StateTeller teller(health, log, ending);
   ModelHost host(HostOptions(config));
   host.Subscribe([&] { teller.Tell(host); });
-  WorkerService worker(host, log);
+  const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
+  WorkerService worker(host, log, {.limits = {}, .on_exit = exit});
   health.Set(kStartup, false);
   teller.Tell(host);
 
@@ -230,8 +232,14 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
+    Registration::Options options = RegistrationOptions(config, address);
+    options.directives = DirectiveActions(host, log, exit);
+    options.on_superseded = [&host](const std::string& instance_id) {
+      host.Drain(absl::InfiniteDuration(),
+                 absl::StrCat("superseded: instance ", instance_id, " has this worker_id"));
+    };
     registration = std::make_unique<Registration>(
-        RegistrationOptions(config, address), [&host] { return host.Status(); }, &log);
+        std::move(options), [&host] { return host.Status(); }, &log);
     registration->Start();
     teller.set_registration(registration.get());
   }

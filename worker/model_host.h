@@ -20,6 +20,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "worker/load_task.h"
+#include "worker/rate_meter.h"
 
 namespace orcd {
 
@@ -108,8 +109,12 @@ class ModelHost {
 
   // Ceases to be ready now, to admit after the settle time, and ends what still runs `timeout`
   // (default: the option) after that with FinishReason::kDrained. A load under way is cancelled.
-  // There is no way back. Called again it can only make the end come sooner.
-  void Drain(std::optional<absl::Duration> timeout = std::nullopt);
+  // There is no way back. Called again it can only make the end come sooner. `reason` is what
+  // Status gives as the state's from then on, where it is not empty.
+  void Drain(std::optional<absl::Duration> timeout = std::nullopt, const std::string& reason = "");
+  // Calls `done` once the drain is over, at once where it is: with OK, or with the fault that came
+  // before its end.
+  void WhenDrained(std::function<void(const absl::Status&)> done);
   // What Drain left so far.
   v1::DrainResponse DrainProgress() const;
 
@@ -128,11 +133,14 @@ class ModelHost {
     absl::Time refuse_from;
     absl::Time end_at;
     bool done = false;
+    std::string reason;
   };
 
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
   void NotifyStateChanged();
+  // Tells those who wait for the end of the drain.
+  void NotifyDrained(const absl::Status& status);
   void OnFault(const absl::Status& status);
 
   // With mutex_ held.
@@ -143,6 +151,7 @@ class ModelHost {
   absl::Status RequestsRunning() const;
   bool refusing(absl::Time now) const;
   v1::WorkerState StateLocked() const;
+  std::string ReasonLocked() const;
 
   // The host's thread.
   void Run();
@@ -169,6 +178,7 @@ class ModelHost {
   std::string reason_;
   absl::Status fault_;
   std::optional<DrainState> drain_;
+  std::vector<std::function<void(const absl::Status&)>> when_drained_;
   // Set in kReady and kUnloading. Created and destroyed on the host's thread only.
   std::unique_ptr<Engine> engine_;
   v1::ModelDescription description_;
@@ -181,6 +191,8 @@ class ModelHost {
   // Of engines that are gone.
   int64_t finished_requests_before_ = 0;
   int64_t generated_tokens_before_ = 0;
+  // Status measures with it.
+  mutable RateMeter rate_meter_;
 
   std::deque<std::function<void()>> jobs_;
   // Something a drain waits for may have happened.

@@ -35,8 +35,8 @@ void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reacto
 
 }  // namespace
 
-WorkerService::WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits)
-    : host_(host), log_(log), limits_(limits) {}
+WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options)
+    : host_(host), log_(log), options_(std::move(options)) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
                                [lease, id = request.id] {
                                  lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});
                                }},
-                          limits_, log_);
+                          options_.limits, log_);
   request.sink = stream;
   // The request's own lease is the stream's: it goes when the request ends, which may be before
   // Submit has returned.
@@ -170,7 +170,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const absl::StatusOr<v1::DrainRequest> request = ParseRequest<v1::DrainRequest>(*bytes);
   if (!request.ok()) return Refuse(context, "Drain", request.status());
-  return StartDrainCall(context, *request, host_, log_);
+  return StartDrainCall(context, *request, host_, log_, options_.on_exit);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Refuse(

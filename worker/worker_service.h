@@ -6,6 +6,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
+
 #include "orcd/v1/worker.grpc.pb.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
@@ -33,12 +35,18 @@ using RawWorkerService = RawLoad<
     RawUnload<RawGenerate<RawCancel<RawTokenize<RawHealth<RawDrain<v1::Worker::Service>>>>>>>;
 }  // namespace internal
 
+struct WorkerServiceOptions {
+  TokenStreamLimits limits = {};
+  // Called once a drain is over whose request asks for the worker's exit. From any thread.
+  std::function<void()> on_exit = [] {};
+};
+
 // Owns nothing but its limits. gRPC calls it from many threads at once; no method waits for the
 // engine, a load or a client. Must outlive the server it is registered with.
 class WorkerService final : public internal::RawWorkerService {
  public:
   // `host` and `log` must outlive the service.
-  WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits = {});
+  WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options = {});
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Load(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override;
@@ -69,7 +77,7 @@ class WorkerService final : public internal::RawWorkerService {
 
   ModelHost& host_;
   const Logger& log_;
-  const TokenStreamLimits limits_;
+  const WorkerServiceOptions options_;
 };
 
 }  // namespace orcd
