@@ -52,7 +52,8 @@ ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
                                                           const v1::LoadRequest& request,
-                                                          ModelHost& host, const Logger& log) {
+                                                          ModelHost& host, const Logger& log,
+                                                          Telemetry* telemetry) {
   auto outcome = std::make_shared<Outcome>();
   auto stream = ReportStream::Create(
       context, [outcome] { return Poll(*outcome); }, kInterval,
@@ -63,9 +64,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
 
   log.Info("load begins", {{"model", request.model()}, {"replace", request.replace()}});
   const absl::Time start = absl::Now();
-  auto done = [outcome, stream, start, &log,
+  TraceContext trace;
+  if (telemetry != nullptr) trace = telemetry->ContextOf(*context);
+  auto done = [outcome, stream, start, &log, telemetry, trace = std::move(trace),
                model = request.model()](const absl::StatusOr<v1::ModelDescription>& result) {
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
     if (result.ok()) {
       log.Info("load ended", {{"model", model},
                               {"model_id", result->model_id()},

@@ -44,7 +44,12 @@ absl::Status CheckModelId(const std::string& model_id) {
                                has_control ? ", control characters among them" : ""));
 }
 
-absl::Status CheckSha256(const std::string& sha256) {
+absl::Status CheckSha256(const std::string& sha256, bool required) {
+  if (sha256.empty() && required) {
+    return InvalidField("sha256",
+                        "is empty, and this worker loads no model without checking it "
+                        "(--require-sha256); give the file's SHA-256");
+  }
   if (sha256.empty()) return absl::OkStatus();
   const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
   if (sha256.size() == 64 && hex) return absl::OkStatus();
@@ -113,7 +118,7 @@ ModelHost::~ModelHost() {
 std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   auto task = std::make_shared<LoadTask>();
   absl::Status checked = CheckModelId(spec.model_id);
-  if (checked.ok()) checked = CheckSha256(spec.sha256);
+  if (checked.ok()) checked = CheckSha256(spec.sha256, options_.require_sha256);
   if (!checked.ok()) {
     done(checked);
     return task;
@@ -337,6 +342,11 @@ v1::DrainResponse ModelHost::DrainProgress() const {
   return response;
 }
 
+std::string ModelHost::fault_kind() const {
+  std::lock_guard lock(mutex_);
+  return fault_kind_;
+}
+
 v1::WorkerStatus ModelHost::Status() const {
   const absl::Time now = absl::Now();
   v1::WorkerStatus status;
@@ -426,6 +436,8 @@ void ModelHost::OnFault(const absl::Status& status) {
                        absl::StrCat("the model's backend failed: ", status.message(),
                                     "; use another worker, this one must be started again"),
                        {.reason = "BACKEND_FAULT"});
+    fault_kind_ = GetErrorDetails(status).reason;
+    if (fault_kind_.empty()) fault_kind_ = "BACKEND_FAULT";
   }
   NotifyStateChanged();
   NotifyDrained(status);

@@ -54,6 +54,8 @@ struct ModelHostOptions {
   std::string instance_id;
   // The only directory models are loaded from.
   std::string model_dir;
+  // Refuse a load that names no SHA-256.
+  bool require_sha256 = false;
   // `expected_sha256` is set for each load.
   LoadModelOptions load;
   BackendFactory make_backend;
@@ -118,6 +120,10 @@ class ModelHost {
   // What Drain left so far.
   v1::DrainResponse DrainProgress() const;
 
+  // The reason of the fault that made the state FAILED, such as `BACKEND_FAULT`; empty while there
+  // is none.
+  std::string fault_kind() const;
+
   // Complete, and from cached values: never waits for a step or a load.
   v1::WorkerStatus Status() const;
 
@@ -177,6 +183,7 @@ class ModelHost {
   // Why there is no model, where there was to be one.
   std::string reason_;
   absl::Status fault_;
+  std::string fault_kind_;
   std::optional<DrainState> drain_;
   std::vector<std::function<void(const absl::Status&)>> when_drained_;
   // Set in kReady and kUnloading. Created and destroyed on the host's thread only.

@@ -61,11 +61,13 @@ TokenStream::TokenStream(grpc::CallbackServerContext* context, Request request,
       id_(std::move(request.id)),
       seed_(request.seed),
       model_digest_(std::move(request.model_digest)),
+      observer_(std::move(request.observer)),
       limits_(limits),
       log_(log),
       cancel_(std::move(request.cancel)) {}
 
 void TokenStream::Refuse(const absl::Status& status) {
+  if (observer_ != nullptr) observer_->OnRefused();
   FinishedEvent event;
   event.status = status;
   OnFinished(event);
@@ -85,6 +87,7 @@ void TokenStream::OnStarted(const StartedEvent& event) {
 }
 
 void TokenStream::OnDelta(DeltaEvent event) {
+  if (observer_ != nullptr) observer_->OnTokens(static_cast<int>(event.tokens.size()));
   bool became_slow = false;
   {
     std::lock_guard lock(mutex_);
@@ -222,7 +225,9 @@ void TokenStream::LogEnd() const {
                               {"generated_tokens", event.generated_tokens},
                               {"queue_seconds", absl::ToDoubleSeconds(event.queue_time)},
                               {"prefill_seconds", absl::ToDoubleSeconds(event.prefill_time)},
-                              {"decode_seconds", absl::ToDoubleSeconds(event.decode_time)}});
+                              {"decode_seconds", absl::ToDoubleSeconds(event.decode_time)},
+                              {"trace_id", observer_ ? observer_->trace_id() : std::string()}});
+  if (observer_ != nullptr) observer_->OnEnded(event, *end_);
 }
 
 }  // namespace orcd

@@ -9,8 +9,10 @@
 #include <functional>
 
 #include "orcd/v1/worker.grpc.pb.h"
+#include "worker/authorizer.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/telemetry.h"
 #include "worker/token_stream.h"
 
 namespace orcd {
@@ -37,11 +39,15 @@ using RawWorkerService = RawLoad<
 
 struct WorkerServiceOptions {
   TokenStreamLimits limits = {};
+  // Who may make which calls. Null: everyone all.
+  const Authorizer* authorizer = nullptr;
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
   // Called once a drain is over whose request asks for the worker's exit. From any thread.
   std::function<void()> on_exit = [] {};
 };
 
-// Owns nothing but its limits. gRPC calls it from many threads at once; no method waits for the
+// Owns nothing but its options. gRPC calls it from many threads at once; no method waits for the
 // engine, a load or a client. Must outlive the server it is registered with.
 class WorkerService final : public internal::RawWorkerService {
  public:
@@ -74,6 +80,10 @@ class WorkerService final : public internal::RawWorkerService {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Refuse(grpc::CallbackServerContext* context,
                                                      std::string_view method,
                                                      const absl::Status& status);
+
+  // Made when a request is to end, called when that is done.
+  std::function<void(bool found)> OnReleased() const;
+  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;
   const Logger& log_;
