@@ -111,7 +111,10 @@ class ChartOnClusterTest(unittest.TestCase):
             "termination.drainSeconds": "120",
             "env.ORCD_KV_CACHE_BYTES": "64MiB",
         } | sets
-        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        words = []
+        for key, value in values.items():
+            # Variables are text, whatever they look like.
+            words += ["--set-string" if key.startswith("env.") else "--set", f"{key}={value}"]
         cls.cluster.run(
             *["helm", verb, "w", ROOT / "deploy" / "helm" / "worker-orcd", "-n", SPACE, *words],
             *["--wait", "--timeout", "5m"],
@@ -166,7 +169,9 @@ class ChartOnClusterTest(unittest.TestCase):
 
     def finish_stream(self, stream, said):
         """The tokens that came, of a stream that must end well."""
-        rest, errors = stream.communicate(timeout=180)
+        # Not by communicate(), which would not see what readline() has read ahead.
+        with stream:
+            rest, errors = stream.stdout.read(), stream.stderr.read()
         self.assertEqual(stream.returncode, 0, errors)
         self.assertIn("FINISH_REASON_MAX_TOKENS", rest)
         ids = []

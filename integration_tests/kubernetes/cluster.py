@@ -16,6 +16,8 @@ NETNS = "orcd-k8s"
 NODE_IP = "10.98.0.1"
 NODE = "gpu-0"
 PATIENCE_S = 180
+# Of every kubelet, whatever its --root-dir.
+DEVICE_PLUGINS = pathlib.Path("/var/lib/kubelet/device-plugins")
 
 
 class Cluster:
@@ -36,15 +38,15 @@ class Cluster:
         return ["nsenter", f"--net=/var/run/netns/{NETNS}", *map(str, command)]
 
     def start(self, name, *command):
-        log = open(self.folder / f"{name}.log", "wb")
-        process = subprocess.Popen(
-            self.inside(*command),
-            stdout=log,
-            stderr=log,
-            cwd=self.folder,
-            env=self.environment,
-            start_new_session=True,
-        )
+        with open(self.folder / f"{name}.log", "wb") as log:
+            process = subprocess.Popen(
+                self.inside(*command),
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environment,
+                start_new_session=True,
+            )
         self.processes.append((name, process))
         return process
 
@@ -90,7 +92,8 @@ class Cluster:
         self.start_control_plane()
         self.start_node()
         self.wait_for("the node is ready", self.node_is_ready)
-        self.plugin = self.start("fakegpu", "fakegpu", self.folder / "kubelet" / "device-plugins")
+        self.wait_for("the kubelet takes plugins", (DEVICE_PLUGINS / "kubelet.sock").exists)
+        self.plugin = self.start("fakegpu", "fakegpu", DEVICE_PLUGINS)
         self.wait_for("the node has a GPU", lambda: self.gpus() == 1)
 
     def make_network(self):
@@ -292,6 +295,7 @@ SystemdCgroup = false
     def down(self):
         if self.kubeconfig.exists():
             self.kubectl("delete", "pods", "-A", "--all", "--force", check=False, timeout=60)
+        self.kill_containers()
         for _, process in reversed(self.processes):
             process.terminate()
             try:
@@ -304,6 +308,12 @@ SystemdCgroup = false
             if point.startswith(str(self.folder)):
                 subprocess.run(["umount", "-l", point], check=False)
         subprocess.run(["ip", "netns", "del", NETNS], check=False)
+
+    def kill_containers(self):
+        """They are not containerd's children, and would outlive it."""
+        ctr = ["ctr", "-a", self.folder / "containerd.sock", "-n", "k8s.io", "tasks"]
+        for task in self.run(*ctr, "ls", "-q", check=False).split():
+            self.run(*ctr, "kill", "-s", "SIGKILL", task, check=False)
 
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)
