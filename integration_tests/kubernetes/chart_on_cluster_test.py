@@ -267,8 +267,8 @@ class ChartOnClusterTest(unittest.TestCase):
                 return int(folder.name)
         self.fail("no worker runs")
 
-    def test_7_a_load_that_takes_longer_than_liveness_would_is_tolerated(self):
-        # A share of a core makes it slow: probes of a worker that loads go on being answered.
+    def test_7_the_startup_probe_tolerates_a_slow_load(self):
+        # A share of a core makes it slow; its probes are answered all the while.
         began = time.monotonic()
         self.helm("upgrade", **{"resources.limits.cpu": "100m", "resources.requests.cpu": "50m"})
         took = time.monotonic() - began
