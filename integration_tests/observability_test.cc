@@ -114,6 +114,8 @@ TEST_F(ObservabilityTest, MetricsCountWhatHappened) {
   request.mutable_stop()->set_max_tokens(20);
   const Generation generation = client().Generate(request);
   ASSERT_TRUE(IsComplete(generation));
+  // Its place is free a moment after its stream has ended.
+  ASSERT_TRUE(client().WaitForQuiet());
   GenerateCall running(stub(), EndlessRequest("running"), absl::Seconds(60));
   ASSERT_TRUE(running.ReadUntilTokens(1));
   EXPECT_TRUE(IsError(client().Generate(TextRequest("Hello", 3)).error,
