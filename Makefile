@@ -1,13 +1,13 @@
 # The commands a person starts with. `make demo` and `make test` work on a fresh Debian 12 or
 # Ubuntu 24.04.
-.PHONY: help build demo test test-gpu bench lint asan tsan fuzz clean
+.PHONY: help build demo test test-gpu test-deploy test-k8s bench lint asan tsan fuzz clean
 .DEFAULT_GOAL := help
 
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
 
 help:  ## Show this.
-	@sed -n 's/^\([a-z -]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z8 -]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 build:  ## Install what is missing and build into build/release/bin/.
 	@tools/install-deps
@@ -19,7 +19,7 @@ demo:  ## Build, fetch a model, start a worker, stream a haiku, stop.
 	@tools/demo
 
 test:  ## Build, fetch the model and run every test.
-	@tools/install-deps
+	@tools/install-deps deploy
 	@tools/build release
 	@tools/fetch-model > /dev/null
 	@test -n "$$ORCD_ORACLE_DIR" || echo "ORCD_ORACLE_DIR is not set: tests against outside results are skipped"
@@ -28,6 +28,15 @@ test:  ## Build, fetch the model and run every test.
 test-gpu:  ## Build and run the GPU tests; they fail where there is no GPU.
 	@tools/install-deps
 	@tools/gpu-tests
+
+test-deploy:  ## Check deploy/: chart, schemas, alerts, container files, unit.
+	@tools/install-deps deploy
+	@tools/test-deploy
+
+test-k8s:  ## Run workers on a real control plane and kubelet with a GPU that is made up.
+	@tools/install-deps cluster
+	@tools/build release worker-orcd orcdctl make-model
+	@tools/test-k8s
 
 bench:  ## Build, fetch the model and measure.
 	@tools/install-deps

@@ -144,6 +144,10 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   const Parts& p = *parts_;
   info_.name = "cuda";
   info_.device = p.device.name;
+  info_.gpu = {.uuid = p.device.uuid,
+               .driver_version = p.device.driver_version,
+               .memory_total_bytes = p.device.total_bytes,
+               .memory_free_bytes = p.device.free_bytes};
   info_.threads = 1;
   info_.max_seqs = p.plan.options.max_seqs;
   info_.max_step_tokens = p.plan.options.max_step_tokens;

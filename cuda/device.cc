@@ -3,8 +3,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <fstream>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "cuda/status.h"
 #include "runtime/error.h"
 
@@ -18,6 +24,25 @@ constexpr int kComputeMinor = 0;
 absl::Status Unavailable(const std::string& message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, message,
                    {.reason = "GPU_UNAVAILABLE", .subject = "gpu"});
+}
+
+std::string UuidText(const cudaUUID_t& uuid) {
+  const std::string hex =
+      absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
+  return absl::StrCat("GPU-", hex.substr(0, 8), "-", hex.substr(8, 4), "-", hex.substr(12, 4), "-",
+                      hex.substr(16, 4), "-", hex.substr(20));
+}
+
+// The kernel module's, which CUDA itself does not tell: the first word of its file's first line
+// that is a version.
+std::string DriverVersion() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(file, line);
+  for (const absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
+    if (absl::ascii_isdigit(word[0]) && absl::StrContains(word, '.')) return std::string(word);
+  }
+  return "";
 }
 
 std::string VersionText(int version) {
@@ -65,6 +90,8 @@ absl::StatusOr<DeviceInfo> SelectDevice(int index) {
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total), "asking for the GPU's memory");
   return DeviceInfo{.index = index,
                     .name = properties.name,
+                    .uuid = UuidText(properties.uuid),
+                    .driver_version = DriverVersion(),
                     .multiprocessors = properties.multiProcessorCount,
                     .total_bytes = total,
                     .free_bytes = free};

@@ -13,6 +13,10 @@ struct DeviceInfo {
   int index = 0;
   // Product name.
   std::string name;
+  // As the driver names it, such as `GPU-5c5ac5b2-…`.
+  std::string uuid;
+  // Such as `580.82.07`; empty where it cannot be found out.
+  std::string driver_version;
   int multiprocessors = 0;
   uint64_t total_bytes = 0;
   // When it was asked.

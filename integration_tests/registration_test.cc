@@ -3,122 +3,21 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/scripted_orchestrator.h"
 #include "integration_tests/worker_fixture.h"
-#include "orcd/v1/orchestrator.grpc.pb.h"
 
 namespace orcd::testing {
 namespace {
 
 using ::testing::Contains;
-
-// Keeps what workers said, and grants leases unless told otherwise. Any thread may call.
-class ScriptedOrchestrator final : public v1::Orchestrator::Service {
- public:
-  explicit ScriptedOrchestrator(absl::Duration lease_ttl) : lease_ttl_(lease_ttl) {}
-
-  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
-                        v1::RegisterResponse* response) override {
-    std::lock_guard lock(mutex_);
-    registrations_.push_back(*request);
-    if (refuse_registrations_) {
-      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now");
-    }
-    lease_id_ = absl::StrCat("lease-", registrations_.size());
-    response->set_lease_id(lease_id_);
-    SetTtl(response->mutable_lease_ttl());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
-                         v1::HeartbeatResponse* response) override {
-    std::lock_guard lock(mutex_);
-    heartbeats_.push_back(*request);
-    if (request->lease_id() != lease_id_) {
-      return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such lease");
-    }
-    SetTtl(response->mutable_lease_ttl());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Deregister(grpc::ServerContext*, const v1::DeregisterRequest* request,
-                          v1::DeregisterResponse*) override {
-    std::lock_guard lock(mutex_);
-    deregistrations_.push_back(*request);
-    return grpc::Status::OK;
-  }
-
-  // Every lease granted so far becomes unknown.
-  void ForgetLeases() {
-    std::lock_guard lock(mutex_);
-    lease_id_.clear();
-  }
-  void RefuseRegistrations(bool refuse) {
-    std::lock_guard lock(mutex_);
-    refuse_registrations_ = refuse;
-  }
-
-  std::vector<v1::RegisterRequest> registrations() const {
-    std::lock_guard lock(mutex_);
-    return registrations_;
-  }
-  std::vector<v1::HeartbeatRequest> heartbeats() const {
-    std::lock_guard lock(mutex_);
-    return heartbeats_;
-  }
-  std::vector<v1::DeregisterRequest> deregistrations() const {
-    std::lock_guard lock(mutex_);
-    return deregistrations_;
-  }
-  std::string lease_id() const {
-    std::lock_guard lock(mutex_);
-    return lease_id_;
-  }
-
- private:
-  void SetTtl(google::protobuf::Duration* ttl) const {
-    ttl->set_seconds(absl::ToInt64Seconds(lease_ttl_));
-    ttl->set_nanos(
-        static_cast<int32_t>(absl::ToInt64Nanoseconds(lease_ttl_ - absl::Seconds(ttl->seconds()))));
-  }
-
-  const absl::Duration lease_ttl_;
-  // Guards what follows.
-  mutable std::mutex mutex_;
-  bool refuse_registrations_ = false;
-  std::string lease_id_;
-  std::vector<v1::RegisterRequest> registrations_;
-  std::vector<v1::HeartbeatRequest> heartbeats_;
-  std::vector<v1::DeregisterRequest> deregistrations_;
-};
-
-// A server around an orchestrator, which can go away and come back at the same address.
-class OrchestratorServer {
- public:
-  explicit OrchestratorServer(v1::Orchestrator::Service& service, int port = 0) : port_(port) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
-                             &port_);
-    builder.RegisterService(&service);
-    server_ = builder.BuildAndStart();
-  }
-  ~OrchestratorServer() {
-    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
-  }
-
-  bool listens() const { return server_ != nullptr && port_ != 0; }
-  int port() const { return port_; }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
- private:
-  int port_;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 class RegistrationTest : public WorkerTest {
  protected:
@@ -299,6 +198,181 @@ TEST_F(RegistrationTest, OrchestratorSeesTheDrain) {
   ASSERT_TRUE(client().Cancel("running").ok());
   ASSERT_TRUE(worker().WaitForEnd(Bound(absl::Seconds(10))).ok());
   EXPECT_EQ(orchestrator_.deregistrations().size(), 1u);
+}
+
+v1::Directive LoadDirective(const std::string& id, const std::string& model) {
+  v1::Directive directive;
+  directive.set_id(id);
+  directive.mutable_load()->set_model(model);
+  return directive;
+}
+
+TEST_F(RegistrationTest, CarriesDirectivesOutInTheirOrder) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered());
+  v1::Directive unload;
+  unload.set_id("2");
+  unload.mutable_unload();
+  // A path that the call would refuse, too.
+  orchestrator_.SetDirectives(
+      "worker-7", {LoadDirective("1", "nano.gguf"), unload, LoadDirective("3", "../nano.gguf"),
+                   LoadDirective("4", "nano.gguf")});
+  ASSERT_TRUE(Wait(
+      [&] { return orchestrator_.outcome("4").state() == v1::DirectiveOutcome::STATE_SUCCEEDED; }));
+  EXPECT_EQ(orchestrator_.outcome("1").state(), v1::DirectiveOutcome::STATE_SUCCEEDED);
+  EXPECT_EQ(orchestrator_.outcome("2").state(), v1::DirectiveOutcome::STATE_SUCCEEDED);
+  EXPECT_EQ(orchestrator_.outcome("3").state(), v1::DirectiveOutcome::STATE_FAILED);
+  EXPECT_EQ(orchestrator_.outcome("3").error().code(),
+            static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
+  EXPECT_TRUE(
+      Wait([&] { return orchestrator_.status("worker-7").state() == v1::WORKER_STATE_READY; }));
+  // They are in every reply; the model that is unloaded by hand stays unloaded.
+  ASSERT_TRUE(client().Unload(false).ok());
+  const size_t heard = orchestrator_.heartbeats().size();
+  ASSERT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > heard + 3; }));
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_IDLE);
+}
+
+TEST_F(RegistrationTest, DrainDirectiveLetsRequestsFinishAndThenExits) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered());
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  v1::GenerateRequest request = EndlessRequest("running");
+  request.mutable_stop()->set_max_tokens(300);
+  GenerateCall call(stub(), request, absl::Seconds(120));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  v1::Directive drain;
+  drain.set_id("drain");
+  drain.mutable_drain()->mutable_timeout()->set_seconds(240);
+  drain.mutable_drain()->set_exit(true);
+  orchestrator_.SetDirectives("worker-7", {drain});
+  EXPECT_TRUE(IsComplete(call.Finish()));
+  const absl::StatusOr<ProcessEnd> end = worker().WaitForEnd(Bound(absl::Seconds(20)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, 0);
+  EXPECT_EQ(orchestrator_.deregistrations().size(), 1u);
+  EXPECT_EQ(orchestrator_.outcome("drain").state(), v1::DirectiveOutcome::STATE_SUCCEEDED);
+}
+
+TEST_F(RegistrationTest, OfTwoWithOneIdentityTheFirstIsFencedAndFinishesWhatItRuns) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered());
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  v1::GenerateRequest request = EndlessRequest("running");
+  request.mutable_stop()->set_max_tokens(1000);
+  GenerateCall call(stub(), request, absl::Seconds(120));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+
+  WorkerOptions options;
+  options.model_dir = models().path().string();
+  options.args = {"--orchestrator", server_->address(), "--worker-id", "worker-7"};
+  absl::StatusOr<std::unique_ptr<WorkerProcess>> second = WorkerProcess::Start(options);
+  ASSERT_TRUE(second.ok()) << second.status();
+  WorkerClient second_client((*second)->address());
+  const std::string second_instance = second_client.Status().instance_id();
+
+  ASSERT_TRUE(client().WaitForStatus([&](const v1::WorkerStatus& status) {
+    return absl::StrContains(status.reason(), second_instance);
+  }));
+  EXPECT_TRUE(IsError(client().Generate(TextRequest("Hello", 3)).error,
+                      grpc::StatusCode::UNAVAILABLE, "DRAINING"));
+  EXPECT_TRUE(IsComplete(call.Finish()));
+  EXPECT_TRUE(client().WaitForState(v1::WORKER_STATE_DRAINED));
+
+  // It is quiet, and the second keeps the identity.
+  const std::string first_instance = client().Status().instance_id();
+  const auto last_of_first = [&] {
+    size_t last = 0;
+    const auto heartbeats = orchestrator_.heartbeats();
+    for (size_t i = 0; i < heartbeats.size(); ++i) {
+      if (heartbeats[i].status().instance_id() == first_instance) last = i;
+    }
+    return last;
+  };
+  const size_t fenced_at = last_of_first();
+  const size_t registrations = orchestrator_.registrations().size();
+  ASSERT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > fenced_at + 5; }));
+  EXPECT_EQ(last_of_first(), fenced_at);
+  EXPECT_EQ(orchestrator_.registrations().size(), registrations);
+  EXPECT_EQ(orchestrator_.status("worker-7").instance_id(), second_instance);
+  ASSERT_TRUE(worker().Running());
+  // The end of the first does not take the second's entry away.
+  ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
+  EXPECT_TRUE(orchestrator_.deregistrations().empty());
+}
+
+// Slow, flapping, started again with nothing, away, lying about leases: streams that run all the
+// while do not notice, and the worker is entered again in the end.
+TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered());
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  v1::GenerateRequest request = EndlessRequest("running");
+  request.mutable_stop()->set_max_tokens(200);
+  // An id is free again a moment after its stream has ended.
+  request.clear_request_id();
+  const Generation expected = client().Generate(request);
+  ASSERT_TRUE(IsComplete(expected));
+  std::atomic<bool> stop = false;
+  int streams = 0;
+  int wrong = 0;
+  std::thread user([&] {
+    WorkerClient own(worker().address());
+    for (; !stop; ++streams) {
+      const Generation generation = own.Generate(request);
+      if (!IsComplete(generation) || generation.ids != expected.ids) ++wrong;
+    }
+  });
+
+  const auto rest = [] { absl::SleepFor(absl::Milliseconds(300)); };
+  orchestrator_.ReplyAfter(absl::Seconds(2));
+  EXPECT_TRUE(Wait([&] { return orchestrator_.abandoned() > 0; }));
+  orchestrator_.ReplyAfter(absl::ZeroDuration());
+  const int port = server_->port();
+  for (int i = 0; i < 5; ++i) {
+    server_ = nullptr;
+    rest();
+    orchestrator_.ForgetLeases();
+    server_ = std::make_unique<OrchestratorServer>(orchestrator_, port);
+    EXPECT_TRUE(server_->listens());
+    rest();
+  }
+  orchestrator_.RefuseRegistrations(true);
+  orchestrator_.ForgetLeases();
+  rest();
+  orchestrator_.RefuseRegistrations(false);
+  for (const absl::Duration ttl : {absl::ZeroDuration(), -absl::Hours(1), absl::Nanoseconds(1),
+                                   absl::Hours(24 * 365 * 9000)}) {
+    orchestrator_.SetTtl(ttl);
+    orchestrator_.ForgetLeases();
+    rest();
+  }
+  stop = true;
+  user.join();
+  EXPECT_GT(streams, 1);
+  EXPECT_EQ(wrong, 0);
+  // A lease that was said to end at once did not make it flood.
+  EXPECT_LT(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), 300u);
+
+  // It may believe that the last lease lasts for years; a change of state is told all the same.
+  orchestrator_.SetTtl(absl::Milliseconds(600));
+  ASSERT_TRUE(client().Unload(false).ok());
+  const size_t before = orchestrator_.heartbeats().size();
+  EXPECT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > before + 3; }));
+  EXPECT_EQ(orchestrator_.status("worker-7").state(), v1::WORKER_STATE_IDLE);
+}
+
+TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered());
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  GenerateCall call(stub(), EndlessRequest("running"), absl::Seconds(60));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  ASSERT_TRUE(Wait([&] {
+    call.ReadUntilTokens(call.so_far().ids.size() + 10);
+    return orchestrator_.status("worker-7").rates().generated_tokens_per_second() > 0;
+  }));
+  const v1::WorkerStatus status = orchestrator_.status("worker-7");
+  EXPECT_EQ(status.queue().running_requests(), 1u);
+  EXPECT_LT(status.kv_blocks().free(), status.kv_blocks().total());
+  EXPECT_EQ(status.device().backend(), "cpu");
+  EXPECT_FALSE(status.device().has_gpu());
+  EXPECT_EQ(status.model().digest().substr(0, 12), "sha256-tree:");
 }
 
 TEST_F(RegistrationTest, ServesAloneWithoutAnOrchestrator) {

@@ -223,6 +223,25 @@ TEST_F(ShutdownTest, DrainStreamsWhatIsLeftUntilItIsSafeToDelete) {
   ASSERT_TRUE(worker().Running());
 }
 
+TEST_F(ShutdownTest, DrainThatAsksForItEndsTheWorkerOnceItIsOver) {
+  ASSERT_NO_FATAL_FAILURE(StartAttended());
+  GenerateCall call(stub(), Counted("running", 300), absl::Seconds(300));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(300));
+  v1::DrainRequest request;
+  request.mutable_timeout()->set_seconds(240);
+  request.set_exit(true);
+  auto reader = stub().Drain(&context, request);
+  EXPECT_TRUE(IsComplete(call.Finish()));
+  v1::DrainResponse last;
+  while (reader->Read(&last)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(last.safe_to_delete()) << "told before the worker went";
+  ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(8))), 0);
+}
+
 TEST_F(ShutdownTest, DrainEndsWhatOutlastsItsTimeout) {
   ASSERT_NO_FATAL_FAILURE(StartAttended());
   GenerateCall call(stub(), EndlessRequest("endless"), absl::Seconds(60));

@@ -115,6 +115,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
 
 WorkerProcess::~WorkerProcess() { Kill(); }
 
+std::string WorkerProcess::SideAddress(const std::string& which) const {
+  return std::string(absl::StripSuffix(ReadFile(scratch_.File("address." + which)), "\n"));
+}
+
 std::string WorkerProcess::Log() const { return ReadFile(log_path_); }
 
 bool WorkerProcess::Reap(int options) {

@@ -65,6 +65,8 @@ class WorkerProcess {
   pid_t pid() const { return pid_; }
   // Where it serves, as host:port.
   const std::string& address() const { return address_; }
+  // Where else it serves, as host:port: `health` (--health-listen), `metrics` (--metrics-listen).
+  std::string SideAddress(const std::string& which) const;
   // Its working folder; nothing but what the worker leaves there itself.
   const std::string& working_dir() const { return working_dir_; }
   // All it has written to stderr and stdout so far.

@@ -112,6 +112,17 @@ struct BackendOptions {
 // kInvalidArgument naming the field, where options that every backend takes are out of range.
 absl::Status CheckBackendOptions(const BackendOptions& options);
 
+// The GPU that a backend computes on, for whoever places work or replaces hardware.
+struct GpuInfo {
+  // As the driver names it, such as `GPU-5c5ac5b2-…`.
+  std::string uuid;
+  // Such as `580.82.07`.
+  std::string driver_version;
+  uint64_t memory_total_bytes = 0;
+  // Of all processes, when the backend was made.
+  uint64_t memory_free_bytes = 0;
+};
+
 struct BackendInfo {
   // `cpu`, `cuda`.
   std::string name;
@@ -129,6 +140,8 @@ struct BackendInfo {
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;
+  // Nothing where the CPU computes.
+  std::optional<GpuInfo> gpu = std::nullopt;
 };
 
 // Everything is allocated at creation; a step allocates nothing of the model's size. Called from

@@ -107,6 +107,107 @@ ConfigResult BadConfig(const std::string& what) {
           .output = absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n")};
 }
 
+// Port 0: any that is free.
+std::string CheckListenAddress(const std::string& text) { return CheckAddress(text, 0); }
+std::string CheckPeerAddress(const std::string& text) { return CheckAddress(text, 1); }
+
+void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
+  constexpr char kGroup[] = "Observability";
+  app.add_option("--health-listen", config.health_listen,
+                 "Serve grpc.health.v1, and nothing else, here in plaintext; for probes, which "
+                 "know no TLS")
+      ->check(CheckListenAddress)
+      ->option_text("IP:PORT")
+      ->group(kGroup);
+  app.add_option("--metrics-listen", config.metrics_listen,
+                 "Serve Prometheus' /metrics here, in plaintext")
+      ->check(CheckListenAddress)
+      ->option_text("IP:PORT")
+      ->group(kGroup);
+  app.add_option("--otlp-endpoint", config.otlp_endpoint,
+                 "Send trace spans to this collector, over OTLP/gRPC")
+      ->check(CheckPeerAddress)
+      ->option_text("HOST:PORT")
+      ->group(kGroup);
+  app.add_option("--otlp-ca", config.otlp_ca, "Authorities that the collector's certificate has")
+      ->option_text("FILE [plaintext]")
+      ->group(kGroup);
+  app.add_option("--trace-sample-ratio", config.trace_sample_ratio,
+                 "Share of the traces that begin here and are sent; a caller's own choice stands")
+      ->check(CLI::Range(0.0, 1.0))
+      ->option_text("RATIO [1]")
+      ->group(kGroup);
+  app.add_flag("--channelz", config.channelz,
+               "Serve gRPC's view of its connections, to those who may control")
+      ->group(kGroup);
+}
+
+void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
+  constexpr char kGroup[] = "Security";
+  app.add_option("--tls-cert", config.tls_cert,
+                 "Certificate (PEM) to serve with, read again when it changes")
+      ->option_text("FILE [plaintext]")
+      ->group(kGroup);
+  app.add_option("--tls-key", config.tls_key, "Its key")->option_text("FILE")->group(kGroup);
+  app.add_option("--tls-client-ca", config.tls_client_ca,
+                 "Clients must show a certificate of these authorities")
+      ->option_text("FILE")
+      ->group(kGroup);
+  app.add_option("--orchestrator-ca", config.orchestrator_ca,
+                 "Authorities that the orchestrator's certificate has; it is shown --tls-cert")
+      ->option_text("FILE [plaintext]")
+      ->group(kGroup);
+  app.add_option("--inference-clients", config.inference_clients,
+                 "Names of certificates that may Generate, Cancel and Tokenize")
+      ->delimiter(',')
+      ->option_text("NAME ... [all, where nothing else says who may]")
+      ->group(kGroup);
+  app.add_option("--control-clients", config.control_clients,
+                 "Names of certificates that may Load, Unload and Drain")
+      ->delimiter(',')
+      ->option_text("NAME ... [all, where nothing else says who may]")
+      ->group(kGroup);
+  app.add_option("--token-file", config.token_file,
+                 "Bearer tokens, a line each: inference TOKEN, control TOKEN or "
+                 "inference,control TOKEN; read again when it changes")
+      ->option_text("FILE")
+      ->group(kGroup);
+  app.add_option("--model-sha256", config.model_sha256, "SHA-256 that --model must have")
+      ->option_text("HEX")
+      ->group(kGroup);
+  app.add_flag("--require-sha256", config.require_sha256,
+               "Load no model without a SHA-256 to check it against")
+      ->group(kGroup);
+  app.add_option("--max-metadata-bytes", config.max_metadata_bytes,
+                 "Largest headers of a call, all together")
+      ->check(CLI::Range(1024, 1 << 20))
+      ->option_text("BYTES [16384]")
+      ->group(kGroup);
+  app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")
+      ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N [1024]")
+      ->group(kGroup);
+}
+
+// What contradicts itself; empty where nothing does.
+std::string CheckSecurity(const WorkerConfig& config) {
+  if (config.tls_cert.empty() != config.tls_key.empty()) {
+    return "--tls-cert and --tls-key need each other";
+  }
+  if (!config.tls_client_ca.empty() && config.tls_cert.empty()) {
+    return "--tls-client-ca needs --tls-cert and --tls-key: without TLS no client shows one";
+  }
+  if (config.tls_client_ca.empty() &&
+      !(config.inference_clients.empty() && config.control_clients.empty())) {
+    return "--inference-clients and --control-clients need --tls-client-ca: without it nobody "
+           "proves a name";
+  }
+  if (config.require_sha256 && !config.model.empty() && config.model_sha256.empty()) {
+    return "--require-sha256 needs --model-sha256 where there is --model";
+  }
+  return "";
+}
+
 }  // namespace
 
 ConfigResult ParseConfig(const std::vector<std::string>& args,
@@ -262,6 +363,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->option_text("debug|info|warning|error [info]")
       ->group("Log");
 
+  AddObservabilityOptions(app, config);
+  AddSecurityOptions(app, config);
+
   // CLI11 would let the file go before the environment, and has no environment for --config: the
   // variables become flags where the flag itself is absent.
   std::vector<std::string> all_args;
@@ -294,6 +398,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
                                   " and --max-seqs ", config.max_seqs,
                                   ": a step needs room for a token of every request that runs"));
   }
+  if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
   ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);

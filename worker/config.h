@@ -48,6 +48,25 @@ struct WorkerConfig {
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   int max_message_bytes = 4 << 20;
+  int max_metadata_bytes = 16 << 10;
+  int max_streams = 1024;
+
+  std::string health_listen;
+  std::string metrics_listen;
+  std::string otlp_endpoint;
+  std::string otlp_ca;
+  double trace_sample_ratio = 1;
+  bool channelz = false;
+
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string orchestrator_ca;
+  std::vector<std::string> inference_clients;
+  std::vector<std::string> control_clients;
+  std::string token_file;
+  std::string model_sha256;
+  bool require_sha256 = false;
 };
 
 // Either a configuration, or what to print before exiting: help and the version (exit_code 0, to

@@ -44,6 +44,84 @@ TEST(ConfigTest, Defaults) {
   EXPECT_TRUE(result.config->orchestrators.empty());
 }
 
+TEST(ConfigTest, FlagsOfObservabilityAndSecurity) {
+  const ConfigResult result = Parse({"--health-listen",
+                                     "0.0.0.0:50052",
+                                     "--metrics-listen",
+                                     "127.0.0.1:0",
+                                     "--otlp-endpoint",
+                                     "collector:4317",
+                                     "--otlp-ca",
+                                     "/o",
+                                     "--trace-sample-ratio",
+                                     "0.25",
+                                     "--channelz",
+                                     "--tls-cert",
+                                     "/c",
+                                     "--tls-key",
+                                     "/k",
+                                     "--tls-client-ca",
+                                     "/a",
+                                     "--orchestrator-ca",
+                                     "/oa",
+                                     "--inference-clients",
+                                     "r1,r2",
+                                     "--control-clients",
+                                     "b",
+                                     "--token-file",
+                                     "/t",
+                                     "--model",
+                                     "m.gguf",
+                                     "--model-sha256",
+                                     "ab",
+                                     "--require-sha256",
+                                     "--max-metadata-bytes",
+                                     "2048",
+                                     "--max-streams",
+                                     "7"});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  const WorkerConfig& config = *result.config;
+  EXPECT_EQ(config.health_listen, "0.0.0.0:50052");
+  EXPECT_EQ(config.metrics_listen, "127.0.0.1:0");
+  EXPECT_EQ(config.otlp_endpoint, "collector:4317");
+  EXPECT_EQ(config.otlp_ca, "/o");
+  EXPECT_EQ(config.trace_sample_ratio, 0.25);
+  EXPECT_TRUE(config.channelz);
+  EXPECT_EQ(config.tls_cert, "/c");
+  EXPECT_EQ(config.tls_key, "/k");
+  EXPECT_EQ(config.tls_client_ca, "/a");
+  EXPECT_EQ(config.orchestrator_ca, "/oa");
+  EXPECT_THAT(config.inference_clients, ElementsAre("r1", "r2"));
+  EXPECT_THAT(config.control_clients, ElementsAre("b"));
+  EXPECT_EQ(config.token_file, "/t");
+  EXPECT_EQ(config.model_sha256, "ab");
+  EXPECT_TRUE(config.require_sha256);
+  EXPECT_EQ(config.max_metadata_bytes, 2048);
+  EXPECT_EQ(config.max_streams, 7);
+}
+
+TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {
+  const ConfigResult result = Parse({}, {{"ORCD_CHANNELZ", "true"}, {"ORCD_REQUIRE_SHA256", "1"}});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_TRUE(result.config->channelz);
+  EXPECT_TRUE(result.config->require_sha256);
+  EXPECT_FALSE(Parse({}, {{"ORCD_CHANNELZ", "false"}}).config->channelz);
+}
+
+TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {
+  const std::vector<std::string> cases[] = {
+      {"--tls-cert", "/c"},          {"--tls-key", "/k"},
+      {"--tls-client-ca", "/a"},     {"--inference-clients", "r"},
+      {"--control-clients", "b"},    {"--require-sha256", "--model", "m.gguf"},
+      {"--trace-sample-ratio", "2"}, {"--health-listen", "nowhere"},
+      {"--otlp-endpoint", "c:0"},    {"--max-streams", "0"}};
+  for (const auto& args : cases) {
+    const ConfigResult result = Parse(args);
+    EXPECT_EQ(result.exit_code, 2) << args[0];
+    EXPECT_THAT(result.output, HasSubstr(args[0]));
+  }
+}
+
 TEST(ConfigTest, ModelCacheIsTheDefaultModelDir) {
   const ConfigResult result = Parse({}, {{"HOME", "/h"}, {"ORCD_MODEL_CACHE", "/cache"}});
   EXPECT_EQ(result.config->model_dir, "/cache");

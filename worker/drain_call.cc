@@ -29,25 +29,37 @@ ReportStream::Report Poll(ModelHost& host, bool client_gone) {
 
 }  // namespace
 
+absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::DrainRequest& request) {
+  if (!request.has_timeout()) return std::nullopt;
+  const absl::Duration timeout = FromProto(request.timeout());
+  if (timeout < absl::ZeroDuration()) {
+    return InvalidField("timeout", "is negative; give zero or more, or leave it out");
+  }
+  return timeout;
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDrainCall(grpc::CallbackServerContext* context,
                                                            const v1::DrainRequest& request,
-                                                           ModelHost& host, const Logger& log) {
-  std::optional<absl::Duration> timeout;
-  if (request.has_timeout()) timeout = FromProto(request.timeout());
-  if (timeout && *timeout < absl::ZeroDuration()) {
+                                                           ModelHost& host, const Logger& log,
+                                                           std::function<void()> on_exit) {
+  const absl::StatusOr<std::optional<absl::Duration>> timeout = DrainTimeout(request);
+  if (!timeout.ok()) {
     auto refused = ReportStream::Create(
         context,
-        [] {
-          return ReportStream::Report{
-              .message = nullptr,
-              .end = InvalidField("timeout", "is negative; give zero or more, or leave it out")};
+        [status = timeout.status()] {
+          return ReportStream::Report{.message = nullptr, .end = status};
         },
         kInterval, [] {});
     refused->Wake();
     return refused.get();
   }
-  log.Info("drain begins", {{"by", "call"}});
-  host.Drain(timeout);
+  log.Info("drain begins", {{"by", "call"}, {"exit", request.exit()}});
+  host.Drain(*timeout);
+  if (request.exit()) {
+    host.WhenDrained([on_exit = std::move(on_exit)](const absl::Status& status) {
+      if (status.ok()) on_exit();
+    });
+  }
   auto client_gone = std::make_shared<std::atomic<bool>>(false);
   auto stream = ReportStream::Create(
       context, [&host, client_gone] { return Poll(host, *client_gone); }, kInterval,

@@ -6,17 +6,27 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
 
 namespace orcd {
 
+// The request's timeout, nothing where it names none. kInvalidArgument where it is negative.
+absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::DrainRequest& request);
+
 // Starts the drain, which goes on where the client goes away, and returns the stream that reports
-// it. The stream deletes itself. kInvalidArgument for a negative timeout.
+// it. The stream deletes itself. kInvalidArgument for a negative timeout. `on_exit` is called once
+// the drain is over, where the request asks for the worker's exit.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDrainCall(grpc::CallbackServerContext* context,
                                                            const v1::DrainRequest& request,
-                                                           ModelHost& host, const Logger& log);
+                                                           ModelHost& host, const Logger& log,
+                                                           std::function<void()> on_exit);
 
 }  // namespace orcd
 

@@ -53,8 +53,8 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
                                public std::enable_shared_from_this<GenerateManyCall> {
  public:
   GenerateManyCall(grpc::CallbackServerContext* context, ModelHost& host,
-                   const GenerateManyLimits& limits, const Logger& log)
-      : context_(context), host_(host), limits_(limits), log_(log) {}
+                   const GenerateManyLimits& limits, const Logger& log, Telemetry* telemetry)
+      : context_(context), host_(host), limits_(limits), log_(log), telemetry_(telemetry) {}
 
   void Begin();
   // Ends the call once nothing of it is left to do.
@@ -83,6 +83,8 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
     const std::string id;
     uint64_t seed = 0;
     std::string model_digest;
+    // Null where nothing is measured.
+    std::shared_ptr<RequestObserver> observer;
     // Asks the engine to end the request; dropped once it has ended.
     std::function<void()> cancel;
     bool was_started = false;
@@ -138,6 +140,7 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   ModelHost& host_;
   const GenerateManyLimits limits_;
   const Logger& log_;
+  Telemetry* const telemetry_;
 
   // The read under way, and the write under way; the latter belongs to whoever set writing_.
   grpc::ByteBuffer incoming_;
@@ -245,6 +248,11 @@ void GenerateManyCall::Generate(const v1::GenerateManyRequest& request) {
   }
   const absl::Status status = Submit(request, lane);
   if (status.ok()) return;
+  if (lane->observer != nullptr) {
+    lane->observer->OnRefused();
+  } else if (telemetry_ != nullptr) {
+    telemetry_->metrics().OnRequestRefused(status.code(), GetErrorDetails(status).reason);
+  }
   FinishedEvent event;
   event.status = status;
   lane->OnFinished(event);
@@ -270,6 +278,10 @@ absl::Status GenerateManyCall::Submit(const v1::GenerateManyRequest& request,
     lane->cancel = [lease = std::move(prepared.lease), id = lane->id] {
       lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});
     };
+  }
+  if (telemetry_ != nullptr) {
+    lane->observer = telemetry_->ObserveRequest(telemetry_->ContextOf(*context_), lane->id,
+                                                request.generate().model_id(), arrival);
   }
   prepared.request.sink = lane;
   prepared.request.step_listener = shared_from_this();
@@ -317,6 +329,7 @@ void GenerateManyCall::OnStarted(Lane& lane, const StartedEvent& event) {
 }
 
 void GenerateManyCall::OnDelta(Lane& lane, DeltaEvent event) {
+  if (lane.observer != nullptr) lane.observer->OnTokens(static_cast<int>(event.tokens.size()));
   bool is_slow = false;
   {
     std::lock_guard lock(mutex_);
@@ -341,7 +354,8 @@ void GenerateManyCall::OnFinished(Lane& lane, const FinishedEvent& event) {
   }
   cancel = nullptr;
   std::lock_guard lock(mutex_);
-  LogRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id));
+  TellRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id),
+                 lane.observer.get());
   lane.end = event;
   NoteNews(lane);
 }
@@ -516,8 +530,9 @@ grpc::ByteBuffer GenerateManyCall::Serialize(
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GenerateManyCalls::Start(
-    grpc::CallbackServerContext* context, ModelHost& host, const Logger& log) {
-  auto call = std::make_shared<GenerateManyCall>(context, host, limits_, log);
+    grpc::CallbackServerContext* context, ModelHost& host, const Logger& log,
+    Telemetry* telemetry) {
+  auto call = std::make_shared<GenerateManyCall>(context, host, limits_, log, telemetry);
   bool shut_down = false;
   {
     std::lock_guard lock(mutex_);

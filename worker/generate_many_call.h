@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/telemetry.h"
 
 namespace orcd {
 
@@ -37,9 +38,10 @@ class GenerateManyCalls {
   explicit GenerateManyCalls(const GenerateManyLimits& limits) : limits_(limits) {}
 
   // The reactor of a new call; it goes when gRPC and the engine are done with it. What is referred
-  // to must outlive that.
+  // to must outlive that. `telemetry` may be null: nothing is measured.
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
-      grpc::CallbackServerContext* context, ModelHost& host, const Logger& log);
+      grpc::CallbackServerContext* context, ModelHost& host, const Logger& log,
+      Telemetry* telemetry);
 
   // Ends each call, with UNAVAILABLE, once none of its requests is live and what they said is
   // written; and each later call at once.

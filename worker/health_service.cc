@@ -96,6 +96,10 @@ void HealthService::Set(const std::string& service, bool serving) {
   UpdateWatchers([&] { serving_[service] = serving; });
 }
 
+void HealthService::Remove(const std::string& service) {
+  UpdateWatchers([&] { serving_.erase(service); });
+}
+
 void HealthService::Shutdown() {
   UpdateWatchers([&] { shut_down_ = true; });
 }

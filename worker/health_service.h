@@ -13,7 +13,7 @@
 namespace orcd {
 
 // Owns the serving state of each name that probes may ask for, and the open Watch calls. Check
-// answers NOT_FOUND for a name that was never set; Watch answers SERVICE_UNKNOWN and stays open
+// answers NOT_FOUND for a name that is not set; Watch answers SERVICE_UNKNOWN and stays open
 // until the name appears. Watchers get the state now and at each change; changes that come faster
 // than a watcher reads are merged into the last. Every method may be called from any thread and
 // none waits for a client. Must outlive the server it is registered with.
@@ -25,6 +25,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   // Adds `service` or changes it. "" is the server as a whole.
   void Set(const std::string& service, bool serving);
+
+  // Makes `service` unknown again. Its watchers get SERVICE_UNKNOWN and stay.
+  void Remove(const std::string& service);
 
   // Ends every Watch, and each later one at once, with UNAVAILABLE, so that the server can stop.
   // Check goes on answering.

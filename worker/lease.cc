@@ -37,6 +37,7 @@ absl::Duration Lease::Remaining(Time now) const {
 void Lease::OnGranted(std::string id, absl::Duration ttl, Time sent) {
   id_ = std::move(id);
   sequence_ = 0;
+  granted_ = sent;
   OnRenewed(ttl, sent);
 }
 
@@ -53,17 +54,23 @@ void Lease::OnUnknown(Time now) {
   due_ = now;
 }
 
+void Lease::OnReregister(Time now) {
+  id_.clear();
+  due_ = std::max(now, granted_ + ToSteady(backoff_.initial));
+}
+
 void Lease::OnFailed(Time now) {
   absl::Duration wait = backoff_.initial;
   for (int i = 0; i < failures_ && wait < backoff_.max; ++i) wait *= 2;
   wait = std::min(wait, backoff_.max);
+  if (!id_.empty()) wait = std::min(wait, std::max(Remaining(now) / 2, backoff_.initial));
   ++failures_;
   current_ = (current_ + 1) % orchestrators_;
   due_ = now + ToSteady(wait * std::uniform_real_distribution<double>(0.5, 1.0)(random_));
 }
 
 void Lease::OnStateChanged(Time now) {
-  if (failures_ == 0) due_ = std::min(due_, now);
+  if (failures_ == 0 && !id_.empty()) due_ = std::min(due_, now);
 }
 
 }  // namespace orcd

@@ -57,11 +57,15 @@ class Lease {
   void OnRenewed(absl::Duration ttl, Time sent);
   // The orchestrator does not know the lease: registration is due at once.
   void OnUnknown(Time now);
+  // The orchestrator asks for a new registration. Due at once, but not sooner after the last than a
+  // first retry would be, so that an orchestrator that always asks is not flooded.
+  void OnReregister(Time now);
   // The call failed otherwise: the next orchestrator is due after a wait that doubles with each
-  // failure in a row and is drawn from its upper half.
+  // failure in a row and is drawn from its upper half. While there is a lease the wait is no longer
+  // than half of what is left of it, where that is longer than the first wait.
   void OnFailed(Time now);
   // The worker's state changed: a heartbeat is due at once. Does not shorten the wait after a
-  // failure.
+  // failure, nor that for a registration, which tells the state anyway.
   void OnStateChanged(Time now);
 
  private:
@@ -77,6 +81,7 @@ class Lease {
   std::string id_;
   absl::Duration ttl_;
   uint64_t sequence_ = 0;
+  Time granted_;
   Time expires_;
 };
 

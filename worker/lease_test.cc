@@ -40,6 +40,31 @@ TEST(LeaseTest, HeartbeatsAtHalfTheLeaseCountedFromWhenTheCallWasSent) {
   EXPECT_EQ(lease.Remaining(kStart + seconds(6)), absl::Seconds(3));
 }
 
+TEST(LeaseTest, AReregistrationWaitsForAMomentAfterTheLast) {
+  Lease lease = NewLease();
+  lease.OnGranted("a", absl::Seconds(10), kStart);
+  lease.OnReregister(kStart + milliseconds(50));
+  Lease::Call next = lease.NextCall(kStart + milliseconds(50));
+  EXPECT_EQ(next.action, Lease::Action::kRegister);
+  EXPECT_EQ(next.at, kStart + milliseconds(200));
+  // News do not make it come sooner.
+  lease.OnStateChanged(kStart + milliseconds(60));
+  EXPECT_EQ(lease.NextCall(kStart + milliseconds(60)).at, kStart + milliseconds(200));
+  lease.OnGranted("b", absl::Seconds(10), kStart);
+  lease.OnReregister(kStart + seconds(3));
+  EXPECT_EQ(lease.NextCall(kStart + seconds(3)).at, kStart + seconds(3));
+}
+
+TEST(LeaseTest, AFailureLeavesTimeToTryAgainWithinTheLease) {
+  Lease lease = NewLease();
+  for (int i = 0; i < 20; ++i) lease.OnFailed(kStart);
+  lease.OnGranted("a", absl::Seconds(4), kStart);
+  for (int i = 0; i < 20; ++i) {
+    lease.OnFailed(kStart);
+    EXPECT_LE(lease.NextCall(kStart).at, kStart + seconds(2)) << i;
+  }
+}
+
 TEST(LeaseTest, ARenewalWithoutALengthKeepsTheOldOne) {
   Lease lease = NewLease();
   lease.OnGranted("a", absl::Seconds(10), kStart);

@@ -43,9 +43,17 @@ ReportStream::Report Poll(Outcome& outcome) {
 
 }  // namespace
 
+ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
+  return {.model = request.model(),
+          .model_id = request.model_id(),
+          .sha256 = request.sha256(),
+          .replace = request.replace()};
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
                                                           const v1::LoadRequest& request,
-                                                          ModelHost& host, const Logger& log) {
+                                                          ModelHost& host, const Logger& log,
+                                                          Telemetry* telemetry) {
   auto outcome = std::make_shared<Outcome>();
   auto stream = ReportStream::Create(
       context, [outcome] { return Poll(*outcome); }, kInterval,
@@ -56,9 +64,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
 
   log.Info("load begins", {{"model", request.model()}, {"replace", request.replace()}});
   const absl::Time start = absl::Now();
-  auto done = [outcome, stream, start, &log,
+  TraceContext trace;
+  if (telemetry != nullptr) trace = telemetry->ContextOf(*context);
+  auto done = [outcome, stream, start, &log, telemetry, trace = std::move(trace),
                model = request.model()](const absl::StatusOr<v1::ModelDescription>& result) {
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
     if (result.ok()) {
       log.Info("load ended", {{"model", model},
                               {"model_id", result->model_id()},
@@ -76,11 +87,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
     }
     stream->Wake();
   };
-  std::shared_ptr<LoadTask> task = host.Load({.model = request.model(),
-                                              .model_id = request.model_id(),
-                                              .sha256 = request.sha256(),
-                                              .replace = request.replace()},
-                                             std::move(done));
+  std::shared_ptr<LoadTask> task = host.Load(ToLoadSpec(request), std::move(done));
   {
     std::lock_guard lock(outcome->mutex);
     outcome->task = std::move(task);

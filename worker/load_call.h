@@ -9,14 +9,20 @@
 #include "orcd/v1/worker.pb.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/telemetry.h"
 
 namespace orcd {
 
+// As the request has it.
+ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request);
+
 // Starts the load and returns the stream that reports it at least every 250 ms: a client that goes
-// away rolls it back. The stream deletes itself. `host` and `log` must outlive the load.
+// away rolls it back. The stream deletes itself. `host`, `log` and `telemetry`, which may be null,
+// must outlive the load.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
                                                           const v1::LoadRequest& request,
-                                                          ModelHost& host, const Logger& log);
+                                                          ModelHost& host, const Logger& log,
+                                                          Telemetry* telemetry);
 
 }  // namespace orcd
 

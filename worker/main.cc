@@ -1,6 +1,7 @@
 // worker-orcd: puts the parts together, and takes them apart again in order. The only place of the
 // daemon that names backends.
 
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,15 +33,23 @@
 #include "runtime/error.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/null/null_backend.h"
+#include "worker/authorizer.h"
 #include "worker/config.h"
+#include "worker/directive_actions.h"
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
 #include "worker/logging.h"
+#include "worker/metrics.h"
+#include "worker/metrics_endpoint.h"
 #include "worker/model_host.h"
 #include "worker/registration.h"
 #include "worker/server.h"
 #include "worker/signals.h"
+#include "worker/span_exporter.h"
+#include "worker/state_teller.h"
+#include "worker/telemetry.h"
+#include "worker/tls.h"
 #include "worker/version.h"
 #include "worker/watchdog.h"
 #include "worker/worker_service.h"
@@ -52,15 +62,10 @@ constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
 // How long whoever asks may hear that the engine hangs before the worker ends.
 constexpr absl::Duration kStalledGrace = absl::Seconds(2);
+constexpr absl::Duration kExportGrace = absl::Seconds(2);
 // A signal that comes again so soon is the same one: some supervisors send it to the process and to
 // its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
-
-// Names that health probes ask for.
-constexpr char kEverything[] = "";
-constexpr char kWorkerService[] = "orcd.v1.Worker";
-constexpr char kLiveness[] = "liveness";
-constexpr char kStartup[] = "startup";
 
 // Why the worker ends; the first reason counts. Any thread may tell, one waits.
 class Ending {
@@ -80,61 +85,6 @@ class Ending {
   std::mutex mutex_;
   std::condition_variable told_;
   std::optional<ExitCode> code_;
-};
-
-// Keeps the answers of the health service and the orchestrator's knowledge in step with the host.
-// Any thread.
-class StateTeller {
- public:
-  StateTeller(HealthService& health, const Logger& log, Ending& ending)
-      : health_(health), log_(log), ending_(ending) {}
-
-  void set_registration(Registration* registration) {
-    std::lock_guard lock(mutex_);
-    registration_ = registration;
-  }
-
-  void Tell(const ModelHost& host) {
-    // One at a time, so that what is told last is what is true last.
-    std::lock_guard lock(mutex_);
-    const v1::WorkerStatus status = host.Status();
-    const bool ready = status.state() == v1::WORKER_STATE_READY;
-    const bool failed = status.state() == v1::WORKER_STATE_FAILED;
-    health_.Set(kEverything, ready);
-    health_.Set(kWorkerService, ready);
-    health_.Set(kLiveness, !failed);
-    if (status.state() != told_) {
-      told_ = status.state();
-      const std::string name = v1::WorkerState_Name(status.state());
-      if (failed) {
-        log_.Error("state", {{"state", name}, {"reason", status.reason()}});
-        ending_.Tell(ExitCode::kFault);
-      } else {
-        log_.Info("state", {{"state", name}, {"reason", status.reason()}});
-      }
-      changed_.notify_all();
-    }
-    if (registration_ != nullptr) registration_->NotifyStateChanged();
-  }
-
-  // False where the worker failed before it was drained.
-  bool AwaitDrained() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] {
-      return told_ == v1::WORKER_STATE_DRAINED || told_ == v1::WORKER_STATE_FAILED;
-    });
-    return told_ == v1::WORKER_STATE_DRAINED;
-  }
-
- private:
-  HealthService& health_;
-  const Logger& log_;
-  Ending& ending_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Registration* registration_ = nullptr;
-  v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
 };
 
 // What computes, and what suits it.
@@ -168,6 +118,10 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
       .max_seqs = 256};
   chosen.device.set_backend("cuda");
   chosen.device.set_name(gpu.name);
+  chosen.device.mutable_gpu()->set_uuid(gpu.uuid);
+  chosen.device.mutable_gpu()->set_driver_version(gpu.driver_version);
+  chosen.device.mutable_gpu()->set_memory_total_bytes(gpu.total_bytes);
+  chosen.device.mutable_gpu()->set_memory_free_bytes(gpu.free_bytes);
   return chosen;
 }
 #else
@@ -208,6 +162,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.worker_id = config.worker_id.empty() ? DefaultWorkerId(config.listen, options.instance_id)
                                                : config.worker_id;
   options.model_dir = config.model_dir;
+  options.require_sha256 = config.require_sha256;
   const int threads = Threads(config);
   options.load.model.threads = threads;
   options.load.backend.max_seqs = config.max_seqs;
@@ -242,19 +197,27 @@ Registration::Options RegistrationOptions(const WorkerConfig& config, const std:
   for (const TensorTypeInfo& type : AllTensorTypes()) {
     options.capabilities.add_tensor_types(std::string(type.name));
   }
-  options.capabilities.add_services(kWorkerService);
+  options.capabilities.add_services(kHealthWorker);
   options.capabilities.add_services("grpc.health.v1.Health");
   return options;
 }
 
+// What --listen-address-file names, and beside it, by their endings, the other addresses.
+constexpr char kMainFile[] = "";
+constexpr char kHealthFile[] = ".health";
+constexpr char kMetricsFile[] = ".metrics";
+constexpr const char* kAddressFiles[] = {kMainFile, kHealthFile, kMetricsFile};
+
 // What a worker before this one left would be taken for this one's.
-void RemoveAddressFile(const std::string& path) {
+void RemoveAddressFile(const std::string& base, const char* ending) {
   std::error_code not_there;
-  if (!path.empty()) std::filesystem::remove(path, not_there);
+  if (!base.empty()) std::filesystem::remove(base + ending, not_there);
 }
 
 // Readers see nothing or the whole address.
-bool WriteAddressFile(const std::string& path, const std::string& address) {
+bool WriteAddressFile(const std::string& base, const char* ending, const std::string& address) {
+  if (base.empty()) return true;
+  const std::string path = base + ending;
   const std::string partial = absl::StrCat(path, ".", getpid());
   {
     std::ofstream file(partial);
@@ -264,6 +227,92 @@ bool WriteAddressFile(const std::string& path, const std::string& address) {
   std::error_code error;
   std::filesystem::rename(partial, path, error);
   return !error;
+}
+
+struct Credentials {
+  std::shared_ptr<grpc::ServerCredentials> server = grpc::InsecureServerCredentials();
+  std::shared_ptr<grpc::ChannelCredentials> orchestrator = grpc::InsecureChannelCredentials();
+  std::shared_ptr<grpc::ChannelCredentials> otlp = grpc::InsecureChannelCredentials();
+};
+
+absl::StatusOr<Credentials> MakeCredentials(const WorkerConfig& config) {
+  Credentials credentials;
+  TlsFiles files{.certificate = config.tls_cert, .key = config.tls_key, .ca = config.tls_client_ca};
+  if (!config.tls_cert.empty()) {
+    ORCD_ASSIGN_OR_RETURN(credentials.server, MakeServerCredentials(files));
+  }
+  if (!config.orchestrator_ca.empty()) {
+    files.ca = config.orchestrator_ca;
+    ORCD_ASSIGN_OR_RETURN(credentials.orchestrator, MakeChannelCredentials(files));
+  }
+  if (!config.otlp_ca.empty()) {
+    files.ca = config.otlp_ca;
+    ORCD_ASSIGN_OR_RETURN(credentials.otlp, MakeChannelCredentials(files));
+  }
+  return credentials;
+}
+
+Authorizer::Options AuthorizerOptions(const WorkerConfig& config) {
+  return {.client_certificates = !config.tls_client_ca.empty(),
+          .inference_clients = config.inference_clients,
+          .control_clients = config.control_clients,
+          .token_file = config.token_file};
+}
+
+SpanExporter::Options ExporterOptions(const WorkerConfig& config, const ModelHostOptions& host,
+                                      std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                      Metrics& metrics) {
+  SpanExporter::Options options;
+  options.endpoint = config.otlp_endpoint;
+  options.credentials = std::move(credentials);
+  options.worker_id = host.worker_id;
+  options.instance_id = host.instance_id;
+  options.on_result = [&metrics](std::string_view result, size_t count) {
+    metrics.OnSpans(result, count);
+  };
+  return options;
+}
+
+ServerOptions MainServerOptions(const WorkerConfig& config,
+                                std::shared_ptr<grpc::ServerCredentials> credentials,
+                                const Authorizer& authorizer) {
+  ServerOptions options;
+  options.listen = config.listen;
+  options.max_message_bytes = config.max_message_bytes;
+  options.max_metadata_bytes = config.max_metadata_bytes;
+  options.max_streams = config.max_streams;
+  options.credentials = std::move(credentials);
+  if (config.channelz) {
+    grpc::channelz::experimental::InitChannelzService();
+    options.channelz = true;
+    options.filter = [&authorizer](std::string_view method,
+                                   const grpc::ServerContextBase& context) {
+      return !method.starts_with("/grpc.channelz.") ||
+             authorizer.Check(context, Permission::kControl).ok();
+    };
+  }
+  return options;
+}
+
+ServerOptions HealthServerOptions(const WorkerConfig& config) {
+  ServerOptions options;
+  options.listen = config.health_listen;
+  options.flag = "--health-listen";
+  options.max_message_bytes = 4 << 10;
+  options.filter = [](std::string_view method, const grpc::ServerContextBase&) {
+    return method.starts_with("/grpc.health.v1.Health/");
+  };
+  return options;
+}
+
+ExitCode BadConfig(const Logger& log, const absl::Status& status) {
+  log.Error("bad configuration", {{"error", std::string(status.message())}});
+  return ExitCode::kBadConfig;
+}
+
+ExitCode CannotListen(const Logger& log, const absl::Status& status) {
+  log.Error("cannot serve", {{"error", std::string(status.message())}});
+  return ExitCode::kCannotListen;
 }
 
 ExitCode Serve(const WorkerConfig& config, const Logger& log) {
@@ -278,29 +327,61 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     ending.Tell(ExitCode::kOk);
   });
 
-  RemoveAddressFile(config.listen_address_file);
+  for (const char* which : kAddressFiles) RemoveAddressFile(config.listen_address_file, which);
+  absl::StatusOr<Credentials> credentials = MakeCredentials(config);
+  if (!credentials.ok()) return BadConfig(log, credentials.status());
+  absl::StatusOr<std::unique_ptr<Authorizer>> authorizer =
+      Authorizer::Create(AuthorizerOptions(config), log);
+  if (!authorizer.ok()) return BadConfig(log, authorizer.status());
+
   const absl::StatusOr<ChosenBackend> backend = ChooseBackend(config, log);
   if (!backend.ok()) {
     log.Error("cannot compute", {{"error", std::string(backend.status().message())}});
     return ExitCode::kNoGpu;
   }
+
   HealthService health;
-  StateTeller teller(health, log, ending);
-  ModelHost host(HostOptions(config, *backend));
+  Metrics metrics;
+  StateTeller teller(health, log, [&](const std::string& kind) {
+    metrics.OnFault(kind);
+    ending.Tell(ExitCode::kFault);
+  });
+  const ModelHostOptions host_options = HostOptions(config, *backend);
+  std::optional<SpanExporter> exporter;
+  if (!config.otlp_endpoint.empty()) {
+    exporter.emplace(ExporterOptions(config, host_options, credentials->otlp, metrics), log);
+  }
+  Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
+  ModelHost host(host_options);
   host.Subscribe([&] { teller.Tell(host); });
-  WorkerService worker(host, log);
-  health.Set(kStartup, false);
+  const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
+  WorkerService worker(
+      host, log,
+      {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
+  health.Set(kHealthStartup, false);
   teller.Tell(host);
 
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      {.listen = config.listen, .max_message_bytes = config.max_message_bytes}, {&worker, &health});
-  if (!server.ok()) {
-    log.Error("cannot serve", {{"error", std::string(server.status().message())}});
-    return ExitCode::kCannotListen;
-  }
+      MainServerOptions(config, credentials->server, **authorizer), {&worker, &health});
+  if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
+  std::unique_ptr<Server> health_server;
+  if (!config.health_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<Server>> started =
+        Server::Start(HealthServerOptions(config), {&health});
+    if (!started.ok()) return CannotListen(log, started.status());
+    health_server = *std::move(started);
+  }
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint;
+  if (!config.metrics_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<MetricsEndpoint>> started =
+        MetricsEndpoint::Start(config.metrics_listen, metrics, [&host] { return host.Status(); });
+    if (!started.ok()) return CannotListen(log, started.status());
+    metrics_endpoint = *std::move(started);
+  }
   const v1::WorkerStatus status = host.Status();
   log.Info("serving", {{"address", address},
+                       {"tls", !config.tls_cert.empty()},
                        {"version", Version()},
                        {"worker_id", status.worker_id()},
                        {"instance_id", status.instance_id()},
@@ -308,8 +389,13 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                        {"backend", status.device().backend()},
                        {"device", status.device().name()},
                        {"threads", status.device().threads()}});
-  if (!config.listen_address_file.empty() &&
-      !WriteAddressFile(config.listen_address_file, address)) {
+  const bool written =
+      (health_server == nullptr ||
+       WriteAddressFile(config.listen_address_file, kHealthFile, health_server->address())) &&
+      (metrics_endpoint == nullptr ||
+       WriteAddressFile(config.listen_address_file, kMetricsFile, metrics_endpoint->address())) &&
+      WriteAddressFile(config.listen_address_file, kMainFile, address);
+  if (!written) {
     log.Error("cannot write --listen-address-file", {{"path", config.listen_address_file}});
     ending.Tell(ExitCode::kBadConfig);
   }
@@ -328,27 +414,37 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
+    Registration::Options options = RegistrationOptions(config, address);
+    options.directives = DirectiveActions(host, log, exit);
+    options.credentials = credentials->orchestrator;
+    options.on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
+    options.on_superseded = [&host](const std::string& instance_id) {
+      host.Drain(absl::InfiniteDuration(),
+                 absl::StrCat("superseded: instance ", instance_id, " has this worker_id"));
+    };
     registration = std::make_unique<Registration>(
-        RegistrationOptions(config, address), [&host] { return host.Status(); }, &log);
+        std::move(options), [&host] { return host.Status(); }, &log);
     registration->Start();
     teller.set_registration(registration.get());
   }
 
   if (config.model.empty()) {
-    health.Set(kStartup, true);
+    health.Set(kHealthStartup, true);
   } else {
-    host.Load({.model = config.model, .model_id = config.model_id}, [&](const absl::StatusOr<
-                                                                        v1::ModelDescription>&
-                                                                            loaded) {
-      if (loaded.ok()) {
-        log.Info("model loaded", {{"model_id", loaded->model_id()}, {"digest", loaded->digest()}});
-        health.Set(kStartup, true);
-      } else {
-        log.Error("the model of --model was not loaded",
-                  {{"error", std::string(loaded.status().message())}});
-        ending.Tell(ExitCode::kModelNotLoaded);
-      }
-    });
+    const absl::Time begun = absl::Now();
+    host.Load({.model = config.model, .model_id = config.model_id, .sha256 = config.model_sha256},
+              [&, begun](const absl::StatusOr<v1::ModelDescription>& loaded) {
+                metrics.OnLoadEnded(loaded.status(), absl::Now() - begun);
+                if (loaded.ok()) {
+                  log.Info("model loaded",
+                           {{"model_id", loaded->model_id()}, {"digest", loaded->digest()}});
+                  health.Set(kHealthStartup, true);
+                } else {
+                  log.Error("the model of --model was not loaded",
+                            {{"error", std::string(loaded.status().message())}});
+                  ending.Tell(ExitCode::kModelNotLoaded);
+                }
+              });
   }
 
   ExitCode code = ending.Await();
@@ -363,6 +459,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   health.Shutdown();
   worker.Shutdown();
   (*server)->Stop(kStopGrace);
+  if (health_server != nullptr) health_server->Stop(absl::ZeroDuration());
+  if (exporter) exporter->Stop(kExportGrace);
   log.Info("stopped", {{"exit_code", static_cast<int>(code)}});
   return code;
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -43,7 +44,12 @@ absl::Status CheckModelId(const std::string& model_id) {
                                has_control ? ", control characters among them" : ""));
 }
 
-absl::Status CheckSha256(const std::string& sha256) {
+absl::Status CheckSha256(const std::string& sha256, bool required) {
+  if (sha256.empty() && required) {
+    return InvalidField("sha256",
+                        "is empty, and this worker loads no model without checking it "
+                        "(--require-sha256); give the file's SHA-256");
+  }
   if (sha256.empty()) return absl::OkStatus();
   const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
   if (sha256.size() == 64 && hex) return absl::OkStatus();
@@ -119,7 +125,7 @@ ModelHost::~ModelHost() {
 std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   auto task = std::make_shared<LoadTask>();
   absl::Status checked = CheckModelId(spec.model_id);
-  if (checked.ok()) checked = CheckSha256(spec.sha256);
+  if (checked.ok()) checked = CheckSha256(spec.sha256, options_.require_sha256);
   if (!checked.ok()) {
     done(checked);
     return task;
@@ -288,22 +294,46 @@ absl::Status ModelHost::RequestsRunning() const {
                    {.reason = "REQUESTS_RUNNING", .subject = description_.model_id()});
 }
 
-void ModelHost::Drain(std::optional<absl::Duration> timeout) {
+void ModelHost::Drain(std::optional<absl::Duration> timeout, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     const absl::Duration limit =
         std::max(timeout.value_or(options_.drain_timeout), absl::ZeroDuration());
     if (!drain_) {
       const absl::Time refuse_from = absl::Now() + options_.settle;
-      drain_ = DrainState{.refuse_from = refuse_from, .end_at = refuse_from + limit};
+      drain_ = DrainState{
+          .refuse_from = refuse_from, .end_at = refuse_from + limit, .done = false, .reason = {}};
     } else {
       drain_->end_at = std::min(drain_->end_at, std::max(absl::Now(), drain_->refuse_from) + limit);
     }
+    if (!reason.empty()) drain_->reason = reason;
     if (task_ != nullptr) task_->Cancel();
     drain_changed_ = true;
   }
   changed_.notify_all();
   NotifyStateChanged();
+}
+
+void ModelHost::WhenDrained(std::function<void(const absl::Status&)> done) {
+  absl::Status status;
+  {
+    std::lock_guard lock(mutex_);
+    if (fault_.ok() && !(drain_ && drain_->done)) {
+      when_drained_.push_back(std::move(done));
+      return;
+    }
+    status = fault_;
+  }
+  done(status);
+}
+
+void ModelHost::NotifyDrained(const absl::Status& status) {
+  std::vector<std::function<void(const absl::Status&)>> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    waiting.swap(when_drained_);
+  }
+  for (const auto& done : waiting) done(status);
 }
 
 v1::DrainResponse ModelHost::DrainProgress() const {
@@ -319,6 +349,11 @@ v1::DrainResponse ModelHost::DrainProgress() const {
   return response;
 }
 
+std::string ModelHost::fault_kind() const {
+  std::lock_guard lock(mutex_);
+  return fault_kind_;
+}
+
 v1::WorkerStatus ModelHost::Status() const {
   const absl::Time now = absl::Now();
   v1::WorkerStatus status;
@@ -330,19 +365,25 @@ v1::WorkerStatus ModelHost::Status() const {
 
   std::lock_guard lock(mutex_);
   status.set_state(StateLocked());
-  status.set_reason(fault_.ok() ? reason_ : std::string(fault_.message()));
+  status.set_reason(ReasonLocked());
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
   v1::Queue* queue = status.mutable_queue();
   queue->set_max_waiting_requests(options_.load.engine.max_waiting);
   queue->set_max_running_requests(options_.load.backend.max_seqs);
   queue->set_finished_requests(finished_requests_before_);
   queue->set_generated_tokens(generated_tokens_before_);
+  EngineStats stats;
+  if (engine_ != nullptr) stats = engine_->stats();
+  const auto rates = rate_meter_.Measure(
+      std::chrono::steady_clock::now(),
+      {.generated_tokens = generated_tokens_before_ + stats.generated_tokens,
+       .finished_requests = finished_requests_before_ + stats.finished_requests});
+  if (rates) *status.mutable_rates() = ToProto(*rates);
   if (engine_ == nullptr) {
     *status.mutable_device() = options_.device;
     return status;
   }
   const BackendInfo& backend = engine_->backend_info();
-  const EngineStats stats = engine_->stats();
   *status.mutable_model() = description_;
   *status.mutable_device() = DescribeDevice(backend);
   status.mutable_memory()->set_weights_bytes(backend.weights_bytes);
@@ -374,6 +415,11 @@ void ModelHost::Subscribe(std::function<void()> on_state_change) {
   subscribers_.push_back(std::move(on_state_change));
 }
 
+std::string ModelHost::ReasonLocked() const {
+  if (!fault_.ok()) return std::string(fault_.message());
+  return drain_ && !drain_->reason.empty() ? drain_->reason : reason_;
+}
+
 bool ModelHost::refusing(absl::Time now) const { return drain_ && now >= drain_->refuse_from; }
 
 v1::WorkerState ModelHost::StateLocked() const {
@@ -400,12 +446,16 @@ absl::Duration ModelHost::StalledFor() const {
   return engine_ == nullptr ? absl::ZeroDuration() : engine_->stalled_for();
 }
 
-void ModelHost::Fail(const absl::Status& fault) {
+void ModelHost::Fail(const absl::Status& fault, const std::string& kind) {
   {
     std::lock_guard lock(mutex_);
-    if (fault_.ok()) fault_ = fault;
+    if (fault_.ok()) {
+      fault_ = fault;
+      fault_kind_ = kind.empty() ? GetErrorDetails(fault).reason : kind;
+    }
   }
   NotifyStateChanged();
+  NotifyDrained(fault);
 }
 
 void ModelHost::Run() {
@@ -468,7 +518,10 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
       std::unique_ptr<Engine> engine,
       LoadModel(
           path, load, options_.backend,
-          [this](const absl::Status& status) { Fail(BackendFault(status)); }, task));
+          [this](const absl::Status& status) {
+            Fail(BackendFault(status), GetErrorDetails(status).reason);
+          },
+          task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }
@@ -527,6 +580,7 @@ absl::Time ModelHost::AdvanceDrain() {
   }
   if (!lease) {
     NotifyStateChanged();
+    NotifyDrained(absl::OkStatus());
     return absl::InfiniteFuture();
   }
   lease->engine().CancelAll(FinishReason::kDrained, [](int) {});

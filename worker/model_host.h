@@ -20,6 +20,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "worker/load_task.h"
+#include "worker/rate_meter.h"
 
 namespace orcd {
 
@@ -53,6 +54,8 @@ struct ModelHostOptions {
   std::string instance_id;
   // The only directory models are loaded from.
   std::string model_dir;
+  // Refuse a load that names no SHA-256.
+  bool require_sha256 = false;
   // `expected_sha256` is set for each load.
   LoadModelOptions load;
   BackendMaker backend;
@@ -108,8 +111,12 @@ class ModelHost {
 
   // Ceases to be ready now, to admit after the settle time, and ends what still runs `timeout`
   // (default: the option) after that with FinishReason::kDrained. A load under way is cancelled.
-  // There is no way back. Called again it can only make the end come sooner.
-  void Drain(std::optional<absl::Duration> timeout = std::nullopt);
+  // There is no way back. Called again it can only make the end come sooner. `reason` is what
+  // Status gives as the state's from then on, where it is not empty.
+  void Drain(std::optional<absl::Duration> timeout = std::nullopt, const std::string& reason = "");
+  // Calls `done` once the drain is over, at once where it is: with OK, or with the fault that came
+  // before its end.
+  void WhenDrained(std::function<void(const absl::Status&)> done);
   // What Drain left so far.
   v1::DrainResponse DrainProgress() const;
 
@@ -118,8 +125,12 @@ class ModelHost {
   absl::Duration StalledFor() const;
 
   // The model or its device cannot be trusted any more: from now on everything is refused with
-  // `fault`, a kUnavailable, and Status says so. The first one counts.
-  void Fail(const absl::Status& fault);
+  // `fault`, a kUnavailable, and Status says so. The first one counts. `kind` is what fault_kind
+  // gives then; empty: the fault's own reason.
+  void Fail(const absl::Status& fault, const std::string& kind = "");
+  // The reason of the fault that made the state FAILED, such as `BACKEND_FAULT`; empty while there
+  // is none.
+  std::string fault_kind() const;
 
   // Complete, and from cached values: never waits for a step or a load.
   v1::WorkerStatus Status() const;
@@ -136,11 +147,14 @@ class ModelHost {
     absl::Time refuse_from;
     absl::Time end_at;
     bool done = false;
+    std::string reason;
   };
 
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
   void NotifyStateChanged();
+  // Tells those who wait for the end of the drain.
+  void NotifyDrained(const absl::Status& status);
 
   // With mutex_ held.
   absl::Status CheckServing(const std::string& model_id) const;
@@ -150,6 +164,7 @@ class ModelHost {
   absl::Status RequestsRunning() const;
   bool refusing(absl::Time now) const;
   v1::WorkerState StateLocked() const;
+  std::string ReasonLocked() const;
 
   // The host's thread.
   void Run();
@@ -175,7 +190,9 @@ class ModelHost {
   // Why there is no model, where there was to be one.
   std::string reason_;
   absl::Status fault_;
+  std::string fault_kind_;
   std::optional<DrainState> drain_;
+  std::vector<std::function<void(const absl::Status&)>> when_drained_;
   // Set in kReady and kUnloading. Created and destroyed on the host's thread only.
   std::unique_ptr<Engine> engine_;
   v1::ModelDescription description_;
@@ -188,6 +205,8 @@ class ModelHost {
   // Of engines that are gone.
   int64_t finished_requests_before_ = 0;
   int64_t generated_tokens_before_ = 0;
+  // Status measures with it.
+  mutable RateMeter rate_meter_;
 
   std::deque<std::function<void()>> jobs_;
   // Something a drain waits for may have happened.

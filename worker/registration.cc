@@ -1,14 +1,16 @@
 #include "worker/registration.h"
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 
 namespace orcd {
 namespace {
@@ -34,8 +36,9 @@ uint64_t RandomSeed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-std::unique_ptr<orcd::v1::Orchestrator::Stub> NewStub(const std::string& address,
-                                                      const Lease::Backoff& backoff) {
+std::unique_ptr<orcd::v1::Orchestrator::Stub> NewStub(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+    const Lease::Backoff& backoff) {
   grpc::ChannelArguments arguments;
   // The channel must be ready to connect again whenever a retry is due; its own backoff would grow
   // to two minutes.
@@ -44,7 +47,36 @@ std::unique_ptr<orcd::v1::Orchestrator::Stub> NewStub(const std::string& address
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, reconnect_ms);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, reconnect_ms);
   return orcd::v1::Orchestrator::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(address, credentials, arguments));
+}
+
+// The instance that has the worker_id now, where `status` says that it is another than `own`.
+// Without its name it is no proof: a worker must not be put away by a slip.
+std::optional<std::string> SupersededBy(const grpc::Status& status, const std::string& own) {
+  if (status.error_code() != grpc::StatusCode::ABORTED) return std::nullopt;
+  google::rpc::Status rpc;
+  if (!rpc.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& detail : rpc.details()) {
+    google::rpc::ErrorInfo info;
+    if (!detail.UnpackTo(&info) || info.domain() != "orcd" || info.reason() != "SUPERSEDED") {
+      continue;
+    }
+    const auto instance = info.metadata().find("instance_id");
+    if (instance != info.metadata().end() && !instance->second.empty() && instance->second != own) {
+      return instance->second;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string_view ActionName(const v1::Directive& directive) {
+  const auto* field = directive.GetDescriptor()->FindFieldByNumber(directive.action_case());
+  return field == nullptr ? std::string_view("none") : std::string_view(field->name());
+}
+
+template <typename Request>
+void AddOutcomes(Request& request, const Directives::Report& report) {
+  for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
 }
 
 }  // namespace
@@ -54,9 +86,10 @@ Registration::Registration(Options options, std::function<WorkerStatus()> status
     : options_(std::move(options)),
       status_(std::move(status)),
       logger_(*logger),
+      directives_(Directives::Create(options_.directives, [this] { NotifyStateChanged(); })),
       lease_(options_.orchestrators.size(), options_.backoff, RandomSeed()) {
   for (const std::string& address : options_.orchestrators) {
-    stubs_.push_back(NewStub(address, options_.backoff));
+    stubs_.push_back(NewStub(address, options_.credentials, options_.backoff));
   }
 }
 
@@ -84,6 +117,7 @@ void Registration::Stop(absl::Duration grace) {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
+  directives_->Close();
 }
 
 void Registration::Run() {
@@ -98,12 +132,13 @@ void Registration::Run() {
         break;
     }
   }
-  if (maybe_entered_) Deregister();
+  // What is entered under the worker_id of a superseded worker is another.
+  if (maybe_entered_ && !superseded_) Deregister();
 }
 
 bool Registration::WaitForCall(Lease::Call* call) {
   std::unique_lock lock(mu_);
-  while (!stopping_) {
+  while (!stopping_ && !superseded_) {
     const Lease::Time now = Now();
     if (std::exchange(state_changed_, false)) lease_.OnStateChanged(now);
     *call = lease_.NextCall(now);
@@ -118,6 +153,8 @@ void Registration::Register(size_t orchestrator) {
   *request.mutable_status() = status_();
   request.set_address(options_.address);
   *request.mutable_capabilities() = options_.capabilities;
+  const Directives::Report report = directives_->MakeReport();
+  AddOutcomes(request, report);
   RegisterResponse response;
   const Lease::Time sent = Now();
   grpc::Status status =
@@ -127,6 +164,10 @@ void Registration::Register(size_t orchestrator) {
   if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     maybe_entered_ = true;
+  }
+  if (const auto instance = SupersededBy(status, request.status().instance_id())) {
+    EndSuperseded(orchestrator, *instance);
+    return;
   }
   const absl::Duration ttl = FromProto(response.lease_ttl());
   if (status.ok() && (response.lease_id().empty() || ttl <= absl::ZeroDuration())) {
@@ -141,6 +182,7 @@ void Registration::Register(size_t orchestrator) {
   logger_.Info("registered", {{"orchestrator", options_.orchestrators[orchestrator]},
                               {"lease_id", lease_.id()},
                               {"lease_ttl", absl::FormatDuration(ttl)}});
+  TakeDirectives(response, report);
 }
 
 void Registration::Heartbeat(size_t orchestrator) {
@@ -148,6 +190,8 @@ void Registration::Heartbeat(size_t orchestrator) {
   request.set_lease_id(lease_.id());
   request.set_sequence(lease_.TakeSequence());
   *request.mutable_status() = status_();
+  const Directives::Report report = directives_->MakeReport();
+  AddOutcomes(request, report);
   HeartbeatResponse response;
   const Lease::Time sent = Now();
   // Half of what is left leaves time to try another orchestrator while the lease holds.
@@ -157,13 +201,20 @@ void Registration::Heartbeat(size_t orchestrator) {
       MakeCall(orchestrator, timeout, [&](Stub& stub, grpc::ClientContext* context) {
         return stub.Heartbeat(context, request, &response);
       });
+  if (const auto instance = SupersededBy(status, request.status().instance_id())) {
+    options_.on_heartbeat("superseded");
+    EndSuperseded(orchestrator, *instance);
+    return;
+  }
   if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+    options_.on_heartbeat("unknown_lease");
     logger_.Info(
         "lease is unknown to the orchestrator; registering again",
         {{"orchestrator", options_.orchestrators[orchestrator]}, {"lease_id", request.lease_id()}});
     lease_.OnUnknown(Now());
     return;
   }
+  options_.on_heartbeat(status.ok() ? "ok" : "failed");
   if (!status.ok()) {
     HandleFailure(orchestrator, "Heartbeat", status);
     return;
@@ -173,6 +224,24 @@ void Registration::Heartbeat(size_t orchestrator) {
                  {{"orchestrator", options_.orchestrators[orchestrator]}});
   }
   lease_.OnRenewed(FromProto(response.lease_ttl()), sent);
+  TakeDirectives(response, report);
+}
+
+template <typename Reply>
+void Registration::TakeDirectives(const Reply& reply, const Directives::Report& report) {
+  directives_->OnTold(report);
+  for (const v1::Directive& directive : reply.directives()) {
+    logger_.Debug("directive", {{"id", directive.id()}, {"action", ActionName(directive)}});
+  }
+  if (directives_->Take(reply)) lease_.OnReregister(Now());
+}
+
+void Registration::EndSuperseded(size_t orchestrator, const std::string& instance_id) {
+  superseded_ = true;
+  logger_.Error(
+      "another instance has this worker_id; registering no more",
+      {{"orchestrator", options_.orchestrators[orchestrator]}, {"other_instance_id", instance_id}});
+  options_.on_superseded(instance_id);
 }
 
 void Registration::HandleFailure(size_t orchestrator, std::string_view method,
@@ -203,6 +272,7 @@ void Registration::Deregister() {
   request.set_lease_id(lease_.id());
   request.set_worker_id(worker.worker_id());
   request.set_instance_id(worker.instance_id());
+  AddOutcomes(request, directives_->MakeReport());
   // stop_by_ was written before stopping_, which this thread has read under mu_.
   for (size_t tried = 0; tried < stubs_.size(); ++tried) {
     const size_t orchestrator = (lease_.NextCall(Now()).orchestrator + tried) % stubs_.size();

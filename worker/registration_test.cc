@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,7 +15,10 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
+#include "worker/eventually_for_test.h"
 
 namespace orcd {
 namespace {
@@ -96,6 +100,10 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
   bool knows_leases = true;
   bool hangs = false;
   bool grants_nothing = false;
+  // The instance that has the worker_id, where it is not the one that asks.
+  std::string other_instance;
+  // Sent with each reply.
+  std::vector<orcd::v1::Directive> directives;
 
   // What was heard; to be read under Locked while a registration runs.
   std::vector<RegisterRequest> registrations;
@@ -109,6 +117,8 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
     registrations.push_back(*request);
     changed_.notify_all();
     if (HangLocked(lock) || !register_status.ok()) return register_status;
+    if (!other_instance.empty()) return Superseded();
+    for (const auto& directive : directives) *response->add_directives() = directive;
     if (grants_nothing) return grpc::Status::OK;
     response->set_lease_id(LeaseId(registrations.size()));
     SetTtl(response->mutable_lease_ttl());
@@ -122,7 +132,9 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
     heartbeats.push_back({Clock::now(), *request});
     changed_.notify_all();
     if (HangLocked(lock) || !heartbeat_status.ok()) return heartbeat_status;
+    if (!other_instance.empty()) return Superseded();
     if (!knows_leases) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such lease");
+    for (const auto& directive : directives) *response->add_directives() = directive;
     SetTtl(response->mutable_lease_ttl());
     return grpc::Status::OK;
   }
@@ -140,6 +152,17 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
     if (!hangs) return false;
     changed_.wait(lock, [&] { return stopping_ || !hangs; });
     return true;
+  }
+
+  grpc::Status Superseded() const {
+    google::rpc::ErrorInfo info;
+    info.set_domain("orcd");
+    info.set_reason("SUPERSEDED");
+    (*info.mutable_metadata())["instance_id"] = other_instance;
+    google::rpc::Status rpc;
+    rpc.set_code(static_cast<int>(grpc::StatusCode::ABORTED));
+    rpc.add_details()->PackFrom(info);
+    return grpc::Status(grpc::StatusCode::ABORTED, "another has it", rpc.SerializeAsString());
   }
 
   static std::string LeaseId(size_t n) { return "lease-" + std::to_string(n); }
@@ -165,6 +188,18 @@ class RegistrationTest : public testing::Test {
     options.capabilities.add_tensor_types("Q4_K");
     options.rpc_timeout = absl::Seconds(2);
     options.backoff = {.initial = absl::Milliseconds(40), .max = absl::Milliseconds(320)};
+    options.directives.load = [this](const orcd::v1::LoadRequest& request, Directives::Done done) {
+      ++loads_;
+      done(request.model() == "bad" ? absl::NotFoundError("no such model") : absl::OkStatus());
+    };
+    options.on_superseded = [this](const std::string& instance) {
+      std::lock_guard lock(mu_);
+      superseded_by_.push_back(instance);
+    };
+    options.on_heartbeat = [this](std::string_view result) {
+      std::lock_guard lock(mu_);
+      results_.emplace_back(result);
+    };
     return std::make_unique<Registration>(
         std::move(options),
         [this] {
@@ -179,6 +214,11 @@ class RegistrationTest : public testing::Test {
 
   const Logger logger_{LogFormat::kText, LogLevel::kError};
   std::atomic<orcd::v1::WorkerState> state_ = orcd::v1::WORKER_STATE_IDLE;
+  std::atomic<int> loads_ = 0;
+  // Guards what follows.
+  std::mutex mu_;
+  std::vector<std::string> superseded_by_;
+  std::vector<std::string> results_;
 };
 
 TEST_F(RegistrationTest, RegistersWithStatusAddressAndCapabilities) {
@@ -345,6 +385,131 @@ TEST_F(RegistrationTest, RefusalsAndRepliesWithoutALeaseAreRetriedWithoutAFlood)
     orchestrator.grants_nothing = false;
   });
   EXPECT_TRUE(orchestrator.WaitForHeartbeats(1));
+}
+
+orcd::v1::Directive LoadDirective(const std::string& id, const std::string& model) {
+  orcd::v1::Directive directive;
+  directive.set_id(id);
+  directive.mutable_load()->set_model(model);
+  return directive;
+}
+
+TEST_F(RegistrationTest, DirectivesAreCarriedOutOnceAndTheirOutcomeIsToldAtOnce) {
+  ScriptedOrchestrator orchestrator;
+  orchestrator.ttl = absl::Seconds(30);
+  orchestrator.directives = {LoadDirective("d1", "good"), LoadDirective("d2", "bad")};
+  auto registration = NewRegistration({orchestrator.address()});
+  registration->Start();
+  // Long before half of the lease: both were in the reply to Register.
+  ASSERT_TRUE(orchestrator.WaitFor([&] {
+    return !orchestrator.heartbeats.empty() &&
+           orchestrator.heartbeats.back().request.outcomes_size() == 2;
+  }));
+  for (int i = 0; i < 5; ++i) {
+    const size_t n = orchestrator.Locked([&] { return orchestrator.heartbeats.size(); });
+    registration->NotifyStateChanged();
+    ASSERT_TRUE(orchestrator.WaitForHeartbeats(n + 1));
+  }
+  EXPECT_EQ(loads_, 2) << "sent with every reply, and carried out once each";
+  orchestrator.Locked([&] {
+    std::map<std::string, orcd::v1::DirectiveOutcome> outcomes;
+    for (const auto& outcome : orchestrator.heartbeats.back().request.outcomes()) {
+      outcomes[outcome.id()] = outcome;
+    }
+    EXPECT_EQ(outcomes["d1"].state(), orcd::v1::DirectiveOutcome::STATE_SUCCEEDED);
+    EXPECT_EQ(outcomes["d2"].state(), orcd::v1::DirectiveOutcome::STATE_FAILED);
+    EXPECT_EQ(outcomes["d2"].error().code(), 5);
+  });
+}
+
+TEST_F(RegistrationTest, DirectivesAreRememberedAcrossLeasesAndOrchestrators) {
+  ScriptedOrchestrator first;
+  ScriptedOrchestrator second;
+  second.knows_leases = false;
+  first.directives = second.directives = {LoadDirective("d1", "good")};
+  auto registration = NewRegistration({first.address(), second.address()});
+  registration->Start();
+  ASSERT_TRUE(first.WaitForHeartbeats(2));
+  first.Locked([&] { first.knows_leases = false; });
+  ASSERT_TRUE(first.WaitForRegistrations(2));
+  first.GoAway();
+  ASSERT_TRUE(second.WaitForRegistrations(1));
+  ASSERT_TRUE(second.WaitForHeartbeats(2));
+  EXPECT_EQ(loads_, 1);
+}
+
+TEST_F(RegistrationTest, ReregistersWhenToldToAndIsNotMadeToFlood) {
+  ScriptedOrchestrator orchestrator;
+  orchestrator.ttl = absl::Seconds(30);
+  auto registration = NewRegistration({orchestrator.address()});
+  registration->Start();
+  ASSERT_TRUE(orchestrator.WaitForRegistrations(1));
+  // A new one in every reply, those to Register too.
+  std::atomic<bool> stop = false;
+  std::thread liar([&] {
+    for (int i = 0; !stop; ++i) {
+      orchestrator.Locked([&] {
+        orcd::v1::Directive directive;
+        directive.set_id("r" + std::to_string(i));
+        directive.mutable_reregister();
+        orchestrator.directives = {directive};
+      });
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  registration->NotifyStateChanged();
+  const bool again = orchestrator.WaitForRegistrations(3);
+  const size_t before = orchestrator.Locked([&] { return orchestrator.registrations.size(); });
+  std::this_thread::sleep_for(milliseconds(1000));
+  const size_t after = orchestrator.Locked([&] { return orchestrator.registrations.size(); });
+  stop = true;
+  liar.join();
+  EXPECT_TRUE(again);
+  EXPECT_LE(after - before, 30u) << "one in 40 ms is the most there may be";
+}
+
+TEST_F(RegistrationTest, ASupersededWorkerRegistersNoMore) {
+  ScriptedOrchestrator orchestrator;
+  auto registration = NewRegistration({orchestrator.address()});
+  registration->Start();
+  ASSERT_TRUE(orchestrator.WaitForHeartbeats(1));
+  orchestrator.Locked([&] { orchestrator.other_instance = "instance-2"; });
+  ASSERT_TRUE(Eventually([&] {
+    std::lock_guard lock(mu_);
+    return !superseded_by_.empty();
+  }));
+  const auto heard = [&] {
+    return orchestrator.registrations.size() + orchestrator.heartbeats.size();
+  };
+  const size_t before = orchestrator.Locked(heard);
+  registration->NotifyStateChanged();
+  std::this_thread::sleep_for(milliseconds(600));
+  EXPECT_EQ(orchestrator.Locked(heard), before);
+  registration->Stop(absl::Seconds(5));
+  EXPECT_EQ(orchestrator.deregistrations.size(), 0u) << "the lease is another's";
+  EXPECT_THAT(superseded_by_, ElementsAre("instance-2"));
+  EXPECT_EQ(results_.back(), "superseded");
+}
+
+TEST_F(RegistrationTest, ASupersedingThatNamesNobodyOrTheWorkerItselfIsAFailureLikeAnother) {
+  ScriptedOrchestrator orchestrator;
+  auto registration = NewRegistration({orchestrator.address()});
+  registration->Start();
+  ASSERT_TRUE(orchestrator.WaitForHeartbeats(1));
+  orchestrator.Locked([&] { orchestrator.other_instance = "instance-1"; });
+  const size_t n = orchestrator.Locked([&] { return orchestrator.heartbeats.size(); });
+  ASSERT_TRUE(orchestrator.WaitForHeartbeats(n + 2));
+  orchestrator.Locked([&] {
+    orchestrator.other_instance.clear();
+    orchestrator.heartbeat_status = grpc::Status(grpc::StatusCode::ABORTED, "no details");
+  });
+  const size_t m = orchestrator.Locked([&] { return orchestrator.heartbeats.size(); });
+  ASSERT_TRUE(orchestrator.WaitFor(
+      [&] { return orchestrator.heartbeats.size() + orchestrator.registrations.size() > m + 3; }));
+  registration->Stop(absl::Seconds(5));
+  EXPECT_TRUE(superseded_by_.empty());
+  EXPECT_THAT(results_, testing::Contains("failed"));
+  EXPECT_THAT(results_, testing::Contains("ok"));
 }
 
 TEST_F(RegistrationTest, StopDeregisters) {

@@ -21,8 +21,8 @@ absl::Status CallStatus(const FinishedEvent& event, const std::string& id) {
   return absl::OkStatus();
 }
 
-void LogRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
-                   const absl::Status& status) {
+void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
+                    const absl::Status& status, RequestObserver* observer) {
   log.Info("request ended", {{"request_id", id},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", status.ok() ? v1::FinishReason_Name(ToProto(event.reason))
@@ -32,7 +32,9 @@ void LogRequestEnd(const Logger& log, const std::string& id, const FinishedEvent
                              {"generated_tokens", event.generated_tokens},
                              {"queue_seconds", absl::ToDoubleSeconds(event.queue_time)},
                              {"prefill_seconds", absl::ToDoubleSeconds(event.prefill_time)},
-                             {"decode_seconds", absl::ToDoubleSeconds(event.decode_time)}});
+                             {"decode_seconds", absl::ToDoubleSeconds(event.decode_time)},
+                             {"trace_id", observer ? observer->trace_id() : std::string()}});
+  if (observer != nullptr) observer->OnEnded(event, status);
 }
 
 }  // namespace orcd

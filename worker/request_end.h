@@ -1,4 +1,4 @@
-// How the end of a request is told to its client and to the log.
+// How the end of a request is told to its client, to the log and to who measures it.
 #ifndef ORCD_WORKER_REQUEST_END_H_
 #define ORCD_WORKER_REQUEST_END_H_
 
@@ -7,15 +7,17 @@
 #include "absl/status/status.h"
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
+#include "worker/request_observer.h"
 
 namespace orcd {
 
 // How a call ends whose request, `id`, ended as `event` says.
 absl::Status CallStatus(const FinishedEvent& event, const std::string& id);
 
-// `status` is the one that the client gets.
-void LogRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
-                   const absl::Status& status);
+// Logs the end of a request and tells its observer (null: none). `status` is the one that the client
+// gets.
+void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
+                    const absl::Status& status, RequestObserver* observer);
 
 }  // namespace orcd
 

@@ -1,7 +1,6 @@
 #include "worker/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
 #include "absl/strings/str_cat.h"
@@ -30,8 +29,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen, options.credentials, &port);
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   // gRPC looks at a message's size only once it is inflated.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -42,7 +43,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kPing));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kPingTimeout));
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, options.channelz ? 1 : 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  if (options.filter) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
+    gates.push_back(MakeCallGate(options.filter));
+    builder.experimental().SetInterceptorCreators(std::move(gates));
+  }
 
   std::unique_ptr<Server> server(new Server);
   server->server_ = builder.BuildAndStart();
@@ -50,7 +57,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return MakeError(absl::StatusCode::kUnavailable,
                      absl::StrCat("cannot listen on ", options.listen,
                                   ": the address is not this machine's or the port is taken; "
-                                  "change --listen"),
+                                  "change ",
+                                  options.flag),
                      {.reason = "CANNOT_LISTEN", .subject = options.listen});
   }
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));

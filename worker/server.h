@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_SERVER_H_
 #define ORCD_WORKER_SERVER_H_
 
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 
 #include <memory>
@@ -11,20 +12,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/call_gate.h"
 
 namespace orcd {
 
 struct ServerOptions {
   // host:port; port 0: any that is free.
   std::string listen;
+  // The flag that names it, for errors.
+  std::string flag = "--listen";
   // Of a request.
   int max_message_bytes = 4 << 20;
+  // Of a call's headers, each and all together.
+  int max_metadata_bytes = 16 << 10;
+  // Calls that may be open on one connection; more wait.
+  int max_streams = 1024;
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+  // Keep what channelz serves.
+  bool channelz = false;
+  // Calls that it does not let through are cancelled. Null: all go through.
+  CallFilter filter = nullptr;
 };
 
 // Owns the listening socket and the calls. One thread.
 class Server {
  public:
-  // Serves when it returns, with server reflection beside `services`, which must outlive it.
+  // Serves when it returns, with server reflection beside `services`, which must outlive it; so do
+  // gRPC's other plug-ins that were initialized before, for plug-ins join every server.
   // kUnavailable where it cannot listen.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        const std::vector<grpc::Service*>& services);

@@ -45,6 +45,14 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return result;
 }
 
+v1::Rates ToProto(const RateMeter::Rates& rates) {
+  v1::Rates proto;
+  *proto.mutable_window() = ToProto(rates.window);
+  proto.set_generated_tokens_per_second(rates.generated_tokens_per_second);
+  proto.set_finished_requests_per_second(rates.finished_requests_per_second);
+  return proto;
+}
+
 v1::FinishReason ToProto(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEog:
@@ -110,6 +118,13 @@ v1::Device DescribeDevice(const BackendInfo& backend) {
   device.set_backend(backend.name);
   device.set_name(backend.device);
   device.set_threads(backend.threads);
+  if (backend.gpu) {
+    v1::Gpu* gpu = device.mutable_gpu();
+    gpu->set_uuid(backend.gpu->uuid);
+    gpu->set_driver_version(backend.gpu->driver_version);
+    gpu->set_memory_total_bytes(backend.gpu->memory_total_bytes);
+    gpu->set_memory_free_bytes(backend.gpu->memory_free_bytes);
+  }
   return device;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/request.h"
 #include "runtime/load_observer.h"
+#include "worker/rate_meter.h"
 
 namespace orcd {
 
@@ -17,6 +18,7 @@ google::protobuf::Duration ToProto(absl::Duration duration);
 // Beyond what a google.protobuf.Duration may hold: infinite. Unset: zero.
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 
+v1::Rates ToProto(const RateMeter::Rates& rates);
 v1::FinishReason ToProto(FinishReason reason);
 v1::LoadStage ToProto(LoadStage stage);
 

@@ -20,6 +20,20 @@ TEST(ToProtoTest, Durations) {
   EXPECT_EQ(FromProto(beyond), absl::InfiniteDuration());
 }
 
+TEST(ToProtoTest, OnlyAGpuIsDescribedAsOne) {
+  BackendInfo backend{.name = "cpu", .device = "Xeon", .threads = 2};
+  EXPECT_FALSE(DescribeDevice(backend).has_gpu());
+  backend.gpu = GpuInfo{.uuid = "GPU-1",
+                        .driver_version = "580.1",
+                        .memory_total_bytes = 80,
+                        .memory_free_bytes = 79};
+  const v1::Device device = DescribeDevice(backend);
+  EXPECT_EQ(device.gpu().uuid(), "GPU-1");
+  EXPECT_EQ(device.gpu().driver_version(), "580.1");
+  EXPECT_EQ(device.gpu().memory_total_bytes(), 80u);
+  EXPECT_EQ(device.gpu().memory_free_bytes(), 79u);
+}
+
 TEST(ToProtoTest, FailedRequestsHaveNoReason) {
   FinishedEvent event;
   event.reason = FinishReason::kEog;

@@ -38,11 +38,13 @@ TokenStream::TokenStream(grpc::CallbackServerContext* context, Request request,
       id_(std::move(request.id)),
       seed_(request.seed),
       model_digest_(std::move(request.model_digest)),
+      observer_(std::move(request.observer)),
       limits_(limits),
       log_(log),
       cancel_(std::move(request.cancel)) {}
 
 void TokenStream::Refuse(const absl::Status& status) {
+  if (observer_ != nullptr) observer_->OnRefused();
   FinishedEvent event;
   event.status = status;
   OnFinished(event);
@@ -62,6 +64,7 @@ void TokenStream::OnStarted(const StartedEvent& event) {
 }
 
 void TokenStream::OnDelta(DeltaEvent event) {
+  if (observer_ != nullptr) observer_->OnTokens(static_cast<int>(event.tokens.size()));
   bool became_slow = false;
   {
     std::lock_guard lock(mutex_);
@@ -119,7 +122,7 @@ void TokenStream::OnCancel() {
 void TokenStream::OnDone() {
   std::shared_ptr<TokenStream> self;
   std::lock_guard lock(mutex_);
-  LogRequestEnd(log_, id_, *result_, *end_);
+  TellRequestEnd(log_, id_, *result_, *end_, observer_.get());
   done_ = true;
   self = std::move(self_);
 }

@@ -19,6 +19,7 @@
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
 #include "worker/pending_deltas.h"
+#include "worker/request_observer.h"
 
 namespace orcd {
 
@@ -46,6 +47,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::string id;
     uint64_t seed = 0;
     std::string model_digest;
+    // Told of the request where set.
+    std::shared_ptr<RequestObserver> observer = nullptr;
     // Asks the engine to end the request. Called at most a few times, from any thread, and dropped
     // once the request has ended.
     std::function<void()> cancel;
@@ -86,6 +89,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::string id_;
   const uint64_t seed_;
   const std::string model_digest_;
+  const std::shared_ptr<RequestObserver> observer_;
   const TokenStreamLimits limits_;
   const Logger& log_;
 

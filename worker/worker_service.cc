@@ -24,6 +24,12 @@ class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 };
 
+class RefusedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
 void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
            const google::protobuf::Message& message) {
   *response = SerializeMessage(message);
@@ -35,24 +41,32 @@ void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reacto
   reactor->Finish(ToGrpcStatus(status, context));
 }
 
+// The request, where the caller may make the call and the bytes are one.
+template <typename Request>
+absl::StatusOr<Request> Open(const absl::Status& may, const grpc::ByteBuffer& bytes) {
+  if (!may.ok()) return may;
+  return ParseRequest<Request>(bytes);
+}
+
 }  // namespace
 
-WorkerService::WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits,
-                             const GenerateManyLimits& many_limits)
-    : host_(host), log_(log), limits_(limits), many_calls_(many_limits) {}
+WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options)
+    : host_(host), log_(log), options_(std::move(options)), many_calls_(options_.many_limits) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const absl::StatusOr<v1::LoadRequest> request = ParseRequest<v1::LoadRequest>(*bytes);
+  const absl::StatusOr<v1::LoadRequest> request =
+      Open<v1::LoadRequest>(Authorize(context, Permission::kControl), *bytes);
   if (!request.ok()) return Refuse(context, "Load", request.status());
-  return StartLoadCall(context, *request, host_, log_);
+  return StartLoadCall(context, *request, host_, log_, options_.telemetry);
 }
 
 grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::UnloadRequest> request = ParseRequest<v1::UnloadRequest>(*bytes);
+  const absl::StatusOr<v1::UnloadRequest> request =
+      Open<v1::UnloadRequest>(Authorize(context, Permission::kControl), *bytes);
   if (!request.ok()) {
     Fail(context, reactor, request.status());
     return reactor;
@@ -73,13 +87,22 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
-  if (!stream.ok()) return Refuse(context, "Generate", stream.status());
+  if (!stream.ok()) {
+    if (options_.telemetry != nullptr) {
+      options_.telemetry->metrics().OnRequestRefused(stream.status().code(),
+                                                     GetErrorDetails(stream.status()).reason);
+    }
+    return Refuse(context, "Generate", stream.status());
+  }
   return stream->get();
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::GenerateMany(
     grpc::CallbackServerContext* context) {
-  return many_calls_.Start(context, host_, log_);
+  const absl::Status may = Authorize(context, Permission::kInference);
+  if (may.ok()) return many_calls_.Start(context, host_, log_, options_.telemetry);
+  LogRefusal("GenerateMany", may);
+  return new RefusedCall(ToGrpcStatus(may, context));
 }
 
 void WorkerService::Shutdown() { many_calls_.Shutdown(); }
@@ -87,23 +110,31 @@ void WorkerService::Shutdown() { many_calls_.Shutdown(); }
 absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
   const absl::Time arrival = absl::Now();
-  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, ParseRequest<v1::GenerateRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(
+      const v1::GenerateRequest proto,
+      Open<v1::GenerateRequest>(Authorize(context, Permission::kInference), bytes));
   ORCD_ASSIGN_OR_RETURN(
       PreparedRequest prepared,
       PrepareRequest(proto, host_, arrival, absl::FromChrono(context->deadline())));
   std::shared_ptr<EngineLease> lease = std::move(prepared.lease);
   GenerationRequest& request = prepared.request;
 
+  std::shared_ptr<RequestObserver> observer;
+  if (options_.telemetry != nullptr) {
+    observer = options_.telemetry->ObserveRequest(options_.telemetry->ContextOf(*context),
+                                                  request.id, proto.model_id(), arrival);
+  }
   auto stream =
       TokenStream::Create(context,
                           {.id = request.id,
                            .seed = request.sampling.seed,
                            .model_digest = lease->engine().model().digest(),
+                           .observer = std::move(observer),
                            .cancel =
-                               [lease, id = request.id] {
-                                 lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});
+                               [this, lease, id = request.id] {
+                                 lease->engine().Cancel(id, FinishReason::kCancelled, OnReleased());
                                }},
-                          limits_, log_);
+                          options_.limits, log_);
   request.sink = stream;
   // The request's own lease is the stream's: it goes when the request ends, which may be before
   // Submit has returned.
@@ -119,7 +150,8 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::CancelRequest> request = ParseRequest<v1::CancelRequest>(*bytes);
+  const absl::StatusOr<v1::CancelRequest> request =
+      Open<v1::CancelRequest>(Authorize(context, Permission::kInference), *bytes);
   absl::Status status = request.ok() ? CheckRequestId(request->request_id()) : request.status();
   if (!status.ok()) {
     Fail(context, reactor, status);
@@ -133,22 +165,38 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
   }
   auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
   Engine& engine = lease->engine();
-  engine.Cancel(request->request_id(), FinishReason::kCancelled,
-                [reactor, response, lease = std::move(lease)](bool found) mutable {
-                  lease = nullptr;
-                  v1::CancelResponse message;
-                  message.set_found(found);
-                  Reply(reactor, response, message);
-                });
+  engine.Cancel(
+      request->request_id(), FinishReason::kCancelled,
+      [reactor, response, lease = std::move(lease), released = OnReleased()](bool found) mutable {
+        lease = nullptr;
+        released(found);
+        v1::CancelResponse message;
+        message.set_found(found);
+        Reply(reactor, response, message);
+      });
   return reactor;
+}
+
+std::function<void(bool found)> WorkerService::OnReleased() const {
+  if (options_.telemetry == nullptr) return [](bool) {};
+  return [metrics = &options_.telemetry->metrics(), wished = absl::Now()](bool found) {
+    if (found) metrics->OnReleased(absl::Now() - wished);
+  };
+}
+
+absl::Status WorkerService::Authorize(const grpc::CallbackServerContext* context,
+                                      Permission permission) const {
+  if (options_.authorizer == nullptr) return absl::OkStatus();
+  return options_.authorizer->Check(*context, permission);
 }
 
 grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
   auto tokenize = [&]() -> absl::StatusOr<v1::TokenizeResponse> {
-    ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
-                          ParseRequest<v1::TokenizeRequest>(*bytes));
+    ORCD_ASSIGN_OR_RETURN(
+        const v1::TokenizeRequest request,
+        Open<v1::TokenizeRequest>(Authorize(context, Permission::kInference), *bytes));
     ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(request.model_id()));
     ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                           TranslateInput(request, lease.engine().model()));
@@ -168,26 +216,35 @@ grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer*,
                                                 grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status may = Authorize(context, Permission::kStatus); !may.ok()) {
+    Fail(context, reactor, may);
+    return reactor;
+  }
   v1::HealthResponse message;
   *message.mutable_status() = host_.Status();
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   Reply(reactor, response, message);
   return reactor;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const absl::StatusOr<v1::DrainRequest> request = ParseRequest<v1::DrainRequest>(*bytes);
+  const absl::StatusOr<v1::DrainRequest> request =
+      Open<v1::DrainRequest>(Authorize(context, Permission::kControl), *bytes);
   if (!request.ok()) return Refuse(context, "Drain", request.status());
-  return StartDrainCall(context, *request, host_, log_);
+  return StartDrainCall(context, *request, host_, log_, options_.on_exit);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Refuse(
     grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
+  LogRefusal(method, status);
+  return new RefusedStream(ToGrpcStatus(status, context));
+}
+
+void WorkerService::LogRefusal(std::string_view method, const absl::Status& status) const {
   log_.Info("call refused", {{"method", method},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", GetErrorDetails(status).reason}});
-  return new RefusedStream(ToGrpcStatus(status, context));
 }
 
 }  // namespace orcd

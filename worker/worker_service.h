@@ -6,10 +6,14 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
+
 #include "orcd/v1/worker.grpc.pb.h"
+#include "worker/authorizer.h"
 #include "worker/generate_many_call.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/telemetry.h"
 #include "worker/token_stream.h"
 
 namespace orcd {
@@ -36,14 +40,24 @@ using RawWorkerService = RawLoad<RawUnload<RawGenerate<
     RawGenerateMany<RawCancel<RawTokenize<RawHealth<RawDrain<v1::Worker::Service>>>>>>>>;
 }  // namespace internal
 
-// Owns nothing but its limits and the list of GenerateMany calls. gRPC calls it from many threads
+struct WorkerServiceOptions {
+  TokenStreamLimits limits = {};
+  GenerateManyLimits many_limits = {};
+  // Who may make which calls. Null: everyone all.
+  const Authorizer* authorizer = nullptr;
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
+  // Called once a drain is over whose request asks for the worker's exit. From any thread.
+  std::function<void()> on_exit = [] {};
+};
+
+// Owns nothing but its options and the list of GenerateMany calls. gRPC calls it from many threads
 // at once; no method waits for the engine, a load or a client. Must outlive the server it is
 // registered with.
 class WorkerService final : public internal::RawWorkerService {
  public:
   // `host` and `log` must outlive the service.
-  WorkerService(ModelHost& host, const Logger& log, const TokenStreamLimits& limits = {},
-                const GenerateManyLimits& many_limits = {});
+  WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options = {});
 
   // Ends GenerateMany calls, which would stay open for as long as their clients like, once their
   // requests have ended; and each later one at once. So the server can stop.
@@ -78,9 +92,14 @@ class WorkerService final : public internal::RawWorkerService {
                                                      std::string_view method,
                                                      const absl::Status& status);
 
+  void LogRefusal(std::string_view method, const absl::Status& status) const;
+  // Made when a request is to end, called when that is done.
+  std::function<void(bool found)> OnReleased() const;
+  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
+
   ModelHost& host_;
   const Logger& log_;
-  const TokenStreamLimits limits_;
+  const WorkerServiceOptions options_;
   GenerateManyCalls many_calls_;
 };
 

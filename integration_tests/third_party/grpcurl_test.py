@@ -1,10 +1,9 @@
 """grpcurl drives a real worker with nothing but what server reflection tells it.
 
-GRPCURL=… grpcurl_test.py BIN_DIR
+grpcurl_test.py BIN_DIR
 """
 
 import json
-import os
 import subprocess
 import sys
 import unittest
@@ -12,7 +11,6 @@ import unittest
 from worker_under_test import NANO, PATIENCE_S, WorkerUnderTest
 
 BIN_DIR = None
-GRPCURL = os.environ["GRPCURL"]
 
 
 def parse_stream(text):
@@ -35,7 +33,7 @@ class GrpcurlTest(unittest.TestCase):
 
     def run_grpcurl(self, *words, flags=()):
         return subprocess.run(
-            [GRPCURL, "-plaintext", *flags, self.worker.address, *words],
+            ["grpcurl", "-plaintext", *flags, self.worker.address, *words],
             capture_output=True,
             text=True,
             check=False,

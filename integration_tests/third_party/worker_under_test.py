@@ -13,9 +13,13 @@ PATIENCE_S = 120
 
 
 class WorkerUnderTest:
-    """Owns the process, its model folder and its log, from the programs in `bin_dir`."""
+    """Owns the process, its model folder and its log, from the programs in `bin_dir`.
 
-    def __init__(self, bin_dir):
+    `args` are more flags of the worker's.
+    """
+
+    def __init__(self, bin_dir, args=()):
+        self._args = list(args)
         self._bin = pathlib.Path(bin_dir)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-third-party-"))
         models = self._folder / "models"
@@ -41,6 +45,7 @@ class WorkerUnderTest:
         address_file = self._folder / "address"
         command = [self._bin / "worker-orcd", "--listen", "127.0.0.1:0"]
         command += ["--listen-address-file", address_file, "--model-dir", models]
+        command += self._args
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + PATIENCE_S
         while not (address_file.exists() and address_file.read_text().strip()):
@@ -48,6 +53,10 @@ class WorkerUnderTest:
                 raise RuntimeError(f"worker-orcd did not come up:\n{self.log()}")
             time.sleep(0.02)
         self.address = address_file.read_text().strip()
+
+    def side_address(self, which):
+        """Where else it serves: `health` or `metrics`."""
+        return (self._folder / f"address.{which}").read_text().strip()
 
     def log(self):
         self._log.flush()
@@ -59,6 +68,10 @@ class WorkerUnderTest:
     def terminate(self):
         """SIGTERM, and the exit status."""
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self):
+        """The exit status of a worker that ends by itself."""
         return self._process.wait(timeout=PATIENCE_S)
 
     def close(self):

@@ -110,7 +110,8 @@ void FillVector(Content content, Random& random, std::span<float> values) {
 }
 
 void SetMetadata(const RandomModelOptions& options, const Qwen2Shape& shape,
-                 const FileType& file_type, const Vocabulary& vocabulary, GgufWriter& writer) {
+                 const FileType& file_type, const TokenizerMetadata& vocabulary,
+                 GgufWriter& writer) {
   writer.SetString("general.architecture", "qwen2");
   writer.SetString("general.type", "model");
   writer.SetString("general.name", absl::StrFormat("random-qwen2.5-%s", shape.size));
@@ -222,7 +223,7 @@ absl::Status WriteTensors(const GgufFile& file, std::span<const PlannedTensor> t
   return failure;
 }
 
-absl::StatusOr<Vocabulary> GetVocabulary(const RandomModelOptions& options, int size) {
+absl::StatusOr<TokenizerMetadata> GetVocabulary(const RandomModelOptions& options, int size) {
   if (options.vocab_from.empty()) return MakeVocabulary(size);
   return ReadVocabulary(options.vocab_from, size);
 }
@@ -255,7 +256,7 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
   }
   Qwen2Shape shape = *known_shape;
   shape.tied = options.tied.value_or(shape.tied);
-  ORCD_ASSIGN_OR_RETURN(Vocabulary vocabulary, GetVocabulary(options, shape.vocab));
+  ORCD_ASSIGN_OR_RETURN(TokenizerMetadata vocabulary, GetVocabulary(options, shape.vocab));
   shape.vocab = static_cast<int>(vocabulary.tokens.size());
   if (options.chat_template) vocabulary.chat_template = *options.chat_template;
 

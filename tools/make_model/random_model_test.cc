@@ -173,7 +173,7 @@ TEST(RandomModelTest, RefusesWhatThereIsNot) {
   EXPECT_FALSE(std::filesystem::exists(TestPath("no")));
 }
 
-void ExpectSound(const Vocabulary& vocabulary, size_t size) {
+void ExpectSound(const TokenizerMetadata& vocabulary, size_t size) {
   ASSERT_EQ(vocabulary.tokens.size(), size);
   ASSERT_EQ(vocabulary.types.size(), size);
   const std::set<std::string> tokens(vocabulary.tokens.begin(), vocabulary.tokens.end());
@@ -188,7 +188,7 @@ void ExpectSound(const Vocabulary& vocabulary, size_t size) {
 }
 
 TEST(VocabularyTest, SmallOneHasItsSpecialTokensAtTheEnd) {
-  const Vocabulary vocabulary = MakeVocabulary(1024);
+  const TokenizerMetadata vocabulary = MakeVocabulary(1024);
   ExpectSound(vocabulary, 1024);
   EXPECT_EQ(vocabulary.merges.size(), 1024u - 256 - 22);
   EXPECT_EQ(vocabulary.tokens[0], "!");
@@ -200,7 +200,7 @@ TEST(VocabularyTest, SmallOneHasItsSpecialTokensAtTheEnd) {
 }
 
 TEST(VocabularyTest, LargeOneHasThemWhereQwen2HasThem) {
-  const Vocabulary vocabulary = MakeVocabulary(152'064);
+  const TokenizerMetadata vocabulary = MakeVocabulary(152'064);
   ExpectSound(vocabulary, 152'064);
   EXPECT_EQ(vocabulary.merges.size(), 151'387u);
   EXPECT_EQ(vocabulary.tokens[151'643], "<|endoftext|>");

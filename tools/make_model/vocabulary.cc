@@ -81,7 +81,8 @@ std::vector<std::string> ByteTokens() {
 // Adds tokens, each with the one merge that makes it, until `limit` tokens stand.
 class MergeBuilder {
  public:
-  MergeBuilder(Vocabulary& vocabulary, size_t limit) : vocabulary_(vocabulary), limit_(limit) {}
+  MergeBuilder(TokenizerMetadata& vocabulary, size_t limit)
+      : vocabulary_(vocabulary), limit_(limit) {}
 
   bool full() const { return vocabulary_.tokens.size() >= limit_; }
 
@@ -93,12 +94,12 @@ class MergeBuilder {
   }
 
  private:
-  Vocabulary& vocabulary_;
+  TokenizerMetadata& vocabulary_;
   size_t limit_;
   std::unordered_set<std::string> made_;
 };
 
-void AddMerges(Vocabulary& vocabulary, size_t limit) {
+void AddMerges(TokenizerMetadata& vocabulary, size_t limit) {
   MergeBuilder builder(vocabulary, limit);
   const std::string space = "\u0120";  // U+0120 spells the space.
   for (std::string_view word : kWords) {
@@ -123,7 +124,7 @@ void AddMerges(Vocabulary& vocabulary, size_t limit) {
   }
 }
 
-void AddPadding(Vocabulary& vocabulary, size_t size) {
+void AddPadding(TokenizerMetadata& vocabulary, size_t size) {
   while (vocabulary.tokens.size() < size) {
     vocabulary.tokens.push_back(absl::StrFormat("[PAD%d]", vocabulary.tokens.size()));
   }
@@ -132,8 +133,8 @@ void AddPadding(Vocabulary& vocabulary, size_t size) {
 
 }  // namespace
 
-Vocabulary MakeVocabulary(int size) {
-  Vocabulary vocabulary;
+TokenizerMetadata MakeVocabulary(int size) {
+  TokenizerMetadata vocabulary;
   const size_t first_special =
       std::min<size_t>(kFirstSpecial, static_cast<size_t>(size) - kSpecialTokens.size());
   vocabulary.tokens = ByteTokens();
@@ -151,10 +152,10 @@ Vocabulary MakeVocabulary(int size) {
   return vocabulary;
 }
 
-absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path, int min_size) {
+absl::StatusOr<TokenizerMetadata> ReadVocabulary(const std::string& path, int min_size) {
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<GgufReader> gguf,
                         GgufReader::Open(path, AllowedTensorTypes::kSized));
-  Vocabulary vocabulary;
+  TokenizerMetadata vocabulary;
   ORCD_ASSIGN_OR_RETURN(auto tokens, gguf->GetStrings("tokenizer.ggml.tokens"));
   ORCD_ASSIGN_OR_RETURN(auto merges, gguf->GetStrings("tokenizer.ggml.merges"));
   ORCD_ASSIGN_OR_RETURN(vocabulary.types, gguf->GetI32s("tokenizer.ggml.token_type"));

@@ -11,7 +11,7 @@
 namespace orcd {
 
 // What `tokenizer.ggml.*` and `tokenizer.chat_template` hold.
-struct Vocabulary {
+struct TokenizerMetadata {
   std::vector<std::string> tokens;
   // Of each token: 1 normal, 3 control, 4 user-defined, 5 unused.
   std::vector<int32_t> types;
@@ -26,11 +26,11 @@ struct Vocabulary {
 // words and of letters, Qwen2.5's 22 special tokens. The special tokens stand at Qwen2.5's ids
 // where `size` has room for them, with `[PAD…]` of type unused after them, else at the end. Any
 // text can be encoded, chats too.
-Vocabulary MakeVocabulary(int size);
+TokenizerMetadata MakeVocabulary(int size);
 
 // The vocabulary of another GGUF file, with `[PAD…]` tokens up to `min_size`. Where that file has
 // no chat template it gets Qwen2.5's.
-absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path, int min_size);
+absl::StatusOr<TokenizerMetadata> ReadVocabulary(const std::string& path, int min_size);
 
 }  // namespace orcd
 

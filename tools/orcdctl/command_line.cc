@@ -164,10 +164,30 @@ void AddDrain(CLI::App& app, DrainOptions* options) {
       "drain", "Stop accepting work, finish what runs, and wait until the worker may be deleted");
   AddTimeout(*drain, &options->timeout,
              "How long running requests may go on [the worker's --drain-timeout]");
+  drain->add_flag("--exit", options->exit, "Have the worker exit once it is drained");
+}
+
+void AddCredentials(CLI::App& app, CredentialFiles* files) {
+  const auto add = [&app](const char* flag, const char* variable, std::string& path,
+                          const char* help) {
+    app.add_option(flag, path, help)->envname(variable)->type_name("FILE")->group("Security");
+  };
+  add("--tls-ca", "ORCD_TLS_CA", files->ca,
+      "Authorities that the worker's certificate has [plaintext]");
+  add("--tls-cert", "ORCD_TLS_CERT", files->certificate, "Certificate to show to the worker");
+  add("--tls-key", "ORCD_TLS_KEY", files->key, "Its key");
+  add("--token-file", "ORCD_TOKEN_FILE", files->token, "Bearer token to show to the worker");
 }
 
 // Everything that can be said about the arguments only together.
 std::string Contradiction(const CommandLine& line) {
+  const CredentialFiles& credentials = line.credentials;
+  if (credentials.certificate.empty() != credentials.key.empty()) {
+    return "--tls-cert and --tls-key need each other";
+  }
+  if (credentials.ca.empty() && !credentials.certificate.empty()) {
+    return "--tls-cert needs --tls-ca: without it the connection is plaintext";
+  }
   const auto* generate = std::get_if<GenerateOptions>(&line.command);
   if (generate == nullptr || line.json) return "";
   if (generate->logprobs) return "--logprobs needs --json, which shows them";
@@ -214,6 +234,7 @@ CommandLineResult ParseCommandLine(const std::vector<std::string>& args) {
   app.add_option("--address", line.address, "The worker's host:port [127.0.0.1:50051]")
       ->envname("ORCD_ADDRESS")
       ->type_name("ADDRESS");
+  AddCredentials(app, &line.credentials);
   app.add_flag("--json", line.json, "Print a JSON object a line");
   AddTimeout(app, &line.timeout, "Give up after this long [10s for calls that answer at once]");
   AddHealth(app, &health);

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "tools/orcdctl/credentials.h"
 #include "tools/orcdctl/generate_options.h"
 
 namespace orcd::ctl {
@@ -43,6 +44,8 @@ struct CancelOptions {
 
 struct DrainOptions {
   std::optional<absl::Duration> timeout;
+  // Have the worker exit once it is drained.
+  bool exit = false;
 };
 
 using Command = std::variant<HealthOptions, LoadOptions, UnloadOptions, GenerateOptions,
@@ -50,6 +53,7 @@ using Command = std::variant<HealthOptions, LoadOptions, UnloadOptions, Generate
 
 struct CommandLine {
   std::string address;
+  CredentialFiles credentials;
   bool json = false;
   std::optional<absl::Duration> timeout;
   Command command;
@@ -63,7 +67,8 @@ struct CommandLineResult {
   std::string output = {};
 };
 
-// `args` are those after the program's name. ORCD_ADDRESS stands in for --address.
+// `args` are those after the program's name. ORCD_ADDRESS stands in for --address,
+// ORCD_TLS_CA for --tls-ca, and so on.
 CommandLineResult ParseCommandLine(const std::vector<std::string>& args);
 
 // `500ms`, `10s`, `1.5m`, `1h`, or a number of seconds; positive.

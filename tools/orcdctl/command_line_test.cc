@@ -36,6 +36,26 @@ class CommandLineTest : public testing::Test {
   }
 };
 
+TEST_F(CommandLineTest, CredentialsComeFromFlagsAndTheEnvironment) {
+  setenv("ORCD_TLS_CA", "/env-ca", 1);
+  const auto result =
+      ParseCommandLine({"health", "--tls-cert", "/c", "--tls-key", "/k", "--token-file", "/t"});
+  unsetenv("ORCD_TLS_CA");
+  ASSERT_TRUE(result.command_line.has_value()) << result.output;
+  const CredentialFiles& files = result.command_line->credentials;
+  EXPECT_EQ(files.ca, "/env-ca");
+  EXPECT_EQ(files.certificate, "/c");
+  EXPECT_EQ(files.key, "/k");
+  EXPECT_EQ(files.token, "/t");
+  ExpectUsageError({"health", "--tls-cert", "/c"}, "--tls-key");
+  ExpectUsageError({"health", "--tls-cert", "/c", "--tls-key", "/k"}, "--tls-ca");
+}
+
+TEST_F(CommandLineTest, ADrainMayAskForTheWorkersExit) {
+  EXPECT_TRUE(Parse<DrainOptions>({"drain", "--exit"}).exit);
+  EXPECT_FALSE(Parse<DrainOptions>({"drain"}).exit);
+}
+
 TEST_F(CommandLineTest, TheAddressComesFromTheFlagThenTheEnvironmentThenTheDefault) {
   EXPECT_EQ(ParseCommandLine({"health"}).command_line->address, "127.0.0.1:50051");
   setenv("ORCD_ADDRESS", "env:1", 1);

@@ -177,7 +177,8 @@ class CommandsTest : public testing::Test {
       return -1;
     }
     const CommandLine& line = *result.command_line;
-    Session session = NewSession(line.address, console_, interrupt_);
+    Session session =
+        NewSession(line.address, *ReadCredentials(line.credentials), console_, interrupt_);
     session.json = line.json;
     session.timeout = line.timeout;
     const int exit_code = RunCommand(session, line.command);

@@ -16,6 +16,7 @@ int RunDrain(Session& session, const DrainOptions& options) {
     request.mutable_timeout()->set_nanos(
         static_cast<int>(absl::ToInt64Nanoseconds(timeout % absl::Seconds(1))));
   }
+  request.set_exit(options.exit);
   Console& console = session.console;
   Call call(session, absl::InfiniteDuration());
   auto reader = session.worker->Drain(call.context(), request);

@@ -148,6 +148,11 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
       absl::StrAppend(&device, kDot, Counted(status.device().threads(), "thread"));
     }
     table.Add("device", device);
+    if (status.device().has_gpu()) {
+      const v1::Gpu& gpu = status.device().gpu();
+      table.Add("GPU", absl::StrCat(gpu.uuid(), kDot, "driver ", gpu.driver_version(), kDot,
+                                    HumanBytes(gpu.memory_total_bytes())));
+    }
   }
   if (status.has_memory()) {
     const auto& memory = status.memory();
@@ -170,6 +175,13 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
     table.Add("KV", absl::StrFormat("%u of %u blocks free (%.0f%%)%s%u tokens a block", kv.free(),
                                     kv.total(), 100 * Ratio(kv.free(), kv.total()), kDot,
                                     kv.tokens_per_block()));
+  }
+  if (status.has_rates()) {
+    const v1::Rates& rates = status.rates();
+    table.Add("rates", absl::StrFormat("%.1f tok/s%s%.2f requests/s over %s",
+                                       rates.generated_tokens_per_second(), kDot,
+                                       rates.finished_requests_per_second(),
+                                       HumanDuration(FromProto(rates.window()))));
   }
   if (status.has_last_step_age()) {
     table.Add("last step", HumanDuration(FromProto(status.last_step_age())) + " ago");

@@ -32,7 +32,12 @@ int Run(const std::vector<std::string>& args) {
       .err_is_terminal = isatty(STDERR_FILENO) == 1,
   };
   const CommandLine& line = *result.command_line;
-  Session session = NewSession(line.address, console, interrupt);
+  const absl::StatusOr<Credentials> credentials = ReadCredentials(line.credentials);
+  if (!credentials.ok()) {
+    std::cerr << "orcdctl: " << credentials.status().message() << "\n";
+    return kExitUsage;
+  }
+  Session session = NewSession(line.address, *credentials, console, interrupt);
   session.json = line.json;
   session.timeout = line.timeout;
   const int exit_code = RunCommand(session, line.command);

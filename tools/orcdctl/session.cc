@@ -1,29 +1,34 @@
 #include "tools/orcdctl/session.h"
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "tools/orcdctl/error_text.h"
 #include "tools/orcdctl/exit_codes.h"
 
 namespace orcd::ctl {
 
-Session NewSession(const std::string& address, Console& console, Interrupt& interrupt) {
+Session NewSession(const std::string& address, const Credentials& credentials, Console& console,
+                   Interrupt& interrupt) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetUserAgentPrefix("orcdctl");
-  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = grpc::CreateCustomChannel(address, credentials.channel, arguments);
   return {.address = address,
           .channel = channel,
           .worker = v1::Worker::NewStub(channel),
           .console = console,
-          .interrupt = interrupt};
+          .interrupt = interrupt,
+          .token = credentials.token};
 }
 
 Call::Call(Session& session, absl::Duration default_timeout)
     : session_(session), scope_(session.interrupt, context_) {
+  if (!session.token.empty()) {
+    context_.AddMetadata("authorization", absl::StrCat("Bearer ", session.token));
+  }
   const absl::Duration timeout = session.timeout.value_or(default_timeout);
   if (timeout != absl::InfiniteDuration()) {
     context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));

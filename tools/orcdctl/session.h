@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "orcd/v1/worker.grpc.pb.h"
 #include "tools/orcdctl/console.h"
+#include "tools/orcdctl/credentials.h"
 #include "tools/orcdctl/interrupt.h"
 
 namespace orcd::ctl {
@@ -23,13 +24,16 @@ struct Session {
   std::unique_ptr<v1::Worker::Stub> worker;
   Console& console;
   Interrupt& interrupt;
+  // Bearer token of each call; empty: none.
+  std::string token = {};
   bool json = false;
   // Of each call; the command's own default where absent.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
 // A session with the worker at `address`; connects with the first call. The others outlive it.
-Session NewSession(const std::string& address, Console& console, Interrupt& interrupt);
+Session NewSession(const std::string& address, const Credentials& credentials, Console& console,
+                   Interrupt& interrupt);
 
 // One call of a session: its context, with the session's deadline (or `default_timeout`; infinite:
 // none), cancelled by Ctrl-C while it lives.

@@ -1,0 +1,35 @@
+{{- define "worker-orcd.name" -}}
+{{- printf "%s-%s" .Release.Name (.Values.nameOverride | default "worker-orcd") | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "worker-orcd.selector" -}}
+app.kubernetes.io/name: worker-orcd
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "worker-orcd.labels" -}}
+{{ include "worker-orcd.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* What restricted Pod Security asks of each container. */ -}}
+{{- define "worker-orcd.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* What the schema cannot say. */ -}}
+{{- define "worker-orcd.check" -}}
+{{- $model := .Values.model -}}
+{{- if and $model.existingClaim $model.fetch.url }}{{ fail "model: set existingClaim or fetch.url, not both" }}{{ end -}}
+{{- if not (or $model.existingClaim $model.fetch.url) }}{{ fail "model: set existingClaim or fetch.url: workers need models from somewhere" }}{{ end -}}
+{{- if and $model.fetch.url (not (and $model.file $model.sha256)) }}{{ fail "model.fetch.url needs model.file and model.sha256: what is fetched is checked" }}{{ end -}}
+{{- if and $model.sha256 (not $model.file) }}{{ fail "model.sha256 needs model.file" }}{{ end -}}
+{{- if and (not .Values.tls.secret) (or .Values.tls.clientCertificates .Values.tls.orchestrator) }}{{ fail "tls.clientCertificates and tls.orchestrator need tls.secret" }}{{ end -}}
+{{- if and (not .Values.tls.clientCertificates) (or .Values.tls.inferenceClients .Values.tls.controlClients) }}{{ fail "tls.inferenceClients and tls.controlClients need tls.clientCertificates" }}{{ end -}}
+{{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}{{ fail "autoscaling.maxReplicas is less than minReplicas" }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,17 @@
+// The least of HTTP and sockets that a test of an endpoint needs.
+#ifndef ORCD_INTEGRATION_TESTS_HTTP_GET_H_
+#define ORCD_INTEGRATION_TESTS_HTTP_GET_H_
+
+#include <string>
+
+namespace orcd::testing {
+
+// The body of the answer to GET `path` at `address` (127.0.0.1:port); empty where it is not 200.
+std::string HttpGet(const std::string& address, const std::string& path);
+
+// Makes the TCP socket listen on a free port of 127.0.0.1; the port, or -1.
+int ListenOnLoopback(int socket);
+
+}  // namespace orcd::testing
+
+#endif  // ORCD_INTEGRATION_TESTS_HTTP_GET_H_

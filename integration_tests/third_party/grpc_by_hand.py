@@ -1,0 +1,17 @@
+"""Calls of a worker by grpcurl, for tests of other things."""
+
+import json
+import subprocess
+
+from worker_under_test import PATIENCE_S
+
+
+def call(address, method, fields, flags=()):
+    """What grpcurl prints; an exception where the call fails."""
+    return subprocess.run(
+        ["grpcurl", "-plaintext", *flags, "-d", json.dumps(fields), address, method],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    ).stdout

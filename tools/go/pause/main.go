@@ -1,0 +1,14 @@
+// pause holds a pod's namespaces: it waits to be told to go.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	<-told
+}

@@ -1,0 +1,63 @@
+#include "worker/directive_actions.h"
+
+#include <optional>
+#include <utility>
+
+#include "worker/drain_call.h"
+#include "worker/load_call.h"
+
+namespace orcd {
+namespace {
+
+void LogEnd(const Logger& log, std::string_view action, const absl::Status& status) {
+  if (status.ok()) {
+    log.Info("directive carried out", {{"action", action}});
+  } else {
+    log.Warning("directive failed", {{"action", action},
+                                     {"code", absl::StatusCodeToString(status.code())},
+                                     {"error", std::string(status.message())}});
+  }
+}
+
+}  // namespace
+
+Directives::Actions DirectiveActions(ModelHost& host, const Logger& log,
+                                     std::function<void()> on_exit) {
+  Directives::Actions actions;
+  actions.load = [&host, &log](const v1::LoadRequest& request, Directives::Done done) {
+    log.Info("load begins",
+             {{"model", request.model()}, {"replace", request.replace()}, {"by", "directive"}});
+    host.Load(ToLoadSpec(request),
+              [&log, done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
+                LogEnd(log, "load", loaded.status());
+                done(loaded.status());
+              });
+  };
+  actions.unload = [&host, &log](const v1::UnloadRequest& request, Directives::Done done) {
+    host.Unload(request.model_id(), request.force(),
+                [&log, done = std::move(done)](const absl::StatusOr<v1::UnloadResponse>& unloaded) {
+                  LogEnd(log, "unload", unloaded.status());
+                  done(unloaded.status());
+                });
+  };
+  actions.drain = [&host, &log, on_exit = std::move(on_exit)](const v1::DrainRequest& request,
+                                                              Directives::Done done) {
+    const absl::StatusOr<std::optional<absl::Duration>> timeout = DrainTimeout(request);
+    if (!timeout.ok()) {
+      LogEnd(log, "drain", timeout.status());
+      done(timeout.status());
+      return;
+    }
+    log.Info("drain begins", {{"by", "directive"}, {"exit", request.exit()}});
+    host.Drain(*timeout);
+    host.WhenDrained(
+        [&log, on_exit, exit = request.exit(), done = std::move(done)](const absl::Status& status) {
+          LogEnd(log, "drain", status);
+          done(status);
+          if (exit && status.ok()) on_exit();
+        });
+  };
+  return actions;
+}
+
+}  // namespace orcd

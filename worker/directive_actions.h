@@ -1,0 +1,20 @@
+// An orchestrator's directives as deeds of this worker.
+#ifndef ORCD_WORKER_DIRECTIVE_ACTIONS_H_
+#define ORCD_WORKER_DIRECTIVE_ACTIONS_H_
+
+#include <functional>
+
+#include "worker/directives.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+
+namespace orcd {
+
+// Each does what the call of the same name does. `on_exit` is called once a drain that asks for the
+// worker's exit is over. `host` and `log` must outlive the actions.
+Directives::Actions DirectiveActions(ModelHost& host, const Logger& log,
+                                     std::function<void()> on_exit);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_DIRECTIVE_ACTIONS_H_

@@ -1,0 +1,107 @@
+// What an orchestrator told this worker to do, and what became of it.
+#ifndef ORCD_WORKER_DIRECTIVES_H_
+#define ORCD_WORKER_DIRECTIVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "orcd/v1/orchestrator.pb.h"
+
+namespace orcd {
+
+// Carries each directive out once, however often it is sent, and keeps its outcome until the
+// orchestrator has it. Loads and unloads go one after the other, in the order of their arrival;
+// drains at once. Any thread may call; nothing here waits for an action.
+class Directives : public std::enable_shared_from_this<Directives> {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  // Each returns at once and calls `done` once, before it returns or later from any thread.
+  struct Actions {
+    std::function<void(const v1::LoadRequest&, Done)> load;
+    std::function<void(const v1::UnloadRequest&, Done)> unload;
+    std::function<void(const v1::DrainRequest&, Done)> drain;
+  };
+
+  // The outcomes that a call tells the orchestrator.
+  struct Report {
+    std::vector<v1::DirectiveOutcome> outcomes;
+    // What had happened when it was made, for OnTold.
+    uint64_t as_of = 0;
+  };
+
+  // Directives that may wait for the load or unload under way; more are refused.
+  static constexpr size_t kMaxQueued = 64;
+  // Ended directives whose ids are remembered.
+  static constexpr size_t kMaxRemembered = 1024;
+  // Outcomes in one report; the others wait for the next.
+  static constexpr size_t kMaxReported = 128;
+
+  // `on_news` is called when an outcome changes, from the thread that changed it; it must not block
+  // nor call back.
+  static std::shared_ptr<Directives> Create(Actions actions, std::function<void()> on_news);
+
+  Directives(const Directives&) = delete;
+  Directives& operator=(const Directives&) = delete;
+
+  // Takes the directives of a reply. Whether there is a new one among them to register again.
+  template <typename Reply>
+  bool Take(const Reply& reply) {
+    bool reregister = false;
+    for (const v1::Directive& directive : reply.directives()) {
+      if (TakeOne(directive)) reregister = true;
+    }
+    return reregister;
+  }
+
+  Report MakeReport() const;
+  // The orchestrator has this report: what had ended by then need not be told again.
+  void OnTold(const Report& report);
+
+  // Nothing more is begun, and `on_news` is not called any more once this returns.
+  void Close();
+
+ private:
+  struct Record {
+    v1::DirectiveOutcome outcome;
+    // When it changed last, counted in changes.
+    uint64_t changed = 0;
+    bool told = false;
+  };
+
+  Directives(Actions actions, std::function<void()> on_news);
+
+  bool TakeOne(const v1::Directive& directive);
+  void RunNext();
+  void OnEnded(const std::string& id, bool in_turn, const absl::Status& status);
+  Done DoneOf(const std::string& id, bool in_turn);
+  // With mutex_ held.
+  void SetState(const std::string& id, v1::DirectiveOutcome::State state);
+  void SetEnded(const std::string& id, const absl::Status& status);
+
+  const Actions actions_;
+
+  // Guards what follows.
+  mutable std::mutex mutex_;
+  std::function<void()> on_news_;
+  std::map<std::string, Record> records_;
+  // Of ended ones, oldest first.
+  std::deque<std::string> ended_;
+  uint64_t changes_ = 0;
+  // Loads and unloads that wait for their turn.
+  std::deque<v1::Directive> queue_;
+  bool running_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_DIRECTIVES_H_

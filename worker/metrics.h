@@ -1,0 +1,80 @@
+// What the worker counts and measures, for Prometheus.
+#ifndef ORCD_WORKER_METRICS_H_
+#define ORCD_WORKER_METRICS_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "orcd/v1/worker.pb.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/histogram.h"
+#include "prometheus/metric_family.h"
+#include "prometheus/registry.h"
+#include "runtime/engine/request.h"
+
+namespace orcd {
+
+// Owns the counters and histograms. Any thread may call, the engine's too: what is called for each
+// token takes no lock.
+class Metrics {
+ public:
+  Metrics();
+
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // A Generate call was refused before its request was queued; `reason` as docs/errors.md has it.
+  void OnRequestRefused(absl::StatusCode code, const std::string& reason);
+  // `since_arrival` of the request.
+  void OnFirstToken(absl::Duration since_arrival);
+  // `tokens` came `gap` after those before, or are the first.
+  void OnTokens(int tokens, absl::Duration gap, bool first);
+  // A request that was queued has ended; `code` is its call's. `hidden_tokens` of those generated
+  // were in no OnTokens, such as the one that ended it.
+  void OnRequestEnded(const FinishedEvent& event, absl::StatusCode code,
+                      std::string_view finish_reason, absl::Duration since_arrival,
+                      int hidden_tokens);
+  // From the wish to end a request to its slot and blocks being free.
+  void OnReleased(absl::Duration after);
+  void OnLoadEnded(const absl::Status& status, absl::Duration took);
+  void OnHeartbeat(std::string_view result);
+  void OnFault(const std::string& kind);
+  void OnSpans(std::string_view result, size_t count);
+
+  std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+
+ private:
+  using Counters = prometheus::Family<prometheus::Counter>;
+  using Histogram = prometheus::Histogram;
+
+  const std::shared_ptr<prometheus::Registry> registry_;
+  Counters& requests_;
+  Counters& rejections_;
+  prometheus::Counter& prompt_tokens_;
+  prometheus::Counter& cached_prompt_tokens_;
+  prometheus::Counter& generated_tokens_;
+  Counters& gpu_faults_;
+  Counters& heartbeats_;
+  Counters& loads_;
+  Counters& spans_;
+  Histogram& time_to_first_token_;
+  Histogram& inter_token_latency_;
+  Histogram& request_queue_;
+  Histogram& request_prefill_;
+  Histogram& request_decode_;
+  Histogram& request_e2e_;
+  Histogram& model_load_;
+  Histogram& cancel_to_release_;
+};
+
+// The gauges that a worker's status holds.
+std::vector<prometheus::MetricFamily> StatusMetrics(const v1::WorkerStatus& status);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_METRICS_H_

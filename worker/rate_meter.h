@@ -1,0 +1,45 @@
+// Rates over the last seconds, from totals that only grow.
+#ifndef ORCD_WORKER_RATE_METER_H_
+#define ORCD_WORKER_RATE_METER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/time/time.h"
+
+namespace orcd {
+
+// Remembers totals of the last ten seconds, one a second at most. For one thread at a time.
+class RateMeter {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  struct Totals {
+    int64_t generated_tokens = 0;
+    int64_t finished_requests = 0;
+  };
+  struct Rates {
+    // What they were measured over.
+    absl::Duration window;
+    double generated_tokens_per_second = 0;
+    double finished_requests_per_second = 0;
+  };
+
+  // The rates up to `now`, at which the totals are `totals`; nothing before there is a second to
+  // measure over. Where nobody asked for a while the window is as long as that while.
+  std::optional<Rates> Measure(Time now, const Totals& totals);
+
+ private:
+  struct Sample {
+    Time at;
+    Totals totals;
+  };
+  // Oldest first.
+  std::deque<Sample> samples_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_RATE_METER_H_

@@ -1,0 +1,147 @@
+// Bytes of any kind as each request of orcd.v1.Worker, as the replies of an orchestrator, and as
+// headers: they are refused or understood, and what is accepted keeps to what the code behind it
+// relies on.
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpcpp/support/slice.h>
+#include <stdlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "orcd/v1/orchestrator.pb.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/load_observer.h"
+#include "runtime/model/model.h"
+#include "tools/make_model/random_model.h"
+#include "worker/directives.h"
+#include "worker/drain_call.h"
+#include "worker/load_call.h"
+#include "worker/messages.h"
+#include "worker/model_path.h"
+#include "worker/request_translation.h"
+#include "worker/trace_context.h"
+
+namespace orcd {
+namespace {
+
+// A folder with a model, for as long as the fuzzer runs.
+class Fixture {
+ public:
+  Fixture() {
+    // What does not parse is said to the caller; said here it would be most of the work.
+    google::protobuf::SetLogHandler(nullptr);
+    std::string pattern =
+        absl::StrCat(std::filesystem::temp_directory_path().string(), "/fuzz-XXXXXX");
+    directory_ = mkdtemp(pattern.data());
+    const std::string path = absl::StrCat(directory_, "/nano.gguf");
+    if (!WriteRandomModel({}, path).ok()) abort();
+    NullLoadObserver observer;
+    auto model = Model::Load(path, {}, observer);
+    if (!model.ok()) abort();
+    model_ = *std::move(model);
+  }
+  ~Fixture() { std::filesystem::remove_all(directory_); }
+
+  const std::string& directory() const { return directory_; }
+  const Model& model() const { return *model_; }
+
+ private:
+  std::string directory_;
+  std::shared_ptr<const Model> model_;
+};
+
+void Require(bool holds) {
+  if (!holds) abort();
+}
+
+void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
+  const auto translated =
+      TranslateRequest(request, model, absl::UnixEpoch(), absl::InfiniteFuture());
+  if (!translated.ok()) return;
+  const int vocab = model.config().vocab;
+  Require(CheckRequestId(translated->id).ok());
+  Require(translated->sampling.Validate(vocab).ok());
+  Require(translated->stop.Validate(vocab).ok());
+}
+
+void TryLoad(const v1::LoadRequest& request, const std::string& directory) {
+  const ModelHost::LoadSpec spec = ToLoadSpec(request);
+  const absl::StatusOr<std::string> path = ResolveModelPath(directory, spec.model);
+  if (!path.ok()) return;
+  const std::string real = std::filesystem::canonical(*path).string();
+  Require(absl::StartsWith(real, std::filesystem::canonical(directory).string()));
+}
+
+void TryDirectives(const v1::HeartbeatResponse& reply) {
+  size_t begun = 0;
+  const auto count = [&begun](const auto&, const Directives::Done& done) {
+    ++begun;
+    done(absl::OkStatus());
+  };
+  auto directives = Directives::Create({.load = count, .unload = count, .drain = count}, [] {});
+  directives->Take(reply);
+  const size_t once = begun;
+  Require(once <= static_cast<size_t>(reply.directives_size()));
+  directives->Take(reply);
+  Require(begun == once || reply.directives_size() > static_cast<int>(Directives::kMaxRemembered));
+  directives->OnTold(directives->MakeReport());
+}
+
+}  // namespace
+}  // namespace orcd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace orcd;
+  static const Fixture fixture;
+  if (size == 0) return 0;
+  const grpc::Slice slice(data + 1, size - 1);
+  const grpc::ByteBuffer bytes(&slice, 1);
+  switch (data[0] % 8) {
+    case 0:
+      if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
+        TryGenerate(*request, fixture.model());
+      }
+      break;
+    case 1:
+      if (const auto request = ParseRequest<v1::TokenizeRequest>(bytes); request.ok()) {
+        (void)TranslateInput(*request, fixture.model());
+      }
+      break;
+    case 2:
+      if (const auto request = ParseRequest<v1::LoadRequest>(bytes); request.ok()) {
+        TryLoad(*request, fixture.directory());
+      }
+      break;
+    case 3:
+      if (const auto request = ParseRequest<v1::DrainRequest>(bytes); request.ok()) {
+        const auto timeout = DrainTimeout(*request);
+        Require(!timeout.ok() || !*timeout || **timeout >= absl::ZeroDuration());
+      }
+      break;
+    case 4:
+      if (const auto request = ParseRequest<v1::CancelRequest>(bytes); request.ok()) {
+        (void)CheckRequestId(request->request_id());
+      }
+      break;
+    case 5:
+      (void)ParseRequest<v1::UnloadRequest>(bytes);
+      break;
+    case 6:
+      if (const auto reply = ParseRequest<v1::HeartbeatResponse>(bytes); reply.ok()) {
+        TryDirectives(*reply);
+      }
+      break;
+    case 7: {
+      const auto context = ParseTraceparent({reinterpret_cast<const char*>(data) + 1, size - 1});
+      Require(!context || (context->has_parent() && ToHex(context->trace_id).size() == 32));
+      break;
+    }
+  }
+  return 0;
+}

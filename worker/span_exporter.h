@@ -1,0 +1,94 @@
+// Sends finished spans to an OpenTelemetry collector.
+#ifndef ORCD_WORKER_SPAN_EXPORTER_H_
+#define ORCD_WORKER_SPAN_EXPORTER_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/security/credentials.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
+#include "worker/logging.h"
+
+namespace orcd {
+
+// Owns the spans that wait and the thread that sends them, in batches, over OTLP/gRPC. A span that
+// finds the queue full is dropped, and so is a batch that a collector does not take in three tries:
+// nobody ever waits for one. Add may be called from any thread.
+class SpanExporter {
+ public:
+  using Span = opentelemetry::proto::trace::v1::Span;
+
+  struct Options {
+    // host:port of the collector.
+    std::string endpoint;
+    std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+    // Of the resource that the spans come from.
+    std::string worker_id;
+    std::string instance_id;
+    absl::Duration interval = absl::Seconds(1);
+    // Of a try, and between them.
+    absl::Duration timeout = absl::Seconds(5);
+    absl::Duration retry_after = absl::Milliseconds(500);
+    size_t max_queued = 4096;
+    size_t max_batch = 512;
+    // Called with what became of `count` spans: `exported`, `dropped` (no room) or `failed`.
+    std::function<void(std::string_view result, size_t count)> on_result = [](std::string_view,
+                                                                              size_t) {};
+  };
+
+  // `log` must outlive the exporter.
+  SpanExporter(Options options, const Logger& log);
+  // As Stop without grace.
+  ~SpanExporter();
+
+  SpanExporter(const SpanExporter&) = delete;
+  SpanExporter& operator=(const SpanExporter&) = delete;
+
+  void Add(Span span);
+  void Add(std::vector<Span> spans);
+
+  // Sends what waits, for at most `grace`, and joins the thread. Later calls do nothing.
+  void Stop(absl::Duration grace);
+
+ private:
+  using Request = opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+
+  void Run();
+  // Takes up to a batch of what waits; false once there is nothing and the exporter stops.
+  bool TakeBatch(std::vector<Span>& batch);
+  void Send(std::vector<Span> batch);
+  grpc::Status Try(const Request& request);
+  // False where the exporter stops before.
+  bool Wait(absl::Duration duration);
+
+  const Options options_;
+  const Logger& log_;
+  const std::unique_ptr<opentelemetry::proto::collector::trace::v1::TraceService::Stub> stub_;
+  // Of thread_ alone.
+  bool failing_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<Span> queue_;
+  bool stopping_ = false;
+  absl::Time stop_by_ = absl::InfiniteFuture();
+  grpc::ClientContext* in_flight_ = nullptr;
+
+  std::thread thread_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_SPAN_EXPORTER_H_

@@ -1,0 +1,52 @@
+// Metrics and spans of what the worker does.
+#ifndef ORCD_WORKER_TELEMETRY_H_
+#define ORCD_WORKER_TELEMETRY_H_
+
+#include <grpcpp/server_context.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/metrics.h"
+#include "worker/request_observer.h"
+#include "worker/span_exporter.h"
+#include "worker/trace_context.h"
+
+namespace orcd {
+
+// Any thread may call; nothing waits. Must outlive the observers it makes.
+class Telemetry {
+ public:
+  // Without an exporter there are no spans. `metrics` and `exporter` must outlive this.
+  Telemetry(Metrics& metrics, SpanExporter* exporter, double sample_ratio)
+      : metrics_(metrics), exporter_(exporter), sample_ratio_(sample_ratio) {}
+
+  Metrics& metrics() { return metrics_; }
+
+  // The trace that a call belongs to.
+  TraceContext ContextOf(const grpc::ServerContextBase& context) const {
+    return TraceContextOf(context, sample_ratio_);
+  }
+
+  // Of a request that arrived at `arrival`.
+  std::shared_ptr<RequestObserver> ObserveRequest(const TraceContext& trace,
+                                                  const std::string& request_id,
+                                                  const std::string& model_id, absl::Time arrival);
+
+  // A load has ended, which began at `begun` by a call of this trace.
+  void OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
+                   const absl::Status& status);
+
+ private:
+  class Request;
+
+  Metrics& metrics_;
+  SpanExporter* const exporter_;
+  const double sample_ratio_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_TELEMETRY_H_
