@@ -54,7 +54,16 @@ bool BlockPool::Share(BlockList& list, const BlockHash& content) {
 void BlockPool::Name(const BlockList& list, int index, const BlockHash& content) {
   const int32_t id = list.ids_[index];
   Block& block = blocks_[id];
-  if (block.named || !by_content_.try_emplace(content, id).second) return;
+  if (block.named) return;
+  const auto [found, is_new] = by_content_.try_emplace(content, id);
+  if (!is_new) {
+    const int32_t other = found->second;
+    if (blocks_[other].holders > 0) return;
+    Unlink(other);
+    blocks_[other].named = false;
+    nameless_.push_back(other);
+    found->second = id;
+  }
   block.named = true;
   block.content = content;
 }

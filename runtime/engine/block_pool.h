@@ -51,8 +51,8 @@ class BlockPool {
   [[nodiscard]] bool Share(BlockList& list, const BlockHash& content);
   bool Contains(const BlockHash& content) const { return by_content_.contains(content); }
   // Says what the full block list.ids()[index] holds from now on. It must not be written to any
-  // more, but with what it holds. Where another block holds the same, that one stays the one to be
-  // found.
+  // more, but with what it holds. Where another block that is held holds the same, that one stays
+  // the one to be found; one that nobody holds gives way, since it might be gone the sooner.
   void Name(const BlockList& list, int index, const BlockHash& content);
   // What the blocks of `list` hold is worth nothing to others: it cannot be found any more.
   void Unname(const BlockList& list);

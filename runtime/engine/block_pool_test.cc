@@ -101,6 +101,24 @@ TEST(BlockPoolTest, TheFirstBlockOfAContentStaysTheOneToBeFound) {
   EXPECT_EQ(c.ids()[0], a.ids()[0]);
 }
 
+TEST(BlockPoolTest, ABlockThatNobodyHoldsGivesItsNameToOneThatIsHeld) {
+  BlockPool pool(3);
+  BlockList old;
+  BlockList held;
+  ASSERT_TRUE(pool.Grow(old, 1));
+  ASSERT_TRUE(pool.Grow(held, 1));
+  pool.Name(old, 0, Content(0));
+  pool.Release(old);
+  pool.Name(held, 0, Content(0));
+  EXPECT_EQ(pool.named(), 1);
+  EXPECT_EQ(pool.free(), 2);
+  // All the memory that is left is taken; what is held can be found still.
+  ASSERT_TRUE(pool.Grow(old, 2));
+  BlockList sharing;
+  ASSERT_TRUE(pool.Share(sharing, Content(0)));
+  EXPECT_EQ(sharing.ids()[0], held.ids()[0]);
+}
+
 TEST(BlockPoolTest, WhatIsUnnamedIsNotFoundAgain) {
   BlockPool pool(2);
   BlockList list;
@@ -195,7 +213,14 @@ TEST(BlockPoolTest, RandomSharing) {
         if (held[who].empty()) break;
         const int index = below(static_cast<int>(held[who].size()));
         pool.Name(lists[who], index, Content(content));
-        if (find(content) < 0) content_of.try_emplace(held[who][index], content);
+        if (content_of.contains(held[who][index])) break;
+        const int32_t other = find(content);
+        if (other >= 0 && holders(other) > 0) break;
+        if (other >= 0) {
+          std::erase(unused, other);
+          content_of.erase(other);
+        }
+        content_of.emplace(held[who][index], content);
         break;
       }
       default: {
