@@ -19,9 +19,6 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#ifdef ORCD_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 #include "runtime/backend.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/error.h"
@@ -39,7 +36,6 @@ struct Options {
   int streams = 16;
   int repetitions = 3;
   bool f32_kv = false;
-  std::string backend = "cpu";
 };
 
 double Seconds() {
@@ -175,11 +171,7 @@ absl::Status Measure(const Options& options) {
                                    config.kv_heads * ((config.head_dim + 15) / 16 * 16) * 2 *
                                    (options.f32_kv ? 4 : 2);
   start = Seconds();
-  BackendFactory create = CreateCpuBackend;
-#ifdef ORCD_CUDA
-  if (options.backend == "cuda") create = CreateCudaBackend;
-#endif
-  ORCD_ASSIGN_OR_RETURN(auto backend, create(model, backend_options, observer));
+  ORCD_ASSIGN_OR_RETURN(auto backend, CreateCpuBackend(model, backend_options, observer));
   const BackendInfo info = backend->info();
   std::printf("backend ready in %.2f s: %s, %d threads\n", Seconds() - start, info.device.c_str(),
               info.threads);
@@ -206,7 +198,6 @@ int Main(int argc, char** argv) {
   app.add_option("--decode-steps", options.decode_steps)->capture_default_str();
   app.add_option("--streams", options.streams)->capture_default_str();
   app.add_option("--repetitions", options.repetitions, "Of the prefill")->capture_default_str();
-  app.add_option("--backend", options.backend)->capture_default_str();
   app.add_flag("--f32-kv", options.f32_kv, "Keep keys and values in F32");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {

@@ -22,6 +22,7 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
   }
   used_.assign(used_.size(), false);
   size_t tokens = 0;
+  size_t blocks = 0;
   for (const StepSequence& seq : batch.seqs) {
     ORCD_RETURN_IF_ERROR(CheckSequence(seq));
     if (used_[seq.slot]) {
@@ -29,6 +30,11 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
     }
     used_[seq.slot] = true;
     tokens += seq.tokens.size();
+    blocks += seq.blocks.size();
+  }
+  if (blocks > static_cast<size_t>(info_.kv_blocks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", blocks, " blocks, must be at most ", info_.kv_blocks));
   }
   if (tokens > static_cast<size_t>(info_.max_step_tokens)) {
     return absl::InvalidArgumentError(

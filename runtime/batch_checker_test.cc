@@ -48,7 +48,7 @@ class BatchCheckerTest : public testing::Test {
 
   const SamplingParams params_;
   const std::vector<int32_t> tokens_ = {1, 2, 3};
-  const std::vector<int32_t> blocks_ = {5, 0, 2, 1};
+  const std::vector<int32_t> blocks_ = {5, 0, 2};
   const std::vector<int32_t> previous_ = {kPreviousSample};
   BatchChecker checker_;
 };
@@ -62,6 +62,7 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   EXPECT_THAT(Check({Sequence(-1)}), HasSubstr("slot -1, must be 0 to 1"));
   EXPECT_THAT(Check({Sequence(2)}), HasSubstr("slot 2, must be"));
 
+  const std::vector<int32_t> four = {0, 1, 2, 3};
   StepSequence seq = Sequence(0);
   seq.tokens = {};
   EXPECT_THAT(Check({seq}), HasSubstr("no tokens"));
@@ -73,6 +74,7 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   seq.start_position = 2;
   EXPECT_THAT(Check({seq}), HasSubstr("position 4 is not in the 1 blocks"));
   seq = Sequence(0);
+  seq.blocks = four;
   seq.start_position = 10;
   EXPECT_THAT(Check({seq}), HasSubstr("position 12, the model has 12"));
   for (const int32_t block : {-1, 6}) {
@@ -91,6 +93,12 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   seq = Sequence(0);
   seq.forbidden = forbidden;
   EXPECT_THAT(Check({seq}), HasSubstr("129 forbidden ids"));
+  // Shared blocks count each time.
+  StepSequence other = Sequence(1);
+  seq = Sequence(0);
+  seq.blocks = four;
+  other.blocks = four;
+  EXPECT_THAT(Check({seq, other}), HasSubstr("a step of 8 blocks, must be at most 6"));
   const std::vector<int32_t> many(9, 1);
   seq = Sequence(0);
   seq.tokens = many;

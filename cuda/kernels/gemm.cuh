@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
@@ -98,20 +99,6 @@ struct Rings {
     BarrierInitFence();
   }
 };
-
-// The matrix that holds tile `tile` of all, whose number in it `tile` becomes.
-__device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
-  TiledMatrix matrix = args.matrices[0];
-#pragma unroll
-  for (int i = 1; i < 3; ++i) {
-    const int before = args.matrices[i - 1].row_tiles();
-    if (i < args.num_matrices && tile >= before && matrix.data == args.matrices[i - 1].data) {
-      tile -= before;
-      matrix = args.matrices[i];
-    }
-  }
-  return matrix;
-}
 
 // Lanes 0 to 7 copy a row tile each, lane 8 the activations.
 template <TileFormat kFormat, int kTokens, int kResidents>
@@ -215,14 +202,7 @@ class Consumer {
       BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
       scales_.Load(weights, lane_);
     }
-    GroupQuants<kFormat> quants;
-    quants.Load(weights, group, lane_);
-    GroupScales<kFormat> scales;
-    scales.Load(weights, scales_, group, lane_);
-    Fragment<kFormat, 0>(quants, scales, a[0]);
-    Fragment<kFormat, 1>(quants, scales, a[1]);
-    Fragment<kFormat, 2>(quants, scales, a[2]);
-    Fragment<kFormat, 3>(quants, scales, a[3]);
+    UnpackGroup<kFormat>(weights, scales_, group, lane_, a);
     if (group == Ring::kGroupsAUnit - 1) {
       __syncwarp();
       if (lane_ == 0) BarrierArrive(SharedAddress(&rings_.weight_empty[weight_slot]));

@@ -8,6 +8,7 @@
 
 #include <cuda_fp16.h>
 
+#include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/reduce.cuh"
@@ -60,23 +61,6 @@ struct Tasks {
     for (int i = 0; i < args.num_matrices; ++i) total += args.matrices[i].row_tiles();
   }
 };
-
-// The matrix that holds tile `tile` of all, whose number in it `tile` becomes. Chosen by
-// comparisons, as an index would move the arguments to local memory.
-__device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
-  TiledMatrix matrix = args.matrices[0];
-#pragma unroll
-  for (int i = 1; i < 3; ++i) {
-    const int before = args.matrices[i - 1].row_tiles();
-    if (i < args.num_matrices && tile >= before) {
-      if (matrix.data == args.matrices[i - 1].data) {
-        tile -= before;
-        matrix = args.matrices[i];
-      }
-    }
-  }
-  return matrix;
-}
 
 // Units of a stage: of a stretch, or as many as there is room for.
 constexpr int StageUnits(TileFormat format, int stage_bytes) {
@@ -264,15 +248,8 @@ __device__ __forceinline__ void MultiplyGroup(const uint8_t* unit,
                                               uint32_t x, int lane, float (&c)[4]) {
   uint32_t b[8];
   LoadX<kOneToken>(x, lane, b);
-  GroupQuants<kFormat> quants;
-  quants.Load(unit, group, lane);
-  GroupScales<kFormat> scales;
-  scales.Load(unit, unit_scales, group, lane);
-  uint32_t a[4][4];
-  Fragment<kFormat, 0>(quants, scales, a[0]);
-  Fragment<kFormat, 1>(quants, scales, a[1]);
-  Fragment<kFormat, 2>(quants, scales, a[2]);
-  Fragment<kFormat, 3>(quants, scales, a[3]);
+  uint32_t a[kGroupSteps][4];
+  UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
 #pragma unroll
   for (int step = 0; step < kGroupSteps; ++step) {
     Mma(c, a[step], b[2 * step], b[2 * step + 1]);

@@ -255,6 +255,21 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
   }
 }
 
+// The A fragments of a group, from a unit in shared or global memory.
+template <TileFormat kFormat>
+__device__ __forceinline__ void UnpackGroup(const uint8_t* unit,
+                                            const UnitScales<kFormat>& unit_scales, int group,
+                                            int lane, uint32_t (&a)[kGroupSteps][4]) {
+  GroupQuants<kFormat> quants;
+  quants.Load(unit, group, lane);
+  GroupScales<kFormat> scales;
+  scales.Load(unit, unit_scales, group, lane);
+  Fragment<kFormat, 0>(quants, scales, a[0]);
+  Fragment<kFormat, 1>(quants, scales, a[1]);
+  Fragment<kFormat, 2>(quants, scales, a[2]);
+  Fragment<kFormat, 3>(quants, scales, a[3]);
+}
+
 }  // namespace orcd::cuda
 
 #endif  // ORCD_CUDA_KERNELS_UNPACK_CUH_

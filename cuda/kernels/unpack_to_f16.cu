@@ -26,15 +26,8 @@ __global__ void __launch_bounds__(kThreads)
       tiles + (int64_t{blockIdx.y} * units + index / kGroups) * UnitBytes(kFormat);
   UnitScales<kFormat> unit_scales;
   unit_scales.Load(unit, lane);
-  GroupQuants<kFormat> quants;
-  quants.Load(unit, group, lane);
-  GroupScales<kFormat> scales;
-  scales.Load(unit, unit_scales, group, lane);
-  uint32_t a[4][4];
-  Fragment<kFormat, 0>(quants, scales, a[0]);
-  Fragment<kFormat, 1>(quants, scales, a[1]);
-  Fragment<kFormat, 2>(quants, scales, a[2]);
-  Fragment<kFormat, 3>(quants, scales, a[3]);
+  uint32_t a[kGroupSteps][4];
+  UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
   uint4* const to = reinterpret_cast<uint4*>(out + (int64_t{blockIdx.y} * units * kGroups + index) *
                                                        UnitBytes(TileFormat::kF16));
 #pragma unroll

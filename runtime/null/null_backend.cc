@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "runtime/batch_checker.h"
 #include "runtime/error.h"
 
 namespace orcd {
@@ -59,7 +60,7 @@ class NullBackend : public Backend {
         step_time_(step_time),
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens),
         slots_(info.max_seqs),
-        slot_used_(info.max_seqs) {}
+        checker_(info, model_->config()) {}
 
   const BackendInfo& info() const override { return info_; }
 
@@ -67,7 +68,7 @@ class NullBackend : public Backend {
     if (pending_.size() == kMaxInFlight) {
       return absl::FailedPreconditionError("a step was launched before an older was waited for");
     }
-    ORCD_RETURN_IF_ERROR(CheckBatch(batch));
+    ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
     for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
     // The steps of a device follow one another.
@@ -91,43 +92,6 @@ class NullBackend : public Backend {
     StepResult result;
     absl::Time done_at;
   };
-
-  absl::Status CheckBatch(const StepBatch& batch) {
-    const auto wrong = [](auto... what) {
-      return absl::InvalidArgumentError(absl::StrCat(what...));
-    };
-    slot_used_.assign(slots_.size(), false);
-    size_t tokens = 0;
-    size_t blocks = 0;
-    for (const StepSequence& seq : batch.seqs) {
-      if (seq.slot < 0 || seq.slot >= info_.max_seqs) return wrong("there is no slot ", seq.slot);
-      if (slot_used_[seq.slot]) return wrong("slot ", seq.slot, " stands twice in a step");
-      slot_used_[seq.slot] = true;
-      if (seq.tokens.empty()) return wrong("slot ", seq.slot, " has no tokens to run");
-      const size_t end = seq.start_position + seq.tokens.size();
-      if (seq.start_position < 0 || end > seq.blocks.size() * info_.block_tokens) {
-        return wrong("slot ", seq.slot, ": position ", end - 1, " is not in its blocks");
-      }
-      for (const int32_t block : seq.blocks) {
-        if (block < 0 || block >= info_.kv_blocks) return wrong("there is no block ", block);
-      }
-      for (const int32_t token : seq.tokens) {
-        const bool follows = token == kPreviousSample && seq.start_params == nullptr &&
-                             slots_[seq.slot].last_sample >= 0;
-        if (!follows && (token < 0 || token >= vocab_)) return wrong("there is no token ", token);
-      }
-      if (seq.targets.size() > seq.tokens.size()) return wrong("more targets than tokens");
-      tokens += seq.tokens.size();
-      blocks += seq.blocks.size();
-    }
-    if (tokens == 0 || tokens > static_cast<size_t>(info_.max_step_tokens)) {
-      return wrong("a step of ", tokens, " tokens, must be 1 to ", info_.max_step_tokens);
-    }
-    if (blocks > static_cast<size_t>(info_.kv_blocks)) {
-      return wrong("a step of ", blocks, " blocks, must be at most ", info_.kv_blocks);
-    }
-    return absl::OkStatus();
-  }
 
   void RunSequence(const StepSequence& seq, StepResult& result) {
     Slot& slot = slots_[seq.slot];
@@ -167,7 +131,7 @@ class NullBackend : public Backend {
   const absl::Duration step_time_;
   std::vector<KvRow> kv_;
   std::vector<Slot> slots_;
-  std::vector<bool> slot_used_;
+  BatchChecker checker_;
   std::deque<Pending> pending_;
 };
 

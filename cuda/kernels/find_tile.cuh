@@ -1,0 +1,28 @@
+// Where a tile of a product of several matrices lies.
+#ifndef ORCD_CUDA_KERNELS_FIND_TILE_CUH_
+#define ORCD_CUDA_KERNELS_FIND_TILE_CUH_
+
+#include "cuda/kernels/matmul.h"
+
+namespace orcd::cuda {
+
+// The matrix that holds tile `tile` of all, whose number in it `tile` becomes. Chosen by
+// comparisons, as an index would move the arguments to local memory.
+__device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
+  TiledMatrix matrix = args.matrices[0];
+#pragma unroll
+  for (int i = 1; i < 3; ++i) {
+    const int before = args.matrices[i - 1].row_tiles();
+    if (i < args.num_matrices && tile >= before) {
+      if (matrix.data == args.matrices[i - 1].data) {
+        tile -= before;
+        matrix = args.matrices[i];
+      }
+    }
+  }
+  return matrix;
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_FIND_TILE_CUH_
