@@ -49,7 +49,7 @@ struct WorkerConfig {
   LogLevel log_level = LogLevel::kInfo;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
-  int max_streams = 1024;
+  int max_streams = 8192;
 
   std::string health_listen;
   std::string metrics_listen;

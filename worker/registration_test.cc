@@ -454,10 +454,11 @@ TEST_F(RegistrationTest, ReregistersWhenToldToAndIsNotMadeToFlood) {
         directive.mutable_reregister();
         orchestrator.directives = {directive};
       });
+      // So that a reply that had none that is new is soon followed by one that has.
+      registration->NotifyStateChanged();
       std::this_thread::sleep_for(milliseconds(1));
     }
   });
-  registration->NotifyStateChanged();
   const bool again = orchestrator.WaitForRegistrations(3);
   const size_t before = orchestrator.Locked([&] { return orchestrator.registrations.size(); });
   std::this_thread::sleep_for(milliseconds(1000));

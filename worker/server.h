@@ -26,7 +26,7 @@ struct ServerOptions {
   // Of a call's headers, each and all together.
   int max_metadata_bytes = 16 << 10;
   // Calls that may be open on one connection; more wait.
-  int max_streams = 1024;
+  int max_streams = 8192;
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   // Keep what channelz serves.
   bool channelz = false;
