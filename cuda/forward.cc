@@ -274,9 +274,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
 }
 
 bool Forward::NormsInProducts(const Step& step) const {
-  // Every block makes the whole row, which a short one is not worth.
-  constexpr int kMinHidden = 2048;
-  return step.shape.tokens == 1 && step.tap == nullptr && config_.hidden >= kMinHidden;
+  return step.shape.tokens == 1 && step.tap == nullptr;
 }
 
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
@@ -287,7 +285,7 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
     args.norm = {.residual = buffers_.residual[residual_],
                  .new_residual = buffers_.residual[1 - residual_],
                  .partials = partials,
-                 .splits = splits_,
+                 .splits = add ? splits_ : 0,
                  .partials_tokens = products_tokens_,
                  .scale = scale,
                  .weight = weight,

@@ -77,26 +77,41 @@ struct Work {
   }
 };
 
+// What a lane copies of a warp's tile.
+struct TileCopy {
+  // Of the whole warp; none: there is no such tile.
+  int copies = 0;
+  int block = 0;
+
+  __device__ TileCopy(const DecodeAttentionArgs& args, const Work& work, int group, int tile) {
+    const int keys = work.Keys(group, tile);
+    if (group >= work.groups || keys <= 0) return;
+    const int lane = threadIdx.x % 32;
+    const int block_tokens = args.kv.block_tokens;
+    // Rows of 16, as they are multiplied; the last block stands in for what is not there.
+    const int blocks = (keys + block_tokens - 1) / block_tokens;
+    copies = ((keys + 15) / 16 * 16 + block_tokens - 1) / block_tokens;
+    const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
+    if (lane < copies) {
+      block = args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
+    }
+  }
+};
+
 // Starts to copy the keys or the values of a warp's tile; a whole warp.
 template <int kHeadDim, int kWarps>
-__device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work, int group,
-                                      int tile, int which, Shared<kHeadDim, kWarps>& shared) {
-  const int keys = work.Keys(group, tile);
-  if (group >= work.groups || keys <= 0) return;
+__device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work,
+                                      const TileCopy& copy, int which,
+                                      Shared<kHeadDim, kWarps>& shared) {
+  if (copy.copies == 0) return;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const int block_tokens = args.kv.block_tokens;
-  // Rows of 16, as they are multiplied; the last block stands in for what is not there.
-  const int blocks = (keys + block_tokens - 1) / block_tokens;
-  const int copies = ((keys + 15) / 16 * 16 + block_tokens - 1) / block_tokens;
-  const int bytes = block_tokens * kHeadDim * 2;
+  const int bytes = args.kv.block_tokens * kHeadDim * 2;
   const uint32_t full = SharedAddress(&shared.full[warp][which]);
-  if (lane == 0) BarrierExpect(full, copies * bytes);
+  if (lane == 0) BarrierExpect(full, copy.copies * bytes);
   __syncwarp();
-  if (lane >= copies) return;
-  const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
-  const int block =
-      args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
+  if (lane >= copy.copies) return;
+  const int block = copy.block;
   const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
                              which * args.kv.kv_heads * args.kv.head_size();
   BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
@@ -111,9 +126,18 @@ class RowMaker {
                                       int group_heads, Shared<kHeadDim, kWarps>& shared)
       : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
+  // Asks for what was there before any kernel.
+  __device__ __forceinline__ void Prefetch() const {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < (group_heads_ + 2) * kQuads; i += kThreads) {
+      const float* const bias = args_.qkv.bias + Head(i / kQuads) * kHeadDim + i % kQuads * kPairs;
+      PrefetchL2(bias);
+      PrefetchL2(bias + kHeadDim / 2);
+    }
+  }
+
   // The whole block.
   __device__ __forceinline__ void Make() const {
-    constexpr int kThreads = kWarps * 32;
     // So many at once that one wait is enough for most models.
     constexpr int kTogether = 2;
     const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
@@ -133,14 +157,18 @@ class RowMaker {
   }
 
  private:
+  static constexpr int kThreads = kWarps * 32;
   static constexpr int kQuads = kHeadDim / 2 / kPairs;
 
   // Rows: the query heads, the key, the value.
+  __device__ __forceinline__ int Head(int row) const {
+    const int which = row - group_heads_;
+    return which < 0 ? work_.kv_head * group_heads_ + row
+                     : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
+  }
+
   __device__ __forceinline__ RotatedPairs Load(int i) const {
-    const int which = i / kQuads - group_heads_;
-    const int head = which < 0 ? work_.kv_head * group_heads_ + i / kQuads
-                               : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
-    return LoadPairs(args_.qkv, work_.sequence.first_token, work_.position, head,
+    return LoadPairs(args_.qkv, work_.sequence.first_token, work_.position, Head(i / kQuads),
                      i % kQuads * kPairs);
   }
 
@@ -188,12 +216,45 @@ __device__ __forceinline__ void PatchTile(const Work& work, int first_key, int w
   __syncwarp();
 }
 
+// Where the result goes, once the last group is part of the total.
+struct Result {
+  Activations out;
+  int token;
+  int first_col;
+
+  __device__ __forceinline__ void Store(int i, float2 total, float sum) const {
+    *reinterpret_cast<__half2*>(out.data + out.Index(token, first_col + i)) =
+        __floats2half2_rn(total.x / sum, total.y / sum);
+  }
+};
+
+// Merges values i and i + 1 of a group into the total, or, with the last group, into the result.
+template <int kHeadDim, int kWarps>
+__device__ __forceinline__ void MergeGroup(int i, float2 group, int group_heads, bool first,
+                                           bool last, const Result& result,
+                                           Shared<kHeadDim, kWarps>& shared) {
+  const int row = i / kHeadDim;
+  const MergeFactors factors = shared.factors[0][row];
+  float2* const total =
+      reinterpret_cast<float2*>(&shared.out[kKeyTilesAGroup * group_heads * kHeadDim + i]);
+  float2 before = make_float2(0, 0);
+  if (!first) before = *total;
+  const float2 merged =
+      make_float2(MergeValues(before.x, group.x, factors), MergeValues(before.y, group.y, factors));
+  if (last) {
+    result.Store(i, merged, shared.total_state[row].sum);
+  } else {
+    *total = merged;
+  }
+}
+
 // Merges the group that lies in shared.out into the total; or stores it at `partial`, if that is
 // not null: heads one after another, of each its values, its maximum and its sum. The whole block,
 // after a barrier.
 template <int kHeadDim, int kWarps>
-__device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool first,
-                                           Shared<kHeadDim, kWarps>& shared, float* partial) {
+__device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool first, bool last,
+                                           const Result& result, Shared<kHeadDim, kWarps>& shared,
+                                           float* partial) {
   constexpr int kStride = kHeadDim + 2;
   if (static_cast<int>(threadIdx.x) < group_heads) {
     const int row = threadIdx.x;
@@ -212,7 +273,6 @@ __device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool firs
   }
   __syncthreads();
   const int values = group_heads * kHeadDim;
-  float* const total = shared.out + kKeyTilesAGroup * values;
 #pragma unroll 1
   for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
     const int row = i / kHeadDim;
@@ -226,19 +286,16 @@ __device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool firs
     }
     if (partial != nullptr) {
       *reinterpret_cast<float2*>(&partial[row * kStride + i % kHeadDim]) = merged;
-      continue;
+    } else {
+      MergeGroup(i, merged, group_heads, first, last, result, shared);
     }
-    const MergeFactors factors = shared.factors[0][row];
-    float2 before = make_float2(0, 0);
-    if (!first) before = *reinterpret_cast<const float2*>(&total[i]);
-    *reinterpret_cast<float2*>(&total[i]) = make_float2(MergeValues(before.x, merged.x, factors),
-                                                        MergeValues(before.y, merged.y, factors));
   }
 }
 
 // Merges a group that MergeTiles stored into the total; each thread for its own values.
 template <int kHeadDim, int kWarps>
 __device__ __forceinline__ void MergePartials(const float* partial, int group_heads, bool first,
+                                              bool last, const Result& result,
                                               Shared<kHeadDim, kWarps>& shared) {
   constexpr int kStride = kHeadDim + 2;
   if (static_cast<int>(threadIdx.x) < group_heads) {
@@ -251,17 +308,12 @@ __device__ __forceinline__ void MergePartials(const float* partial, int group_he
   }
   __syncthreads();
   const int values = group_heads * kHeadDim;
-  float* const total = shared.out + kKeyTilesAGroup * values;
 #pragma unroll 1
   for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
     const int row = i / kHeadDim;
     const float2 next =
         __ldcg(reinterpret_cast<const float2*>(partial + row * kStride + i % kHeadDim));
-    const MergeFactors factors = shared.factors[0][row];
-    float2 before = make_float2(0, 0);
-    if (!first) before = *reinterpret_cast<const float2*>(&total[i]);
-    *reinterpret_cast<float2*>(&total[i]) =
-        make_float2(MergeValues(before.x, next.x, factors), MergeValues(before.y, next.y, factors));
+    MergeGroup(i, next, group_heads, first, last, result, shared);
   }
   __syncthreads();
 }
@@ -298,8 +350,11 @@ __global__ void __launch_bounds__(kWarps * 32)
     BarrierInitFence();
   }
   __syncwarp();
-  CopyTile(args, work, work.first_group, warp, kKeys, shared);
-  CopyTile(args, work, work.first_group, warp, kValues, shared);
+  {
+    const TileCopy copy(args, work, work.first_group, warp);
+    CopyTile(args, work, copy, kKeys, shared);
+    CopyTile(args, work, copy, kValues, shared);
+  }
   // Rows that pad the queries.
   constexpr int kPieces = kHeadDim / 8;
   for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
@@ -307,13 +362,15 @@ __global__ void __launch_bounds__(kWarps * 32)
     *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
   }
+  const RowMaker<kHeadDim, kWarps> rows(args, work, group_heads, shared);
+  rows.Prefetch();
   WaitForDependency();
-  if (work.first_group < work.groups) {
-    RowMaker<kHeadDim, kWarps>(args, work, group_heads, shared).Make();
-  }
+  if (work.first_group < work.groups) rows.Make();
   __syncthreads();
 
   const int first_head = work.kv_head * group_heads;
+  const Result result = {
+      .out = args.out, .token = work.sequence.first_token, .first_col = first_head * kHeadDim};
   const float scale = ScoreScale(kHeadDim);
   const uint32_t q = SharedAddress(shared.q);
   const uint32_t keys_at = SharedAddress(shared.tiles[warp][kKeys]);
@@ -340,9 +397,9 @@ __global__ void __launch_bounds__(kWarps * 32)
         const int in_q = lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
         LoadMatrix4(q + in_q, a[0]);
         LoadMatrix4(q + kRows * kHeadDim * 2 + in_q, a[1]);
+        // Of keys that are not there, too: Softmax puts no weight on them.
 #pragma unroll
         for (int j = 0; j < kKeyTile / 16; ++j) {
-          if (j >= steps) break;
           uint32_t b[4];
           LoadMatrix4(keys_at + (j * 2 + lane / 16) * kRowsStride +
                           (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
@@ -355,9 +412,11 @@ __global__ void __launch_bounds__(kWarps * 32)
         }
       }
       __syncwarp();
-      CopyTile(args, work, next_group, next_tile, kKeys, shared);
+      const TileCopy next(args, work, next_group, next_tile);
+      CopyTile(args, work, next, kKeys, shared);
       RowState state[2];
-      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state);
+      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state,
+              group_heads <= 8 ? 1 : 2);
 
       BarrierWait(SharedAddress(&shared.full[warp][kValues]), parity);
       PatchTile(work, first_key, kValues, shared);
@@ -396,7 +455,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         }
       }
       __syncwarp();
-      CopyTile(args, work, next_group, next_tile, kValues, shared);
+      CopyTile(args, work, next, kValues, shared);
       parity ^= 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -410,8 +469,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int64_t partial =
         (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
         (kHeadDim + 2);
-    MergeTiles(tiles, group_heads, group == work.first_group, shared,
-               split ? args.partials + partial : nullptr);
+    MergeTiles(tiles, group_heads, group == work.first_group, group + 1 == work.groups, result,
+               shared, split ? args.partials + partial : nullptr);
     __syncthreads();
   }
 
@@ -433,24 +492,17 @@ __global__ void __launch_bounds__(kWarps * 32)
           args.partials +
               (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
                   (kHeadDim + 2),
-          group_heads, group == 0, shared);
+          group_heads, group == 0, group + 1 == work.groups, result, shared);
     }
-  }
-  const float* const total = shared.out + kKeyTilesAGroup * group_heads * kHeadDim;
-#pragma unroll 1
-  for (int i = threadIdx.x * 2; i < group_heads * kHeadDim; i += kWarps * 64) {
-    const float sum = shared.total_state[i / kHeadDim].sum;
-    *reinterpret_cast<__half2*>(
-        args.out.data + args.out.Index(work.sequence.first_token, first_head * kHeadDim + i)) =
-        __floats2half2_rn(total[i] / sum, total[i + 1] / sum);
   }
 }
 
 template <int kHeadDim, int kWarps>
 cudaError_t LaunchWarps(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  return Launch(DecodeAttentionKernel<kHeadDim, kWarps>,
-                dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kWarps * 32,
-                SharedBytes<kHeadDim, kWarps>(args.qkv.heads / args.qkv.kv_heads), stream, args);
+  return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kWarps>,
+                        dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kWarps * 32,
+                        SharedBytes<kHeadDim, kWarps>(args.qkv.heads / args.qkv.kv_heads), stream,
+                        args);
 }
 
 // Blocks that each may have a multiprocessor of its own.

@@ -37,8 +37,9 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
 }  // namespace
 
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
-  return Launch(EmbedKernel, dim3(args.tokens, (args.embedding.cols + kThreads - 1) / kThreads),
-                kThreads, 0, stream, args);
+  return LaunchInDecode(EmbedKernel,
+                        dim3(args.tokens, (args.embedding.cols + kThreads - 1) / kThreads),
+                        kThreads, 0, stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -10,20 +10,38 @@
 
 namespace orcd::cuda {
 
+// `attributes`: of those below, how many to set.
 template <typename... Params, typename... Args>
-cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
-                   cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t LaunchWithAttributes(int attributes, void (*kernel)(Params...), dim3 grid, int threads,
+                                 size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute all[2] = {};
+  all[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  all[0].val.programmaticStreamSerializationAllowed = 1;
+  all[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  all[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.attrs = all;
+  config.numAttrs = attributes;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+                   cudaStream_t stream, const Args&... args) {
+  return LaunchWithAttributes(1, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+// For the kernels of a decode step: multiprocessors give all the memory that they may to sharing.
+// To divide it anew one must be empty, so no kernel that divides it otherwise begins before the one
+// before it has ended.
+template <typename... Params, typename... Args>
+cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+                           cudaStream_t stream, const Args&... args) {
+  return LaunchWithAttributes(2, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 }  // namespace orcd::cuda

@@ -15,13 +15,19 @@ using matvec::LaunchShape;
 constexpr int kMaxSharedBytes = 220 * 1024;
 // Of all rings together: more on its way does not come sooner, and keeps what else is read waiting.
 constexpr int kRingBytes = 144 * 1024;
-// So few wait for their own results more than for each other: they take whole stretches of columns
-// at a time. More take less, which comes sooner.
-constexpr int kFewWarps = 8;
 constexpr int kSmallStageBytes = 2304;
 // Enough to make an input quickly, where few warps have tiles.
 constexpr int kMinWarps = 8;
 
+// Before x is there.
+constexpr int kBytesAhead = 32 * 1024;
+// Of the 228 KB of a multiprocessor, with what a block has besides: no second block fits. The next
+// kernel's blocks come while this one's are at work, and where two came to one multiprocessor,
+// which is bound by arithmetic, another would have none.
+constexpr int kMoreThanHalf = 108 * 1024;
+
+// What takes next to no arithmetic to unpack.
+constexpr uint32_t kReadyFormats = Bit(TileFormat::kF16) | Bit(TileFormat::kQ8_0);
 constexpr uint32_t kQ4KAndQ6K = Bit(TileFormat::kQ4_K) | Bit(TileFormat::kQ6_K);
 constexpr uint32_t kQ5KAndQ6K = Bit(TileFormat::kQ5_K) | Bit(TileFormat::kQ6_K);
 constexpr uint32_t kQ5_0AndQ8_0 = Bit(TileFormat::kQ5_0) | Bit(TileFormat::kQ8_0);
@@ -29,7 +35,7 @@ constexpr uint32_t kQ5_0AndQ8_0 = Bit(TileFormat::kQ5_0) | Bit(TileFormat::kQ8_0
 // The sets that models use, and last what takes any.
 struct FormatSet {
   uint32_t formats;
-  Kernel (*kernel)(bool one_token);
+  Kernel (*kernel)(bool one_token, bool few_warps);
 };
 constexpr std::array kSets = {
     FormatSet{Bit(TileFormat::kF16), KernelFor<Bit(TileFormat::kF16)>},
@@ -45,10 +51,10 @@ constexpr std::array kSets = {
     FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
 };
 
-Kernel FindKernel(uint32_t formats, bool one_token) {
+Kernel FindKernel(uint32_t formats, bool one_token, bool few_warps) {
   const auto set = std::find_if(kSets.begin(), kSets.end(),
                                 [&](const FormatSet& s) { return (formats & ~s.formats) == 0; });
-  return set->kernel(one_token);
+  return set->kernel(one_token, few_warps);
 }
 
 }  // namespace
@@ -56,9 +62,12 @@ Kernel FindKernel(uint32_t formats, bool one_token) {
 cudaError_t PrepareMatvecKernels() {
   for (const FormatSet& set : kSets) {
     for (const bool one_token : {true, false}) {
-      const cudaError_t error = cudaFuncSetAttribute(
-          set.kernel(one_token), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-      if (error != cudaSuccess) return error;
+      for (const bool few_warps : {true, false}) {
+        const cudaError_t error =
+            cudaFuncSetAttribute(set.kernel(one_token, few_warps),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+        if (error != cudaSuccess) return error;
+      }
     }
   }
   return cudaSuccess;
@@ -90,17 +99,29 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
                        SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
+  const bool few_warps = shape.tile_warps <= matvec::kFewWarps;
   const int norm_bytes =
-      args.norm.residual == nullptr ? 0 : (cols + NormThreads(cols) / 32) * sizeof(float);
+      args.norm.residual == nullptr ? 0 : (segment + cols + NormThreads(cols) / 32) * sizeof(float);
   const int x_bytes = segment * (one_token ? 2 : 16) + norm_bytes;
   const int ring_bytes = std::min(kRingBytes, kMaxSharedBytes - x_bytes) / shape.tile_warps;
-  shape.stage_bytes = shape.tile_warps <= kFewWarps ? stretch_bytes : small_bytes;
-  shape.stages = std::clamp(ring_bytes / shape.stage_bytes, 2, matvec::kMaxStages);
-  const size_t shared_bytes =
-      static_cast<size_t>(shape.tile_warps) * shape.stages * shape.stage_bytes + x_bytes;
-  return Launch(FindKernel(formats, one_token), dim3(members * args.splits),
-                (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream, args,
-                shape);
+  shape.stage_bytes = few_warps ? stretch_bytes : small_bytes;
+  int most_stages = 0;
+  for (int i = 0; i < args.num_matrices; ++i) {
+    const TileFormat format = args.matrices[i].format;
+    const int units = (segment + UnitCols(format) - 1) / UnitCols(format);
+    const int in_stage = matvec::StageUnits(format, shape.stage_bytes);
+    most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
+  }
+  shape.stages =
+      std::min(std::clamp(ring_bytes / shape.stage_bytes, 2, matvec::kMaxStages), most_stages);
+  shape.stages_ahead = std::max(1, kBytesAhead / (shape.tile_warps * shape.stage_bytes));
+  int shared_bytes = shape.tile_warps * shape.stages * shape.stage_bytes + x_bytes;
+  if (args.gated.data != nullptr || (formats & ~kReadyFormats) != 0) {
+    shared_bytes = std::max(shared_bytes, kMoreThanHalf);
+  }
+  return LaunchInDecode(FindKernel(formats, one_token, few_warps), dim3(members * args.splits),
+                        (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
+                        args, shape);
 }
 
 }  // namespace orcd::cuda

@@ -21,23 +21,20 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
   LaunchDependents();
   const int vectors = args.hidden / kVector;
   const int first = threadIdx.x;
-  // The weights were there before any kernel.
-  float4 weight[kMaxVectors];
-#pragma unroll
-  for (int v = 0; v < kMaxVectors; ++v) {
-    const int i = first + v * blockDim.x;
-    if (i < vectors) weight[v] = __ldg(reinterpret_cast<const float4*>(args.weight) + i);
-  }
+  // A line of 128 bytes each.
+  constexpr int kLine = 32;
+  if (blockIdx.x == 0 && first * kLine < args.hidden) PrefetchL2(args.weight + first * kLine);
   WaitForDependency();
   const int token = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
   float4* const residual = reinterpret_cast<float4*>(args.residual + int64_t{token} * args.hidden);
   float4 row[kMaxVectors];
-  float squares = 0;
+  float4 weight[kMaxVectors];
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
     const int i = first + v * blockDim.x;
     if (i >= vectors) continue;
     float4 value = residual[i];
+    weight[v] = __ldg(reinterpret_cast<const float4*>(args.weight) + i);
     if constexpr (kSplits > 0) {
       const float4* const parts =
           reinterpret_cast<const float4*>(args.partials + int64_t{token} * args.hidden) + i;
@@ -57,9 +54,16 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
       value.y = fmaf(sum.y, args.scale, value.y);
       value.z = fmaf(sum.z, args.scale, value.z);
       value.w = fmaf(sum.w, args.scale, value.w);
-      if (args.rows == nullptr) residual[i] = value;
     }
     row[v] = value;
+  }
+  float squares = 0;
+#pragma unroll
+  for (int v = 0; v < kMaxVectors; ++v) {
+    const int i = first + v * blockDim.x;
+    if (i >= vectors) continue;
+    const float4 value = row[v];
+    if (kSplits > 0 && args.rows == nullptr) residual[i] = value;
     squares = fmaf(value.x, value.x, squares);
     squares = fmaf(value.y, value.y, squares);
     squares = fmaf(value.z, value.z, squares);
@@ -84,7 +88,8 @@ template <int kSplits>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
   const int vectors = args.hidden / kVector;
   if (vectors > kMaxThreads * kMaxVectors) return cudaErrorInvalidValue;
-  return Launch(NormKernel<kSplits>, dim3(args.tokens), NormThreads(args.hidden), 0, stream, args);
+  return LaunchInDecode(NormKernel<kSplits>, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
+                        args);
 }
 
 }  // namespace

@@ -24,6 +24,12 @@ __device__ __forceinline__ void WaitForDependency() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// Asks for the cache line of something that no kernel before may write. (A load would not do: the
+// assembler moves it behind WaitForDependency.)
+__device__ __forceinline__ void PrefetchL2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // --- mbarrier, in shared memory. -----------------------------------------------------------------
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {

@@ -52,9 +52,10 @@ __device__ __forceinline__ float ScoreScale(int head_dim) {
 }
 
 // Turns a warp's scores, fragments of 16 rows by 64 keys, into weights. visible[h]: the last key of
-// the tile that row g + 8h sees; 63 or more: all.
+// the tile that row g + 8h sees; 63 or more: all. `halves`: 1 where only the first 8 rows matter.
 __device__ __forceinline__ void Softmax(float (&s)[kKeyTile / 8][4], float scale,
-                                        const int (&visible)[2], RowState (&state)[2]) {
+                                        const int (&visible)[2], RowState (&state)[2],
+                                        int halves = 2) {
   const int lane = threadIdx.x % 32;
   const bool masks = min(visible[0], visible[1]) < kKeyTile - 1;
   if (masks) {
@@ -68,6 +69,7 @@ __device__ __forceinline__ void Softmax(float (&s)[kKeyTile / 8][4], float scale
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    if (half >= halves) break;
     float max = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kKeyTile / 8; ++j) {

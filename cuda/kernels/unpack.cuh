@@ -241,9 +241,10 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
         odd = AndOr(bits, kHigh == 1 ? 0x01000100u : 0x03000300u, odd);
       }
       // Exact: integers below 64 in F16.
-      const __half2 q_even = __hsub2(AsHalf2(even), __half2half2(__int2half_rn(1024 + kZero)));
-      const __half2 q_odd = __hfma2(AsHalf2(odd), __half2half2(__float2half(0.0625f)),
-                                    __half2half2(__int2half_rn(-64 - kZero)));
+      // 1024 + kZero, 1 / 16 and -64 - kZero, in bits: the compiler would convert them at run time.
+      const __half2 q_even = __hsub2(AsHalf2(even), Half2OfBits(0x6400 + kZero));
+      const __half2 q_odd =
+          __hfma2(AsHalf2(odd), Half2OfBits(0x2c00), Half2OfBits(0xd400 + kZero * 16));
       if constexpr (GroupScales<kFormat>::kHasMin) {
         a[2 * h] = AsBits(__hfma2(q_even, scales.scale[kPart][0], scales.min[kPart][0]));
         a[2 * h + 1] = AsBits(__hfma2(q_odd, scales.scale[kPart][1], scales.min[kPart][1]));
