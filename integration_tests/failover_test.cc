@@ -25,16 +25,54 @@ namespace {
 constexpr uint32_t kTokens = 400;
 constexpr absl::Duration kTtl = absl::Milliseconds(600);
 
-// A stream of kTokens tokens that may be begun anywhere: what is known of it goes before.
-v1::GenerateRequest Rest(uint64_t seed, const std::vector<uint32_t>& known) {
-  std::vector<uint32_t> ids = {1, 2, 3, static_cast<uint32_t>(seed % 100 + 4)};
-  ids.insert(ids.end(), known.begin(), known.end());
-  v1::GenerateRequest request = TokenRequest(ids, kTokens - static_cast<uint32_t>(known.size()));
+// The stream that a seed names: kTokens tokens.
+v1::GenerateRequest Stream(uint64_t seed) {
+  v1::GenerateRequest request =
+      TokenRequest({1, 2, 3, static_cast<uint32_t>(seed % 100 + 4)}, kTokens);
   request.mutable_stop()->set_ignore_eog(true);
+  // Text that might become one of these is held back, wherever a stream is cut.
+  request.mutable_stop()->add_strings("this is in no vocabulary");
   request.mutable_sampling()->set_seed(seed);
   request.mutable_sampling()->set_temperature(1.2F);
   return request;
 }
+
+// What a client has of a stream, whichever workers it came from.
+class Received {
+ public:
+  // Adds what one worker gave.
+  void Add(const Generation& part) {
+    deltas_.insert(deltas_.end(), part.deltas.begin(), part.deltas.end());
+    is_whole_ = part.error.ok() && part.finished.has_value();
+    // The text that was held back comes with the end: without it the last token is asked for again.
+    while (!is_whole_ && ids().size() >= kTokens) deltas_.pop_back();
+  }
+  // Asks for what is not there yet.
+  v1::GenerateRequest Rest(uint64_t seed) const {
+    v1::GenerateRequest request = Stream(seed);
+    const std::vector<uint32_t> known = ids();
+    request.mutable_resume_token_ids()->Add(known.begin(), known.end());
+    return request;
+  }
+
+  bool is_whole() const { return is_whole_; }
+  std::vector<uint32_t> ids() const {
+    std::vector<uint32_t> ids;
+    for (const v1::GenerateDelta& delta : deltas_) {
+      ids.insert(ids.end(), delta.token_ids().begin(), delta.token_ids().end());
+    }
+    return ids;
+  }
+  std::string text() const {
+    std::string text;
+    for (const v1::GenerateDelta& delta : deltas_) text += delta.text();
+    return text;
+  }
+
+ private:
+  std::vector<v1::GenerateDelta> deltas_;
+  bool is_whole_ = false;
+};
 
 class FailoverTest : public ::testing::Test {
  protected:
@@ -68,11 +106,12 @@ class FailoverTest : public ::testing::Test {
   }
 
   // The whole stream from one worker, undisturbed.
-  static std::vector<uint32_t> Whole(const WorkerProcess& worker, uint64_t seed) {
+  static Generation Whole(const WorkerProcess& worker, uint64_t seed) {
     WorkerClient client(worker.address());
-    const Generation generation = client.Generate(Rest(seed, {}));
+    Generation generation = client.Generate(Stream(seed));
     EXPECT_TRUE(IsComplete(generation));
-    return generation.ids;
+    EXPECT_EQ(generation.ids.size(), kTokens);
+    return generation;
   }
 
   TempDir models_;
@@ -88,33 +127,37 @@ TEST_F(FailoverTest, StreamsOfAWorkerThatIsKilledGoOnElsewhereAsTheyWouldHave) {
       << "streams may only go on with the same model";
 
   constexpr int kStreams = 4;
-  std::vector<std::vector<uint32_t>> expected;
+  std::vector<Generation> expected;
   for (int i = 0; i < kStreams; ++i) expected.push_back(Whole(*second, 100 + i));
 
   WorkerClient to_first(first->address());
   std::vector<std::unique_ptr<GenerateCall>> calls;
   for (int i = 0; i < kStreams; ++i) {
     calls.push_back(
-        std::make_unique<GenerateCall>(to_first.stub(), Rest(100 + i, {}), absl::Seconds(60)));
+        std::make_unique<GenerateCall>(to_first.stub(), Stream(100 + i), absl::Seconds(60)));
     ASSERT_TRUE(calls.back()->ReadUntilTokens(1));
   }
   first->Kill();
   int cut = 0;
   for (int i = 0; i < kStreams; ++i) {
     const Generation& begun = calls[i]->Finish();
+    Received received;
+    received.Add(begun);
     // What was written before the kill may be all of it.
-    if (begun.error.ok()) {
-      EXPECT_EQ(begun.ids, expected[i]);
-      continue;
+    if (!received.is_whole()) {
+      ++cut;
+      EXPECT_EQ(begun.error.code, grpc::StatusCode::UNAVAILABLE) << begun.error;
+      const size_t known = received.ids().size();
+      WorkerClient to_second(orchestrator_.address("b"));
+      const Generation rest = to_second.Generate(received.Rest(100 + i));
+      ASSERT_TRUE(IsComplete(rest));
+      EXPECT_EQ(rest.ids.size(), kTokens - known) << "what was known was generated again";
+      EXPECT_EQ(rest.finished->usage().prompt_tokens(), 4u);
+      EXPECT_EQ(rest.reason(), v1::FINISH_REASON_MAX_TOKENS);
+      received.Add(rest);
     }
-    ++cut;
-    EXPECT_EQ(begun.error.code, grpc::StatusCode::UNAVAILABLE) << begun.error;
-    WorkerClient to_second(orchestrator_.address("b"));
-    const Generation rest = to_second.Generate(Rest(100 + i, begun.ids));
-    ASSERT_TRUE(IsComplete(rest));
-    std::vector<uint32_t> whole = begun.ids;
-    whole.insert(whole.end(), rest.ids.begin(), rest.ids.end());
-    EXPECT_EQ(whole, expected[i]) << "stream " << i << " was cut after " << begun.ids.size();
+    EXPECT_EQ(received.ids(), expected[i].ids) << "stream " << i;
+    EXPECT_EQ(received.text(), expected[i].text) << "stream " << i;
   }
   EXPECT_GT(cut, 0) << "no stream was cut: nothing was tested";
   EXPECT_TRUE(second->Terminate(Bound(absl::Seconds(20))).ok());
@@ -133,7 +176,7 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
   const auto name = [](int i) { return std::string(1, static_cast<char>('a' + i)); };
   std::vector<std::unique_ptr<WorkerProcess>> workers;
   for (int i = 0; i < kWorkers; ++i) workers.push_back(Start(name(i)));
-  std::map<uint64_t, std::vector<uint32_t>> expected;
+  std::map<uint64_t, Generation> expected;
   for (int i = 0; i < 20; ++i) expected[i] = Whole(*workers[0], i);
 
   std::atomic<bool> stop = false;
@@ -147,20 +190,25 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
       std::mt19937_64 choice(user);
       while (!stop) {
         const uint64_t stream = choice() % expected.size();
-        std::vector<uint32_t> known;
+        Received received;
         const absl::Time give_up = absl::Now() + Bound(absl::Seconds(60));
-        while (known.size() < kTokens && absl::Now() < give_up) {
+        while (!received.is_whole() && absl::Now() < give_up) {
+          const bool is_begun = !received.ids().empty();
           WorkerClient client(orchestrator_.address(name(static_cast<int>(choice() % kWorkers))));
           // A worker that hangs is left for another.
-          GenerateCall call(client.stub(), Rest(stream, known), Bound(absl::Seconds(2)));
+          GenerateCall call(client.stub(), received.Rest(stream), Bound(absl::Seconds(2)));
           const Generation& part = call.Finish();
-          if (!known.empty() && !part.ids.empty()) ++resumed;
-          known.insert(known.end(), part.ids.begin(), part.ids.end());
+          if (is_begun && !part.ids.empty()) ++resumed;
+          received.Add(part);
           if (part.ids.empty()) absl::SleepFor(absl::Milliseconds(20));
         }
         ++streams;
-        if (known.size() < kTokens) ++lost;
-        if (known.size() == kTokens && known != expected[stream]) ++wrong;
+        if (!received.is_whole()) {
+          ++lost;
+        } else if (received.ids() != expected[stream].ids ||
+                   received.text() != expected[stream].text) {
+          ++wrong;
+        }
       }
     });
   }
