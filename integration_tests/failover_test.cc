@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "integration_tests/scripted_orchestrator.h"
@@ -83,7 +84,8 @@ class FailoverTest : public ::testing::Test {
   }
 
   // A worker that has its model when it has registered.
-  std::unique_ptr<WorkerProcess> Start(const std::string& worker_id) {
+  std::unique_ptr<WorkerProcess> Start(const std::string& worker_id,
+                                       const std::vector<std::string>& args = {}) {
     WorkerOptions options;
     options.model_dir = models_.path().string();
     options.args = {"--orchestrator",   server_->address(),
@@ -92,6 +94,7 @@ class FailoverTest : public ::testing::Test {
                     "--kv-cache-bytes", "32MiB",
                     "--threads",        "1",
                     "--drain-timeout",  "5s"};
+    options.args.insert(options.args.end(), args.begin(), args.end());
     absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
     EXPECT_TRUE(worker.ok()) << worker.status();
     if (!worker.ok()) return nullptr;
@@ -161,6 +164,79 @@ TEST_F(FailoverTest, StreamsOfAWorkerThatIsKilledGoOnElsewhereAsTheyWouldHave) {
   }
   EXPECT_GT(cut, 0) << "no stream was cut: nothing was tested";
   EXPECT_TRUE(second->Terminate(Bound(absl::Seconds(20))).ok());
+}
+
+// The limit of a drain passes: each stream's end says what it takes to go on elsewhere, and a
+// client that knew no seed goes on with what it was told.
+TEST_F(FailoverTest, StreamsThatADrainEndsGoOnElsewhereAsTheyWouldHave) {
+  auto first = Start("a", {"--max-seqs", "6"});
+  auto second = Start("b");
+  ASSERT_TRUE(first && second);
+  constexpr int kStreams = 6;
+  WorkerClient to_first(first->address());
+  WorkerClient to_second(second->address());
+  const auto without_seed = [](int i) {
+    v1::GenerateRequest request = Stream(i);
+    request.mutable_sampling()->clear_seed();
+    return request;
+  };
+  std::vector<std::unique_ptr<GenerateCall>> calls;
+  for (int i = 0; i < kStreams; ++i) {
+    calls.push_back(
+        std::make_unique<GenerateCall>(to_first.stub(), without_seed(i), absl::Seconds(60)));
+    ASSERT_TRUE(calls.back()->ReadUntilTokens(1));
+  }
+  // There is no place for this one.
+  GenerateCall waiting(to_first.stub(), Stream(0), absl::Seconds(60));
+  ASSERT_TRUE(to_first.WaitForStatus(
+      [](const v1::WorkerStatus& status) { return status.queue().waiting_requests() > 0; }));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(60));
+  v1::DrainRequest drain;
+  drain.mutable_timeout()->set_nanos(20'000'000);
+  drain.set_exit(true);
+  const auto drained = to_first.stub().Drain(&context, drain);
+
+  int ended = 0;
+  for (int i = 0; i < kStreams; ++i) {
+    const Generation& begun = calls[i]->Finish();
+    ASSERT_TRUE(begun.started);
+    ASSERT_TRUE(begun.finished);
+    EXPECT_EQ(begun.violation, "");
+    v1::GenerateRequest again = without_seed(i);
+    again.mutable_sampling()->set_seed(begun.started->seed());
+    const Generation expected = to_second.Generate(again);
+    ASSERT_TRUE(IsComplete(expected));
+    if (begun.error.ok()) {
+      EXPECT_EQ(begun.text, expected.text);
+      continue;
+    }
+    ++ended;
+    EXPECT_TRUE(IsError(begun.error, grpc::StatusCode::UNAVAILABLE, "DRAINED"));
+    EXPECT_TRUE(
+        absl::StrContains(begun.error.message, absl::StrCat("after ", begun.ids.size(), " tokens")))
+        << begun.error;
+    EXPECT_TRUE(absl::StrContains(begun.error.message,
+                                  absl::StrCat("sampling.seed ", begun.started->seed(), " ")))
+        << begun.error;
+    EXPECT_EQ(begun.reason(), v1::FINISH_REASON_DRAINED);
+    EXPECT_EQ(begun.finished->usage().generated_tokens(), begun.ids.size());
+    EXPECT_EQ(begun.finished->model_digest(), orchestrator_.status("b").model().digest());
+
+    again.mutable_resume_token_ids()->Add(begun.ids.begin(), begun.ids.end());
+    const Generation rest = to_second.Generate(again);
+    ASSERT_TRUE(IsComplete(rest));
+    EXPECT_EQ(begun.ids.size() + rest.ids.size(), kTokens);
+    EXPECT_EQ(begun.text + rest.text, expected.text) << "ended after " << begun.ids.size();
+  }
+  EXPECT_GT(ended, 0) << "no stream was ended: nothing was tested";
+  const Generation& never_begun = waiting.Finish();
+  EXPECT_TRUE(IsError(never_begun.error, grpc::StatusCode::UNAVAILABLE, "DRAINED"));
+  EXPECT_TRUE(absl::StrContains(never_begun.error.message, "before its first token"));
+  EXPECT_FALSE(never_begun.started);
+  const absl::StatusOr<ProcessEnd> end = first->WaitForEnd(Bound(absl::Seconds(20)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, 0);
 }
 
 // Seeded: a failure names the seed, which repeats the events in the same order. What is promised:

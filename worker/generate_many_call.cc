@@ -354,7 +354,7 @@ void GenerateManyCall::OnFinished(Lane& lane, const FinishedEvent& event) {
   }
   cancel = nullptr;
   std::lock_guard lock(mutex_);
-  TellRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id),
+  TellRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id, lane.seed),
                  lane.observer.get());
   lane.end = event;
   NoteNews(lane);
@@ -518,7 +518,7 @@ grpc::ByteBuffer GenerateManyCall::Serialize(
     for (const DeltaEvent& delta : taken.deltas) AppendTo(*add(lane.id)->mutable_delta(), delta);
     if (taken.end) {
       v1::GenerateEnd* end = add(lane.id)->mutable_end();
-      const absl::Status status = CallStatus(*taken.end, lane.id);
+      const absl::Status status = CallStatus(*taken.end, lane.id, lane.seed);
       if (lane.was_started) *end->mutable_finished() = ToProto(*taken.end, lane.model_digest);
       if (!status.ok()) *end->mutable_status() = ToRpcStatus(status);
     }

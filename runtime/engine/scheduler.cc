@@ -464,7 +464,10 @@ void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
 void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop_string,
                        int32_t stop_token) {
   LiveRequest& live = *sequence.live;
-  if (!sequence.text.stopped()) {
+  // What came of a request that was ended is the beginning of what would have come, so that it can
+  // go on elsewhere: what is held back here comes there.
+  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
+  if (!ended && !sequence.text.stopped()) {
     std::string rest = sequence.text.Finish();
     // What a request that was resumed held back there says nothing before it has started here.
     if (!rest.empty() && live.started) SendDelta(sequence, {.text = std::move(rest)});
@@ -478,7 +481,6 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
   if (live.unfinished > 0) return;
   FinishedEvent event;
   // A request that was ended was, whatever samples of it had come to their end before.
-  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
   event.reason = ended ? reason : live.ends[0].reason;
   if (!ended) {
     event.stop_string = live.ends[0].stop_string;
