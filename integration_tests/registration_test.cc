@@ -367,6 +367,18 @@ TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
     call.ReadUntilTokens(call.so_far().ids.size() + 10);
     return orchestrator_.status("worker-7").rates().generated_tokens_per_second() > 0;
   }));
+  // Prompts that nothing is known of, and then the same again.
+  const auto ask = [&](uint32_t first) {
+    std::vector<uint32_t> prompt;
+    for (uint32_t i = 0; i < 64; ++i) prompt.push_back(first + i);
+    return client().Generate(TokenRequest(prompt, 1));
+  };
+  const auto prompt_rate = [&] {
+    return orchestrator_.status("worker-7").rates().prompt_tokens_per_second();
+  };
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(IsComplete(ask(10 * i)));
+  // 512 tokens within a window of some 10 s.
+  ASSERT_TRUE(Wait([&] { return prompt_rate() > 20; }));
   const v1::WorkerStatus status = orchestrator_.status("worker-7");
   EXPECT_EQ(status.queue().running_requests(), 1u);
   EXPECT_LT(status.kv_blocks().free(), status.kv_blocks().total());

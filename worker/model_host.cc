@@ -377,7 +377,8 @@ v1::WorkerStatus ModelHost::Status() const {
   const auto rates = rate_meter_.Measure(
       std::chrono::steady_clock::now(),
       {.generated_tokens = generated_tokens_before_ + stats.generated_tokens,
-       .finished_requests = finished_requests_before_ + stats.finished_requests});
+       .finished_requests = finished_requests_before_ + stats.finished_requests,
+       .prompt_tokens = computed_prompt_tokens_before_ + stats.computed_prompt_tokens});
   if (rates) *status.mutable_rates() = ToProto(*rates);
   if (engine_ == nullptr) {
     *status.mutable_device() = options_.device;
@@ -514,14 +515,13 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
                                                               LoadTask& task) {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  ORCD_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> engine,
-      LoadModel(
-          path, load, options_.backend,
-          [this](const absl::Status& status) {
-            Fail(BackendFault(status), GetErrorDetails(status).reason);
-          },
-          task));
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, LoadModel(
+                                                            path, load, options_.backend,
+                                                            [this](const absl::Status& status) {
+                                                              Fail(BackendFault(status),
+                                                                   GetErrorDetails(status).reason);
+                                                            },
+                                                            task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }
@@ -549,6 +549,7 @@ void ModelHost::DestroyEngine(bool force) {
   std::lock_guard lock(mutex_);
   finished_requests_before_ += stats.finished_requests;
   generated_tokens_before_ += stats.generated_tokens;
+  computed_prompt_tokens_before_ += stats.computed_prompt_tokens;
   engine = std::move(engine_);
   description_.Clear();
   loaded_sha256_.clear();

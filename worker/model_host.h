@@ -205,6 +205,7 @@ class ModelHost {
   // Of engines that are gone.
   int64_t finished_requests_before_ = 0;
   int64_t generated_tokens_before_ = 0;
+  int64_t computed_prompt_tokens_before_ = 0;
   // Status measures with it.
   mutable RateMeter rate_meter_;
 

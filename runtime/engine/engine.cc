@@ -354,6 +354,7 @@ void Engine::PublishStats() {
   stats.finished_requests = counts.finished_requests;
   stats.prompt_tokens = counts.prompt_tokens;
   stats.cached_prompt_tokens = counts.cached_prompt_tokens;
+  stats.computed_prompt_tokens = counts.computed_prompt_tokens;
   stats.generated_tokens = counts.generated_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = steps_;

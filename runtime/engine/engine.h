@@ -51,6 +51,7 @@ struct EngineStats {
   int64_t finished_requests = 0;
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;
+  int64_t computed_prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;

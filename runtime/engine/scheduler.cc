@@ -375,6 +375,8 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   NameFullBlocks(sequence);
   step.tokens += count;
   if (count == 1 && part.sample) ++step.drawing;
+  const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
+  step.prompt_tokens += std::clamp(given - begin, 0, count);
   step.parts.push_back({&sequence, part.sample, part.targets.empty() ? 0 : begin + 1});
   batch.seqs.push_back(part);
 }
@@ -385,6 +387,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   in_flight_.pop_front();
   rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
   last_commit_ = now;
+  counts_.computed_prompt_tokens += step.prompt_tokens;
   size_t next_sample = 0;
   size_t next_targets = 0;
   for (const InFlight::Part& part : step.parts) {

@@ -339,6 +339,26 @@ TEST_F(SchedulerTest, AResumedRequestGoesOnAsItWouldHave) {
   }
 }
 
+TEST_F(SchedulerTest, CountsThePromptTokensThatItComputes) {
+  Make(Info(2, 32, 2));
+  GenerationRequest request = Request("a", {3, 1, 4, 1, 5, 9, 2, 6, 5});
+  request.stop.ignore_eog = true;
+  request.stop.max_tokens = 12;
+  request.resume = {8, 9};
+  scheduler_->Add(request, now_);
+  RunToEnd();
+  EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 11);
+  EXPECT_EQ(scheduler_->counts().generated_tokens, 10);
+  // The same again: all is there but for the last block, which is computed again.
+  request.id = "b";
+  request.sink = std::make_shared<RecordingSink>();
+  scheduler_->Add(request, now_);
+  RunToEnd();
+  const int64_t cached = scheduler_->counts().cached_prompt_tokens;
+  EXPECT_GT(cached, 0);
+  EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 22 - cached);
+}
+
 TEST_F(SchedulerTest, WhatARequestThatIsEndedHeldBackComesWhereItGoesOn) {
   Make(Info(2, 32, 1));
   const auto ask = [&](const std::string& id, const std::string& stop) {
