@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 #include "worker/to_proto.h"
 
 namespace orcd {
@@ -19,6 +20,9 @@ std::string Bytes(const auto& id) {
   return std::string(reinterpret_cast<const char*>(id.data()), id.size());
 }
 
+// What a time of SteadyNow is on the clock that others have.
+absl::Time OnTheWall(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
+
 // A span of the trace; the id of its parent is left to be set.
 Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name, absl::Time begin,
               absl::Time end) {
@@ -29,8 +33,10 @@ Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name
   span.set_flags(1);
   span.set_name(std::string(name));
   span.set_kind(Span::SPAN_KIND_INTERNAL);
-  span.set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(begin)));
-  span.set_end_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(std::max(begin, end))));
+  const absl::Time began = OnTheWall(begin);
+  const absl::Time ended = began + std::max(end - begin, absl::ZeroDuration());
+  span.set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(began)));
+  span.set_end_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(ended)));
   return span;
 }
 
@@ -79,7 +85,7 @@ class Telemetry::Request final : public RequestObserver {
 
   void OnTokens(int tokens) override {
     if (tokens == 0) return;
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (counted_ == 0) {
       telemetry_.metrics_.OnFirstToken(now - arrival_);
       telemetry_.metrics_.OnTokens(tokens, absl::ZeroDuration(), /*first=*/true);
@@ -93,7 +99,7 @@ class Telemetry::Request final : public RequestObserver {
   void OnRefused() override { refused_ = true; }
 
   void OnEnded(const FinishedEvent& event, const absl::Status& status) override {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const std::string reason = GetErrorDetails(status).reason;
     if (refused_) {
       telemetry_.metrics_.OnRequestRefused(status.code(), reason);
@@ -151,7 +157,7 @@ std::shared_ptr<RequestObserver> Telemetry::ObserveRequest(const TraceContext& t
 
 void Telemetry::OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
                             const absl::Status& status) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   metrics_.OnLoadEnded(status, now - begun);
   if (exporter_ == nullptr || !trace.sampled) return;
   Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begun, now, status);
