@@ -428,10 +428,17 @@ TEST_F(EngineTest, AFaultEndsEveryRequestAndRefusesLaterOnes) {
 
 TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
   Make();
+  SetGate(false);
   auto [request, sink] = Request("a", 200);
   ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  // Its step ends once the destructor waits for it.
+  std::thread opener([this] {
+    absl::SleepFor(absl::Milliseconds(200));
+    SetGate(true);
+  });
   engine_.reset();
-  EXPECT_TRUE(sink->finished());
+  opener.join();
+  EXPECT_EQ(GetErrorDetails(sink->WaitFinished().status).reason, "MODEL_UNLOADED");
 }
 
 TEST_F(EngineTest, StatsCountWhatHappened) {
