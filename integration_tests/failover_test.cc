@@ -1,6 +1,7 @@
 // Two workers of one orchestrator: what a client of the first does when it dies.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "integration_tests/relay.h"
 #include "integration_tests/scripted_orchestrator.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_client.h"
@@ -23,7 +25,7 @@
 namespace orcd::testing {
 namespace {
 
-constexpr uint32_t kTokens = 400;
+constexpr uint32_t kTokens = 1200;
 constexpr absl::Duration kTtl = absl::Milliseconds(600);
 
 // The stream that a seed names: kTokens tokens.
@@ -86,25 +88,40 @@ class FailoverTest : public ::testing::Test {
   // A worker that has its model when it has registered.
   std::unique_ptr<WorkerProcess> Start(const std::string& worker_id,
                                        const std::vector<std::string>& args = {}) {
+    // Where it is reached, and by which way it reaches its orchestrator.
+    Relay& front = Way(fronts_, worker_id);
+    Relay& back = Way(backs_, worker_id);
+    back.SetTarget(server_->address());
     WorkerOptions options;
     options.model_dir = models_.path().string();
-    options.args = {"--orchestrator",   server_->address(),
-                    "--worker-id",      worker_id,
-                    "--model",          "nano.gguf",
-                    "--kv-cache-bytes", "32MiB",
-                    "--threads",        "1",
-                    "--drain-timeout",  "5s"};
+    options.args = {"--orchestrator",
+                    back.address(),
+                    "--advertise-address",
+                    front.address(),
+                    "--worker-id",
+                    worker_id,
+                    "--model",
+                    "nano.gguf",
+                    "--kv-cache-bytes",
+                    "32MiB",
+                    "--threads",
+                    "1",
+                    "--drain-timeout",
+                    "5s"};
     options.args.insert(options.args.end(), args.begin(), args.end());
     absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
     EXPECT_TRUE(worker.ok()) << worker.status();
     if (!worker.ok()) return nullptr;
-    const std::string address = (*worker)->address();
+    front.SetTarget((*worker)->address());
+    WorkerClient client((*worker)->address());
+    const std::string instance = client.Status().instance_id();
     EXPECT_TRUE(WaitUntil(
         [&] {
-          return orchestrator_.address(worker_id) == address &&
-                 orchestrator_.status(worker_id).state() == v1::WORKER_STATE_READY;
+          const v1::WorkerStatus status = orchestrator_.status(worker_id);
+          return status.instance_id() == instance && status.state() == v1::WORKER_STATE_READY;
         },
-        Bound(absl::Seconds(20))));
+        Bound(absl::Seconds(20))))
+        << (*worker)->Log();
     return *std::move(worker);
   }
 
@@ -117,9 +134,26 @@ class FailoverTest : public ::testing::Test {
     return generation;
   }
 
+  using Ways = std::map<std::string, std::unique_ptr<Relay>>;
+  static Relay& Way(Ways& ways, const std::string& worker_id) {
+    std::unique_ptr<Relay>& way = ways[worker_id];
+    if (way == nullptr) way = std::make_unique<Relay>();
+    return *way;
+  }
+
+  // The disk that the worker writes to is full, or not any more: its log is longer than this.
+  static void SetDiskFull(const WorkerProcess& worker, bool full) {
+    rlimit limit;
+    ASSERT_EQ(prlimit(worker.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
+    limit.rlim_cur = full ? 1 : limit.rlim_max;
+    ASSERT_EQ(prlimit(worker.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  }
+
   TempDir models_;
   ScriptedOrchestrator orchestrator_{kTtl};
   std::unique_ptr<OrchestratorServer> server_;
+  Ways fronts_;
+  Ways backs_;
 };
 
 TEST_F(FailoverTest, StreamsOfAWorkerThatIsKilledGoOnElsewhereAsTheyWouldHave) {
@@ -239,21 +273,68 @@ TEST_F(FailoverTest, StreamsThatADrainEndsGoOnElsewhereAsTheyWouldHave) {
   EXPECT_EQ(end->exit_code, 0);
 }
 
+// What is promised where the disk of its logs is full: nothing is seen of it by anybody, and the
+// log says afterwards how much is missing.
+TEST_F(FailoverTest, AFullDiskIsNotSeenInAStreamOrALease) {
+  auto worker = Start("a");
+  ASSERT_TRUE(worker);
+  const Generation expected = Whole(*worker, 1);
+  const size_t registrations = orchestrator_.registrations().size();
+  ASSERT_NO_FATAL_FAILURE(SetDiskFull(*worker, true));
+  const std::string log = worker->Log();
+  const size_t heard = orchestrator_.heartbeats().size();
+  WorkerClient client(worker->address());
+  for (int i = 0; i < 20; ++i) {
+    const Generation generation = client.Generate(Stream(1));
+    ASSERT_TRUE(IsComplete(generation));
+    EXPECT_EQ(generation.text, expected.text);
+  }
+  // Models come and go, too.
+  ASSERT_TRUE(client.Unload(false).ok());
+  ASSERT_TRUE(client.Load("nano.gguf").loaded);
+  EXPECT_TRUE(WaitUntil([&] { return orchestrator_.heartbeats().size() > heard + 3; },
+                        Bound(absl::Seconds(20))));
+  EXPECT_EQ(worker->Log(), log) << "the disk was not full: nothing was tested";
+  ASSERT_NO_FATAL_FAILURE(SetDiskFull(*worker, false));
+  EXPECT_TRUE(IsComplete(client.Generate(Stream(2))));
+  EXPECT_TRUE(WaitUntil([&] { return absl::StrContains(worker->Log(), "log lines are missing"); },
+                        Bound(absl::Seconds(10))));
+  EXPECT_EQ(orchestrator_.registrations().size(), registrations);
+  const absl::StatusOr<ProcessEnd> end = worker->Terminate(Bound(absl::Seconds(20)));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, 0);
+}
+
+// A worker whose address nobody could learn is none.
+TEST_F(FailoverTest, ADiskThatIsFullAtTheStartIsSaid) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  // The worker's limit is the test's.
+  const rlimit none = {.rlim_cur = 4, .rlim_max = before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const absl::Status status = WorkerProcess::Start({}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_TRUE(absl::StrContains(status.message(), "exited with 2")) << status;
+}
+
 // Seeded: a failure names the seed, which repeats the events in the same order. What is promised:
-// each stream comes to its last token with the tokens that it would have had undisturbed, and each
-// worker is entered at the orchestrator in the end.
+// each stream comes to its last token with the tokens and the text that it would have had
+// undisturbed, no worker ends that nobody ended, and each is entered at the orchestrator in the
+// end.
 TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) {
   const uint64_t seed = 20260101;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   constexpr int kWorkers = 3;
   constexpr int kUsers = 3;
-  constexpr int kEvents = 24;
+  constexpr int kEvents = 32;
   const auto name = [](int i) { return std::string(1, static_cast<char>('a' + i)); };
   std::vector<std::unique_ptr<WorkerProcess>> workers;
   for (int i = 0; i < kWorkers; ++i) workers.push_back(Start(name(i)));
   std::map<uint64_t, Generation> expected;
-  for (int i = 0; i < 20; ++i) expected[i] = Whole(*workers[0], i);
+  for (int i = 0; i < 10; ++i) expected[i] = Whole(*workers[0], i);
 
   std::atomic<bool> stop = false;
   std::atomic<int> streams = 0;
@@ -293,7 +374,7 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
   const int port = server_->port();
   for (int i = 0; i < kEvents; ++i) {
     const int victim = static_cast<int>(random() % kWorkers);
-    switch (random() % 5) {
+    switch (random() % 9) {
       case 0:
         ++events["worker killed"];
         workers[victim]->Kill();
@@ -323,7 +404,32 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
         WriteNanoModel(models_.File("next.gguf"));
         std::filesystem::rename(models_.File("next.gguf"), models_.File("nano.gguf"));
         break;
+      case 5:
+        ++events["worker cut off from its clients"];
+        fronts_[name(victim)]->Cut();
+        absl::SleepFor(kTtl);
+        fronts_[name(victim)]->Mend();
+        break;
+      case 6:
+        ++events["worker cut off from its orchestrator"];
+        backs_[name(victim)]->Cut();
+        absl::SleepFor(kTtl * 2);
+        backs_[name(victim)]->Mend();
+        break;
+      case 7:
+        ++events["orchestrator slower than a lease lasts"];
+        orchestrator_.ReplyAfter(kTtl * 2);
+        absl::SleepFor(kTtl * 2);
+        orchestrator_.ReplyAfter(absl::ZeroDuration());
+        break;
+      case 8:
+        ++events["disk full"];
+        ASSERT_NO_FATAL_FAILURE(SetDiskFull(*workers[victim], true));
+        absl::SleepFor(kTtl);
+        ASSERT_NO_FATAL_FAILURE(SetDiskFull(*workers[victim], false));
+        break;
     }
+    EXPECT_TRUE(workers[victim]->Running()) << "nobody ended it";
     absl::SleepFor(absl::Milliseconds(100));
   }
   stop = true;

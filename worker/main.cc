@@ -223,7 +223,10 @@ bool WriteAddressFile(const std::string& base, const char* ending, const std::st
   {
     std::ofstream file(partial);
     file << address << "\n";
-    if (!file.flush()) return false;
+    if (!file.flush()) {
+      unlink(partial.c_str());
+      return false;
+    }
   }
   std::error_code error;
   std::filesystem::rename(partial, path, error);
