@@ -20,7 +20,8 @@ std::string Bytes(const auto& id) {
   return std::string(reinterpret_cast<const char*>(id.data()), id.size());
 }
 
-// What a time of SteadyNow is on the clock that others have.
+// What a time of SteadyNow is on the clock that others have. To be asked for once for all that goes
+// together: the clocks do not go alike to the nanosecond.
 absl::Time OnTheWall(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
 
 // A span of the trace; the id of its parent is left to be set.
@@ -33,10 +34,8 @@ Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name
   span.set_flags(1);
   span.set_name(std::string(name));
   span.set_kind(Span::SPAN_KIND_INTERNAL);
-  const absl::Time began = OnTheWall(begin);
-  const absl::Time ended = began + std::max(end - begin, absl::ZeroDuration());
-  span.set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(began)));
-  span.set_end_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(ended)));
+  span.set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(begin)));
+  span.set_end_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(std::max(begin, end))));
   return span;
 }
 
@@ -118,12 +117,12 @@ class Telemetry::Request final : public RequestObserver {
   void Export(const FinishedEvent& event, const absl::Status& status, absl::Time now) {
     const SpanId id = MakeSpanId();
     std::vector<Span> spans;
-    spans.push_back(MakeCallSpan(trace_, id, "Generate", arrival_, now, status));
+    absl::Time begin = OnTheWall(arrival_);
+    spans.push_back(MakeCallSpan(trace_, id, "Generate", begin, begin + (now - arrival_), status));
     AddAttribute(spans[0], "orcd.request_id", request_id_);
     AddAttribute(spans[0], "gen_ai.request.model", model_id_);
     AddAttribute(spans[0], "gen_ai.usage.input_tokens", int64_t{event.prompt_tokens});
     AddAttribute(spans[0], "gen_ai.usage.output_tokens", int64_t{event.generated_tokens});
-    absl::Time begin = arrival_;
     const auto add_phase = [&](std::string_view name, absl::Duration took) {
       spans.push_back(MakeSpan(trace_, MakeSpanId(), name, begin, begin + took));
       spans.back().set_parent_span_id(Bytes(id));
@@ -160,7 +159,8 @@ void Telemetry::OnLoadEnded(const TraceContext& trace, const std::string& model,
   const absl::Time now = SteadyNow();
   metrics_.OnLoadEnded(status, now - begun);
   if (exporter_ == nullptr || !trace.sampled) return;
-  Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begun, now, status);
+  const absl::Time begin = OnTheWall(begun);
+  Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begin, begin + (now - begun), status);
   AddAttribute(span, "orcd.model_file", model);
   exporter_->Add(std::move(span));
 }
