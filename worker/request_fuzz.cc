@@ -25,6 +25,7 @@
 #include "worker/messages.h"
 #include "worker/model_path.h"
 #include "worker/request_translation.h"
+#include "worker/to_proto.h"
 #include "worker/trace_context.h"
 
 namespace orcd {
