@@ -17,6 +17,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/gpu_for_test.h"
 #include "cuda/shaped_model_for_test.h"
+#include "cuda/status.h"
 #include "gmock/gmock.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/error.h"
@@ -67,6 +68,15 @@ TEST(NoGpuDeathTest, SaysSoAndWhatToDo) {
   } else {
     setenv("CUDA_VISIBLE_DEVICES", kept.c_str(), 1);
   }
+}
+
+TEST(StatusTest, WhatNoRequestCausesIsAFault) {
+  const absl::Status status = ToStatus(cudaErrorIllegalAddress, "step 7");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(GetErrorDetails(status).reason, "GPU_FAULT");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("step 7"));
+  EXPECT_EQ(GetErrorDetails(ToStatus(cudaErrorMemoryAllocation, "load")).reason,
+            "INSUFFICIENT_MEMORY");
 }
 
 TEST_F(ErrorsTest, IndexOutOfRange) {

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "integration_tests/errors_table.h"
 #include "integration_tests/gguf_editor.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
@@ -330,6 +332,7 @@ class BadModelTest : public WorkerTest {
 TEST_F(BadModelTest, EachIsRefusedAndTheWorkerGoesOn) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   const GgufEditor good(models().File("nano.gguf"));
+  ErrorsTable table("Bad model files");
   for (const BadModel& bad : BadModels()) {
     SCOPED_TRACE(bad.name);
     WriteFile("bad.gguf", bad.bytes(good));
@@ -339,8 +342,12 @@ TEST_F(BadModelTest, EachIsRefusedAndTheWorkerGoesOn) {
     EXPECT_THAT(result.error.message, HasSubstr(bad.mentions));
     EXPECT_GE(result.error.message.size(), 20u) << "says too little";
     EXPECT_THAT(client().Status().reason(), HasSubstr("bad.gguf"));
+    RpcError said = result.error;
+    said.message = absl::StrReplaceAll(said.message, {{models().path().string() + "/", ""}});
+    table.Add(bad.name, said);
     ASSERT_NO_FATAL_FAILURE(ExpectServes());
   }
+  EXPECT_TRUE(table.IsInTheDocument());
 }
 
 // The editor itself must not be what is refused.

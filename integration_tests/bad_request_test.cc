@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "integration_tests/errors_table.h"
 #include "integration_tests/worker_fixture.h"
 
 namespace orcd::testing {
@@ -22,7 +24,7 @@ using ::grpc::StatusCode;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct BadRequest {
-  const char* name;
+  std::string name;
   std::function<void(v1::GenerateRequest&)> spoil;
   // Of the violation.
   const char* field = "";
@@ -44,8 +46,8 @@ std::vector<BadRequest> BadSampling() {
                        void (v1::SamplingParams::*set)(float)) {
     values.insert(values.end(), {NAN, kInfinity, -kInfinity});
     for (const float value : values) {
-      cases.push_back(
-          {name, Sampling([=](v1::SamplingParams& params) { (params.*set)(value); }), field});
+      cases.push_back({absl::StrCat(name, " ", value),
+                       Sampling([=](v1::SamplingParams& params) { (params.*set)(value); }), field});
     }
   };
   add("temperature", "sampling.temperature", {-0.1f, 100.5f}, &v1::SamplingParams::set_temperature);
@@ -194,6 +196,35 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
       {"too many logprobs", [](v1::GenerateRequest& r) { r.set_logprobs(21); }, "logprobs"},
       {"logprobs that would be negative",
        [](v1::GenerateRequest& r) { r.set_logprobs(0xFFFFFFFF); }, "logprobs"},
+      // What requests share, and where they go on.
+      {"too many prompt logprobs", [](v1::GenerateRequest& r) { r.set_prompt_logprobs(21); },
+       "prompt_logprobs"},
+      {"zero samples", [](v1::GenerateRequest& r) { r.set_samples(0); }, "samples"},
+      {"too many samples", [](v1::GenerateRequest& r) { r.set_samples(65); }, "samples"},
+      {"priority below its range", [](v1::GenerateRequest& r) { r.set_priority(-11); }, "priority"},
+      {"priority above its range", [](v1::GenerateRequest& r) { r.set_priority(11); }, "priority"},
+      {"long salt",
+       [](v1::GenerateRequest& r) { r.mutable_cache()->set_salt(std::string(257, 's')); },
+       "cache.salt"},
+      {"resumed from an unknown id", [=](v1::GenerateRequest& r) { r.add_resume_token_ids(vocab); },
+       "resume_token_ids[0]"},
+      {"resumed with nothing left to generate",
+       [](v1::GenerateRequest& r) {
+         for (uint32_t id = 40; id < 43; ++id) r.add_resume_token_ids(id);
+       },
+       "resume_token_ids"},
+      {"resumed with samples",
+       [](v1::GenerateRequest& r) {
+         r.set_samples(2);
+         r.add_resume_token_ids(40);
+       },
+       "samples"},
+      {"resumed from what had stopped",
+       [](v1::GenerateRequest& r) {
+         r.mutable_stop()->add_token_ids(40);
+         r.add_resume_token_ids(40);
+       },
+       "resume_token_ids[0]"},
       // Stops.
       {"zero max tokens", Stop([](v1::StopConditions& s) { s.set_max_tokens(0); }),
        "stop.max_tokens"},
@@ -230,6 +261,7 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
        StatusCode::NOT_FOUND},
   };
   cases.insert(cases.end(), others.begin(), others.end());
+  ErrorsTable table("Bad requests");
   for (const BadRequest& bad : cases) {
     v1::GenerateRequest request = Good();
     bad.spoil(request);
@@ -245,9 +277,11 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
       EXPECT_TRUE(named) << generation.error;
     }
     EXPECT_GE(generation.error.message.size(), 15u) << "says too little";
+    table.Add(bad.name, generation.error);
     ASSERT_NO_FATAL_FAILURE(ExpectServes());
   }
   EXPECT_TRUE(client().WaitForQuiet());
+  EXPECT_TRUE(table.IsInTheDocument());
 }
 
 // Ends of the ranges are inside of them.
@@ -340,21 +374,80 @@ TEST_F(BadRequestTest, CompressedMessagesAreRefused) {
 }
 
 TEST_F(BadRequestTest, OtherCallsCheckTheirArgumentsToo) {
-  std::vector<uint32_t> ids;
-  v1::TokenizeRequest tokenize;
-  EXPECT_TRUE(IsError(client().Tokenize(tokenize, &ids), StatusCode::INVALID_ARGUMENT));
-  tokenize.mutable_text()->set_text("Hello");
-  tokenize.set_model_id("gpt-5");
-  EXPECT_TRUE(IsError(client().Tokenize(tokenize, &ids), StatusCode::NOT_FOUND));
-  EXPECT_TRUE(IsError(client().Cancel(""), StatusCode::INVALID_ARGUMENT, "", "request_id"));
+  ErrorsTable table("Other bad calls");
+  const auto expect = [&](const std::string& call, RpcError error, StatusCode code,
+                          const std::string& reason, const std::string& field = "") {
+    SCOPED_TRACE(call);
+    EXPECT_TRUE(IsError(error, code, reason, field));
+    error.message = absl::StrReplaceAll(error.message, {{models().path().string(), "models"}});
+    table.Add(call, error);
+  };
+  const auto tokenize = [&](const v1::TokenizeRequest& request) {
+    std::vector<uint32_t> ids;
+    return client().Tokenize(request, &ids);
+  };
+  v1::TokenizeRequest text;
+  expect("Tokenize without an input", tokenize(text), StatusCode::INVALID_ARGUMENT,
+         "INVALID_FIELD");
+  text.mutable_text()->set_text("Hello");
+  text.set_model_id("gpt-5");
+  expect("Tokenize for an unknown model", tokenize(text), StatusCode::NOT_FOUND, "MODEL_NOT_FOUND");
 
-  grpc::ClientContext context;
-  SetTimeout(context, absl::Seconds(10));
-  v1::UnloadRequest unload;
-  unload.set_model_id("gpt-5");
-  v1::UnloadResponse response;
-  EXPECT_TRUE(
-      IsError(DecodeError(stub().Unload(&context, unload, &response)), StatusCode::NOT_FOUND));
+  expect("Cancel without an id", client().Cancel(""), StatusCode::INVALID_ARGUMENT, "INVALID_FIELD",
+         "request_id");
+  expect("Cancel of an id with a space", client().Cancel("a b"), StatusCode::INVALID_ARGUMENT,
+         "INVALID_FIELD", "request_id");
+
+  const auto unload = [&](const std::string& model_id) {
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(10));
+    v1::UnloadRequest request;
+    request.set_model_id(model_id);
+    v1::UnloadResponse response;
+    return DecodeError(stub().Unload(&context, request, &response));
+  };
+  expect("Unload of an unknown model", unload("gpt-5"), StatusCode::NOT_FOUND, "MODEL_NOT_FOUND");
+
+  const auto load = [&](const std::function<void(v1::LoadRequest&)>& spoil) {
+    v1::LoadRequest request;
+    request.set_model("nano.gguf");
+    request.set_replace(true);
+    spoil(request);
+    return client().Load(request).error;
+  };
+  expect("Load without a model", load([](v1::LoadRequest& r) { r.clear_model(); }),
+         StatusCode::INVALID_ARGUMENT, "INVALID_FIELD", "model");
+  expect("Load of a file that is not there",
+         load([](v1::LoadRequest& r) { r.set_model("none.gguf"); }), StatusCode::NOT_FOUND,
+         "MODEL_NOT_FOUND");
+  for (const char* path : {"../nano.gguf", "/etc/passwd", "."}) {
+    expect(absl::StrCat("Load of ", path), load([&](v1::LoadRequest& r) { r.set_model(path); }),
+           StatusCode::INVALID_ARGUMENT, "MODEL_PATH_NOT_ALLOWED");
+  }
+  expect("Load with a sum of 63 digits",
+         load([](v1::LoadRequest& r) { r.set_sha256(std::string(63, 'a')); }),
+         StatusCode::INVALID_ARGUMENT, "INVALID_FIELD", "sha256");
+  expect("Load with another file's sum",
+         load([](v1::LoadRequest& r) { r.set_sha256(std::string(64, 'a')); }),
+         StatusCode::DATA_LOSS, "SHA256_MISMATCH");
+  ASSERT_TRUE(client().Load("nano.gguf").loaded) << "what was to be replaced is gone by then";
+  expect("Load with a long model_id",
+         load([](v1::LoadRequest& r) { r.set_model_id(std::string(257, 'x')); }),
+         StatusCode::INVALID_ARGUMENT, "INVALID_FIELD", "model_id");
+  expect("Load with a newline in its model_id",
+         load([](v1::LoadRequest& r) { r.set_model_id("a\nb"); }), StatusCode::INVALID_ARGUMENT,
+         "INVALID_FIELD", "model_id");
+  expect("Load over another model", load([](v1::LoadRequest& r) {
+           r.set_model_id("other");
+           r.set_replace(false);
+         }),
+         StatusCode::FAILED_PRECONDITION, "MODEL_LOADED");
+
+  expect("Generate of bytes that are no message", SendRaw("Generate", "\x1A\x7F\x0A"),
+         StatusCode::INVALID_ARGUMENT, "MALFORMED_REQUEST");
+  expect("Generate of text that is not UTF-8", SendRaw("Generate", "\x1A\x04\x0A\x02\xFF\xFE"),
+         StatusCode::INVALID_ARGUMENT, "MALFORMED_REQUEST");
+  EXPECT_TRUE(table.IsInTheDocument());
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 

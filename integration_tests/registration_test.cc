@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "integration_tests/relay.h"
 #include "integration_tests/scripted_orchestrator.h"
 #include "integration_tests/worker_fixture.h"
 
@@ -358,6 +359,44 @@ TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
   EXPECT_EQ(orchestrator_.status("worker-7").state(), v1::WORKER_STATE_IDLE);
 }
 
+// The way to the orchestrator swallows everything for some leases, and the connections that were
+// there for ever.
+TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
+  Relay way;
+  way.SetTarget(server_->address());
+  ASSERT_NO_FATAL_FAILURE(
+      StartWorker({"--orchestrator", way.address(), "--worker-id", "worker-7"}));
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  ASSERT_TRUE(Wait([&] { return !orchestrator_.heartbeats().empty(); }));
+  v1::GenerateRequest request = EndlessRequest("running");
+  request.mutable_stop()->set_max_tokens(400);
+  const Generation expected = client().Generate(request);
+  ASSERT_TRUE(IsComplete(expected));
+  for (int i = 0; i < 3; ++i) {
+    request.set_request_id(absl::StrCat("running", i));
+    GenerateCall call(stub(), request, absl::Seconds(120));
+    ASSERT_TRUE(call.ReadUntilTokens(1));
+    way.Cut();
+    // What was under way has arrived.
+    absl::SleepFor(absl::Milliseconds(50));
+    const size_t heard = orchestrator_.heartbeats().size() + orchestrator_.registrations().size();
+    // Longer than a lease: to the orchestrator the worker is gone.
+    absl::SleepFor(absl::Seconds(1.5));
+    orchestrator_.ForgetLeases();
+    EXPECT_EQ(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), heard);
+    const std::string lease = orchestrator_.lease_id();
+    way.Mend();
+    const Generation& generation = call.Finish();
+    ASSERT_TRUE(IsComplete(generation));
+    EXPECT_EQ(generation.ids, expected.ids);
+    EXPECT_EQ(generation.text, expected.text);
+    ASSERT_TRUE(Wait([&] { return orchestrator_.lease_id() != lease; })) << "it is not back";
+    const size_t then = orchestrator_.heartbeats().size();
+    ASSERT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > then + 1; }));
+    EXPECT_EQ(orchestrator_.status("worker-7").state(), v1::WORKER_STATE_READY);
+  }
+}
+
 TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
@@ -367,6 +406,18 @@ TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
     call.ReadUntilTokens(call.so_far().ids.size() + 10);
     return orchestrator_.status("worker-7").rates().generated_tokens_per_second() > 0;
   }));
+  // Prompts that nothing is known of, and then the same again.
+  const auto ask = [&](uint32_t first) {
+    std::vector<uint32_t> prompt;
+    for (uint32_t i = 0; i < 64; ++i) prompt.push_back(first + i);
+    return client().Generate(TokenRequest(prompt, 1));
+  };
+  const auto prompt_rate = [&] {
+    return orchestrator_.status("worker-7").rates().prompt_tokens_per_second();
+  };
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(IsComplete(ask(10 * i)));
+  // 512 tokens within a window of some 10 s.
+  ASSERT_TRUE(Wait([&] { return prompt_rate() > 20; }));
   const v1::WorkerStatus status = orchestrator_.status("worker-7");
   EXPECT_EQ(status.queue().running_requests(), 1u);
   EXPECT_LT(status.kv_blocks().free(), status.kv_blocks().total());

@@ -34,7 +34,7 @@ grpc::Status ScriptedOrchestrator::Register(grpc::ServerContext* context,
   holder = instance;
   statuses_[worker] = request->status();
   addresses_[worker] = request->address();
-  last_lease_ = absl::StrCat("lease-", registrations_.size());
+  last_lease_ = absl::StrCat("lease-", ++granted_);
   leases_[last_lease_] = {worker, instance};
   response->set_lease_id(last_lease_);
   *response->mutable_lease_ttl() = TtlLocked();
@@ -186,10 +186,11 @@ int ScriptedOrchestrator::abandoned() const {
 }
 
 OrchestratorServer::OrchestratorServer(v1::Orchestrator::Service& service, int port,
-                                       std::shared_ptr<grpc::ServerCredentials> credentials)
+                                       std::shared_ptr<grpc::ServerCredentials> credentials,
+                                       const std::string& host)
     : port_(port) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), credentials, &port_);
+  builder.AddListeningPort(absl::StrCat(host, ":", port), credentials, &port_);
   builder.RegisterService(&service);
   server_ = builder.BuildAndStart();
 }

@@ -72,6 +72,8 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
   absl::Duration delay_ = absl::ZeroDuration();
   bool refuse_registrations_ = false;
   std::map<std::string, Lease> leases_;
+  // Leases so far.
+  int granted_ = 0;
   std::string last_lease_;
   // worker_id → instance_id.
   std::map<std::string, std::string> holders_;
@@ -91,7 +93,8 @@ class OrchestratorServer {
  public:
   explicit OrchestratorServer(
       v1::Orchestrator::Service& service, int port = 0,
-      std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials());
+      std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials(),
+      const std::string& host = "127.0.0.1");
   ~OrchestratorServer();
 
   bool listens() const { return server_ != nullptr && port_ != 0; }

@@ -43,5 +43,22 @@ TEST_F(StallTest, SlowStepsAreNoStall) {
   EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
 }
 
+// What the process did not do while it was stopped is nobody's fault.
+TEST_F(StallTest, AWorkerThatIsStoppedForLongerThanAStepMayTakeGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartLoaded({"--backend", "null", "--null-step", "100ms", "--watchdog", "500ms"}));
+  v1::GenerateRequest request = EndlessRequest("stopped");
+  request.mutable_stop()->set_max_tokens(30);
+  GenerateCall call(stub(), request, absl::Seconds(60));
+  for (size_t tokens = 1; tokens < 20; tokens += 6) {
+    ASSERT_TRUE(call.ReadUntilTokens(tokens));
+    worker().Pause();
+    absl::SleepFor(absl::Seconds(1));
+    worker().Resume();
+  }
+  EXPECT_TRUE(IsComplete(call.Finish()));
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+}
+
 }  // namespace
 }  // namespace orcd::testing

@@ -1,6 +1,7 @@
 #include "integration_tests/worker_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -78,6 +79,11 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
   const int log =
       ::open(worker->log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log < 0) return absl::InternalError(absl::StrCat("open log: ", std::strerror(errno)));
+  int network = -1;
+  if (!options.network_namespace.empty()) {
+    network = ::open(("/var/run/netns/" + options.network_namespace).c_str(), O_RDONLY | O_CLOEXEC);
+    if (network < 0) return absl::InternalError(absl::StrCat("netns: ", std::strerror(errno)));
+  }
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -87,11 +93,13 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
     ::setpgid(0, 0);
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
+    if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(126);
     if (::chdir(worker->working_dir_.c_str()) != 0) ::_exit(126);
     ::execve(binary.c_str(), argv.data(), envp.data());
     ::_exit(127);
   }
   ::close(log);
+  if (network >= 0) ::close(network);
   if (pid < 0) return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   worker->pid_ = pid;
 

@@ -46,6 +46,8 @@ struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   // More flags, such as {"--threads", "2"}.
   std::vector<std::string> args;
+  // The network namespace that it runs in, as `ip netns` names it; empty: the test's.
+  std::string network_namespace;
   // More environment, such as {"ORCD_THREADS=2"}.
   std::vector<std::string> environment;
 };

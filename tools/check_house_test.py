@@ -30,6 +30,7 @@ class CheckHouseTest(unittest.TestCase):
             "cuda/kernels/norm_test.cc": '#include "runtime/cpu/cpu_backend.h"\n',
             "worker/main.cc": '#include "cuda/cuda_backend.h"\n',
             "worker/service.h": '#include "runtime/engine/engine.h"\n',
+            "worker/logging.cc": '#include "absl/time/clock.h"\n',
             "worker/service.cc": '#include "orcd/v1/worker.grpc.pb.h"\n',
             "worker/service_test.cc": '#include "runtime/cpu/cpu_backend.h"\n',
             "runtime/engine/model_for_test.h": '#include "tools/make_model/random_model.h"\n',
@@ -53,6 +54,8 @@ class CheckHouseTest(unittest.TestCase):
             ("cuda/forward.cc", "runtime/cpu/kernels.h"),
             ("cuda/kernels/norm.cu", "absl/status/status.h"),
             ("worker/service.cc", "cuda/arena.h"),
+            ("worker/service.cc", "absl/time/clock.h"),
+            ("runtime/engine/engine.cc", "absl/time/clock.h"),
             ("worker/service.h", "runtime/cpu/cpu_backend.h"),
             ("integration_tests/load_test.cc", "worker/config.h"),
         ]

@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Authorizer>> Authorizer::Create(Options options, 
     std::lock_guard lock(authorizer->mutex_);
     authorizer->version_ = VersionOf(path);
     ORCD_ASSIGN_OR_RETURN(authorizer->tokens_, ReadTokens(path));
-    authorizer->looked_ = absl::Now();
+    authorizer->looked_ = SteadyNow();
   }
   return authorizer;
 }
@@ -121,9 +121,8 @@ Authorizer::Version Authorizer::VersionOf(const std::string& path) {
 }
 
 void Authorizer::RefreshLocked() const {
-  const absl::Time now = absl::Now();
-  // A clock that was set back must not keep the file from being read.
-  if (now >= looked_ && now - looked_ < kLookEvery) return;
+  const absl::Time now = SteadyNow();
+  if (now - looked_ < kLookEvery) return;
   looked_ = now;
   const Version version = VersionOf(options_.token_file);
   if (version == version_) return;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
 #include "runtime/error.h"
 
@@ -144,6 +145,15 @@ TEST_F(DirectivesTest, AFloodIsBounded) {
   directives->Take(ReplyWith(flood));
   EXPECT_EQ(began_.size(), 1u);
   EXPECT_EQ(directives->MakeReport().outcomes.size(), Directives::kMaxReported);
+  int refused = 0;
+  for (const auto& [id, outcome] : Outcomes(*directives)) {
+    google::rpc::ErrorInfo info;
+    for (const auto& detail : outcome.error().details()) detail.UnpackTo(&info);
+    if (outcome.state() != v1::DirectiveOutcome::STATE_FAILED) continue;
+    EXPECT_EQ(info.reason(), "DIRECTIVES_FULL");
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
   // Each report makes room for the next, until only those that wait are left.
   for (int i = 0; i < 100; ++i) directives->OnTold(directives->MakeReport());
   EXPECT_EQ(directives->MakeReport().outcomes.size(), Directives::kMaxQueued + 1);

@@ -1,12 +1,15 @@
-// docs/errors.md names every reason that the sources use, and no other.
+// docs/errors.md names every reason that the sources use, and no other; and each with a status that
+// tests have seen.
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 
@@ -64,6 +67,64 @@ TEST(ErrorsDocTest, ListsEveryReasonAndNoOther) {
     EXPECT_TRUE(used.contains(reason))
         << "docs/errors.md lists " << reason << ", which is not used";
   }
+}
+
+// Reason → its row's status cell.
+std::map<std::string, std::string> StatusesInDoc() {
+  const std::string text = ReadFile("docs/errors.md");
+  const std::regex row(R"re(\n\| `([A-Z0-9_]+)` \| ([^|]*) \|)re");
+  std::map<std::string, std::string> statuses;
+  for (std::sregex_iterator it(text.begin(), text.end(), row), end; it != end; ++it) {
+    statuses[(*it)[1]] = (*it)[2];
+  }
+  return statuses;
+}
+
+// What all tests, those of other makers' clients included, are made of.
+std::string TestSources() {
+  std::string sources;
+  for (const char* room : {"runtime", "worker", "cuda", "tools", "integration_tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(room)) {
+      const std::string name = entry.path().filename().string();
+      if (name == "errors_doc_test.cc") continue;
+      if (absl::EndsWith(name, "_test.cc") || absl::EndsWith(name, "_test.py")) {
+        sources += ReadFile(entry.path());
+      }
+    }
+  }
+  return sources;
+}
+
+TEST(ErrorsDocTest, EveryReasonIsAssertedByATest) {
+  const std::string tests = TestSources();
+  for (const std::string& reason : ReasonsInDoc()) {
+    EXPECT_TRUE(absl::StrContains(tests, "\"" + reason + "\""))
+        << "no test asserts " << reason << ", which docs/errors.md lists";
+  }
+}
+
+TEST(ErrorsDocTest, EveryStatusThatATestAssertsIsInTheReasonsRow) {
+  const std::string tests = TestSources();
+  const std::map<std::string, std::string> rows = StatusesInDoc();
+  // `StatusCode::NOT_FOUND, "REASON"` and `kNotFound, "REASON"` alike.
+  const std::regex asserted(
+      R"re(StatusCode::(k?)([A-Za-z_]+),\s*\{?(?:\.reason = )?"([A-Z][A-Z0-9_]{4,})")re");
+  int pairs = 0;
+  for (std::sregex_iterator it(tests.begin(), tests.end(), asserted), end; it != end; ++it) {
+    std::string code;
+    for (const char c : (*it)[2].str()) {
+      if ((*it)[1].length() > 0 && absl::ascii_isupper(c) && !code.empty()) code += '_';
+      code += absl::ascii_toupper(c);
+    }
+    const std::string reason = (*it)[3];
+    const auto row = rows.find(reason);
+    // Tests of the machinery make reasons up.
+    if (row == rows.end()) continue;
+    ++pairs;
+    EXPECT_TRUE(absl::StrContains(row->second, code))
+        << "a test asserts " << code << " for " << reason << "; docs/errors.md has " << row->second;
+  }
+  EXPECT_GT(pairs, 30);
 }
 
 }  // namespace

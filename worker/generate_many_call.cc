@@ -15,6 +15,8 @@
 #include "absl/time/clock.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
+#include "worker/call_deadline.h"
 #include "worker/messages.h"
 #include "worker/pending_deltas.h"
 #include "worker/prepared_request.h"
@@ -54,7 +56,12 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
  public:
   GenerateManyCall(grpc::CallbackServerContext* context, ModelHost& host,
                    const GenerateManyLimits& limits, const Logger& log, Telemetry* telemetry)
-      : context_(context), host_(host), limits_(limits), log_(log), telemetry_(telemetry) {}
+      : context_(context),
+        deadline_(CallDeadline(*context)),
+        host_(host),
+        limits_(limits),
+        log_(log),
+        telemetry_(telemetry) {}
 
   void Begin();
   // Ends the call once nothing of it is left to do.
@@ -137,6 +144,8 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
                              const std::vector<Acknowledgement>& acknowledgements) const;
 
   grpc::CallbackServerContext* const context_;
+  // Of the call, as SteadyNow has it.
+  const absl::Time deadline_;
   ModelHost& host_;
   const GenerateManyLimits limits_;
   const Logger& log_;
@@ -262,8 +271,8 @@ absl::Status GenerateManyCall::Submit(const v1::GenerateManyRequest& request,
                                       const std::shared_ptr<Lane>& lane) {
   // Without one its events could not be told from others'.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id));
-  const absl::Time arrival = absl::Now();
-  absl::Time deadline = absl::FromChrono(context_->deadline());
+  const absl::Time arrival = SteadyNow();
+  absl::Time deadline = deadline_;
   if (request.has_timeout()) {
     deadline = std::min(deadline, arrival + FromProto(request.timeout()));
   }
@@ -354,7 +363,7 @@ void GenerateManyCall::OnFinished(Lane& lane, const FinishedEvent& event) {
   }
   cancel = nullptr;
   std::lock_guard lock(mutex_);
-  TellRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id),
+  TellRequestEnd(log_, lane.id, event, abort_ ? *abort_ : CallStatus(event, lane.id, lane.seed),
                  lane.observer.get());
   lane.end = event;
   NoteNews(lane);
@@ -518,7 +527,7 @@ grpc::ByteBuffer GenerateManyCall::Serialize(
     for (const DeltaEvent& delta : taken.deltas) AppendTo(*add(lane.id)->mutable_delta(), delta);
     if (taken.end) {
       v1::GenerateEnd* end = add(lane.id)->mutable_end();
-      const absl::Status status = CallStatus(*taken.end, lane.id);
+      const absl::Status status = CallStatus(*taken.end, lane.id, lane.seed);
       if (lane.was_started) *end->mutable_finished() = ToProto(*taken.end, lane.model_digest);
       if (!status.ok()) *end->mutable_status() = ToRpcStatus(status);
     }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/steady_time.h"
 #include "worker/report_stream.h"
 
 namespace orcd {
@@ -63,12 +64,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
       });
 
   log.Info("load begins", {{"model", request.model()}, {"replace", request.replace()}});
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   TraceContext trace;
   if (telemetry != nullptr) trace = telemetry->ContextOf(*context);
   auto done = [outcome, stream, start, &log, telemetry, trace = std::move(trace),
                model = request.model()](const absl::StatusOr<v1::ModelDescription>& result) {
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
     if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
     if (result.ok()) {
       log.Info("load ended", {{"model", model},

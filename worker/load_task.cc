@@ -7,7 +7,7 @@
 namespace orcd {
 
 void LoadTask::OnProgress(LoadStage stage, uint64_t done, uint64_t total) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   std::lock_guard lock(mutex_);
   // Reports of several threads overtake each other; what is seen never goes back.
   if (stage < stage_) return;
@@ -21,7 +21,7 @@ void LoadTask::OnProgress(LoadStage stage, uint64_t done, uint64_t total) {
 }
 
 v1::LoadProgress LoadTask::Progress() const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   v1::LoadProgress progress;
   std::lock_guard lock(mutex_);
   progress.set_stage(ToProto(stage_));
@@ -34,7 +34,7 @@ v1::LoadProgress LoadTask::Progress() const {
 
 std::optional<absl::Duration> LoadTask::Eta() const {
   std::lock_guard lock(mutex_);
-  return EtaLocked(absl::Now());
+  return EtaLocked(SteadyNow());
 }
 
 std::optional<absl::Duration> LoadTask::EtaLocked(absl::Time now) const {

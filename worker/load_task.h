@@ -7,10 +7,10 @@
 #include <mutex>
 #include <optional>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/load_observer.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 
@@ -31,7 +31,7 @@ class LoadTask : public LoadObserver {
   // With mutex_ held.
   std::optional<absl::Duration> EtaLocked(absl::Time now) const;
 
-  const absl::Time start_ = absl::Now();
+  const absl::Time start_ = SteadyNow();
   std::atomic<bool> cancelled_ = false;
 
   // Guards what follows.

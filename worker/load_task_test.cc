@@ -1,5 +1,6 @@
 #include "worker/load_task.h"
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
 namespace orcd {

@@ -33,6 +33,7 @@
 #include "runtime/error.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/null/null_backend.h"
+#include "runtime/steady_time.h"
 #include "worker/authorizer.h"
 #include "worker/config.h"
 #include "worker/directive_actions.h"
@@ -222,7 +223,10 @@ bool WriteAddressFile(const std::string& base, const char* ending, const std::st
   {
     std::ofstream file(partial);
     file << address << "\n";
-    if (!file.flush()) return false;
+    if (!file.flush()) {
+      unlink(partial.c_str());
+      return false;
+    }
   }
   std::error_code error;
   std::filesystem::rename(partial, path, error);
@@ -319,7 +323,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   Ending ending;
   absl::Time first_signal = absl::InfiniteFuture();
   SignalListener signals([&](int signal) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const bool is_second = now > first_signal + kSameSignal;
     log.Info("signal", {{"signal", strsignal(signal)}, {"second", is_second}});
     if (is_second) _exit(static_cast<int>(ExitCode::kForced));
@@ -431,10 +435,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   if (config.model.empty()) {
     health.Set(kHealthStartup, true);
   } else {
-    const absl::Time begun = absl::Now();
+    const absl::Time begun = SteadyNow();
     host.Load({.model = config.model, .model_id = config.model_id, .sha256 = config.model_sha256},
               [&, begun](const absl::StatusOr<v1::ModelDescription>& loaded) {
-                metrics.OnLoadEnded(loaded.status(), absl::Now() - begun);
+                metrics.OnLoadEnded(loaded.status(), SteadyNow() - begun);
                 if (loaded.ok()) {
                   log.Info("model loaded",
                            {{"model_id", loaded->model_id()}, {"digest", loaded->digest()}});

@@ -221,6 +221,13 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
             {{{}, memory.process_resident_bytes()}}),
       Gauge("orcd_last_step_age_seconds", "Since the engine's last step ended; 0 before the first.",
             {{{}, step_age}}),
+      Gauge("orcd_generated_tokens_per_second",
+            "Tokens drawn, as the worker's status and heartbeats have it: over the last seconds.",
+            {{{}, status.rates().generated_tokens_per_second()}}),
+      Gauge("orcd_prompt_tokens_per_second",
+            "Tokens of prompts computed, as the worker's status and heartbeats have it: over the "
+            "last seconds.",
+            {{{}, status.rates().prompt_tokens_per_second()}}),
   };
 }
 

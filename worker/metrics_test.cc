@@ -92,6 +92,8 @@ TEST(MetricsTest, AStatusIsGauges) {
   status.mutable_kv_blocks()->set_free(50);
   status.mutable_memory()->set_weights_bytes(4096);
   status.mutable_last_step_age()->set_nanos(500'000'000);
+  status.mutable_rates()->set_generated_tokens_per_second(12.5);
+  status.mutable_rates()->set_prompt_tokens_per_second(300);
   std::string text = Text(StatusMetrics(status));
   EXPECT_THAT(text, HasSubstr("orcd_worker_state{state=\"WORKER_STATE_DRAINING\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("orcd_worker_state{state=\"WORKER_STATE_READY\"} 0\n"));
@@ -100,6 +102,8 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(text, HasSubstr("\norcd_kv_cache_usage_ratio 0.75\n"));
   EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"weights\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_last_step_age_seconds 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_generated_tokens_per_second 12.5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_prompt_tokens_per_second 300\n"));
   EXPECT_THAT(text, Not(HasSubstr("kind=\"total\"")));
   status.mutable_device()->mutable_gpu()->set_memory_total_bytes(80);
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));

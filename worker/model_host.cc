@@ -23,6 +23,9 @@ namespace {
 
 // How long a request that was admitted but had not reached the engine may escape a cancellation.
 constexpr absl::Duration kCancelAgain = absl::Milliseconds(50);
+// What is waited for in one go, whatever far future a drain ends in: sums of time must not
+// overflow.
+constexpr absl::Duration kLongestPause = absl::Hours(1);
 // What a caller is told while there is nothing to estimate from.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
@@ -221,7 +224,7 @@ absl::StatusOr<EngineLease> ModelHost::Borrow(const std::string& model_id) {
 absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool is_request) {
   std::lock_guard lock(mutex_);
   ORCD_RETURN_IF_ERROR(CheckServing(model_id));
-  if (is_request && refusing(absl::Now())) return Draining();
+  if (is_request && refusing(SteadyNow())) return Draining();
   ++leases_;
   if (is_request) ++requests_;
   return EngineLease(this, engine_.get(), is_request);
@@ -241,7 +244,7 @@ absl::Status ModelHost::CheckServing(const std::string& model_id) const {
   if (!fault_.ok()) return fault_;
   if (phase_ != Phase::kReady) {
     // A worker that is going away says so whatever else it lacks.
-    if (refusing(absl::Now())) return Draining();
+    if (refusing(SteadyNow())) return Draining();
     ORCD_RETURN_IF_ERROR(CheckNotBusy());
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
@@ -300,11 +303,11 @@ void ModelHost::Drain(std::optional<absl::Duration> timeout, const std::string& 
     const absl::Duration limit =
         std::max(timeout.value_or(options_.drain_timeout), absl::ZeroDuration());
     if (!drain_) {
-      const absl::Time refuse_from = absl::Now() + options_.settle;
+      const absl::Time refuse_from = SteadyNow() + options_.settle;
       drain_ = DrainState{
           .refuse_from = refuse_from, .end_at = refuse_from + limit, .done = false, .reason = {}};
     } else {
-      drain_->end_at = std::min(drain_->end_at, std::max(absl::Now(), drain_->refuse_from) + limit);
+      drain_->end_at = std::min(drain_->end_at, std::max(SteadyNow(), drain_->refuse_from) + limit);
     }
     if (!reason.empty()) drain_->reason = reason;
     if (task_ != nullptr) task_->Cancel();
@@ -344,7 +347,7 @@ v1::DrainResponse ModelHost::DrainProgress() const {
   response.set_waiting_requests(requests_ - running);
   if (!drain_) return response;
   response.set_safe_to_delete(drain_->done);
-  const absl::Duration left = drain_->done ? absl::ZeroDuration() : drain_->end_at - absl::Now();
+  const absl::Duration left = drain_->done ? absl::ZeroDuration() : drain_->end_at - SteadyNow();
   *response.mutable_remaining() = ToProto(std::max(left, absl::ZeroDuration()));
   return response;
 }
@@ -355,7 +358,7 @@ std::string ModelHost::fault_kind() const {
 }
 
 v1::WorkerStatus ModelHost::Status() const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   v1::WorkerStatus status;
   status.set_worker_id(options_.worker_id);
   status.set_instance_id(options_.instance_id);
@@ -377,7 +380,8 @@ v1::WorkerStatus ModelHost::Status() const {
   const auto rates = rate_meter_.Measure(
       std::chrono::steady_clock::now(),
       {.generated_tokens = generated_tokens_before_ + stats.generated_tokens,
-       .finished_requests = finished_requests_before_ + stats.finished_requests});
+       .finished_requests = finished_requests_before_ + stats.finished_requests,
+       .prompt_tokens = computed_prompt_tokens_before_ + stats.computed_prompt_tokens});
   if (rates) *status.mutable_rates() = ToProto(*rates);
   if (engine_ == nullptr) {
     *status.mutable_device() = options_.device;
@@ -468,7 +472,8 @@ void ModelHost::Run() {
       if (wake == absl::InfiniteFuture()) {
         changed_.wait(lock, something_to_do);
       } else {
-        changed_.wait_until(lock, absl::ToChronoTime(wake), something_to_do);
+        const absl::Duration pause = std::min(wake - SteadyNow(), kLongestPause);
+        changed_.wait_for(lock, absl::ToChronoNanoseconds(pause), something_to_do);
       }
       drain_changed_ = false;
       if (!jobs_.empty()) {
@@ -514,14 +519,13 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
                                                               LoadTask& task) {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  ORCD_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> engine,
-      LoadModel(
-          path, load, options_.backend,
-          [this](const absl::Status& status) {
-            Fail(BackendFault(status), GetErrorDetails(status).reason);
-          },
-          task));
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, LoadModel(
+                                                            path, load, options_.backend,
+                                                            [this](const absl::Status& status) {
+                                                              Fail(BackendFault(status),
+                                                                   GetErrorDetails(status).reason);
+                                                            },
+                                                            task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }
@@ -549,6 +553,7 @@ void ModelHost::DestroyEngine(bool force) {
   std::lock_guard lock(mutex_);
   finished_requests_before_ += stats.finished_requests;
   generated_tokens_before_ += stats.generated_tokens;
+  computed_prompt_tokens_before_ += stats.computed_prompt_tokens;
   engine = std::move(engine_);
   description_.Clear();
   loaded_sha256_.clear();
@@ -567,7 +572,7 @@ absl::Time ModelHost::AdvanceDrain() {
   {
     std::lock_guard lock(mutex_);
     if (!drain_ || drain_->done) return absl::InfiniteFuture();
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (now < drain_->refuse_from) return drain_->refuse_from;
     if (requests_ == 0) {
       drain_->done = true;
@@ -584,7 +589,7 @@ absl::Time ModelHost::AdvanceDrain() {
     return absl::InfiniteFuture();
   }
   lease->engine().CancelAll(FinishReason::kDrained, [](int) {});
-  return absl::Now() + kCancelAgain;
+  return SteadyNow() + kCancelAgain;
 }
 
 }  // namespace orcd

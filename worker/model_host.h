@@ -14,11 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
+#include "runtime/steady_time.h"
 #include "worker/load_task.h"
 #include "worker/rate_meter.h"
 
@@ -179,7 +179,7 @@ class ModelHost {
   absl::Time AdvanceDrain();
 
   const ModelHostOptions options_;
-  const absl::Time start_ = absl::Now();
+  const absl::Time start_ = SteadyNow();
   std::vector<std::function<void()>> subscribers_;
 
   // Guards what follows.
@@ -205,6 +205,7 @@ class ModelHost {
   // Of engines that are gone.
   int64_t finished_requests_before_ = 0;
   int64_t generated_tokens_before_ = 0;
+  int64_t computed_prompt_tokens_before_ = 0;
   // Status measures with it.
   mutable RateMeter rate_meter_;
 

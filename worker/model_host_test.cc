@@ -4,6 +4,7 @@
 #include <ctime>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -228,8 +229,16 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Reason(refused.status()), "REQUESTS_RUNNING");
   EXPECT_EQ(Reason(Unload("other").status()), "MODEL_NOT_FOUND");
-  // Unless they are to be ended.
-  const auto unloaded = Unload("nano", /*force=*/true);
+  // Unless they are to be ended. Until nobody uses the model, it is being unloaded.
+  std::optional<EngineLease> user(*host_->Borrow(""));
+  auto answer = std::make_shared<Answer<v1::UnloadResponse>>();
+  host_->Unload("nano", /*force=*/true, Into(answer));
+  const absl::Status unloading = host_->Admit("").status();
+  EXPECT_EQ(unloading.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Reason(unloading), "UNLOADING");
+  EXPECT_TRUE(GetErrorDetails(unloading).retry_after);
+  user.reset();
+  const auto unloaded = answer->Await();
   ASSERT_TRUE(unloaded.ok()) << unloaded.status();
   EXPECT_EQ(unloaded->model_id(), "nano");
   EXPECT_EQ(unloaded->cancelled_requests(), 1u);

@@ -16,11 +16,14 @@ std::optional<RateMeter::Rates> RateMeter::Measure(Time now, const Totals& total
   if (now - since.at < kSpacing) return std::nullopt;
   Rates rates;
   rates.window = absl::FromChrono(now - since.at);
-  const double seconds = absl::ToDoubleSeconds(rates.window);
+  const auto per_second = [&](int64_t now_total, int64_t then_total) {
+    return static_cast<double>(now_total - then_total) / absl::ToDoubleSeconds(rates.window);
+  };
   rates.generated_tokens_per_second =
-      static_cast<double>(totals.generated_tokens - since.totals.generated_tokens) / seconds;
+      per_second(totals.generated_tokens, since.totals.generated_tokens);
   rates.finished_requests_per_second =
-      static_cast<double>(totals.finished_requests - since.totals.finished_requests) / seconds;
+      per_second(totals.finished_requests, since.totals.finished_requests);
+  rates.prompt_tokens_per_second = per_second(totals.prompt_tokens, since.totals.prompt_tokens);
   return rates;
 }
 

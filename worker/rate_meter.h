@@ -19,12 +19,14 @@ class RateMeter {
   struct Totals {
     int64_t generated_tokens = 0;
     int64_t finished_requests = 0;
+    int64_t prompt_tokens = 0;
   };
   struct Rates {
     // What they were measured over.
     absl::Duration window;
     double generated_tokens_per_second = 0;
     double finished_requests_per_second = 0;
+    double prompt_tokens_per_second = 0;
   };
 
   // The rates up to `now`, at which the totals are `totals`; nothing before there is a second to

@@ -24,14 +24,16 @@ TEST(RateMeterTest, ForgetsWhatIsOlderThanTheWindow) {
   RateMeter meter;
   // 100 tokens a second for 20 s, then none.
   for (int i = 0; i <= 20; ++i) {
-    meter.Measure(kStart + seconds(i), {.generated_tokens = 100 * i, .finished_requests = i});
+    meter.Measure(kStart + seconds(i),
+                  {.generated_tokens = 100 * i, .finished_requests = i, .prompt_tokens = 30 * i});
   }
-  auto rates = meter.Measure(kStart + seconds(25), {2000, 20});
+  auto rates = meter.Measure(kStart + seconds(25), {2000, 20, 600});
   ASSERT_TRUE(rates);
   EXPECT_EQ(rates->window, absl::Seconds(10));
   EXPECT_DOUBLE_EQ(rates->generated_tokens_per_second, 50);
   EXPECT_DOUBLE_EQ(rates->finished_requests_per_second, 0.5);
-  for (int i = 26; i <= 40; ++i) rates = meter.Measure(kStart + seconds(i), {2000, 20});
+  EXPECT_DOUBLE_EQ(rates->prompt_tokens_per_second, 15);
+  for (int i = 26; i <= 40; ++i) rates = meter.Measure(kStart + seconds(i), {2000, 20, 600});
   EXPECT_DOUBLE_EQ(rates->generated_tokens_per_second, 0);
 }
 

@@ -40,6 +40,8 @@ std::unique_ptr<orcd::v1::Orchestrator::Stub> NewStub(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
     const Lease::Backoff& backoff) {
   grpc::ChannelArguments arguments;
+  // A connection of its own: another channel's may be the one that was given up.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // The channel must be ready to connect again whenever a retry is due; its own backoff would grow
   // to two minutes.
   const int reconnect_ms =
@@ -305,6 +307,12 @@ grpc::Status Registration::MakeCall(size_t orchestrator, absl::Duration timeout,
   {
     std::lock_guard lock(mu_);
     in_flight_ = nullptr;
+  }
+  // Where packets vanish, TCP believes in a connection for many minutes after the way is free
+  // again.
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    stubs_[orchestrator] =
+        NewStub(options_.orchestrators[orchestrator], options_.credentials, options_.backoff);
   }
   return status;
 }

@@ -7,16 +7,39 @@
 
 namespace orcd {
 
-absl::Status CallStatus(const FinishedEvent& event, const std::string& id) {
+namespace {
+
+// With everything that it takes to go on elsewhere, but for what the client sent and was given.
+absl::Status Drained(const FinishedEvent& event, uint64_t seed) {
+  std::string what;
+  if (event.generated_tokens == 0) {
+    what = "before its first token; send it to another worker";
+  } else if (event.samples.empty()) {
+    what = absl::StrCat("after ", event.generated_tokens,
+                        " tokens; go on with it on another worker that has this model: send it "
+                        "with sampling.seed ",
+                        seed, " and with those tokens in resume_token_ids");
+  } else {
+    what = absl::StrCat("after ", event.generated_tokens, " tokens of its ", event.samples.size(),
+                        " samples; go on with each on another worker that has this model, as a "
+                        "request of its own: send sample i with sampling.seed ",
+                        seed, " + i and with its tokens in resume_token_ids");
+  }
+  return MakeError(absl::StatusCode::kUnavailable,
+                   absl::StrCat("this worker drains and ended the request ", what),
+                   {.reason = "DRAINED"});
+}
+
+}  // namespace
+
+absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint64_t seed) {
   if (!event.status.ok()) return event.status;
   if (event.reason == FinishReason::kCancelled) {
     return MakeError(absl::StatusCode::kCancelled,
                      absl::StrCat("the request '", id, "' was cancelled"), {.reason = "CANCELLED"});
   }
   if (event.reason == FinishReason::kDrained) {
-    return MakeError(absl::StatusCode::kUnavailable,
-                     "this worker drains and ended the request; go on with it on another worker",
-                     {.reason = "DRAINED"});
+    return Drained(event, seed);
   }
   return absl::OkStatus();
 }

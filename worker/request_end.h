@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_REQUEST_END_H_
 #define ORCD_WORKER_REQUEST_END_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,11 +12,11 @@
 
 namespace orcd {
 
-// How a call ends whose request, `id`, ended as `event` says.
-absl::Status CallStatus(const FinishedEvent& event, const std::string& id);
+// How a call ends whose request ended as `event` says. `seed` is the request's.
+absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint64_t seed);
 
-// Logs the end of a request and tells its observer (null: none). `status` is the one that the client
-// gets.
+// Logs the end of a request and tells its observer (null: none). `status` is the one that the
+// client gets.
 void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
                     const absl::Status& status, RequestObserver* observer);
 

@@ -25,6 +25,7 @@
 #include "worker/messages.h"
 #include "worker/model_path.h"
 #include "worker/request_translation.h"
+#include "worker/to_proto.h"
 #include "worker/trace_context.h"
 
 namespace orcd {
@@ -78,7 +79,9 @@ void TryLoad(const v1::LoadRequest& request, const std::string& directory) {
   Require(absl::StartsWith(real, std::filesystem::canonical(directory).string()));
 }
 
-void TryDirectives(const v1::HeartbeatResponse& reply) {
+// `Reply` is HeartbeatResponse or RegisterResponse.
+template <typename Reply>
+void TryDirectives(const Reply& reply) {
   size_t begun = 0;
   const auto count = [&begun](const auto&, const Directives::Done& done) {
     ++begun;
@@ -102,7 +105,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const grpc::Slice slice(data + 1, size - 1);
   const grpc::ByteBuffer bytes(&slice, 1);
-  switch (data[0] % 8) {
+  switch (data[0] % 10) {
     case 0:
       if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
         TryGenerate(*request, fixture.model());
@@ -137,7 +140,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         TryDirectives(*reply);
       }
       break;
-    case 7: {
+    case 7:
+      if (const auto reply = ParseRequest<v1::RegisterResponse>(bytes); reply.ok()) {
+        TryDirectives(*reply);
+      }
+      break;
+    case 8:
+      if (const auto request = ParseRequest<v1::GenerateManyRequest>(bytes); request.ok()) {
+        (void)FromProto(request->timeout());
+        (void)CheckRequestId(request->cancel().request_id());
+        TryGenerate(request->generate(), fixture.model());
+      }
+      break;
+    case 9: {
       const auto context = ParseTraceparent({reinterpret_cast<const char*>(data) + 1, size - 1});
       Require(!context || (context->has_parent() && ToHex(context->trace_id).size() == 32));
       break;

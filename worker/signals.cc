@@ -26,6 +26,8 @@ void BlockSignals() {
   const sigset_t signals = Signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // A log that has reached the limit of a file's size is one that cannot be written, no more.
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 SignalListener::SignalListener(std::function<void(int signal)> on_signal)

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
+#include "runtime/steady_time.h"
 #include "worker/version.h"
 
 namespace orcd {
@@ -71,7 +72,7 @@ void SpanExporter::Stop(absl::Duration grace) {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
-    stop_by_ = absl::Now() + grace;
+    stop_by_ = SteadyNow() + grace;
     if (in_flight_ != nullptr && grace <= absl::ZeroDuration()) in_flight_->TryCancel();
   }
   changed_.notify_all();
@@ -139,8 +140,8 @@ grpc::Status SpanExporter::Try(const Request& request) {
   grpc::ClientContext context;
   {
     std::lock_guard lock(mutex_);
-    const absl::Time deadline = std::min(absl::Now() + options_.timeout, stop_by_);
-    context.set_deadline(absl::ToChronoTime(deadline));
+    const absl::Duration left = std::min(options_.timeout, stop_by_ - SteadyNow());
+    context.set_deadline(absl::ToChronoTime(absl::Now() + left));
     in_flight_ = &context;
   }
   ExportTraceServiceResponse response;

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 #include "worker/to_proto.h"
 
 namespace orcd {
@@ -18,6 +19,10 @@ using SpanStatus = opentelemetry::proto::trace::v1::Status;
 std::string Bytes(const auto& id) {
   return std::string(reinterpret_cast<const char*>(id.data()), id.size());
 }
+
+// What a time of SteadyNow is on the clock that others have. To be asked for once for all that goes
+// together: the clocks do not go alike to the nanosecond.
+absl::Time OnTheWall(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
 
 // A span of the trace; the id of its parent is left to be set.
 Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name, absl::Time begin,
@@ -79,7 +84,7 @@ class Telemetry::Request final : public RequestObserver {
 
   void OnTokens(int tokens) override {
     if (tokens == 0) return;
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (counted_ == 0) {
       telemetry_.metrics_.OnFirstToken(now - arrival_);
       telemetry_.metrics_.OnTokens(tokens, absl::ZeroDuration(), /*first=*/true);
@@ -93,7 +98,7 @@ class Telemetry::Request final : public RequestObserver {
   void OnRefused() override { refused_ = true; }
 
   void OnEnded(const FinishedEvent& event, const absl::Status& status) override {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const std::string reason = GetErrorDetails(status).reason;
     if (refused_) {
       telemetry_.metrics_.OnRequestRefused(status.code(), reason);
@@ -112,12 +117,12 @@ class Telemetry::Request final : public RequestObserver {
   void Export(const FinishedEvent& event, const absl::Status& status, absl::Time now) {
     const SpanId id = MakeSpanId();
     std::vector<Span> spans;
-    spans.push_back(MakeCallSpan(trace_, id, "Generate", arrival_, now, status));
+    absl::Time begin = OnTheWall(arrival_);
+    spans.push_back(MakeCallSpan(trace_, id, "Generate", begin, begin + (now - arrival_), status));
     AddAttribute(spans[0], "orcd.request_id", request_id_);
     AddAttribute(spans[0], "gen_ai.request.model", model_id_);
     AddAttribute(spans[0], "gen_ai.usage.input_tokens", int64_t{event.prompt_tokens});
     AddAttribute(spans[0], "gen_ai.usage.output_tokens", int64_t{event.generated_tokens});
-    absl::Time begin = arrival_;
     const auto add_phase = [&](std::string_view name, absl::Duration took) {
       spans.push_back(MakeSpan(trace_, MakeSpanId(), name, begin, begin + took));
       spans.back().set_parent_span_id(Bytes(id));
@@ -151,10 +156,11 @@ std::shared_ptr<RequestObserver> Telemetry::ObserveRequest(const TraceContext& t
 
 void Telemetry::OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
                             const absl::Status& status) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   metrics_.OnLoadEnded(status, now - begun);
   if (exporter_ == nullptr || !trace.sampled) return;
-  Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begun, now, status);
+  const absl::Time begin = OnTheWall(begun);
+  Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begin, begin + (now - begun), status);
   AddAttribute(span, "orcd.model_file", model);
   exporter_->Add(std::move(span));
 }

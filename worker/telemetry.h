@@ -30,12 +30,12 @@ class Telemetry {
     return TraceContextOf(context, sample_ratio_);
   }
 
-  // Of a request that arrived at `arrival`.
+  // Of a request that arrived at `arrival`, as SteadyNow has it.
   std::shared_ptr<RequestObserver> ObserveRequest(const TraceContext& trace,
                                                   const std::string& request_id,
                                                   const std::string& model_id, absl::Time arrival);
 
-  // A load has ended, which began at `begun` by a call of this trace.
+  // A load has ended, which began at `begun`, as SteadyNow has it, by a call of this trace.
   void OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
                    const absl::Status& status);
 

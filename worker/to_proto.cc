@@ -49,6 +49,7 @@ v1::Rates ToProto(const RateMeter::Rates& rates) {
   v1::Rates proto;
   *proto.mutable_window() = ToProto(rates.window);
   proto.set_generated_tokens_per_second(rates.generated_tokens_per_second);
+  proto.set_prompt_tokens_per_second(rates.prompt_tokens_per_second);
   proto.set_finished_requests_per_second(rates.finished_requests_per_second);
   return proto;
 }

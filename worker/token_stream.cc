@@ -93,7 +93,7 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
   {
     std::lock_guard lock(mutex_);
     result_ = event;
-    end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_);
+    end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_, seed_);
     if (was_started_) finished_ = ToProto(event, model_digest_);
     if (!slow_reader_ && !done_) SetGrace(limits_.linger);
   }

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/steady_time.h"
+
 namespace orcd {
 namespace {
 
 constexpr int kLooksPerLimit = 8;
+// A pause that lasts so many times as long was none of the watchdog's.
+constexpr int kStopped = 3;
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
 }  // namespace
@@ -28,8 +32,16 @@ Watchdog::~Watchdog() {
 
 void Watchdog::Run() {
   const absl::Duration pause = std::min(limit_ / kLooksPerLimit, kLongestPause);
+  absl::Time looked = SteadyNow();
+  bool may_wait = true;
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, absl::ToChronoNanoseconds(pause), [this] { return stopping_; })) {
+    const absl::Time now = SteadyNow();
+    // Who was stopped as a whole must have a chance to go on before it is said to hang.
+    const bool was_stopped = now - looked > kStopped * pause;
+    looked = now;
+    may_wait = !(was_stopped && may_wait);
+    if (!may_wait) continue;
     lock.unlock();
     const absl::Duration stalled = stalled_for_();
     if (stalled > limit_) return on_stall_(stalled);

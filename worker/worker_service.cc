@@ -4,8 +4,9 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
+#include "worker/call_deadline.h"
 #include "worker/drain_call.h"
 #include "worker/generate_many_call.h"
 #include "worker/load_call.h"
@@ -109,13 +110,12 @@ void WorkerService::Shutdown() { many_calls_.Shutdown(); }
 
 absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
-  const absl::Time arrival = absl::Now();
+  const absl::Time arrival = SteadyNow();
   ORCD_ASSIGN_OR_RETURN(
       const v1::GenerateRequest proto,
       Open<v1::GenerateRequest>(Authorize(context, Permission::kInference), bytes));
-  ORCD_ASSIGN_OR_RETURN(
-      PreparedRequest prepared,
-      PrepareRequest(proto, host_, arrival, absl::FromChrono(context->deadline())));
+  ORCD_ASSIGN_OR_RETURN(PreparedRequest prepared,
+                        PrepareRequest(proto, host_, arrival, CallDeadline(*context)));
   std::shared_ptr<EngineLease> lease = std::move(prepared.lease);
   GenerationRequest& request = prepared.request;
 
@@ -179,8 +179,8 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
 
 std::function<void(bool found)> WorkerService::OnReleased() const {
   if (options_.telemetry == nullptr) return [](bool) {};
-  return [metrics = &options_.telemetry->metrics(), wished = absl::Now()](bool found) {
-    if (found) metrics->OnReleased(absl::Now() - wished);
+  return [metrics = &options_.telemetry->metrics(), wished = SteadyNow()](bool found) {
+    if (found) metrics->OnReleased(SteadyNow() - wished);
   };
 }
 

@@ -12,6 +12,7 @@
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/error.h"
 #include "worker/event_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
@@ -233,6 +234,7 @@ TEST(ServerTest, ATakenPortIsAnError) {
   ASSERT_TRUE(first.ok());
   const auto second = Server::Start({.listen = (*first)->address()}, {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetails(second.status()).reason, "CANNOT_LISTEN");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
   (*first)->Stop(absl::ZeroDuration());
 }

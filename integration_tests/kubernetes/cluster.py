@@ -27,6 +27,7 @@ class Cluster:
         self.bin = pathlib.Path(bin_dir)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-k8s-"))
         self.processes = []
+        self.others_namespaces = namespaces()
         self.kubeconfig = self.folder / "kubeconfig"
         self.environment = os.environ | {
             "KUBECONFIG": str(self.kubeconfig),
@@ -308,6 +309,10 @@ SystemdCgroup = false
             if point.startswith(str(self.folder)):
                 subprocess.run(["umount", "-l", point], check=False)
         subprocess.run(["ip", "netns", "del", NETNS], check=False)
+        # The pods' own go, too: whoever made them is gone.
+        for name in namespaces() - self.others_namespaces:
+            if name.startswith("cni-"):
+                subprocess.run(["ip", "netns", "del", name], check=False)
 
     def kill_containers(self):
         """They are not containerd's children, and would outlive it."""
@@ -317,6 +322,12 @@ SystemdCgroup = false
 
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def namespaces():
+    """The names of the machine's network namespaces."""
+    folder = pathlib.Path("/var/run/netns")
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 def sha256(path):

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/engine/output_text.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -105,7 +105,7 @@ absl::Status Engine::Check(const GenerationRequest& request) const {
                      {.reason = "PROMPT_LOGPROBS_UNSUPPORTED", .subject = info_.name});
   }
   ORCD_RETURN_IF_ERROR(CheckResume(request));
-  if (request.deadline <= absl::Now()) {
+  if (request.deadline <= SteadyNow()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the request's deadline passed before it could be queued",
                      {.reason = "DEADLINE_EXCEEDED"});
@@ -196,7 +196,7 @@ absl::Status Engine::CheckRoom(const GenerationRequest& request) {
 }
 
 absl::Duration Engine::RetryAfter() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   std::optional<absl::Duration> interval;
   {
     std::lock_guard lock(stats_mutex_);
@@ -251,7 +251,7 @@ EngineStats Engine::stats() const {
 absl::Duration Engine::stalled_for() const {
   const int64_t busy_at = busy_at_.load(std::memory_order_relaxed);
   if (busy_at == 0) return absl::ZeroDuration();
-  return std::max(absl::Nanoseconds(absl::GetCurrentTimeNanos() - busy_at), absl::ZeroDuration());
+  return std::max(SteadyNow() - absl::FromUnixNanos(busy_at), absl::ZeroDuration());
 }
 
 void Engine::Run() {
@@ -279,7 +279,7 @@ void Engine::Run() {
   while (scheduler_.steps_in_flight() > 0) {
     absl::StatusOr<StepResult> result = backend_->Wait();
     if (!result.ok()) break;
-    scheduler_.Commit(*result, absl::Now());
+    scheduler_.Commit(*result, SteadyNow());
   }
   scheduler_.FailAll(MakeError(absl::StatusCode::kCancelled, "the model was unloaded",
                                {.reason = "MODEL_UNLOADED"}));
@@ -294,7 +294,7 @@ bool Engine::TakeMessages(bool wait, std::vector<Message>& messages) {
     busy_at_.store(0, std::memory_order_relaxed);
     inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
   }
-  busy_at_.store(absl::GetCurrentTimeNanos(), std::memory_order_relaxed);
+  busy_at_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
   messages.swap(inbox_);
   return !stopping_;
 }
@@ -308,13 +308,13 @@ void Engine::Handle(Message message) {
     }
     return;
   }
-  scheduler_.Add(std::get<GenerationRequest>(std::move(message)), absl::Now());
+  scheduler_.Add(std::get<GenerationRequest>(std::move(message)), SteadyNow());
 }
 
 absl::StatusOr<bool> Engine::Advance() {
   if (scheduler_.steps_in_flight() < info_.max_in_flight) {
     StepBatch batch;
-    if (scheduler_.Plan(absl::Now(), batch)) {
+    if (scheduler_.Plan(SteadyNow(), batch)) {
       // Whoever hears of this step's tokens must see what it holds.
       PublishStats();
       ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
@@ -324,7 +324,7 @@ absl::StatusOr<bool> Engine::Advance() {
   }
   if (scheduler_.steps_in_flight() == 0) return false;
   ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
-  last_step_ = absl::Now();
+  last_step_ = SteadyNow();
   ++steps_;
   scheduler_.Commit(result, last_step_);
   return true;
@@ -354,6 +354,7 @@ void Engine::PublishStats() {
   stats.finished_requests = counts.finished_requests;
   stats.prompt_tokens = counts.prompt_tokens;
   stats.cached_prompt_tokens = counts.cached_prompt_tokens;
+  stats.computed_prompt_tokens = counts.computed_prompt_tokens;
   stats.generated_tokens = counts.generated_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = steps_;

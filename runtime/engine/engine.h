@@ -51,10 +51,11 @@ struct EngineStats {
   int64_t finished_requests = 0;
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;
+  int64_t computed_prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
-  // End of the last step; absl::InfinitePast() before the first.
+  // End of the last step, as SteadyNow has it; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
 };
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -161,7 +163,7 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   EXPECT_EQ(GetErrorDetails(engine_->Submit(hot)).field, "sampling.temperature");
 
   auto [late, sink5] = Request("late");
-  late.deadline = absl::Now() - absl::Seconds(1);
+  late.deadline = SteadyNow() - absl::Seconds(1);
   EXPECT_EQ(engine_->Submit(late).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
@@ -283,10 +285,10 @@ TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
   // When each that was refused is to come back, at the earliest and at the latest: it was refused
   // somewhere in between.
   std::vector<std::pair<absl::Time, absl::Time>> places;
-  const absl::Time start = absl::Now();
-  for (int i = 0; absl::Now() < start + absl::Seconds(10) && places.size() < 6; ++i) {
+  const absl::Time start = SteadyNow();
+  for (int i = 0; SteadyNow() < start + absl::Seconds(10) && places.size() < 6; ++i) {
     auto [request, sink] = Request(std::to_string(i), 5);
-    const absl::Time before = absl::Now();
+    const absl::Time before = SteadyNow();
     const absl::Status status = engine_->Submit(std::move(request));
     if (status.ok()) {
       sinks.push_back(sink);
@@ -300,7 +302,7 @@ TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
     }
     EXPECT_GE(retry, absl::Milliseconds(10));
     EXPECT_LT(retry, absl::Seconds(1));
-    places.emplace_back(before + retry, absl::Now() + retry);
+    places.emplace_back(before + retry, SteadyNow() + retry);
   }
   ASSERT_EQ(places.size(), 6u);
   for (size_t i = 1; i < places.size(); ++i) {
@@ -427,10 +429,17 @@ TEST_F(EngineTest, AFaultEndsEveryRequestAndRefusesLaterOnes) {
 
 TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
   Make();
+  SetGate(false);
   auto [request, sink] = Request("a", 200);
   ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  // Its step ends once the destructor waits for it.
+  std::thread opener([this] {
+    absl::SleepFor(absl::Milliseconds(200));
+    SetGate(true);
+  });
   engine_.reset();
-  EXPECT_TRUE(sink->finished());
+  opener.join();
+  EXPECT_EQ(GetErrorDetails(sink->WaitFinished().status).reason, "MODEL_UNLOADED");
 }
 
 TEST_F(EngineTest, StatsCountWhatHappened) {

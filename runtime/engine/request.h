@@ -130,6 +130,7 @@ struct GenerationRequest {
   bool prefix_cache = true;
   // Requests share KV only with those that have the same.
   std::string cache_salt;
+  // Both as SteadyNow has it.
   absl::Time arrival = absl::InfinitePast();
   // Past it the request ends with kDeadlineExceeded, wherever it is.
   absl::Time deadline = absl::InfiniteFuture();

@@ -375,6 +375,8 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   NameFullBlocks(sequence);
   step.tokens += count;
   if (count == 1 && part.sample) ++step.drawing;
+  const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
+  step.prompt_tokens += std::clamp(given - begin, 0, count);
   step.parts.push_back({&sequence, part.sample, part.targets.empty() ? 0 : begin + 1});
   batch.seqs.push_back(part);
 }
@@ -385,6 +387,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   in_flight_.pop_front();
   rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
   last_commit_ = now;
+  counts_.computed_prompt_tokens += step.prompt_tokens;
   size_t next_sample = 0;
   size_t next_targets = 0;
   for (const InFlight::Part& part : step.parts) {
@@ -464,7 +467,10 @@ void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
 void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop_string,
                        int32_t stop_token) {
   LiveRequest& live = *sequence.live;
-  if (!sequence.text.stopped()) {
+  // What came of a request that was ended is the beginning of what would have come, so that it can
+  // go on elsewhere: what is held back here comes there.
+  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
+  if (!ended && !sequence.text.stopped()) {
     std::string rest = sequence.text.Finish();
     // What a request that was resumed held back there says nothing before it has started here.
     if (!rest.empty() && live.started) SendDelta(sequence, {.text = std::move(rest)});
@@ -478,7 +484,6 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
   if (live.unfinished > 0) return;
   FinishedEvent event;
   // A request that was ended was, whatever samples of it had come to their end before.
-  const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
   event.reason = ended ? reason : live.ends[0].reason;
   if (!ended) {
     event.stop_string = live.ends[0].stop_string;

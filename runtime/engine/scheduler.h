@@ -39,6 +39,9 @@ struct SchedulerCounts {
   // Of requests that left the queue, and those of them whose KV was there.
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;
+  // Tokens of prompts, and of what requests were resumed from, that went through the model; those
+  // of a sequence that had to start over count again.
+  int64_t computed_prompt_tokens = 0;
   int64_t generated_tokens = 0;
   // Sequences that gave up their slot and KV to others.
   int64_t preemptions = 0;
@@ -115,6 +118,8 @@ class Scheduler {
     absl::Time planned;
     int tokens = 0;
     int drawing = 0;
+    // Those of its tokens that requests came with.
+    int prompt_tokens = 0;
   };
   // Someone who waits until `left` requests have gone.
   struct ReleaseWaiter {

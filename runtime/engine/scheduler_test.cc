@@ -339,6 +339,65 @@ TEST_F(SchedulerTest, AResumedRequestGoesOnAsItWouldHave) {
   }
 }
 
+TEST_F(SchedulerTest, CountsThePromptTokensThatItComputes) {
+  Make(Info(2, 32, 2));
+  GenerationRequest request = Request("a", {3, 1, 4, 1, 5, 9, 2, 6, 5});
+  request.stop.ignore_eog = true;
+  request.stop.max_tokens = 12;
+  request.resume = {8, 9};
+  scheduler_->Add(request, now_);
+  RunToEnd();
+  EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 11);
+  EXPECT_EQ(scheduler_->counts().generated_tokens, 10);
+  // The same again: all is there but for the last block, which is computed again.
+  request.id = "b";
+  request.sink = std::make_shared<RecordingSink>();
+  scheduler_->Add(request, now_);
+  RunToEnd();
+  const int64_t cached = scheduler_->counts().cached_prompt_tokens;
+  EXPECT_GT(cached, 0);
+  EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 22 - cached);
+}
+
+TEST_F(SchedulerTest, WhatARequestThatIsEndedHeldBackComesWhereItGoesOn) {
+  Make(Info(2, 32, 1));
+  const auto ask = [&](const std::string& id, const std::string& stop) {
+    GenerationRequest request = Request(id, {3, 1, 4});
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 24;
+    if (!stop.empty()) request.stop.strings = {stop};
+    return request;
+  };
+  scheduler_->Add(ask("whole", ""), now_);
+  RunToEnd();
+  const RecordingSink& whole = *sinks_["whole"];
+  int held_back = 0;
+  for (const FinishReason reason : {FinishReason::kCancelled, FinishReason::kDrained}) {
+    for (size_t cut = 1; cut < whole.tokens.size(); ++cut) {
+      const std::string id = absl::StrCat("part", static_cast<int>(reason), "-", cut);
+      // The last byte of what is there then may become this.
+      const std::string_view last = model_->tokenizer().TokenBytes(whole.tokens[cut - 1]);
+      const std::string stop = {last.back(), '\x01'};
+      scheduler_->Add(ask(id, stop), now_);
+      const RecordingSink& part = *sinks_[id];
+      while (part.tokens.size() < cut) Advance();
+      scheduler_->Cancel(std::span(&id, 1), reason, [](int) {});
+      ASSERT_TRUE(part.finished);
+      EXPECT_EQ(part.finished->reason, reason);
+      std::string said;
+      for (int32_t token : part.tokens) said += model_->tokenizer().TokenBytes(token);
+      if (part.text.size() < said.size()) ++held_back;
+
+      GenerationRequest request = ask(id + "-rest", stop);
+      request.resume = part.tokens;
+      scheduler_->Add(std::move(request), now_);
+      RunToEnd();
+      EXPECT_EQ(part.text + sinks_[id + "-rest"]->text, whole.text) << id;
+    }
+  }
+  EXPECT_GT(held_back, 0) << "nothing was tested";
+}
+
 TEST_F(SchedulerTest, PromptLogprobsComeOnceForEachTokenButTheFirst) {
   for (int kv_blocks : {32, 9}) {
     Make(Info(2, kv_blocks, 1));

@@ -73,6 +73,13 @@ TEST(MappedFileTest, SaysWhyItCannotOpen) {
   EXPECT_EQ(directory.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetails(directory.status()).reason, "FILE_NOT_REGULAR");
 
+  const std::string loop = PathOf("mapped_loop");
+  std::filesystem::remove(loop);
+  std::filesystem::create_symlink(loop, loop);
+  const auto endless = MappedFile::Open(loop);
+  EXPECT_EQ(endless.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(endless.status()).reason, "FILE_UNREADABLE");
+
   const auto empty = MappedFile::Open(WriteFile("mapped_empty", ""));
   EXPECT_EQ(empty.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetails(empty.status()).reason, "FILE_EMPTY");

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "runtime/batch_checker.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -72,7 +73,7 @@ class NullBackend : public Backend {
     Pending step;
     for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
     // The steps of a device follow one another.
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
     step.done_at += step_time_;
     pending_.push_back(std::move(step));
@@ -83,7 +84,7 @@ class NullBackend : public Backend {
     if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
     Pending step = std::move(pending_.front());
     pending_.pop_front();
-    if (step_time_ > absl::ZeroDuration()) absl::SleepFor(step.done_at - absl::Now());
+    if (step_time_ > absl::ZeroDuration()) absl::SleepFor(step.done_at - SteadyNow());
     return std::move(step.result);
   }
 

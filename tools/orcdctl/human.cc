@@ -178,8 +178,9 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
   }
   if (status.has_rates()) {
     const v1::Rates& rates = status.rates();
-    table.Add("rates", absl::StrFormat("%.1f tok/s%s%.2f requests/s over %s",
+    table.Add("rates", absl::StrFormat("%.1f tok/s%sprompts %.1f tok/s%s%.2f requests/s over %s",
                                        rates.generated_tokens_per_second(), kDot,
+                                       rates.prompt_tokens_per_second(), kDot,
                                        rates.finished_requests_per_second(),
                                        HumanDuration(FromProto(rates.window()))));
   }

@@ -114,11 +114,14 @@ TEST(HumanTest, StatusOfAGpuAndItsRates) {
   gpu->set_driver_version("580.1");
   gpu->set_memory_total_bytes(uint64_t{80} << 30);
   status.mutable_rates()->set_generated_tokens_per_second(1234.56);
+  status.mutable_rates()->set_prompt_tokens_per_second(345.67);
   status.mutable_rates()->set_finished_requests_per_second(2.5);
   SetDuration(status.mutable_rates()->mutable_window(), absl::Seconds(10));
   const std::string text = DescribeStatus(status);
   EXPECT_THAT(text, HasSubstr("GPU     GPU-1 · driver 580.1 · 80.0 GiB\n"));
-  EXPECT_THAT(text, HasSubstr("rates   1234.6 tok/s · 2.50 requests/s over 10.0 s\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("rates   1234.6 tok/s · prompts 345.7 tok/s · 2.50 requests/s over 10.0 s\n"));
 }
 
 TEST(HumanTest, StatusSaysOnlyWhatIsThere) {

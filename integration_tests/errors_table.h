@@ -1,0 +1,35 @@
+// The tables of docs/errors.md that list every bad input, held against what the worker says to it.
+#ifndef ORCD_INTEGRATION_TESTS_ERRORS_TABLE_H_
+#define ORCD_INTEGRATION_TESTS_ERRORS_TABLE_H_
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "integration_tests/worker_client.h"
+
+namespace orcd::testing {
+
+// Rows in the order in which they are added. One thread.
+class ErrorsTable {
+ public:
+  // `heading` is the section's in docs/errors.md, such as `Bad model files`.
+  explicit ErrorsTable(std::string heading) : heading_(std::move(heading)) {}
+
+  // What was said to the input that `input` describes.
+  void Add(const std::string& input, const RpcError& error);
+
+  // Whether the table under the heading has these rows and no other. With ORCD_WRITE_DOCS=1 in the
+  // environment it is given them first.
+  ::testing::AssertionResult IsInTheDocument() const;
+
+ private:
+  const std::string heading_;
+  std::vector<std::string> rows_;
+};
+
+}  // namespace orcd::testing
+
+#endif  // ORCD_INTEGRATION_TESTS_ERRORS_TABLE_H_
