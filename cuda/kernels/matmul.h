@@ -47,8 +47,9 @@ constexpr int SegmentBegin(int cols, int splits, int split) {
 // The order in which LaunchNorm adds up squares depends on this alone: threads that take
 // consecutive vectors of four values, round after round.
 constexpr int NormThreads(int hidden) {
-  constexpr int kMostThreads = 512;
-  return std::min(kMostThreads, (hidden / 4 + 31) / 32 * 32);
+  constexpr int kMostVectors = 4;
+  const int vectors = hidden / 4;
+  return std::max(128, ((vectors + kMostVectors - 1) / kMostVectors + 31) / 32 * 32);
 }
 
 // An input that is not made yet: what LaunchNorm would make of these, see NormArgs.
