@@ -27,8 +27,7 @@ absl::Status Unavailable(const std::string& message) {
 }
 
 std::string UuidText(const cudaUUID_t& uuid) {
-  const std::string hex =
-      absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
+  const std::string hex = absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
   return absl::StrCat("GPU-", hex.substr(0, 8), "-", hex.substr(8, 4), "-", hex.substr(12, 4), "-",
                       hex.substr(16, 4), "-", hex.substr(20));
 }

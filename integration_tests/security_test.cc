@@ -91,13 +91,17 @@ class SecurityTest : public WorkerTest {
     }
     return DecodeError(reader->Finish());
   }
+  // `text`: what the same request always gives.
   static RpcError Generate(const std::shared_ptr<grpc::Channel>& channel,
-                           const std::string& token = "") {
+                           const std::string& token = "", std::string* text = nullptr) {
     grpc::ClientContext context;
     Prepare(context, token);
-    auto reader = v1::Worker::NewStub(channel)->Generate(&context, TextRequest("Hello", 3));
+    v1::GenerateRequest request = TextRequest("Hello", 30);
+    request.mutable_sampling()->set_seed(7);
+    auto reader = v1::Worker::NewStub(channel)->Generate(&context, request);
     v1::GenerateResponse response;
     while (reader->Read(&response)) {
+      if (text != nullptr) text->append(response.delta().text());
     }
     return DecodeError(reader->Finish());
   }
@@ -120,7 +124,7 @@ class SecurityTest : public WorkerTest {
     std::promise<grpc::Status> done;
     stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
                    [&](grpc::Status status) { done.set_value(std::move(status)); });
-    const grpc::Status status = done.get_future().get();
+    grpc::Status status = done.get_future().get();
     grpc::Slice slice;
     if (answer != nullptr && response.Valid() && response.DumpToSingleSlice(&slice).ok()) {
       answer->assign(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -204,13 +208,17 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   const Issued new_client = second.Issue("router");
   const auto old_channel = Connect(worker().address(), first, &old_client);
   ASSERT_TRUE(Succeeds(Load(old_channel)));
+  std::string expected;
+  ASSERT_TRUE(Succeeds(Generate(old_channel, "", &expected)));
+  ASSERT_FALSE(expected.empty());
   // On one connection all the while: once it is lost, the old client cannot make another.
   std::atomic<bool> stop = false;
   std::atomic<int> streams = 0;
   std::atomic<int> broken = 0;
   std::thread user([&] {
     for (; !stop; ++streams) {
-      if (!Succeeds(Generate(old_channel))) ++broken;
+      std::string text;
+      if (!Succeeds(Generate(old_channel, "", &text)) || text != expected) ++broken;
     }
   });
 
@@ -252,10 +260,32 @@ TEST_F(SecurityTest, TokensAllowWhatTheyAreForAndChangeWhileRunning) {
   HealthCheckResponse::ServingStatus serving;
   EXPECT_TRUE(client().Check("", &serving).ok());
 
+  // A call that stays open is asked for each request.
+  grpc::ClientContext many_context;
+  Prepare(many_context, kInferenceToken);
+  const auto many_stub = v1::Worker::NewStub(channel);
+  const auto many = many_stub->GenerateMany(&many_context);
+  const auto code_in_many = [&](const std::string& id) {
+    v1::GenerateManyRequest request;
+    *request.mutable_generate() = TextRequest("Hello", 3);
+    request.mutable_generate()->set_request_id(id);
+    if (!many->Write(request)) return -1;
+    v1::GenerateManyResponse response;
+    while (many->Read(&response)) {
+      for (const auto& event : response.events()) {
+        if (event.has_end()) return static_cast<int>(event.end().status().code());
+      }
+    }
+    return -1;
+  };
+  EXPECT_EQ(code_in_many("before"), grpc::StatusCode::OK);
+
   std::ofstream(tokens + ".new") << "inference inference-secret-0002\n";
   fs::rename(tokens + ".new", tokens);
   EXPECT_TRUE(WaitUntil([&] { return Succeeds(Generate(channel, "inference-secret-0002")); },
                         Bound(absl::Seconds(10))));
+  EXPECT_EQ(code_in_many("after"), grpc::StatusCode::UNAUTHENTICATED);
+  many->WritesDone();
   EXPECT_TRUE(IsError(Generate(channel, kInferenceToken), grpc::StatusCode::UNAUTHENTICATED,
                       "UNAUTHENTICATED"));
   EXPECT_FALSE(absl::StrContains(worker().Log(), "secret")) << "a token stands in the log";

@@ -166,6 +166,28 @@ TEST_F(ShutdownTest, TerminationEndsALoad) {
   ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(3))), 0);
 }
 
+TEST_F(ShutdownTest, DrainBeforeTheModelOfTheStartIsLoadedSaysHowTheWorkerEnds) {
+  for (const bool exit : {true, false}) {
+    WriteSlowToLoadModel(models().File("large.gguf"));
+    ASSERT_NO_FATAL_FAILURE(StartWorker({"--model", "large.gguf"}));
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(60));
+    v1::DrainRequest request;
+    request.set_exit(exit);
+    auto reader = stub().Drain(&context, request);
+    v1::DrainResponse last;
+    while (reader->Read(&last)) {
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+    EXPECT_TRUE(last.safe_to_delete());
+    if (!exit) {
+      EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_DRAINED);
+      worker().Signal(SIGTERM);
+    }
+    ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(8))), 0);
+  }
+}
+
 // The fault is what it exits with, and not a drain that can no longer end.
 TEST_F(ShutdownTest, FaultWhileItDrains) {
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--settle", "60s"}));

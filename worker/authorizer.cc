@@ -126,13 +126,17 @@ void Authorizer::RefreshLocked() const {
   looked_ = now;
   const Version version = VersionOf(options_.token_file);
   if (version == version_) return;
-  version_ = version;
   absl::StatusOr<Tokens> tokens = ReadTokens(options_.token_file);
   if (!tokens.ok()) {
-    log_.Warning("the tokens stay as they were",
-                 {{"error", std::string(tokens.status().message())}});
+    // It is tried again at each look: rights or descriptors may be there the next time.
+    if (!std::exchange(told_, true)) {
+      log_.Warning("the tokens stay as they were",
+                   {{"error", std::string(tokens.status().message())}});
+    }
     return;
   }
+  version_ = version;
+  told_ = false;
   tokens_ = *std::move(tokens);
   log_.Info("tokens read again", {{"tokens", tokens_.size()}});
 }

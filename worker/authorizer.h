@@ -29,7 +29,8 @@ enum class Permission {
   kControl,
 };
 
-// A caller may do what its certificate or its bearer token allows, whichever allows more.
+// A caller may do what its certificate or its bearer token allows, whichever allows more; with
+// a token that is not known it is refused, whatever its certificate.
 //
 // A certificate, which TLS has verified before, allows what the lists name its common name or one
 // of its alternative names for; where there are neither lists nor tokens, everything. A token
@@ -101,6 +102,8 @@ class Authorizer {
   mutable std::mutex mutex_;
   mutable Tokens tokens_;
   mutable Version version_;
+  // The log has been told that the file cannot be used.
+  mutable bool told_ = false;
   mutable absl::Time looked_;
 };
 

@@ -140,6 +140,20 @@ TEST_F(AuthorizerTest, AFileThatCannotBeReadLeavesTheTokensAsTheyWere) {
   EXPECT_EQ(Code(*authorizer, {{}, kReader}, Permission::kInference), kOk);
 }
 
+TEST_F(AuthorizerTest, AFileThatCouldNotBeReadIsTriedAgainThoughItLooksTheSame) {
+  const auto authorizer = NewWithTokens();
+  const std::string good = "inference fresh-0123456789\n";
+  std::ofstream(path_) << std::string(good.size(), 'x');
+  const auto written = std::filesystem::last_write_time(path_);
+  absl::SleepFor(absl::Milliseconds(600));
+  EXPECT_EQ(Code(*authorizer, {{}, kReader}, Permission::kInference), kOk);
+  std::ofstream(path_) << good;
+  std::filesystem::last_write_time(path_, written);
+  EXPECT_TRUE(Eventually([&] {
+    return Code(*authorizer, {{}, "Bearer fresh-0123456789"}, Permission::kInference) == kOk;
+  }));
+}
+
 TEST_F(AuthorizerTest, AFileThatIsWrongAtTheStartIsAnErrorThatTellsNoSecret) {
   for (const char* text : {"inference secret\n", "root secret-0123456789\n",
                            "inference secret-0123456789 secret\n", "secret-0123456789\n"}) {

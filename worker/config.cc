@@ -185,7 +185,7 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
   app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")
       ->check(CLI::Range(1, 1 << 20))
-      ->option_text("N [1024]")
+      ->option_text("N [8192]")
       ->group(kGroup);
 }
 

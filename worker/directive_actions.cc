@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/steady_time.h"
 #include "worker/drain_call.h"
 #include "worker/load_call.h"
 
@@ -21,14 +22,17 @@ void LogEnd(const Logger& log, std::string_view action, const absl::Status& stat
 
 }  // namespace
 
-Directives::Actions DirectiveActions(ModelHost& host, const Logger& log,
+Directives::Actions DirectiveActions(ModelHost& host, const Logger& log, Telemetry& telemetry,
                                      std::function<void()> on_exit) {
   Directives::Actions actions;
-  actions.load = [&host, &log](const v1::LoadRequest& request, Directives::Done done) {
+  actions.load = [&host, &log, &telemetry](const v1::LoadRequest& request, Directives::Done done) {
     log.Info("load begins",
              {{"model", request.model()}, {"replace", request.replace()}, {"by", "directive"}});
     host.Load(ToLoadSpec(request),
-              [&log, done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
+              [&log, &telemetry, model = request.model(), begun = SteadyNow(),
+               done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
+                // Of no caller's trace.
+                telemetry.OnLoadEnded(TraceContext(), model, begun, loaded.status());
                 LogEnd(log, "load", loaded.status());
                 done(loaded.status());
               });

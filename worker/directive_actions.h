@@ -7,12 +7,13 @@
 #include "worker/directives.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/telemetry.h"
 
 namespace orcd {
 
 // Each does what the call of the same name does. `on_exit` is called once a drain that asks for the
-// worker's exit is over. `host` and `log` must outlive the actions.
-Directives::Actions DirectiveActions(ModelHost& host, const Logger& log,
+// worker's exit is over. `host`, `log` and `telemetry` must outlive the actions.
+Directives::Actions DirectiveActions(ModelHost& host, const Logger& log, Telemetry& telemetry,
                                      std::function<void()> on_exit);
 
 }  // namespace orcd

@@ -55,13 +55,15 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
                                public std::enable_shared_from_this<GenerateManyCall> {
  public:
   GenerateManyCall(grpc::CallbackServerContext* context, ModelHost& host,
-                   const GenerateManyLimits& limits, const Logger& log, Telemetry* telemetry)
+                   const GenerateManyLimits& limits, const Logger& log, Telemetry* telemetry,
+                   std::function<absl::Status()> may)
       : context_(context),
         deadline_(CallDeadline(*context)),
         host_(host),
         limits_(limits),
         log_(log),
-        telemetry_(telemetry) {}
+        telemetry_(telemetry),
+        may_(std::move(may)) {}
 
   void Begin();
   // Ends the call once nothing of it is left to do.
@@ -150,6 +152,7 @@ class GenerateManyCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   const GenerateManyLimits limits_;
   const Logger& log_;
   Telemetry* const telemetry_;
+  const std::function<absl::Status()> may_;
 
   // The read under way, and the write under way; the latter belongs to whoever set writing_.
   grpc::ByteBuffer incoming_;
@@ -271,6 +274,7 @@ absl::Status GenerateManyCall::Submit(const v1::GenerateManyRequest& request,
                                       const std::shared_ptr<Lane>& lane) {
   // Without one its events could not be told from others'.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id));
+  ORCD_RETURN_IF_ERROR(may_());
   const absl::Time arrival = SteadyNow();
   absl::Time deadline = deadline_;
   if (request.has_timeout()) {
@@ -284,8 +288,8 @@ absl::Status GenerateManyCall::Submit(const v1::GenerateManyRequest& request,
     std::lock_guard lock(mutex_);
     lane->seed = prepared.request.sampling.seed;
     lane->model_digest = borrowed.engine().model().digest();
-    lane->cancel = [lease = std::move(prepared.lease), id = lane->id] {
-      lease->engine().Cancel(id, FinishReason::kCancelled, [](bool) {});
+    lane->cancel = [lease = std::move(prepared.lease), id = lane->id, telemetry = telemetry_] {
+      lease->engine().Cancel(id, FinishReason::kCancelled, Telemetry::TimeRelease(telemetry));
     };
   }
   if (telemetry_ != nullptr) {
@@ -319,8 +323,10 @@ void GenerateManyCall::Cancel(const std::string& id) {
   auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
   Engine& engine = lease->engine();
   engine.Cancel(id, FinishReason::kCancelled,
-                [self = shared_from_this(), id, lease = std::move(lease)](bool found) mutable {
+                [self = shared_from_this(), id, lease = std::move(lease),
+                 released = Telemetry::TimeRelease(telemetry_)](bool found) mutable {
                   lease = nullptr;
+                  released(found);
                   {
                     std::lock_guard lock(self->mutex_);
                     --self->cancels_;
@@ -539,9 +545,10 @@ grpc::ByteBuffer GenerateManyCall::Serialize(
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GenerateManyCalls::Start(
-    grpc::CallbackServerContext* context, ModelHost& host, const Logger& log,
-    Telemetry* telemetry) {
-  auto call = std::make_shared<GenerateManyCall>(context, host, limits_, log, telemetry);
+    grpc::CallbackServerContext* context, ModelHost& host, const Logger& log, Telemetry* telemetry,
+    std::function<absl::Status()> may) {
+  auto call =
+      std::make_shared<GenerateManyCall>(context, host, limits_, log, telemetry, std::move(may));
   bool shut_down = false;
   {
     std::lock_guard lock(mutex_);

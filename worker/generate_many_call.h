@@ -7,6 +7,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,10 +39,11 @@ class GenerateManyCalls {
   explicit GenerateManyCalls(const GenerateManyLimits& limits) : limits_(limits) {}
 
   // The reactor of a new call; it goes when gRPC and the engine are done with it. What is referred
-  // to must outlive that. `telemetry` may be null: nothing is measured.
+  // to must outlive that. `telemetry` may be null: nothing is measured. `may` says of each request
+  // whether the caller still may make it.
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
       grpc::CallbackServerContext* context, ModelHost& host, const Logger& log,
-      Telemetry* telemetry);
+      Telemetry* telemetry, std::function<absl::Status()> may);
 
   // Ends each call, with UNAVAILABLE, once none of its requests is live and what they said is
   // written; and each later call at once.

@@ -57,7 +57,8 @@ class GenerateManyTest : public testing::Test {
  protected:
   explicit GenerateManyTest(const GenerateManyLimits& limits = {},
                             absl::Duration step_time = absl::ZeroDuration())
-      : host_(Options(dir_.path(), step_time)), service_(host_, log_, {.limits = {}, .many_limits = limits}) {
+      : host_(Options(dir_.path(), step_time)),
+        service_(host_, log_, {.limits = {}, .many_limits = limits}) {
     Event loaded;
     host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
       EXPECT_TRUE(result.ok()) << result.status();

@@ -10,6 +10,8 @@ namespace {
 // nor makes the worker silent for good.
 constexpr absl::Duration kMinTtl = absl::Milliseconds(200);
 constexpr absl::Duration kMaxTtl = absl::Hours(24);
+// News that come faster than this go together.
+constexpr absl::Duration kMinGap = absl::Milliseconds(10);
 
 Lease::Time::duration ToSteady(absl::Duration duration) {
   return std::chrono::duration_cast<Lease::Time::duration>(absl::ToChronoNanoseconds(duration));
@@ -44,6 +46,7 @@ void Lease::OnGranted(std::string id, absl::Duration ttl, Time sent) {
 void Lease::OnRenewed(absl::Duration ttl, Time sent) {
   if (ttl > absl::ZeroDuration()) ttl_ = std::clamp(ttl, kMinTtl, kMaxTtl);
   failures_ = 0;
+  renewed_ = sent;
   expires_ = sent + ToSteady(ttl_);
   due_ = sent + ToSteady(ttl_ / 2);
 }
@@ -70,7 +73,8 @@ void Lease::OnFailed(Time now) {
 }
 
 void Lease::OnStateChanged(Time now) {
-  if (failures_ == 0 && !id_.empty()) due_ = std::min(due_, now);
+  if (failures_ != 0 || id_.empty()) return;
+  due_ = std::min(due_, std::max(now, renewed_ + ToSteady(kMinGap)));
 }
 
 }  // namespace orcd

@@ -64,7 +64,8 @@ class Lease {
   // failure in a row and is drawn from its upper half. While there is a lease the wait is no longer
   // than half of what is left of it, where that is longer than the first wait.
   void OnFailed(Time now);
-  // The worker's state changed: a heartbeat is due at once. Does not shorten the wait after a
+  // The worker's state changed: a heartbeat is due at once, but not sooner after the last call than
+  // that news come together, where an orchestrator makes some with each reply. Does not shorten the wait after a
   // failure, nor that for a registration, which tells the state anyway.
   void OnStateChanged(Time now);
 
@@ -82,6 +83,8 @@ class Lease {
   absl::Duration ttl_;
   uint64_t sequence_ = 0;
   Time granted_;
+  // When the last call that was answered was sent.
+  Time renewed_;
   Time expires_;
 };
 

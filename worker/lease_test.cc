@@ -163,5 +163,16 @@ TEST(LeaseTest, AChangeOfStateBringsTheHeartbeatForwardButNotARetry) {
   EXPECT_EQ(lease.NextCall(kStart + seconds(2)).at, retry);
 }
 
+TEST(LeaseTest, NewsThatComeWithEachReplyGoTogether) {
+  Lease lease = NewLease();
+  lease.OnGranted("a", absl::Seconds(10), kStart);
+  lease.OnStateChanged(kStart);
+  EXPECT_EQ(lease.NextCall(kStart).at, kStart + std::chrono::milliseconds(10));
+  lease.OnRenewed(absl::Seconds(10), kStart + seconds(1));
+  lease.OnStateChanged(kStart + seconds(1));
+  EXPECT_EQ(lease.NextCall(kStart + seconds(1)).at,
+            kStart + seconds(1) + std::chrono::milliseconds(10));
+}
+
 }  // namespace
 }  // namespace orcd

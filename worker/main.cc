@@ -419,7 +419,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
     Registration::Options options = RegistrationOptions(config, address);
-    options.directives = DirectiveActions(host, log, exit);
+    options.directives = DirectiveActions(host, log, telemetry, exit);
     options.credentials = credentials->orchestrator;
     options.on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
     options.on_superseded = [&host](const std::string& instance_id) {
@@ -443,6 +443,11 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                   log.Info("model loaded",
                            {{"model_id", loaded->model_id()}, {"digest", loaded->digest()}});
                   health.Set(kHealthStartup, true);
+                } else if (absl::IsCancelled(loaded.status()) ||
+                           GetErrorDetails(loaded.status()).reason == "DRAINING") {
+                  // Mostly by a drain, which says when the worker ends, and with what.
+                  log.Info("the load of --model was ended",
+                           {{"error", std::string(loaded.status().message())}});
                 } else {
                   log.Error("the model of --model was not loaded",
                             {{"error", std::string(loaded.status().message())}});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "prometheus/client_metric.h"
+#include "prometheus/gauge.h"
 
 namespace orcd {
 namespace {
@@ -93,8 +94,9 @@ Metrics::Metrics()
                                    "Tokens that were drawn for requests.")),
       gpu_faults_(NewCounters(*registry_, "orcd_gpu_faults_total",
                               "Faults after which the device or the model cannot be trusted.")),
-      heartbeats_(
-          NewCounters(*registry_, "orcd_heartbeats_total", "Heartbeats, by what came of them.")),
+      heartbeats_(NewCounters(
+          *registry_, "orcd_heartbeats_total",
+          "Heartbeats, and calls of Register that gave no lease, by what came of them.")),
       loads_(
           NewCounters(*registry_, "orcd_model_loads_total", "Loads that ended, by status code.")),
       spans_(NewCounters(*registry_, "orcd_spans_total", "Trace spans, by what became of them.")),
@@ -117,16 +119,22 @@ Metrics::Metrics()
                                       "From the wish to end a request to its memory being free.",
                                       kTokenBuckets)) {
   // A counter that has not been counted yet is zero, and not absent: rates and alerts need that.
-  for (const char* result : {"ok", "failed", "unknown_lease", "superseded"}) {
+  for (const char* result : {"ok", "failed", "unknown_lease", "superseded", "unregistered"}) {
     heartbeats_.Add({{"result", result}});
   }
   for (const char* result : {"exported", "failed", "dropped"}) spans_.Add({{"result", result}});
   for (const char* reason : {"QUEUE_FULL", "DRAINING", "LOADING", "MODEL_NOT_LOADED"}) {
     rejections_.Add({{"reason", reason}});
   }
-  gpu_faults_.Add({{"kind", "BACKEND_FAULT"}});
+  for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED"}) gpu_faults_.Add({{"kind", kind}});
   requests_.Add({{"code", "OK"}, {"finish_reason", "FINISH_REASON_EOG"}});
   loads_.Add({{"code", "OK"}});
+  prometheus::BuildGauge()
+      .Name("orcd_start_time_seconds")
+      .Help("When the process started, since 1970.")
+      .Register(*registry_)
+      .Add({})
+      .SetToCurrentTime();
 }
 
 void Metrics::OnRequestRefused(absl::StatusCode code, const std::string& reason) {

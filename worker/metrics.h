@@ -19,8 +19,8 @@
 
 namespace orcd {
 
-// Owns the counters and histograms. Any thread may call, the engine's too: what is called for each
-// token takes no lock.
+// Owns the counters and histograms. Any thread may call, the engine's too: a histogram's lock is
+// held for an observation, or while a scrape copies its buckets.
 class Metrics {
  public:
   Metrics();

@@ -584,8 +584,9 @@ absl::Time ModelHost::AdvanceDrain() {
     }
   }
   if (!lease) {
-    NotifyStateChanged();
+    // First those whose outcome is to be in what the worker says when it goes.
     NotifyDrained(absl::OkStatus());
+    NotifyStateChanged();
     return absl::InfiniteFuture();
   }
   lease->engine().CancelAll(FinishReason::kDrained, [](int) {});

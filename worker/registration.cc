@@ -176,6 +176,7 @@ void Registration::Register(size_t orchestrator) {
     status = grpc::Status(grpc::StatusCode::INTERNAL, "the reply grants no lease");
   }
   if (!status.ok()) {
+    options_.on_heartbeat("unregistered");
     HandleFailure(orchestrator, "Register", status);
     return;
   }

@@ -1,5 +1,7 @@
 #include "worker/request_end.h"
 
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/error.h"
@@ -8,6 +10,9 @@
 namespace orcd {
 
 namespace {
+
+// Of an id in the log: one that was refused may be as long as a message.
+constexpr size_t kMostIdBytes = 128;
 
 // With everything that it takes to go on elsewhere, but for what the client sent and was given.
 absl::Status Drained(const FinishedEvent& event, uint64_t seed) {
@@ -46,7 +51,7 @@ absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint6
 
 void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
                     const absl::Status& status, RequestObserver* observer) {
-  log.Info("request ended", {{"request_id", id},
+  log.Info("request ended", {{"request_id", std::string_view(id).substr(0, kMostIdBytes)},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", status.ok() ? v1::FinishReason_Name(ToProto(event.reason))
                                                     : GetErrorDetails(status).reason},

@@ -9,8 +9,8 @@
 
 namespace orcd {
 
-// Told of one request by its stream: OnTokens on the engine's thread, where it must not wait; the
-// others where it may, but not for long. One thread at a time.
+// Told of one request by its stream: OnTokens, and of GenerateMany OnEnded too, on the engine's
+// thread, where it must not wait. One thread at a time.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;

@@ -69,13 +69,16 @@ void SpanExporter::Add(std::vector<Span> spans) {
 
 void SpanExporter::Stop(absl::Duration grace) {
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
     stop_by_ = SteadyNow() + grace;
-    if (in_flight_ != nullptr && grace <= absl::ZeroDuration()) in_flight_->TryCancel();
+    changed_.notify_all();
+    // A try that is under way has a deadline from before; those after it end by stop_by_.
+    changed_.wait_for(lock, absl::ToChronoMilliseconds(grace),
+                      [this] { return in_flight_ == nullptr; });
+    if (in_flight_ != nullptr) in_flight_->TryCancel();
   }
-  changed_.notify_all();
   thread_.join();
 }
 
@@ -145,9 +148,10 @@ grpc::Status SpanExporter::Try(const Request& request) {
     in_flight_ = &context;
   }
   ExportTraceServiceResponse response;
-  const grpc::Status status = stub_->Export(&context, request, &response);
+  grpc::Status status = stub_->Export(&context, request, &response);
   std::lock_guard lock(mutex_);
   in_flight_ = nullptr;
+  changed_.notify_all();
   return status;
 }
 

@@ -42,7 +42,7 @@ class FakeCollector final : public TraceService::Service {
       requests_.push_back(*request);
       hangs = hangs_;
       if (!answers_.empty()) {
-        const grpc::Status answer = answers_.front();
+        grpc::Status answer = answers_.front();
         answers_.erase(answers_.begin());
         return answer;
       }

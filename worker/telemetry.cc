@@ -154,6 +154,13 @@ std::shared_ptr<RequestObserver> Telemetry::ObserveRequest(const TraceContext& t
   return std::make_shared<Request>(*this, trace, request_id, model_id, arrival);
 }
 
+std::function<void(bool found)> Telemetry::TimeRelease(Telemetry* telemetry) {
+  if (telemetry == nullptr) return [](bool) {};
+  return [metrics = &telemetry->metrics_, wished = SteadyNow()](bool found) {
+    if (found) metrics->OnReleased(SteadyNow() - wished);
+  };
+}
+
 void Telemetry::OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
                             const absl::Status& status) {
   const absl::Time now = SteadyNow();

@@ -4,6 +4,7 @@
 
 #include <grpcpp/server_context.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,10 @@ class Telemetry {
   std::shared_ptr<RequestObserver> ObserveRequest(const TraceContext& trace,
                                                   const std::string& request_id,
                                                   const std::string& model_id, absl::Time arrival);
+
+  // Called when a request is to end; what it returns, when that has been done, with whether there
+  // was such a request. `telemetry` may be null.
+  static std::function<void(bool found)> TimeRelease(Telemetry* telemetry);
 
   // A load has ended, which began at `begun`, as SteadyNow has it, by a call of this trace.
   void OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,

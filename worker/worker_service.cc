@@ -101,7 +101,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::GenerateMany(
     grpc::CallbackServerContext* context) {
   const absl::Status may = Authorize(context, Permission::kInference);
-  if (may.ok()) return many_calls_.Start(context, host_, log_, options_.telemetry);
+  if (may.ok()) {
+    return many_calls_.Start(context, host_, log_, options_.telemetry, [this, context] {
+      return Authorize(context, Permission::kInference);
+    });
+  }
   LogRefusal("GenerateMany", may);
   return new RefusedCall(ToGrpcStatus(may, context));
 }
@@ -132,7 +136,8 @@ absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
                            .observer = std::move(observer),
                            .cancel =
                                [this, lease, id = request.id] {
-                                 lease->engine().Cancel(id, FinishReason::kCancelled, OnReleased());
+                                 lease->engine().Cancel(id, FinishReason::kCancelled,
+                                                        Telemetry::TimeRelease(options_.telemetry));
                                }},
                           options_.limits, log_);
   request.sink = stream;
@@ -165,23 +170,16 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
   }
   auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
   Engine& engine = lease->engine();
-  engine.Cancel(
-      request->request_id(), FinishReason::kCancelled,
-      [reactor, response, lease = std::move(lease), released = OnReleased()](bool found) mutable {
-        lease = nullptr;
-        released(found);
-        v1::CancelResponse message;
-        message.set_found(found);
-        Reply(reactor, response, message);
-      });
+  engine.Cancel(request->request_id(), FinishReason::kCancelled,
+                [reactor, response, lease = std::move(lease),
+                 released = Telemetry::TimeRelease(options_.telemetry)](bool found) mutable {
+                  lease = nullptr;
+                  released(found);
+                  v1::CancelResponse message;
+                  message.set_found(found);
+                  Reply(reactor, response, message);
+                });
   return reactor;
-}
-
-std::function<void(bool found)> WorkerService::OnReleased() const {
-  if (options_.telemetry == nullptr) return [](bool) {};
-  return [metrics = &options_.telemetry->metrics(), wished = SteadyNow()](bool found) {
-    if (found) metrics->OnReleased(SteadyNow() - wished);
-  };
 }
 
 absl::Status WorkerService::Authorize(const grpc::CallbackServerContext* context,

@@ -93,8 +93,6 @@ class WorkerService final : public internal::RawWorkerService {
                                                      const absl::Status& status);
 
   void LogRefusal(std::string_view method, const absl::Status& status) const;
-  // Made when a request is to end, called when that is done.
-  std::function<void(bool found)> OnReleased() const;
   absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;
