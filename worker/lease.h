@@ -65,8 +65,8 @@ class Lease {
   // than half of what is left of it, where that is longer than the first wait.
   void OnFailed(Time now);
   // The worker's state changed: a heartbeat is due at once, but not sooner after the last call than
-  // that news come together, where an orchestrator makes some with each reply. Does not shorten the wait after a
-  // failure, nor that for a registration, which tells the state anyway.
+  // that news come together, where an orchestrator makes some with each reply. Does not shorten the
+  // wait after a failure, nor that for a registration, which tells the state anyway.
   void OnStateChanged(Time now);
 
  private:
