@@ -236,9 +236,10 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   EXPECT_TRUE(
       WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
                 Bound(absl::Seconds(20))));
+  // A slow machine has fewer behind it by now.
+  EXPECT_TRUE(WaitUntil([&] { return streams > 10; }, Bound(absl::Seconds(20))));
   stop = true;
   user.join();
-  EXPECT_GT(streams, 10);
   EXPECT_EQ(broken, 0);
 }
 
