@@ -436,14 +436,12 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
     absl::SleepFor(absl::Milliseconds(100));
   }
   // A slow machine has fewer behind it by now.
-  constexpr int kStreamsWanted = 20;
-  EXPECT_TRUE(WaitUntil([&] { return streams > kStreamsWanted; }, Bound(absl::Seconds(120))));
+  EXPECT_TRUE(WaitUntil([&] { return streams > 20; }, Bound(absl::Seconds(120))));
   stop = true;
   for (std::thread& user : users) user.join();
 
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(lost, 0);
-  EXPECT_GT(streams, kStreamsWanted);
   EXPECT_GT(resumed, 0) << "no stream was cut: nothing was tested";
   for (int i = 0; i < kWorkers; ++i) {
     EXPECT_TRUE(
