@@ -1,6 +1,8 @@
-// A block takes groups of keys of one sequence and one kv head; its two warps take the four tiles
-// of a group in two rounds. The cache is asked for before the kernel that made the queries has
-// ended, and for the next round as soon as a buffer has been read.
+// A block takes groups of keys of one sequence and one kv head. Where there are many blocks, two
+// warps take the four tiles of a group in two rounds; where there are few, four warps take one
+// each; where there are very few, four teams of four warps, so that it is over sooner. The cache is
+// asked for before the kernel that made the queries has ended, and for the next round as soon as a
+// buffer has been read.
 #include <cuda_fp16.h>
 
 #include <cmath>
@@ -28,31 +30,37 @@ __device__ __forceinline__ void LoadMatrix4Transposed(uint32_t address, uint32_t
                : "r"(address));
 }
 
+// Floats from a row of scores to the next, such that rows lie in different banks.
+constexpr int kScoresStride = kKeyTile + 8;
+
 // Keys and values, in places of two-element arrays.
 constexpr int kKeys = 0;
 constexpr int kValues = 1;
 
-template <int kHeadDim, int kWarps>
+// kTiles tiles at a time, kTeam warps a tile.
+template <int kHeadDim, int kTiles, int kTeam>
 struct Shared {
   // Core matrices, as the cache has them: queries, and what F16 leaves out of them.
   __half q[2][kRows * kHeadDim];
-  __half tiles[kWarps][2][kKeyTile * kHeadDim];
+  __half tiles[kTiles][2][kKeyTile * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
   RowState state[kKeyTilesAGroup][kRows];
   // What merges tile t > 0 of a group, and at 0 the group itself.
   MergeFactors factors[kKeyTilesAGroup][kRows];
   RowState total_state[kRows];
-  uint64_t full[kWarps][2];
+  uint64_t full[kTiles][2];
   bool last;
+  // What a team's warps tell each other: scores of queries by keys.
+  alignas(16) float scores[kTeam > 1 ? kTiles : 1][kTeam > 1 ? kRows : 1][kScoresStride];
   // [tile][query head][kHeadDim], as many heads as there are; then the total, [query
   // head][kHeadDim].
   alignas(16) float out[];
 };
 
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 constexpr int SharedBytes(int group_heads) {
-  return static_cast<int>(sizeof(Shared<kHeadDim, kWarps>)) +
+  return static_cast<int>(sizeof(Shared<kHeadDim, kTiles, kTeam>)) +
          (kKeyTilesAGroup + 1) * group_heads * kHeadDim * static_cast<int>(sizeof(float));
 }
 
@@ -77,9 +85,9 @@ struct Work {
   }
 };
 
-// What a lane copies of a warp's tile.
+// What a lane copies of a tile.
 struct TileCopy {
-  // Of the whole warp; none: there is no such tile.
+  // Of all lanes; none: there is no such tile.
   int copies = 0;
   int block = 0;
 
@@ -98,32 +106,31 @@ struct TileCopy {
   }
 };
 
-// Starts to copy the keys or the values of a warp's tile; a whole warp.
-template <int kHeadDim, int kWarps>
+// Starts to copy the keys or the values of a tile to buffer `buffer`; a whole warp.
+template <int kHeadDim, int kTiles, int kTeam>
 __device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work,
-                                      const TileCopy& copy, int which,
-                                      Shared<kHeadDim, kWarps>& shared) {
+                                      const TileCopy& copy, int buffer, int which,
+                                      Shared<kHeadDim, kTiles, kTeam>& shared) {
   if (copy.copies == 0) return;
-  const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int bytes = args.kv.block_tokens * kHeadDim * 2;
-  const uint32_t full = SharedAddress(&shared.full[warp][which]);
+  const uint32_t full = SharedAddress(&shared.full[buffer][which]);
   if (lane == 0) BarrierExpect(full, copy.copies * bytes);
   __syncwarp();
   if (lane >= copy.copies) return;
   const int block = copy.block;
   const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
                              which * args.kv.kv_heads * args.kv.head_size();
-  BulkCopy(SharedAddress(shared.tiles[warp][which]) + lane * bytes, from, bytes, full);
+  BulkCopy(SharedAddress(shared.tiles[buffer][which]) + lane * bytes, from, bytes, full);
 }
 
 // Makes the queries, and the token's own key and value: to shared memory, the latter two to the
 // cache as well where this block has the last group.
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 class RowMaker {
  public:
   __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
-                                      int group_heads, Shared<kHeadDim, kWarps>& shared)
+                                      int group_heads, Shared<kHeadDim, kTiles, kTeam>& shared)
       : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
   // Asks for what was there before any kernel.
@@ -157,7 +164,7 @@ class RowMaker {
   }
 
  private:
-  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kThreads = kTiles * kTeam * 32;
   static constexpr int kQuads = kHeadDim / 2 / kPairs;
 
   // Rows: the query heads, the key, the value.
@@ -199,21 +206,62 @@ class RowMaker {
   const DecodeAttentionArgs& args_;
   const Work& work_;
   const int group_heads_;
-  Shared<kHeadDim, kWarps>& shared_;
+  Shared<kHeadDim, kTiles, kTeam>& shared_;
 };
 
-// Puts the token's own row into a tile that the cache gave without it.
-template <int kHeadDim, int kWarps>
-__device__ __forceinline__ void PatchTile(const Work& work, int first_key, int which,
-                                          Shared<kHeadDim, kWarps>& shared) {
+// Puts the token's own row into a tile that the cache gave without it; a whole warp.
+template <int kHeadDim, int kTiles, int kTeam>
+__device__ __forceinline__ void PatchTile(const Work& work, int first_key, int buffer, int which,
+                                          Shared<kHeadDim, kTiles, kTeam>& shared) {
   const int lane = threadIdx.x % 32;
   const int own_row = work.position - first_key;
   if (own_row < kKeyTile && lane < kHeadDim / 8) {
-    __half* const tile = shared.tiles[threadIdx.x / 32][which];
+    __half* const tile = shared.tiles[buffer][which];
     *reinterpret_cast<uint4*>(&tile[CoreIndex<kHeadDim>(own_row, lane * 8)]) =
         *reinterpret_cast<const uint4*>(&shared.own[which][lane * 8]);
   }
   __syncwarp();
+}
+
+// The warps of a team, which has a barrier of its own.
+template <int kTeam>
+__device__ __forceinline__ void TeamSync(int team) {
+  if constexpr (kTeam == 1) {
+    __syncwarp();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeam * 32) : "memory");
+  }
+}
+
+// From fragments of a member's keys to those of all of the tile's, as one warp would have them.
+// `halves`: 1 where only the first 8 rows matter. The whole team.
+template <int kTeam>
+__device__ __forceinline__ void ShareScores(float (&scores)[kRows][kScoresStride], int team,
+                                            int member, int halves, float (&s)[kKeyTile / 8][4]) {
+  const int row = threadIdx.x % 32 / 4;
+  const int col = threadIdx.x % 4 * 2;
+  constexpr int kMine = kKeyTile / 8 / kTeam;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (half >= halves) break;
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      *reinterpret_cast<float2*>(&scores[row + half * 8][(member * kMine + j) * 8 + col]) =
+          make_float2(s[j][half * 2], s[j][half * 2 + 1]);
+    }
+  }
+  TeamSync<kTeam>(team);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int j = 0; j < kKeyTile / 8; ++j) {
+      const float2 both =
+          half < halves ? *reinterpret_cast<const float2*>(&scores[row + half * 8][j * 8 + col])
+                        : make_float2(0, 0);
+      s[j][half * 2] = both.x;
+      s[j][half * 2 + 1] = both.y;
+    }
+  }
 }
 
 // Where the result goes, once the last group is part of the total.
@@ -229,10 +277,10 @@ struct Result {
 };
 
 // Merges values i and i + 1 of a group into the total, or, with the last group, into the result.
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 __device__ __forceinline__ void MergeGroup(int i, float2 group, int group_heads, bool first,
                                            bool last, const Result& result,
-                                           Shared<kHeadDim, kWarps>& shared) {
+                                           Shared<kHeadDim, kTiles, kTeam>& shared) {
   const int row = i / kHeadDim;
   const MergeFactors factors = shared.factors[0][row];
   float2* const total =
@@ -251,9 +299,10 @@ __device__ __forceinline__ void MergeGroup(int i, float2 group, int group_heads,
 // Merges the group that lies in shared.out into the total; or stores it at `partial`, if that is
 // not null: heads one after another, of each its values, its maximum and its sum. The whole block,
 // after a barrier.
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 __device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool first, bool last,
-                                           const Result& result, Shared<kHeadDim, kWarps>& shared,
+                                           const Result& result,
+                                           Shared<kHeadDim, kTiles, kTeam>& shared,
                                            float* partial) {
   constexpr int kStride = kHeadDim + 2;
   if (static_cast<int>(threadIdx.x) < group_heads) {
@@ -274,7 +323,7 @@ __device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool firs
   __syncthreads();
   const int values = group_heads * kHeadDim;
 #pragma unroll 1
-  for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
+  for (int i = threadIdx.x * 2; i < values; i += kTiles * kTeam * 64) {
     const int row = i / kHeadDim;
     float2 merged = *reinterpret_cast<const float2*>(&shared.out[i]);
 #pragma unroll 1
@@ -293,10 +342,10 @@ __device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool firs
 }
 
 // Merges a group that MergeTiles stored into the total; each thread for its own values.
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 __device__ __forceinline__ void MergePartials(const float* partial, int group_heads, bool first,
                                               bool last, const Result& result,
-                                              Shared<kHeadDim, kWarps>& shared) {
+                                              Shared<kHeadDim, kTiles, kTeam>& shared) {
   constexpr int kStride = kHeadDim + 2;
   if (static_cast<int>(threadIdx.x) < group_heads) {
     const int row = threadIdx.x;
@@ -309,7 +358,7 @@ __device__ __forceinline__ void MergePartials(const float* partial, int group_he
   __syncthreads();
   const int values = group_heads * kHeadDim;
 #pragma unroll 1
-  for (int i = threadIdx.x * 2; i < values; i += kWarps * 64) {
+  for (int i = threadIdx.x * 2; i < values; i += kTiles * kTeam * 64) {
     const int row = i / kHeadDim;
     const float2 next =
         __ldcg(reinterpret_cast<const float2*>(partial + row * kStride + i % kHeadDim));
@@ -319,14 +368,15 @@ __device__ __forceinline__ void MergePartials(const float* partial, int group_he
 }
 
 // grid (sequences, kv heads, group splits).
-template <int kHeadDim, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32)
+template <int kHeadDim, int kTiles, int kTeam>
+__global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
     DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
   extern __shared__ __align__(128) uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<kHeadDim, kWarps>*>(shared_bytes);
-  constexpr int kRounds = kKeyTilesAGroup / kWarps;
+  auto& shared = *reinterpret_cast<Shared<kHeadDim, kTiles, kTeam>*>(shared_bytes);
+  constexpr int kRounds = kKeyTilesAGroup / kTiles;
   constexpr int kRowsStride = kHeadDim * 16;  // bytes from one 8 rows of core matrices to the next
-  const int warp = threadIdx.x / 32;
+  const int buffer = threadIdx.x / 32 / kTeam;
+  const int member = threadIdx.x / 32 % kTeam;
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
@@ -344,25 +394,25 @@ __global__ void __launch_bounds__(kWarps * 32)
   work.first_group = split ? blockIdx.z : 0;
   work.group_stride = split ? args.group_splits : 1;
 
-  if (lane == 0) {
-    BarrierInit(SharedAddress(&shared.full[warp][kKeys]), 1);
-    BarrierInit(SharedAddress(&shared.full[warp][kValues]), 1);
-    BarrierInitFence();
-  }
-  __syncwarp();
-  {
-    const TileCopy copy(args, work, work.first_group, warp);
-    CopyTile(args, work, copy, kKeys, shared);
-    CopyTile(args, work, copy, kValues, shared);
+  if (member == 0) {
+    if (lane == 0) {
+      BarrierInit(SharedAddress(&shared.full[buffer][kKeys]), 1);
+      BarrierInit(SharedAddress(&shared.full[buffer][kValues]), 1);
+      BarrierInitFence();
+    }
+    __syncwarp();
+    const TileCopy copy(args, work, work.first_group, buffer);
+    CopyTile(args, work, copy, buffer, kKeys, shared);
+    CopyTile(args, work, copy, buffer, kValues, shared);
   }
   // Rows that pad the queries.
   constexpr int kPieces = kHeadDim / 8;
-  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kWarps * 32) {
+  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kTiles * kTeam * 32) {
     const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
     *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
   }
-  const RowMaker<kHeadDim, kWarps> rows(args, work, group_heads, shared);
+  const RowMaker<kHeadDim, kTiles, kTeam> rows(args, work, group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
   if (work.first_group < work.groups) rows.Make();
@@ -373,24 +423,33 @@ __global__ void __launch_bounds__(kWarps * 32)
       .out = args.out, .token = work.sequence.first_token, .first_col = first_head * kHeadDim};
   const float scale = ScoreScale(kHeadDim);
   const uint32_t q = SharedAddress(shared.q);
-  const uint32_t keys_at = SharedAddress(shared.tiles[warp][kKeys]);
-  const uint32_t values_at = SharedAddress(shared.tiles[warp][kValues]);
+  const uint32_t keys_at = SharedAddress(shared.tiles[buffer][kKeys]);
+  const uint32_t values_at = SharedAddress(shared.tiles[buffer][kValues]);
   int parity = 0;
 
   for (int group = work.first_group; group < work.groups; group += work.group_stride) {
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
-      const int tile = round * kWarps + warp;
+      const int tile = round * kTiles + buffer;
       const int next_group = round + 1 < kRounds ? group : group + work.group_stride;
-      const int next_tile = (round + 1) % kRounds * kWarps + warp;
+      const int next_tile = (round + 1) % kRounds * kTiles + buffer;
       const int first_key = group * kKeyGroup + tile * kKeyTile;
       const int keys = work.Keys(group, tile);
       if (keys <= 0) continue;
-      BarrierWait(SharedAddress(&shared.full[warp][kKeys]), parity);
-      PatchTile(work, first_key, kKeys, shared);
+      if (member == 0) {
+        BarrierWait(SharedAddress(&shared.full[buffer][kKeys]), parity);
+        PatchTile(work, first_key, buffer, kKeys, shared);
+      }
+      if (kTeam > 1 && member == 1) {
+        BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
+        PatchTile(work, first_key, buffer, kValues, shared);
+      }
+      TeamSync<kTeam>(buffer);
       // Behind the keys' last 16 there is nothing in shared memory.
       const int steps = (keys + 15) / 16;
+      // A member's are its keys' alone, until the team has told each other.
       float s[kKeyTile / 8][4] = {};
+      constexpr int kPairs = kKeyTile / 16 / kTeam;
 #pragma unroll 1
       for (int step = 0; step < kHeadDim / 16; ++step) {
         uint32_t a[2][4];
@@ -399,9 +458,9 @@ __global__ void __launch_bounds__(kWarps * 32)
         LoadMatrix4(q + kRows * kHeadDim * 2 + in_q, a[1]);
         // Of keys that are not there, too: Softmax puts no weight on them.
 #pragma unroll
-        for (int j = 0; j < kKeyTile / 16; ++j) {
+        for (int j = 0; j < kPairs; ++j) {
           uint32_t b[4];
-          LoadMatrix4(keys_at + (j * 2 + lane / 16) * kRowsStride +
+          LoadMatrix4(keys_at + ((member * kPairs + j) * 2 + lane / 16) * kRowsStride +
                           (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
                       b);
 #pragma unroll
@@ -411,22 +470,27 @@ __global__ void __launch_bounds__(kWarps * 32)
           }
         }
       }
+      const int halves = group_heads <= 8 ? 1 : 2;
+      if constexpr (kTeam > 1) {
+        ShareScores<kTeam>(shared.scores[buffer], buffer, member, halves, s);
+      }
       __syncwarp();
       const TileCopy next(args, work, next_group, next_tile);
-      CopyTile(args, work, next, kKeys, shared);
+      if (member == 0) CopyTile(args, work, next, buffer, kKeys, shared);
       RowState state[2];
-      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state,
-              group_heads <= 8 ? 1 : 2);
+      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state, halves);
 
-      BarrierWait(SharedAddress(&shared.full[warp][kValues]), parity);
-      PatchTile(work, first_key, kValues, shared);
+      if constexpr (kTeam == 1) {
+        BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
+        PatchTile(work, first_key, buffer, kValues, shared);
+      }
       uint32_t weights[kKeyTile / 16][4];
 #pragma unroll
       for (int step = 0; step < kKeyTile / 16; ++step) WeightFragment(s, step, weights[step]);
-      // 64 columns at a time.
-      constexpr int kCols = 64;
+      // 64 columns at a time, or a member's.
+      constexpr int kCols = kTeam == 1 ? 64 : kHeadDim / kTeam;
 #pragma unroll 1
-      for (int first_col = 0; first_col < kHeadDim; first_col += kCols) {
+      for (int first_col = member * kCols; first_col < kHeadDim; first_col += kTeam * kCols) {
         float out[kCols / 8][4] = {};
 #pragma unroll
         for (int step = 0; step < kKeyTile / 16; ++step) {
@@ -454,13 +518,15 @@ __global__ void __launch_bounds__(kWarps * 32)
           }
         }
       }
-      __syncwarp();
-      CopyTile(args, work, next, kValues, shared);
+      // The others read it, too.
+      if (next.copies > 0) TeamSync<kTeam>(buffer);
+      if (member == 0) CopyTile(args, work, next, buffer, kValues, shared);
       parity ^= 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = g + half * 8;
-        if (row < group_heads && lane % 4 == 0) shared.state[tile][row] = state[half];
+        if (member == 0 && row < group_heads && lane % 4 == 0)
+          shared.state[tile][row] = state[half];
       }
     }
 
@@ -497,35 +563,40 @@ __global__ void __launch_bounds__(kWarps * 32)
   }
 }
 
-template <int kHeadDim, int kWarps>
-cudaError_t LaunchWarps(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kWarps>,
-                        dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kWarps * 32,
-                        SharedBytes<kHeadDim, kWarps>(args.qkv.heads / args.qkv.kv_heads), stream,
-                        args);
+template <int kHeadDim, int kTiles, int kTeam>
+cudaError_t LaunchShape(const DecodeAttentionArgs& args, cudaStream_t stream) {
+  return LaunchInDecode(
+      DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
+      dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kTiles * kTeam * 32,
+      SharedBytes<kHeadDim, kTiles, kTeam>(args.qkv.heads / args.qkv.kv_heads), stream, args);
 }
 
 // Blocks that each may have a multiprocessor of its own.
 constexpr int kFewBlocks = 128;
+// And that may have so many warps that the next kernel's blocks on it come later.
+constexpr int kVeryFewBlocks = 32;
 
 template <int kHeadDim>
 cudaError_t LaunchWith(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  return args.sequences * args.qkv.kv_heads <= kFewBlocks ? LaunchWarps<kHeadDim, 4>(args, stream)
-                                                          : LaunchWarps<kHeadDim, 2>(args, stream);
+  const int blocks = args.sequences * args.qkv.kv_heads;
+  if (blocks <= kVeryFewBlocks) return LaunchShape<kHeadDim, 4, 4>(args, stream);
+  return blocks <= kFewBlocks ? LaunchShape<kHeadDim, 4, 1>(args, stream)
+                              : LaunchShape<kHeadDim, 2, 1>(args, stream);
 }
 
-template <int kHeadDim, int kWarps>
+template <int kHeadDim, int kTiles, int kTeam>
 cudaError_t Prepare() {
-  return cudaFuncSetAttribute(DecodeAttentionKernel<kHeadDim, kWarps>,
+  return cudaFuncSetAttribute(DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              SharedBytes<kHeadDim, kWarps>(kMaxDecodeGroupHeads));
+                              SharedBytes<kHeadDim, kTiles, kTeam>(kMaxDecodeGroupHeads));
 }
 
 }  // namespace
 
 cudaError_t PrepareDecodeAttentionKernels() {
   for (const cudaError_t error :
-       {Prepare<64, 2>(), Prepare<64, 4>(), Prepare<128, 2>(), Prepare<128, 4>()}) {
+       {Prepare<64, 2, 1>(), Prepare<64, 4, 1>(), Prepare<64, 4, 4>(), Prepare<128, 2, 1>(),
+        Prepare<128, 4, 1>(), Prepare<128, 4, 4>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -1,6 +1,7 @@
-// Products of many tokens: two warpgroups of 64 rows share a tile of tokens; one warp feeds both
-// from two rings, of weights and of activations, that bulk copies fill. Weights go through
-// registers, where they are unpacked; activations stay in shared memory.
+// Products of many tokens with quantised weights: two warpgroups of 64 rows share a tile of tokens;
+// one warp feeds both from two rings, of weights and of activations, that bulk copies fill. Weights
+// go through registers, where they are unpacked; activations stay in shared memory. And what is
+// shared with the products of F16 weights (gemm_f16.cu).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 
@@ -234,36 +235,8 @@ class Consumer {
   int index_ = 0;
 };
 
-// Adds c to the result in memory, or, for the first segment, puts it there; c becomes zero. A
-// thread's additions to one address take place in the order of the program.
-template <int kTokens>
-__device__ __forceinline__ void Accumulate(const MatmulArgs& args, int tile, bool valid,
-                                           int first_token, bool first, float (&c)[kTokens / 2]) {
-  const int lane = threadIdx.x % 32;
-  const int row = tile * kTileRows + lane / 4;
-  const int token = first_token + lane % 4 * 2;
-  float* const y = args.y + int64_t{token} * args.y_stride + row;
-  const bool rows[2] = {valid && row < args.y_rows, valid && row + 8 < args.y_rows};
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (rows[i / 2] && token + j * 8 + i % 2 < args.tokens) {
-        float* const to = y + int64_t{j * 8 + i % 2} * args.y_stride + i / 2 * 8;
-        if (first) {
-          __stcg(to, c[j * 4 + i]);
-        } else {
-          asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(c[j * 4 + i])
-                       : "memory");
-        }
-      }
-      c[j * 4 + i] = 0;
-    }
-  }
-}
-
-// A block computes one segment, blockIdx.y, or, with kSum, all of them and their sum.
-template <TileFormat kFormat, int kTokens, bool kSum, int kResidents>
+// A block computes one segment, blockIdx.y.
+template <TileFormat kFormat, int kTokens, int kResidents>
 __global__ void __launch_bounds__(kThreads, kResidents)
     Kernel(const __grid_constant__ MatmulArgs args, const Rows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -272,10 +245,9 @@ __global__ void __launch_bounds__(kThreads, kResidents)
   const int end_tile = rows.first_tile + rows.tiles;
   const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens);
   const int cols = args.matrices[0].cols;
-  const int split = kSum ? 0 : blockIdx.y;
-  const Range range = {
-      SegmentBegin(cols, args.splits, split) / kActivationCols,
-      SegmentBegin(cols, args.splits, kSum ? args.splits : split + 1) / kActivationCols};
+  const int split = blockIdx.y;
+  const Range range = {SegmentBegin(cols, args.splits, split) / kActivationCols,
+                       SegmentBegin(cols, args.splits, split + 1) / kActivationCols};
 
   LaunchDependents();
   if (threadIdx.x == 0) rings.Init();
@@ -300,23 +272,13 @@ __global__ void __launch_bounds__(kThreads, kResidents)
     for (float& value : c) value = 0;
     uint32_t a[2][kGroupSteps][4];
     int i = range.begin;
-    for (int segment = 0; segment < (kSum ? args.splits : 1); ++segment) {
-      const int end =
-          kSum ? SegmentBegin(cols, args.splits, segment + 1) / kActivationCols : range.end;
-      for (; i + 1 < end; i += 2) {
-        consumer.Multiply(c, a[0]);
-        consumer.Multiply(c, a[1]);
-      }
-      if (i < end) {
-        consumer.Multiply(c, a[0]);
-        ++i;
-      }
-      WgmmaWait<0>();
-      if constexpr (kSum) {
-        Accumulate<kTokens>(args, tile, tile < end_tile, block.first_token, segment == 0, c);
-      }
+    for (; i + 1 < range.end; i += 2) {
+      consumer.Multiply(c, a[0]);
+      consumer.Multiply(c, a[1]);
     }
-    if (!kSum && tile < end_tile) Store<kTokens>(args, tile, block.first_token, split, c);
+    if (i < range.end) consumer.Multiply(c, a[0]);
+    WgmmaWait<0>();
+    if (tile < end_tile) Store<kTokens>(args, tile, block.first_token, split, c);
   }
 }
 
@@ -326,17 +288,17 @@ inline int RowTiles(const MatmulArgs& args) {
   return tiles;
 }
 
-template <TileFormat kFormat, int kTokens, bool kSum, int kResidents = 1>
+template <TileFormat kFormat, int kTokens, int kResidents = 1>
 cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
   const int blocks =
       (rows.tiles + kBlockTiles - 1) / kBlockTiles * ((args.tokens + kTokens - 1) / kTokens);
-  return Launch(Kernel<kFormat, kTokens, kSum, kResidents>, dim3(blocks, kSum ? 1 : args.splits),
-                kThreads, SharedBytes(kFormat, kTokens, kResidents), stream, args, rows);
+  return Launch(Kernel<kFormat, kTokens, kResidents>, dim3(blocks, args.splits), kThreads,
+                SharedBytes(kFormat, kTokens, kResidents), stream, args, rows);
 }
 
-template <TileFormat kFormat, int kTokens, bool kSum, int kResidents = 1>
+template <TileFormat kFormat, int kTokens, int kResidents = 1>
 cudaError_t PrepareKernel() {
-  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kSum, kResidents>,
+  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kResidents>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                               SharedBytes(kFormat, kTokens, kResidents));
 }
@@ -355,29 +317,33 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
   return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
+// Up to 64 tokens.
+template <TileFormat kFormat>
+cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
+  // several for a multiprocessor, another goes on meanwhile.
+  const int tiles = RowTiles(args);
+  const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * args.splits;
+  return blocks > multiprocessors ? LaunchKernel<kFormat, 64, 2>(args, {0, tiles}, stream)
+                                  : LaunchKernel<kFormat, 64>(args, {0, tiles}, stream);
+}
+
 template <TileFormat kFormat>
 cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
-  if (args.tokens <= 64) {
-    // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
-    // several for a multiprocessor, another goes on meanwhile.
-    const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * args.splits;
-    return blocks > multiprocessors ? LaunchKernel<kFormat, 64, false, 2>(args, {0, tiles}, stream)
-                                    : LaunchKernel<kFormat, 64, false>(args, {0, tiles}, stream);
-  }
+  if (args.tokens <= 64) return LaunchFewTokens<kFormat>(args, multiprocessors, stream);
   const bool wide = args.tokens > 128;
   const int main = TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
-  const cudaError_t error = wide ? LaunchKernel<kFormat, 256, false>(args, {0, main}, stream)
-                                 : LaunchKernel<kFormat, 128, false>(args, {0, main}, stream);
+  const cudaError_t error = wide ? LaunchKernel<kFormat, 256>(args, {0, main}, stream)
+                                 : LaunchKernel<kFormat, 128>(args, {0, main}, stream);
   if (error != cudaSuccess || main == tiles) return error;
-  return LaunchKernel<kFormat, 64, false>(args, {main, tiles - main}, stream);
+  return LaunchKernel<kFormat, 64>(args, {main, tiles - main}, stream);
 }
 
 template <TileFormat kFormat>
 cudaError_t PrepareSegments() {
-  for (const cudaError_t error :
-       {PrepareKernel<kFormat, 64, false>(), PrepareKernel<kFormat, 64, false, 2>(),
-        PrepareKernel<kFormat, 128, false>(), PrepareKernel<kFormat, 256, false>()}) {
+  for (const cudaError_t error : {PrepareKernel<kFormat, 64>(), PrepareKernel<kFormat, 64, 2>(),
+                                  PrepareKernel<kFormat, 128>(), PrepareKernel<kFormat, 256>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -1,27 +1,388 @@
+// Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
+// there. As many blocks as multiprocessors take piece after piece; one warp of each feeds the two
+// warpgroups from a ring that bulk copies fill, and is ahead of them by its length, also from one
+// piece to the next. Of up to 64 tokens, which are bound by the reading of weights, the kernel of
+// gemm.cuh is faster.
 #include "cuda/kernels/gemm.cuh"
 
 namespace orcd::cuda::gemm {
+namespace {
+
+constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
+constexpr int kRingBytesF16 = 208 * 1024;
+
+// Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
+template <int kTokenCount, bool kSumOfAll>
+struct Shape {
+  static constexpr int kTokens = kTokenCount;
+  static constexpr bool kSum = kSumOfAll;
+  // 64 columns of activations, then of weights.
+  static constexpr int kStageBytes = XBytes(kTokens) + WeightBytes(TileFormat::kF16);
+  static constexpr int kStages = std::min(6, kRingBytesF16 / kStageBytes);
+  // What leaves through shared memory.
+  static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
+  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
+};
+
+// What a block computes at a time.
+struct Piece {
+  int first_tile;
+  // At most kBlockTiles.
+  int tiles;
+  int first_token;
+  int split;
+};
+
+// A block's pieces.
+template <typename S>
+class Pieces {
+ public:
+  __device__ Pieces(const MatmulArgs& args, const Rows& rows)
+      : rows_(rows),
+        row_blocks_((rows.tiles + kBlockTiles - 1) / kBlockTiles),
+        token_tiles_((args.tokens + S::kTokens - 1) / S::kTokens),
+        total_(row_blocks_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
+        next_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ __forceinline__ bool Next(Piece& piece) {
+    if (next_ >= total_) return false;
+    // Blocks that are at work at a time share weights and tokens.
+    const int index = next_ % (row_blocks_ * token_tiles_);
+    const int panel = index / (kSharedTokenTiles * row_blocks_);
+    const int in_panel = index % (kSharedTokenTiles * row_blocks_);
+    const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
+    const int row_tile = in_panel / panel_tiles * kBlockTiles;
+    piece.first_tile = rows_.first_tile + row_tile;
+    piece.tiles = min(kBlockTiles, rows_.tiles - row_tile);
+    piece.first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * S::kTokens;
+    piece.split = next_ / (row_blocks_ * token_tiles_);
+    next_ += static_cast<int>(gridDim.x);
+    return true;
+  }
+
+ private:
+  const Rows& rows_;
+  const int row_blocks_;
+  const int token_tiles_;
+  const int total_;
+  int next_;
+};
+
+template <typename S>
+struct F16Ring {
+  uint64_t full[S::kStages];
+  uint64_t empty[S::kStages];
+
+  __device__ void Init() {
+    for (int i = 0; i < S::kStages; ++i) {
+      BarrierInit(SharedAddress(&full[i]), 1);
+      BarrierInit(SharedAddress(&empty[i]), kConsumerWarps);
+    }
+    BarrierInitFence();
+  }
+};
+
+// A place in the ring.
+template <typename S>
+struct Place {
+  int slot = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void Next() {
+    if (++slot == S::kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The stages that a block needs, one after another, as a lane of the producer sees them: lanes 0 to
+// 7 copy a row tile each, the last one the activations.
+template <typename S>
+class Feed {
+ public:
+  __device__ Feed(const MatmulArgs& args, const Rows& rows, uint32_t shared, F16Ring<S>& ring)
+      : args_(args), pieces_(args, rows), shared_(shared), ring_(ring) {
+    NextPiece();
+  }
+
+  __device__ __forceinline__ bool done() const { return done_; }
+
+  __device__ __forceinline__ void AwaitPlace() const {
+    BarrierWait(SharedAddress(&ring_.empty[place_.slot]), place_.parity ^ 1);
+  }
+  __device__ __forceinline__ void AskForWeights() const {
+    const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
+    if (lane_ == 0) BarrierExpect(full, piece_.tiles * kTileBytes + x_bytes_);
+    __syncwarp();
+    if (lane_ < piece_.tiles) {
+      BulkCopy(Stage() + XBytes(S::kTokens) + lane_ * kTileBytes,
+               weights_ + int64_t{col_} * kTileBytes, kTileBytes, full);
+    }
+  }
+  __device__ __forceinline__ void AskForX() const {
+    if (lane_ != 31) return;
+    BulkCopy(Stage(),
+             reinterpret_cast<const uint8_t*>(args_.x.data) +
+                 XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token),
+             x_bytes_, SharedAddress(&ring_.full[place_.slot]));
+  }
+  __device__ __forceinline__ void Next() {
+    place_.Next();
+    if (++col_ == end_) NextPiece();
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t Stage() const {
+    return shared_ + place_.slot * S::kStageBytes;
+  }
+  __device__ __forceinline__ void NextPiece() {
+    done_ = !pieces_.Next(piece_);
+    if (done_) return;
+    const int cols = args_.matrices[0].cols;
+    const int splits = args_.splits;
+    col_ = SegmentBegin(cols, splits, piece_.split) / kActivationCols;
+    end_ = SegmentBegin(cols, splits, S::kSum ? splits : piece_.split + 1) / kActivationCols;
+    x_bytes_ = XBytes(min(S::kTokens, args_.x.tokens - piece_.first_token));
+    if (lane_ < piece_.tiles) {
+      int tile = piece_.first_tile + lane_;
+      const TiledMatrix matrix = FindTile(args_, tile);
+      weights_ = matrix.data + tile * matrix.tile_bytes();
+    }
+  }
+
+  const MatmulArgs& args_;
+  Pieces<S> pieces_;
+  const uint32_t shared_;
+  F16Ring<S>& ring_;
+  const int lane_ = static_cast<int>(threadIdx.x % 32);
+  bool done_ = false;
+  Piece piece_;
+  int x_bytes_ = 0;
+  const uint8_t* weights_ = nullptr;
+  // Columns by tens of 64: the stage's, and where the piece ends.
+  int col_ = 0;
+  int end_ = 0;
+  Place<S> place_;
+};
+
+template <typename S>
+__device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const Rows& rows,
+                                           uint32_t shared, F16Ring<S>& ring) {
+  // Weights of a model's own are there from the start; what the kernel before made is not.
+  Feed<S> feed(args, rows, shared, ring);
+  Feed<S> x = feed;
+  int ahead = 0;
+  for (; !feed.done() && ahead < S::kStages; feed.Next(), ++ahead) feed.AskForWeights();
+  WaitForDependency();
+  for (; ahead > 0; x.Next(), --ahead) x.AskForX();
+  for (; !feed.done(); feed.Next()) {
+    feed.AwaitPlace();
+    feed.AskForWeights();
+    feed.AskForX();
+  }
+}
+
+// The threads of a warpgroup.
+__device__ __forceinline__ void GroupSync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+// Gated results, 8 units of each row tile: a warpgroup's go through shared memory, where a core
+// matrix is written at once, and leave it as bulk copies, which end while it multiplies on.
+template <int kTokens>
+__device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& piece, int group,
+                                           uint8_t* out, const float (&c)[kTokens / 2]) {
+  constexpr int kTokenGroups = kTokens / 8;
+  constexpr int kGroupBytes = kTilesAGroup * 128;
+  // In memory, halves from eight tokens to the next.
+  constexpr int kGroupCoreMatrices = 8 * kActivationCols;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32 % 4;
+  const uint32_t mine = SharedAddress(out) + group * kTokenGroups * kGroupBytes;
+  // What was put there before has been read.
+  if (warp == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  GroupSync(group);
+#pragma unroll
+  for (int j = 0; j < kTokenGroups; j += 4) {
+    uint32_t halves[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const v = &c[4 * (j + i)];
+      halves[i] = AsBits(__halves2half2(GatedUnit(v[0], v[2]), GatedUnit(v[1], v[3])));
+    }
+    const uint32_t address = mine + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16;
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+        "r"(halves[0]), "r"(halves[1]), "r"(halves[2]), "r"(halves[3])
+        : "memory");
+  }
+  SharedStoreFence();
+  GroupSync(group);
+  const int tiles = min(kTilesAGroup, piece.tiles - group * kTilesAGroup);
+  if (tiles <= 0) return;
+  __half* const to =
+      args.gated.data +
+      args.gated.Index(piece.first_token, (piece.first_tile + group * kTilesAGroup) * 8);
+  // Eight tokens are a core matrix; those that are fewer are written one by one.
+  const int tokens = min(kTokens, args.tokens - piece.first_token);
+  if (warp == 0) {
+    if (lane < tokens / 8) {
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                       to + lane * kGroupCoreMatrices),
+                   "r"(mine + lane * kGroupBytes), "r"(tiles * 128)
+                   : "memory");
+    }
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  } else if (warp == 1 && lane % 8 < tokens % 8 && lane / 8 < tiles) {
+    const int at = tokens / 8 * kGroupBytes + lane * 16;
+    *reinterpret_cast<uint4*>(to + tokens / 8 * kGroupCoreMatrices + lane * 8) =
+        *reinterpret_cast<const uint4*>(out + group * kTokenGroups * kGroupBytes + at);
+  }
+}
+
+template <typename S>
+__device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& rows,
+                                           uint8_t* shared, F16Ring<S>& ring) {
+  constexpr int kTokens = S::kTokens;
+  const int group = threadIdx.x / 128;
+  const int tile = group * kTilesAGroup + static_cast<int>(threadIdx.x / 32 % 4);
+  const int cols = args.matrices[0].cols;
+  const auto release = [&](int slot) {
+    if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&ring.empty[slot]));
+  };
+  Place<S> place;
+  Pieces<S> pieces(args, rows);
+  Piece piece;
+  while (pieces.Next(piece)) {
+    float c[kTokens / 2];
+    // What is added to -0 stays what it is.
+    float sum[S::kSum ? kTokens / 2 : 1];
+#pragma unroll
+    for (float& value : sum) value = -0.0f;
+    // The slot before, which is read until the next one's products are under way.
+    int before = -1;
+    int col = SegmentBegin(cols, args.splits, piece.split) / kActivationCols;
+    for (int split = piece.split; split < (S::kSum ? args.splits : piece.split + 1); ++split) {
+      const int end = SegmentBegin(cols, args.splits, split + 1) / kActivationCols;
+      bool add = false;
+      for (; col < end; ++col) {
+        BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
+        const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
+        const uint64_t x = SharedMatrix(stage, 128, 1024);
+        const uint64_t weights =
+            SharedMatrix(stage + XBytes(kTokens) + group * kTilesAGroup * kTileBytes, 128, 1024);
+        WgmmaFence();
+#pragma unroll
+        for (int step = 0; step < kGroupSteps; ++step) {
+          Wgmma<kTokens>::MultiplyShared(c, weights + step * (2 * 128 >> 4),
+                                         x + step * (2 * 128 >> 4), add);
+          add = true;
+        }
+        WgmmaCommit();
+        WgmmaWait<1>();
+        if (before >= 0) release(before);
+        before = place.slot;
+        place.Next();
+      }
+      WgmmaWait<0>();
+      if constexpr (S::kSum) {
+#pragma unroll
+        for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[i];
+      }
+    }
+    release(before);
+
+    if constexpr (S::kSum) {
+      if (tile < piece.tiles) {
+        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, sum);
+      }
+    } else if (args.gated.data != nullptr) {
+      StoreGated<kTokens>(args, piece, group, shared + S::kStages * S::kStageBytes, c);
+    } else if (tile < piece.tiles) {
+      Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, c);
+    }
+  }
+  // Shared memory is read until then.
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    F16Kernel(const __grid_constant__ MatmulArgs args, const __grid_constant__ Rows rows) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ __align__(8) F16Ring<S> ring;
+  LaunchDependents();
+  if (threadIdx.x == 0) ring.Init();
+  __syncthreads();
+  // Unpacked weights are the kernel before's.
+  if (args.weights_are_new) WaitForDependency();
+  if (threadIdx.x >= kGroups * 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x < kGroups * 128 + 32) ProduceF16<S>(args, rows, SharedAddress(shared), ring);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    // The result's memory may still be read.
+    WaitForDependency();
+    ConsumeF16<S>(args, rows, shared, ring);
+  }
+}
+
+template <typename S>
+cudaError_t LaunchF16(const MatmulArgs& args, const Rows& rows, int multiprocessors,
+                      cudaStream_t stream) {
+  const int pieces = (rows.tiles + kBlockTiles - 1) / kBlockTiles *
+                     ((args.tokens + S::kTokens - 1) / S::kTokens) * (S::kSum ? 1 : args.splits);
+  return Launch(F16Kernel<S>, dim3(std::min(pieces, multiprocessors)), kThreads, S::kSharedBytes,
+                stream, args, rows);
+}
+
+template <typename S>
+cudaError_t PrepareF16() {
+  return cudaFuncSetAttribute(F16Kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              S::kSharedBytes);
+}
+
+using Narrow = Shape<128, false>;
+using Wide = Shape<256, false>;
+using NarrowSum = Shape<128, true>;
+using WideSum = Shape<192, true>;
+
+}  // namespace
 
 template <>
 cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiprocessors,
                                            cudaStream_t stream) {
-  if (args.splits > 1 && args.tokens > kMaxSegmentTokens) {
-    const int tiles = RowTiles(args);
-    const int main = TilesOfWholeWaves(args, 256, 1, multiprocessors);
-    const cudaError_t error = LaunchKernel<TileFormat::kF16, 256, true>(args, {0, main}, stream);
-    if (error != cudaSuccess || main == tiles) return error;
-    return LaunchKernel<TileFormat::kF16, 128, true>(args, {main, tiles - main}, stream);
+  if (args.tokens <= 64) {
+    return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
-  return LaunchSegments<TileFormat::kF16>(args, multiprocessors, stream);
+  const int tiles = RowTiles(args);
+  const bool sums = args.splits > 1 && args.tokens > kMaxSegmentTokens;
+  const int row_blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
+  // Wide pieces read less, but where they are few they leave multiprocessors without any.
+  const int wide_pieces =
+      row_blocks * ((args.tokens + Wide::kTokens - 1) / Wide::kTokens) * args.splits;
+  const bool wide = args.tokens > Narrow::kTokens && wide_pieces * 2 > multiprocessors;
+  const int most = sums ? WideSum::kTokens : wide ? Wide::kTokens : Narrow::kTokens;
+  const int main = TilesOfWholeWaves(args, most, sums ? 1 : args.splits, multiprocessors);
+  const Rows first = {0, main};
+  const Rows rest = {main, tiles - main};
+  const cudaError_t error = sums   ? LaunchF16<WideSum>(args, first, multiprocessors, stream)
+                            : wide ? LaunchF16<Wide>(args, first, multiprocessors, stream)
+                                   : LaunchF16<Narrow>(args, first, multiprocessors, stream);
+  if (error != cudaSuccess || rest.tiles == 0) return error;
+  return sums ? LaunchF16<NarrowSum>(args, rest, multiprocessors, stream)
+              : LaunchKernel<TileFormat::kF16, 64>(args, rest, stream);
 }
 
 template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
-  for (const cudaError_t error : {PrepareKernel<TileFormat::kF16, 128, true>(),
-                                  PrepareKernel<TileFormat::kF16, 256, true>()}) {
+  for (const cudaError_t error :
+       {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
+        PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<NarrowSum>(), PrepareF16<WideSum>()}) {
     if (error != cudaSuccess) return error;
   }
-  return PrepareSegments<TileFormat::kF16>();
+  return cudaSuccess;
 }
 
 }  // namespace orcd::cuda::gemm

@@ -51,11 +51,10 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
   constexpr TileFormat kFormat = RawBlock<kType>::kFormat;
   uint32_t word = 0;
   if constexpr (kFormat == TileFormat::kF16) {
-    const int lane = index % 128 / 4;
-    const int pair = index % 4;
+    const int row = index / 256 * 8 + index % 32 / 4;
+    const int col = index % 256 / 32 * 8 + index % 4 * 2;
     for (int half = 0; half < 2; ++half) {
-      const uint8_t* const block =
-          source.Block(RowOf(lane, pair), index / 128 * kStepCols + ColOf(lane, pair, half));
+      const uint8_t* const block = source.Block(row, col + half);
       if (block != nullptr) word |= uint32_t{RawBlock<kType>::Value(block)} << (16 * half);
     }
   } else if constexpr (kFormat == TileFormat::kQ8_0) {

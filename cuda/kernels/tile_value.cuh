@@ -26,7 +26,7 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
   const int pair = lower + col % kStepCols / 8 * 2;
   const int half = col % 2;
   if constexpr (kFormat == TileFormat::kF16) {
-    return HalfAt(unit + step * 512 + lane * 16 + pair * 4 + half * 2);
+    return HalfAt(unit + F16PairOffset(step, pair) + lane * 4 + half * 2);
   } else {
     const uint8_t* const scales = unit + ScalesOffset(kFormat);
     if constexpr (kFormat == TileFormat::kQ8_0) {

@@ -59,6 +59,12 @@ constexpr int ScalesOffset(TileFormat format) {
   return UnitCols(format) / kStepCols * 128 * (4 + HighBits(format)) / 4;
 }
 
+// Where a step's pair lies in a kF16 unit, that of lane 0; a lane's is 4 bytes after the last
+// one's.
+constexpr int F16PairOffset(int step, int pair) {
+  return pair % 2 * 1024 + step * 256 + pair / 2 * 128;
+}
+
 // The quants of a group, as one lane holds them.
 template <TileFormat kFormat>
 struct GroupQuants {
@@ -69,6 +75,17 @@ struct GroupQuants {
 
   // From a unit in shared memory.
   __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
+    if constexpr (kFormat == TileFormat::kF16) {
+#pragma unroll
+      for (int step = 0; step < kGroupSteps; ++step) {
+        const uint32_t from = SharedAddress(unit) + F16PairOffset(step, lane / 8) + lane % 8 * 16;
+        uint32_t* const to = &words[step * 4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from));
+      }
+      return;
+    }
     constexpr int kVectors = kWords / 4;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -256,7 +273,7 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
   }
 }
 
-// The A fragments of a group, from a unit in shared or global memory.
+// The A fragments of a group, from a unit in shared memory or, but for kF16, in global memory.
 template <TileFormat kFormat>
 __device__ __forceinline__ void UnpackGroup(const uint8_t* unit,
                                             const UnitScales<kFormat>& unit_scales, int group,

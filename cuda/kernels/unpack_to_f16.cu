@@ -28,11 +28,14 @@ __global__ void __launch_bounds__(kThreads)
   unit_scales.Load(unit, lane);
   uint32_t a[kGroupSteps][4];
   UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
-  uint4* const to = reinterpret_cast<uint4*>(out + (int64_t{blockIdx.y} * units * kGroups + index) *
-                                                       UnitBytes(TileFormat::kF16));
+  uint8_t* const to =
+      out + (int64_t{blockIdx.y} * units * kGroups + index) * UnitBytes(TileFormat::kF16);
 #pragma unroll
   for (int step = 0; step < kGroupSteps; ++step) {
-    to[step * 32 + lane] = make_uint4(a[step][0], a[step][1], a[step][2], a[step][3]);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      *reinterpret_cast<uint32_t*>(to + F16PairOffset(step, pair) + lane * 4) = a[step][pair];
+    }
   }
 }
 
@@ -51,7 +54,8 @@ cudaError_t LaunchUnpackToF16(const TiledMatrix& matrix, int first_tile, int til
                               cudaStream_t stream) {
   switch (matrix.format) {
     case TileFormat::kF16:
-      return LaunchUnpack<TileFormat::kF16>(matrix, first_tile, tiles, out, stream);
+      return cudaMemcpyAsync(out, matrix.data + first_tile * matrix.tile_bytes(),
+                             tiles * matrix.tile_bytes(), cudaMemcpyDeviceToDevice, stream);
     case TileFormat::kQ8_0:
       return LaunchUnpack<TileFormat::kQ8_0>(matrix, first_tile, tiles, out, stream);
     case TileFormat::kQ4_0:
