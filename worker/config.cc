@@ -87,9 +87,11 @@ std::string VariableOf(const std::string& flag) {
                       absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
 }
 
+// Also as its opposite, --no-….
 bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
+  const std::string opposite = absl::StrCat("--no-", flag.substr(2));
   return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-    return arg == flag || absl::StartsWith(arg, absl::StrCat(flag, "="));
+    return arg == flag || arg == opposite || absl::StartsWith(arg, absl::StrCat(flag, "="));
   });
 }
 
@@ -246,6 +248,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   app.add_option("--max-message-bytes", config.max_message_bytes, "Largest request")
       ->check(CLI::Range(1024, 1 << 30))
       ->option_text("BYTES [4194304]")
+      ->group("Server");
+  app.add_flag("--vllm,!--no-vllm", config.vllm,
+               "Serve vllm.grpc.engine.VllmEngine too, for gateways such as smg [on]")
       ->group("Server");
 
   app.add_option("--model-dir", config.model_dir, "The only directory models are loaded from")

@@ -108,6 +108,17 @@ TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {
   EXPECT_FALSE(Parse({}, {{"ORCD_CHANNELZ", "false"}}).config->channelz);
 }
 
+TEST(ConfigTest, SwitchesThatAreOnCanBeTurnedOffEachWay) {
+  EXPECT_TRUE(Parse({}).config->vllm);
+  EXPECT_FALSE(Parse({"--no-vllm"}).config->vllm);
+  EXPECT_FALSE(Parse({"--vllm=false"}).config->vllm);
+  EXPECT_FALSE(Parse({}, {{"ORCD_VLLM", "false"}}).config->vllm);
+  EXPECT_FALSE(Parse({"--config", WriteFile("vllm = false\n")}).config->vllm);
+  // Flags come before the environment.
+  EXPECT_TRUE(Parse({"--vllm"}, {{"ORCD_VLLM", "false"}}).config->vllm);
+  EXPECT_FALSE(Parse({"--no-vllm"}, {{"ORCD_VLLM", "true"}}).config->vllm);
+}
+
 TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {
   const std::vector<std::string> cases[] = {
       {"--tls-cert", "/c"},          {"--tls-key", "/k"},

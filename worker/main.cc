@@ -52,6 +52,7 @@
 #include "worker/telemetry.h"
 #include "worker/tls.h"
 #include "worker/version.h"
+#include "worker/vllm/vllm_service.h"
 #include "worker/watchdog.h"
 #include "worker/worker_service.h"
 
@@ -362,11 +363,19 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   WorkerService worker(
       host, log,
       {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
+  std::optional<VllmService> vllm;
+  std::vector<grpc::Service*> services = {&worker, &health};
+  if (config.vllm) {
+    services.push_back(
+        &vllm.emplace(host, log,
+                      VllmServiceOptions{
+                          .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
+  }
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      MainServerOptions(config, credentials->server, **authorizer), {&worker, &health});
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(MainServerOptions(config, credentials->server, **authorizer), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
   std::unique_ptr<Server> health_server;
@@ -467,6 +476,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
   worker.Shutdown();
+  if (vllm) vllm->Shutdown();
   (*server)->Stop(kStopGrace);
   if (health_server != nullptr) health_server->Stop(absl::ZeroDuration());
   if (exporter) exporter->Stop(kExportGrace);

@@ -400,6 +400,7 @@ v1::WorkerStatus ModelHost::Status() const {
   queue->set_finished_requests(finished_requests_before_ + stats.finished_requests);
   queue->set_generated_tokens(generated_tokens_before_ + stats.generated_tokens);
   queue->set_max_waiting_tokens(stats.max_waiting_tokens);
+  queue->set_waiting_tokens(stats.waiting_tokens);
   queue->set_prompt_tokens(stats.prompt_tokens);
   queue->set_cached_prompt_tokens(stats.cached_prompt_tokens);
   queue->set_preemptions(stats.preemptions);

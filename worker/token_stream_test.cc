@@ -53,7 +53,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
         context,
         {.id = "r1",
          .seed = 42,
-         .model_digest = "digest",
+         .encoder = std::make_unique<GenerateEncoder>("r1", 42, "digest"),
          .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }},
         limits_, log_);
     grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();

@@ -92,7 +92,6 @@ class WorkerService final : public internal::RawWorkerService {
                                                      std::string_view method,
                                                      const absl::Status& status);
 
-  void LogRefusal(std::string_view method, const absl::Status& status) const;
   absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;

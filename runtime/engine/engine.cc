@@ -244,8 +244,14 @@ void Engine::CancelAll(FinishReason reason, std::function<void(int cancelled)> d
 }
 
 EngineStats Engine::stats() const {
-  std::lock_guard lock(stats_mutex_);
-  return stats_;
+  EngineStats stats;
+  {
+    std::lock_guard lock(stats_mutex_);
+    stats = stats_;
+  }
+  std::lock_guard lock(inbox_mutex_);
+  stats.waiting_tokens = waiting_tokens_;
+  return stats;
 }
 
 absl::Duration Engine::stalled_for() const {

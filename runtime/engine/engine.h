@@ -43,6 +43,8 @@ struct EngineStats {
   int max_running = 0;
   int max_waiting = 0;
   int64_t max_waiting_tokens = 0;
+  // Of the prompts that wait, those included that came since the last step.
+  int64_t waiting_tokens = 0;
   int kv_blocks_total = 0;
   // Those that nobody holds. Of them and of the others, so many can be shared by their content.
   int kv_blocks_free = 0;
@@ -152,7 +154,7 @@ class Engine {
 
   // The inbox, guarded by inbox_mutex_. Who is live is known at its door so that Submit can refuse
   // at once.
-  std::mutex inbox_mutex_;
+  mutable std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Message> inbox_;
   bool stopping_ = false;
