@@ -243,6 +243,10 @@ void Engine::CancelAll(FinishReason reason, std::function<void(int cancelled)> d
                      }});
 }
 
+void Engine::ObserveBlocks(std::weak_ptr<BlockObserver> observer) {
+  Post(ObserveMessage{std::move(observer)});
+}
+
 EngineStats Engine::stats() const {
   EngineStats stats;
   {
@@ -312,6 +316,10 @@ void Engine::Handle(Message message) {
     } else {
       scheduler_.Cancel(std::span(&cancel->id, 1), cancel->reason, std::move(cancel->done));
     }
+    return;
+  }
+  if (auto* observe = std::get_if<ObserveMessage>(&message)) {
+    scheduler_.ObserveBlocks(std::move(observe->observer));
     return;
   }
   scheduler_.Add(std::get<GenerationRequest>(std::move(message)), SteadyNow());

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/backend.h"
+#include "runtime/engine/block_pool.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/service_rate.h"
@@ -95,6 +96,11 @@ class Engine {
   // As Cancel, for every request there is; `done` gets their number.
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
+  // Tells `observer`, on the engine thread, of the blocks of KV that requests without a salt may
+  // share, then of each change, for as long as it lives and no other observes them. It hears
+  // OnGone when the engine goes.
+  void ObserveBlocks(std::weak_ptr<BlockObserver> observer);
+
   EngineStats stats() const;
 
   // For how long there has been work and no progress with it: a step that does not end. Zero where
@@ -108,7 +114,10 @@ class Engine {
     FinishReason reason;
     std::function<void(int)> done;
   };
-  using Message = std::variant<GenerationRequest, CancelMessage>;
+  struct ObserveMessage {
+    std::weak_ptr<BlockObserver> observer;
+  };
+  using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
   // What the door remembers of a live request.
   struct Visitor {
     int samples = 0;
