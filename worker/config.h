@@ -63,6 +63,7 @@ struct WorkerConfig {
   std::string tls_key;
   std::string tls_client_ca;
   std::string orchestrator_ca;
+  std::string orchestrator_key_file;
   std::vector<std::string> inference_clients;
   std::vector<std::string> control_clients;
   std::string token_file;

@@ -133,6 +133,26 @@ TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {
   }
 }
 
+TEST(ConfigTest, OrchestratorsOfBothKindsInTheOrderOfPreference) {
+  const ConfigResult result = Parse({"--orchestrator", "http://smg:30000,o:1", "--orchestrator",
+                                     "https://[::1]:443/", "--orchestrator-key-file", "/key"});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_THAT(result.config->orchestrators,
+              ElementsAre("http://smg:30000", "o:1", "https://[::1]:443/"));
+  EXPECT_EQ(result.config->orchestrator_key_file, "/key");
+}
+
+TEST(ConfigTest, SmgReachesWorkersInPlaintextOnly) {
+  const std::vector<std::string> tls = {
+      "--orchestrator", "http://smg:1", "--tls-cert", "/c", "--tls-key", "/k"};
+  EXPECT_THAT(Parse(tls).output, HasSubstr("plaintext"));
+  std::vector<std::string> behind_proxy = tls;
+  behind_proxy.insert(behind_proxy.end(), {"--advertise-address", "proxy:1"});
+  EXPECT_TRUE(Parse(behind_proxy).config.has_value());
+  EXPECT_THAT(Parse({"--orchestrator", "o:1", "--orchestrator-key-file", "/key"}).output,
+              HasSubstr("--orchestrator-key-file is for smg"));
+}
+
 TEST(ConfigTest, ModelCacheIsTheDefaultModelDir) {
   const ConfigResult result = Parse({}, {{"HOME", "/h"}, {"ORCD_MODEL_CACHE", "/cache"}});
   EXPECT_EQ(result.config->model_dir, "/cache");
@@ -275,6 +295,9 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--listen", "localhost:70000"}, "'localhost:70000' is not host:port"},
       {{"--listen", ":80"}, "':80' is not host:port"},
       {{"--orchestrator", "o:0"}, "port of 1 to 65535"},
+      {{"--orchestrator", "http://smg"}, "'http://smg' is not http://host:port"},
+      {{"--orchestrator", "http://smg:1/v1"}, "'http://smg:1/v1' is not http://host:port"},
+      {{"--orchestrator", "grpc://o:1"}, "'grpc://o:1' is neither host:port"},
       {{"--threads", "many"}, "--threads"},
       {{"--threads", "-1"}, "--threads"},
       {{"--max-seqs", "-1"}, "--max-seqs"},

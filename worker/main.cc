@@ -44,9 +44,12 @@
 #include "worker/metrics.h"
 #include "worker/metrics_endpoint.h"
 #include "worker/model_host.h"
+#include "worker/orcd_link.h"
+#include "worker/orchestrator_address.h"
 #include "worker/registration.h"
 #include "worker/server.h"
 #include "worker/signals.h"
+#include "worker/smg_link.h"
 #include "worker/span_exporter.h"
 #include "worker/state_teller.h"
 #include "worker/telemetry.h"
@@ -190,17 +193,51 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   return options;
 }
 
-Registration::Options RegistrationOptions(const WorkerConfig& config, const std::string& bound) {
-  Registration::Options options;
-  options.orchestrators = config.orchestrators;
-  options.address =
-      config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
-  options.capabilities.add_architectures("qwen2");
+v1::Capabilities MakeCapabilities() {
+  v1::Capabilities capabilities;
+  capabilities.add_architectures("qwen2");
   for (const TensorTypeInfo& type : AllTensorTypes()) {
-    options.capabilities.add_tensor_types(std::string(type.name));
+    capabilities.add_tensor_types(std::string(type.name));
   }
-  options.capabilities.add_services(kHealthWorker);
-  options.capabilities.add_services("grpc.health.v1.Health");
+  capabilities.add_services(kHealthWorker);
+  capabilities.add_services("grpc.health.v1.Health");
+  return capabilities;
+}
+
+// With all but its address; certificate and authorities as for the orchestrators of orcd.v1.
+SmgLink::Options SmgOptions(const WorkerConfig& config) {
+  SmgLink::Options options;
+  options.http.ca = config.orchestrator_ca;
+  if (!config.orchestrator_ca.empty()) {
+    options.http.certificate = config.tls_cert;
+    options.http.key = config.tls_key;
+  }
+  options.api_key_file = config.orchestrator_key_file;
+  return options;
+}
+
+absl::StatusOr<Registration::Options> RegistrationOptions(
+    const WorkerConfig& config, const std::string& bound,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  Registration::Options options;
+  const std::string address =
+      config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
+  for (const std::string& text : config.orchestrators) {
+    ORCD_ASSIGN_OR_RETURN(const OrchestratorAddress orchestrator, ParseOrchestratorAddress(text));
+    if (orchestrator.protocol == OrchestratorAddress::Protocol::kSmg) {
+      SmgLink::Options smg = SmgOptions(config);
+      smg.orchestrator = orchestrator.text;
+      smg.address = address;
+      options.orchestrators.push_back(std::make_unique<SmgLink>(std::move(smg)));
+    } else {
+      options.orchestrators.push_back(
+          std::make_unique<OrcdLink>(OrcdLink::Options{.orchestrator = orchestrator.text,
+                                                       .address = address,
+                                                       .capabilities = MakeCapabilities(),
+                                                       .credentials = credentials,
+                                                       .retry_after = options.backoff.initial}));
+    }
+  }
   return options;
 }
 
@@ -427,16 +464,17 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
-    Registration::Options options = RegistrationOptions(config, address);
-    options.directives = DirectiveActions(host, log, telemetry, exit);
-    options.credentials = credentials->orchestrator;
-    options.on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
-    options.on_superseded = [&host](const std::string& instance_id) {
+    absl::StatusOr<Registration::Options> options =
+        RegistrationOptions(config, address, credentials->orchestrator);
+    if (!options.ok()) return BadConfig(log, options.status());
+    options->directives = DirectiveActions(host, log, telemetry, exit);
+    options->on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
+    options->on_superseded = [&host](const std::string& instance_id) {
       host.Drain(absl::InfiniteDuration(),
                  absl::StrCat("superseded: instance ", instance_id, " has this worker_id"));
     };
     registration = std::make_unique<Registration>(
-        std::move(options), [&host] { return host.Status(); }, &log);
+        *std::move(options), [&host] { return host.Status(); }, &log);
     registration->Start();
     teller.set_registration(registration.get());
   }
