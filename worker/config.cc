@@ -212,6 +212,10 @@ std::string CheckSecurity(const WorkerConfig& config) {
            "--advertise-address "
            "name what ends TLS before it";
   }
+  if (to_smg && !config.vllm) {
+    return "--no-vllm leaves smg nothing to speak to the worker by: leave it or --orchestrator "
+           "http://HOST:PORT out";
+  }
   if (!to_smg && !config.orchestrator_key_file.empty()) {
     return "--orchestrator-key-file is for smg: it needs --orchestrator http://HOST:PORT";
   }

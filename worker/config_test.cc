@@ -142,13 +142,16 @@ TEST(ConfigTest, OrchestratorsOfBothKindsInTheOrderOfPreference) {
   EXPECT_EQ(result.config->orchestrator_key_file, "/key");
 }
 
-TEST(ConfigTest, SmgReachesWorkersInPlaintextOnly) {
+TEST(ConfigTest, SmgMustBeAbleToReachTheWorker) {
   const std::vector<std::string> tls = {
       "--orchestrator", "http://smg:1", "--tls-cert", "/c", "--tls-key", "/k"};
   EXPECT_THAT(Parse(tls).output, HasSubstr("plaintext"));
   std::vector<std::string> behind_proxy = tls;
   behind_proxy.insert(behind_proxy.end(), {"--advertise-address", "proxy:1"});
   EXPECT_TRUE(Parse(behind_proxy).config.has_value());
+  EXPECT_THAT(Parse({"--orchestrator", "http://smg:1", "--no-vllm"}).output,
+              HasSubstr("--no-vllm"));
+  EXPECT_TRUE(Parse({"--orchestrator", "o:1", "--no-vllm"}).config.has_value());
   EXPECT_THAT(Parse({"--orchestrator", "o:1", "--orchestrator-key-file", "/key"}).output,
               HasSubstr("--orchestrator-key-file is for smg"));
 }
