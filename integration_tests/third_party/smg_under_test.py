@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -26,13 +27,15 @@ class SmgUnderTest:
     """Owns the process and its log.
 
     `args` are more flags of `smg launch`. It has no workers but those that `--worker-urls` names or
-    that enter themselves. `scheme` is https where the flags give it a certificate.
+    that enter themselves. `scheme` is https where the flags give it a certificate, which
+    `authorities` (a file) have.
     """
 
-    def __init__(self, args=(), api_key=None, scheme="http"):
+    def __init__(self, args=(), api_key=None, scheme="http", authorities=None):
         self._args = list(args)
         self._api_key = api_key
         self._scheme = scheme
+        self._tls = ssl.create_default_context(cafile=authorities) if authorities else None
         self._log = tempfile.NamedTemporaryFile("w+", prefix="orcd-smg-", suffix=".log")
         self._process = None
         self.port = free_port()
@@ -83,7 +86,12 @@ class SmgUnderTest:
 
     def call(self, method, path, body=None, timeout_s=PATIENCE_S):
         """Status and JSON (or text) of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        if self._tls:
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=timeout_s, context=self._tls
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         headers = {"content-type": "application/json"}
         if self._api_key:
             headers["authorization"] = f"Bearer {self._api_key}"

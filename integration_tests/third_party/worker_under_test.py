@@ -25,10 +25,12 @@ class WorkerUnderTest:
         models = self._folder / "models"
         models.mkdir()
         self._log = open(self._folder / "log", "w+", encoding="utf-8")
+        self._models = models
         self._process = None
+        self.address = "127.0.0.1:0"
         try:
             self._make_model(models / NANO)
-            self._start(models)
+            self.start()
         except BaseException:
             self.close()
             raise
@@ -41,10 +43,14 @@ class WorkerUnderTest:
             stdout=subprocess.DEVNULL,
         )
 
-    def _start(self, models):
+    def start(self, args=None):
+        """Starts it, with other flags where they are given, at the address it had before."""
+        if args is not None:
+            self._args = list(args)
         address_file = self._folder / "address"
-        command = [self._bin / "worker-orcd", "--listen", "127.0.0.1:0"]
-        command += ["--listen-address-file", address_file, "--model-dir", models]
+        address_file.unlink(missing_ok=True)
+        command = [self._bin / "worker-orcd", "--listen", self.address]
+        command += ["--listen-address-file", address_file, "--model-dir", self._models]
         command += self._args
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + PATIENCE_S
@@ -74,9 +80,16 @@ class WorkerUnderTest:
         """The exit status of a worker that ends by itself."""
         return self._process.wait(timeout=PATIENCE_S)
 
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        """SIGKILL, whether it runs, is stopped or has ended."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self):
         if self._process and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         self._log.close()
         shutil.rmtree(self._folder)
