@@ -16,6 +16,8 @@
 #include "worker/status_details.h"
 #include "worker/unary_reply.h"
 #include "worker/vllm/generate_translation.h"
+#include "worker/vllm/kv_event_call.h"
+#include "worker/vllm/tokenizer_call.h"
 #include "worker/vllm/vllm_encoder.h"
 #include "worker/vllm/worker_figures.h"
 
@@ -37,16 +39,12 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::Byt
   return reactor;
 }
 
-absl::Status NotServed(const std::string& method) {
-  return MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(method, " is not served"), {});
-}
-
 }  // namespace
 
 VllmService::VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options)
-    : host_(host), log_(log), options_(std::move(options)) {}
+    : host_(host), log_(log), options_(std::move(options)), tokenizers_(host), kv_events_(host) {}
 
-void VllmService::Shutdown() {}
+void VllmService::Shutdown() { kv_events_.Shutdown(); }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
@@ -174,16 +172,24 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer*) {
-  absl::Status status = Authorize(context, Permission::kInference);
-  if (status.ok()) status = NotServed("GetTokenizer");
-  return Refuse(context, "vllm.GetTokenizer", status);
+  const absl::Status may = Authorize(context, Permission::kInference);
+  if (!may.ok()) return Refuse(context, "vllm.GetTokenizer", may);
+  return StartTokenizerCall(context, tokenizers_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer*) {
-  absl::Status status = Authorize(context, Permission::kInference);
-  if (status.ok()) status = NotServed("SubscribeKvEvents");
-  return Refuse(context, "vllm.SubscribeKvEvents", status);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  // It tells what everybody's prompts begin with.
+  const auto may = [this, context] { return Authorize(context, Permission::kControl); };
+  auto start = [&]() -> absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> {
+    ORCD_RETURN_IF_ERROR(may());
+    ORCD_ASSIGN_OR_RETURN(const vllm_wire::SubscribeKvEventsRequest request,
+                          ParseRequest<vllm_wire::SubscribeKvEventsRequest>(*bytes));
+    return StartKvEventCall(context, request, host_, kv_events_, may);
+  };
+  const auto stream = start();
+  if (!stream.ok()) return Refuse(context, "vllm.SubscribeKvEvents", stream.status());
+  return *stream;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Refuse(

@@ -16,6 +16,8 @@
 #include "worker/model_host.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
+#include "worker/vllm/kv_event_feed.h"
+#include "worker/vllm/tokenizer_archives.h"
 #include "worker/vllm/wire.h"
 
 namespace orcd {
@@ -52,11 +54,12 @@ struct VllmServiceOptions {
   Telemetry* telemetry = nullptr;
 };
 
-// Owns its options. gRPC calls it from many threads at once; no method waits for the engine, a load
+// Owns its options, the loaded model's tokenizer as it is handed out and what is told of its prefix
+// cache. gRPC calls it from many threads at once; no method waits for the engine, a load
 // or a client. Must outlive the server it is registered with.
 class VllmService final : public internal::RawVllmService {
  public:
-  // `host` and `log` must outlive the service.
+  // `host` and `log` must outlive the service; `host` is not shared yet.
   VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options = {});
 
   // Ends the calls that would stay open for as long as their clients like, and each later one at
@@ -96,6 +99,8 @@ class VllmService final : public internal::RawVllmService {
   ModelHost& host_;
   const Logger& log_;
   const VllmServiceOptions options_;
+  TokenizerArchives tokenizers_;
+  KvEventFeeds kv_events_;
 };
 
 }  // namespace orcd

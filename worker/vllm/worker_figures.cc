@@ -53,6 +53,20 @@ vllm_wire::SchedulerLoad ToSchedulerLoad(const v1::WorkerStatus& status) {
   return load;
 }
 
+vllm_wire::EngineLoad ToEngineLoad(const vllm_wire::SchedulerLoad& load) {
+  vllm_wire::EngineLoad engine;
+  engine.set_running_requests(load.num_running_reqs());
+  engine.set_waiting_requests(load.num_waiting_reqs());
+  engine.set_waiting_uncached_tokens(load.num_waiting_uncached_tokens());
+  engine.set_token_usage(load.token_usage());
+  engine.set_gen_throughput(load.gen_throughput());
+  engine.set_max_running_requests(load.max_running_requests());
+  engine.set_cache_hit_rate(load.cache_hit_rate());
+  engine.set_num_used_tokens(load.num_used_tokens());
+  engine.set_max_total_num_tokens(load.max_total_num_tokens());
+  return engine;
+}
+
 vllm_wire::GetLoadsResponse ToLoads(const v1::WorkerStatus& status, absl::Time now) {
   vllm_wire::GetLoadsResponse loads;
   loads.set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E6S+00:00", now, absl::UTCTimeZone()));

@@ -18,6 +18,9 @@ absl::Status CheckReady(const v1::WorkerStatus& status);
 // Of the one rank. Without a model all is 0.
 vllm_wire::SchedulerLoad ToSchedulerLoad(const v1::WorkerStatus& status);
 
+// The same, as SubscribeKvEvents tells it.
+vllm_wire::EngineLoad ToEngineLoad(const vllm_wire::SchedulerLoad& load);
+
 // `now` is the machine's date.
 vllm_wire::GetLoadsResponse ToLoads(const v1::WorkerStatus& status, absl::Time now);
 
