@@ -1,6 +1,6 @@
-// Bytes of any kind as each request of orcd.v1.Worker, as the replies of an orchestrator, and as
-// headers: they are refused or understood, and what is accepted keeps to what the code behind it
-// relies on.
+// Bytes of any kind as each request of orcd.v1.Worker and of vllm.grpc.engine.VllmEngine, as the
+// replies of an orchestrator, and as headers: they are refused or understood, and what is accepted
+// keeps to what the code behind it relies on.
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/support/slice.h>
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,8 @@
 #include "worker/request_translation.h"
 #include "worker/to_proto.h"
 #include "worker/trace_context.h"
+#include "worker/vllm/generate_translation.h"
+#include "worker/vllm/wire.h"
 
 namespace orcd {
 namespace {
@@ -71,6 +74,18 @@ void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
   Require(translated->stop.Validate(vocab).ok());
 }
 
+void TryVllmGenerate(const vllm_wire::GenerateRequest& request, const Model& model) {
+  const absl::StatusOr<v1::GenerateRequest> proto = TranslateVllmRequest(request);
+  if (!proto.ok()) {
+    Require(absl::IsInvalidArgument(proto.status()));
+    return;
+  }
+  TryGenerate(*proto, model);
+  const auto translated =
+      TranslateRequest(*proto, model, absl::UnixEpoch(), absl::InfiniteFuture());
+  Require(InVllmWords(translated.status()).code() == translated.status().code());
+}
+
 void TryLoad(const v1::LoadRequest& request, const std::string& directory) {
   const ModelHost::LoadSpec spec = ToLoadSpec(request);
   const absl::StatusOr<std::string> path = ResolveModelPath(directory, spec.model);
@@ -88,10 +103,11 @@ void TryDirectives(const Reply& reply) {
     done(absl::OkStatus());
   };
   auto directives = Directives::Create({.load = count, .unload = count, .drain = count}, [] {});
-  directives->Take(reply);
+  const std::vector<v1::Directive> taken(reply.directives().begin(), reply.directives().end());
+  directives->Take(taken);
   const size_t once = begun;
   Require(once <= static_cast<size_t>(reply.directives_size()));
-  directives->Take(reply);
+  directives->Take(taken);
   Require(begun == once || reply.directives_size() > static_cast<int>(Directives::kMaxRemembered));
   directives->OnTold(directives->MakeReport());
 }
@@ -105,7 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const grpc::Slice slice(data + 1, size - 1);
   const grpc::ByteBuffer bytes(&slice, 1);
-  switch (data[0] % 10) {
+  switch (data[0] % 13) {
     case 0:
       if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
         TryGenerate(*request, fixture.model());
@@ -152,7 +168,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         TryGenerate(request->generate(), fixture.model());
       }
       break;
-    case 9: {
+    case 9:
+      if (const auto request = ParseRequest<vllm_wire::GenerateRequest>(bytes); request.ok()) {
+        TryVllmGenerate(*request, fixture.model());
+      }
+      break;
+    case 10:
+      (void)ParseRequest<vllm_wire::AbortRequest>(bytes);
+      break;
+    case 11:
+      (void)ParseRequest<vllm_wire::GetLoadsRequest>(bytes);
+      break;
+    case 12: {
       const auto context = ParseTraceparent({reinterpret_cast<const char*>(data) + 1, size - 1});
       Require(!context || (context->has_parent() && ToHex(context->trace_id).size() == 32));
       break;

@@ -125,6 +125,10 @@ absl::Status TranslateParams(const vllm_wire::SamplingParams& params, v1::Genera
     sampling.set_seed(static_cast<uint64_t>(static_cast<int64_t>(params.seed())));
   }
   for (const auto& [id, bias] : params.logit_bias()) {
+    if (id < 0) {
+      return InvalidField(absl::StrCat("sampling_params.logit_bias[", id, "]"),
+                          "is negative, which no token's id is");
+    }
     (*sampling.mutable_logit_bias())[static_cast<uint32_t>(id)] = bias;
   }
 

@@ -65,7 +65,7 @@ absl::Status Drained(const FinishedEvent& event) {
 
 }  // namespace
 
-VllmEncoder::VllmEncoder(const Request& request) : request_(request), completes_(request.samples) {
+VllmEncoder::VllmEncoder(const Request& request) : request_(request) {
   if (request.prompt_logprobs) {
     input_logprobs_.emplace();
     input_logprobs_->add_token_logprobs();
@@ -91,7 +91,7 @@ std::optional<grpc::ByteBuffer> VllmEncoder::OnDelta(DeltaEvent event) {
   if (event.tokens.empty()) return std::nullopt;
   if (!request_.stream) {
     held_bytes_ += event.tokens.size() * sizeof(uint32_t) + LogprobBytes(event.logprobs);
-    vllm_wire::GenerateComplete& complete = completes_[event.sample];
+    vllm_wire::GenerateComplete& complete = CompleteOf(event.sample);
     AppendTokens(event, *complete.mutable_output_ids(), complete);
     return std::nullopt;
   }
@@ -139,7 +139,7 @@ void VllmEncoder::AppendEnd(int32_t sample, const SampleEnd& sample_end, End& en
   }
   vllm_wire::GenerateResponse message;
   vllm_wire::GenerateComplete& complete = *message.mutable_complete();
-  complete.Swap(&completes_[sample]);
+  complete.Swap(&CompleteOf(sample));
   if (!request_.stream && has_last_token) complete.add_output_ids(last_token);
   complete.set_finish_reason(FinishReasonName(sample_end.reason));
   complete.set_prompt_tokens(static_cast<uint32_t>(prompt_tokens_));
@@ -167,6 +167,12 @@ vllm_wire::GenerateResponse VllmEncoder::MakeChunk(int32_t sample) {
     held_bytes_ = 0;
   }
   return message;
+}
+
+vllm_wire::GenerateComplete& VllmEncoder::CompleteOf(int32_t sample) {
+  const auto index = static_cast<size_t>(sample);
+  if (completes_.size() <= index) completes_.resize(index + 1);
+  return completes_[index];
 }
 
 }  // namespace orcd

@@ -18,7 +18,6 @@ class VllmEncoder final : public ResponseEncoder {
  public:
   struct Request {
     bool stream = false;
-    int32_t samples = 1;
     // Whether the prompt's log-probabilities were asked for, and its first token, which has none.
     bool prompt_logprobs = false;
     int32_t first_prompt_token = 0;
@@ -36,13 +35,14 @@ class VllmEncoder final : public ResponseEncoder {
   // How a sample ended, as FinishedEvent and SampleEnd have it.
   void AppendEnd(int32_t sample, const SampleEnd& sample_end, End& end);
   vllm_wire::GenerateResponse MakeChunk(int32_t sample);
+  vllm_wire::GenerateComplete& CompleteOf(int32_t sample);
 
   const Request request_;
   int32_t prompt_tokens_ = 0;
   int32_t cached_tokens_ = 0;
   // Until they are sent; of the whole prompt.
   std::optional<vllm_wire::InputLogProbs> input_logprobs_;
-  // By sample; they get their tokens where the request does not stream.
+  // By sample, as far as there was one; they get their tokens where the request does not stream.
   std::vector<vllm_wire::GenerateComplete> completes_;
   size_t held_bytes_ = 0;
 };

@@ -70,7 +70,6 @@ absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
                          .encoder = [&](const GenerationRequest& prepared, const Engine&) {
                            return std::make_unique<VllmEncoder>(VllmEncoder::Request{
                                .stream = request.stream(),
-                               .samples = prepared.samples,
                                .prompt_logprobs = prepared.prompt_logprobs >= 0,
                                .first_prompt_token = prepared.prompt.front()});
                          }});
