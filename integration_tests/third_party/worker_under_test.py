@@ -15,11 +15,13 @@ PATIENCE_S = 120
 class WorkerUnderTest:
     """Owns the process, its model folder and its log, from the programs in `bin_dir`.
 
-    `args` are more flags of the worker's.
+    `args` are more flags of the worker's; `vocab_from` is a GGUF file whose vocabulary and chat
+    template the model has.
     """
 
-    def __init__(self, bin_dir, args=()):
+    def __init__(self, bin_dir, args=(), vocab_from=None):
         self._args = list(args)
+        self._vocab_from = vocab_from
         self._bin = pathlib.Path(bin_dir)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-third-party-"))
         models = self._folder / "models"
@@ -36,8 +38,11 @@ class WorkerUnderTest:
             raise
 
     def _make_model(self, path):
+        command = [self._bin / "make-model", "--size", "nano", "--type", "F16", "--out", path]
+        if self._vocab_from:
+            command += ["--vocab-from", self._vocab_from]
         subprocess.run(
-            [self._bin / "make-model", "--size", "nano", "--type", "F16", "--out", path],
+            command,
             check=True,
             timeout=PATIENCE_S,
             stdout=subprocess.DEVNULL,
