@@ -114,11 +114,15 @@ class SmgUnderTest:
         return {w["url"].removeprefix("grpc://"): w["status"] for w in answer["workers"]}
 
     def wait_for_workers(self, addresses, patience_s=PATIENCE_S):
-        """Until exactly these are there and ready."""
+        """Until exactly these are there and ready, and smg has the tokenizer of their model."""
         wanted = {address: "ready" for address in addresses}
         self.wait_for(
             lambda: self.workers() == wanted, f"its workers are not {wanted}", patience_s
         )
+        if wanted:
+            self.wait_for(
+                lambda: self.call("GET", "/readiness")[0] == 200, "it is not ready", patience_s
+            )
 
     def openai(self, **options):
         """A client of the `openai` package that tries nothing twice."""
