@@ -1,49 +1,48 @@
 #include "worker/generate_call.h"
 
+#include <string>
 #include <utility>
 
 #include "runtime/error.h"
 #include "worker/call_deadline.h"
-#include "worker/prepared_request.h"
 
 namespace orcd {
+
+absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& context,
+                                         const v1::GenerateRequest& proto, absl::Time arrival,
+                                         absl::Time deadline, ModelHost& host,
+                                         Telemetry* telemetry) {
+  PreparedCall call;
+  ORCD_ASSIGN_OR_RETURN(call.prepared, PrepareRequest(proto, host, arrival, deadline));
+  const std::string& id = call.prepared.request.id;
+  if (telemetry != nullptr) {
+    call.observer =
+        telemetry->ObserveRequest(telemetry->ContextOf(context), id, proto.model_id(), arrival);
+  }
+  call.cancel = [telemetry, lease = call.prepared.lease, id] {
+    lease->engine().Cancel(id, FinishReason::kCancelled, Telemetry::TimeRelease(telemetry));
+  };
+  return call;
+}
 
 absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackServerContext* context,
                                                                const v1::GenerateRequest& proto,
                                                                absl::Time arrival, ModelHost& host,
                                                                const Logger& log,
                                                                const GenerateCallOptions& options) {
-  ORCD_ASSIGN_OR_RETURN(PreparedRequest prepared,
-                        PrepareRequest(proto, host, arrival, CallDeadline(*context)));
-  std::shared_ptr<EngineLease> lease = std::move(prepared.lease);
-  GenerationRequest& request = prepared.request;
-
-  Telemetry* const telemetry = options.telemetry;
-  std::shared_ptr<RequestObserver> observer;
-  if (telemetry != nullptr) {
-    observer = telemetry->ObserveRequest(telemetry->ContextOf(*context), request.id,
-                                         proto.model_id(), arrival);
-  }
+  ORCD_ASSIGN_OR_RETURN(
+      PreparedCall call,
+      PrepareCall(*context, proto, arrival, CallDeadline(*context), host, options.telemetry));
+  const GenerationRequest& request = call.prepared.request;
   auto stream =
       TokenStream::Create(context,
                           {.id = request.id,
                            .seed = request.sampling.seed,
-                           .encoder = options.encoder(request, lease->engine()),
-                           .observer = std::move(observer),
-                           .cancel =
-                               [telemetry, lease, id = request.id] {
-                                 lease->engine().Cancel(id, FinishReason::kCancelled,
-                                                        Telemetry::TimeRelease(telemetry));
-                               }},
+                           .encoder = options.encoder(request, call.prepared.lease->engine()),
+                           .observer = std::move(call.observer),
+                           .cancel = std::move(call.cancel)},
                           options.limits, log);
-  request.sink = stream;
-  // The request's own lease is the stream's: it goes when the request ends, which may be before
-  // Submit has returned.
-  const EngineLease borrowed = lease->Borrow();
-  lease = nullptr;
-  if (absl::Status status = borrowed.engine().Submit(std::move(request)); !status.ok()) {
-    stream->Refuse(status);
-  }
+  SubmitCall(std::move(call.prepared), stream);
   return stream;
 }
 

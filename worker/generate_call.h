@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,8 @@
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/prepared_request.h"
+#include "worker/request_observer.h"
 #include "worker/response_encoder.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
@@ -29,6 +32,34 @@ struct GenerateCallOptions {
   // Makes the encoder of the request, which lacks its sink only.
   std::function<std::unique_ptr<ResponseEncoder>(const GenerationRequest&, const Engine&)> encoder;
 };
+
+// A request on its way to the engine, and what the call that is to hear of it needs.
+struct PreparedCall {
+  PreparedRequest prepared;
+  // Null where nothing is measured.
+  std::shared_ptr<RequestObserver> observer;
+  // Asks the engine to end the request; holds the request's lease.
+  std::function<void()> cancel;
+};
+
+// The errors are those of PrepareRequest. `telemetry` may be null.
+absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& context,
+                                         const v1::GenerateRequest& proto, absl::Time arrival,
+                                         absl::Time deadline, ModelHost& host,
+                                         Telemetry* telemetry);
+
+// Gives the engine the request, whose sink `call` is; where the engine refuses it, so is the call.
+template <typename Call>
+void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
+  prepared.request.sink = call;
+  // The request's own lease is the call's: it goes when the request ends, which may be before
+  // Submit has returned.
+  const EngineLease borrowed = prepared.lease->Borrow();
+  prepared.lease = nullptr;
+  if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
+    call->Refuse(status);
+  }
+}
 
 // The call's reactor. What the engine refuses ends it. The errors are those of PrepareRequest.
 // `host`, `log` and the telemetry must outlive the call.

@@ -11,7 +11,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "worker/model_path.h"
@@ -30,11 +29,6 @@ constexpr absl::Duration kLongestPause = absl::Hours(1);
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 constexpr size_t kMaxModelIdBytes = 256;
-
-std::string DefaultModelId(const std::string& model) {
-  const std::string name = std::filesystem::path(model).filename().string();
-  return std::string(absl::StripSuffix(name, ".gguf"));
-}
 
 // It comes back in every status and log line.
 absl::Status CheckModelId(const std::string& model_id) {

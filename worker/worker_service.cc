@@ -54,10 +54,7 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
       request->model_id(), request->force(),
       [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
         if (!result.ok()) return Fail(context, reactor, result.status());
-        if (!result->model_id().empty()) {
-          log_.Info("model unloaded", {{"model_id", result->model_id()},
-                                       {"cancelled_requests", result->cancelled_requests()}});
-        }
+        LogUnloaded(log_, *result);
         Reply(reactor, response, *result);
       });
   return reactor;
@@ -77,9 +74,9 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Gene
     grpc::CallbackServerContext* context) {
   const absl::Status may = Authorize(context, Permission::kInference);
   if (may.ok()) {
-    return many_calls_.Start(context, host_, log_, options_.telemetry, [this, context] {
-      return Authorize(context, Permission::kInference);
-    });
+    return many_calls_.Start(
+        context, std::make_unique<GenerateManyDialect>(), host_, log_, options_.telemetry,
+        [this, context] { return Authorize(context, Permission::kInference); });
   }
   LogRefusal(log_, "GenerateMany", may);
   return new RefusedCall(ToGrpcStatus(may, context));
