@@ -268,6 +268,10 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
                "Serve vllm.grpc.engine.VllmEngine too, for gateways such as smg [on]")
       ->group("Server");
 
+  app.add_flag("--kserve,!--no-kserve", config.kserve,
+               "Serve inference.GRPCInferenceService too, for clients of KServe and Triton [on]")
+      ->group("Server");
+
   app.add_option("--model-dir", config.model_dir, "The only directory models are loaded from")
       ->option_text("DIR [$ORCD_MODEL_CACHE or ~/.cache/orcd/models]")
       ->group("Model");

@@ -48,6 +48,7 @@ struct WorkerConfig {
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   bool vllm = true;
+  bool kserve = true;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
   int max_streams = 8192;

@@ -117,6 +117,9 @@ TEST(ConfigTest, SwitchesThatAreOnCanBeTurnedOffEachWay) {
   // Flags come before the environment.
   EXPECT_TRUE(Parse({"--vllm"}, {{"ORCD_VLLM", "false"}}).config->vllm);
   EXPECT_FALSE(Parse({"--no-vllm"}, {{"ORCD_VLLM", "true"}}).config->vllm);
+  EXPECT_TRUE(Parse({}).config->kserve);
+  EXPECT_FALSE(Parse({"--no-kserve"}).config->kserve);
+  EXPECT_FALSE(Parse({}, {{"ORCD_KSERVE", "false"}}).config->kserve);
 }
 
 TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {

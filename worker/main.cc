@@ -40,6 +40,7 @@
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
+#include "worker/kserve/kserve_service.h"
 #include "worker/logging.h"
 #include "worker/metrics.h"
 #include "worker/metrics_endpoint.h"
@@ -408,6 +409,15 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                       VllmServiceOptions{
                           .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
   }
+  std::optional<kserve::KserveService> kserve_service;
+  if (config.kserve) {
+    services.push_back(
+        &kserve_service.emplace(host, log,
+                                kserve::KserveServiceOptions{.model_dir = config.model_dir,
+                                                             .limits = {},
+                                                             .authorizer = authorizer->get(),
+                                                             .telemetry = &telemetry}));
+  }
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 
@@ -515,6 +525,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   health.Shutdown();
   worker.Shutdown();
   if (vllm) vllm->Shutdown();
+  if (kserve_service) kserve_service->Shutdown();
   (*server)->Stop(kStopGrace);
   if (health_server != nullptr) health_server->Stop(absl::ZeroDuration());
   if (exporter) exporter->Stop(kExportGrace);
