@@ -16,22 +16,23 @@ class WorkerUnderTest:
     """Owns the process, its model folder and its log, from the programs in `bin_dir`.
 
     `args` are more flags of the worker's; `vocab_from` is a GGUF file whose vocabulary and chat
-    template the model has.
+    template the model has. With `model_dir` it has the models of that folder, and none of its own.
     """
 
-    def __init__(self, bin_dir, args=(), vocab_from=None):
+    def __init__(self, bin_dir, args=(), vocab_from=None, model_dir=None):
         self._args = list(args)
         self._vocab_from = vocab_from
         self._bin = pathlib.Path(bin_dir)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-third-party-"))
-        models = self._folder / "models"
-        models.mkdir()
+        models = pathlib.Path(model_dir or self._folder / "models")
         self._log = open(self._folder / "log", "w+", encoding="utf-8")
         self._models = models
         self._process = None
         self.address = "127.0.0.1:0"
         try:
-            self._make_model(models / NANO)
+            if model_dir is None:
+                models.mkdir()
+                self._make_model(models / NANO)
             self.start()
         except BaseException:
             self.close()
