@@ -14,6 +14,8 @@ namespace orcd {
 namespace {
 
 constexpr size_t kMaxApiKeyBytes = 4096;
+// Stands in for the ttl while an entry is about to change.
+constexpr absl::Duration kSoon = absl::Seconds(1);
 // Of an answer that says what is wrong, as much as a log line needs.
 constexpr size_t kMaxExcerpt = 300;
 
@@ -64,6 +66,10 @@ std::string ProblemOf(const SmgWorker& worker, const std::string& url) {
     return absl::StrCat("smg has not reached the worker at ", url,
                         " yet; --advertise-address says where it should");
   }
+  if (worker.status == "draining") {
+    return absl::StrCat("smg is taking an entry of ", url, " out that it was told to remove; the ",
+                        "worker enters itself again when it is gone");
+  }
   if (worker.status == "not_ready" || worker.status == "failed") {
     return absl::StrCat("smg's health checks of ", url, " fail: it says ", worker.status);
   }
@@ -85,8 +91,7 @@ absl::StatusOr<LinkReply> SmgLink::Register(const LinkReport& report, absl::Dura
     ORCD_RETURN_IF_ERROR(TakeOut(bounds));
     return Reply(false);
   }
-  ORCD_RETURN_IF_ERROR(Enter(report, bounds));
-  return Reply(true);
+  return Enter(report, bounds);
 }
 
 absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const LinkReport& report,
@@ -98,10 +103,7 @@ absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const
   }
   const bool other_model = report.status.model().model_id() != model_id_;
   if (maybe_entered_ && other_model) ORCD_RETURN_IF_ERROR(TakeOut(bounds));
-  if (!maybe_entered_) {
-    ORCD_RETURN_IF_ERROR(Enter(report, bounds));
-    return Reply(true);
-  }
+  if (!maybe_entered_) return Enter(report, bounds);
   absl::StatusOr<std::optional<SmgWorker>> found = Find(bounds);
   if (!found.ok()) return found.status();
   if (!*found) {
@@ -113,7 +115,10 @@ absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const
                         worker.job_status != "processing";
   if (given_up) return absl::NotFoundError("smg has given the worker up");
   id_ = worker.id;
-  return Reply(true, ProblemOf(worker, url_));
+  LinkReply reply = Reply(true);
+  reply.problem = ProblemOf(worker, url_);
+  if (worker.status == "draining") reply.ttl = kSoon;
+  return reply;
 }
 
 absl::Status SmgLink::Deregister(const std::string&, const LinkReport&, absl::Duration timeout,
@@ -121,7 +126,7 @@ absl::Status SmgLink::Deregister(const std::string&, const LinkReport&, absl::Du
   return TakeOut({SteadyNow() + timeout, cancel});
 }
 
-absl::Status SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
+absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
   const absl::StatusOr<HttpResponse> response = Call("POST", "/workers", EntryOf(url_), bounds);
   if (absl::IsCancelled(response.status()) || absl::IsDeadlineExceeded(response.status())) {
     maybe_entered_ = true;
@@ -135,7 +140,10 @@ absl::Status SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
   // Where the worker is there already the answer is a sentence with the id in it. Without one the
   // next look at the whole list finds it.
   id_ = FindSmgWorkerId(response->body);
-  return absl::OkStatus();
+  LinkReply reply = Reply(true);
+  // It may be one that is on its way out.
+  if (response->status == kConflict) reply.ttl = kSoon;
+  return reply;
 }
 
 absl::Status SmgLink::TakeOut(const Bounds& bounds) {
@@ -192,13 +200,9 @@ absl::StatusOr<HttpResponse> SmgLink::Call(const std::string& method, const std:
                     left, bounds.cancel);
 }
 
-LinkReply SmgLink::Reply(bool entered, std::string problem) const {
+LinkReply SmgLink::Reply(bool entered) const {
   // smg has nothing that could be named as a lease, but for what it calls the worker by.
-  return {.lease_id = url_,
-          .ttl = options_.ttl,
-          .directives = {},
-          .entered = entered,
-          .problem = std::move(problem)};
+  return {.lease_id = url_, .ttl = options_.ttl, .directives = {}, .entered = entered};
 }
 
 }  // namespace orcd

@@ -57,7 +57,7 @@ class SmgLink final : public OrchestratorLink {
   };
   absl::StatusOr<HttpResponse> Call(const std::string& method, const std::string& path,
                                     const std::string& body, const Bounds& bounds) const;
-  absl::Status Enter(const LinkReport& report, const Bounds& bounds);
+  absl::StatusOr<LinkReply> Enter(const LinkReport& report, const Bounds& bounds);
   // Where smg has the worker it is told to take it out of its list.
   absl::Status TakeOut(const Bounds& bounds);
   // The worker's entry: of id_ where that is known, or else of the whole list. Nothing where there
@@ -65,7 +65,7 @@ class SmgLink final : public OrchestratorLink {
   absl::StatusOr<std::optional<SmgWorker>> Find(const Bounds& bounds) const;
   absl::StatusOr<std::optional<SmgWorker>> FindById(const Bounds& bounds) const;
   absl::StatusOr<std::optional<SmgWorker>> FindInList(const Bounds& bounds) const;
-  LinkReply Reply(bool entered, std::string problem = {}) const;
+  LinkReply Reply(bool entered) const;
 
   const Options options_;
   const HttpClient http_;

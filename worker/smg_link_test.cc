@@ -145,9 +145,17 @@ TEST_F(SmgLinkTest, SaysWhatKeepsSmgFromSendingRequests) {
   reply = status_is("not_ready", "");
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_THAT(reply->problem, HasSubstr("not_ready"));
+  const absl::Duration usual = reply->ttl;
+  // What is on its way out, and 409 until it is, is looked at again soon.
+  reply = status_is("draining", "");
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(reply->problem, HasSubstr("told to remove"));
+  EXPECT_LT(reply->ttl, usual);
+  EXPECT_LT(Register(Ready())->ttl, usual);
   reply = status_is("ready", "");
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->problem, "");
+  EXPECT_EQ(reply->ttl, usual);
   // smg remembers the id of an entry that it gave up.
   EXPECT_TRUE(absl::IsNotFound(status_is("pending", "failed").status()));
 }
