@@ -131,6 +131,10 @@ class SmgUnderTest:
         options = {"max_retries": 0, "timeout": PATIENCE_S, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self._api_key or "none", **options)
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def log(self):
         return pathlib.Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 

@@ -70,6 +70,10 @@ class WorkerUnderTest:
         """Where else it serves: `health` or `metrics`."""
         return (self._folder / f"address.{which}").read_text().strip()
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def log(self):
         self._log.flush()
         return pathlib.Path(self._log.name).read_text(encoding="utf-8", errors="replace")
