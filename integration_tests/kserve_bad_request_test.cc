@@ -1,7 +1,6 @@
 // Malformed and hostile messages of the Open Inference Protocol: each is refused with the right
 // status and a message that says what to change, and the worker goes on.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "integration_tests/errors_table.h"
 #include "integration_tests/infer_client.h"
+#include "integration_tests/raw_call.h"
 #include "integration_tests/worker_fixture.h"
 
 namespace orcd::testing {
@@ -431,31 +431,8 @@ class KserveBadRequestTest : public WorkerTest {
 
   void ExpectServes() { ASSERT_TRUE(Infer(*kserve_, Good()).error.ok()); }
 
-  // Sends bytes as a request, whatever they are.
   RpcError SendRaw(const std::string& method, const std::string& bytes) {
-    grpc::GenericStub generic(client().channel());
-    grpc::ClientContext context;
-    SetTimeout(context, absl::Seconds(10));
-    grpc::CompletionQueue queue;
-    const auto wait = [&] {
-      void* tag = nullptr;
-      bool ok = false;
-      return queue.Next(&tag, &ok) && ok;
-    };
-    auto call = generic.PrepareCall(&context, "/inference.GRPCInferenceService/" + method, &queue);
-    call->StartCall(nullptr);
-    EXPECT_TRUE(wait());
-    const grpc::Slice slice(bytes);
-    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-    wait();
-    // None where it is refused.
-    grpc::ByteBuffer response;
-    call->Read(&response, nullptr);
-    wait();
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    EXPECT_TRUE(wait());
-    return DecodeError(status);
+    return testing::SendRaw(client().channel(), "/inference.GRPCInferenceService/" + method, bytes);
   }
 
   std::unique_ptr<inference::GRPCInferenceService::Stub> kserve_;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -177,67 +178,65 @@ double Metric(const std::string& metrics, const std::string& name) {
   return -1;
 }
 
-// Whoever leaves, at whatever moment: its slot and its blocks are free within a step, each time.
-TEST_F(KserveTest, ClientsThatLeaveAtRandomMomentsFreeWhatTheyHadWithinAStep) {
-  constexpr int kClients = 250;
-  constexpr int kAtOnce = 5;
-  constexpr double kStepSeconds = 0.004;
+// In the queue, in prefill, in decode, streaming or not. No step begins with one who has left: each
+// one's slot and blocks are free when the steps are over that were under way.
+TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {
+  // The null backend has two steps under way, as the GPU's has; they take 0.8 s. The histogram's
+  // bucket up to 1 s holds what took two steps and not what took a third.
+  constexpr int kClients = kSanitized ? 60 : 250;
+  constexpr int kThreads = 40;
   ASSERT_NO_FATAL_FAILURE(
-      StartLoaded({"--backend", "null", "--null-step", "4ms", "--max-seqs", "4",
-                   "--max-step-tokens", "16", "--metrics-listen", "127.0.0.1:0"}));
-  // Long enough for a prefill of several steps, which somebody may leave too.
-  const std::string prompt(200, '7');
-  const auto leave = [&](int index) {
-    std::mt19937 random(index);
-    inference::ModelInferRequest request = InferRequest(prompt, kEndless);
-    request.set_id(absl::StrCat("c", index));
-    const auto pause = absl::Microseconds(std::uniform_int_distribution<int>(0, 60'000)(random));
-    if (index % 2 == 0) {
-      // One answer: the deadline is the client's own and says nothing to the server's engine until
-      // the call is cut.
-      grpc::ClientContext context;
-      std::thread leaver([&] {
-        absl::SleepFor(pause);
-        context.TryCancel();
-      });
-      inference::ModelInferResponse reply;
-      const grpc::Status status = kserve().ModelInfer(&context, request, &reply);
-      leaver.join();
-      EXPECT_EQ(status.error_code(), StatusCode::CANCELLED);
-      return;
+      StartLoaded({"--backend", "null", "--null-step", "400ms", "--max-seqs", "32",
+                   "--max-step-tokens", "400", "--metrics-listen", "127.0.0.1:0"}));
+  Stub& stub = kserve();
+  std::atomic<int> next = 0;
+  std::atomic<int> before_tokens = 0;
+  std::atomic<int> after_tokens = 0;
+  const auto play = [&] {
+    for (int i = next++; i < kClients; i = next++) {
+      std::minstd_rand random(static_cast<uint32_t>(i) * 2654435761U + 1);
+      const bool streams = random() % 2 == 0;
+      const absl::Duration stay = absl::Milliseconds(random() % 2000);
+      inference::ModelInferRequest request =
+          InferRequest(std::string(1 + random() % 600, '7'), kEndless);
+      request.set_id(absl::StrCat("leaver-", i));
+      if (streams) {
+        AddBool(request, "stream", true);
+        AskForTokens(request);
+        InferStream stream(stub);
+        EXPECT_TRUE(stream.Send(request));
+        std::thread leave([&] {
+          absl::SleepFor(stay);
+          stream.HangUp();
+        });
+        EXPECT_EQ(stream.Finish().code, StatusCode::CANCELLED);
+        leave.join();
+        ++(stream.by_id()[request.id()].ids.empty() ? before_tokens : after_tokens);
+      } else {
+        grpc::ClientContext context;
+        std::thread leave([&] {
+          absl::SleepFor(stay);
+          context.TryCancel();
+        });
+        inference::ModelInferResponse reply;
+        EXPECT_EQ(stub.ModelInfer(&context, request, &reply).error_code(), StatusCode::CANCELLED);
+        leave.join();
+      }
     }
-    AddBool(request, "stream", true);
-    AskForTokens(request);
-    InferStream stream(kserve());
-    EXPECT_TRUE(stream.Send(request));
-    std::thread leaver([&] {
-      absl::SleepFor(pause);
-      stream.HangUp();
-    });
-    EXPECT_EQ(stream.Finish().code, StatusCode::CANCELLED);
-    leaver.join();
   };
-  kserve();
   std::vector<std::thread> clients;
-  for (int first = 0; first < kAtOnce; ++first) {
-    clients.emplace_back([&, first] {
-      for (int i = first; i < kClients; i += kAtOnce) leave(i);
-    });
-  }
+  for (int i = 0; i < kThreads; ++i) clients.emplace_back(play);
   for (std::thread& thread : clients) thread.join();
-  ASSERT_TRUE(client().WaitForQuiet());
+  EXPECT_TRUE(client().WaitForQuiet());
+  EXPECT_GT(before_tokens, kClients / 20);
+  EXPECT_GT(after_tokens, kClients / 20);
 
   const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
   const double released = Metric(metrics, "orcd_cancel_to_release_seconds_count");
-  const double ended = Metric(
-      metrics, R"(orcd_requests_total{code="CANCELLED",finish_reason="FINISH_REASON_CANCELLED"})");
-  EXPECT_GT(ended, kClients / 2) << "some leave before the worker has read their request";
-  EXPECT_LE(ended, kClients);
-  EXPECT_GE(released, ended) << "some are asked for twice: by the call, and by who submitted";
-  // The step under way ends first; the rest is the machine's.
-  EXPECT_LT(Metric(metrics, "orcd_cancel_to_release_seconds_sum") / released,
-            absl::ToDoubleSeconds(Bound(absl::Seconds(5 * kStepSeconds))));
-  const Inference one = Infer(kserve(), InferRequest("Hello", R"({"max_tokens": 3})"));
+  // But for those that had left before the worker had heard of them.
+  EXPECT_GT(released, kClients * 0.9);
+  EXPECT_EQ(Metric(metrics, R"(orcd_cancel_to_release_seconds_bucket{le="1"})"), released);
+  const Inference one = Infer(stub, InferRequest("Hello", R"({"max_tokens": 3})"));
   EXPECT_TRUE(one.error.ok()) << one.error;
 }
 
