@@ -71,10 +71,13 @@ class KvEventReport {
     }
     if (subscriber_->closing()) return End(KvEventsClosing());
     if (absl::Status may = may_(); !may.ok()) return End(may);
+    const vllm_wire::EngineLoad load = ToEngineLoad(ToSchedulerLoad(host_.Status()));
     if (batches_.empty()) {
       KvEventFeed::News news = subscriber_->Take();
       if (news.gone) {
-        report.message = batches_.Cleared();
+        auto batch = batches_.Cleared();
+        Attach(load, /*load_only=*/false, *batch);
+        report.message = std::move(batch);
         report.end = Unloaded();
         subscriber_ = nullptr;
         return report;
@@ -82,7 +85,6 @@ class KvEventReport {
       if (news.lost) return End(Lost());
       batches_.Add(std::move(news));
     }
-    const vllm_wire::EngineLoad load = ToEngineLoad(ToSchedulerLoad(host_.Status()));
     if (!batches_.empty()) {
       auto batch = batches_.Next();
       Attach(load, /*load_only=*/false, *batch);
