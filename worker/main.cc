@@ -194,7 +194,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   return options;
 }
 
-v1::Capabilities MakeCapabilities() {
+v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
   v1::Capabilities capabilities;
   capabilities.add_architectures("qwen2");
   for (const TensorTypeInfo& type : AllTensorTypes()) {
@@ -202,6 +202,10 @@ v1::Capabilities MakeCapabilities() {
   }
   capabilities.add_services(kHealthWorker);
   capabilities.add_services("grpc.health.v1.Health");
+  if (config.vllm) capabilities.add_services(vllm_wire::VllmEngine::service_full_name());
+  if (config.kserve) {
+    capabilities.add_services(inference::GRPCInferenceService::service_full_name());
+  }
   return capabilities;
 }
 
@@ -234,7 +238,7 @@ absl::StatusOr<Registration::Options> RegistrationOptions(
       options.orchestrators.push_back(
           std::make_unique<OrcdLink>(OrcdLink::Options{.orchestrator = orchestrator.text,
                                                        .address = address,
-                                                       .capabilities = MakeCapabilities(),
+                                                       .capabilities = MakeCapabilities(config),
                                                        .credentials = credentials,
                                                        .retry_after = options.backoff.initial}));
     }

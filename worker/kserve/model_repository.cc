@@ -114,10 +114,13 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
 
 absl::StatusOr<bool> IsReady(const std::string& model_dir, const v1::WorkerStatus& status,
                              const std::string& name) {
+  if (status.has_model() && status.model().model_id() == name) {
+    return status.state() == v1::WORKER_STATE_READY;
+  }
   const inference::RepositoryIndexResponse index =
       ListRepository(model_dir, status, /*only_ready=*/false);
   for (const auto& model : index.models()) {
-    if (model.name() == name) return model.state() == "READY";
+    if (model.name() == name) return false;
   }
   return NoSuchModel("name", name);
 }
