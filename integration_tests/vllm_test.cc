@@ -337,8 +337,21 @@ TEST_F(VllmTest, AbortAnswersAfterTheReleaseAndTheStreamEndsWell) {
     EXPECT_GE(aborted.first().ids.size(), stream ? 5u : 0u);
     other.Finish();
   }
+}
+
+TEST_F(VllmTest, AbortOfIdsThatNobodyHasLeavesTheOthersAlone) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  VllmCall running(vllm().stub(), Endless("running", true));
+  VllmCall nameless(vllm().stub(), Endless("", true));
+  ASSERT_TRUE(running.ReadUntilTokens(1));
+  ASSERT_TRUE(nameless.ReadUntilTokens(1));
   EXPECT_TRUE(vllm().Abort({}).ok());
-  EXPECT_TRUE(vllm().Abort({"", "not an id\n", std::string(1000, 'x')}).ok());
+  EXPECT_TRUE(vllm().Abort({""}).ok());
+  EXPECT_TRUE(vllm().Abort({"runnin", "not an id\n", std::string(1000, 'x')}).ok());
+  EXPECT_TRUE(vllm().Abort(std::vector<std::string>(4096, "nobody")).ok());
+  EXPECT_EQ(client().Status().queue().running_requests(), 2u);
+  EXPECT_TRUE(running.ReadUntilTokens(30));
+  EXPECT_TRUE(nameless.ReadUntilTokens(30));
 }
 
 TEST_F(VllmTest, IdsAreOneSpaceWithOrcdV1) {

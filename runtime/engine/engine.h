@@ -93,6 +93,11 @@ class Engine {
   // slot and KV blocks are free and its sink has its Finished event.
   void Cancel(std::string_view id, FinishReason reason, std::function<void(bool found)> done);
 
+  // As Cancel, for each of `ids`, which are distinct; `done` gets the number of those that were
+  // live.
+  void CancelMany(std::vector<std::string> ids, FinishReason reason,
+                  std::function<void(int cancelled)> done);
+
   // As Cancel, for every request there is; `done` gets their number.
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
@@ -109,8 +114,9 @@ class Engine {
 
  private:
   struct CancelMessage {
-    // Empty: every request.
-    std::string id;
+    std::vector<std::string> ids;
+    // Whatever their ids.
+    bool everyone;
     FinishReason reason;
     std::function<void(int)> done;
   };

@@ -391,6 +391,40 @@ TEST_F(EngineTest, CancelReportsAfterTheBlocksAreFree) {
   }
 }
 
+TEST_F(EngineTest, CancelManyEndsThoseAndNobodyElse) {
+  Make();
+  SetGate(false);
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 20);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    sinks.push_back(sink);
+  }
+  Event done;
+  int count = 0;
+  engine_->CancelMany({"1", "", "nobody", "3"}, FinishReason::kCancelled, [&](int n) {
+    count = n;
+    done.Notify();
+  });
+  Event none;
+  engine_->CancelMany({}, FinishReason::kCancelled, [&](int n) {
+    EXPECT_EQ(n, 0);
+    none.Notify();
+  });
+  Event nameless;
+  engine_->Cancel("", FinishReason::kCancelled, [&](bool found) {
+    EXPECT_FALSE(found);
+    nameless.Notify();
+  });
+  SetGate(true);
+  ASSERT_TRUE(done.Wait());
+  ASSERT_TRUE(none.Wait());
+  ASSERT_TRUE(nameless.Wait());
+  EXPECT_EQ(count, 2);
+  for (int i : {1, 3}) EXPECT_EQ(sinks[i]->WaitFinished().reason, FinishReason::kCancelled);
+  for (int i : {0, 2}) EXPECT_NE(sinks[i]->WaitFinished().reason, FinishReason::kCancelled);
+}
+
 TEST_F(EngineTest, CancelAllCountsWhoWasThere) {
   Make();
   SetGate(false);

@@ -1,11 +1,11 @@
 #include "worker/vllm/vllm_service.h"
 
-#include <atomic>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
@@ -109,28 +109,22 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
     return reactor;
   }
   absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
-  if (!borrowed.ok() || request->request_ids().empty()) {
+  if (!borrowed.ok()) {
     // Without an engine no request is live.
     Reply(reactor, response, vllm_wire::AbortResponse());
     return reactor;
   }
-  struct Pending {
-    explicit Pending(EngineLease l, int count) : lease(std::move(l)), left(count) {}
-    EngineLease lease;
-    std::atomic<int> left;
-  };
-  auto pending = std::make_shared<Pending>(*std::move(borrowed), request->request_ids_size());
-  Engine& engine = pending->lease.engine();
-  for (const std::string& id : request->request_ids()) {
-    engine.Cancel(id, FinishReason::kCancelled,
-                  [reactor, response, pending,
-                   released = Telemetry::TimeRelease(options_.telemetry)](bool found) mutable {
-                    released(found);
-                    const bool is_last = --pending->left == 0;
-                    pending = nullptr;
-                    if (is_last) Reply(reactor, response, vllm_wire::AbortResponse());
-                  });
-  }
+  const absl::flat_hash_set<std::string> ids(request->request_ids().begin(),
+                                             request->request_ids().end());
+  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
+  Engine& engine = lease->engine();
+  engine.CancelMany({ids.begin(), ids.end()}, FinishReason::kCancelled,
+                    [reactor, response, lease = std::move(lease),
+                     released = Telemetry::TimeRelease(options_.telemetry)](int found) mutable {
+                      lease = nullptr;
+                      released(found > 0);
+                      Reply(reactor, response, vllm_wire::AbortResponse());
+                    });
   return reactor;
 }
 
