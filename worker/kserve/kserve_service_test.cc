@@ -257,6 +257,19 @@ TEST_F(KserveServiceTest, BytesThatAreNoRequestEndTheStream) {
   }
 }
 
+TEST_F(KserveServiceTest, AFileMayHaveAnyName) {
+  std::ofstream(dir_.path() + "/\xff.gguf") << "";
+  grpc::ClientContext context;
+  inference::RepositoryIndexResponse response;
+  const grpc::Status status =
+      stub_->RepositoryIndex(&context, inference::RepositoryIndexRequest(), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.models_size(), 2);
+  EXPECT_EQ(response.models(1).name(), "\xEF\xBF\xBD");
+  inference::RepositoryIndexResponse again;
+  EXPECT_TRUE(again.ParseFromString(response.SerializeAsString()));
+}
+
 TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   dir_.Write("other.gguf", 2);
   std::ofstream(dir_.path() + "/big-00002-of-00003.gguf") << "";

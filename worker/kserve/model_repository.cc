@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "runtime/error.h"
+#include "runtime/text/unicode.h"
 #include "worker/kserve/infer_translation.h"
 #include "worker/kserve/tensors.h"
 #include "worker/load_call.h"
@@ -96,7 +97,8 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
   const auto add = [&](const std::string& name, const std::string& not_ready) {
     if (only_ready && !not_ready.empty()) return;
     auto* model = response.add_models();
-    model->set_name(name);
+    // A file's name may be any bytes, and a message with such a string could not be read.
+    model->set_name(ReplaceInvalidUtf8(name));
     model->set_version(kModelVersion);
     model->set_state(not_ready.empty() ? "READY" : "UNAVAILABLE");
     model->set_reason(not_ready);
