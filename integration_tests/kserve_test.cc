@@ -178,6 +178,28 @@ double Metric(const std::string& metrics, const std::string& name) {
   return -1;
 }
 
+TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded({"--metrics-listen", "127.0.0.1:0"}));
+  const std::string five = R"({"max_tokens": 5, "ignore_eos": true})";
+  EXPECT_TRUE(Infer(kserve(), InferRequest("Hello", five)).error.ok());
+  EXPECT_FALSE(Infer(kserve(), InferRequest("Hello", "{}}")).error.ok());
+  InferStream stream(kserve());
+  ASSERT_TRUE(stream.Send(Streamed("good", five)));
+  ASSERT_TRUE(stream.Send(Streamed("bad", "{}}")));
+  stream.CloseRequests();
+  EXPECT_TRUE(stream.Finish().ok());
+  // A call is measured once gRPC is done with it, which may be after its client is.
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
+        return Metric(metrics, "orcd_request_e2e_seconds_count") == 2 &&
+               Metric(metrics, "orcd_generated_tokens_total") == 10 &&
+               Metric(metrics, "orcd_time_to_first_token_seconds_count") == 2 &&
+               Metric(metrics, R"(orcd_rejections_total{reason="INVALID_FIELD"})") == 2;
+      },
+      Bound(absl::Seconds(20))));
+}
+
 // In the queue, in prefill, in decode, streaming or not. No step begins with one who has left: each
 // one's slot and blocks are free when the steps are over that were under way.
 TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {

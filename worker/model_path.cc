@@ -77,7 +77,11 @@ std::vector<std::string> ListModels(const std::string& model_dir, std::error_cod
   std::vector<std::string> names;
   for (fs::directory_iterator it(model_dir, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (it->path().extension() == kModelSuffix && !IsLaterPart(name)) names.push_back(name);
+    std::error_code unknown;
+    if (it->path().extension() == kModelSuffix && it->is_regular_file(unknown) &&
+        !IsLaterPart(name)) {
+      names.push_back(name);
+    }
   }
   if (error) names.clear();
   std::sort(names.begin(), names.end());

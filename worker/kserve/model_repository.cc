@@ -109,7 +109,8 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
   std::error_code unreadable;
   for (const std::string& file : ListModels(model_dir, unreadable)) {
     if (status.has_model() && file == status.model().file()) continue;
-    add(DefaultModelId(file), "unloaded");
+    // Nobody says that the names of files are text.
+    add(ReplaceInvalidUtf8(DefaultModelId(file)), "unloaded");
   }
   return response;
 }
