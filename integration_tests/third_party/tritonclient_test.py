@@ -170,7 +170,7 @@ class TritonClientTest(unittest.TestCase):
         self.client.async_stream_infer(MODEL, inputs(temperature=-1))
         result, error = came.get(timeout=PATIENCE_S)
         self.assertIsNone(result)
-        self.assertIn("sampling_parameters.temperature", error.message())
+        self.assertRegex(error.message(), "^INVALID_ARGUMENT: sampling_parameters.temperature")
         self.client.async_stream_infer("gpt-5", inputs())
         _, error = came.get(timeout=PATIENCE_S)
         self.assertIn("gpt-5", error.message())

@@ -1,5 +1,8 @@
 #include "worker/kserve/infer_reply.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "runtime/error.h"
 #include "worker/kserve/tensors.h"
 #include "worker/status_details.h"
@@ -42,12 +45,14 @@ void SetFinal(bool is_final, inference::ModelInferResponse& reply) {
 inference::ModelStreamInferResponse ErrorReply(const InferForm& form, const absl::Status& status) {
   const absl::Status told = InInferWords(status);
   inference::ModelStreamInferResponse response;
-  response.set_error_message(ToRpcStatus(told).message());
+  const std::string code = absl::StatusCodeToString(told.code());
+  // Triton's client keeps nothing else of an error.
+  response.set_error_message(absl::StrCat(code, ": ", ToRpcStatus(told).message()));
   inference::ModelInferResponse& reply = *response.mutable_infer_response();
   reply.set_id(form.id);
   SetFinal(true, reply);
   auto& parameters = *reply.mutable_parameters();
-  parameters["error_code"].set_string_param(absl::StatusCodeToString(told.code()));
+  parameters["error_code"].set_string_param(code);
   parameters["error_reason"].set_string_param(GetErrorDetails(told).reason);
   return response;
 }

@@ -32,7 +32,8 @@ void FillReply(const InferForm& form, const InferOutput& output,
 // Of an answer in a stream: whether it is the request's last.
 void SetFinal(bool is_final, inference::ModelInferResponse& reply);
 
-// That the request has ended with `status`, which is not OK.
+// That the request has ended with `status`, which is not OK: its code and message as text, and code
+// and reason as parameters.
 inference::ModelStreamInferResponse ErrorReply(const InferForm& form, const absl::Status& status);
 
 }  // namespace orcd::kserve
