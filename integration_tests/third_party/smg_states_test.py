@@ -127,13 +127,26 @@ class SmgStatesTest(unittest.TestCase):
             self.assertTrue(stream.begun.wait(PATIENCE_S))
         return [end for _, end in started]
 
+    def wait_until_running(self, worker, requests):
+        command = [pathlib.Path(BIN_DIR) / "orcdctl", "--json", "--address", worker.address, "health"]
+
+        def running():
+            health = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+            return json.loads(health)["status"]["queue"]["running_requests"] == requests
+
+        self.smg.wait_for(running, f"{requests} do not run there")
+
     def record(self, state, listed, running, new):
         self.rows[state] = (listed, running, new)
 
     def test_killed(self):
         one, other = self.workers(2)
         ends = self.running(4, 100)
+        whole = [self.start(f"whole {i}", 60, stream=False)[1] for i in range(2)]
+        self.wait_until_running(one, 3)
         one.kill()
+        for end in whole:
+            self.assertTrue(end.result().complete, end.result().error)
         results = [end.result() for end in ends]
         lost = [result for result in results if result.error]
         self.assertEqual(len(lost), 2, "half of them were its")
