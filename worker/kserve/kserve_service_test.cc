@@ -273,7 +273,6 @@ TEST_F(KserveServiceTest, AFileMayHaveAnyName) {
 TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   dir_.Write("other.gguf", 2);
   std::ofstream(dir_.path() + "/big-00002-of-00003.gguf") << "";
-  std::ofstream(dir_.path() + "/\xFF.gguf") << "";
   const auto index = [&](bool ready) {
     grpc::ClientContext context;
     inference::RepositoryIndexRequest request;
@@ -286,8 +285,7 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
     }
     return models;
   };
-  EXPECT_THAT(index(false),
-              ElementsAre("nano READY", "other UNAVAILABLE", "\xEF\xBF\xBD UNAVAILABLE"));
+  EXPECT_THAT(index(false), ElementsAre("nano READY", "other UNAVAILABLE"));
   EXPECT_THAT(index(true), ElementsAre("nano READY"));
 
   const auto ready = [&](const std::string& name, grpc::StatusCode code) {

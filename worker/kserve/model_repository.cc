@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -109,8 +108,7 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
   std::error_code unreadable;
   for (const std::string& file : ListModels(model_dir, unreadable)) {
     if (status.has_model() && file == status.model().file()) continue;
-    // Nobody says that the names of files are text.
-    add(ReplaceInvalidUtf8(DefaultModelId(file)), "unloaded");
+    add(DefaultModelId(file), "unloaded");
   }
   return response;
 }
