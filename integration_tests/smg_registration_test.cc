@@ -107,7 +107,7 @@ TEST_F(SmgRegistrationTest, ASilentSmgHoldsNothingUp) {
 }
 
 TEST_F(SmgRegistrationTest, OneThatIsThereAlreadyIsEntered) {
-  smg_.SetScript([this](const ScriptedSmg::Request& request) -> std::optional<std::string> {
+  smg_.SetScript([](const ScriptedSmg::Request& request) -> std::optional<std::string> {
     // Somebody else adds it at the last moment.
     if (request.method != "POST") return std::nullopt;
     return ScriptedHttpServer::Answer(409, R"({"code":"WORKER_ALREADY_EXISTS"})");

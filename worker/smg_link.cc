@@ -127,6 +127,7 @@ absl::Status SmgLink::Deregister(const std::string&, const LinkReport&, absl::Du
 }
 
 absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
+  model_id_ = report.status.model().model_id();
   const absl::StatusOr<HttpResponse> response = Call("POST", "/workers", EntryOf(url_), bounds);
   if (absl::IsCancelled(response.status()) || absl::IsDeadlineExceeded(response.status())) {
     maybe_entered_ = true;
@@ -136,7 +137,6 @@ absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds&
     return ToError("POST /workers", *response);
   }
   maybe_entered_ = true;
-  model_id_ = report.status.model().model_id();
   // Where the worker is there already the answer is a sentence with the id in it. Without one the
   // next look at the whole list finds it.
   id_ = FindSmgWorkerId(response->body);

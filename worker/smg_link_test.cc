@@ -225,6 +225,17 @@ TEST_F(SmgLinkTest, SilenceEndsWithTheTimeoutAndMayHaveEnteredIt) {
   EXPECT_TRUE(link_->maybe_entered());
 }
 
+TEST_F(SmgLinkTest, WhatMayHaveBeenEnteredIsNotEnteredAnew) {
+  ASSERT_TRUE(Register(Idle()).ok());
+  smg_.SetSilent(true);
+  EXPECT_FALSE(Heartbeat(Ready(), absl::Milliseconds(100)).ok());
+  smg_.SetSilent(false);
+  smg_.Add(kUrl);
+  ASSERT_TRUE(Heartbeat(Ready()).ok());
+  EXPECT_EQ(smg_.CountOf("DELETE"), 0u);
+  EXPECT_TRUE(link_->maybe_entered());
+}
+
 TEST_F(SmgLinkTest, SendsTheKeyOfItsFile) {
   const std::string path = absl::StrCat(testing::TempDir(), "/smg_link_test_key");
   std::ofstream(path) << "the-key\n";
