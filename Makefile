@@ -1,6 +1,6 @@
 # The commands a person starts with. `make demo` and `make test` work on a fresh Debian 12 or
 # Ubuntu 24.04.
-.PHONY: help build demo test test-gpu test-deploy test-k8s bench lint asan tsan fuzz clean
+.PHONY: help build demo fleet test test-gpu test-deploy test-k8s bench lint asan tsan fuzz clean
 .DEFAULT_GOAL := help
 
 JOBS ?= 2
@@ -17,6 +17,11 @@ demo:  ## Build, fetch a model, start a worker, stream a haiku, stop.
 	@tools/install-deps
 	@tools/build release
 	@tools/demo
+
+fleet:  ## Two workers and smg in front: chat, spread, kill one, start it again.
+	@tools/install-deps
+	@tools/build release worker-orcd
+	@tools/fleet
 
 test:  ## Build, fetch the model and run every test.
 	@tools/install-deps deploy

@@ -1,7 +1,6 @@
 // Requests that must be refused, over the wire: with the right code and field, a message that says
 // what to change, and a worker that goes on.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "integration_tests/errors_table.h"
+#include "integration_tests/raw_call.h"
 #include "integration_tests/worker_fixture.h"
 
 namespace orcd::testing {
@@ -76,27 +76,8 @@ class BadRequestTest : public WorkerTest {
 
   void ExpectServes() { ASSERT_TRUE(IsComplete(client().Generate(Good()))); }
 
-  // Sends bytes as a request, whatever they are.
   RpcError SendRaw(const std::string& method, const std::string& bytes) {
-    grpc::GenericStub generic(client().channel());
-    grpc::ClientContext context;
-    SetTimeout(context, absl::Seconds(10));
-    grpc::CompletionQueue queue;
-    const auto wait = [&] {
-      void* tag = nullptr;
-      bool ok = false;
-      return queue.Next(&tag, &ok) && ok;
-    };
-    auto call = generic.PrepareCall(&context, "/orcd.v1.Worker/" + method, &queue);
-    call->StartCall(nullptr);
-    EXPECT_TRUE(wait());
-    const grpc::Slice slice(bytes);
-    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-    wait();
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    EXPECT_TRUE(wait());
-    return DecodeError(status);
+    return testing::SendRaw(client().channel(), "/orcd.v1.Worker/" + method, bytes);
   }
 
   uint32_t vocab_ = 0;

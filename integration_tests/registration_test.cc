@@ -19,6 +19,7 @@ namespace orcd::testing {
 namespace {
 
 using ::testing::Contains;
+using ::testing::UnorderedElementsAre;
 
 class RegistrationTest : public WorkerTest {
  protected:
@@ -58,11 +59,20 @@ TEST_F(RegistrationTest, RegistersWithWhoAndWhereItIsAndWhatItCan) {
   EXPECT_EQ(request.address(), worker().address());
   EXPECT_THAT(request.capabilities().architectures(), Contains("qwen2"));
   EXPECT_THAT(request.capabilities().tensor_types(), Contains("Q4_K"));
-  EXPECT_THAT(request.capabilities().services(), Contains("orcd.v1.Worker"));
+  EXPECT_THAT(
+      request.capabilities().services(),
+      UnorderedElementsAre("orcd.v1.Worker", "grpc.health.v1.Health", "vllm.grpc.engine.VllmEngine",
+                           "inference.GRPCInferenceService"));
 
   // It was listening by then.
   WorkerClient at_address(request.address());
   EXPECT_EQ(at_address.Status().worker_id(), "worker-7");
+}
+
+TEST_F(RegistrationTest, NamesOnlyTheServicesThatItServes) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered({"--no-vllm", "--no-kserve"}));
+  EXPECT_THAT(orchestrator_.registrations().front().capabilities().services(),
+              UnorderedElementsAre("orcd.v1.Worker", "grpc.health.v1.Health"));
 }
 
 TEST_F(RegistrationTest, AdvertisesTheAddressItWasTold) {

@@ -23,9 +23,9 @@ namespace orcd {
 enum class Permission {
   // Asking how the worker does: any caller that is known.
   kStatus,
-  // Generate, Cancel, Tokenize.
+  // Generate, Cancel, Tokenize, and what does the same by another protocol.
   kInference,
-  // Load, Unload, Drain, and gRPC's own channelz.
+  // Load, Unload, Drain, what does the same by another protocol, and gRPC's own channelz.
   kControl,
 };
 

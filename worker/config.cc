@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "worker/exit_codes.h"
+#include "worker/orchestrator_address.h"
 #include "worker/version.h"
 
 namespace orcd {
@@ -22,20 +23,6 @@ constexpr char kDescription[] =
     "ORCD_MODEL_DIR) or in the file of --config (a line each: model-dir = \"/models\"). Flags "
     "come\n"
     "before the environment, the environment before the file.";
-
-constexpr int kMaxPort = 65535;
-
-// CLI11's way: the error, or empty.
-std::string CheckAddress(const std::string& address, int min_port) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < min_port || port > kMaxPort) {
-    return absl::StrCat("'", address, "' is not host:port with a port of ", min_port, " to ",
-                        kMaxPort, ", such as 127.0.0.1:50051");
-  }
-  return "";
-}
 
 std::string CheckDuration(const std::string& text) {
   absl::Duration duration;
@@ -87,9 +74,11 @@ std::string VariableOf(const std::string& flag) {
                       absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
 }
 
+// Also as its opposite, --no-….
 bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
+  const std::string opposite = absl::StrCat("--no-", flag.substr(2));
   return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-    return arg == flag || absl::StartsWith(arg, absl::StrCat(flag, "="));
+    return arg == flag || arg == opposite || absl::StartsWith(arg, absl::StrCat(flag, "="));
   });
 }
 
@@ -108,8 +97,13 @@ ConfigResult BadConfig(const std::string& what) {
 }
 
 // Port 0: any that is free.
-std::string CheckListenAddress(const std::string& text) { return CheckAddress(text, 0); }
-std::string CheckPeerAddress(const std::string& text) { return CheckAddress(text, 1); }
+std::string CheckListenAddress(const std::string& text) { return CheckHostPort(text, 0); }
+std::string CheckPeerAddress(const std::string& text) { return CheckHostPort(text, 1); }
+
+// CLI11's way: the error, or empty.
+std::string CheckOrchestrator(const std::string& text) {
+  return std::string(ParseOrchestratorAddress(text).status().message());
+}
 
 void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
   constexpr char kGroup[] = "Observability";
@@ -155,7 +149,12 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
   app.add_option("--orchestrator-ca", config.orchestrator_ca,
                  "Authorities that the orchestrator's certificate has; it is shown --tls-cert")
-      ->option_text("FILE [plaintext]")
+      ->option_text("FILE [plaintext; the system's for https://]")
+      ->group(kGroup);
+  app.add_option(
+         "--orchestrator-key-file", config.orchestrator_key_file,
+         "Holds the API key that smg asks for, and nothing else; read again when it changes")
+      ->option_text("FILE [none is sent]")
       ->group(kGroup);
   app.add_option("--inference-clients", config.inference_clients,
                  "Names of certificates that may Generate, Cancel and Tokenize")
@@ -189,6 +188,11 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
 }
 
+bool IsSmg(const std::string& orchestrator) {
+  const auto address = ParseOrchestratorAddress(orchestrator);
+  return address.ok() && address->protocol == OrchestratorAddress::Protocol::kSmg;
+}
+
 // What contradicts itself; empty where nothing does.
 std::string CheckSecurity(const WorkerConfig& config) {
   if (config.tls_cert.empty() != config.tls_key.empty()) {
@@ -201,6 +205,19 @@ std::string CheckSecurity(const WorkerConfig& config) {
       !(config.inference_clients.empty() && config.control_clients.empty())) {
     return "--inference-clients and --control-clients need --tls-client-ca: without it nobody "
            "proves a name";
+  }
+  const bool to_smg = std::any_of(config.orchestrators.begin(), config.orchestrators.end(), IsSmg);
+  if (to_smg && !config.tls_cert.empty() && config.advertise_address.empty()) {
+    return "smg reaches workers in plaintext only: leave --tls-cert out, or let "
+           "--advertise-address "
+           "name what ends TLS before it";
+  }
+  if (to_smg && !config.vllm) {
+    return "--no-vllm leaves smg nothing to speak to the worker by: leave it or --orchestrator "
+           "http://HOST:PORT out";
+  }
+  if (!to_smg && !config.orchestrator_key_file.empty()) {
+    return "--orchestrator-key-file is for smg: it needs --orchestrator http://HOST:PORT";
   }
   if (config.require_sha256 && !config.model.empty() && config.model_sha256.empty()) {
     return "--require-sha256 needs --model-sha256 where there is --model";
@@ -231,8 +248,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.get_formatter()->column_width(40);
 
-  const auto listen_address = [](const std::string& text) { return CheckAddress(text, 0); };
-  const auto peer_address = [](const std::string& text) { return CheckAddress(text, 1); };
+  const auto listen_address = [](const std::string& text) { return CheckHostPort(text, 0); };
+  const auto peer_address = [](const std::string& text) { return CheckHostPort(text, 1); };
   constexpr int kUnlimited = std::numeric_limits<int>::max();
 
   app.add_option("--listen", config.listen, "Serve here; port 0: any that is free")
@@ -246,6 +263,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   app.add_option("--max-message-bytes", config.max_message_bytes, "Largest request")
       ->check(CLI::Range(1024, 1 << 30))
       ->option_text("BYTES [4194304]")
+      ->group("Server");
+  app.add_flag("--vllm,!--no-vllm", config.vllm,
+               "Serve vllm.grpc.engine.VllmEngine too, for gateways such as smg [on]")
+      ->group("Server");
+
+  app.add_flag("--kserve,!--no-kserve", config.kserve,
+               "Serve inference.GRPCInferenceService too, for clients of KServe and Triton [on]")
       ->group("Server");
 
   app.add_option("--model-dir", config.model_dir, "The only directory models are loaded from")
@@ -330,10 +354,11 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->group("Engine");
 
   app.add_option("--orchestrator", config.orchestrators,
-                 "Register here; may be repeated, the first that answers is used")
+                 "Register here: an orchestrator of orcd.v1, or smg's http://HOST:PORT; may be "
+                 "repeated, the first that answers is used")
       ->delimiter(',')
-      ->check(peer_address)
-      ->option_text("HOST:PORT ...")
+      ->check(CheckOrchestrator)
+      ->option_text("HOST:PORT|URL ...")
       ->group("Fleet");
   app.add_option("--advertise-address", config.advertise_address,
                  "Where the orchestrator reaches this worker")

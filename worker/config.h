@@ -47,6 +47,8 @@ struct WorkerConfig {
 
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
+  bool vllm = true;
+  bool kserve = true;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
   int max_streams = 8192;
@@ -62,6 +64,7 @@ struct WorkerConfig {
   std::string tls_key;
   std::string tls_client_ca;
   std::string orchestrator_ca;
+  std::string orchestrator_key_file;
   std::vector<std::string> inference_clients;
   std::vector<std::string> control_clients;
   std::string token_file;

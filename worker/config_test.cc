@@ -108,6 +108,20 @@ TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {
   EXPECT_FALSE(Parse({}, {{"ORCD_CHANNELZ", "false"}}).config->channelz);
 }
 
+TEST(ConfigTest, SwitchesThatAreOnCanBeTurnedOffEachWay) {
+  EXPECT_TRUE(Parse({}).config->vllm);
+  EXPECT_FALSE(Parse({"--no-vllm"}).config->vllm);
+  EXPECT_FALSE(Parse({"--vllm=false"}).config->vllm);
+  EXPECT_FALSE(Parse({}, {{"ORCD_VLLM", "false"}}).config->vllm);
+  EXPECT_FALSE(Parse({"--config", WriteFile("vllm = false\n")}).config->vllm);
+  // Flags come before the environment.
+  EXPECT_TRUE(Parse({"--vllm"}, {{"ORCD_VLLM", "false"}}).config->vllm);
+  EXPECT_FALSE(Parse({"--no-vllm"}, {{"ORCD_VLLM", "true"}}).config->vllm);
+  EXPECT_TRUE(Parse({}).config->kserve);
+  EXPECT_FALSE(Parse({"--no-kserve"}).config->kserve);
+  EXPECT_FALSE(Parse({}, {{"ORCD_KSERVE", "false"}}).config->kserve);
+}
+
 TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {
   const std::vector<std::string> cases[] = {
       {"--tls-cert", "/c"},          {"--tls-key", "/k"},
@@ -120,6 +134,29 @@ TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {
     EXPECT_EQ(result.exit_code, 2) << args[0];
     EXPECT_THAT(result.output, HasSubstr(args[0]));
   }
+}
+
+TEST(ConfigTest, OrchestratorsOfBothKindsInTheOrderOfPreference) {
+  const ConfigResult result = Parse({"--orchestrator", "http://smg:30000,o:1", "--orchestrator",
+                                     "https://[::1]:443/", "--orchestrator-key-file", "/key"});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_THAT(result.config->orchestrators,
+              ElementsAre("http://smg:30000", "o:1", "https://[::1]:443/"));
+  EXPECT_EQ(result.config->orchestrator_key_file, "/key");
+}
+
+TEST(ConfigTest, SmgMustBeAbleToReachTheWorker) {
+  const std::vector<std::string> tls = {
+      "--orchestrator", "http://smg:1", "--tls-cert", "/c", "--tls-key", "/k"};
+  EXPECT_THAT(Parse(tls).output, HasSubstr("plaintext"));
+  std::vector<std::string> behind_proxy = tls;
+  behind_proxy.insert(behind_proxy.end(), {"--advertise-address", "proxy:1"});
+  EXPECT_TRUE(Parse(behind_proxy).config.has_value());
+  EXPECT_THAT(Parse({"--orchestrator", "http://smg:1", "--no-vllm"}).output,
+              HasSubstr("--no-vllm"));
+  EXPECT_TRUE(Parse({"--orchestrator", "o:1", "--no-vllm"}).config.has_value());
+  EXPECT_THAT(Parse({"--orchestrator", "o:1", "--orchestrator-key-file", "/key"}).output,
+              HasSubstr("--orchestrator-key-file is for smg"));
 }
 
 TEST(ConfigTest, ModelCacheIsTheDefaultModelDir) {
@@ -264,6 +301,9 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--listen", "localhost:70000"}, "'localhost:70000' is not host:port"},
       {{"--listen", ":80"}, "':80' is not host:port"},
       {{"--orchestrator", "o:0"}, "port of 1 to 65535"},
+      {{"--orchestrator", "http://smg"}, "'http://smg' is not http://host:port"},
+      {{"--orchestrator", "http://smg:1/v1"}, "'http://smg:1/v1' is not http://host:port"},
+      {{"--orchestrator", "grpc://o:1"}, "'grpc://o:1' is neither host:port"},
       {{"--threads", "many"}, "--threads"},
       {{"--threads", "-1"}, "--threads"},
       {{"--max-seqs", "-1"}, "--max-seqs"},

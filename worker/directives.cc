@@ -24,6 +24,14 @@ std::shared_ptr<Directives> Directives::Create(Actions actions, std::function<vo
 Directives::Directives(Actions actions, std::function<void()> on_news)
     : actions_(std::move(actions)), on_news_(std::move(on_news)) {}
 
+bool Directives::Take(const std::vector<v1::Directive>& directives) {
+  bool reregister = false;
+  for (const v1::Directive& directive : directives) {
+    if (TakeOne(directive)) reregister = true;
+  }
+  return reregister;
+}
+
 bool Directives::TakeOne(const v1::Directive& directive) {
   const std::string& id = directive.id();
   if (id.empty() || !CheckRequestId(id).ok()) return false;

@@ -53,14 +53,7 @@ class Directives : public std::enable_shared_from_this<Directives> {
   Directives& operator=(const Directives&) = delete;
 
   // Takes the directives of a reply. Whether there is a new one among them to register again.
-  template <typename Reply>
-  bool Take(const Reply& reply) {
-    bool reregister = false;
-    for (const v1::Directive& directive : reply.directives()) {
-      if (TakeOne(directive)) reregister = true;
-    }
-    return reregister;
-  }
+  bool Take(const std::vector<v1::Directive>& directives);
 
   Report MakeReport() const;
   // The orchestrator has this report: what had ended by then need not be told again.

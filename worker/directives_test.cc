@@ -22,12 +22,6 @@ v1::Directive LoadDirective(const std::string& id, const std::string& model) {
   return directive;
 }
 
-v1::HeartbeatResponse ReplyWith(const std::vector<v1::Directive>& directives) {
-  v1::HeartbeatResponse reply;
-  for (const v1::Directive& directive : directives) *reply.add_directives() = directive;
-  return reply;
-}
-
 // Actions that wait for the test to end them.
 class DirectivesTest : public testing::Test {
  protected:
@@ -62,11 +56,11 @@ class DirectivesTest : public testing::Test {
 TEST_F(DirectivesTest, OnceHoweverOftenItIsSent) {
   auto directives = New();
   for (int i = 0; i < 3; ++i) {
-    EXPECT_FALSE(directives->Take(ReplyWith({LoadDirective("a", "m.gguf")})));
+    EXPECT_FALSE(directives->Take({LoadDirective("a", "m.gguf")}));
   }
   EXPECT_THAT(began_, ElementsAre("load m.gguf"));
   done_[0](absl::OkStatus());
-  directives->Take(ReplyWith({LoadDirective("a", "other.gguf")}));
+  directives->Take({LoadDirective("a", "other.gguf")});
   EXPECT_THAT(began_, ElementsAre("load m.gguf"));
 }
 
@@ -78,8 +72,7 @@ TEST_F(DirectivesTest, LoadsAndUnloadsTakeTurnsAndDrainsDoNotWait) {
   v1::Directive drain;
   drain.set_id("d");
   drain.mutable_drain();
-  directives->Take(
-      ReplyWith({LoadDirective("a", "1.gguf"), unload, LoadDirective("c", "2.gguf"), drain}));
+  directives->Take({LoadDirective("a", "1.gguf"), unload, LoadDirective("c", "2.gguf"), drain});
   EXPECT_THAT(began_, ElementsAre("load 1.gguf", "drain"));
   EXPECT_EQ(Outcomes(*directives)["a"].state(), v1::DirectiveOutcome::STATE_RUNNING);
   EXPECT_EQ(Outcomes(*directives)["c"].state(), v1::DirectiveOutcome::STATE_QUEUED);
@@ -94,7 +87,7 @@ TEST_F(DirectivesTest, LoadsAndUnloadsTakeTurnsAndDrainsDoNotWait) {
 
 TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
   auto directives = New();
-  directives->Take(ReplyWith({LoadDirective("a", "m.gguf")}));
+  directives->Take({LoadDirective("a", "m.gguf")});
   const Directives::Report before = directives->MakeReport();
   const int news = news_;
   done_[0](MakeError(absl::StatusCode::kNotFound, "no such file", {.reason = "MODEL_NOT_FOUND"}));
@@ -110,7 +103,7 @@ TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
   directives->OnTold(directives->MakeReport());
   EXPECT_THAT(Outcomes(*directives), IsEmpty());
   // Who asks again is told again.
-  directives->Take(ReplyWith({LoadDirective("a", "m.gguf")}));
+  directives->Take({LoadDirective("a", "m.gguf")});
   EXPECT_EQ(Outcomes(*directives)["a"].state(), v1::DirectiveOutcome::STATE_FAILED);
   EXPECT_EQ(began_.size(), 1u);
 }
@@ -120,8 +113,8 @@ TEST_F(DirectivesTest, ReregisterIsAnsweredOnce) {
   v1::Directive reregister;
   reregister.set_id("r");
   reregister.mutable_reregister();
-  EXPECT_TRUE(directives->Take(ReplyWith({reregister})));
-  EXPECT_FALSE(directives->Take(ReplyWith({reregister})));
+  EXPECT_TRUE(directives->Take({reregister}));
+  EXPECT_FALSE(directives->Take({reregister}));
   EXPECT_EQ(Outcomes(*directives)["r"].state(), v1::DirectiveOutcome::STATE_SUCCEEDED);
 }
 
@@ -129,8 +122,8 @@ TEST_F(DirectivesTest, NonsenseIsRefused) {
   auto directives = New();
   v1::Directive empty;
   empty.set_id("e");
-  directives->Take(ReplyWith({LoadDirective("", "m.gguf"), LoadDirective("a b", "m.gguf"),
-                              LoadDirective(std::string(500, 'x'), "m.gguf"), empty}));
+  directives->Take({LoadDirective("", "m.gguf"), LoadDirective("a b", "m.gguf"),
+                    LoadDirective(std::string(500, 'x'), "m.gguf"), empty});
   EXPECT_THAT(began_, IsEmpty());
   const auto outcomes = Outcomes(*directives);
   ASSERT_EQ(outcomes.size(), 1u);
@@ -142,7 +135,7 @@ TEST_F(DirectivesTest, AFloodIsBounded) {
   auto directives = New();
   std::vector<v1::Directive> flood;
   for (int i = 0; i < 5000; ++i) flood.push_back(LoadDirective(absl::StrCat("f", i), "m.gguf"));
-  directives->Take(ReplyWith(flood));
+  directives->Take(flood);
   EXPECT_EQ(began_.size(), 1u);
   EXPECT_EQ(directives->MakeReport().outcomes.size(), Directives::kMaxReported);
   int refused = 0;
@@ -168,19 +161,19 @@ TEST_F(DirectivesTest, AnActionThatEndsAtOnceLetsTheNextBegin) {
     done(absl::OkStatus());
   };
   auto directives = Directives::Create(std::move(actions), [] {});
-  directives->Take(ReplyWith({LoadDirective("a", "1"), LoadDirective("b", "2")}));
+  directives->Take({LoadDirective("a", "1"), LoadDirective("b", "2")});
   EXPECT_THAT(began_, ElementsAre("1", "2"));
 }
 
 TEST_F(DirectivesTest, NothingAfterTheClose) {
   auto directives = New();
-  directives->Take(ReplyWith({LoadDirective("a", "1"), LoadDirective("b", "2")}));
+  directives->Take({LoadDirective("a", "1"), LoadDirective("b", "2")});
   directives->Close();
   const int news = news_;
   done_[0](absl::OkStatus());
   EXPECT_EQ(news_, news);
   EXPECT_THAT(began_, ElementsAre("load 1"));
-  directives->Take(ReplyWith({LoadDirective("c", "3")}));
+  directives->Take({LoadDirective("c", "3")});
   EXPECT_EQ(began_.size(), 1u);
 }
 

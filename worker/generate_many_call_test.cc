@@ -55,7 +55,7 @@ struct Told {
 
 class GenerateManyTest : public testing::Test {
  protected:
-  explicit GenerateManyTest(const GenerateManyLimits& limits = {},
+  explicit GenerateManyTest(const MultiplexedCallLimits& limits = {},
                             absl::Duration step_time = absl::ZeroDuration())
       : host_(Options(dir_.path(), step_time)),
         service_(host_, log_, {.limits = {}, .many_limits = limits}) {

@@ -51,24 +51,16 @@ ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
           .replace = request.replace()};
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
-                                                          const v1::LoadRequest& request,
-                                                          ModelHost& host, const Logger& log,
-                                                          Telemetry* telemetry) {
-  auto outcome = std::make_shared<Outcome>();
-  auto stream = ReportStream::Create(
-      context, [outcome] { return Poll(*outcome); }, kInterval,
-      [outcome] {
-        std::lock_guard lock(outcome->mutex);
-        outcome->task->Cancel();
-      });
-
-  log.Info("load begins", {{"model", request.model()}, {"replace", request.replace()}});
+std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
+                                    const ModelHost::LoadSpec& spec, ModelHost& host,
+                                    const Logger& log, Telemetry* telemetry,
+                                    ModelHost::LoadDone done) {
+  log.Info("load begins", {{"model", spec.model}, {"replace", spec.replace}});
   const absl::Time start = SteadyNow();
   TraceContext trace;
-  if (telemetry != nullptr) trace = telemetry->ContextOf(*context);
-  auto done = [outcome, stream, start, &log, telemetry, trace = std::move(trace),
-               model = request.model()](const absl::StatusOr<v1::ModelDescription>& result) {
+  if (telemetry != nullptr) trace = telemetry->ContextOf(context);
+  return host.Load(spec, [done = std::move(done), start, &log, telemetry, trace = std::move(trace),
+                          model = spec.model](const absl::StatusOr<v1::ModelDescription>& result) {
     const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
     if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
     if (result.ok()) {
@@ -82,13 +74,36 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
                                   {"error", std::string(result.status().message())},
                                   {"seconds", seconds}});
     }
+    done(result);
+  });
+}
+
+void LogUnloaded(const Logger& log, const v1::UnloadResponse& response) {
+  if (response.model_id().empty()) return;
+  log.Info("model unloaded", {{"model_id", response.model_id()},
+                              {"cancelled_requests", response.cancelled_requests()}});
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
+                                                          const v1::LoadRequest& request,
+                                                          ModelHost& host, const Logger& log,
+                                                          Telemetry* telemetry) {
+  auto outcome = std::make_shared<Outcome>();
+  auto stream = ReportStream::Create(
+      context, [outcome] { return Poll(*outcome); }, kInterval,
+      [outcome] {
+        std::lock_guard lock(outcome->mutex);
+        outcome->task->Cancel();
+      });
+  auto done = [outcome, stream](const absl::StatusOr<v1::ModelDescription>& result) {
     {
       std::lock_guard lock(outcome->mutex);
       outcome->result = result;
     }
     stream->Wake();
   };
-  std::shared_ptr<LoadTask> task = host.Load(ToLoadSpec(request), std::move(done));
+  std::shared_ptr<LoadTask> task =
+      StartLoad(*context, ToLoadSpec(request), host, log, telemetry, std::move(done));
   {
     std::lock_guard lock(outcome->mutex);
     outcome->task = std::move(task);

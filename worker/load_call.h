@@ -6,6 +6,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <memory>
+
 #include "orcd/v1/worker.pb.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
@@ -15,6 +17,15 @@ namespace orcd {
 
 // As the request has it.
 ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request);
+
+// host.Load for a call, told to the log and to telemetry. `context` must live until this returns,
+// `host`, `log` and `telemetry`, which may be null, must outlive the load.
+std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
+                                    const ModelHost::LoadSpec& spec, ModelHost& host,
+                                    const Logger& log, Telemetry* telemetry,
+                                    ModelHost::LoadDone done);
+
+void LogUnloaded(const Logger& log, const v1::UnloadResponse& response);
 
 // Starts the load and returns the stream that reports it at least every 250 ms: a client that goes
 // away rolls it back. The stream deletes itself. `host`, `log` and `telemetry`, which may be null,

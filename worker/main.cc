@@ -40,18 +40,23 @@
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
+#include "worker/kserve/kserve_service.h"
 #include "worker/logging.h"
 #include "worker/metrics.h"
 #include "worker/metrics_endpoint.h"
 #include "worker/model_host.h"
+#include "worker/orcd_link.h"
+#include "worker/orchestrator_address.h"
 #include "worker/registration.h"
 #include "worker/server.h"
 #include "worker/signals.h"
+#include "worker/smg_link.h"
 #include "worker/span_exporter.h"
 #include "worker/state_teller.h"
 #include "worker/telemetry.h"
 #include "worker/tls.h"
 #include "worker/version.h"
+#include "worker/vllm/vllm_service.h"
 #include "worker/watchdog.h"
 #include "worker/worker_service.h"
 
@@ -189,17 +194,55 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   return options;
 }
 
-Registration::Options RegistrationOptions(const WorkerConfig& config, const std::string& bound) {
-  Registration::Options options;
-  options.orchestrators = config.orchestrators;
-  options.address =
-      config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
-  options.capabilities.add_architectures("qwen2");
+v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
+  v1::Capabilities capabilities;
+  capabilities.add_architectures("qwen2");
   for (const TensorTypeInfo& type : AllTensorTypes()) {
-    options.capabilities.add_tensor_types(std::string(type.name));
+    capabilities.add_tensor_types(std::string(type.name));
   }
-  options.capabilities.add_services(kHealthWorker);
-  options.capabilities.add_services("grpc.health.v1.Health");
+  capabilities.add_services(kHealthWorker);
+  capabilities.add_services("grpc.health.v1.Health");
+  if (config.vllm) capabilities.add_services(vllm_wire::VllmEngine::service_full_name());
+  if (config.kserve) {
+    capabilities.add_services(inference::GRPCInferenceService::service_full_name());
+  }
+  return capabilities;
+}
+
+// With all but its address; certificate and authorities as for the orchestrators of orcd.v1.
+SmgLink::Options SmgOptions(const WorkerConfig& config) {
+  SmgLink::Options options;
+  options.http.ca = config.orchestrator_ca;
+  if (!config.orchestrator_ca.empty()) {
+    options.http.certificate = config.tls_cert;
+    options.http.key = config.tls_key;
+  }
+  options.api_key_file = config.orchestrator_key_file;
+  return options;
+}
+
+absl::StatusOr<Registration::Options> RegistrationOptions(
+    const WorkerConfig& config, const std::string& bound,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  Registration::Options options;
+  const std::string address =
+      config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
+  for (const std::string& text : config.orchestrators) {
+    ORCD_ASSIGN_OR_RETURN(const OrchestratorAddress orchestrator, ParseOrchestratorAddress(text));
+    if (orchestrator.protocol == OrchestratorAddress::Protocol::kSmg) {
+      SmgLink::Options smg = SmgOptions(config);
+      smg.orchestrator = orchestrator.text;
+      smg.address = address;
+      options.orchestrators.push_back(std::make_unique<SmgLink>(std::move(smg)));
+    } else {
+      options.orchestrators.push_back(
+          std::make_unique<OrcdLink>(OrcdLink::Options{.orchestrator = orchestrator.text,
+                                                       .address = address,
+                                                       .capabilities = MakeCapabilities(config),
+                                                       .credentials = credentials,
+                                                       .retry_after = options.backoff.initial}));
+    }
+  }
   return options;
 }
 
@@ -362,11 +405,28 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   WorkerService worker(
       host, log,
       {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
+  std::optional<VllmService> vllm;
+  std::vector<grpc::Service*> services = {&worker, &health};
+  if (config.vllm) {
+    services.push_back(
+        &vllm.emplace(host, log,
+                      VllmServiceOptions{
+                          .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
+  }
+  std::optional<kserve::KserveService> kserve_service;
+  if (config.kserve) {
+    services.push_back(
+        &kserve_service.emplace(host, log,
+                                kserve::KserveServiceOptions{.model_dir = config.model_dir,
+                                                             .limits = {},
+                                                             .authorizer = authorizer->get(),
+                                                             .telemetry = &telemetry}));
+  }
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-      MainServerOptions(config, credentials->server, **authorizer), {&worker, &health});
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(MainServerOptions(config, credentials->server, **authorizer), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
   std::unique_ptr<Server> health_server;
@@ -418,16 +478,17 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
-    Registration::Options options = RegistrationOptions(config, address);
-    options.directives = DirectiveActions(host, log, telemetry, exit);
-    options.credentials = credentials->orchestrator;
-    options.on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
-    options.on_superseded = [&host](const std::string& instance_id) {
+    absl::StatusOr<Registration::Options> options =
+        RegistrationOptions(config, address, credentials->orchestrator);
+    if (!options.ok()) return BadConfig(log, options.status());
+    options->directives = DirectiveActions(host, log, telemetry, exit);
+    options->on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };
+    options->on_superseded = [&host](const std::string& instance_id) {
       host.Drain(absl::InfiniteDuration(),
                  absl::StrCat("superseded: instance ", instance_id, " has this worker_id"));
     };
     registration = std::make_unique<Registration>(
-        std::move(options), [&host] { return host.Status(); }, &log);
+        *std::move(options), [&host] { return host.Status(); }, &log);
     registration->Start();
     teller.set_registration(registration.get());
   }
@@ -467,6 +528,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
   worker.Shutdown();
+  if (vllm) vllm->Shutdown();
+  if (kserve_service) kserve_service->Shutdown();
   (*server)->Stop(kStopGrace);
   if (health_server != nullptr) health_server->Stop(absl::ZeroDuration());
   if (exporter) exporter->Stop(kExportGrace);

@@ -1,6 +1,7 @@
 #include "worker/metrics.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "prometheus/client_metric.h"
@@ -236,6 +237,17 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
             "Tokens of prompts computed, as the worker's status and heartbeats have it: over the "
             "last seconds.",
             {{{}, status.rates().prompt_tokens_per_second()}}),
+      // Under the names by which the Gateway API Inference Extension picks pods.
+      Gauge("vllm:num_requests_running", "As orcd_requests_running.",
+            {{{}, queue.running_requests()}}),
+      Gauge("vllm:num_requests_waiting", "As orcd_requests_waiting.",
+            {{{}, queue.waiting_requests()}}),
+      Gauge("vllm:kv_cache_usage_perc", "As orcd_kv_cache_usage_ratio: 0 to 1, for all its name.",
+            {{{}, kv_used}}),
+      Gauge("vllm:cache_config_info", "1; the labels say how the KV cache is cut.",
+            {{{{"block_size", std::to_string(kv.tokens_per_block())},
+               {"num_gpu_blocks", std::to_string(kv.total())}},
+              1}}),
   };
 }
 

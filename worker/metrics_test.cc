@@ -109,6 +109,24 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));
 }
 
+// https://github.com/kubernetes-sigs/gateway-api-inference-extension, its model server protocol.
+TEST(MetricsTest, AStatusHasTheNamesThatTheGatewayScrapes) {
+  v1::WorkerStatus status;
+  status.mutable_queue()->set_running_requests(3);
+  status.mutable_queue()->set_waiting_requests(5);
+  status.mutable_kv_blocks()->set_total(100);
+  status.mutable_kv_blocks()->set_free(25);
+  status.mutable_kv_blocks()->set_tokens_per_block(16);
+  const std::string text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("# TYPE vllm:num_requests_running gauge\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc 0.75\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n"));
+  EXPECT_THAT(Text(StatusMetrics({})), HasSubstr("\nvllm:kv_cache_usage_perc 0\n"));
+}
+
 TEST(MetricsTest, LoadProgressCountsStagesAlike) {
   v1::WorkerStatus status;
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_model_load_progress_ratio 0\n"));

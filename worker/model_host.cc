@@ -11,7 +11,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "worker/model_path.h"
@@ -30,11 +29,6 @@ constexpr absl::Duration kLongestPause = absl::Hours(1);
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 constexpr size_t kMaxModelIdBytes = 256;
-
-std::string DefaultModelId(const std::string& model) {
-  const std::string name = std::filesystem::path(model).filename().string();
-  return std::string(absl::StripSuffix(name, ".gguf"));
-}
 
 // It comes back in every status and log line.
 absl::Status CheckModelId(const std::string& model_id) {
@@ -400,6 +394,7 @@ v1::WorkerStatus ModelHost::Status() const {
   queue->set_finished_requests(finished_requests_before_ + stats.finished_requests);
   queue->set_generated_tokens(generated_tokens_before_ + stats.generated_tokens);
   queue->set_max_waiting_tokens(stats.max_waiting_tokens);
+  queue->set_waiting_tokens(stats.waiting_tokens);
   queue->set_prompt_tokens(stats.prompt_tokens);
   queue->set_cached_prompt_tokens(stats.cached_prompt_tokens);
   queue->set_preemptions(stats.preemptions);

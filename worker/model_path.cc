@@ -6,14 +6,19 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "runtime/error.h"
+#include "runtime/gguf/split_path.h"
 
 namespace orcd {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kModelSuffix[] = ".gguf";
 
 absl::Status NotAllowed(const std::string& model, std::string_view why) {
   return MakeError(
@@ -23,17 +28,26 @@ absl::Status NotAllowed(const std::string& model, std::string_view why) {
       {.reason = "MODEL_PATH_NOT_ALLOWED", .field = "model", .subject = model});
 }
 
+// Whether a file of this name is a part of a split model that is not its first.
+bool IsLaterPart(const std::string& name) {
+  // As SplitPath writes it.
+  constexpr std::string_view kForm = "-00001-of-00003.gguf";
+  if (name.size() < kForm.size()) return false;
+  const std::string ending = name.substr(name.size() - kForm.size());
+  int no = 0;
+  int count = 0;
+  return absl::SimpleAtoi(ending.substr(1, 5), &no) &&
+         absl::SimpleAtoi(ending.substr(10, 5), &count) && no > 1 &&
+         SplitPrefix(name, no - 1, count);
+}
+
 // For a message: what could have been meant.
 std::string ModelsIn(const std::string& model_dir) {
   constexpr size_t kMost = 8;
-  std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(model_dir, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".gguf") names.push_back(it->path().filename().string());
-  }
+  std::vector<std::string> names = ListModels(model_dir, error);
   if (error) return absl::StrCat("it cannot be read: ", error.message());
   if (names.empty()) return "there is no .gguf file in it; put one there or change --model-dir";
-  std::sort(names.begin(), names.end());
   const size_t left_out = names.size() - std::min(names.size(), kMost);
   names.resize(names.size() - left_out);
   return absl::StrCat("it has ", absl::StrJoin(names, ", "),
@@ -53,6 +67,26 @@ bool IsInside(const fs::path& dir, const fs::path& path) {
 }
 
 }  // namespace
+
+std::string DefaultModelId(const std::string& model) {
+  const std::string name = fs::path(model).filename().string();
+  return std::string(absl::StripSuffix(name, kModelSuffix));
+}
+
+std::vector<std::string> ListModels(const std::string& model_dir, std::error_code& error) {
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(model_dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code unknown;
+    if (it->path().extension() == kModelSuffix && it->is_regular_file(unknown) &&
+        !IsLaterPart(name)) {
+      names.push_back(name);
+    }
+  }
+  if (error) names.clear();
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
                                              const std::string& model) {

@@ -3,11 +3,20 @@
 #define ORCD_WORKER_MODEL_PATH_H_
 
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace orcd {
+
+// The name under which requests address the model of the file `model`, where Load gave none.
+std::string DefaultModelId(const std::string& model);
+
+// The .gguf files that stand in `model_dir` itself, in order; of a split model the first alone.
+// Empty, with `error`, where the directory cannot be read.
+std::vector<std::string> ListModels(const std::string& model_dir, std::error_code& error);
 
 // The path of `model`, a file inside `model_dir` named relative to it. kInvalidArgument (field
 // `model`, reason MODEL_PATH_NOT_ALLOWED) for an absolute path, `..`, a NUL byte, or a symbolic

@@ -87,6 +87,28 @@ TEST_F(ModelPathTest, NoModelDir) {
   EXPECT_THAT(std::string(path.status().message()), HasSubstr("cannot be read"));
 }
 
+TEST_F(ModelPathTest, ListsTheFilesOfModels) {
+  const fs::path models = root_ / "models";
+  for (int part = 1; part <= 2; ++part) {
+    std::ofstream(models / absl::StrCat("split-0000", part, "-of-00002.gguf")) << "s";
+  }
+  std::ofstream(models / "odd-00002-of-.gguf") << "o";
+  fs::create_directory(models / "folder.gguf");
+  std::error_code error;
+  EXPECT_THAT(ListModels(models.string(), error),
+              testing::ElementsAre("a.gguf", "inside-link.gguf", "odd-00002-of-.gguf",
+                                   "outside-link.gguf", "split-00001-of-00002.gguf"));
+  EXPECT_FALSE(error);
+  EXPECT_THAT(ListModels((root_ / "none").string(), error), testing::IsEmpty());
+  EXPECT_TRUE(error);
+}
+
+TEST_F(ModelPathTest, TheNameOfAModelIsItsFiles) {
+  EXPECT_EQ(DefaultModelId("a.gguf"), "a");
+  EXPECT_EQ(DefaultModelId("family/b.gguf"), "b");
+  EXPECT_EQ(DefaultModelId("c"), "c");
+}
+
 TEST_F(ModelPathTest, OtherFilesOfASplitModel) {
   const std::string dir = (root_ / "models").string();
   EXPECT_TRUE(CheckInsideModelDir(dir, absl::StrCat(dir, "/a.gguf")).ok());

@@ -1,84 +1,32 @@
 #include "worker/registration.h"
 
-#include <grpcpp/create_channel.h>
-
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <random>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
+#include "absl/status/statusor.h"
 
 namespace orcd {
 namespace {
 
-using orcd::v1::DeregisterRequest;
-using orcd::v1::DeregisterResponse;
-using orcd::v1::HeartbeatRequest;
-using orcd::v1::HeartbeatResponse;
-using orcd::v1::RegisterRequest;
-using orcd::v1::RegisterResponse;
 using orcd::v1::WorkerStatus;
 
 constexpr absl::Duration kMinRpcTimeout = absl::Milliseconds(100);
+// For an orchestrator that the worker has left for another.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
 Lease::Time Now() { return std::chrono::steady_clock::now(); }
-
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
 
 uint64_t RandomSeed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
 }
 
-std::unique_ptr<orcd::v1::Orchestrator::Stub> NewStub(
-    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-    const Lease::Backoff& backoff) {
-  grpc::ChannelArguments arguments;
-  // A connection of its own: another channel's may be the one that was given up.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The channel must be ready to connect again whenever a retry is due; its own backoff would grow
-  // to two minutes.
-  const int reconnect_ms =
-      static_cast<int>(std::max<int64_t>(1, absl::ToInt64Milliseconds(backoff.initial / 2)));
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, reconnect_ms);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, reconnect_ms);
-  return orcd::v1::Orchestrator::NewStub(
-      grpc::CreateCustomChannel(address, credentials, arguments));
-}
-
-// The instance that has the worker_id now, where `status` says that it is another than `own`.
-// Without its name it is no proof: a worker must not be put away by a slip.
-std::optional<std::string> SupersededBy(const grpc::Status& status, const std::string& own) {
-  if (status.error_code() != grpc::StatusCode::ABORTED) return std::nullopt;
-  google::rpc::Status rpc;
-  if (!rpc.ParseFromString(status.error_details())) return std::nullopt;
-  for (const google::protobuf::Any& detail : rpc.details()) {
-    google::rpc::ErrorInfo info;
-    if (!detail.UnpackTo(&info) || info.domain() != "orcd" || info.reason() != "SUPERSEDED") {
-      continue;
-    }
-    const auto instance = info.metadata().find("instance_id");
-    if (instance != info.metadata().end() && !instance->second.empty() && instance->second != own) {
-      return instance->second;
-    }
-  }
-  return std::nullopt;
-}
-
 std::string_view ActionName(const v1::Directive& directive) {
   const auto* field = directive.GetDescriptor()->FindFieldByNumber(directive.action_case());
   return field == nullptr ? std::string_view("none") : std::string_view(field->name());
-}
-
-template <typename Request>
-void AddOutcomes(Request& request, const Directives::Report& report) {
-  for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
 }
 
 }  // namespace
@@ -89,11 +37,7 @@ Registration::Registration(Options options, std::function<WorkerStatus()> status
       status_(std::move(status)),
       logger_(*logger),
       directives_(Directives::Create(options_.directives, [this] { NotifyStateChanged(); })),
-      lease_(options_.orchestrators.size(), options_.backoff, RandomSeed()) {
-  for (const std::string& address : options_.orchestrators) {
-    stubs_.push_back(NewStub(address, options_.credentials, options_.backoff));
-  }
-}
+      lease_(options_.orchestrators.size(), options_.backoff, RandomSeed()) {}
 
 Registration::~Registration() { Stop(absl::ZeroDuration()); }
 
@@ -115,8 +59,8 @@ void Registration::Stop(absl::Duration grace) {
     if (stopping_) return;
     stopping_ = true;
     stop_by_ = Now() + absl::ToChronoNanoseconds(std::min(grace, absl::Hours(1)));
-    if (in_flight_ != nullptr) in_flight_->TryCancel();
   }
+  cancel_.Cancel();
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
   directives_->Close();
@@ -125,17 +69,18 @@ void Registration::Stop(absl::Duration grace) {
 void Registration::Run() {
   Lease::Call call;
   while (WaitForCall(&call)) {
+    OrchestratorLink& orchestrator = *options_.orchestrators[call.orchestrator];
     switch (call.action) {
       case Lease::Action::kRegister:
-        Register(call.orchestrator);
+        Register(orchestrator);
         break;
       case Lease::Action::kHeartbeat:
-        Heartbeat(call.orchestrator);
+        Heartbeat(orchestrator);
         break;
     }
   }
   // What is entered under the worker_id of a superseded worker is another.
-  if (maybe_entered_ && !superseded_) Deregister();
+  if (!superseded_) Deregister();
 }
 
 bool Registration::WaitForCall(Lease::Call* call) {
@@ -150,114 +95,126 @@ bool Registration::WaitForCall(Lease::Call* call) {
   return false;
 }
 
-void Registration::Register(size_t orchestrator) {
-  RegisterRequest request;
-  *request.mutable_status() = status_();
-  request.set_address(options_.address);
-  *request.mutable_capabilities() = options_.capabilities;
+void Registration::Register(OrchestratorLink& orchestrator) {
   const Directives::Report report = directives_->MakeReport();
-  AddOutcomes(request, report);
-  RegisterResponse response;
   const Lease::Time sent = Now();
-  grpc::Status status =
-      MakeCall(orchestrator, options_.rpc_timeout, [&](Stub& stub, grpc::ClientContext* context) {
-        return stub.Register(context, request, &response);
-      });
-  if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED ||
-      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    maybe_entered_ = true;
-  }
-  if (const auto instance = SupersededBy(status, request.status().instance_id())) {
-    EndSuperseded(orchestrator, *instance);
+  const absl::StatusOr<LinkReply> reply =
+      orchestrator.Register(MakeReport(report), options_.rpc_timeout, cancel_);
+  if (!reply.ok()) {
+    options_.on_heartbeat("unregistered");
+    HandleFailure(orchestrator, "Register", reply.status());
     return;
   }
-  const absl::Duration ttl = FromProto(response.lease_ttl());
-  if (status.ok() && (response.lease_id().empty() || ttl <= absl::ZeroDuration())) {
-    status = grpc::Status(grpc::StatusCode::INTERNAL, "the reply grants no lease");
-  }
-  if (!status.ok()) {
-    options_.on_heartbeat("unregistered");
-    HandleFailure(orchestrator, "Register", status);
+  if (!reply->superseded_by.empty()) {
+    EndSuperseded(orchestrator, reply->superseded_by);
     return;
   }
   failing_ = false;
-  lease_.OnGranted(response.lease_id(), ttl, sent);
-  logger_.Info("registered", {{"orchestrator", options_.orchestrators[orchestrator]},
-                              {"lease_id", lease_.id()},
-                              {"lease_ttl", absl::FormatDuration(ttl)}});
-  TakeDirectives(response, report);
+  lease_.OnGranted(reply->lease_id, reply->ttl, sent);
+  entered_ = reply->entered;
+  if (entered_) {
+    logger_.Info("registered", {{"orchestrator", orchestrator.address()},
+                                {"lease_id", lease_.id()},
+                                {"lease_ttl", absl::FormatDuration(reply->ttl)}});
+  } else {
+    logger_.Info("the orchestrator is there; registering once the worker is ready",
+                 {{"orchestrator", orchestrator.address()}});
+  }
+  TellReply(orchestrator, *reply);
+  TakeDirectives(*reply, report);
 }
 
-void Registration::Heartbeat(size_t orchestrator) {
-  HeartbeatRequest request;
-  request.set_lease_id(lease_.id());
-  request.set_sequence(lease_.TakeSequence());
-  *request.mutable_status() = status_();
+void Registration::Heartbeat(OrchestratorLink& orchestrator) {
   const Directives::Report report = directives_->MakeReport();
-  AddOutcomes(request, report);
-  HeartbeatResponse response;
+  const std::string lease_id = lease_.id();
   const Lease::Time sent = Now();
   // Half of what is left leaves time to try another orchestrator while the lease holds.
   const absl::Duration timeout =
       std::min(options_.rpc_timeout, std::max(lease_.Remaining(sent) / 2, kMinRpcTimeout));
-  const grpc::Status status =
-      MakeCall(orchestrator, timeout, [&](Stub& stub, grpc::ClientContext* context) {
-        return stub.Heartbeat(context, request, &response);
-      });
-  if (const auto instance = SupersededBy(status, request.status().instance_id())) {
+  const LinkReport told = MakeReport(report);
+  const absl::StatusOr<LinkReply> reply =
+      orchestrator.Heartbeat(lease_id, lease_.TakeSequence(), told, timeout, cancel_);
+  if (reply.ok() && !reply->superseded_by.empty()) {
     options_.on_heartbeat("superseded");
-    EndSuperseded(orchestrator, *instance);
+    EndSuperseded(orchestrator, reply->superseded_by);
     return;
   }
-  if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+  if (absl::IsNotFound(reply.status())) {
     options_.on_heartbeat("unknown_lease");
-    logger_.Info(
-        "lease is unknown to the orchestrator; registering again",
-        {{"orchestrator", options_.orchestrators[orchestrator]}, {"lease_id", request.lease_id()}});
+    logger_.Info("lease is unknown to the orchestrator; registering again",
+                 {{"orchestrator", orchestrator.address()},
+                  {"lease_id", lease_id},
+                  {"error", std::string(reply.status().message())}});
     lease_.OnUnknown(Now());
     return;
   }
-  options_.on_heartbeat(status.ok() ? "ok" : "failed");
-  if (!status.ok()) {
-    HandleFailure(orchestrator, "Heartbeat", status);
+  options_.on_heartbeat(reply.ok() ? "ok" : "failed");
+  if (!reply.ok()) {
+    HandleFailure(orchestrator, "Heartbeat", reply.status());
     return;
   }
   if (std::exchange(failing_, false)) {
-    logger_.Info("heartbeats are answered again",
-                 {{"orchestrator", options_.orchestrators[orchestrator]}});
+    logger_.Info("heartbeats are answered again", {{"orchestrator", orchestrator.address()}});
   }
-  lease_.OnRenewed(FromProto(response.lease_ttl()), sent);
-  TakeDirectives(response, report);
+  lease_.OnRenewed(reply->ttl, sent);
+  if (std::exchange(entered_, reply->entered) != reply->entered) {
+    logger_.Info(
+        entered_ ? "registered: the worker is ready" : "deregistered: the worker is not ready",
+        {{"orchestrator", orchestrator.address()}});
+  }
+  if (!entered_) LeaveOthers(orchestrator, told);
+  TellReply(orchestrator, *reply);
+  TakeDirectives(*reply, report);
 }
 
-template <typename Reply>
-void Registration::TakeDirectives(const Reply& reply, const Directives::Report& report) {
+void Registration::LeaveOthers(const OrchestratorLink& current, const LinkReport& report) {
+  for (const std::unique_ptr<OrchestratorLink>& link : options_.orchestrators) {
+    if (link.get() == &current || link->shares_leases() || !link->maybe_entered()) continue;
+    const absl::Status status = link->Deregister({}, report, kLeaveTimeout, cancel_);
+    if (status.ok()) logger_.Info("deregistered", {{"orchestrator", link->address()}});
+  }
+}
+
+LinkReport Registration::MakeReport(const Directives::Report& directives) const {
+  return {.status = status_(), .outcomes = directives.outcomes};
+}
+
+void Registration::TakeDirectives(const LinkReply& reply, const Directives::Report& report) {
   directives_->OnTold(report);
-  for (const v1::Directive& directive : reply.directives()) {
+  for (const v1::Directive& directive : reply.directives) {
     logger_.Debug("directive", {{"id", directive.id()}, {"action", ActionName(directive)}});
   }
-  if (directives_->Take(reply)) lease_.OnReregister(Now());
+  if (directives_->Take(reply.directives)) lease_.OnReregister(Now());
 }
 
-void Registration::EndSuperseded(size_t orchestrator, const std::string& instance_id) {
+void Registration::TellReply(const OrchestratorLink& orchestrator, const LinkReply& reply) {
+  if (std::exchange(problem_, reply.problem) == reply.problem) return;
+  if (problem_.empty()) {
+    logger_.Info("the orchestrator sends requests", {{"orchestrator", orchestrator.address()}});
+  } else {
+    logger_.Warning("the orchestrator sends no requests",
+                    {{"orchestrator", orchestrator.address()}, {"error", problem_}});
+  }
+}
+
+void Registration::EndSuperseded(const OrchestratorLink& orchestrator,
+                                 const std::string& instance_id) {
   superseded_ = true;
-  logger_.Error(
-      "another instance has this worker_id; registering no more",
-      {{"orchestrator", options_.orchestrators[orchestrator]}, {"other_instance_id", instance_id}});
+  logger_.Error("another instance has this worker_id; registering no more",
+                {{"orchestrator", orchestrator.address()}, {"other_instance_id", instance_id}});
   options_.on_superseded(instance_id);
 }
 
-void Registration::HandleFailure(size_t orchestrator, std::string_view method,
-                                 const grpc::Status& status) {
+void Registration::HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,
+                                 const absl::Status& status) {
   {
     std::lock_guard lock(mu_);
     if (stopping_) return;
   }
   lease_.OnFailed(Now());
-  const std::string code =
-      absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
-  const std::string error = status.error_message();
-  const LogFields fields = {{"orchestrator", options_.orchestrators[orchestrator]},
+  const std::string code = absl::StatusCodeToString(status.code());
+  const std::string error(status.message());
+  const LogFields fields = {{"orchestrator", orchestrator.address()},
                             {"method", method},
                             {"code", code},
                             {"error", error}};
@@ -270,52 +227,36 @@ void Registration::HandleFailure(size_t orchestrator, std::string_view method,
 }
 
 void Registration::Deregister() {
-  const WorkerStatus worker = status_();
-  DeregisterRequest request;
-  request.set_lease_id(lease_.id());
-  request.set_worker_id(worker.worker_id());
-  request.set_instance_id(worker.instance_id());
-  AddOutcomes(request, directives_->MakeReport());
-  // stop_by_ was written before stopping_, which this thread has read under mu_.
-  for (size_t tried = 0; tried < stubs_.size(); ++tried) {
-    const size_t orchestrator = (lease_.NextCall(Now()).orchestrator + tried) % stubs_.size();
-    const auto left = stop_by_ - Now();
-    if (left <= Lease::Time::duration::zero()) return;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         left / static_cast<int>(stubs_.size() - tried));
-    DeregisterResponse response;
-    const grpc::Status status = stubs_[orchestrator]->Deregister(&context, request, &response);
+  std::vector<OrchestratorLink*> left;
+  const size_t first = lease_.NextCall(Now()).orchestrator;
+  const bool leased =
+      std::any_of(options_.orchestrators.begin(), options_.orchestrators.end(),
+                  [](const auto& link) { return link->shares_leases() && link->maybe_entered(); });
+  for (size_t i = 0; i < options_.orchestrators.size(); ++i) {
+    OrchestratorLink& link = *options_.orchestrators[(first + i) % options_.orchestrators.size()];
+    if (link.shares_leases() ? leased : link.maybe_entered()) left.push_back(&link);
+  }
+  const LinkReport report = MakeReport(directives_->MakeReport());
+  CallCancellation none;
+  bool given_back = false;
+  while (!left.empty()) {
+    OrchestratorLink& link = *left.front();
+    // stop_by_ was written before stopping_, which this thread has read under mu_.
+    const absl::Duration grace = absl::FromChrono(stop_by_ - Now());
+    if (grace <= absl::ZeroDuration()) return;
+    const absl::Duration timeout = grace / static_cast<int64_t>(left.size());
+    left.erase(left.begin());
+    if (given_back && link.shares_leases()) continue;
+    const absl::Status status = link.Deregister(lease_.id(), report, timeout, none);
     if (status.ok()) {
-      logger_.Info("deregistered", {{"orchestrator", options_.orchestrators[orchestrator]}});
-      return;
+      given_back = given_back || link.shares_leases();
+      logger_.Info("deregistered", {{"orchestrator", link.address()}});
+    } else {
+      logger_.Warning(link.shares_leases() ? "deregistering failed; the lease will run out"
+                                           : "deregistering failed",
+                      {{"orchestrator", link.address()}, {"error", std::string(status.message())}});
     }
-    logger_.Warning("deregistering failed; the lease will run out",
-                    {{"orchestrator", options_.orchestrators[orchestrator]},
-                     {"error", status.error_message()}});
   }
-}
-
-grpc::Status Registration::MakeCall(size_t orchestrator, absl::Duration timeout, const Rpc& rpc) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
-  {
-    std::lock_guard lock(mu_);
-    if (stopping_) return grpc::Status::CANCELLED;
-    in_flight_ = &context;
-  }
-  grpc::Status status = rpc(*stubs_[orchestrator], &context);
-  {
-    std::lock_guard lock(mu_);
-    in_flight_ = nullptr;
-  }
-  // Where packets vanish, TCP believes in a connection for many minutes after the way is free
-  // again.
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    stubs_[orchestrator] =
-        NewStub(options_.orchestrators[orchestrator], options_.credentials, options_.backoff);
-  }
-  return status;
 }
 
 }  // namespace orcd

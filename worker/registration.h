@@ -2,9 +2,6 @@
 #ifndef ORCD_WORKER_REGISTRATION_H_
 #define ORCD_WORKER_REGISTRATION_H_
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/security/credentials.h>
-
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -15,10 +12,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "orcd/v1/orchestrator.grpc.pb.h"
+#include "orcd/v1/worker.pb.h"
+#include "worker/call_cancellation.h"
 #include "worker/directives.h"
 #include "worker/lease.h"
 #include "worker/logging.h"
+#include "worker/orchestrator_link.h"
 
 namespace orcd {
 
@@ -30,13 +29,8 @@ namespace orcd {
 class Registration {
  public:
   struct Options {
-    // host:port of each orchestrator, in order of preference; at least one.
-    std::vector<std::string> orchestrators;
-    // Where the worker's gRPC server is reached, as host:port.
-    std::string address;
-    orcd::v1::Capabilities capabilities;
-    // Of the channels to the orchestrators.
-    std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+    // In order of preference; at least one.
+    std::vector<std::unique_ptr<OrchestratorLink>> orchestrators;
     // Of one call at most; a heartbeat's is also cut to half of what is left of the lease.
     absl::Duration rpc_timeout = absl::Seconds(5);
     Lease::Backoff backoff;
@@ -64,42 +58,43 @@ class Registration {
   // The next heartbeat is sent at once; where a call is under way, after it. Never blocks.
   void NotifyStateChanged();
 
-  // Ends a call that is under way, deregisters where an orchestrator may know the worker, and joins
-  // the thread; returns within `grace` and the moment it takes to end a call. Later calls do
-  // nothing.
+  // Ends a call that is under way, deregisters wherever the worker may be known, and joins the
+  // thread; returns within `grace` and the moment it takes to end a call. Later calls do nothing.
   void Stop(absl::Duration grace);
 
  private:
-  using Stub = orcd::v1::Orchestrator::Stub;
-  using Rpc = std::function<grpc::Status(Stub&, grpc::ClientContext*)>;
-
   void Run();
   // Waits for the next call to be due; false once the registration stops.
   bool WaitForCall(Lease::Call* call);
-  void Register(size_t orchestrator);
-  void Heartbeat(size_t orchestrator);
+  void Register(OrchestratorLink& orchestrator);
+  void Heartbeat(OrchestratorLink& orchestrator);
   void Deregister();
-  // Makes one call that Stop ends early.
-  grpc::Status MakeCall(size_t orchestrator, absl::Duration timeout, const Rpc& rpc);
-  void HandleFailure(size_t orchestrator, std::string_view method, const grpc::Status& status);
+  // Of a worker that is not ready: others than `current` may have it in their lists from before.
+  void LeaveOthers(const OrchestratorLink& current, const LinkReport& report);
+  LinkReport MakeReport(const Directives::Report& directives) const;
+  void HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,
+                     const absl::Status& status);
   // Carries the directives of a reply out, which shows that `report` arrived.
-  template <typename Reply>
-  void TakeDirectives(const Reply& reply, const Directives::Report& report);
-  void EndSuperseded(size_t orchestrator, const std::string& instance_id);
+  void TakeDirectives(const LinkReply& reply, const Directives::Report& report);
+  // Says what has changed since the reply before.
+  void TellReply(const OrchestratorLink& orchestrator, const LinkReply& reply);
+  void EndSuperseded(const OrchestratorLink& orchestrator, const std::string& instance_id);
 
   const Options options_;
   const std::function<orcd::v1::WorkerStatus()> status_;
   const Logger& logger_;
-  std::vector<std::unique_ptr<Stub>> stubs_;
   const std::shared_ptr<Directives> directives_;
 
   // Of thread_ alone.
   Lease lease_;
   bool failing_ = false;
-  // Whether an orchestrator may have entered the worker: a Register was answered, or its outcome is
-  // not known.
-  bool maybe_entered_ = false;
+  // Of the last reply.
+  bool entered_ = false;
+  std::string problem_;
   bool superseded_ = false;
+
+  // Of the call under way, and of all once the registration stops; but for those that deregister.
+  CallCancellation cancel_;
 
   std::mutex mu_;
   std::condition_variable wake_;
@@ -107,7 +102,6 @@ class Registration {
   bool state_changed_ = false;
   bool stopping_ = false;
   Lease::Time stop_by_;
-  grpc::ClientContext* in_flight_ = nullptr;
 
   std::thread thread_;
 };

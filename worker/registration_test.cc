@@ -19,6 +19,7 @@
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 #include "worker/eventually_for_test.h"
+#include "worker/orcd_link.h"
 
 namespace orcd {
 namespace {
@@ -182,12 +183,17 @@ class RegistrationTest : public testing::Test {
  protected:
   std::unique_ptr<Registration> NewRegistration(std::vector<std::string> orchestrators) {
     Registration::Options options;
-    options.orchestrators = std::move(orchestrators);
-    options.address = "10.1.2.3:50051";
-    options.capabilities.add_architectures("qwen2");
-    options.capabilities.add_tensor_types("Q4_K");
     options.rpc_timeout = absl::Seconds(2);
     options.backoff = {.initial = absl::Milliseconds(40), .max = absl::Milliseconds(320)};
+    for (std::string& address : orchestrators) {
+      OrcdLink::Options link;
+      link.orchestrator = std::move(address);
+      link.address = "10.1.2.3:50051";
+      link.capabilities.add_architectures("qwen2");
+      link.capabilities.add_tensor_types("Q4_K");
+      link.retry_after = options.backoff.initial;
+      options.orchestrators.push_back(std::make_unique<OrcdLink>(std::move(link)));
+    }
     options.directives.load = [this](const orcd::v1::LoadRequest& request, Directives::Done done) {
       ++loads_;
       done(request.model() == "bad" ? absl::NotFoundError("no such model") : absl::OkStatus());

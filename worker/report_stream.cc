@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "runtime/steady_time.h"
 #include "worker/messages.h"
 #include "worker/status_details.h"
 
@@ -10,20 +11,22 @@ namespace orcd {
 
 std::shared_ptr<ReportStream> ReportStream::Create(grpc::CallbackServerContext* context, Poll poll,
                                                    absl::Duration interval,
-                                                   std::function<void()> on_cancel) {
+                                                   std::function<void()> on_cancel,
+                                                   absl::Duration patience) {
   std::shared_ptr<ReportStream> stream(
-      new ReportStream(context, std::move(poll), interval, std::move(on_cancel)));
+      new ReportStream(context, std::move(poll), interval, std::move(on_cancel), patience));
   std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   return stream;
 }
 
 ReportStream::ReportStream(grpc::CallbackServerContext* context, Poll poll, absl::Duration interval,
-                           std::function<void()> on_cancel)
+                           std::function<void()> on_cancel, absl::Duration patience)
     : context_(context),
       poll_(std::move(poll)),
       interval_(interval),
-      on_cancel_(std::move(on_cancel)) {}
+      on_cancel_(std::move(on_cancel)),
+      patience_(patience) {}
 
 void ReportStream::Wake() {
   {
@@ -37,6 +40,7 @@ void ReportStream::OnWriteDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     busy_ = false;
+    write_began_ = absl::InfiniteFuture();
     if (!ok) client_gone_ = true;
   }
   Advance();
@@ -55,7 +59,29 @@ void ReportStream::OnDone() {
   // Declared before the lock: the mutex must be free when it goes.
   std::shared_ptr<ReportStream> self;
   std::lock_guard lock(mutex_);
+  done_ = true;
   self = std::move(self_);
+}
+
+void ReportStream::SetAlarm() {
+  alarm_.emplace();
+  alarm_->Set(absl::ToChronoTime(absl::Now() + interval_), [weak = weak_from_this()](bool fired) {
+    if (auto self = weak.lock(); fired && self) self->OnAlarm();
+  });
+}
+
+void ReportStream::OnAlarm() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done_ && write_began_ != absl::InfiniteFuture() && patience_ < absl::InfiniteDuration()) {
+      if (SteadyNow() - write_began_ > patience_) {
+        context_->TryCancel();
+      } else {
+        SetAlarm();
+      }
+    }
+  }
+  Wake();
 }
 
 void ReportStream::Advance() {
@@ -72,13 +98,11 @@ void ReportStream::Advance() {
       std::lock_guard lock(mutex_);
       write = report.message != nullptr && !client_gone_;
       if (!report.end) {
-        alarm_.emplace();
-        alarm_->Set(absl::ToChronoTime(absl::Now() + interval_),
-                    [weak = weak_from_this()](bool fired) {
-                      if (auto self = weak.lock(); fired && self) self->Wake();
-                    });
+        SetAlarm();
         if (!write) busy_ = false;
+        if (report.more && write) wanted_ = true;
       }
+      if (write) write_began_ = SteadyNow();
     }
     if (write) outgoing_ = SerializeMessage(*report.message);
     if (report.end) {

@@ -1,6 +1,6 @@
-// Bytes of any kind as each request of orcd.v1.Worker, as the replies of an orchestrator, and as
-// headers: they are refused or understood, and what is accepted keeps to what the code behind it
-// relies on.
+// Bytes of any kind as each request of orcd.v1.Worker, of vllm.grpc.engine.VllmEngine and of
+// inference.GRPCInferenceService, as the replies of an orchestrator, and as headers: they are
+// refused or understood, and what is accepted keeps to what the code behind it relies on.
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/support/slice.h>
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,12 +22,17 @@
 #include "tools/make_model/random_model.h"
 #include "worker/directives.h"
 #include "worker/drain_call.h"
+#include "worker/kserve/infer_translation.h"
+#include "worker/kserve/model_repository.h"
+#include "worker/kserve/sampling_parameters.h"
 #include "worker/load_call.h"
 #include "worker/messages.h"
 #include "worker/model_path.h"
 #include "worker/request_translation.h"
 #include "worker/to_proto.h"
 #include "worker/trace_context.h"
+#include "worker/vllm/generate_translation.h"
+#include "worker/vllm/wire.h"
 
 namespace orcd {
 namespace {
@@ -71,8 +77,34 @@ void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
   Require(translated->stop.Validate(vocab).ok());
 }
 
-void TryLoad(const v1::LoadRequest& request, const std::string& directory) {
-  const ModelHost::LoadSpec spec = ToLoadSpec(request);
+void TryVllmGenerate(const vllm_wire::GenerateRequest& request, const Model& model) {
+  const absl::StatusOr<v1::GenerateRequest> proto = TranslateVllmRequest(request);
+  if (!proto.ok()) {
+    Require(absl::IsInvalidArgument(proto.status()));
+    return;
+  }
+  TryGenerate(*proto, model);
+  const auto translated =
+      TranslateRequest(*proto, model, absl::UnixEpoch(), absl::InfiniteFuture());
+  Require(InVllmWords(translated.status()).code() == translated.status().code());
+}
+
+void TryInfer(const inference::ModelInferRequest& request, const Model& model) {
+  for (const auto kind : {kserve::InferCallKind::kUnary, kserve::InferCallKind::kStream}) {
+    const MultiplexedGenerate asked = kserve::TranslateInfer(request, kind);
+    Require(asked.notes != nullptr);
+    Require(CheckRequestId(asked.request.request_id()).ok());
+    if (!asked.refusal.ok()) {
+      Require(absl::IsInvalidArgument(asked.refusal) || absl::IsNotFound(asked.refusal));
+      Require(kserve::InInferWords(asked.refusal).code() == asked.refusal.code());
+      continue;
+    }
+    Require(asked.timeout > absl::ZeroDuration());
+    TryGenerate(asked.request, model);
+  }
+}
+
+void TryLoad(const ModelHost::LoadSpec& spec, const std::string& directory) {
   const absl::StatusOr<std::string> path = ResolveModelPath(directory, spec.model);
   if (!path.ok()) return;
   const std::string real = std::filesystem::canonical(*path).string();
@@ -88,10 +120,11 @@ void TryDirectives(const Reply& reply) {
     done(absl::OkStatus());
   };
   auto directives = Directives::Create({.load = count, .unload = count, .drain = count}, [] {});
-  directives->Take(reply);
+  const std::vector<v1::Directive> taken(reply.directives().begin(), reply.directives().end());
+  directives->Take(taken);
   const size_t once = begun;
   Require(once <= static_cast<size_t>(reply.directives_size()));
-  directives->Take(reply);
+  directives->Take(taken);
   Require(begun == once || reply.directives_size() > static_cast<int>(Directives::kMaxRemembered));
   directives->OnTold(directives->MakeReport());
 }
@@ -105,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const grpc::Slice slice(data + 1, size - 1);
   const grpc::ByteBuffer bytes(&slice, 1);
-  switch (data[0] % 10) {
+  switch (data[0] % 17) {
     case 0:
       if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
         TryGenerate(*request, fixture.model());
@@ -118,7 +151,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       if (const auto request = ParseRequest<v1::LoadRequest>(bytes); request.ok()) {
-        TryLoad(*request, fixture.directory());
+        TryLoad(ToLoadSpec(*request), fixture.directory());
       }
       break;
     case 3:
@@ -152,7 +185,46 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         TryGenerate(request->generate(), fixture.model());
       }
       break;
-    case 9: {
+    case 9:
+      if (const auto request = ParseRequest<vllm_wire::GenerateRequest>(bytes); request.ok()) {
+        TryVllmGenerate(*request, fixture.model());
+      }
+      break;
+    case 10:
+      (void)ParseRequest<vllm_wire::AbortRequest>(bytes);
+      break;
+    case 11:
+      (void)ParseRequest<vllm_wire::GetLoadsRequest>(bytes);
+      break;
+    case 12:
+      if (const auto request = ParseRequest<inference::ModelInferRequest>(bytes); request.ok()) {
+        TryInfer(*request, fixture.model());
+      }
+      break;
+    case 13: {
+      v1::GenerateRequest request;
+      const std::string json(reinterpret_cast<const char*>(data) + 1, size - 1);
+      if (kserve::SamplingParameters(request).AddJson(json).ok()) {
+        TryGenerate(request, fixture.model());
+      }
+      break;
+    }
+    case 14:
+      if (const auto request = ParseRequest<inference::RepositoryModelLoadRequest>(bytes);
+          request.ok()) {
+        if (const auto spec = kserve::ToLoadSpec(*request, {}); spec.ok()) {
+          TryLoad(*spec, fixture.directory());
+        }
+      }
+      break;
+    case 15:
+      if (const auto request = ParseRequest<inference::RepositoryModelUnloadRequest>(bytes);
+          request.ok()) {
+        Require(!kserve::ToUnloadSpec(*request).ok() ||
+                !kserve::ToUnloadSpec(*request)->model_id.empty());
+      }
+      break;
+    case 16: {
       const auto context = ParseTraceparent({reinterpret_cast<const char*>(data) + 1, size - 1});
       Require(!context || (context->has_parent() && ToHex(context->trace_id).size() == 32));
       break;

@@ -1,14 +1,13 @@
 #include "worker/token_stream.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
-#include "worker/messages.h"
 #include "worker/request_end.h"
 #include "worker/status_details.h"
-#include "worker/to_proto.h"
 
 namespace orcd {
 namespace {
@@ -19,6 +18,14 @@ absl::Status SlowReader(const TokenStreamLimits& limits) {
                                 limits.max_pending_bytes, " bytes or ", limits.max_pending_tokens,
                                 " tokens waited for it; read the stream as it comes"),
                    {.reason = "SLOW_READER", .subject = "stream:pending"});
+}
+
+absl::Status OutputTooLarge(const TokenStreamLimits& limits) {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the output has more than ", limits.max_held_bytes,
+                                " bytes and was to come at once; stream it, or ask for fewer "
+                                "tokens, samples or log-probabilities"),
+                   {.reason = "OUTPUT_TOO_LARGE", .subject = "stream:held"});
 }
 
 }  // namespace
@@ -37,10 +44,10 @@ TokenStream::TokenStream(grpc::CallbackServerContext* context, Request request,
     : context_(context),
       id_(std::move(request.id)),
       seed_(request.seed),
-      model_digest_(std::move(request.model_digest)),
       observer_(std::move(request.observer)),
       limits_(limits),
       log_(log),
+      encoder_(std::move(request.encoder)),
       cancel_(std::move(request.cancel)) {}
 
 void TokenStream::Refuse(const absl::Status& status) {
@@ -53,12 +60,7 @@ void TokenStream::Refuse(const absl::Status& status) {
 void TokenStream::OnStarted(const StartedEvent& event) {
   {
     std::lock_guard lock(mutex_);
-    was_started_ = true;
-    started_.emplace();
-    started_->set_request_id(id_);
-    started_->set_prompt_tokens(event.prompt_tokens);
-    started_->set_cached_prompt_tokens(event.cached_prompt_tokens);
-    started_->set_seed(seed_);
+    started_ = event;
   }
   Advance();
 }
@@ -69,10 +71,13 @@ void TokenStream::OnDelta(DeltaEvent event) {
   {
     std::lock_guard lock(mutex_);
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
-    if (slow_reader_ || client_gone_) return;
+    if (gave_up_ || client_gone_) return;
     deltas_.Add(std::move(event));
-    slow_reader_ = became_slow = OverLimits();
-    if (became_slow) SetGrace(limits_.grace);
+    became_slow = OverLimits();
+    if (became_slow) {
+      gave_up_ = SlowReader(limits_);
+      SetGrace(limits_.grace);
+    }
   }
   if (became_slow) {
     CancelRequest();
@@ -92,10 +97,9 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
   cancel = nullptr;
   {
     std::lock_guard lock(mutex_);
-    result_ = event;
-    end_ = slow_reader_ ? SlowReader(limits_) : CallStatus(event, id_, seed_);
-    if (was_started_) finished_ = ToProto(event, model_digest_);
-    if (!slow_reader_ && !done_) SetGrace(limits_.linger);
+    finished_ = event;
+    end_ = gave_up_ ? *gave_up_ : CallStatus(event, id_, seed_);
+    if (!gave_up_ && !done_) SetGrace(limits_.linger);
   }
   Advance();
 }
@@ -122,43 +126,93 @@ void TokenStream::OnCancel() {
 void TokenStream::OnDone() {
   std::shared_ptr<TokenStream> self;
   std::lock_guard lock(mutex_);
-  TellRequestEnd(log_, id_, *result_, *end_, observer_.get());
+  TellRequestEnd(log_, id_, *finished_, *end_, observer_.get());
   done_ = true;
   self = std::move(self_);
 }
 
 void TokenStream::Advance() {
-  v1::GenerateResponse message;
-  std::optional<absl::Status> end;
   {
     std::lock_guard lock(mutex_);
     if (writing_) return;
-    if (client_gone_) {
-      started_.reset();
-      deltas_.Clear();
-      finished_.reset();
-    }
-    if (started_) {
-      *message.mutable_started() = *std::move(started_);
-      started_.reset();
-    } else if (!deltas_.empty()) {
-      AppendTo(*message.mutable_delta(), deltas_.Pop());
-    } else if (end_) {
-      end = *end_;
-      if (finished_) *message.mutable_finished() = *std::move(finished_);
-    } else {
-      return;
-    }
     writing_ = true;
   }
-  const bool has_message = message.event_case() != v1::GenerateResponse::EVENT_NOT_SET;
-  if (has_message) outgoing_ = SerializeMessage(message);
-  if (!end) {
-    StartWrite(&outgoing_);
-  } else if (has_message) {
-    StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), ToGrpcStatus(*end, context_));
+  // Not every event is a message.
+  std::optional<grpc::ByteBuffer> message;
+  while (!message) {
+    std::optional<StartedEvent> started;
+    std::optional<DeltaEvent> delta;
+    {
+      std::lock_guard lock(mutex_);
+      if (client_gone_) {
+        started_.reset();
+        deltas_.Clear();
+      }
+      if (started_) {
+        started.swap(started_);
+      } else if (!deltas_.empty()) {
+        delta = deltas_.Pop();
+      } else if (!end_) {
+        writing_ = false;
+        return;
+      }
+    }
+    if (started) {
+      message = encoder_->OnStarted(*started);
+    } else if (delta) {
+      message = Encode(*std::move(delta));
+    } else {
+      return WriteEnd();
+    }
+  }
+  outgoing_ = *std::move(message);
+  StartWrite(&outgoing_);
+}
+
+std::optional<grpc::ByteBuffer> TokenStream::Encode(DeltaEvent delta) {
+  std::optional<grpc::ByteBuffer> message = encoder_->OnDelta(std::move(delta));
+  if (encoder_->held_bytes() <= limits_.max_held_bytes) return message;
+  {
+    std::lock_guard lock(mutex_);
+    if (!gave_up_) {
+      gave_up_ = OutputTooLarge(limits_);
+      SetGrace(limits_.grace);
+    }
+    // Also where the request has ended since.
+    if (end_) end_ = gave_up_;
+    deltas_.Clear();
+  }
+  CancelRequest();
+  return message;
+}
+
+void TokenStream::WriteEnd() {
+  bool client_gone = false;
+  // Nothing changes them any more.
+  const FinishedEvent* finished = nullptr;
+  const absl::Status* end = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    client_gone = client_gone_;
+    finished = &*finished_;
+    end = &*end_;
+  }
+  if (!last_status_) {
+    ResponseEncoder::End encoded = encoder_->OnFinished(*finished, *end);
+    last_status_ = std::move(encoded.status);
+    last_messages_.assign(std::make_move_iterator(encoded.messages.begin()),
+                          std::make_move_iterator(encoded.messages.end()));
+  }
+  if (client_gone || last_messages_.empty()) {
+    Finish(ToGrpcStatus(*last_status_, context_));
+    return;
+  }
+  outgoing_ = std::move(last_messages_.front());
+  last_messages_.pop_front();
+  if (last_messages_.empty()) {
+    StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), ToGrpcStatus(*last_status_, context_));
   } else {
-    Finish(ToGrpcStatus(*end, context_));
+    StartWrite(&outgoing_);
   }
 }
 

@@ -1,4 +1,4 @@
-// From the engine's events to a client: the server's end of one Generate call.
+// From the engine's events to a client: the server's end of one call that generates.
 #ifndef ORCD_WORKER_TOKEN_STREAM_H_
 #define ORCD_WORKER_TOKEN_STREAM_H_
 
@@ -8,6 +8,8 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,11 +17,11 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "orcd/v1/worker.pb.h"
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
 #include "worker/pending_deltas.h"
 #include "worker/request_observer.h"
+#include "worker/response_encoder.h"
 
 namespace orcd {
 
@@ -29,16 +31,20 @@ struct TokenStreamLimits {
   // ends the request with RESOURCE_EXHAUSTED (SLOW_READER).
   size_t max_pending_bytes = 1 << 20;
   int max_pending_tokens = 64 << 10;
+  // Of what the encoder keeps for its last messages. More ends the request with RESOURCE_EXHAUSTED
+  // (OUTPUT_TOO_LARGE).
+  size_t max_held_bytes = 8 << 20;
   // Then the client has this long to read on and learn of it, before its call is torn down.
   absl::Duration grace = absl::Seconds(10);
   // How long a client may take to read what is left once its request has ended.
   absl::Duration linger = absl::Seconds(60);
 };
 
-// Owns the call's events until they are written. One write is under way at a time; what happens
-// meanwhile is merged into one pending delta. The engine calls it as a sink, gRPC calls it as a
-// reactor, each from threads of its own; none of them waits for another. It lives until both are
-// done with it: the engine holds it as its request's sink, and it holds itself until OnDone.
+// Owns the call's events until they are written, as its encoder has them. One write is under way at
+// a time; what happens meanwhile is merged into one pending delta. The engine calls it as a sink,
+// gRPC calls it as a reactor, each from threads of its own; none of them waits for another. It
+// lives until both are done with it: the engine holds it as its request's sink, and it holds itself
+// until OnDone.
 class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public GenerationSink,
                           public std::enable_shared_from_this<TokenStream> {
@@ -46,7 +52,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   struct Request {
     std::string id;
     uint64_t seed = 0;
-    std::string model_digest;
+    std::unique_ptr<ResponseEncoder> encoder;
     // Told of the request where set.
     std::shared_ptr<RequestObserver> observer = nullptr;
     // Asks the engine to end the request. Called at most a few times, from any thread, and dropped
@@ -77,6 +83,9 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Starts the next write, or finishes the call, where that is due and nobody else does.
   void Advance();
+  // By who has the right to write: the next message, where there is one.
+  std::optional<grpc::ByteBuffer> Encode(DeltaEvent delta);
+  void WriteEnd();
   // With mutex_ held.
   bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
@@ -88,39 +97,37 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   const std::string id_;
   const uint64_t seed_;
-  const std::string model_digest_;
   const std::shared_ptr<RequestObserver> observer_;
   const TokenStreamLimits limits_;
   const Logger& log_;
 
-  // The write under way; belongs to whoever set writing_.
+  // These belong to whoever set writing_: the encoder, the write under way, and, once the end was
+  // encoded, what is left to be written of it.
+  const std::unique_ptr<ResponseEncoder> encoder_;
   grpc::ByteBuffer outgoing_;
+  std::optional<absl::Status> last_status_;
+  std::deque<grpc::ByteBuffer> last_messages_;
 
   // Guards what follows.
   mutable std::mutex mutex_;
   std::shared_ptr<TokenStream> self_;
   std::function<void()> cancel_;
   // What waits to be written, in this order.
-  std::optional<v1::GenerateStarted> started_;
+  std::optional<StartedEvent> started_;
   PendingDeltas deltas_;
-  std::optional<v1::GenerateFinished> finished_;
-  // How the call ends; set once no more events come.
+  // How the request ended; set once no more events come.
+  std::optional<FinishedEvent> finished_;
   std::optional<absl::Status> end_;
-  // Whether a Started event came, for then a Finished must follow.
-  bool was_started_ = false;
   // A write is under way, or the call has been finished: the right to call gRPC is taken.
   bool writing_ = false;
-  // The client does not keep up: no more deltas are kept.
-  bool slow_reader_ = false;
+  // Why no more deltas are kept: the client does not keep up, or asked for too much.
+  std::optional<absl::Status> gave_up_;
   // Nothing can be written any more.
   bool client_gone_ = false;
   // context_ is no longer valid.
   bool done_ = false;
-  // Ends what the client of slow_reader_ does not read.
+  // Ends what the client does not read.
   grpc::Alarm grace_alarm_;
-
-  // For the log.
-  std::optional<FinishedEvent> result_;
 };
 
 }  // namespace orcd

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -23,6 +24,8 @@
 #include "orcd/v1/worker.grpc.pb.h"
 #include "runtime/error.h"
 #include "worker/eventually_for_test.h"
+#include "worker/generate_encoder.h"
+#include "worker/messages.h"
 
 namespace orcd {
 namespace {
@@ -39,10 +42,17 @@ struct Served {
   std::weak_ptr<int> held;
 };
 
+using EncoderMaker = std::function<std::unique_ptr<ResponseEncoder>()>;
+
+std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
+  return std::make_unique<GenerateEncoder>("r1", 42, "digest");
+}
+
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  explicit FakeService(const TokenStreamLimits& limits) : limits_(limits) {}
+  FakeService(const TokenStreamLimits& limits, EncoderMaker encoder)
+      : limits_(limits), encoder_(std::move(encoder)) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer*) override {
@@ -53,7 +63,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
         context,
         {.id = "r1",
          .seed = 42,
-         .model_digest = "digest",
+         .encoder = encoder_(),
          .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }},
         limits_, log_);
     grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();
@@ -74,6 +84,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
 
  private:
   const TokenStreamLimits limits_;
+  const EncoderMaker encoder_;
   const Logger log_{LogFormat::kText, LogLevel::kError};
   std::mutex mutex_;
   std::condition_variable there_;
@@ -82,7 +93,9 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
 
 class TokenStreamTest : public testing::Test {
  protected:
-  explicit TokenStreamTest(const TokenStreamLimits& limits = {}) : service_(limits) {
+  explicit TokenStreamTest(const TokenStreamLimits& limits = {},
+                           EncoderMaker encoder = MakeGenerateEncoder)
+      : service_(limits, std::move(encoder)) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -423,6 +436,81 @@ TEST_F(TokenStreamTest, ManyStreamsAtOnce) {
   EXPECT_TRUE(Eventually([&] {
     return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s.expired(); });
   }));
+}
+
+// Says nothing before the end, and then as many messages as there were deltas.
+class HoldingEncoder final : public ResponseEncoder {
+ public:
+  std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent&) override { return std::nullopt; }
+  std::optional<grpc::ByteBuffer> OnDelta(DeltaEvent event) override {
+    held_bytes_ += event.text.size();
+    texts_.push_back(std::move(event.text));
+    return std::nullopt;
+  }
+  End OnFinished(const FinishedEvent&, const absl::Status& status) override {
+    End end{.status = absl::IsCancelled(status) ? absl::OkStatus() : status};
+    if (!end.status.ok()) return end;
+    for (const std::string& text : texts_) {
+      v1::GenerateResponse message;
+      message.mutable_delta()->set_text(text);
+      end.messages.push_back(SerializeMessage(message));
+    }
+    return end;
+  }
+  size_t held_bytes() const override { return held_bytes_; }
+
+ private:
+  std::vector<std::string> texts_;
+  size_t held_bytes_ = 0;
+};
+
+class HoldingStreamTest : public TokenStreamTest {
+ protected:
+  HoldingStreamTest()
+      : TokenStreamTest({.max_pending_bytes = 100, .max_held_bytes = 1000},
+                        [] { return std::make_unique<HoldingEncoder>(); }) {}
+};
+
+TEST_F(HoldingStreamTest, WhatIsHeldIsNotPending) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  for (int i = 0; i < 10; ++i) served.stream->OnDelta(Delta(std::string(90, 'x'), {i}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  EXPECT_EQ(ReadAll(*call).size(), 10u);
+  EXPECT_TRUE(call->reader->Finish().ok());
+  EXPECT_EQ(*served.cancels, 0);
+}
+
+TEST_F(HoldingStreamTest, MoreThanMayBeHeldEndsTheRequest) {
+  auto call = Start();
+  Served served = service_.Next();
+  for (int i = 0; i < 20; ++i) served.stream->OnDelta(Delta(std::string(90, 'x'), {i}));
+  EXPECT_EQ(*served.cancels, 1);
+  served.stream->OnFinished(Finished(FinishReason::kCancelled));
+  EXPECT_TRUE(ReadAll(*call).empty());
+  const grpc::Status status = call->reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Reason(status), "OUTPUT_TOO_LARGE");
+}
+
+TEST_F(HoldingStreamTest, TheEncoderSaysHowTheCallEnds) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnDelta(Delta("x", {1}));
+  served.stream->OnFinished(Finished(FinishReason::kCancelled));
+  EXPECT_EQ(ReadAll(*call).size(), 1u);
+  EXPECT_TRUE(call->reader->Finish().ok());
+}
+
+TEST_F(HoldingStreamTest, AClientThatLeavesBeforeTheFirstMessageCancels) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnDelta(Delta("x", {1}));
+  call->context.TryCancel();
+  EXPECT_TRUE(Eventually([&] { return *served.cancels > 0; }));
+  served.stream->OnFinished(Finished(FinishReason::kCancelled));
+  EXPECT_EQ(call->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace

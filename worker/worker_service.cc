@@ -6,41 +6,19 @@
 
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
-#include "worker/call_deadline.h"
 #include "worker/drain_call.h"
+#include "worker/generate_call.h"
+#include "worker/generate_encoder.h"
 #include "worker/generate_many_call.h"
 #include "worker/load_call.h"
 #include "worker/messages.h"
-#include "worker/prepared_request.h"
+#include "worker/refused_call.h"
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
+#include "worker/unary_reply.h"
 
 namespace orcd {
 namespace {
-
-// A stream that ends before it has begun.
-class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
-class RefusedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
-void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
-           const google::protobuf::Message& message) {
-  *response = SerializeMessage(message);
-  reactor->Finish(grpc::Status::OK);
-}
-
-void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
-          const absl::Status& status) {
-  reactor->Finish(ToGrpcStatus(status, context));
-}
 
 // The request, where the caller may make the call and the bytes are one.
 template <typename Request>
@@ -76,10 +54,7 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
       request->model_id(), request->force(),
       [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
         if (!result.ok()) return Fail(context, reactor, result.status());
-        if (!result->model_id().empty()) {
-          log_.Info("model unloaded", {{"model_id", result->model_id()},
-                                       {"cancelled_requests", result->cancelled_requests()}});
-        }
+        LogUnloaded(log_, *result);
         Reply(reactor, response, *result);
       });
   return reactor;
@@ -89,10 +64,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
   if (!stream.ok()) {
-    if (options_.telemetry != nullptr) {
-      options_.telemetry->metrics().OnRequestRefused(stream.status().code(),
-                                                     GetErrorDetails(stream.status()).reason);
-    }
+    CountRefusal(options_.telemetry, stream.status());
     return Refuse(context, "Generate", stream.status());
   }
   return stream->get();
@@ -102,11 +74,11 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Gene
     grpc::CallbackServerContext* context) {
   const absl::Status may = Authorize(context, Permission::kInference);
   if (may.ok()) {
-    return many_calls_.Start(context, host_, log_, options_.telemetry, [this, context] {
-      return Authorize(context, Permission::kInference);
-    });
+    return many_calls_.Start(
+        context, std::make_unique<GenerateManyDialect>(), host_, log_, options_.telemetry,
+        [this, context] { return Authorize(context, Permission::kInference); });
   }
-  LogRefusal("GenerateMany", may);
+  LogRefusal(log_, "GenerateMany", may);
   return new RefusedCall(ToGrpcStatus(may, context));
 }
 
@@ -118,37 +90,13 @@ absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
   ORCD_ASSIGN_OR_RETURN(
       const v1::GenerateRequest proto,
       Open<v1::GenerateRequest>(Authorize(context, Permission::kInference), bytes));
-  ORCD_ASSIGN_OR_RETURN(PreparedRequest prepared,
-                        PrepareRequest(proto, host_, arrival, CallDeadline(*context)));
-  std::shared_ptr<EngineLease> lease = std::move(prepared.lease);
-  GenerationRequest& request = prepared.request;
-
-  std::shared_ptr<RequestObserver> observer;
-  if (options_.telemetry != nullptr) {
-    observer = options_.telemetry->ObserveRequest(options_.telemetry->ContextOf(*context),
-                                                  request.id, proto.model_id(), arrival);
-  }
-  auto stream =
-      TokenStream::Create(context,
-                          {.id = request.id,
-                           .seed = request.sampling.seed,
-                           .model_digest = lease->engine().model().digest(),
-                           .observer = std::move(observer),
-                           .cancel =
-                               [this, lease, id = request.id] {
-                                 lease->engine().Cancel(id, FinishReason::kCancelled,
-                                                        Telemetry::TimeRelease(options_.telemetry));
-                               }},
-                          options_.limits, log_);
-  request.sink = stream;
-  // The request's own lease is the stream's: it goes when the request ends, which may be before
-  // Submit has returned.
-  const EngineLease borrowed = lease->Borrow();
-  lease = nullptr;
-  if (absl::Status status = borrowed.engine().Submit(std::move(request)); !status.ok()) {
-    stream->Refuse(status);
-  }
-  return stream;
+  return StartGenerateCall(context, proto, arrival, host_, log_,
+                           {.limits = options_.limits,
+                            .telemetry = options_.telemetry,
+                            .encoder = [](const GenerationRequest& request, const Engine& engine) {
+                              return std::make_unique<GenerateEncoder>(
+                                  request.id, request.sampling.seed, engine.model().digest());
+                            }});
 }
 
 grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* context,
@@ -235,14 +183,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Refuse(
     grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
-  LogRefusal(method, status);
+  LogRefusal(log_, method, status);
   return new RefusedStream(ToGrpcStatus(status, context));
-}
-
-void WorkerService::LogRefusal(std::string_view method, const absl::Status& status) const {
-  log_.Info("call refused", {{"method", method},
-                             {"code", absl::StatusCodeToString(status.code())},
-                             {"reason", GetErrorDetails(status).reason}});
 }
 
 }  // namespace orcd

@@ -10,9 +10,9 @@
 
 #include "orcd/v1/worker.grpc.pb.h"
 #include "worker/authorizer.h"
-#include "worker/generate_many_call.h"
 #include "worker/logging.h"
 #include "worker/model_host.h"
+#include "worker/multiplexed_call.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
 
@@ -42,7 +42,7 @@ using RawWorkerService = RawLoad<RawUnload<RawGenerate<
 
 struct WorkerServiceOptions {
   TokenStreamLimits limits = {};
-  GenerateManyLimits many_limits = {};
+  MultiplexedCallLimits many_limits = {};
   // Who may make which calls. Null: everyone all.
   const Authorizer* authorizer = nullptr;
   // Null: nothing is measured.
@@ -92,13 +92,12 @@ class WorkerService final : public internal::RawWorkerService {
                                                      std::string_view method,
                                                      const absl::Status& status);
 
-  void LogRefusal(std::string_view method, const absl::Status& status) const;
   absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;
   const Logger& log_;
   const WorkerServiceOptions options_;
-  GenerateManyCalls many_calls_;
+  MultiplexedCalls many_calls_;
 };
 
 }  // namespace orcd

@@ -10,11 +10,8 @@ import time
 import unittest
 
 import grpc
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
+from reflected_worker import reflected
 from worker_under_test import NANO, PATIENCE_S, WorkerUnderTest
 
 BIN_DIR = None
@@ -24,31 +21,14 @@ class PythonClientTest(unittest.TestCase):
     def setUp(self):
         self.worker = WorkerUnderTest(BIN_DIR)
         self.addCleanup(self.worker.close)
-        self.channel = grpc.insecure_channel(self.worker.address)
+        self.reflected, self.channel = reflected(self.worker.address)
         self.addCleanup(self.channel.close)
-        self.reflection = ProtoReflectionDescriptorDatabase(self.channel)
-        self.pool = DescriptorPool(self.reflection)
-
-    def message(self, full_name, **fields):
-        return GetMessageClass(self.pool.FindMessageTypeByName(full_name))(**fields)
+        self.pool = self.reflected.pool
+        self.message = self.reflected.message
 
     def call(self, method, **fields):
         """Of orcd.v1.Worker: a response, or the iterator of a stream of them."""
-        return self.call_service("orcd.v1.Worker", method, **fields)
-
-    def call_service(self, service, method, /, **fields):
-        descriptor = self.pool.FindServiceByName(service).FindMethodByName(method)
-        request = GetMessageClass(descriptor.input_type)
-        response = GetMessageClass(descriptor.output_type)
-        kind = (
-            self.channel.unary_stream if descriptor.server_streaming else self.channel.unary_unary
-        )
-        rpc = kind(
-            f"/{service}/{method}",
-            request_serializer=request.SerializeToString,
-            response_deserializer=response.FromString,
-        )
-        return rpc(request(**fields), timeout=PATIENCE_S)
+        return self.reflected.call("orcd.v1.Worker", method, **fields)
 
     def enum_name(self, full_name, number):
         return self.pool.FindEnumTypeByName(full_name).values_by_number[number].name
@@ -59,7 +39,7 @@ class PythonClientTest(unittest.TestCase):
 
     def probe(self, service):
         """What grpc.health.v1 says of a name, as Kubernetes asks it."""
-        response = self.call_service("grpc.health.v1.Health", "Check", service=service)
+        response = self.reflected.call("grpc.health.v1.Health", "Check", service=service)
         statuses = response.DESCRIPTOR.fields_by_name["status"].enum_type
         return statuses.values_by_number[response.status].name
 
@@ -88,7 +68,7 @@ class PythonClientTest(unittest.TestCase):
         return details
 
     def test_services(self):
-        services = set(self.reflection.get_services())
+        services = set(self.reflected.reflection.get_services())
         self.assertLessEqual(
             {
                 "orcd.v1.Worker",

@@ -15,36 +15,48 @@ PATIENCE_S = 120
 class WorkerUnderTest:
     """Owns the process, its model folder and its log, from the programs in `bin_dir`.
 
-    `args` are more flags of the worker's.
+    `args` are more flags of the worker's; `vocab_from` is a GGUF file whose vocabulary and chat
+    template the model has. With `model_dir` it has the models of that folder, and none of its own.
     """
 
-    def __init__(self, bin_dir, args=()):
+    def __init__(self, bin_dir, args=(), vocab_from=None, model_dir=None):
         self._args = list(args)
+        self._vocab_from = vocab_from
         self._bin = pathlib.Path(bin_dir)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="orcd-third-party-"))
-        models = self._folder / "models"
-        models.mkdir()
+        models = pathlib.Path(model_dir or self._folder / "models")
         self._log = open(self._folder / "log", "w+", encoding="utf-8")
+        self._models = models
         self._process = None
+        self.address = "127.0.0.1:0"
         try:
-            self._make_model(models / NANO)
-            self._start(models)
+            if model_dir is None:
+                models.mkdir()
+                self._make_model(models / NANO)
+            self.start()
         except BaseException:
             self.close()
             raise
 
     def _make_model(self, path):
+        command = [self._bin / "make-model", "--size", "nano", "--type", "F16", "--out", path]
+        if self._vocab_from:
+            command += ["--vocab-from", self._vocab_from]
         subprocess.run(
-            [self._bin / "make-model", "--size", "nano", "--type", "F16", "--out", path],
+            command,
             check=True,
             timeout=PATIENCE_S,
             stdout=subprocess.DEVNULL,
         )
 
-    def _start(self, models):
+    def start(self, args=None):
+        """Starts it, with other flags where they are given, at the address it had before."""
+        if args is not None:
+            self._args = list(args)
         address_file = self._folder / "address"
-        command = [self._bin / "worker-orcd", "--listen", "127.0.0.1:0"]
-        command += ["--listen-address-file", address_file, "--model-dir", models]
+        address_file.unlink(missing_ok=True)
+        command = [self._bin / "worker-orcd", "--listen", self.address]
+        command += ["--listen-address-file", address_file, "--model-dir", self._models]
         command += self._args
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + PATIENCE_S
@@ -57,6 +69,10 @@ class WorkerUnderTest:
     def side_address(self, which):
         """Where else it serves: `health` or `metrics`."""
         return (self._folder / f"address.{which}").read_text().strip()
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def log(self):
         self._log.flush()
@@ -74,9 +90,16 @@ class WorkerUnderTest:
         """The exit status of a worker that ends by itself."""
         return self._process.wait(timeout=PATIENCE_S)
 
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        """SIGKILL, whether it runs, is stopped or has ended."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self):
         if self._process and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         self._log.close()
         shutil.rmtree(self._folder)

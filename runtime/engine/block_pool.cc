@@ -1,5 +1,6 @@
 #include "runtime/engine/block_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace orcd {
@@ -20,9 +21,17 @@ BlockList::~BlockList() {
   if (pool_ != nullptr) pool_->Release(*this);
 }
 
-BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks), free_count_(num_blocks) {
+BlockPool::BlockPool(int num_blocks, int block_tokens)
+    : block_tokens_(block_tokens),
+      blocks_(num_blocks),
+      tokens_(new int32_t[num_blocks * block_tokens_]),
+      free_count_(num_blocks) {
   nameless_.reserve(num_blocks);
   for (int id = num_blocks - 1; id >= 0; --id) nameless_.push_back(id);
+}
+
+BlockPool::~BlockPool() {
+  if (const auto listener = Listener()) listener->OnGone();
 }
 
 bool BlockPool::Grow(BlockList& list, int size) {
@@ -51,7 +60,8 @@ bool BlockPool::Share(BlockList& list, const BlockHash& content) {
   return true;
 }
 
-void BlockPool::Name(const BlockList& list, int index, const BlockHash& content) {
+void BlockPool::Name(const BlockList& list, int index, const BlockHash& content,
+                     const Origin* origin) {
   const int32_t id = list.ids_[index];
   Block& block = blocks_[id];
   if (block.named) return;
@@ -66,6 +76,9 @@ void BlockPool::Name(const BlockList& list, int index, const BlockHash& content)
   }
   block.named = true;
   block.content = content;
+  SetOrigin(id, origin);
+  if (!is_new || !block.has_origin) return;
+  if (const auto listener = Listener()) listener->OnStored(Describe(id));
 }
 
 void BlockPool::Unname(const BlockList& list) {
@@ -105,6 +118,46 @@ int32_t BlockPool::TakeFree() {
 void BlockPool::Forget(Block& block) {
   by_content_.erase(block.content);
   block.named = false;
+  if (!block.has_origin) return;
+  if (const auto listener = Listener()) listener->OnRemoved(block.content);
+}
+
+void BlockPool::SetOrigin(int32_t id, const Origin* origin) {
+  Block& block = blocks_[id];
+  block.has_origin = origin != nullptr;
+  if (origin == nullptr) return;
+  block.has_parent = origin->parent.has_value();
+  if (origin->parent) block.parent = *origin->parent;
+  std::copy(origin->tokens.begin(), origin->tokens.end(), &tokens_[id * block_tokens_]);
+}
+
+FindableBlock BlockPool::Describe(int32_t id) const {
+  const Block& block = blocks_[id];
+  FindableBlock described = {
+      .content = block.content,
+      .parent = std::nullopt,
+      .tokens = std::span<const int32_t>(&tokens_[id * block_tokens_], block_tokens_)};
+  if (block.has_parent) described.parent = block.parent;
+  return described;
+}
+
+void BlockPool::Observe(std::weak_ptr<BlockObserver> observer) {
+  if (const auto before = Listener()) before->OnGone();
+  observer_ = std::move(observer);
+  observed_ = true;
+  const auto listener = Listener();
+  if (listener == nullptr) return;
+  for (const auto& [content, id] : by_content_) {
+    if (blocks_[id].has_origin) listener->OnStored(Describe(id));
+  }
+  listener->OnListed();
+}
+
+std::shared_ptr<BlockObserver> BlockPool::Listener() {
+  if (!observed_) return nullptr;
+  auto listener = observer_.lock();
+  if (listener == nullptr) observed_ = false;
+  return listener;
 }
 
 void BlockPool::Unlink(int32_t id) {

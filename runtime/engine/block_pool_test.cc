@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -161,6 +163,91 @@ TEST(BlockPoolTest, MemoryIsTakenFromWhatWasUnusedForLongest) {
   EXPECT_FALSE(pool.Contains(Content(1)));
 }
 
+// Keeps what an observer was told, and holds it to the contract.
+class RecordingObserver : public BlockObserver {
+ public:
+  struct Stored {
+    std::optional<BlockHash> parent;
+    std::vector<int32_t> tokens;
+    bool operator==(const Stored&) const = default;
+  };
+  void OnStored(const FindableBlock& block) override {
+    EXPECT_FALSE(gone);
+    const bool is_new =
+        blocks
+            .try_emplace({block.content.high, block.content.low},
+                         Stored{block.parent, {block.tokens.begin(), block.tokens.end()}})
+            .second;
+    EXPECT_TRUE(is_new) << "stored twice";
+    ++stored;
+  }
+  void OnRemoved(const BlockHash& content) override {
+    EXPECT_EQ(blocks.erase({content.high, content.low}), 1u) << "removed and not there";
+  }
+  void OnListed() override { ++listed; }
+  void OnGone() override { gone = true; }
+
+  bool Has(const BlockHash& content) const { return blocks.contains({content.high, content.low}); }
+
+  std::map<std::pair<uint64_t, uint64_t>, Stored> blocks;
+  int stored = 0;
+  int listed = 0;
+  bool gone = false;
+};
+
+TEST(BlockPoolTest, AnObserverHearsWhatIsThereAndWhatChanges) {
+  const std::vector<int32_t> tokens = {5, 6};
+  const BlockPool::Origin first = {.parent = std::nullopt, .tokens = tokens};
+  const BlockPool::Origin second = {.parent = Content(0), .tokens = tokens};
+  auto observer = std::make_shared<RecordingObserver>();
+  {
+    BlockPool pool(4, 2);
+    BlockList list;
+    ASSERT_TRUE(pool.Grow(list, 3));
+    pool.Name(list, 0, Content(0), &first);
+    pool.Name(list, 2, Content(9));
+    pool.Observe(observer);
+    EXPECT_EQ(observer->listed, 1);
+    EXPECT_EQ(observer->blocks.size(), 1u) << "a block without an origin is nobody's business";
+    pool.Name(list, 1, Content(1), &second);
+    ASSERT_TRUE(observer->Has(Content(1)));
+    const RecordingObserver::Stored expected = {Content(0), tokens};
+    EXPECT_EQ((observer->blocks[{Content(1).high, Content(1).low}]), expected);
+    pool.Release(list);
+    EXPECT_EQ(observer->blocks.size(), 2u) << "what nobody holds can be found still";
+    ASSERT_TRUE(pool.Grow(list, 2));
+    EXPECT_EQ(observer->blocks.size(), 2u) << "what goes first was nobody's business";
+    ASSERT_TRUE(pool.Grow(list, 3));
+    EXPECT_FALSE(observer->Has(Content(1)));
+    EXPECT_TRUE(observer->Has(Content(0)));
+    EXPECT_FALSE(observer->gone);
+    pool.Release(list);
+  }
+  EXPECT_TRUE(observer->gone);
+}
+
+TEST(BlockPoolTest, TheNewObserverTakesTheOldOnesPlace) {
+  const std::vector<int32_t> tokens = {5};
+  const BlockPool::Origin origin = {.parent = std::nullopt, .tokens = tokens};
+  BlockPool pool(4, 1);
+  BlockList list;
+  ASSERT_TRUE(pool.Grow(list, 2));
+  auto old = std::make_shared<RecordingObserver>();
+  pool.Observe(old);
+  pool.Name(list, 0, Content(0), &origin);
+  auto observer = std::make_shared<RecordingObserver>();
+  pool.Observe(observer);
+  EXPECT_TRUE(old->gone);
+  EXPECT_TRUE(observer->Has(Content(0)));
+  observer.reset();
+  pool.Name(list, 1, Content(1), &origin);
+  observer = std::make_shared<RecordingObserver>();
+  pool.Observe(observer);
+  EXPECT_EQ(observer->blocks.size(), 2u) << "what came while nobody listened is there as well";
+  pool.Unname(list);
+  EXPECT_TRUE(observer->blocks.empty());
+}
+
 // Against a naive model: lists of ids, what each block holds, and the order of last use.
 TEST(BlockPoolTest, RandomSharing) {
   constexpr int kBlocks = 23;
@@ -168,7 +255,14 @@ TEST(BlockPoolTest, RandomSharing) {
   constexpr int kContents = 40;
   std::mt19937 random(5);
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
-  BlockPool pool(kBlocks);
+  BlockPool pool(kBlocks, 1);
+  auto observer = std::make_shared<RecordingObserver>();
+  pool.Observe(observer);
+  // Even contents are for others to hear of.
+  const auto name = [&](const BlockList& list, int index, int32_t content) {
+    const BlockPool::Origin origin = {.parent = std::nullopt, .tokens = std::span(&content, 1)};
+    pool.Name(list, index, Content(content), content % 2 == 0 ? &origin : nullptr);
+  };
   std::vector<BlockList> lists(kLists);
   std::vector<std::vector<int32_t>> held(kLists);
   // Of named blocks: the content, and of those that nobody holds the order of release.
@@ -212,7 +306,7 @@ TEST(BlockPoolTest, RandomSharing) {
       case 2: {
         if (held[who].empty()) break;
         const int index = below(static_cast<int>(held[who].size()));
-        pool.Name(lists[who], index, Content(content));
+        name(lists[who], index, content);
         if (content_of.contains(held[who][index])) break;
         const int32_t other = find(content);
         if (other >= 0 && holders(other) > 0) break;
@@ -250,6 +344,17 @@ TEST(BlockPoolTest, RandomSharing) {
     for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
     ASSERT_EQ(pool.free(), kBlocks - static_cast<int>(taken.size()));
     ASSERT_EQ(pool.named(), static_cast<int>(content_of.size()));
+    size_t even = 0;
+    for (const auto& [id, what] : content_of) {
+      if (what % 2 != 0) continue;
+      ++even;
+      ASSERT_TRUE(observer->Has(Content(what)));
+    }
+    ASSERT_EQ(observer->blocks.size(), even);
+    if (i % 1000 == 0) {
+      observer = std::make_shared<RecordingObserver>();
+      pool.Observe(observer);
+    }
   }
   EXPECT_GT(shared, 1000);
   EXPECT_GT(evicted, 1000);

@@ -229,23 +229,39 @@ void Engine::Post(Message message) {
 
 void Engine::Cancel(std::string_view id, FinishReason reason,
                     std::function<void(bool found)> done) {
-  Post(CancelMessage{std::string(id), reason, [this, done = std::move(done)](int count) {
-                       // Whoever is told that it is free must also see it free.
-                       PublishStats();
-                       done(count > 0);
-                     }});
+  CancelMany({std::string(id)}, reason, [done = std::move(done)](int count) { done(count > 0); });
 }
 
-void Engine::CancelAll(FinishReason reason, std::function<void(int cancelled)> done) {
-  Post(CancelMessage{{}, reason, [this, done = std::move(done)](int count) {
+void Engine::CancelMany(std::vector<std::string> ids, FinishReason reason,
+                        std::function<void(int cancelled)> done) {
+  Post(CancelMessage{std::move(ids), /*everyone=*/false, reason,
+                     [this, done = std::move(done)](int count) {
+                       // Whoever is told that it is free must also see it free.
                        PublishStats();
                        done(count);
                      }});
 }
 
+void Engine::CancelAll(FinishReason reason, std::function<void(int cancelled)> done) {
+  Post(CancelMessage{{}, /*everyone=*/true, reason, [this, done = std::move(done)](int count) {
+                       PublishStats();
+                       done(count);
+                     }});
+}
+
+void Engine::ObserveBlocks(std::weak_ptr<BlockObserver> observer) {
+  Post(ObserveMessage{std::move(observer)});
+}
+
 EngineStats Engine::stats() const {
-  std::lock_guard lock(stats_mutex_);
-  return stats_;
+  EngineStats stats;
+  {
+    std::lock_guard lock(stats_mutex_);
+    stats = stats_;
+  }
+  std::lock_guard lock(inbox_mutex_);
+  stats.waiting_tokens = waiting_tokens_;
+  return stats;
 }
 
 absl::Duration Engine::stalled_for() const {
@@ -301,11 +317,15 @@ bool Engine::TakeMessages(bool wait, std::vector<Message>& messages) {
 
 void Engine::Handle(Message message) {
   if (auto* cancel = std::get_if<CancelMessage>(&message)) {
-    if (cancel->id.empty()) {
+    if (cancel->everyone) {
       scheduler_.CancelAll(cancel->reason, std::move(cancel->done));
     } else {
-      scheduler_.Cancel(std::span(&cancel->id, 1), cancel->reason, std::move(cancel->done));
+      scheduler_.Cancel(cancel->ids, cancel->reason, std::move(cancel->done));
     }
+    return;
+  }
+  if (auto* observe = std::get_if<ObserveMessage>(&message)) {
+    scheduler_.ObserveBlocks(std::move(observe->observer));
     return;
   }
   scheduler_.Add(std::get<GenerationRequest>(std::move(message)), SteadyNow());

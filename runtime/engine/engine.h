@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/backend.h"
+#include "runtime/engine/block_pool.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/service_rate.h"
@@ -43,6 +44,8 @@ struct EngineStats {
   int max_running = 0;
   int max_waiting = 0;
   int64_t max_waiting_tokens = 0;
+  // Of the prompts that wait, those included that came since the last step.
+  int64_t waiting_tokens = 0;
   int kv_blocks_total = 0;
   // Those that nobody holds. Of them and of the others, so many can be shared by their content.
   int kv_blocks_free = 0;
@@ -90,8 +93,18 @@ class Engine {
   // slot and KV blocks are free and its sink has its Finished event.
   void Cancel(std::string_view id, FinishReason reason, std::function<void(bool found)> done);
 
+  // As Cancel, for each of `ids`, which are distinct; `done` gets the number of those that were
+  // live.
+  void CancelMany(std::vector<std::string> ids, FinishReason reason,
+                  std::function<void(int cancelled)> done);
+
   // As Cancel, for every request there is; `done` gets their number.
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
+
+  // Tells `observer`, on the engine thread, of the blocks of KV that requests without a salt may
+  // share, then of each change, for as long as it lives and no other observes them. It hears
+  // OnGone when the engine goes.
+  void ObserveBlocks(std::weak_ptr<BlockObserver> observer);
 
   EngineStats stats() const;
 
@@ -101,12 +114,16 @@ class Engine {
 
  private:
   struct CancelMessage {
-    // Empty: every request.
-    std::string id;
+    std::vector<std::string> ids;
+    // Whatever their ids.
+    bool everyone;
     FinishReason reason;
     std::function<void(int)> done;
   };
-  using Message = std::variant<GenerationRequest, CancelMessage>;
+  struct ObserveMessage {
+    std::weak_ptr<BlockObserver> observer;
+  };
+  using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
   // What the door remembers of a live request.
   struct Visitor {
     int samples = 0;
@@ -152,7 +169,7 @@ class Engine {
 
   // The inbox, guarded by inbox_mutex_. Who is live is known at its door so that Submit can refuse
   // at once.
-  std::mutex inbox_mutex_;
+  mutable std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Message> inbox_;
   bool stopping_ = false;

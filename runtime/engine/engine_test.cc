@@ -1,20 +1,24 @@
 #include "runtime/engine/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
+#include "runtime/engine/prefix_hash.h"
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
 
@@ -387,6 +391,40 @@ TEST_F(EngineTest, CancelReportsAfterTheBlocksAreFree) {
   }
 }
 
+TEST_F(EngineTest, CancelManyEndsThoseAndNobodyElse) {
+  Make();
+  SetGate(false);
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    auto [request, sink] = Request(std::to_string(i), 20);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    sinks.push_back(sink);
+  }
+  Event done;
+  int count = 0;
+  engine_->CancelMany({"1", "", "nobody", "3"}, FinishReason::kCancelled, [&](int n) {
+    count = n;
+    done.Notify();
+  });
+  Event none;
+  engine_->CancelMany({}, FinishReason::kCancelled, [&](int n) {
+    EXPECT_EQ(n, 0);
+    none.Notify();
+  });
+  Event nameless;
+  engine_->Cancel("", FinishReason::kCancelled, [&](bool found) {
+    EXPECT_FALSE(found);
+    nameless.Notify();
+  });
+  SetGate(true);
+  ASSERT_TRUE(done.Wait());
+  ASSERT_TRUE(none.Wait());
+  ASSERT_TRUE(nameless.Wait());
+  EXPECT_EQ(count, 2);
+  for (int i : {1, 3}) EXPECT_EQ(sinks[i]->WaitFinished().reason, FinishReason::kCancelled);
+  for (int i : {0, 2}) EXPECT_NE(sinks[i]->WaitFinished().reason, FinishReason::kCancelled);
+}
+
 TEST_F(EngineTest, CancelAllCountsWhoWasThere) {
   Make();
   SetGate(false);
@@ -440,6 +478,106 @@ TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
   engine_.reset();
   opener.join();
   EXPECT_EQ(GetErrorDetails(sink->WaitFinished().status).reason, "MODEL_UNLOADED");
+}
+
+// Which blocks can be found; the engine thread tells, the test's asks.
+class FindableBlocks : public BlockObserver {
+ public:
+  struct Block {
+    std::optional<BlockHash> parent;
+    std::vector<int32_t> tokens;
+  };
+  void OnStored(const FindableBlock& block) override {
+    std::lock_guard lock(mutex_);
+    blocks_[block.content] = {block.parent, {block.tokens.begin(), block.tokens.end()}};
+  }
+  void OnRemoved(const BlockHash& content) override {
+    std::lock_guard lock(mutex_);
+    blocks_.erase(content);
+  }
+  void OnListed() override { listed_.Notify(); }
+  void OnGone() override { gone_.Notify(); }
+
+  [[nodiscard]] bool WaitListed() const { return listed_.Wait(); }
+  bool gone() const { return gone_.happened(); }
+  size_t size() const {
+    std::lock_guard lock(mutex_);
+    return blocks_.size();
+  }
+  // How many blocks from the beginning of `tokens` on can be found.
+  int Find(const std::string& digest, std::span<const int32_t> tokens, size_t block_tokens) const {
+    std::lock_guard lock(mutex_);
+    BlockHash parent = PrefixRoot(digest, "");
+    for (size_t count = 0;; ++count) {
+      if ((count + 1) * block_tokens > tokens.size()) return static_cast<int>(count);
+      const auto here = tokens.subspan(count * block_tokens, block_tokens);
+      const BlockHash content = NextBlockHash(parent, here);
+      const auto found = blocks_.find(content);
+      if (found == blocks_.end()) return static_cast<int>(count);
+      EXPECT_EQ(found->second.parent,
+                count > 0 ? std::optional(parent) : std::optional<BlockHash>());
+      EXPECT_TRUE(std::equal(here.begin(), here.end(), found->second.tokens.begin(),
+                             found->second.tokens.end()));
+      parent = content;
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  absl::flat_hash_map<BlockHash, Block> blocks_;
+  Event listed_;
+  Event gone_;
+};
+
+TEST_F(EngineTest, ObserversHearWhichBlocksRequestsWithoutASaltMayShare) {
+  Make();
+  auto [first, first_sink] = Request("a", 6);
+  first.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  ASSERT_TRUE(engine_->Submit(first).ok());
+  first_sink->WaitFinished();
+  auto observer = std::make_shared<FindableBlocks>();
+  engine_->ObserveBlocks(observer);
+  ASSERT_TRUE(observer->WaitListed());
+  std::vector<int32_t> all = first.prompt;
+  for (const int32_t token : first_sink->tokens()) all.push_back(token);
+  // The last of 15 tokens was never run.
+  EXPECT_EQ(observer->Find(model_->digest(), all, 4), 3);
+  EXPECT_EQ(observer->size(), 3u) << "what came before it listened is there";
+
+  auto [salted, salted_sink] = Request("b", 6);
+  salted.prompt = {20, 21, 22, 23, 24, 25, 26, 27, 28};
+  salted.cache_salt = "tenant";
+  ASSERT_TRUE(engine_->Submit(std::move(salted)).ok());
+  salted_sink->WaitFinished();
+  auto [apart, apart_sink] = Request("c", 6);
+  apart.prompt = {30, 31, 32, 33, 34, 35, 36, 37, 38};
+  apart.prefix_cache = false;
+  apart.samples = 2;
+  ASSERT_TRUE(engine_->Submit(std::move(apart)).ok());
+  apart_sink->WaitFinished();
+  EXPECT_EQ(observer->size(), 3u) << "a tenant's blocks are nobody else's business";
+
+  auto [second, second_sink] = Request("d", 6);
+  second.prompt = {1, 2, 3, 4, 40, 41, 42, 43, 44};
+  ASSERT_TRUE(engine_->Submit(second).ok());
+  EXPECT_EQ(second_sink->WaitFinished().cached_prompt_tokens, 4);
+  EXPECT_EQ(observer->Find(model_->digest(), second.prompt, 4), 2);
+  EXPECT_FALSE(observer->gone());
+  engine_.reset();
+  EXPECT_TRUE(observer->gone());
+}
+
+TEST_F(EngineTest, AnObserverThatLeftIsNotCalled) {
+  Make();
+  auto observer = std::make_shared<FindableBlocks>();
+  engine_->ObserveBlocks(observer);
+  ASSERT_TRUE(observer->WaitListed());
+  const std::weak_ptr<FindableBlocks> gone = observer;
+  observer.reset();
+  auto [request, sink] = Request("a", 12);
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  sink->WaitFinished();
+  EXPECT_TRUE(gone.expired());
 }
 
 TEST_F(EngineTest, StatsCountWhatHappened) {

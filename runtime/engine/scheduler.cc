@@ -39,7 +39,7 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       backend_(backend),
       options_(std::move(options)),
       hooks_(std::move(hooks)),
-      blocks_(backend.kv_blocks),
+      blocks_(backend.kv_blocks, backend.block_tokens),
       rate_(backend.max_step_tokens) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
@@ -65,6 +65,7 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
   std::sort(live->end_ids.begin(), live->end_ids.end());
   if (asked.prefix_cache) {
     live->prefix_root = PrefixRoot(options_.model_digest, asked.cache_salt);
+    live->shares_with_all = asked.cache_salt.empty();
   } else if (asked.samples > 1) {
     // Shared by the samples, and by nobody else: no salt that a caller gives names a request.
     live->prefix_root = PrefixRoot(absl::StrCat("request ", next_order_), asked.id);
@@ -278,8 +279,13 @@ void Scheduler::NameFullBlocks(Sequence& sequence) {
   const int full = known / backend_.block_tokens;
   if (full <= sequence.named_blocks) return;
   const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
-  for (; sequence.named_blocks < full; ++sequence.named_blocks) {
-    blocks_.Name(sequence.blocks, sequence.named_blocks, hashes[sequence.named_blocks]);
+  for (int& index = sequence.named_blocks; index < full; ++index) {
+    BlockPool::Origin origin;
+    if (index > 0) origin.parent = hashes[index - 1];
+    origin.tokens =
+        std::span(sequence.tokens).subspan(index * backend_.block_tokens, backend_.block_tokens);
+    blocks_.Name(sequence.blocks, index, hashes[index],
+                 sequence.live->shares_with_all ? &origin : nullptr);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -90,6 +91,11 @@ class Scheduler {
   void CancelAll(FinishReason reason, std::function<void(int)> released);
   // Ends every request with `status` and forgets the steps in flight.
   void FailAll(const absl::Status& status);
+
+  // Tells `observer` of the blocks that requests without a salt may share; see BlockPool::Observe.
+  void ObserveBlocks(std::weak_ptr<BlockObserver> observer) {
+    blocks_.Observe(std::move(observer));
+  }
 
   // Tells the step listeners of requests that got events since the last call.
   void TellListeners();

@@ -49,6 +49,8 @@ struct LiveRequest {
 
   // Where sharing begins; unset where nothing is shared.
   std::optional<BlockHash> prefix_root;
+  // Anybody may begin alike, and hear what is there to begin with.
+  bool shares_with_all = false;
   // Sorted ids that end a generation, and so are forbidden before min_tokens.
   std::vector<int32_t> end_ids;
   // New tokens at most, from max_tokens and the context; those resumed from included.

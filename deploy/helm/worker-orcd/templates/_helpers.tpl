@@ -14,6 +14,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* Not empty where workers enter themselves in the list of an smg. */ -}}
+{{- define "worker-orcd.entersSmg" -}}
+{{- range .Values.orchestrators }}{{ if or (hasPrefix "http://" .) (hasPrefix "https://" .) }}yes{{ end }}{{ end -}}
+{{- end -}}
+
+{{- define "worker-orcd.smgName" -}}
+{{ include "worker-orcd.name" . }}-smg
+{{- end -}}
+
+{{- define "worker-orcd.smgSelector" -}}
+app.kubernetes.io/name: smg
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "worker-orcd.smgLabels" -}}
+{{ include "worker-orcd.smgSelector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
 {{- /* What restricted Pod Security asks of each container. */ -}}
 {{- define "worker-orcd.containerSecurity" -}}
 allowPrivilegeEscalation: false
@@ -31,5 +51,8 @@ capabilities: {drop: [ALL]}
 {{- if and $model.sha256 (not $model.file) }}{{ fail "model.sha256 needs model.file" }}{{ end -}}
 {{- if and (not .Values.tls.secret) (or .Values.tls.clientCertificates .Values.tls.orchestrator) }}{{ fail "tls.clientCertificates and tls.orchestrator need tls.secret" }}{{ end -}}
 {{- if and (not .Values.tls.clientCertificates) (or .Values.tls.inferenceClients .Values.tls.controlClients) }}{{ fail "tls.inferenceClients and tls.controlClients need tls.clientCertificates" }}{{ end -}}
+{{- if and .Values.tls.secret (or .Values.smg.enabled (include "worker-orcd.entersSmg" .)) }}{{ fail "smg reaches workers in plaintext only: set tls.secret, or smg.enabled and http:// orchestrators, not both" }}{{ end -}}
+{{- if and .Values.tokenSecret .Values.smg.enabled }}{{ fail "smg shows workers no token: set tokenSecret or smg.enabled, not both" }}{{ end -}}
+{{- if and .Values.orchestratorKeySecret (not (include "worker-orcd.entersSmg" .)) }}{{ fail "orchestratorKeySecret is for smg: it needs an http:// address in orchestrators" }}{{ end -}}
 {{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}{{ fail "autoscaling.maxReplicas is less than minReplicas" }}{{ end -}}
 {{- end -}}

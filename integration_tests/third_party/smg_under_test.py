@@ -1,0 +1,152 @@
+"""A real smg, from its package, on free ports: the OpenAI-style gateway before workers."""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+
+# It starts within seconds; a loaded machine takes its time.
+PATIENCE_S = 120
+
+
+def free_port():
+    """One that nobody listens on; somebody may, before it is used."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class SmgUnderTest:
+    """Owns the process and its log.
+
+    `args` are more flags of `smg launch`. It has no workers but those that `--worker-urls` names or
+    that enter themselves. `scheme` is https where the flags give it a certificate, which
+    `authorities` (a file) have.
+    """
+
+    def __init__(self, args=(), api_key=None, scheme="http", authorities=None):
+        self._args = list(args)
+        self._api_key = api_key
+        self._scheme = scheme
+        self._tls = ssl.create_default_context(cafile=authorities) if authorities else None
+        self._log = tempfile.NamedTemporaryFile("w+", prefix="orcd-smg-", suffix=".log")
+        self._process = None
+        self.port = free_port()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self):
+        return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    def start(self):
+        """Starts it, at the port it had before."""
+        command = [sys.executable, "-m", "smg.cli", "launch"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
+        if "--worker-urls" not in self._args:
+            command.append("--enable-igw")
+        if self._api_key:
+            command += ["--api-key", self._api_key]
+        command += self._args
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        self._process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env=environment
+        )
+        self.wait_for(self._answers, "smg did not come up")
+
+    def _answers(self):
+        if self._process.poll() is not None:
+            raise RuntimeError(f"smg exited with {self._process.returncode}:\n{self.log()}")
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def wait_for(self, condition, what, patience_s=PATIENCE_S):
+        """What `condition` gives once that is true."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            if result := condition():
+                return result
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{what}:\n{self.log()[-20000:]}")
+            time.sleep(0.05)
+
+    def call(self, method, path, body=None, timeout_s=PATIENCE_S):
+        """Status and JSON (or text) of an answer."""
+        if self._tls:
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=timeout_s, context=self._tls
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        headers = {"content-type": "application/json"}
+        if self._api_key:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, headers)
+            response = connection.getresponse()
+            answer = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(answer)
+        except ValueError:
+            return response.status, answer
+
+    def workers(self):
+        """The list of workers: address (host:port) to status."""
+        status, answer = self.call("GET", "/workers")
+        assert status == 200, (status, answer)
+        return {w["url"].removeprefix("grpc://"): w["status"] for w in answer["workers"]}
+
+    def wait_for_workers(self, addresses, patience_s=PATIENCE_S):
+        """Until exactly these are there and ready, and smg has the tokenizer of their model."""
+        wanted = {address: "ready" for address in addresses}
+        self.wait_for(
+            lambda: self.workers() == wanted, f"its workers are not {wanted}", patience_s
+        )
+        if wanted:
+            self.wait_for(
+                lambda: self.call("GET", "/readiness")[0] == 200, "it is not ready", patience_s
+            )
+
+    def openai(self, **options):
+        """A client of the `openai` package that tries nothing twice."""
+        import openai  # pylint: disable=import-outside-toplevel
+
+        options = {"max_retries": 0, "timeout": PATIENCE_S, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self._api_key or "none", **options)
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def log(self):
+        return pathlib.Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self):
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=PATIENCE_S)
+
+    def close(self):
+        if self._process and self._process.poll() is None:
+            self.kill()
+        self._log.close()

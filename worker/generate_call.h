@@ -1,0 +1,77 @@
+// A call that generates, whatever protocol it came by: from orcd.v1's request to a stream that the
+// engine writes to.
+#ifndef ORCD_WORKER_GENERATE_CALL_H_
+#define ORCD_WORKER_GENERATE_CALL_H_
+
+#include <grpcpp/server_context.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/request.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+#include "worker/prepared_request.h"
+#include "worker/request_observer.h"
+#include "worker/response_encoder.h"
+#include "worker/telemetry.h"
+#include "worker/token_stream.h"
+
+namespace orcd {
+
+struct GenerateCallOptions {
+  TokenStreamLimits limits = {};
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
+  // Makes the encoder of the request, which lacks its sink only.
+  std::function<std::unique_ptr<ResponseEncoder>(const GenerationRequest&, const Engine&)> encoder;
+};
+
+// A request on its way to the engine, and what the call that is to hear of it needs.
+struct PreparedCall {
+  PreparedRequest prepared;
+  // Null where nothing is measured.
+  std::shared_ptr<RequestObserver> observer;
+  // Asks the engine to end the request; holds the request's lease.
+  std::function<void()> cancel;
+};
+
+// The errors are those of PrepareRequest. `telemetry` may be null.
+absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& context,
+                                         const v1::GenerateRequest& proto, absl::Time arrival,
+                                         absl::Time deadline, ModelHost& host,
+                                         Telemetry* telemetry);
+
+// Gives the engine the request, whose sink `call` is; where the engine refuses it, so is the call.
+template <typename Call>
+void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
+  prepared.request.sink = call;
+  // The request's own lease is the call's: it goes when the request ends, which may be before
+  // Submit has returned.
+  const EngineLease borrowed = prepared.lease->Borrow();
+  prepared.lease = nullptr;
+  if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
+    call->Refuse(status);
+  }
+}
+
+// The call's reactor. What the engine refuses ends it. The errors are those of PrepareRequest.
+// `host`, `log` and the telemetry must outlive the call.
+absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackServerContext* context,
+                                                               const v1::GenerateRequest& proto,
+                                                               absl::Time arrival, ModelHost& host,
+                                                               const Logger& log,
+                                                               const GenerateCallOptions& options);
+
+// Of a call that has no stream. `telemetry` may be null.
+void CountRefusal(Telemetry* telemetry, const absl::Status& status);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_GENERATE_CALL_H_

@@ -1,0 +1,30 @@
+// The events of a request as orcd.v1's Generate tells them.
+#ifndef ORCD_WORKER_GENERATE_ENCODER_H_
+#define ORCD_WORKER_GENERATE_ENCODER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "worker/response_encoder.h"
+
+namespace orcd {
+
+class GenerateEncoder final : public ResponseEncoder {
+ public:
+  GenerateEncoder(std::string id, uint64_t seed, std::string model_digest);
+
+  std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent& event) override;
+  std::optional<grpc::ByteBuffer> OnDelta(DeltaEvent event) override;
+  End OnFinished(const FinishedEvent& event, const absl::Status& status) override;
+
+ private:
+  const std::string id_;
+  const uint64_t seed_;
+  const std::string model_digest_;
+  // For then a Finished must follow.
+  bool was_started_ = false;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_GENERATE_ENCODER_H_

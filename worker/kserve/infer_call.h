@@ -1,0 +1,84 @@
+// From the engine's events to a client: the server's end of one ModelInfer call.
+#ifndef ORCD_WORKER_KSERVE_INFER_CALL_H_
+#define ORCD_WORKER_KSERVE_INFER_CALL_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/request.h"
+#include "worker/kserve/infer_translation.h"
+#include "worker/logging.h"
+#include "worker/request_observer.h"
+
+namespace orcd::kserve {
+
+// Owns the output until its request has ended, and then answers with it. The engine calls it as a
+// sink, gRPC calls it as a reactor, each from threads of its own; none of them waits for another.
+// It lives until both are done with it: the engine holds it as its request's sink, and it holds
+// itself until OnDone.
+class InferCall final : public grpc::ServerUnaryReactor, public GenerationSink {
+ public:
+  struct Request {
+    std::string id;
+    uint64_t seed = 0;
+    std::shared_ptr<const InferForm> form;
+    // Goes before the generated text.
+    std::string preface;
+    // Told of the request where set.
+    std::shared_ptr<RequestObserver> observer = nullptr;
+    // Asks the engine to end the request. Dropped once the request has ended.
+    std::function<void()> cancel;
+  };
+
+  // `context`, `response` and `log` must live until the call is done.
+  static std::shared_ptr<InferCall> Create(grpc::CallbackServerContext* context,
+                                           grpc::ByteBuffer* response, Request request,
+                                           const Logger& log);
+
+  // Ends the call where the engine did not take the request and so sends no events.
+  void Refuse(const absl::Status& status);
+
+  // GenerationSink.
+  void OnStarted(const StartedEvent& event) override;
+  void OnDelta(DeltaEvent event) override;
+  void OnFinished(const FinishedEvent& event) override;
+
+  // grpc::ServerUnaryReactor.
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, Request request,
+            const Logger& log);
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  const std::string id_;
+  const uint64_t seed_;
+  const std::shared_ptr<const InferForm> form_;
+  const std::shared_ptr<RequestObserver> observer_;
+  const Logger& log_;
+
+  // Guards what follows.
+  std::mutex mutex_;
+  std::shared_ptr<InferCall> self_;
+  std::function<void()> cancel_;
+  std::string text_;
+  std::vector<int32_t> token_ids_;
+  // Set once no more events come, with how the call ends.
+  std::optional<FinishedEvent> result_;
+  absl::Status end_;
+};
+
+}  // namespace orcd::kserve
+
+#endif  // ORCD_WORKER_KSERVE_INFER_CALL_H_

@@ -1,0 +1,254 @@
+#include "worker/kserve/kserve_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/steady_time.h"
+#include "worker/call_deadline.h"
+#include "worker/generate_call.h"
+#include "worker/kserve/infer_translation.h"
+#include "worker/kserve/model_repository.h"
+#include "worker/kserve/stream_infer_call.h"
+#include "worker/load_call.h"
+#include "worker/messages.h"
+#include "worker/refused_call.h"
+#include "worker/unary_reply.h"
+#include "worker/version.h"
+
+namespace orcd::kserve {
+namespace {
+
+constexpr char kName[] = "worker-orcd";
+// Of those that Triton names.
+constexpr const char* kExtensions[] = {"model_repository", "model_configuration",
+                                       "binary_tensor_data", "parameters"};
+
+}  // namespace
+
+KserveService::KserveService(ModelHost& host, const Logger& log, KserveServiceOptions options)
+    : host_(host), log_(log), options_(std::move(options)), stream_calls_(options_.limits) {}
+
+void KserveService::Shutdown() { stream_calls_.Shutdown(); }
+
+absl::Status KserveService::Authorize(const grpc::CallbackServerContext* context,
+                                      Permission permission) const {
+  if (options_.authorizer == nullptr) return absl::OkStatus();
+  return options_.authorizer->Check(*context, permission);
+}
+
+template <typename Request>
+absl::StatusOr<Request> KserveService::Open(const grpc::CallbackServerContext* context,
+                                            Permission permission,
+                                            const grpc::ByteBuffer& bytes) const {
+  ORCD_RETURN_IF_ERROR(Authorize(context, permission));
+  return ParseRequest<Request>(bytes);
+}
+
+template <typename Request, typename Answer>
+grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* bytes,
+                                                      grpc::ByteBuffer* response,
+                                                      const Answer& answer) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Request> request = Open<Request>(context, Permission::kStatus, *bytes);
+  if (!request.ok()) {
+    Fail(context, reactor, request.status());
+    return reactor;
+  }
+  const auto message = answer(*request);
+  if (message.ok()) {
+    Reply(reactor, response, *message);
+  } else {
+    Fail(context, reactor, InInferWords(message.status()));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerLive(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* bytes,
+                                                    grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ServerLiveRequest>(
+      context, bytes, response, [&](const auto&) -> absl::StatusOr<inference::ServerLiveResponse> {
+        inference::ServerLiveResponse live;
+        live.set_live(host_.fault_kind().empty());
+        return live;
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerReady(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* bytes,
+                                                     grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ServerReadyRequest>(
+      context, bytes, response, [&](const auto&) -> absl::StatusOr<inference::ServerReadyResponse> {
+        inference::ServerReadyResponse ready;
+        ready.set_ready(host_.Status().state() == v1::WORKER_STATE_READY);
+        return ready;
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* bytes,
+                                                    grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ModelReadyRequest>(
+      context, bytes, response,
+      [&](const auto& request) -> absl::StatusOr<inference::ModelReadyResponse> {
+        ORCD_RETURN_IF_ERROR(CheckModelVersion(request.name(), request.version()));
+        inference::ModelReadyResponse ready;
+        ORCD_ASSIGN_OR_RETURN(const bool is_ready,
+                              IsReady(options_.model_dir, host_.Status(), request.name()));
+        ready.set_ready(is_ready);
+        return ready;
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ServerMetadata(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* bytes,
+                                                        grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ServerMetadataRequest>(
+      context, bytes, response,
+      [&](const auto&) -> absl::StatusOr<inference::ServerMetadataResponse> {
+        inference::ServerMetadataResponse metadata;
+        metadata.set_name(kName);
+        metadata.set_version(std::string(Version()));
+        for (const char* extension : kExtensions) metadata.add_extensions(extension);
+        return metadata;
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelMetadata(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* bytes,
+                                                       grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ModelMetadataRequest>(
+      context, bytes, response,
+      [&](const auto& request) -> absl::StatusOr<inference::ModelMetadataResponse> {
+        ORCD_RETURN_IF_ERROR(CheckLoaded(request.name(), request.version()));
+        return DescribeTensors(request.name());
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelConfig(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* bytes,
+                                                     grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::ModelConfigRequest>(
+      context, bytes, response,
+      [&](const auto& request) -> absl::StatusOr<inference::ModelConfigResponse> {
+        ORCD_RETURN_IF_ERROR(CheckLoaded(request.name(), request.version()));
+        return DescribeConfig(request.name());
+      });
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryIndex(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* bytes,
+                                                         grpc::ByteBuffer* response) {
+  return AnswerAtOnce<inference::RepositoryIndexRequest>(
+      context, bytes, response,
+      [&](const auto& request) -> absl::StatusOr<inference::RepositoryIndexResponse> {
+        if (!request.repository_name().empty()) {
+          return InvalidField("repository_name",
+                              "must be empty; there is one repository, --model-dir");
+        }
+        return ListRepository(options_.model_dir, host_.Status(), request.ready());
+      });
+}
+
+absl::Status KserveService::CheckLoaded(const std::string& name, const std::string& version) const {
+  if (name.empty()) return InvalidField("name", "is empty; RepositoryIndex lists the models");
+  ORCD_RETURN_IF_ERROR(CheckModelVersion(name, version));
+  return host_.Borrow(name).status();
+}
+
+grpc::ServerUnaryReactor* KserveService::ModelInfer(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* bytes,
+                                                    grpc::ByteBuffer* response) {
+  absl::StatusOr<std::shared_ptr<InferCall>> call = StartInfer(context, *bytes, response);
+  if (!call.ok()) {
+    CountRefusal(options_.telemetry, call.status());
+    return Refuse(context, "ModelInfer", call.status());
+  }
+  return call->get();
+}
+
+absl::StatusOr<std::shared_ptr<InferCall>> KserveService::StartInfer(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
+    grpc::ByteBuffer* response) {
+  const absl::Time arrival = SteadyNow();
+  ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
+                        Open<inference::ModelInferRequest>(context, Permission::kInference, bytes));
+  MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
+  ORCD_RETURN_IF_ERROR(asked.refusal);
+  const absl::Time deadline = std::min(CallDeadline(*context), arrival + asked.timeout);
+  ORCD_ASSIGN_OR_RETURN(PreparedCall prepared, PrepareCall(*context, asked.request, arrival,
+                                                           deadline, host_, options_.telemetry));
+  auto call = InferCall::Create(context, response,
+                                {.id = prepared.prepared.request.id,
+                                 .seed = prepared.prepared.request.sampling.seed,
+                                 .form = std::static_pointer_cast<const InferForm>(asked.notes),
+                                 .preface = std::move(asked.preface),
+                                 .observer = std::move(prepared.observer),
+                                 .cancel = std::move(prepared.cancel)},
+                                log_);
+  SubmitCall(std::move(prepared.prepared), call);
+  return call;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::ModelStreamInfer(
+    grpc::CallbackServerContext* context) {
+  auto may = [this, context] { return Authorize(context, Permission::kInference); };
+  if (const absl::Status status = may(); !status.ok()) {
+    LogRefusal(log_, "ModelStreamInfer", status);
+    return new RefusedCall(ToGrpcStatus(status, context));
+  }
+  return stream_calls_.Start(context, std::make_unique<StreamInferDialect>(), host_, log_,
+                             options_.telemetry, std::move(may));
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* bytes,
+                                                             grpc::ByteBuffer* response) {
+  const auto translate = [&]() -> absl::StatusOr<ModelHost::LoadSpec> {
+    ORCD_ASSIGN_OR_RETURN(
+        const inference::RepositoryModelLoadRequest request,
+        Open<inference::RepositoryModelLoadRequest>(context, Permission::kControl, *bytes));
+    return ToLoadSpec(request, host_.Status());
+  };
+  const absl::StatusOr<ModelHost::LoadSpec> spec = translate();
+  if (!spec.ok()) return Refuse(context, "RepositoryModelLoad", spec.status());
+  return StartLoadCall(context, response, *spec, host_, log_, options_.telemetry);
+}
+
+grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(grpc::CallbackServerContext* context,
+                                                               const grpc::ByteBuffer* bytes,
+                                                               grpc::ByteBuffer* response) {
+  const auto translate = [&]() -> absl::StatusOr<UnloadSpec> {
+    ORCD_ASSIGN_OR_RETURN(
+        const inference::RepositoryModelUnloadRequest request,
+        Open<inference::RepositoryModelUnloadRequest>(context, Permission::kControl, *bytes));
+    return ToUnloadSpec(request);
+  };
+  const absl::StatusOr<UnloadSpec> spec = translate();
+  if (!spec.ok()) return Refuse(context, "RepositoryModelUnload", spec.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  host_.Unload(spec->model_id, spec->force,
+               [this, context, reactor, response,
+                name = spec->model_id](const absl::StatusOr<v1::UnloadResponse>& result) {
+                 if (!result.ok()) return Fail(context, reactor, InInferWords(result.status()));
+                 LogUnloaded(log_, *result);
+                 inference::RepositoryModelUnloadResponse reply;
+                 reply.set_model_name(name);
+                 reply.set_isunloaded(true);
+                 Reply(reactor, response, reply);
+               });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* KserveService::Refuse(grpc::CallbackServerContext* context,
+                                                std::string_view method,
+                                                const absl::Status& status) const {
+  LogRefusal(log_, method, status);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Fail(context, reactor, InInferWords(status));
+  return reactor;
+}
+
+}  // namespace orcd::kserve

@@ -1,0 +1,137 @@
+// inference.GRPCInferenceService: the Open Inference Protocol v2, with Triton's streaming and
+// repository calls, over the same engine calls as orcd.v1.Worker.
+#ifndef ORCD_WORKER_KSERVE_KSERVE_SERVICE_H_
+#define ORCD_WORKER_KSERVE_KSERVE_SERVICE_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "worker/authorizer.h"
+#include "worker/kserve/infer_call.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+#include "worker/multiplexed_call.h"
+#include "worker/telemetry.h"
+
+namespace orcd::kserve {
+
+namespace internal {
+using Service = inference::GRPCInferenceService;
+template <typename Base>
+using RawServerLive = Service::WithRawCallbackMethod_ServerLive<Base>;
+template <typename Base>
+using RawServerReady = Service::WithRawCallbackMethod_ServerReady<Base>;
+template <typename Base>
+using RawModelReady = Service::WithRawCallbackMethod_ModelReady<Base>;
+template <typename Base>
+using RawServerMetadata = Service::WithRawCallbackMethod_ServerMetadata<Base>;
+template <typename Base>
+using RawModelMetadata = Service::WithRawCallbackMethod_ModelMetadata<Base>;
+template <typename Base>
+using RawModelInfer = Service::WithRawCallbackMethod_ModelInfer<Base>;
+template <typename Base>
+using RawModelStreamInfer = Service::WithRawCallbackMethod_ModelStreamInfer<Base>;
+template <typename Base>
+using RawModelConfig = Service::WithRawCallbackMethod_ModelConfig<Base>;
+template <typename Base>
+using RawRepositoryIndex = Service::WithRawCallbackMethod_RepositoryIndex<Base>;
+template <typename Base>
+using RawRepositoryModelLoad = Service::WithRawCallbackMethod_RepositoryModelLoad<Base>;
+template <typename Base>
+using RawRepositoryModelUnload = Service::WithRawCallbackMethod_RepositoryModelUnload<Base>;
+// Every method takes its request as bytes; see messages.h.
+using RawKserveService = RawServerLive<RawServerReady<RawModelReady<RawServerMetadata<
+    RawModelMetadata<RawModelInfer<RawModelStreamInfer<RawModelConfig<RawRepositoryIndex<
+        RawRepositoryModelLoad<RawRepositoryModelUnload<Service::Service>>>>>>>>>>>;
+}  // namespace internal
+
+struct KserveServiceOptions {
+  // The only directory models are loaded from.
+  std::string model_dir;
+  MultiplexedCallLimits limits = {};
+  // Who may make which calls. Null: everyone all.
+  const Authorizer* authorizer = nullptr;
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
+};
+
+// Owns nothing but its options and the list of ModelStreamInfer calls. gRPC calls it from many
+// threads at once; no method waits for the engine, a load or a client. Must outlive the server it
+// is registered with.
+class KserveService final : public internal::RawKserveService {
+ public:
+  // `host` and `log` must outlive the service.
+  KserveService(ModelHost& host, const Logger& log, KserveServiceOptions options = {});
+
+  // Ends ModelStreamInfer calls as WorkerService::Shutdown does those of GenerateMany.
+  void Shutdown();
+
+  grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ServerMetadata(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ModelMetadata(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ModelStreamInfer(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* RepositoryIndex(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* RepositoryModelLoad(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* request,
+                                                grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* RepositoryModelUnload(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response) override;
+
+ private:
+  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
+  // The request, where the caller may make the call and the bytes are one.
+  template <typename Request>
+  absl::StatusOr<Request> Open(const grpc::CallbackServerContext* context, Permission permission,
+                               const grpc::ByteBuffer& bytes) const;
+  // A call that is answered at once, by what `answer` makes of the request.
+  template <typename Request, typename Answer>
+  grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                         const Answer& answer);
+  // The call of a request that the engine took; otherwise why not.
+  absl::StatusOr<std::shared_ptr<InferCall>> StartInfer(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer& bytes,
+                                                        grpc::ByteBuffer* response);
+  // OK where this is the loaded model, and it may be described.
+  absl::Status CheckLoaded(const std::string& name, const std::string& version) const;
+  grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, std::string_view method,
+                                   const absl::Status& status) const;
+
+  ModelHost& host_;
+  const Logger& log_;
+  const KserveServiceOptions options_;
+  MultiplexedCalls stream_calls_;
+};
+
+}  // namespace orcd::kserve
+
+#endif  // ORCD_WORKER_KSERVE_KSERVE_SERVICE_H_

@@ -1,0 +1,50 @@
+// Models as the Open Inference Protocol and Triton describe them: those that may be loaded, and the
+// one that is.
+#ifndef ORCD_WORKER_KSERVE_MODEL_REPOSITORY_H_
+#define ORCD_WORKER_KSERVE_MODEL_REPOSITORY_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "inference/grpc_service.pb.h"
+#include "orcd/v1/worker.pb.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+#include "worker/telemetry.h"
+
+namespace orcd::kserve {
+
+// The files of `model_dir`, and the model of `status` under its own name.
+inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
+                                                  const v1::WorkerStatus& status, bool only_ready);
+
+// Whether `name` takes requests; kNotFound (MODEL_NOT_FOUND) where there is no such model.
+absl::StatusOr<bool> IsReady(const std::string& model_dir, const v1::WorkerStatus& status,
+                             const std::string& name);
+
+inference::ModelMetadataResponse DescribeTensors(const std::string& name);
+inference::ModelConfigResponse DescribeConfig(const std::string& name);
+
+// kInvalidArgument (INVALID_FIELD) where no model is named, or a parameter is unknown.
+absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelLoadRequest& request,
+                                               const v1::WorkerStatus& status);
+
+struct UnloadSpec {
+  std::string model_id;
+  bool force = false;
+};
+absl::StatusOr<UnloadSpec> ToUnloadSpec(const inference::RepositoryModelUnloadRequest& request);
+
+// Starts the load and returns the reactor that answers at its end: a client that goes away rolls it
+// back. It deletes itself. `host`, `log` and `telemetry`, which may be null, must outlive the load.
+grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
+                                        grpc::ByteBuffer* response, const ModelHost::LoadSpec& spec,
+                                        ModelHost& host, const Logger& log, Telemetry* telemetry);
+
+}  // namespace orcd::kserve
+
+#endif  // ORCD_WORKER_KSERVE_MODEL_REPOSITORY_H_

@@ -1,0 +1,361 @@
+#include "worker/kserve/sampling_parameters.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/error.h"
+#include "worker/kserve/tensors.h"
+
+namespace orcd::kserve {
+namespace {
+
+using nlohmann::json;
+
+// The parameters, and the lists and maps in them.
+constexpr int kMaxDepth = 2;
+constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
+
+// A JSON value, with the path under which errors name it.
+class Value {
+ public:
+  Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
+
+  absl::StatusOr<float> Float() const;
+  absl::StatusOr<uint32_t> Count() const;
+  absl::StatusOr<bool> Bool() const;
+  absl::StatusOr<std::string> Text() const;
+  // vLLM's: -1 is none.
+  absl::StatusOr<std::optional<uint64_t>> Seed() const;
+  // -1, as 0, is off.
+  absl::StatusOr<uint32_t> TopK() const;
+  // Does something with each element, or with the value where it is no list, until it fails.
+  template <typename Do>
+  absl::Status ForEachElement(const Do& do_it) const;
+  // Does something with the name and the value of each member of an object.
+  template <typename Do>
+  absl::Status ForEachMember(const Do& do_it) const;
+
+  absl::Status Wrong(std::string_view must_be) const {
+    std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
+    return InvalidField(field_,
+                        absl::StrCat("is ", Quoted(text), "; it must be ", std::string(must_be)));
+  }
+
+ private:
+  std::optional<double> Number() const;
+  // Exactly; unset where it is no whole number, or none of these types.
+  std::optional<uint64_t> Unsigned() const;
+  bool IsMinusOne() const { return Number() == -1.0; }
+
+  const std::string field_;
+  const json& value_;
+};
+
+std::optional<double> Value::Number() const {
+  if (value_.is_number()) return value_.get<double>();
+  double number = 0;
+  if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
+    return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> Value::Unsigned() const {
+  if (value_.is_number_unsigned()) return value_.get<uint64_t>();
+  if (value_.is_number_integer()) {
+    const int64_t number = value_.get<int64_t>();
+    return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
+  }
+  uint64_t number = 0;
+  if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
+    return number;
+  }
+  const std::optional<double> real = Number();
+  if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
+    return std::nullopt;
+  }
+  return static_cast<uint64_t>(*real);
+}
+
+absl::StatusOr<float> Value::Float() const {
+  const std::optional<double> number = Number();
+  if (!number) return Wrong("a number");
+  // Beyond what a float holds: the check of its range answers.
+  constexpr double kMost = std::numeric_limits<float>::max();
+  if (std::abs(*number) > kMost) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    return *number < 0 ? -kInfinity : kInfinity;
+  }
+  return static_cast<float>(*number);
+}
+
+absl::StatusOr<uint32_t> Value::Count() const {
+  const std::optional<uint64_t> number = Unsigned();
+  if (!number || *number > std::numeric_limits<uint32_t>::max()) {
+    return Wrong("a whole number from 0 to 4294967295");
+  }
+  return static_cast<uint32_t>(*number);
+}
+
+absl::StatusOr<uint32_t> Value::TopK() const {
+  if (IsMinusOne()) return 0;
+  return Count();
+}
+
+absl::StatusOr<std::optional<uint64_t>> Value::Seed() const {
+  if (IsMinusOne()) return std::nullopt;
+  const std::optional<uint64_t> number = Unsigned();
+  if (!number) return Wrong("a whole number from 0 to 18446744073709551615, or -1 for any");
+  return number;
+}
+
+absl::StatusOr<bool> Value::Bool() const {
+  if (value_.is_boolean()) return value_.get<bool>();
+  bool value = false;
+  if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
+    return value;
+  }
+  return Wrong("true or false");
+}
+
+absl::StatusOr<std::string> Value::Text() const {
+  if (!value_.is_string()) return Wrong("text");
+  return value_.get<std::string>();
+}
+
+template <typename Do>
+absl::Status Value::ForEachElement(const Do& do_it) const {
+  if (!value_.is_array()) return do_it(*this);
+  for (size_t i = 0; i < value_.size(); ++i) {
+    ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Do>
+absl::Status Value::ForEachMember(const Do& do_it) const {
+  if (!value_.is_object()) return Wrong("an object");
+  for (const auto& [name, member] : value_.items()) {
+    ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
+  }
+  return absl::OkStatus();
+}
+
+using Setter = absl::Status (*)(const Value& value, v1::GenerateRequest& request);
+
+template <auto kSet>
+absl::Status SetFloat(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const float number, value.Float());
+  (request.mutable_sampling()->*kSet)(number);
+  return absl::OkStatus();
+}
+
+template <auto kSet>
+absl::Status SetStopCount(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
+  (request.mutable_stop()->*kSet)(number);
+  return absl::OkStatus();
+}
+
+// A parameter that changes what is not done here: only the value that says what is done.
+template <bool kIs>
+absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
+  ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
+  if (is == kIs) return absl::OkStatus();
+  return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
+}
+
+absl::Status MustBeOne(const Value& value, v1::GenerateRequest&) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
+  if (number == 1) return absl::OkStatus();
+  return value.Wrong("1: an answer has one text; send a request for each, with a seed of its own");
+}
+
+absl::Status SetTopK(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.TopK());
+  request.mutable_sampling()->set_top_k(number);
+  return absl::OkStatus();
+}
+
+absl::Status SetSeed(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const std::optional<uint64_t> seed, value.Seed());
+  if (seed) request.mutable_sampling()->set_seed(*seed);
+  return absl::OkStatus();
+}
+
+absl::Status SetIgnoreEos(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const bool ignore, value.Bool());
+  request.mutable_stop()->set_ignore_eog(ignore);
+  return absl::OkStatus();
+}
+
+absl::Status SetStop(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(*request.mutable_stop()->add_strings(), element.Text());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SetStopTokenIds(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(const uint32_t id, element.Count());
+    request.mutable_stop()->add_token_ids(id);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SetLogitBias(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachMember([&](const std::string& name, const Value& bias) -> absl::Status {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(name, &id)) return value.Wrong("an object whose names are token ids");
+    ORCD_ASSIGN_OR_RETURN(const float number, bias.Float());
+    (*request.mutable_sampling()->mutable_logit_bias())[id] = number;
+    return absl::OkStatus();
+  });
+}
+
+struct Parameter {
+  const char* name;
+  Setter set;
+};
+
+constexpr Parameter kParameters[] = {
+    {"temperature", SetFloat<&v1::SamplingParams::set_temperature>},
+    {"top_p", SetFloat<&v1::SamplingParams::set_top_p>},
+    {"top_k", SetTopK},
+    {"min_p", SetFloat<&v1::SamplingParams::set_min_p>},
+    {"repetition_penalty", SetFloat<&v1::SamplingParams::set_repetition_penalty>},
+    {"frequency_penalty", SetFloat<&v1::SamplingParams::set_frequency_penalty>},
+    {"presence_penalty", SetFloat<&v1::SamplingParams::set_presence_penalty>},
+    {"logit_bias", SetLogitBias},
+    {"seed", SetSeed},
+    {"max_tokens", SetStopCount<&v1::StopConditions::set_max_tokens>},
+    {"min_tokens", SetStopCount<&v1::StopConditions::set_min_tokens>},
+    {"stop", SetStop},
+    {"stop_token_ids", SetStopTokenIds},
+    {"ignore_eos", SetIgnoreEos},
+    {"n", MustBeOne},
+    {"best_of", MustBeOne},
+    {"detokenize", MustBe<true>},
+    {"skip_special_tokens", MustBe<true>},
+    {"include_stop_str_in_output", MustBe<false>},
+};
+
+std::string Names() {
+  std::string names;
+  for (const Parameter& parameter : kParameters) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", parameter.name);
+  }
+  return names;
+}
+
+// What nlohmann's parser tells as it goes: whether a name comes twice in an object, of which the
+// document would keep the last, and whether it nests deeper than any parameter.
+class Watcher {
+ public:
+  bool operator()(int depth, json::parse_event_t event, json& parsed) {
+    if (too_deep) return false;
+    if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
+      if (depth >= kMaxDepth) {
+        too_deep = true;
+        return false;
+      }
+      names_.resize(depth + 1);
+      names_[depth].clear();
+    } else if (event == json::parse_event_t::key) {
+      const std::string& name = parsed.get_ref<const std::string&>();
+      // An object's own depth is one less than that of what is in it.
+      if (!names_[depth - 1].insert(name).second) twice = name;
+    }
+    return true;
+  }
+
+  bool too_deep = false;
+  std::optional<std::string> twice;
+
+ private:
+  // Of each object that is open.
+  std::vector<absl::flat_hash_set<std::string>> names_;
+};
+
+}  // namespace
+
+absl::Status SamplingParameters::AddJson(const std::string& text) {
+  if (text.empty()) return absl::OkStatus();
+  Watcher watcher;
+  const json parameters = json::parse(
+      text,
+      [&watcher](int depth, json::parse_event_t event, json& parsed) {
+        return watcher(depth, event, parsed);
+      },
+      /*allow_exceptions=*/false);
+  if (watcher.too_deep) {
+    return InvalidField(kSamplingParameters, "nests deeper than any parameter does");
+  }
+  // What follows a NUL the parser would not look at.
+  if (!parameters.is_object() || text.find('\0') != std::string::npos) {
+    return InvalidField(
+        kSamplingParameters,
+        "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
+        "100}");
+  }
+  if (watcher.twice) {
+    return InvalidField(kSamplingParameters,
+                        absl::StrCat("has ", Quoted(*watcher.twice), " twice; send it once"));
+  }
+  for (const auto& [name, value] : parameters.items()) {
+    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SamplingParameters::AddParameter(const std::string& name,
+                                              const inference::InferParameter& value) {
+  json translated;
+  switch (value.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      translated = value.bool_param();
+      break;
+    case inference::InferParameter::kInt64Param:
+      translated = value.int64_param();
+      break;
+    case inference::InferParameter::kStringParam:
+      translated = value.string_param();
+      break;
+    case inference::InferParameter::kDoubleParam:
+      translated = value.double_param();
+      break;
+    case inference::InferParameter::kUint64Param:
+      translated = value.uint64_param();
+      break;
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return Add("parameters", name, translated);
+}
+
+absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
+                                     const json& value) {
+  const auto* parameter = std::begin(kParameters);
+  while (parameter != std::end(kParameters) && name != parameter->name) ++parameter;
+  if (parameter == std::end(kParameters)) {
+    return InvalidField(
+        source, absl::StrCat("has ", Quoted(name),
+                             ", which is not supported; leave it out. Supported: ", Names()));
+  }
+  if (!seen_.insert(name).second) {
+    return InvalidField(source, absl::StrCat("has ", Quoted(name), " again, which came in ",
+                                             kSamplingParameters, "; send it once"));
+  }
+  if (value.is_null()) return absl::OkStatus();
+  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value), request_);
+}
+
+}  // namespace orcd::kserve

@@ -1,0 +1,145 @@
+#include "worker/orcd_link.h"
+
+#include <grpcpp/create_channel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace orcd {
+namespace {
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+std::unique_ptr<v1::Orchestrator::Stub> NewStub(const OrcdLink::Options& options) {
+  grpc::ChannelArguments arguments;
+  // A connection of its own: another channel's may be the one that was given up.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // The channel must be ready to connect again whenever a retry is due; its own backoff would grow
+  // to two minutes.
+  const int reconnect_ms =
+      static_cast<int>(std::max<int64_t>(1, absl::ToInt64Milliseconds(options.retry_after / 2)));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, reconnect_ms);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, reconnect_ms);
+  return v1::Orchestrator::NewStub(
+      grpc::CreateCustomChannel(options.orchestrator, options.credentials, arguments));
+}
+
+// The instance that has the worker_id now, where `status` says that it is another than `own`.
+// Without its name it is no proof: a worker must not be put away by a slip.
+std::optional<std::string> SupersededBy(const grpc::Status& status, const std::string& own) {
+  if (status.error_code() != grpc::StatusCode::ABORTED) return std::nullopt;
+  google::rpc::Status rpc;
+  if (!rpc.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& detail : rpc.details()) {
+    google::rpc::ErrorInfo info;
+    if (!detail.UnpackTo(&info) || info.domain() != "orcd" || info.reason() != "SUPERSEDED") {
+      continue;
+    }
+    const auto instance = info.metadata().find("instance_id");
+    if (instance != info.metadata().end() && !instance->second.empty() && instance->second != own) {
+      return instance->second;
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status ToAbsl(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+template <typename Request>
+void Fill(Request& request, const LinkReport& report) {
+  *request.mutable_status() = report.status;
+  for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
+}
+
+template <typename Response>
+absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& report,
+                                  const Response& response) {
+  if (const auto instance = SupersededBy(status, report.status.instance_id())) {
+    return LinkReply{.lease_id = {}, .ttl = {}, .directives = {}, .superseded_by = *instance};
+  }
+  if (!status.ok()) return ToAbsl(status);
+  return LinkReply{.lease_id = {},
+                   .ttl = FromProto(response.lease_ttl()),
+                   .directives = {response.directives().begin(), response.directives().end()}};
+}
+
+}  // namespace
+
+OrcdLink::OrcdLink(Options options) : options_(std::move(options)), stub_(NewStub(options_)) {}
+
+absl::StatusOr<LinkReply> OrcdLink::Register(const LinkReport& report, absl::Duration timeout,
+                                             CallCancellation& cancel) {
+  v1::RegisterRequest request;
+  Fill(request, report);
+  request.set_address(options_.address);
+  *request.mutable_capabilities() = options_.capabilities;
+  v1::RegisterResponse response;
+  const grpc::Status status =
+      MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
+        return stub.Register(context, request, &response);
+      });
+  if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    maybe_entered_ = true;
+  }
+  absl::StatusOr<LinkReply> reply = ToReply(status, report, response);
+  if (!reply.ok() || !reply->superseded_by.empty()) return reply;
+  if (response.lease_id().empty() || reply->ttl <= absl::ZeroDuration()) {
+    return absl::InternalError("the reply grants no lease");
+  }
+  reply->lease_id = response.lease_id();
+  return reply;
+}
+
+absl::StatusOr<LinkReply> OrcdLink::Heartbeat(const std::string& lease_id, uint64_t sequence,
+                                              const LinkReport& report, absl::Duration timeout,
+                                              CallCancellation& cancel) {
+  v1::HeartbeatRequest request;
+  Fill(request, report);
+  request.set_lease_id(lease_id);
+  request.set_sequence(sequence);
+  v1::HeartbeatResponse response;
+  const grpc::Status status =
+      MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
+        return stub.Heartbeat(context, request, &response);
+      });
+  return ToReply(status, report, response);
+}
+
+absl::Status OrcdLink::Deregister(const std::string& lease_id, const LinkReport& report,
+                                  absl::Duration timeout, CallCancellation& cancel) {
+  v1::DeregisterRequest request;
+  request.set_lease_id(lease_id);
+  request.set_worker_id(report.status.worker_id());
+  request.set_instance_id(report.status.instance_id());
+  for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
+  v1::DeregisterResponse response;
+  return ToAbsl(MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
+    return stub.Deregister(context, request, &response);
+  }));
+}
+
+grpc::Status OrcdLink::MakeCall(absl::Duration timeout, CallCancellation& cancel, const Rpc& rpc) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+  grpc::Status status;
+  {
+    const CallCancellation::Scope scope(cancel, [&context] { context.TryCancel(); });
+    status = rpc(*stub_, &context);
+  }
+  // Where packets vanish, TCP believes in a connection for many minutes after the way is free
+  // again.
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) stub_ = NewStub(options_);
+  return status;
+}
+
+}  // namespace orcd

@@ -1,0 +1,31 @@
+// What --orchestrator names.
+#ifndef ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_
+#define ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace orcd {
+
+struct OrchestratorAddress {
+  enum class Protocol {
+    // host:port: gRPC, proto/orcd/v1/orchestrator.proto.
+    kOrcd,
+    // http://host:port or https://host:port: smg's list of workers.
+    kSmg,
+  };
+  Protocol protocol = Protocol::kOrcd;
+  // As it was given, without a slash at its end.
+  std::string text;
+};
+
+// kInvalidArgument with what is wrong and what would be right.
+absl::StatusOr<OrchestratorAddress> ParseOrchestratorAddress(const std::string& text);
+
+// Checks host:port; empty, or what is wrong.
+std::string CheckHostPort(const std::string& address, int min_port);
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_

@@ -1,0 +1,36 @@
+// Calls that end before they have begun.
+#ifndef ORCD_WORKER_REFUSED_CALL_H_
+#define ORCD_WORKER_REFUSED_CALL_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "runtime/error.h"
+#include "worker/logging.h"
+
+namespace orcd {
+
+class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+class RefusedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+inline void LogRefusal(const Logger& log, std::string_view method, const absl::Status& status) {
+  log.Info("call refused", {{"method", method},
+                            {"code", absl::StatusCodeToString(status.code())},
+                            {"reason", GetErrorDetails(status).reason}});
+}
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_REFUSED_CALL_H_

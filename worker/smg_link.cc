@@ -1,0 +1,208 @@
+#include "worker/smg_link.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/error.h"
+#include "runtime/steady_time.h"
+
+namespace orcd {
+namespace {
+
+constexpr size_t kMaxApiKeyBytes = 4096;
+// Stands in for the ttl while an entry is about to change.
+constexpr absl::Duration kSoon = absl::Seconds(1);
+// Of an answer that says what is wrong, as much as a log line needs.
+constexpr size_t kMaxExcerpt = 300;
+
+constexpr int kOk = 200;
+constexpr int kAccepted = 202;
+constexpr int kUnauthorized = 401;
+constexpr int kForbidden = 403;
+constexpr int kNotFound = 404;
+constexpr int kConflict = 409;
+
+bool IsReady(const LinkReport& report) { return report.status.state() == v1::WORKER_STATE_READY; }
+
+absl::Status ToError(const std::string& call, const HttpResponse& response) {
+  const std::string what = absl::StrCat(call, " was answered with HTTP ", response.status, ": ",
+                                        response.body.substr(0, kMaxExcerpt));
+  if (response.status == kUnauthorized || response.status == kForbidden) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(what, "; --orchestrator-key-file names the file of smg's API key"));
+  }
+  return absl::UnavailableError(what);
+}
+
+std::string EntryOf(const std::string& url) {
+  const nlohmann::json entry = {{"url", url}};
+  return entry.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string key(kMaxApiKeyBytes + 1, '\0');
+  file.read(key.data(), static_cast<std::streamsize>(key.size()));
+  key.resize(static_cast<size_t>(file.gcount()));
+  const std::string stripped(absl::StripAsciiWhitespace(key));
+  const bool is_one_line = std::all_of(stripped.begin(), stripped.end(),
+                                       [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (stripped.empty() || key.size() > kMaxApiKeyBytes || !is_one_line) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--orchestrator-key-file ", path, " cannot be read or is not one key of at ",
+                     "most ", kMaxApiKeyBytes, " visible characters"));
+  }
+  return stripped;
+}
+
+// smg takes an entry before it has spoken to the worker; this says how that goes on.
+std::string ProblemOf(const SmgWorker& worker, const std::string& url) {
+  if (worker.status == "pending") {
+    return absl::StrCat("smg has not reached the worker at ", url,
+                        " yet; --advertise-address says where it should");
+  }
+  if (worker.status == "draining") {
+    return absl::StrCat("smg is taking an entry of ", url, " out that it was told to remove; the ",
+                        "worker enters itself again when it is gone");
+  }
+  if (worker.status == "not_ready" || worker.status == "failed") {
+    return absl::StrCat("smg's health checks of ", url, " fail: it says ", worker.status);
+  }
+  return "";
+}
+
+}  // namespace
+
+SmgLink::SmgLink(Options options)
+    : options_(std::move(options)),
+      http_(options_.http),
+      url_(absl::StrCat("grpc://", options_.address)) {}
+
+absl::StatusOr<LinkReply> SmgLink::Register(const LinkReport& report, absl::Duration timeout,
+                                            CallCancellation& cancel) {
+  const Bounds bounds{SteadyNow() + timeout, cancel};
+  if (!IsReady(report)) {
+    // A worker that was at this address before may have been killed.
+    ORCD_RETURN_IF_ERROR(TakeOut(bounds));
+    return Reply(false);
+  }
+  return Enter(report, bounds);
+}
+
+absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const LinkReport& report,
+                                             absl::Duration timeout, CallCancellation& cancel) {
+  const Bounds bounds{SteadyNow() + timeout, cancel};
+  if (!IsReady(report)) {
+    if (maybe_entered_) ORCD_RETURN_IF_ERROR(TakeOut(bounds));
+    return Reply(false);
+  }
+  const bool other_model = report.status.model().model_id() != model_id_;
+  if (maybe_entered_ && other_model) ORCD_RETURN_IF_ERROR(TakeOut(bounds));
+  if (!maybe_entered_) return Enter(report, bounds);
+  absl::StatusOr<std::optional<SmgWorker>> found = Find(bounds);
+  if (!found.ok()) return found.status();
+  if (!*found) {
+    id_.clear();
+    return absl::NotFoundError("the worker is not listed");
+  }
+  const SmgWorker& worker = **found;
+  const bool given_up = worker.status == "pending" && worker.job_status != "pending" &&
+                        worker.job_status != "processing";
+  if (given_up) return absl::NotFoundError("smg has given the worker up");
+  id_ = worker.id;
+  LinkReply reply = Reply(true);
+  reply.problem = ProblemOf(worker, url_);
+  if (worker.status == "draining") reply.ttl = kSoon;
+  return reply;
+}
+
+absl::Status SmgLink::Deregister(const std::string&, const LinkReport&, absl::Duration timeout,
+                                 CallCancellation& cancel) {
+  return TakeOut({SteadyNow() + timeout, cancel});
+}
+
+absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
+  model_id_ = report.status.model().model_id();
+  const absl::StatusOr<HttpResponse> response = Call("POST", "/workers", EntryOf(url_), bounds);
+  if (absl::IsCancelled(response.status()) || absl::IsDeadlineExceeded(response.status())) {
+    maybe_entered_ = true;
+  }
+  ORCD_RETURN_IF_ERROR(response.status());
+  if (response->status != kAccepted && response->status != kOk && response->status != kConflict) {
+    return ToError("POST /workers", *response);
+  }
+  maybe_entered_ = true;
+  // Where the worker is there already the answer is a sentence with the id in it. Without one the
+  // next look at the whole list finds it.
+  id_ = FindSmgWorkerId(response->body);
+  LinkReply reply = Reply(true);
+  // It may be one that is on its way out.
+  if (response->status == kConflict) reply.ttl = kSoon;
+  return reply;
+}
+
+absl::Status SmgLink::TakeOut(const Bounds& bounds) {
+  if (id_.empty()) {
+    absl::StatusOr<std::optional<SmgWorker>> found = FindInList(bounds);
+    ORCD_RETURN_IF_ERROR(found.status());
+    if (*found) id_ = (*found)->id;
+  }
+  if (!id_.empty()) {
+    const absl::StatusOr<HttpResponse> response =
+        Call("DELETE", absl::StrCat("/workers/", id_), "", bounds);
+    ORCD_RETURN_IF_ERROR(response.status());
+    if (response->status != kAccepted && response->status != kOk && response->status != kNotFound) {
+      return ToError("DELETE /workers/{id}", *response);
+    }
+  }
+  id_.clear();
+  maybe_entered_ = false;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<SmgWorker>> SmgLink::Find(const Bounds& bounds) const {
+  return id_.empty() ? FindInList(bounds) : FindById(bounds);
+}
+
+absl::StatusOr<std::optional<SmgWorker>> SmgLink::FindById(const Bounds& bounds) const {
+  ORCD_ASSIGN_OR_RETURN(const HttpResponse response,
+                        Call("GET", absl::StrCat("/workers/", id_), "", bounds));
+  if (response.status == kNotFound) return std::nullopt;
+  if (response.status != kOk) return ToError("GET /workers/{id}", response);
+  ORCD_ASSIGN_OR_RETURN(SmgWorker worker, ParseSmgWorker(response.body));
+  if (worker.url != url_) return std::nullopt;
+  return worker;
+}
+
+absl::StatusOr<std::optional<SmgWorker>> SmgLink::FindInList(const Bounds& bounds) const {
+  ORCD_ASSIGN_OR_RETURN(const HttpResponse response, Call("GET", "/workers", "", bounds));
+  if (response.status != kOk) return ToError("GET /workers", response);
+  ORCD_ASSIGN_OR_RETURN(const std::vector<SmgWorker> workers, ParseSmgWorkers(response.body));
+  const auto own = std::find_if(workers.begin(), workers.end(),
+                                [this](const SmgWorker& worker) { return worker.url == url_; });
+  if (own == workers.end()) return std::nullopt;
+  return *own;
+}
+
+absl::StatusOr<HttpResponse> SmgLink::Call(const std::string& method, const std::string& path,
+                                           const std::string& body, const Bounds& bounds) const {
+  ORCD_ASSIGN_OR_RETURN(const std::string key, ReadApiKey(options_.api_key_file));
+  const absl::Duration left = std::max(bounds.deadline - SteadyNow(), absl::ZeroDuration());
+  return http_.Call({.method = method,
+                     .url = absl::StrCat(options_.orchestrator, path),
+                     .body = body,
+                     .bearer_token = key},
+                    left, bounds.cancel);
+}
+
+LinkReply SmgLink::Reply(bool entered) const {
+  // smg has nothing that could be named as a lease, but for what it calls the worker by.
+  return {.lease_id = url_, .ttl = options_.ttl, .directives = {}, .entered = entered};
+}
+
+}  // namespace orcd

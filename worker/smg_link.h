@@ -1,0 +1,84 @@
+// smg (https://github.com/lightseekorg/smg), which schedules on workers that speak
+// vllm.grpc.engine.VllmEngine and keeps its list of them at /workers.
+#ifndef ORCD_WORKER_SMG_LINK_H_
+#define ORCD_WORKER_SMG_LINK_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/http_client.h"
+#include "worker/orchestrator_link.h"
+#include "worker/smg_workers.h"
+
+namespace orcd {
+
+// Keeps the worker in smg's list while it is ready, and out of it while it is not. smg grants no
+// leases: what stands for one is that a look at the list found what it should. One thread.
+//
+// Seen with smg 1.13: an entry is taken (202) before smg has spoken to the worker, and is in the
+// list, under the id that the answer has, once it has; it ends with smg's process. A URL is in the
+// list once: the second POST gets 409.
+class SmgLink final : public OrchestratorLink {
+ public:
+  struct Options {
+    // http://host:port or https://host:port, without a path.
+    std::string orchestrator;
+    // Where smg reaches the worker's gRPC server, as host:port.
+    std::string address;
+    HttpClient::Options http;
+    // Holds what smg's --api-key names; read for each call. Empty: none is sent.
+    std::string api_key_file;
+    // Twice the time between two looks at the list.
+    absl::Duration ttl = absl::Seconds(10);
+  };
+
+  explicit SmgLink(Options options);
+
+  const std::string& address() const override { return options_.orchestrator; }
+  bool shares_leases() const override { return false; }
+  bool maybe_entered() const override { return maybe_entered_; }
+
+  absl::StatusOr<LinkReply> Register(const LinkReport& report, absl::Duration timeout,
+                                     CallCancellation& cancel) override;
+  absl::StatusOr<LinkReply> Heartbeat(const std::string& lease_id, uint64_t sequence,
+                                      const LinkReport& report, absl::Duration timeout,
+                                      CallCancellation& cancel) override;
+  absl::Status Deregister(const std::string& lease_id, const LinkReport& report,
+                          absl::Duration timeout, CallCancellation& cancel) override;
+
+ private:
+  // What the calls of one operation share: an end and whoever may bring it forward.
+  struct Bounds {
+    absl::Time deadline;
+    CallCancellation& cancel;
+  };
+  absl::StatusOr<HttpResponse> Call(const std::string& method, const std::string& path,
+                                    const std::string& body, const Bounds& bounds) const;
+  absl::StatusOr<LinkReply> Enter(const LinkReport& report, const Bounds& bounds);
+  // Where smg has the worker it is told to take it out of its list.
+  absl::Status TakeOut(const Bounds& bounds);
+  // The worker's entry: of id_ where that is known, or else of the whole list. Nothing where there
+  // is none.
+  absl::StatusOr<std::optional<SmgWorker>> Find(const Bounds& bounds) const;
+  absl::StatusOr<std::optional<SmgWorker>> FindById(const Bounds& bounds) const;
+  absl::StatusOr<std::optional<SmgWorker>> FindInList(const Bounds& bounds) const;
+  LinkReply Reply(bool entered) const;
+
+  const Options options_;
+  const HttpClient http_;
+  // What smg calls the worker by.
+  const std::string url_;
+
+  bool maybe_entered_ = false;
+  // smg's, of this worker; empty while it is not known.
+  std::string id_;
+  // The model that the worker had when it was entered: smg asks once.
+  std::string model_id_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_SMG_LINK_H_

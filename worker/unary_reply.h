@@ -1,0 +1,29 @@
+// How a call with one reply ends.
+#ifndef ORCD_WORKER_UNARY_REPLY_H_
+#define ORCD_WORKER_UNARY_REPLY_H_
+
+#include <google/protobuf/message.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "absl/status/status.h"
+#include "worker/messages.h"
+#include "worker/status_details.h"
+
+namespace orcd {
+
+inline void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
+                  const google::protobuf::Message& message) {
+  *response = SerializeMessage(message);
+  reactor->Finish(grpc::Status::OK);
+}
+
+inline void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                 const absl::Status& status) {
+  reactor->Finish(ToGrpcStatus(status, context));
+}
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_UNARY_REPLY_H_

@@ -1,0 +1,98 @@
+#include "worker/vllm/tokenizer_archives.h"
+
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/model/sha256.h"
+#include "worker/vllm/tokenizer_files.h"
+#include "worker/vllm/zip_archive.h"
+
+namespace orcd {
+namespace {
+
+absl::StatusOr<TokenizerArchive> MakeArchive(const Engine& engine) {
+  ORCD_ASSIGN_OR_RETURN(const TokenizerFiles files,
+                        ExportTokenizer(engine.model().gguf(), engine.max_context()));
+  TokenizerArchive archive;
+  ORCD_ASSIGN_OR_RETURN(archive.bytes,
+                        MakeZip({{"tokenizer.json", files.tokenizer},
+                                 {"tokenizer_config.json", files.tokenizer_config}}));
+  Sha256 sha256;
+  sha256.Update(std::as_bytes(std::span(archive.bytes)));
+  archive.sha256 = ToHex(sha256.Finish());
+  return archive;
+}
+
+}  // namespace
+
+TokenizerArchives::TokenizerArchives(ModelHost& host) : host_(host) {
+  host.Subscribe([&host, weak = std::weak_ptr<Kept>(kept_)] {
+    const std::shared_ptr<Kept> kept = weak.lock();
+    if (kept == nullptr) return;
+    // What belongs to a model that is gone.
+    const std::string digest = host.Status().model().digest();
+    if (kept->Find(digest) == nullptr) kept->Set("", nullptr);
+  });
+  thread_ = std::thread([this] { Run(); });
+}
+
+TokenizerArchives::~TokenizerArchives() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void TokenizerArchives::Get(Done done) {
+  absl::StatusOr<EngineLease> lease = host_.Borrow("");
+  if (!lease.ok()) return done(lease.status());
+  if (Archive archive = kept_->Find(lease->engine().model().digest())) return done(archive);
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back({*std::move(lease), std::move(done)});
+  }
+  changed_.notify_all();
+}
+
+TokenizerArchives::Archive TokenizerArchives::Kept::Find(const std::string& of_digest) {
+  std::lock_guard lock(mutex);
+  return digest == of_digest ? archive : nullptr;
+}
+
+void TokenizerArchives::Kept::Set(const std::string& of_digest, Archive of_model) {
+  // The one before goes without the mutex.
+  std::lock_guard lock(mutex);
+  digest = of_digest;
+  archive.swap(of_model);
+}
+
+void TokenizerArchives::Run() {
+  while (true) {
+    std::optional<Job> job;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      job.emplace(std::move(jobs_.front()));
+      jobs_.pop_front();
+    }
+    const absl::StatusOr<Archive> archive = Make(job->lease);
+    job->done(archive);
+  }
+}
+
+absl::StatusOr<TokenizerArchives::Archive> TokenizerArchives::Make(const EngineLease& lease) {
+  const std::string& digest = lease.engine().model().digest();
+  // Whoever asked at the same time was served by the job before.
+  if (Archive archive = kept_->Find(digest)) return archive;
+  ORCD_ASSIGN_OR_RETURN(TokenizerArchive made, MakeArchive(lease.engine()));
+  auto archive = std::make_shared<const TokenizerArchive>(std::move(made));
+  kept_->Set(digest, archive);
+  return archive;
+}
+
+}  // namespace orcd

@@ -1,0 +1,85 @@
+#include "worker/vllm/tokenizer_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/error.h"
+#include "worker/report_stream.h"
+#include "worker/vllm/wire.h"
+
+namespace orcd {
+namespace {
+
+constexpr size_t kChunkBytes = 64 << 10;
+// How often a client that does not read is looked at, and for how long it may go on so.
+constexpr absl::Duration kInterval = absl::Seconds(1);
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// What one call says. The archive comes from any thread; the rest is the stream's.
+class TokenizerReport {
+ public:
+  void Set(const absl::StatusOr<TokenizerArchives::Archive>& archive) {
+    std::lock_guard lock(mutex_);
+    archive_ = archive;
+  }
+  void Leave() {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+  }
+
+  ReportStream::Report Poll() {
+    std::lock_guard lock(mutex_);
+    ReportStream::Report report;
+    if (left_) {
+      report.end = MakeError(absl::StatusCode::kCancelled, "the call was cancelled",
+                             {.reason = "CANCELLED"});
+      return report;
+    }
+    if (!archive_) return report;
+    if (!archive_->ok()) {
+      report.end = archive_->status();
+      return report;
+    }
+    const TokenizerArchive& archive = ***archive_;
+    auto chunk = std::make_unique<vllm_wire::GetTokenizerChunk>();
+    const size_t size = std::min(kChunkBytes, archive.bytes.size() - sent_);
+    chunk->set_data(archive.bytes.data() + sent_, size);
+    sent_ += size;
+    report.more = sent_ < archive.bytes.size();
+    if (!report.more) {
+      chunk->set_sha256(archive.sha256);
+      report.end = absl::OkStatus();
+    }
+    report.message = std::move(chunk);
+    return report;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<absl::StatusOr<TokenizerArchives::Archive>> archive_;
+  size_t sent_ = 0;
+  bool left_ = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartTokenizerCall(grpc::CallbackServerContext* context,
+                                                               TokenizerArchives& archives) {
+  auto report = std::make_shared<TokenizerReport>();
+  auto stream = ReportStream::Create(
+      context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
+      kPatience);
+  archives.Get([report, stream](const absl::StatusOr<TokenizerArchives::Archive>& archive) {
+    report->Set(archive);
+    stream->Wake();
+  });
+  return stream.get();
+}
+
+}  // namespace orcd

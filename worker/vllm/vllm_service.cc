@@ -1,0 +1,200 @@
+#include "worker/vllm/vllm_service.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/error.h"
+#include "runtime/steady_time.h"
+#include "worker/generate_call.h"
+#include "worker/messages.h"
+#include "worker/refused_call.h"
+#include "worker/status_details.h"
+#include "worker/unary_reply.h"
+#include "worker/vllm/generate_translation.h"
+#include "worker/vllm/kv_event_call.h"
+#include "worker/vllm/tokenizer_call.h"
+#include "worker/vllm/vllm_encoder.h"
+#include "worker/vllm/worker_figures.h"
+
+namespace orcd {
+namespace {
+
+constexpr int kMaxAbortedIds = 4096;
+
+// Finishes a call with what `make` gives.
+template <typename Make>
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
+                                 const Make& make) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const auto message = make(); message.ok()) {
+    Reply(reactor, response, *message);
+  } else {
+    Fail(context, reactor, message.status());
+  }
+  return reactor;
+}
+
+}  // namespace
+
+VllmService::VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options)
+    : host_(host), log_(log), options_(std::move(options)), tokenizers_(host), kv_events_(host) {}
+
+void VllmService::Shutdown() { kv_events_.Shutdown(); }
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
+  if (!stream.ok()) {
+    CountRefusal(options_.telemetry, stream.status());
+    return Refuse(context, "vllm.Generate", stream.status());
+  }
+  return stream->get();
+}
+
+absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
+  const absl::Time arrival = SteadyNow();
+  ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+  ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
+                        ParseRequest<vllm_wire::GenerateRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, TranslateVllmRequest(request));
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream =
+      StartGenerateCall(context, proto, arrival, host_, log_,
+                        {.limits = options_.limits,
+                         .telemetry = options_.telemetry,
+                         .encoder = [&](const GenerationRequest& prepared, const Engine&) {
+                           return std::make_unique<VllmEncoder>(VllmEncoder::Request{
+                               .stream = request.stream(),
+                               .prompt_logprobs = prepared.prompt_logprobs >= 0,
+                               .first_prompt_token = prepared.prompt.front()});
+                         }});
+  if (!stream.ok()) return InVllmWords(stream.status());
+  return stream;
+}
+
+grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer*,
+                                                   grpc::ByteBuffer* response) {
+  return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::HealthCheckResponse> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_RETURN_IF_ERROR(CheckReady(host_.Status()));
+    vllm_wire::HealthCheckResponse message;
+    message.set_healthy(true);
+    message.set_message("ready");
+    return message;
+  });
+}
+
+grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* context,
+                                             const grpc::ByteBuffer* bytes,
+                                             grpc::ByteBuffer* response) {
+  auto open = [&]() -> absl::StatusOr<vllm_wire::AbortRequest> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+    ORCD_ASSIGN_OR_RETURN(vllm_wire::AbortRequest request,
+                          ParseRequest<vllm_wire::AbortRequest>(*bytes));
+    if (request.request_ids_size() <= kMaxAbortedIds) return request;
+    return InvalidField("request_ids",
+                        absl::StrCat("has ", request.request_ids_size(), " ids, may have ",
+                                     kMaxAbortedIds, "; abort the rest with another call"));
+  };
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<vllm_wire::AbortRequest> request = open();
+  if (!request.ok()) {
+    Fail(context, reactor, request.status());
+    return reactor;
+  }
+  absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
+  if (!borrowed.ok()) {
+    // Without an engine no request is live.
+    Reply(reactor, response, vllm_wire::AbortResponse());
+    return reactor;
+  }
+  const absl::flat_hash_set<std::string> ids(request->request_ids().begin(),
+                                             request->request_ids().end());
+  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
+  Engine& engine = lease->engine();
+  engine.CancelMany({ids.begin(), ids.end()}, FinishReason::kCancelled,
+                    [reactor, response, lease = std::move(lease),
+                     released = Telemetry::TimeRelease(options_.telemetry)](int found) mutable {
+                      lease = nullptr;
+                      released(found > 0);
+                      Reply(reactor, response, vllm_wire::AbortResponse());
+                    });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer*,
+                                                    grpc::ByteBuffer* response) {
+  return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetModelInfoResponse> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    // While it is held there is a model.
+    ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(""));
+    return ToModelInfo(host_.Status().model());
+  });
+}
+
+grpc::ServerUnaryReactor* VllmService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer*,
+                                                     grpc::ByteBuffer* response) {
+  return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetServerInfoResponse> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    return ToServerInfo(host_.Status());
+  });
+}
+
+grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetLoadsResponse> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_ASSIGN_OR_RETURN(const vllm_wire::GetLoadsRequest request,
+                          ParseRequest<vllm_wire::GetLoadsRequest>(*bytes));
+    if (request.dp_rank() != 0) {
+      return InvalidField("dp_rank",
+                          absl::StrCat("is ", request.dp_rank(), "; there is one rank, 0"));
+    }
+    return ToLoads(host_.Status(), absl::Now());
+  });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer*) {
+  const absl::Status may = Authorize(context, Permission::kInference);
+  if (!may.ok()) return Refuse(context, "vllm.GetTokenizer", may);
+  return StartTokenizerCall(context, tokenizers_);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  // It tells what everybody's prompts begin with.
+  const auto may = [this, context] { return Authorize(context, Permission::kControl); };
+  auto start = [&]() -> absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> {
+    ORCD_RETURN_IF_ERROR(may());
+    ORCD_ASSIGN_OR_RETURN(const vllm_wire::SubscribeKvEventsRequest request,
+                          ParseRequest<vllm_wire::SubscribeKvEventsRequest>(*bytes));
+    return StartKvEventCall(context, request, host_, kv_events_, may);
+  };
+  const auto stream = start();
+  if (!stream.ok()) return Refuse(context, "vllm.SubscribeKvEvents", stream.status());
+  return *stream;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Refuse(
+    grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
+  LogRefusal(log_, method, status);
+  return new RefusedStream(ToGrpcStatus(status, context));
+}
+
+absl::Status VllmService::Authorize(const grpc::CallbackServerContext* context,
+                                    Permission permission) const {
+  if (options_.authorizer == nullptr) return absl::OkStatus();
+  return options_.authorizer->Check(*context, permission);
+}
+
+}  // namespace orcd

@@ -1,0 +1,108 @@
+// vllm.grpc.engine.VllmEngine: what gateways call that schedule on vLLM's workers. A façade: every
+// request becomes one of orcd.v1, so that checks, defaults and limits are the same.
+#ifndef ORCD_WORKER_VLLM_VLLM_SERVICE_H_
+#define ORCD_WORKER_VLLM_VLLM_SERVICE_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <string_view>
+
+#include "vllm/vllm_engine.grpc.pb.h"
+#include "worker/authorizer.h"
+#include "worker/logging.h"
+#include "worker/model_host.h"
+#include "worker/telemetry.h"
+#include "worker/token_stream.h"
+#include "worker/vllm/kv_event_feed.h"
+#include "worker/vllm/tokenizer_archives.h"
+#include "worker/vllm/wire.h"
+
+namespace orcd {
+
+namespace internal {
+template <typename Base>
+using RawVllmGenerate = vllm_wire::VllmEngine::WithRawCallbackMethod_Generate<Base>;
+template <typename Base>
+using RawVllmHealthCheck = vllm_wire::VllmEngine::WithRawCallbackMethod_HealthCheck<Base>;
+template <typename Base>
+using RawVllmAbort = vllm_wire::VllmEngine::WithRawCallbackMethod_Abort<Base>;
+template <typename Base>
+using RawVllmGetModelInfo = vllm_wire::VllmEngine::WithRawCallbackMethod_GetModelInfo<Base>;
+template <typename Base>
+using RawVllmGetServerInfo = vllm_wire::VllmEngine::WithRawCallbackMethod_GetServerInfo<Base>;
+template <typename Base>
+using RawVllmGetLoads = vllm_wire::VllmEngine::WithRawCallbackMethod_GetLoads<Base>;
+template <typename Base>
+using RawVllmGetTokenizer = vllm_wire::VllmEngine::WithRawCallbackMethod_GetTokenizer<Base>;
+template <typename Base>
+using RawVllmSubscribeKvEvents =
+    vllm_wire::VllmEngine::WithRawCallbackMethod_SubscribeKvEvents<Base>;
+// Every method takes its request as bytes; see messages.h.
+using RawVllmService = RawVllmGenerate<
+    RawVllmHealthCheck<RawVllmAbort<RawVllmGetModelInfo<RawVllmGetServerInfo<RawVllmGetLoads<
+        RawVllmGetTokenizer<RawVllmSubscribeKvEvents<vllm_wire::VllmEngine::Service>>>>>>>>;
+}  // namespace internal
+
+struct VllmServiceOptions {
+  TokenStreamLimits limits = {};
+  // Who may make which calls. Null: everyone all.
+  const Authorizer* authorizer = nullptr;
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
+};
+
+// Owns its options, the loaded model's tokenizer as it is handed out and what is told of its prefix
+// cache. gRPC calls it from many threads at once; no method waits for the engine, a load
+// or a client. Must outlive the server it is registered with.
+class VllmService final : public internal::RawVllmService {
+ public:
+  // `host` and `log` must outlive the service; `host` is not shared yet.
+  VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options = {});
+
+  // Ends the calls that would stay open for as long as their clients like, and each later one at
+  // once. So the server can stop.
+  void Shutdown();
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* HealthCheck(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTokenizer(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* SubscribeKvEvents(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
+
+ private:
+  absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer& bytes);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Refuse(grpc::CallbackServerContext* context,
+                                                     std::string_view method,
+                                                     const absl::Status& status);
+  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
+
+  ModelHost& host_;
+  const Logger& log_;
+  const VllmServiceOptions options_;
+  TokenizerArchives tokenizers_;
+  KvEventFeeds kv_events_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_VLLM_VLLM_SERVICE_H_
