@@ -132,7 +132,7 @@ RpcError VllmClient::HealthCheck() {
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(60));
   vllm_wire::HealthCheckResponse response;
-  const RpcError error =
+  RpcError error =
       DecodeError(stub_->HealthCheck(&context, vllm_wire::HealthCheckRequest(), &response));
   // Whoever is not healthy answers with an error.
   EXPECT_EQ(error.ok(), response.healthy());

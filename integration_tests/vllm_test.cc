@@ -25,10 +25,7 @@ namespace orcd::testing {
 namespace {
 
 using ::grpc::StatusCode;
-using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class VllmTest : public WorkerTest {
@@ -190,7 +187,8 @@ TEST_F(VllmTest, StopStringsEndItWithTheTokensOfTheMatch) {
   std::string stop;
   for (size_t i = whole.text.size() / 2; i < whole.text.size() && stop.size() < 2; ++i) {
     const char c = whole.text[i];
-    stop = c > ' ' && c < 0x7F ? stop + c : "";
+    if (c <= ' ' || c >= 0x7F) stop.clear();
+    if (c > ' ' && c < 0x7F) stop += c;
   }
   ASSERT_THAT(stop, SizeIs(2)) << whole.text;
   request.mutable_stop()->add_strings("never in there, I hope");
@@ -440,8 +438,9 @@ TEST_F(VllmTest, DrainEndsWhatRunsAndRefusesTheRest) {
 }
 
 TEST_F(VllmTest, FiguresAreTrue) {
-  ASSERT_NO_FATAL_FAILURE(
-      StartLoaded({"--max-seqs", "2", "--block-tokens", "16", "--max-context", "2000"}));
+  // Slow enough for its requests to be there until they are aborted.
+  ASSERT_NO_FATAL_FAILURE(StartLoaded({"--backend", "null", "--null-step", "50ms", "--max-seqs",
+                                       "2", "--block-tokens", "16", "--max-context", "2000"}));
   const vllm_wire::SchedulerLoad idle = vllm().Load();
   EXPECT_EQ(idle.num_total_reqs(), 0);
   EXPECT_EQ(idle.token_usage(), 0);

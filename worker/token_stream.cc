@@ -165,7 +165,7 @@ void TokenStream::Advance() {
       return WriteEnd();
     }
   }
-  outgoing_ = *std::move(message);
+  outgoing_.Swap(&*message);
   StartWrite(&outgoing_);
 }
 
@@ -207,7 +207,7 @@ void TokenStream::WriteEnd() {
     Finish(ToGrpcStatus(*last_status_, context_));
     return;
   }
-  outgoing_ = std::move(last_messages_.front());
+  outgoing_.Swap(&last_messages_.front());
   last_messages_.pop_front();
   if (last_messages_.empty()) {
     StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), ToGrpcStatus(*last_status_, context_));

@@ -32,8 +32,8 @@ struct TokenStreamLimits {
   size_t max_pending_bytes = 1 << 20;
   int max_pending_tokens = 64 << 10;
   // Of what the encoder keeps for its last messages. More ends the request with RESOURCE_EXHAUSTED
-  // (OUTPUT_TOO_LARGE).
-  size_t max_held_bytes = 8 << 20;
+  // (OUTPUT_TOO_LARGE). So no message has more than the 4 MiB that gRPC's clients take.
+  size_t max_held_bytes = 4 << 20;
   // Then the client has this long to read on and learn of it, before its call is torn down.
   absl::Duration grace = absl::Seconds(10);
   // How long a client may take to read what is left once its request has ended.

@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 
+import openai
+
 # It starts within seconds; a loaded machine takes its time.
 PATIENCE_S = 120
 
@@ -126,8 +128,6 @@ class SmgUnderTest:
 
     def openai(self, **options):
         """A client of the `openai` package that tries nothing twice."""
-        import openai  # pylint: disable=import-outside-toplevel
-
         options = {"max_retries": 0, "timeout": PATIENCE_S, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self._api_key or "none", **options)
 

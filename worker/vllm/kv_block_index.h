@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/node_hash_map.h"
 #include "runtime/engine/block_pool.h"
 
 namespace orcd {
@@ -39,23 +39,24 @@ class KvBlockIndex {
   std::vector<std::shared_ptr<const KvBlock>> List() const;
 
  private:
-  // Of a block that is there, or that one which is there comes after.
+  // Of a block that is there, or that one which is there comes after. Never moves.
   struct Node {
     // Null where it is not there.
     std::shared_ptr<const KvBlock> block;
+    // Null where prompts begin with it.
+    Node* parent = nullptr;
     bool reachable = false;
-    absl::flat_hash_set<BlockHash> children;
+    absl::flat_hash_set<Node*> children;
   };
 
-  bool IsReachable(const BlockHash& content) const;
-  // Tells of the blocks from `content` on.
-  void Reach(const BlockHash& content, std::vector<Change>& changes);
-  void Lose(const BlockHash& content, std::vector<Change>& changes);
+  // Tells of the blocks from `first` on.
+  static void Reach(Node& first, std::vector<Change>& changes);
+  static void Lose(Node& first, std::vector<Change>& changes);
   void EraseIfEmpty(const BlockHash& content);
 
-  absl::flat_hash_map<BlockHash, Node> nodes_;
+  absl::node_hash_map<BlockHash, Node> nodes_;
   // Those that prompts begin with.
-  absl::flat_hash_set<BlockHash> first_;
+  absl::flat_hash_set<Node*> first_;
 };
 
 }  // namespace orcd

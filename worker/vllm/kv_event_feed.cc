@@ -1,6 +1,7 @@
 #include "worker/vllm/kv_event_feed.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -8,6 +9,14 @@
 #include "runtime/error.h"
 
 namespace orcd {
+namespace {
+
+// What one look takes some milliseconds for: who looks has other calls to serve.
+constexpr size_t kEventsAtATime = 16 << 10;
+// More may wait until anybody looks than for one subscriber: whoever looks late is not yet slow.
+constexpr size_t kInboxToPending = 4;
+
+}  // namespace
 
 absl::Status KvEventsClosing() {
   return MakeError(absl::StatusCode::kUnavailable, "this worker goes, and its cache with it",
@@ -24,6 +33,7 @@ KvEventFeed::Subscription::~Subscription() {
 
 KvEventFeed::News KvEventFeed::Subscription::Take() {
   std::lock_guard lock(feed_->mutex_);
+  feed_->Advance();
   News news = std::exchange(news_, {});
   news_.lost = news.lost;
   news_.gone = news.gone;
@@ -33,7 +43,7 @@ KvEventFeed::News KvEventFeed::Subscription::Take() {
 std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
   auto subscription = std::make_unique<Subscription>(shared_from_this());
   std::lock_guard lock(mutex_);
-  subscription->news_.gone = gone_;
+  Advance();
   if (listed_) {
     subscription->news_.all = index_.List();
     subscription->has_all_ = true;
@@ -42,39 +52,105 @@ std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
   return subscription;
 }
 
-bool KvEventFeed::gone() const {
-  std::lock_guard lock(mutex_);
-  return gone_;
+bool KvEventFeed::over() const {
+  std::lock_guard lock(inbox_mutex_);
+  return is_gone_ || is_lost_;
 }
 
 void KvEventFeed::OnStored(const FindableBlock& block) {
-  std::lock_guard lock(mutex_);
-  index_.Store(block, changes_);
-  Publish();
+  std::lock_guard lock(inbox_mutex_);
+  if (!HasRoom()) return;
+  inbox_.events.push_back({.kind = Event::Kind::kStored,
+                           .has_parent = block.parent.has_value(),
+                           .tokens = static_cast<uint32_t>(block.tokens.size()),
+                           .content = block.content,
+                           .parent = block.parent.value_or(BlockHash())});
+  inbox_.tokens.insert(inbox_.tokens.end(), block.tokens.begin(), block.tokens.end());
 }
 
 void KvEventFeed::OnRemoved(const BlockHash& content) {
-  std::lock_guard lock(mutex_);
-  index_.Remove(content, changes_);
-  Publish();
+  std::lock_guard lock(inbox_mutex_);
+  if (!HasRoom()) return;
+  inbox_.events.push_back({.kind = Event::Kind::kRemoved, .content = content, .parent = {}});
 }
 
 void KvEventFeed::OnListed() {
-  std::lock_guard lock(mutex_);
-  listed_ = true;
-  for (Subscription* subscription : subscriptions_) {
-    subscription->news_.all = index_.List();
-    subscription->has_all_ = true;
-  }
+  std::lock_guard lock(inbox_mutex_);
+  was_listed_ = true;
+  inbox_.events.push_back({.kind = Event::Kind::kListed, .content = {}, .parent = {}});
 }
 
 void KvEventFeed::OnGone() {
-  std::lock_guard lock(mutex_);
-  gone_ = true;
+  std::lock_guard lock(inbox_mutex_);
+  is_gone_ = true;
+  inbox_ = {};
+}
+
+bool KvEventFeed::HasRoom() {
+  if (is_lost_) return false;
+  if (!was_listed_ || ++live_events_ <= kInboxToPending * max_pending_) return true;
+  is_lost_ = true;
+  inbox_ = {};
+  return false;
+}
+
+void KvEventFeed::Advance() {
+  if (done_events_ == taken_.events.size()) {
+    taken_ = {};
+    done_events_ = 0;
+    done_tokens_ = 0;
+  }
+  {
+    std::lock_guard lock(inbox_mutex_);
+    if (is_gone_ || is_lost_) {
+      End(/*lost=*/!is_gone_);
+      return;
+    }
+    if (taken_.events.empty()) {
+      std::swap(taken_, inbox_);
+      live_events_ = 0;
+    }
+  }
+  const size_t end = std::min(taken_.events.size(), done_events_ + kEventsAtATime);
+  for (; done_events_ < end; ++done_events_) Apply(taken_.events[done_events_]);
+  Publish();
+}
+
+void KvEventFeed::Apply(const Event& event) {
+  switch (event.kind) {
+    case Event::Kind::kStored: {
+      FindableBlock block = {
+          .content = event.content,
+          .parent = std::nullopt,
+          .tokens = std::span(taken_.tokens).subspan(done_tokens_, event.tokens)};
+      if (event.has_parent) block.parent = event.parent;
+      index_.Store(block, changes_);
+      done_tokens_ += event.tokens;
+      break;
+    }
+    case Event::Kind::kRemoved:
+      index_.Remove(event.content, changes_);
+      break;
+    case Event::Kind::kListed:
+      listed_ = true;
+      changes_.clear();
+      for (Subscription* subscription : subscriptions_) {
+        subscription->news_.all = index_.List();
+        subscription->has_all_ = true;
+      }
+      break;
+  }
+}
+
+void KvEventFeed::End(bool lost) {
+  taken_ = {};
+  done_events_ = 0;
+  done_tokens_ = 0;
+  changes_.clear();
   index_ = {};
   for (Subscription* subscription : subscriptions_) {
     subscription->news_ = {};
-    subscription->news_.gone = true;
+    (lost ? subscription->news_.lost : subscription->news_.gone) = true;
   }
 }
 
@@ -104,7 +180,7 @@ absl::StatusOr<std::unique_ptr<KvEventFeeds::Subscriber>> KvEventFeeds::Subscrib
   }
   ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(""));
   std::shared_ptr<KvEventFeed> feed = feed_.lock();
-  if (feed == nullptr || feed->gone()) {
+  if (feed == nullptr || feed->over()) {
     feed = std::make_shared<KvEventFeed>(limits_.max_pending);
     feed_ = feed;
     lease.engine().ObserveBlocks(feed);

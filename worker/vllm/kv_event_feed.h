@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,7 +20,8 @@ namespace orcd {
 
 struct KvEventLimits {
   int max_subscribers = 16;
-  // Changes that wait for a subscriber; more and it is told that it lost some.
+  // Changes that wait for a subscriber; more and it is told that it lost some. Four times as many
+  // may wait until any subscriber looks.
   size_t max_pending = 64 << 10;
 };
 
@@ -58,8 +61,8 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   explicit KvEventFeed(size_t max_pending) : max_pending_(max_pending) {}
 
   std::unique_ptr<Subscription> Subscribe();
-  // It says nothing more.
-  bool gone() const;
+  // It says nothing more, or nothing that is whole.
+  bool over() const;
 
   // BlockObserver.
   void OnStored(const FindableBlock& block) override;
@@ -68,19 +71,53 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   void OnGone() override;
 
  private:
-  // With mutex_ held: hands changes_ out.
+  // What the engine said.
+  struct Event {
+    enum class Kind : uint8_t { kStored, kRemoved, kListed };
+    Kind kind = Kind::kListed;
+    bool has_parent = false;
+    // Of a stored block.
+    uint32_t tokens = 0;
+    BlockHash content;
+    BlockHash parent;
+  };
+  struct Events {
+    std::vector<Event> events;
+    // Of the stored blocks, one after another.
+    std::vector<int32_t> tokens;
+  };
+
+  // With inbox_mutex_ held: whether there is room for another event; otherwise all are lost.
+  bool HasRoom();
+  // With mutex_ held: works out what the engine said means, and hands it out.
+  void Advance();
+  void Apply(const Event& event);
   void Publish();
+  // With mutex_ held: nothing else will be said.
+  void End(bool lost);
 
   const size_t max_pending_;
 
-  // Guards what follows.
-  mutable std::mutex mutex_;
+  // What the engine's thread waits for, never for long. Guards what it said and nobody looked at.
+  mutable std::mutex inbox_mutex_;
+  Events inbox_;
+  // Of them, those that came after the list.
+  size_t live_events_ = 0;
+  bool was_listed_ = false;
+  bool is_lost_ = false;
+  bool is_gone_ = false;
+
+  // Locked before inbox_mutex_. Guards what follows.
+  std::mutex mutex_;
   KvBlockIndex index_;
   std::vector<Subscription*> subscriptions_;
-  // Of the call under way.
+  // Taken from the inbox, and what of it is done.
+  Events taken_;
+  size_t done_events_ = 0;
+  size_t done_tokens_ = 0;
+  // What it meant, for the subscribers.
   std::vector<KvBlockIndex::Change> changes_;
   bool listed_ = false;
-  bool gone_ = false;
 };
 
 // The feed of the engine that there is, while anybody follows it. Any thread.

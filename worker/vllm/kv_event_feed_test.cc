@@ -39,6 +39,7 @@ TEST(KvEventFeedTest, TheListComesOnceThereIsOne) {
   ASSERT_EQ(news.changes.size(), 1u) << "what was listed comes once";
   EXPECT_EQ(news.changes[0].block->content.high, 2u);
   news = late->Take();
+  ASSERT_TRUE(news.all);
   EXPECT_EQ(news.all->size(), 2u);
   EXPECT_TRUE(news.changes.empty());
   feed->OnRemoved({.high = 1, .low = 0});
@@ -64,6 +65,41 @@ TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
   EXPECT_TRUE(news.lost);
   EXPECT_TRUE(news.changes.empty()) << "what nobody can use is not kept";
   EXPECT_TRUE(slow->Take().lost);
+}
+
+TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
+  auto feed = std::make_shared<KvEventFeed>(3);
+  feed->OnListed();
+  const auto subscription = feed->Subscribe();
+  const int32_t token = 1;
+  for (uint64_t n = 1; n <= 12; ++n) feed->OnStored(Found(n, token));
+  EXPECT_FALSE(feed->over());
+  feed->OnStored(Found(13, token));
+  EXPECT_TRUE(feed->over());
+  feed->OnRemoved({.high = 1, .low = 0});
+  EXPECT_TRUE(subscription->Take().lost);
+}
+
+// The list may be longer than what one look works out.
+TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
+  constexpr uint64_t kBlocks = 100'000;
+  auto feed = std::make_shared<KvEventFeed>(10);
+  const auto subscription = feed->Subscribe();
+  const int32_t token = 1;
+  for (uint64_t n = 1; n <= kBlocks; ++n) feed->OnStored(Found(n, token));
+  feed->OnListed();
+  feed->OnStored(Found(kBlocks + 1, token));
+  int looks = 1;
+  KvEventFeed::News news = subscription->Take();
+  while (!news.all && looks < 100) {
+    ASSERT_FALSE(news.lost);
+    news = subscription->Take();
+    ++looks;
+  }
+  ASSERT_TRUE(news.all);
+  EXPECT_GT(looks, 1);
+  EXPECT_EQ(news.all->size(), kBlocks);
+  EXPECT_EQ(news.changes.size(), 1u);
 }
 
 // A worker's model on the backend that computes nothing, with a cache of `kBlocks` blocks.

@@ -41,8 +41,8 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::Byt
 
 }  // namespace
 
-VllmService::VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options)
-    : host_(host), log_(log), options_(std::move(options)), tokenizers_(host), kv_events_(host) {}
+VllmService::VllmService(ModelHost& host, const Logger& log, const VllmServiceOptions& options)
+    : host_(host), log_(log), options_(options), tokenizers_(host), kv_events_(host) {}
 
 void VllmService::Shutdown() { kv_events_.Shutdown(); }
 

@@ -60,7 +60,7 @@ struct VllmServiceOptions {
 class VllmService final : public internal::RawVllmService {
  public:
   // `host` and `log` must outlive the service; `host` is not shared yet.
-  VllmService(ModelHost& host, const Logger& log, VllmServiceOptions options = {});
+  VllmService(ModelHost& host, const Logger& log, const VllmServiceOptions& options = {});
 
   // Ends the calls that would stay open for as long as their clients like, and each later one at
   // once. So the server can stop.
