@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
 #include "vllm/vllm_engine.grpc.pb.h"
@@ -59,6 +61,16 @@ struct Call {
   std::string bytes;
 };
 
+std::string Reason(const grpc::Status& status) {
+  google::rpc::Status rpc;
+  google::rpc::ErrorInfo info;
+  if (!rpc.ParseFromString(status.error_details())) return "no details";
+  for (const auto& any : rpc.details()) {
+    if (any.UnpackTo(&info)) break;
+  }
+  return info.reason();
+}
+
 ModelHostOptions Options(const std::string& model_dir) {
   ModelHostOptions options;
   options.model_dir = model_dir;
@@ -98,7 +110,9 @@ TEST(TokenizerCallsTest, AreBoundedAndTheirPlacesFreeAgain) {
   std::vector<std::unique_ptr<Call>> waiting;
   for (int i = 0; i < kCalls; ++i) waiting.push_back(std::make_unique<Call>(*stub));
   ASSERT_TRUE(Eventually([&] { return service.begun == kCalls; }));
-  EXPECT_EQ(Call(*stub).Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const grpc::Status refused = Call(*stub).Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Reason(refused), "TOO_MANY_CALLS");
   may_go_on.Notify();
   for (const auto& call : waiting) {
     const grpc::Status status = call->Finish();
