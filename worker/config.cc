@@ -212,6 +212,10 @@ std::string CheckSecurity(const WorkerConfig& config) {
            "--advertise-address "
            "name what ends TLS before it";
   }
+  if (to_smg && !config.token_file.empty() && config.advertise_address.empty()) {
+    return "smg shows workers no token: leave --token-file out, or let --advertise-address name "
+           "what adds one before it";
+  }
   if (to_smg && !config.vllm) {
     return "--no-vllm leaves smg nothing to speak to the worker by: leave it or --orchestrator "
            "http://HOST:PORT out";

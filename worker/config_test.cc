@@ -152,6 +152,11 @@ TEST(ConfigTest, SmgMustBeAbleToReachTheWorker) {
   std::vector<std::string> behind_proxy = tls;
   behind_proxy.insert(behind_proxy.end(), {"--advertise-address", "proxy:1"});
   EXPECT_TRUE(Parse(behind_proxy).config.has_value());
+  EXPECT_THAT(Parse({"--orchestrator", "http://smg:1", "--token-file", "/t"}).output,
+              HasSubstr("--token-file"));
+  EXPECT_TRUE(Parse({"--orchestrator", "http://smg:1", "--token-file", "/t", "--advertise-address",
+                     "proxy:1"})
+                  .config.has_value());
   EXPECT_THAT(Parse({"--orchestrator", "http://smg:1", "--no-vllm"}).output,
               HasSubstr("--no-vllm"));
   EXPECT_TRUE(Parse({"--orchestrator", "o:1", "--no-vllm"}).config.has_value());

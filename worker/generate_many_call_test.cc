@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
@@ -369,6 +371,27 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
     EXPECT_TRUE(std::equal(told.ids.begin(), told.ids.end(), all.begin()))
         << "what the client has is a prefix of what was generated";
   }
+}
+
+TEST_F(StalledReaderTest, CancelsWhoseAnswersNobodyReadsAreReadNoMore) {
+  constexpr int kMany = 200'000;
+  Call call(*stub_);
+  std::atomic<int> written = 0;
+  std::thread writer([&] {
+    v1::GenerateManyRequest message;
+    message.mutable_cancel()->set_request_id(std::string(128, 'x'));
+    while (written < kMany && call.stream->Write(message)) ++written;
+  });
+  // Writing stands still once the call reads no more, and what lies between is full.
+  int before = -1;
+  while (written < kMany && before != written) {
+    before = written;
+    absl::SleepFor(absl::Seconds(1));
+  }
+  call.context.TryCancel();
+  writer.join();
+  EXPECT_LT(written, kMany);
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace

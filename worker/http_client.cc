@@ -169,7 +169,10 @@ class Transfer {
     const CURLMsg* message = curl_multi_info_read(multi_.get(), &queued);
     const CURLcode code = message == nullptr ? CURLE_GOT_NOTHING : message->data.result;
     if (code != CURLE_OK) {
-      return absl::UnavailableError(*error_ != '\0' ? error_ : curl_easy_strerror(code));
+      const char* error = *error_ != '\0' ? error_ : curl_easy_strerror(code);
+      long sent = 0;
+      curl_easy_getinfo(easy_.get(), CURLINFO_REQUEST_SIZE, &sent);
+      return sent > 0 ? absl::UnknownError(error) : absl::UnavailableError(error);
     }
     long status = 0;
     curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);

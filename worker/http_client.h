@@ -44,7 +44,8 @@ class HttpClient {
   explicit HttpClient(Options options);
 
   // Any status is a response. Otherwise kDeadlineExceeded after `timeout`, kCancelled once `cancel`
-  // is, kResourceExhausted where the answer is too long, kUnavailable with what went wrong.
+  // is, kResourceExhausted where the answer is too long; with what went wrong kUnavailable where
+  // nothing of the request was sent, and kUnknown where the server may have it.
   absl::StatusOr<HttpResponse> Call(const HttpRequest& request, absl::Duration timeout,
                                     CallCancellation& cancel) const;
 

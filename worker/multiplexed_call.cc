@@ -27,6 +27,9 @@ namespace {
 // About what an event takes beside its contents.
 constexpr size_t kEventBytes = 128;
 
+// Of a cancel, from when it is asked for to when its answer is taken.
+size_t CancelBytes(const std::string& id) { return kEventBytes + id.size(); }
+
 // About what the end of a request takes: its message stands in the status and in its details.
 size_t EndBytes(const FinishedEvent& event) { return 3 * event.status.message().size(); }
 
@@ -293,6 +296,7 @@ void MultiplexedCall::Cancel(const std::string& id) {
   absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
   {
     std::lock_guard lock(mutex_);
+    if (!client_gone_ && !abort_) pending_bytes_ += CancelBytes(id);
     if (!borrowed.ok()) {
       // Without an engine no request is live.
       answers_.push_back({id, false});
@@ -491,9 +495,10 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
     taken.request = {std::move(owner), &lane.identity};
     news.push_back(std::move(taken));
   }
-  pending_bytes_ -= std::min(bytes, pending_bytes_);
   // A cancel is answered after the end of what it ended.
   if (news_.empty()) answers.swap(answers_);
+  for (const CancelAnswer& answer : answers) bytes += CancelBytes(answer.request_id);
+  pending_bytes_ -= std::min(bytes, pending_bytes_);
 }
 
 void MultiplexedCall::Advance() {

@@ -203,6 +203,8 @@ void Registration::EndSuperseded(const OrchestratorLink& orchestrator,
   logger_.Error("another instance has this worker_id; registering no more",
                 {{"orchestrator", orchestrator.address()}, {"other_instance_id", instance_id}});
   options_.on_superseded(instance_id);
+  // Who lists workers by their addresses has this one's, and not the other's.
+  LeaveOthers(orchestrator, MakeReport(directives_->MakeReport()));
 }
 
 void Registration::HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,

@@ -69,7 +69,8 @@ class Registration {
   void Register(OrchestratorLink& orchestrator);
   void Heartbeat(OrchestratorLink& orchestrator);
   void Deregister();
-  // Of a worker that is not ready: others than `current` may have it in their lists from before.
+  // Of a worker that is not ready, or superseded: others than `current` may have it in their lists
+  // from before.
   void LeaveOthers(const OrchestratorLink& current, const LinkReport& report);
   LinkReport MakeReport(const Directives::Report& directives) const;
   void HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,

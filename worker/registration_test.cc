@@ -14,12 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
+#include "integration_tests/scripted_smg.h"
 #include "worker/eventually_for_test.h"
 #include "worker/orcd_link.h"
+#include "worker/smg_link.h"
 
 namespace orcd {
 namespace {
@@ -186,6 +189,14 @@ class RegistrationTest : public testing::Test {
     options.rpc_timeout = absl::Seconds(2);
     options.backoff = {.initial = absl::Milliseconds(40), .max = absl::Milliseconds(320)};
     for (std::string& address : orchestrators) {
+      if (absl::StartsWith(address, "http://")) {
+        SmgLink::Options link;
+        link.orchestrator = std::move(address);
+        link.address = "10.1.2.3:50051";
+        link.ttl = absl::Seconds(1);
+        options.orchestrators.push_back(std::make_unique<SmgLink>(std::move(link)));
+        continue;
+      }
       OrcdLink::Options link;
       link.orchestrator = std::move(address);
       link.address = "10.1.2.3:50051";
@@ -496,6 +507,24 @@ TEST_F(RegistrationTest, ASupersededWorkerRegistersNoMore) {
   EXPECT_EQ(orchestrator.deregistrations.size(), 0u) << "the lease is another's";
   EXPECT_THAT(superseded_by_, ElementsAre("instance-2"));
   EXPECT_EQ(results_.back(), "superseded");
+}
+
+TEST_F(RegistrationTest, ASupersededWorkerLeavesWhoListsItByItsAddress) {
+  ScriptedSmg smg;
+  ScriptedOrchestrator orchestrator;
+  ASSERT_TRUE(smg.listens());
+  orchestrator.knows_leases = false;
+  state_ = orcd::v1::WORKER_STATE_READY;
+  auto registration = NewRegistration({smg.url(), orchestrator.address()});
+  registration->Start();
+  ASSERT_TRUE(Eventually([&] { return smg.urls().size() == 1; }));
+  smg.AnswerAll(500, "{}");
+  ASSERT_TRUE(orchestrator.WaitForRegistrations(1));
+  smg.SetScript(nullptr);
+  orchestrator.Locked([&] { orchestrator.other_instance = "instance-2"; });
+  EXPECT_TRUE(Eventually([&] { return smg.urls().empty(); }));
+  registration->Stop(absl::Seconds(5));
+  EXPECT_EQ(orchestrator.deregistrations.size(), 0u) << "the lease is another's";
 }
 
 TEST_F(RegistrationTest, ASupersedingThatNamesNobodyOrTheWorkerItselfIsAFailureLikeAnother) {

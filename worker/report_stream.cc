@@ -97,8 +97,9 @@ void ReportStream::Advance() {
     {
       std::lock_guard lock(mutex_);
       write = report.message != nullptr && !client_gone_;
+      // The last message, too, is waited for only so long.
+      if (!report.end || (write && patience_ < absl::InfiniteDuration())) SetAlarm();
       if (!report.end) {
-        SetAlarm();
         if (!write) busy_ = false;
         if (report.more && write) wanted_ = true;
       }

@@ -108,5 +108,22 @@ TEST_F(ReportStreamTest, WhoDoesNotReadIsTornDown) {
   EXPECT_FALSE(reader->Finish().ok());
 }
 
+TEST_F(ReportStreamTest, WhoDoesNotReadTheLastMessageIsTornDownToo) {
+  service_.patience = absl::Milliseconds(300);
+  service_.poll = [] {
+    ReportStream::Report report;
+    auto message = std::make_unique<v1::HealthResponse>();
+    message->mutable_status()->set_reason(std::string(3 << 20, 'x'));
+    report.message = std::move(message);
+    report.end = absl::OkStatus();
+    return report;
+  };
+  grpc::ClientContext context;
+  auto reader = stub_->Drain(&context, {});
+  EXPECT_TRUE(service_.cancelled.WaitFor(kLong));
+  context.TryCancel();
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
 }  // namespace
 }  // namespace orcd

@@ -19,12 +19,17 @@ constexpr absl::Duration kSoon = absl::Seconds(1);
 // Of an answer that says what is wrong, as much as a log line needs.
 constexpr size_t kMaxExcerpt = 300;
 
+constexpr char kPending[] = "pending";
+constexpr char kDraining[] = "draining";
+
 constexpr int kOk = 200;
 constexpr int kAccepted = 202;
 constexpr int kUnauthorized = 401;
 constexpr int kForbidden = 403;
 constexpr int kNotFound = 404;
 constexpr int kConflict = 409;
+constexpr int kBadGateway = 502;
+constexpr int kGatewayTimeout = 504;
 
 bool IsReady(const LinkReport& report) { return report.status.state() == v1::WORKER_STATE_READY; }
 
@@ -36,6 +41,15 @@ absl::Status ToError(const std::string& call, const HttpResponse& response) {
         absl::StrCat(what, "; --orchestrator-key-file names the file of smg's API key"));
   }
   return absl::UnavailableError(what);
+}
+
+// Whether a request may have been carried out all the same.
+bool OutcomeIsUnknown(const absl::StatusOr<HttpResponse>& response) {
+  if (response.ok()) {
+    // What stands between has no answer.
+    return response->status == kBadGateway || response->status == kGatewayTimeout;
+  }
+  return !absl::IsUnavailable(response.status()) && !absl::IsFailedPrecondition(response.status());
 }
 
 std::string EntryOf(const std::string& url) {
@@ -62,11 +76,11 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
 
 // smg takes an entry before it has spoken to the worker; this says how that goes on.
 std::string ProblemOf(const SmgWorker& worker, const std::string& url) {
-  if (worker.status == "pending") {
+  if (worker.status == kPending) {
     return absl::StrCat("smg has not reached the worker at ", url,
                         " yet; --advertise-address says where it should");
   }
-  if (worker.status == "draining") {
+  if (worker.status == kDraining) {
     return absl::StrCat("smg is taking an entry of ", url, " out that it was told to remove; the ",
                         "worker enters itself again when it is gone");
   }
@@ -88,8 +102,7 @@ absl::StatusOr<LinkReply> SmgLink::Register(const LinkReport& report, absl::Dura
   const Bounds bounds{SteadyNow() + timeout, cancel};
   if (!IsReady(report)) {
     // A worker that was at this address before may have been killed.
-    ORCD_RETURN_IF_ERROR(TakeOut(bounds));
-    return Reply(false);
+    return Leave(bounds);
   }
   return Enter(report, bounds);
 }
@@ -98,11 +111,18 @@ absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const
                                              absl::Duration timeout, CallCancellation& cancel) {
   const Bounds bounds{SteadyNow() + timeout, cancel};
   if (!IsReady(report)) {
-    if (maybe_entered_) ORCD_RETURN_IF_ERROR(TakeOut(bounds));
-    return Reply(false);
+    return maybe_entered_ ? Leave(bounds) : Reply(false);
   }
   const bool other_model = report.status.model().model_id() != model_id_;
-  if (maybe_entered_ && other_model) ORCD_RETURN_IF_ERROR(TakeOut(bounds));
+  if (maybe_entered_ && other_model) {
+    ORCD_ASSIGN_OR_RETURN(const std::optional<SmgWorker> left, TakeOut(bounds));
+    if (left && left->status != kPending) {
+      LinkReply reply = Reply(true);
+      reply.ttl = kSoon;
+      return reply;
+    }
+    return Enter(report, bounds);
+  }
   if (!maybe_entered_) return Enter(report, bounds);
   absl::StatusOr<std::optional<SmgWorker>> found = Find(bounds);
   if (!found.ok()) return found.status();
@@ -111,27 +131,25 @@ absl::StatusOr<LinkReply> SmgLink::Heartbeat(const std::string&, uint64_t, const
     return absl::NotFoundError("the worker is not listed");
   }
   const SmgWorker& worker = **found;
-  const bool given_up = worker.status == "pending" && worker.job_status != "pending" &&
+  const bool given_up = worker.status == kPending && worker.job_status != "pending" &&
                         worker.job_status != "processing";
   if (given_up) return absl::NotFoundError("smg has given the worker up");
   id_ = worker.id;
   LinkReply reply = Reply(true);
   reply.problem = ProblemOf(worker, url_);
-  if (worker.status == "draining") reply.ttl = kSoon;
+  if (worker.status == kDraining) reply.ttl = kSoon;
   return reply;
 }
 
 absl::Status SmgLink::Deregister(const std::string&, const LinkReport&, absl::Duration timeout,
                                  CallCancellation& cancel) {
-  return TakeOut({SteadyNow() + timeout, cancel});
+  return TakeOut({SteadyNow() + timeout, cancel}).status();
 }
 
 absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds& bounds) {
   model_id_ = report.status.model().model_id();
   const absl::StatusOr<HttpResponse> response = Call("POST", "/workers", EntryOf(url_), bounds);
-  if (absl::IsCancelled(response.status()) || absl::IsDeadlineExceeded(response.status())) {
-    maybe_entered_ = true;
-  }
+  if (OutcomeIsUnknown(response)) maybe_entered_ = true;
   ORCD_RETURN_IF_ERROR(response.status());
   if (response->status != kAccepted && response->status != kOk && response->status != kConflict) {
     return ToError("POST /workers", *response);
@@ -146,22 +164,42 @@ absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds&
   return reply;
 }
 
-absl::Status SmgLink::TakeOut(const Bounds& bounds) {
+absl::StatusOr<LinkReply> SmgLink::Leave(const Bounds& bounds) {
+  ORCD_ASSIGN_OR_RETURN(const std::optional<SmgWorker> left, TakeOut(bounds));
+  LinkReply reply = Reply(false);
+  if (left && left->status != kPending) reply.ttl = kSoon;
+  return reply;
+}
+
+absl::StatusOr<std::optional<SmgWorker>> SmgLink::TakeOut(const Bounds& bounds) {
+  if (!id_.empty()) ORCD_RETURN_IF_ERROR(Delete(bounds));
   if (id_.empty()) {
-    absl::StatusOr<std::optional<SmgWorker>> found = FindInList(bounds);
-    ORCD_RETURN_IF_ERROR(found.status());
-    if (*found) id_ = (*found)->id;
-  }
-  if (!id_.empty()) {
-    const absl::StatusOr<HttpResponse> response =
-        Call("DELETE", absl::StrCat("/workers/", id_), "", bounds);
-    ORCD_RETURN_IF_ERROR(response.status());
-    if (response->status != kAccepted && response->status != kOk && response->status != kNotFound) {
-      return ToError("DELETE /workers/{id}", *response);
+    // One that was started again may have the worker under another id.
+    ORCD_ASSIGN_OR_RETURN(const std::optional<SmgWorker> listed, FindInList(bounds));
+    if (listed) {
+      if (listed->id.empty()) return absl::UnavailableError("smg lists the worker without an id");
+      id_ = listed->id;
+      ORCD_RETURN_IF_ERROR(Delete(bounds));
     }
   }
-  id_.clear();
-  maybe_entered_ = false;
+  std::optional<SmgWorker> left;
+  if (!id_.empty()) {
+    ORCD_ASSIGN_OR_RETURN(left, FindById(bounds));
+    if (left && left->status == kDraining) left.reset();
+  }
+  maybe_entered_ = left.has_value();
+  if (!left) id_.clear();
+  return left;
+}
+
+absl::Status SmgLink::Delete(const Bounds& bounds) {
+  ORCD_ASSIGN_OR_RETURN(const HttpResponse response,
+                        Call("DELETE", absl::StrCat("/workers/", id_), "", bounds));
+  if (response.status == kNotFound) {
+    id_.clear();
+  } else if (response.status != kAccepted && response.status != kOk) {
+    return ToError("DELETE /workers/{id}", response);
+  }
   return absl::OkStatus();
 }
 

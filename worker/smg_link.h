@@ -20,7 +20,8 @@ namespace orcd {
 //
 // Seen with smg 1.13: an entry is taken (202) before smg has spoken to the worker, and is in the
 // list, under the id that the answer has, once it has; it ends with smg's process. A URL is in the
-// list once: the second POST gets 409.
+// list once: the second POST gets 409. A DELETE of an entry that is not in the list yet gets 202,
+// too, and does nothing: smg goes on entering the worker.
 class SmgLink final : public OrchestratorLink {
  public:
   struct Options {
@@ -58,8 +59,13 @@ class SmgLink final : public OrchestratorLink {
   absl::StatusOr<HttpResponse> Call(const std::string& method, const std::string& path,
                                     const std::string& body, const Bounds& bounds) const;
   absl::StatusOr<LinkReply> Enter(const LinkReport& report, const Bounds& bounds);
-  // Where smg has the worker it is told to take it out of its list.
-  absl::Status TakeOut(const Bounds& bounds);
+  // Of a worker that is not ready.
+  absl::StatusOr<LinkReply> Leave(const Bounds& bounds);
+  // Where smg has the worker it is told to take it out of its list. What it has of it then:
+  // nothing, where none is left or one on its way out.
+  absl::StatusOr<std::optional<SmgWorker>> TakeOut(const Bounds& bounds);
+  // Of id_, which is forgotten where smg does not know it.
+  absl::Status Delete(const Bounds& bounds);
   // The worker's entry: of id_ where that is known, or else of the whole list. Nothing where there
   // is none.
   absl::StatusOr<std::optional<SmgWorker>> Find(const Bounds& bounds) const;

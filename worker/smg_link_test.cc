@@ -253,5 +253,64 @@ TEST_F(SmgLinkTest, SendsTheKeyOfItsFile) {
   }
 }
 
+// As smg 1.13 does: it takes the DELETE, does nothing, and goes on entering the worker.
+TEST_F(SmgLinkTest, AnEntryThatIsListedAfterItWasToBeTakenOutIsTakenOutAgain) {
+  ASSERT_TRUE(Register(Ready()).ok());
+  smg_.Edit([](Entries& entries) { entries.at(0).status = "pending"; });
+  smg_.SetScript([](const ScriptedSmg::Request& request) -> std::optional<std::string> {
+    if (request.method == "DELETE") return ScriptedHttpServer::Answer(202, "{}");
+    return std::nullopt;
+  });
+  auto reply = Heartbeat(Report(v1::WORKER_STATE_DRAINING));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_FALSE(reply->entered);
+  EXPECT_TRUE(link_->maybe_entered());
+  smg_.Edit([](Entries& entries) { entries.at(0).status = "ready"; });
+  reply = Heartbeat(Report(v1::WORKER_STATE_DRAINING));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_LT(reply->ttl, SmgLink::Options().ttl) << "it is looked at again soon";
+  EXPECT_TRUE(link_->maybe_entered());
+  smg_.SetScript(nullptr);
+  ASSERT_TRUE(Heartbeat(Report(v1::WORKER_STATE_DRAINING)).ok());
+  EXPECT_THAT(smg_.urls(), IsEmpty());
+  EXPECT_FALSE(link_->maybe_entered());
+}
+
+TEST_F(SmgLinkTest, AnEntryThatIsOnItsWayOutIsLeftAlone) {
+  ASSERT_TRUE(Register(Ready()).ok());
+  smg_.SetScript([](const ScriptedSmg::Request& request) -> std::optional<std::string> {
+    if (request.method == "DELETE") return ScriptedHttpServer::Answer(202, "{}");
+    return std::nullopt;
+  });
+  smg_.Edit([](Entries& entries) { entries.at(0).status = "draining"; });
+  ASSERT_TRUE(Heartbeat(Idle()).ok());
+  EXPECT_FALSE(link_->maybe_entered());
+}
+
+TEST_F(SmgLinkTest, AnSmgThatWasStartedAgainHasItUnderAnotherId) {
+  ASSERT_TRUE(Register(Ready()).ok());
+  smg_.Edit([](Entries& entries) { entries.clear(); });
+  smg_.Add(kUrl);
+  ASSERT_TRUE(Heartbeat(Report(v1::WORKER_STATE_DRAINING)).ok());
+  EXPECT_THAT(smg_.urls(), IsEmpty());
+  EXPECT_FALSE(link_->maybe_entered());
+}
+
+TEST_F(SmgLinkTest, AnEntryWhoseAnswerIsLostMayBeThere) {
+  const std::string answers[] = {"", std::string(2 << 20, 'x'), ScriptedHttpServer::Answer(502, ""),
+                                 ScriptedHttpServer::Answer(504, "")};
+  for (const std::string& answer : answers) {
+    link_ = NewLink();
+    smg_.SetScript([&](const ScriptedSmg::Request&) { return std::optional(answer); });
+    EXPECT_FALSE(Register(Ready()).ok());
+    EXPECT_TRUE(link_->maybe_entered()) << answer.substr(0, 20);
+    smg_.SetScript(nullptr);
+  }
+  link_ = NewLink();
+  smg_.GoAway();
+  EXPECT_TRUE(absl::IsUnavailable(Register(Ready()).status()));
+  EXPECT_FALSE(link_->maybe_entered()) << "nobody has heard of it";
+}
+
 }  // namespace
 }  // namespace orcd

@@ -4,19 +4,22 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "worker/json_shape.h"
 
 namespace orcd {
 namespace {
 
 using nlohmann::json;
 
-// What counts is nested this deep at most; what lies deeper is not kept.
-constexpr int kMaxDepth = 5;
+// Far more than smg's answers have.
+constexpr int kMaxDepth = 64;
 constexpr size_t kUuidLength = 36;
 
+// Discarded where it is no JSON.
 json Parse(const std::string& text) {
-  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMaxDepth; };
-  return json::parse(text, keep, /*allow_exceptions=*/false);
+  const JsonShape shape = LookAtJson(text, kMaxDepth);
+  if (!shape.is_json || shape.too_deep) return json(json::value_t::discarded);
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
 std::string TextOf(const json& object, const char* key) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -59,11 +60,18 @@ TEST(SmgWorkersTest, GarbageIsAnErrorHoweverDeepItIs) {
   }
   EXPECT_TRUE(absl::IsUnavailable(ParseSmgWorker("[]").status()));
   EXPECT_TRUE(absl::IsUnavailable(ParseSmgWorker(deep).status()));
-  // Closed again, it is JSON.
   const std::string closed = deep + std::string(deep.size(), ']');
-  const auto workers = ParseSmgWorkers(absl::StrCat(R"({"workers":[{"x":)", closed, "}]}"));
+  EXPECT_FALSE(ParseSmgWorkers(absl::StrCat(R"({"workers":[{"x":)", closed, "}]}")).ok());
+}
+
+TEST(SmgWorkersTest, AListOfVeryManyTakesNoLongerThanItsLength) {
+  std::string text = R"({"workers":[{})";
+  while (text.size() < (1 << 20) - 10) text += ",{}";
+  const absl::Time begun = SteadyNow();
+  const auto workers = ParseSmgWorkers(text + "]}");
+  EXPECT_LT(SteadyNow() - begun, absl::Seconds(20));
   ASSERT_TRUE(workers.ok()) << workers.status();
-  EXPECT_EQ(workers->size(), 1u);
+  EXPECT_GT(workers->size(), 300'000u);
 }
 
 TEST(SmgWorkersTest, FindsTheIdOfAnAnswer) {

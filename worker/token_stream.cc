@@ -72,8 +72,11 @@ void TokenStream::OnDelta(DeltaEvent event) {
     std::lock_guard lock(mutex_);
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
     if (gave_up_ || client_gone_) return;
+    // What comes at once may be large, as a long prompt's log-probabilities: the client is slow
+    // only where it has not taken what came before.
+    const bool some_wait = !deltas_.empty();
     deltas_.Add(std::move(event));
-    became_slow = OverLimits();
+    became_slow = some_wait && OverLimits();
     if (became_slow) {
       gave_up_ = SlowReader(limits_);
       SetGrace(limits_.grace);
@@ -231,7 +234,9 @@ void TokenStream::CancelRequest() {
 }
 
 void TokenStream::SetGrace(absl::Duration grace) {
-  grace_alarm_.Set(absl::ToChronoTime(absl::Now() + grace), [weak = weak_from_this()](bool fired) {
+  // gRPC's alarms can be set but once; the one before it goes.
+  grace_alarm_.emplace();
+  grace_alarm_->Set(absl::ToChronoTime(absl::Now() + grace), [weak = weak_from_this()](bool fired) {
     if (auto self = weak.lock(); fired && self) self->OnGraceOver();
   });
 }

@@ -28,7 +28,7 @@ namespace orcd {
 // What a client that reads too slowly may cost.
 struct TokenStreamLimits {
   // Of events that wait because the client has not read the ones before. More than one of these
-  // ends the request with RESOURCE_EXHAUSTED (SLOW_READER).
+  // ends the request with RESOURCE_EXHAUSTED (SLOW_READER), but for an event that waits alone.
   size_t max_pending_bytes = 1 << 20;
   int max_pending_tokens = 64 << 10;
   // Of what the encoder keeps for its last messages. More ends the request with RESOURCE_EXHAUSTED
@@ -90,7 +90,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
   void CancelRequest();
-  // Tears the call down if it is not done by then. With mutex_ held.
+  // Tears the call down if it is not done by then, whatever was set before. With mutex_ held.
   void SetGrace(absl::Duration grace);
   void OnGraceOver();
 
@@ -127,7 +127,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // context_ is no longer valid.
   bool done_ = false;
   // Ends what the client does not read.
-  grpc::Alarm grace_alarm_;
+  std::optional<grpc::Alarm> grace_alarm_;
 };
 
 }  // namespace orcd

@@ -494,6 +494,62 @@ TEST_F(HoldingStreamTest, MoreThanMayBeHeldEndsTheRequest) {
   EXPECT_EQ(Reason(status), "OUTPUT_TOO_LARGE");
 }
 
+TEST_F(HoldingStreamTest, WhatComesAtOnceMayBeMoreThanMayWait) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  for (int i = 0; i < 3; ++i) served.stream->OnDelta(Delta(std::string(200, 'x'), {i}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  EXPECT_EQ(ReadAll(*call).size(), 3u);
+  EXPECT_TRUE(call->reader->Finish().ok());
+  EXPECT_EQ(*served.cancels, 0);
+}
+
+// Its first message is too large for a client to have it before it reads.
+class LoudHoldingEncoder final : public ResponseEncoder {
+ public:
+  std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent&) override {
+    v1::GenerateResponse message;
+    message.mutable_delta()->set_text(std::string(3 << 20, 'x'));
+    return SerializeMessage(message);
+  }
+  std::optional<grpc::ByteBuffer> OnDelta(DeltaEvent event) override {
+    return holding_.OnDelta(std::move(event));
+  }
+  End OnFinished(const FinishedEvent& event, const absl::Status& status) override {
+    return holding_.OnFinished(event, status);
+  }
+  size_t held_bytes() const override { return holding_.held_bytes(); }
+
+ private:
+  HoldingEncoder holding_;
+};
+
+class LoudHoldingStreamTest : public TokenStreamTest {
+ protected:
+  LoudHoldingStreamTest()
+      : TokenStreamTest({.max_held_bytes = 1000, .grace = kLong, .linger = absl::Hours(1)},
+                        [] { return std::make_unique<LoudHoldingEncoder>(); }) {}
+};
+
+TEST_F(LoudHoldingStreamTest, MoreThanMayBeHeldShowsAfterTheRequestHasEnded) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  served.stream->OnDelta(Delta(std::string(2000, 'x'), {1}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  EXPECT_EQ(ReadAll(*call).size(), 1u);
+  EXPECT_EQ(Reason(call->reader->Finish()), "OUTPUT_TOO_LARGE");
+  const std::weak_ptr<TokenStream> weak = served.stream;
+  served.stream = nullptr;
+  EXPECT_TRUE(Eventually([&] { return weak.expired(); }));
+  // gRPC's timers are as they were.
+  auto next = Start();
+  service_.Next().stream->OnFinished(Finished(FinishReason::kEog));
+  EXPECT_TRUE(ReadAll(*next).empty());
+  EXPECT_TRUE(next->reader->Finish().ok());
+}
+
 TEST_F(HoldingStreamTest, TheEncoderSaysHowTheCallEnds) {
   auto call = Start();
   Served served = service_.Next();

@@ -15,8 +15,9 @@
 namespace orcd::kserve {
 namespace {
 
-// It stands in every answer.
+// They stand in every answer, and a request that is refused keeps them until its answer is read.
 constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxModelNameBytes = 256;
 constexpr char kEmptyFinal[] = "triton_enable_empty_final_response";
 constexpr char kTimeout[] = "timeout";
 
@@ -98,6 +99,9 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   if (request.model_name().empty()) {
     return InvalidField("model_name", "is empty; RepositoryIndex lists the models");
   }
+  if (request.model_name().size() > kMaxModelNameBytes) {
+    return NoSuchModel("model_name", request.model_name());
+  }
   ORCD_RETURN_IF_ERROR(CheckModelVersion(request.model_name(), request.model_version()));
   form.model_name = request.model_name();
   asked.request.set_model_id(request.model_name());
@@ -172,7 +176,9 @@ absl::Status NoSuchModel(std::string_view field, const std::string& name) {
       absl::StatusCode::kNotFound,
       absl::StrCat(absl::string_view(field.data(), field.size()), ": there is no model ",
                    Quoted(name), "; RepositoryIndex lists those there are"),
-      {.reason = "MODEL_NOT_FOUND", .field = std::string(field), .subject = name});
+      {.reason = "MODEL_NOT_FOUND",
+       .field = std::string(field),
+       .subject = name.substr(0, kMaxModelNameBytes)});
 }
 
 absl::Status InInferWords(const absl::Status& status) {

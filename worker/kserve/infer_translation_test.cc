@@ -156,5 +156,16 @@ TEST(InferTranslationTest, WhoIsDrainedIsNotToldToResume) {
   EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("resume")));
 }
 
+TEST(InferTranslationTest, ANameThatNoModelHasIsNotKept) {
+  inference::ModelInferRequest request = InferRequest("a");
+  request.set_model_name(std::string(1 << 20, 'm'));
+  const MultiplexedGenerate asked = TranslateInfer(request, InferCallKind::kStream);
+  EXPECT_TRUE(absl::IsNotFound(asked.refusal)) << asked.refusal;
+  EXPECT_EQ(GetErrorDetails(asked.refusal).reason, "MODEL_NOT_FOUND");
+  EXPECT_LE(GetErrorDetails(asked.refusal).subject.size(), 256u);
+  EXPECT_LT(asked.refusal.message().size(), 256u);
+  EXPECT_LE(FormOf(asked).model_name.size(), 256u);
+}
+
 }  // namespace
 }  // namespace orcd::kserve

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
+#include "worker/json_shape.h"
 #include "worker/kserve/tensors.h"
 
 namespace orcd::kserve {
@@ -256,59 +257,25 @@ std::string Names() {
   return names;
 }
 
-// What nlohmann's parser tells as it goes: whether a name comes twice in an object, of which the
-// document would keep the last, and whether it nests deeper than any parameter.
-class Watcher {
- public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (too_deep) return false;
-    if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-      if (depth >= kMaxDepth) {
-        too_deep = true;
-        return false;
-      }
-      names_.resize(depth + 1);
-      names_[depth].clear();
-    } else if (event == json::parse_event_t::key) {
-      const std::string& name = parsed.get_ref<const std::string&>();
-      // An object's own depth is one less than that of what is in it.
-      if (!names_[depth - 1].insert(name).second) twice = name;
-    }
-    return true;
-  }
-
-  bool too_deep = false;
-  std::optional<std::string> twice;
-
- private:
-  // Of each object that is open.
-  std::vector<absl::flat_hash_set<std::string>> names_;
-};
-
 }  // namespace
 
 absl::Status SamplingParameters::AddJson(const std::string& text) {
   if (text.empty()) return absl::OkStatus();
-  Watcher watcher;
-  const json parameters = json::parse(
-      text,
-      [&watcher](int depth, json::parse_event_t event, json& parsed) {
-        return watcher(depth, event, parsed);
-      },
-      /*allow_exceptions=*/false);
-  if (watcher.too_deep) {
+  const JsonShape shape = LookAtJson(text, kMaxDepth);
+  if (shape.too_deep) {
     return InvalidField(kSamplingParameters, "nests deeper than any parameter does");
   }
+  if (shape.twice) {
+    return InvalidField(kSamplingParameters,
+                        absl::StrCat("has ", Quoted(*shape.twice), " twice; send it once"));
+  }
+  const json parameters = json::parse(text, nullptr, /*allow_exceptions=*/false);
   // What follows a NUL the parser would not look at.
   if (!parameters.is_object() || text.find('\0') != std::string::npos) {
     return InvalidField(
         kSamplingParameters,
         "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
         "100}");
-  }
-  if (watcher.twice) {
-    return InvalidField(kSamplingParameters,
-                        absl::StrCat("has ", Quoted(*watcher.twice), " twice; send it once"));
   }
   for (const auto& [name, value] : parameters.items()) {
     ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value));

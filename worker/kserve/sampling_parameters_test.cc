@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd::kserve {
 namespace {
@@ -152,6 +153,14 @@ TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("seed", value)).field, "parameters");
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("priority", value)).field, "parameters");
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("min_p", value)).field, "parameters.min_p");
+}
+
+TEST(SamplingParametersTest, VeryManyTakeNoLongerThanTheirLength) {
+  std::string json = R"({"temperature":1)";
+  for (int i = 0; json.size() < 4'000'000; ++i) absl::StrAppend(&json, ",\"", i, "\":{}");
+  const absl::Time begun = SteadyNow();
+  EXPECT_TRUE(absl::IsInvalidArgument(Add(json + "}")));
+  EXPECT_LT(SteadyNow() - begun, absl::Seconds(20));
 }
 
 }  // namespace

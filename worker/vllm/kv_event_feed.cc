@@ -100,16 +100,22 @@ void KvEventFeed::Advance() {
     done_events_ = 0;
     done_tokens_ = 0;
   }
+  bool lost = false;
+  bool gone = false;
   {
     std::lock_guard lock(inbox_mutex_);
-    if (is_gone_ || is_lost_) {
-      End(/*lost=*/!is_gone_);
-      return;
-    }
-    if (taken_.events.empty()) {
+    lost = is_lost_;
+    gone = is_gone_;
+    if (!lost && !gone && taken_.events.empty()) {
       std::swap(taken_, inbox_);
       live_events_ = 0;
     }
+  }
+  if (lost || gone) {
+    // Not while the engine would wait: a large index takes long to free. What was lost is the truth
+    // also where another feed has taken this one's place since.
+    End(lost);
+    return;
   }
   const size_t end = std::min(taken_.events.size(), done_events_ + kEventsAtATime);
   for (; done_events_ < end; ++done_events_) Apply(taken_.events[done_events_]);

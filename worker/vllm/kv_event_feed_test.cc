@@ -80,6 +80,20 @@ TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
   EXPECT_TRUE(subscription->Take().lost);
 }
 
+// Who was slow is not told that the model has gone.
+TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
+  auto feed = std::make_shared<KvEventFeed>(3);
+  feed->OnListed();
+  const auto subscription = feed->Subscribe();
+  const int32_t token = 1;
+  for (uint64_t n = 1; n <= 13; ++n) feed->OnStored(Found(n, token));
+  ASSERT_TRUE(feed->over());
+  feed->OnGone();
+  const KvEventFeed::News news = subscription->Take();
+  EXPECT_TRUE(news.lost);
+  EXPECT_FALSE(news.gone);
+}
+
 // The list may be longer than what one look works out.
 TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
   constexpr uint64_t kBlocks = 100'000;

@@ -1,6 +1,5 @@
 #include "worker/vllm/tokenizer_archives.h"
 
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -27,7 +26,10 @@ absl::StatusOr<TokenizerArchive> MakeArchive(const Engine& engine) {
 
 }  // namespace
 
-TokenizerArchives::TokenizerArchives(ModelHost& host) : host_(host) {
+TokenizerArchives::TokenizerArchives(ModelHost& host) : TokenizerArchives(host, MakeArchive) {}
+
+TokenizerArchives::TokenizerArchives(ModelHost& host, Maker make)
+    : host_(host), make_(std::move(make)) {
   host.Subscribe([&host, weak = std::weak_ptr<Kept>(kept_)] {
     const std::shared_ptr<Kept> kept = weak.lock();
     if (kept == nullptr) return;
@@ -72,16 +74,17 @@ void TokenizerArchives::Kept::Set(const std::string& of_digest, Archive of_model
 
 void TokenizerArchives::Run() {
   while (true) {
-    std::optional<Job> job;
+    // Whoever waits has the same answer, also where it is an error: an archive each would hold the
+    // model for as long as callers like.
+    std::vector<Job> jobs;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
       if (jobs_.empty()) return;
-      job.emplace(std::move(jobs_.front()));
-      jobs_.pop_front();
+      jobs.swap(jobs_);
     }
-    const absl::StatusOr<Archive> archive = Make(job->lease);
-    job->done(archive);
+    const absl::StatusOr<Archive> archive = Make(jobs.front().lease);
+    for (const Job& job : jobs) job.done(archive);
   }
 }
 
@@ -89,7 +92,7 @@ absl::StatusOr<TokenizerArchives::Archive> TokenizerArchives::Make(const EngineL
   const std::string& digest = lease.engine().model().digest();
   // Whoever asked at the same time was served by the job before.
   if (Archive archive = kept_->Find(digest)) return archive;
-  ORCD_ASSIGN_OR_RETURN(TokenizerArchive made, MakeArchive(lease.engine()));
+  ORCD_ASSIGN_OR_RETURN(TokenizerArchive made, make_(lease.engine()));
   auto archive = std::make_shared<const TokenizerArchive>(std::move(made));
   kept_->Set(digest, archive);
   return archive;

@@ -3,7 +3,6 @@
 #define ORCD_WORKER_VLLM_TOKENIZER_ARCHIVES_H_
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,17 +28,21 @@ class TokenizerArchives {
  public:
   using Archive = std::shared_ptr<const TokenizerArchive>;
   using Done = std::function<void(const absl::StatusOr<Archive>&)>;
+  using Maker = std::function<absl::StatusOr<TokenizerArchive>(const Engine&)>;
 
   // `host` must outlive this; it is not shared yet.
   explicit TokenizerArchives(ModelHost& host);
-  // Waits for the archive in the making.
+  // With something else than the model's tokenizer.
+  TokenizerArchives(ModelHost& host, Maker make);
+  // Waits for the archive in the making, and for one more where others wait.
   ~TokenizerArchives();
 
   TokenizerArchives(const TokenizerArchives&) = delete;
   TokenizerArchives& operator=(const TokenizerArchives&) = delete;
 
   // Calls `done` once, before this returns or from the thread; it must not block. The model cannot
-  // be unloaded in between. The errors are those of ModelHost::Borrow and ExportTokenizer.
+  // be unloaded in between, which is at most the making of two archives, however many ask. The
+  // errors are those of ModelHost::Borrow and ExportTokenizer.
   void Get(Done done);
 
  private:
@@ -65,12 +68,14 @@ class TokenizerArchives {
   absl::StatusOr<Archive> Make(const EngineLease& lease);
 
   ModelHost& host_;
+  const Maker make_;
   const std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
 
   // Guards what follows.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;
+  // All of one model, which their leases hold.
+  std::vector<Job> jobs_;
   bool stopping_ = false;
   std::thread thread_;
 };

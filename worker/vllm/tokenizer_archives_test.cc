@@ -1,5 +1,6 @@
 #include "worker/vllm/tokenizer_archives.h"
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,6 +100,34 @@ TEST_F(TokenizerArchivesTest, GoesWithTheModel) {
   ASSERT_TRUE(anew.ok());
   EXPECT_NE(*anew, *first);
   EXPECT_EQ((*anew)->sha256, sha256) << "the same model gives the same bytes";
+}
+
+TEST_F(TokenizerArchivesTest, CallersShareAnErrorAndHoldTheModelNoLonger) {
+  Load("nano.gguf");
+  archives_.reset();
+  Event begun;
+  Event may_go_on;
+  std::atomic<int> made = 0;
+  TokenizerArchives archives(host_, [&](const Engine&) -> absl::StatusOr<TokenizerArchive> {
+    ++made;
+    begun.Notify();
+    EXPECT_TRUE(may_go_on.WaitFor(kLong));
+    return absl::UnimplementedError("no such tokenizer");
+  });
+  std::atomic<int> refused = 0;
+  const auto refuse = [&](const absl::StatusOr<TokenizerArchives::Archive>& archive) {
+    EXPECT_TRUE(absl::IsUnimplemented(archive.status())) << archive.status();
+    ++refused;
+  };
+  archives.Get(refuse);
+  ASSERT_TRUE(begun.WaitFor(kLong));
+  constexpr int kCalls = 100;
+  for (int i = 0; i < kCalls; ++i) archives.Get(refuse);
+  may_go_on.Notify();
+  // Which waits for whoever holds the model.
+  Unload();
+  EXPECT_EQ(refused, kCalls + 1);
+  EXPECT_EQ(made, 2);
 }
 
 TEST_F(TokenizerArchivesTest, MayGoBeforeTheHost) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "runtime/error.h"
 #include "worker/report_stream.h"
@@ -24,6 +25,12 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 // What one call says. The archive comes from any thread; the rest is the stream's.
 class TokenizerReport {
  public:
+  // One of `calls` until this goes.
+  explicit TokenizerReport(std::shared_ptr<std::atomic<int>> calls) : calls_(std::move(calls)) {}
+  ~TokenizerReport() { --*calls_; }
+  TokenizerReport(const TokenizerReport&) = delete;
+  TokenizerReport& operator=(const TokenizerReport&) = delete;
+
   void Set(const absl::StatusOr<TokenizerArchives::Archive>& archive) {
     std::lock_guard lock(mutex_);
     archive_ = archive;
@@ -61,6 +68,9 @@ class TokenizerReport {
   }
 
  private:
+  const std::shared_ptr<std::atomic<int>> calls_;
+
+  // Guards what follows.
   std::mutex mutex_;
   std::optional<absl::StatusOr<TokenizerArchives::Archive>> archive_;
   size_t sent_ = 0;
@@ -69,13 +79,22 @@ class TokenizerReport {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartTokenizerCall(grpc::CallbackServerContext* context,
-                                                               TokenizerArchives& archives) {
-  auto report = std::make_shared<TokenizerReport>();
+absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> TokenizerCalls::Start(
+    grpc::CallbackServerContext* context) {
+  if (++*calls_ > max_calls_) {
+    --*calls_;
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("as many fetch the tokenizer as may, ", max_calls_,
+                                  "; try again when one of them has it"),
+                     {.reason = "TOO_MANY_CALLS",
+                      .subject = "tokenizer:calls",
+                      .retry_after = absl::Seconds(1)});
+  }
+  auto report = std::make_shared<TokenizerReport>(calls_);
   auto stream = ReportStream::Create(
       context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
       kPatience);
-  archives.Get([report, stream](const absl::StatusOr<TokenizerArchives::Archive>& archive) {
+  archives_.Get([report, stream](const absl::StatusOr<TokenizerArchives::Archive>& archive) {
     report->Set(archive);
     stream->Wake();
   });

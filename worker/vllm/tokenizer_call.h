@@ -6,13 +6,32 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+#include <memory>
+
+#include "absl/status/statusor.h"
 #include "worker/vllm/tokenizer_archives.h"
 
 namespace orcd {
 
-// The stream of the archive's chunks, with its errors; it deletes itself.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartTokenizerCall(grpc::CallbackServerContext* context,
-                                                               TokenizerArchives& archives);
+// Each call has a chunk on its way for as long as its client reads slowly, so there are only so
+// many at a time. Any thread.
+class TokenizerCalls {
+ public:
+  // `archives` must outlive this.
+  explicit TokenizerCalls(TokenizerArchives& archives, int max_calls = 64)
+      : archives_(archives), max_calls_(max_calls) {}
+
+  // The stream of the archive's chunks, with its errors; it deletes itself and may outlive this.
+  // kResourceExhausted (TOO_MANY_CALLS).
+  absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> Start(
+      grpc::CallbackServerContext* context);
+
+ private:
+  TokenizerArchives& archives_;
+  const int max_calls_;
+  const std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
+};
 
 }  // namespace orcd
 

@@ -42,7 +42,12 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::Byt
 }  // namespace
 
 VllmService::VllmService(ModelHost& host, const Logger& log, const VllmServiceOptions& options)
-    : host_(host), log_(log), options_(options), tokenizers_(host), kv_events_(host) {}
+    : host_(host),
+      log_(log),
+      options_(options),
+      tokenizers_(host),
+      tokenizer_calls_(tokenizers_),
+      kv_events_(host) {}
 
 void VllmService::Shutdown() { kv_events_.Shutdown(); }
 
@@ -165,9 +170,13 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer*) {
-  const absl::Status may = Authorize(context, Permission::kInference);
-  if (!may.ok()) return Refuse(context, "vllm.GetTokenizer", may);
-  return StartTokenizerCall(context, tokenizers_);
+  auto start = [&]() -> absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> {
+    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+    return tokenizer_calls_.Start(context);
+  };
+  const auto stream = start();
+  if (!stream.ok()) return Refuse(context, "vllm.GetTokenizer", stream.status());
+  return *stream;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(

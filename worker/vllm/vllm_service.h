@@ -18,6 +18,7 @@
 #include "worker/token_stream.h"
 #include "worker/vllm/kv_event_feed.h"
 #include "worker/vllm/tokenizer_archives.h"
+#include "worker/vllm/tokenizer_call.h"
 #include "worker/vllm/wire.h"
 
 namespace orcd {
@@ -100,6 +101,7 @@ class VllmService final : public internal::RawVllmService {
   const Logger& log_;
   const VllmServiceOptions options_;
   TokenizerArchives tokenizers_;
+  TokenizerCalls tokenizer_calls_;
   KvEventFeeds kv_events_;
 };
 
