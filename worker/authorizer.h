@@ -25,8 +25,8 @@ enum class Permission {
   kStatus,
   // Generate, Cancel, Tokenize, and what does the same by another protocol.
   kInference,
-  // Load, Unload, Drain, what does the same by another protocol, SubscribeKvEvents, which tells what
-  // everybody's prompts begin with, and gRPC's own channelz.
+  // Load, Unload, Drain, what does the same by another protocol, SubscribeKvEvents, which tells
+  // what everybody's prompts begin with, and gRPC's own channelz.
   kControl,
 };
 

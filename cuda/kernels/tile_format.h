@@ -10,8 +10,8 @@
 // columns 2t + 8 and 2t + 9; pair 3 row g + 8.
 //
 // Parts of a unit, in order:
-//   kF16   [row / 8][column / 8][row % 8] 16 B: the core matrices of wgmma, as activations have them
-//          (activations.h), so that tensor cores read them from shared memory as they lie.
+//   kF16   [row / 8][column / 8][row % 8] 16 B: the core matrices of wgmma, as in activations.h, so
+//          that tensor cores read them from shared memory as they lie.
 //   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
 //   others [4 steps][lane] 16 B: for each step a word whose bits 4p.. and 16 + 4p.. are the low
