@@ -568,6 +568,7 @@ TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--null-step", absl::FormatDuration(step), "--max-seqs",
                    "32", "--max-step-tokens", "400", "--metrics-listen", "127.0.0.1:0"}));
+  VllmClient& own = vllm();
   std::atomic<int> next = 0;
   std::atomic<int> before_tokens = 0;
   std::atomic<int> after_tokens = 0;
@@ -583,11 +584,11 @@ TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
       request.set_request_id(absl::StrCat("leaver-", i));
       request.mutable_stop()->set_ignore_eog(true);
       request.mutable_stop()->clear_max_tokens();
-      VllmCall call(vllm().stub(), ToVllm(request, stream), absl::Minutes(5));
+      VllmCall call(own.stub(), ToVllm(request, stream), absl::Minutes(5));
       std::thread leave([&] {
         absl::SleepFor(stay);
         if (!aborts) return call.HangUp();
-        EXPECT_TRUE(vllm().Abort({request.request_id()}).ok());
+        EXPECT_TRUE(own.Abort({request.request_id()}).ok());
         // An Abort that came before its request found nothing to end.
         call.HangUp();
       });
