@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_REFUSED_CALL_H_
 #define ORCD_WORKER_REFUSED_CALL_H_
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "runtime/error.h"
 #include "worker/logging.h"
+#include "worker/status_details.h"
 
 namespace orcd {
 
@@ -29,6 +31,14 @@ inline void LogRefusal(const Logger& log, std::string_view method, const absl::S
   log.Info("call refused", {{"method", method},
                             {"code", absl::StatusCodeToString(status.code())},
                             {"reason", GetErrorDetails(status).reason}});
+}
+
+// The reactor of a stream that is refused; the log is told.
+inline grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseStream(
+    grpc::CallbackServerContext* context, const Logger& log, std::string_view method,
+    const absl::Status& status) {
+  LogRefusal(log, method, status);
+  return new RefusedStream(ToGrpcStatus(status, context));
 }
 
 }  // namespace orcd

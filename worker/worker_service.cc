@@ -35,8 +35,8 @@ WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOp
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const absl::StatusOr<v1::LoadRequest> request =
-      Open<v1::LoadRequest>(Authorize(context, Permission::kControl), *bytes);
-  if (!request.ok()) return Refuse(context, "Load", request.status());
+      Open<v1::LoadRequest>(Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
+  if (!request.ok()) return RefuseStream(context, log_, "Load", request.status());
   return StartLoadCall(context, *request, host_, log_, options_.telemetry);
 }
 
@@ -44,8 +44,8 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::UnloadRequest> request =
-      Open<v1::UnloadRequest>(Authorize(context, Permission::kControl), *bytes);
+  const absl::StatusOr<v1::UnloadRequest> request = Open<v1::UnloadRequest>(
+      Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
   if (!request.ok()) {
     Fail(context, reactor, request.status());
     return reactor;
@@ -65,18 +65,20 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
   absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
   if (!stream.ok()) {
     CountRefusal(options_.telemetry, stream.status());
-    return Refuse(context, "Generate", stream.status());
+    return RefuseStream(context, log_, "Generate", stream.status());
   }
   return stream->get();
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::GenerateMany(
     grpc::CallbackServerContext* context) {
-  const absl::Status may = Authorize(context, Permission::kInference);
+  const absl::Status may = Authorize(options_.authorizer, *context, Permission::kInference);
   if (may.ok()) {
-    return many_calls_.Start(
-        context, std::make_unique<GenerateManyDialect>(), host_, log_, options_.telemetry,
-        [this, context] { return Authorize(context, Permission::kInference); });
+    return many_calls_.Start(context, std::make_unique<GenerateManyDialect>(), host_, log_,
+                             options_.telemetry, [this, context] {
+                               return Authorize(options_.authorizer, *context,
+                                                Permission::kInference);
+                             });
   }
   LogRefusal(log_, "GenerateMany", may);
   return new RefusedCall(ToGrpcStatus(may, context));
@@ -89,7 +91,8 @@ absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
   const absl::Time arrival = SteadyNow();
   ORCD_ASSIGN_OR_RETURN(
       const v1::GenerateRequest proto,
-      Open<v1::GenerateRequest>(Authorize(context, Permission::kInference), bytes));
+      Open<v1::GenerateRequest>(Authorize(options_.authorizer, *context, Permission::kInference),
+                                bytes));
   return StartGenerateCall(context, proto, arrival, host_, log_,
                            {.limits = options_.limits,
                             .telemetry = options_.telemetry,
@@ -103,8 +106,8 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::CancelRequest> request =
-      Open<v1::CancelRequest>(Authorize(context, Permission::kInference), *bytes);
+  const absl::StatusOr<v1::CancelRequest> request = Open<v1::CancelRequest>(
+      Authorize(options_.authorizer, *context, Permission::kInference), *bytes);
   absl::Status status = request.ok() ? CheckRequestId(request->request_id()) : request.status();
   if (!status.ok()) {
     Fail(context, reactor, status);
@@ -130,19 +133,14 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
   return reactor;
 }
 
-absl::Status WorkerService::Authorize(const grpc::CallbackServerContext* context,
-                                      Permission permission) const {
-  if (options_.authorizer == nullptr) return absl::OkStatus();
-  return options_.authorizer->Check(*context, permission);
-}
-
 grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
   auto tokenize = [&]() -> absl::StatusOr<v1::TokenizeResponse> {
     ORCD_ASSIGN_OR_RETURN(
         const v1::TokenizeRequest request,
-        Open<v1::TokenizeRequest>(Authorize(context, Permission::kInference), *bytes));
+        Open<v1::TokenizeRequest>(Authorize(options_.authorizer, *context, Permission::kInference),
+                                  *bytes));
     ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(request.model_id()));
     ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                           TranslateInput(request, lease.engine().model()));
@@ -163,7 +161,7 @@ grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer*,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (absl::Status may = Authorize(context, Permission::kStatus); !may.ok()) {
+  if (absl::Status may = Authorize(options_.authorizer, *context, Permission::kStatus); !may.ok()) {
     Fail(context, reactor, may);
     return reactor;
   }
@@ -175,16 +173,10 @@ grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const absl::StatusOr<v1::DrainRequest> request =
-      Open<v1::DrainRequest>(Authorize(context, Permission::kControl), *bytes);
-  if (!request.ok()) return Refuse(context, "Drain", request.status());
+  const absl::StatusOr<v1::DrainRequest> request = Open<v1::DrainRequest>(
+      Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
+  if (!request.ok()) return RefuseStream(context, log_, "Drain", request.status());
   return StartDrainCall(context, *request, host_, log_, options_.on_exit);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Refuse(
-    grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
-  LogRefusal(log_, method, status);
-  return new RefusedStream(ToGrpcStatus(status, context));
 }
 
 }  // namespace orcd

@@ -88,11 +88,6 @@ class WorkerService final : public internal::RawWorkerService {
   // The stream of a request that the engine took; otherwise why not.
   absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer& bytes);
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Refuse(grpc::CallbackServerContext* context,
-                                                     std::string_view method,
-                                                     const absl::Status& status);
-
-  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;
   const Logger& log_;

@@ -31,17 +31,11 @@ KserveService::KserveService(ModelHost& host, const Logger& log, KserveServiceOp
 
 void KserveService::Shutdown() { stream_calls_.Shutdown(); }
 
-absl::Status KserveService::Authorize(const grpc::CallbackServerContext* context,
-                                      Permission permission) const {
-  if (options_.authorizer == nullptr) return absl::OkStatus();
-  return options_.authorizer->Check(*context, permission);
-}
-
 template <typename Request>
 absl::StatusOr<Request> KserveService::Open(const grpc::CallbackServerContext* context,
                                             Permission permission,
                                             const grpc::ByteBuffer& bytes) const {
-  ORCD_RETURN_IF_ERROR(Authorize(context, permission));
+  ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, permission));
   return ParseRequest<Request>(bytes);
 }
 
@@ -194,7 +188,9 @@ absl::StatusOr<std::shared_ptr<InferCall>> KserveService::StartInfer(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::ModelStreamInfer(
     grpc::CallbackServerContext* context) {
-  auto may = [this, context] { return Authorize(context, Permission::kInference); };
+  auto may = [this, context] {
+    return Authorize(options_.authorizer, *context, Permission::kInference);
+  };
   if (const absl::Status status = may(); !status.ok()) {
     LogRefusal(log_, "ModelStreamInfer", status);
     return new RefusedCall(ToGrpcStatus(status, context));

@@ -107,7 +107,6 @@ class KserveService final : public internal::RawKserveService {
                                                   grpc::ByteBuffer* response) override;
 
  private:
-  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
   // The request, where the caller may make the call and the bytes are one.
   template <typename Request>
   absl::StatusOr<Request> Open(const grpc::CallbackServerContext* context, Permission permission,

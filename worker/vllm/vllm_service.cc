@@ -56,7 +56,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
   absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
   if (!stream.ok()) {
     CountRefusal(options_.telemetry, stream.status());
-    return Refuse(context, "vllm.Generate", stream.status());
+    return RefuseStream(context, log_, "vllm.Generate", stream.status());
   }
   return stream->get();
 }
@@ -64,7 +64,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
 absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
   const absl::Time arrival = SteadyNow();
-  ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+  ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kInference));
   ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
                         ParseRequest<vllm_wire::GenerateRequest>(bytes));
   ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, TranslateVllmRequest(request));
@@ -86,7 +86,7 @@ grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* 
                                                    const grpc::ByteBuffer*,
                                                    grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::HealthCheckResponse> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
     ORCD_RETURN_IF_ERROR(CheckReady(host_.Status()));
     vllm_wire::HealthCheckResponse message;
     message.set_healthy(true);
@@ -99,7 +99,7 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
                                              const grpc::ByteBuffer* bytes,
                                              grpc::ByteBuffer* response) {
   auto open = [&]() -> absl::StatusOr<vllm_wire::AbortRequest> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kInference));
     ORCD_ASSIGN_OR_RETURN(vllm_wire::AbortRequest request,
                           ParseRequest<vllm_wire::AbortRequest>(*bytes));
     if (request.request_ids_size() <= kMaxAbortedIds) return request;
@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext*
                                                     const grpc::ByteBuffer*,
                                                     grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetModelInfoResponse> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
     // While it is held there is a model.
     ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(""));
     return ToModelInfo(host_.Status().model());
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* VllmService::GetServerInfo(grpc::CallbackServerContext
                                                      const grpc::ByteBuffer*,
                                                      grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetServerInfoResponse> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
     return ToServerInfo(host_.Status());
   });
 }
@@ -157,7 +157,7 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetLoadsResponse> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kStatus));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
     ORCD_ASSIGN_OR_RETURN(const vllm_wire::GetLoadsRequest request,
                           ParseRequest<vllm_wire::GetLoadsRequest>(*bytes));
     if (request.dp_rank() != 0) {
@@ -171,18 +171,20 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer*) {
   auto start = [&]() -> absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> {
-    ORCD_RETURN_IF_ERROR(Authorize(context, Permission::kInference));
+    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kInference));
     return tokenizer_calls_.Start(context);
   };
   const auto stream = start();
-  if (!stream.ok()) return Refuse(context, "vllm.GetTokenizer", stream.status());
+  if (!stream.ok()) return RefuseStream(context, log_, "vllm.GetTokenizer", stream.status());
   return *stream;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   // It tells what everybody's prompts begin with.
-  const auto may = [this, context] { return Authorize(context, Permission::kControl); };
+  const auto may = [this, context] {
+    return Authorize(options_.authorizer, *context, Permission::kControl);
+  };
   auto start = [&]() -> absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> {
     ORCD_RETURN_IF_ERROR(may());
     ORCD_ASSIGN_OR_RETURN(const vllm_wire::SubscribeKvEventsRequest request,
@@ -190,20 +192,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
     return StartKvEventCall(context, request, host_, kv_events_, may);
   };
   const auto stream = start();
-  if (!stream.ok()) return Refuse(context, "vllm.SubscribeKvEvents", stream.status());
+  if (!stream.ok()) return RefuseStream(context, log_, "vllm.SubscribeKvEvents", stream.status());
   return *stream;
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Refuse(
-    grpc::CallbackServerContext* context, std::string_view method, const absl::Status& status) {
-  LogRefusal(log_, method, status);
-  return new RefusedStream(ToGrpcStatus(status, context));
-}
-
-absl::Status VllmService::Authorize(const grpc::CallbackServerContext* context,
-                                    Permission permission) const {
-  if (options_.authorizer == nullptr) return absl::OkStatus();
-  return options_.authorizer->Check(*context, permission);
 }
 
 }  // namespace orcd

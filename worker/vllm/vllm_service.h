@@ -92,10 +92,6 @@ class VllmService final : public internal::RawVllmService {
  private:
   absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer& bytes);
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Refuse(grpc::CallbackServerContext* context,
-                                                     std::string_view method,
-                                                     const absl::Status& status);
-  absl::Status Authorize(const grpc::CallbackServerContext* context, Permission permission) const;
 
   ModelHost& host_;
   const Logger& log_;
