@@ -205,6 +205,15 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
   return Multiply(step, args);
 }
 
+absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
+  is_added_ = step.shape.tokens > kMaxSegmentTokens && step.tap == nullptr;
+  if (is_added_) {
+    args.residual = buffers_.residual[residual_];
+    args.residual_scale = scale;
+  }
+  return MultiplyInSegments(step, buffers_.products, args);
+}
+
 absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   if (args.tokens == 0) args.tokens = step.shape.tokens;
   if (args.tokens <= kMatvecTokens) {
@@ -257,6 +266,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   // A part of the rows at a time: the head.
   const TiledMatrix matrix = args.matrices[0];
   float* const y = args.y;
+  float* const residual = args.residual;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(
@@ -267,6 +277,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
                         .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
                         .cols = matrix.cols};
     args.y = y + int64_t{tile} * kTileRows;
+    if (args.residual != nullptr) args.residual = residual + int64_t{tile} * kTileRows;
     args.y_rows = args.matrices[0].rows;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
   }
@@ -280,7 +291,7 @@ bool Forward::NormsInProducts(const Step& step) const {
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
                            MatmulArgs& args) {
   const int tokens = step.shape.tokens;
-  const float* const partials = add ? buffers_.products : nullptr;
+  const float* const partials = add && !is_added_ ? buffers_.products : nullptr;
   if (NormsInProducts(step)) {
     args.norm = {.residual = buffers_.residual[residual_],
                  .new_residual = buffers_.residual[1 - residual_],
@@ -345,7 +356,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                      .partials = buffers_.attention_partials,
                                                      .counters = buffers_.attention_counters,
                                                      .out = attended},
-                                                    step.stream),
+                                                    multiprocessors_, step.stream),
                               "attention");
   } else {
     ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
@@ -364,8 +375,8 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended, config_.q_size(), 1));
   }
-  ORCD_RETURN_IF_ERROR(MultiplyInSegments(
-      step, buffers_.products,
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
+      step, 1,
       {.matrices = {w.attn_output}, .num_matrices = 1, .x = attended, .y_rows = config_.hidden}));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
@@ -437,8 +448,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
         "the gate");
     ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
   }
-  ORCD_RETURN_IF_ERROR(MultiplyInSegments(
-      step, buffers_.products,
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
+      step, 1 / kGatedScale,
       {.matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden}));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
@@ -464,7 +475,7 @@ absl::Status Forward::RunHead(const Step& step) {
   // A tap has added the last product to the residual already.
   ORCD_RETURN_IF_CUDA_ERROR(
       LaunchNorm({.residual = buffers_.residual[residual_],
-                  .partials = step.tap == nullptr ? buffers_.products : nullptr,
+                  .partials = step.tap == nullptr && !is_added_ ? buffers_.products : nullptr,
                   .splits = splits_,
                   .partials_tokens = products_tokens_,
                   .scale = 1 / kGatedScale,

@@ -103,6 +103,9 @@ class Forward {
   absl::Status MultiplyUnpacked(const Step& step, MatmulArgs args);
   // Into `to`, in splits_ segments.
   absl::Status MultiplyInSegments(const Step& step, float* to, MatmulArgs args);
+  // What is to be added, times `scale`, to the residual: added at once where is_added_ says so,
+  // else left in segments for the next norm.
+  absl::Status MultiplyForResidual(const Step& step, float scale, MatmulArgs args);
   // Whether products make their normed input themselves.
   bool NormsInProducts(const Step& step) const;
   // Adds `scale` times the last product, if `add`, to the residual, and norms it: into `normed`, or
@@ -123,6 +126,7 @@ class Forward {
   int residual_ = 0;
   // Segments that hold the last product, and tokens from one to the next.
   int splits_ = 1;
+  bool is_added_ = false;
   int products_tokens_ = 0;
 };
 

@@ -47,7 +47,8 @@ struct DecodeAttentionArgs {
   int32_t* counters = nullptr;
   Activations out = {};  // [tokens, heads * head_dim]
 };
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, cudaStream_t stream);
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
+                                  cudaStream_t stream);
 
 // Query heads of a key-value head that LaunchDecodeAttention takes at most.
 inline constexpr int kMaxDecodeGroupHeads = 16;

@@ -321,7 +321,7 @@ class AttentionTest : public GpuTest {
                                      .partials = partials.data(),
                                      .counters = counters.data(),
                                      .out = out.view()},
-                                    stream()),
+                                    multiprocessors(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     // It stored the tokens' keys and values, and nothing else.
@@ -464,12 +464,13 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
   }
 }
 
-// So many sequences that blocks of two warps decode them.
+// So many sequences that blocks of two warps decode them, on GPUs of up to 139 multiprocessors.
 TEST_F(AttentionTest, ManySequences) {
   for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 4, 7, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
+    constexpr int kCount = 140;
     std::vector<int> lengths;
-    for (int i = 0; i < 100; ++i) lengths.push_back(1 + i * 13 % 600);
+    for (int i = 0; i < kCount; ++i) lengths.push_back(1 + i * 13 % 600);
     Sequences all(shape, lengths);
     const std::vector<Part> parts = LastTokens(all);
     const std::vector<uint16_t> together = Decode(all, parts, 1);
@@ -477,7 +478,7 @@ TEST_F(AttentionTest, ManySequences) {
     EXPECT_TRUE(SameBits(Decode(all, parts, 3), together));
     EXPECT_TRUE(SameBits(Prefill(all, parts), together));
     const size_t row = size_t{1} * shape.heads() * shape.head_dim;
-    for (int s = 0; s < 100; s += 17) {
+    for (int s = 0; s < kCount; s += 17) {
       EXPECT_TRUE(SameBits(std::span<const uint16_t>(Decode(all, {parts[s]}, 2)),
                            std::span<const uint16_t>(together).subspan(s * row, row)))
           << "sequence of " << lengths[s];
@@ -581,7 +582,7 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
                                        .partials = partials.data(),
                                        .counters = counters.data(),
                                        .out = decoded.view()},
-                                      stream()),
+                                      multiprocessors(), stream()),
                 cudaSuccess);
       EXPECT_TRUE(SameBits(decoded.Read(), expected));
       EXPECT_TRUE(SameBits(all.cache().Read(), expected_cache));

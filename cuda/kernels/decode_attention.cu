@@ -1,10 +1,10 @@
-// A block takes groups of keys of one sequence and one kv head. Where there are many blocks, two
-// warps take the four tiles of a group in two rounds; where there are few, four warps take one
-// each; where there are very few, four teams of four warps, so that it is over sooner. The cache is
-// asked for before the kernel that made the queries has ended, and for the next round as soon as a
-// buffer has been read.
+// A block takes groups of keys of one sequence and one kv head: four tiles, two at a time. Where
+// there are many blocks, a warp takes a tile; where there are few, a team of four, so that it is
+// over sooner. The cache is asked for before the kernel that made the queries has ended, and for
+// the next two tiles as soon as a buffer has been read.
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/kernels/attention.h"
@@ -134,31 +134,30 @@ class RowMaker {
       : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
   // Asks for what was there before any kernel.
-  __device__ __forceinline__ void Prefetch() const {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < (group_heads_ + 2) * kQuads; i += kThreads) {
-      const float* const bias = args_.qkv.bias + Head(i / kQuads) * kHeadDim + i % kQuads * kPairs;
-      PrefetchL2(bias);
-      PrefetchL2(bias + kHeadDim / 2);
-    }
+  __device__ __forceinline__ void Prefetch() {
+    const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
+    rows_ = group_heads_ + (has_last ? 2 : 0);
+    rows_inverse_ = (1 << kInverseBits) / rows_ + 1;
+    items_ = rows_ * kQuads;
+    if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
   }
 
-  // The whole block.
-  __device__ __forceinline__ void Make() const {
-    // So many at once that one wait is enough for most models.
-    constexpr int kTogether = 2;
-    const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
-    const int items = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
+  // The whole block, after Prefetch.
+  __device__ __forceinline__ void Make() {
 #pragma unroll 1
-    for (int first = threadIdx.x; first < items; first += kThreads * kTogether) {
+    for (int first = threadIdx.x; first < items_; first += kThreads * kTogether) {
       RotatedPairs made[kTogether];
+      if (!kEarly || first >= kThreads) LoadConstants<false>(first);
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items) made[m] = Load(first + m * kThreads);
+        if (first + m * kThreads >= items_) continue;
+        const Item item = ItemAt(first + m * kThreads);
+        made[m] = LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], work_.sequence.first_token,
+                                               Head(item.row), item.col);
       }
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items) Store(first + m * kThreads, made[m]);
+        if (first + m * kThreads < items_) Store(ItemAt(first + m * kThreads), made[m]);
       }
     }
   }
@@ -166,28 +165,53 @@ class RowMaker {
  private:
   static constexpr int kThreads = kTiles * kTeam * 32;
   static constexpr int kQuads = kHeadDim / 2 / kPairs;
+  // Where a block may have registers for it.
+  static constexpr bool kEarly = kTeam > 1;
+  // So many at once that one wait is enough for most models.
+  static constexpr int kTogether = kEarly ? 1 : 2;
+  static constexpr int kSegmentsTogether = kEarly ? 4 : 2;
+  // Enough for the quotient of as many as there are items.
+  static constexpr int kInverseBits = 16;
 
-  // Rows: the query heads, the key, the value.
+  // What a thread makes at a time. Rows: the query heads, the key, the value.
+  struct Item {
+    int row;
+    int col;
+  };
+
+  // Two threads make the 16 bytes of a row of a core matrix, the next ones other rows of it: what
+  // threads read together and what they write together both lie together.
+  __device__ __forceinline__ Item ItemAt(int i) const {
+    const int pair = i / 2;
+    const int quads = pair * rows_inverse_ >> kInverseBits;
+    return {pair - quads * rows_, (quads * 2 + i % 2) * kPairs};
+  }
+
   __device__ __forceinline__ int Head(int row) const {
     const int which = row - group_heads_;
     return which < 0 ? work_.kv_head * group_heads_ + row
                      : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
   }
 
-  __device__ __forceinline__ RotatedPairs Load(int i) const {
-    return LoadPairs(args_.qkv, work_.sequence.first_token, work_.position, Head(i / kQuads),
-                     i % kQuads * kPairs);
+  // Of items `first`, `first` + kThreads….
+  template <bool kBeforeWait>
+  __device__ __forceinline__ void LoadConstants(int first) {
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m) {
+      if (first + m * kThreads >= items_) continue;
+      const Item item = ItemAt(first + m * kThreads);
+      constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, Head(item.row), item.col);
+    }
   }
 
-  __device__ __forceinline__ void Store(int i, const RotatedPairs& made) const {
-    const int row = i / kQuads;
-    const int which = row - group_heads_;
+  __device__ __forceinline__ void Store(const Item& item, const RotatedPairs& made) const {
+    const int which = item.row - group_heads_;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = i % kQuads * kPairs + half * kHeadDim / 2;
+      const int col = item.col + half * kHeadDim / 2;
       uint2 bits = made.Halves(half);
       if (which < 0) {
-        const int index = CoreIndex<kHeadDim>(row, col);
+        const int index = CoreIndex<kHeadDim>(item.row, col);
         *reinterpret_cast<uint2*>(&shared_.q[0][index]) = bits;
         *reinterpret_cast<uint2*>(&shared_.q[1][index]) = made.Rest(half, bits);
         continue;
@@ -207,6 +231,10 @@ class RowMaker {
   const Work& work_;
   const int group_heads_;
   Shared<kHeadDim, kTiles, kTeam>& shared_;
+  int rows_ = 0;
+  int rows_inverse_ = 0;
+  int items_ = 0;
+  PairConstants constants_[kTogether];
 };
 
 // Puts the token's own row into a tile that the cache gave without it; a whole warp.
@@ -223,13 +251,17 @@ __device__ __forceinline__ void PatchTile(const Work& work, int first_key, int b
   __syncwarp();
 }
 
-// The warps of a team, which has a barrier of its own.
+// The warps of a team, of which there are two at most; each has a barrier of its own.
 template <int kTeam>
 __device__ __forceinline__ void TeamSync(int team) {
   if constexpr (kTeam == 1) {
     __syncwarp();
   } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeam * 32) : "memory");
+    if (team == 0) {
+      asm volatile("bar.sync 1, %0;" ::"n"(kTeam * 32) : "memory");
+    } else {
+      asm volatile("bar.sync 2, %0;" ::"n"(kTeam * 32) : "memory");
+    }
   }
 }
 
@@ -367,9 +399,17 @@ __device__ __forceinline__ void MergePartials(const float* partial, int group_he
   __syncthreads();
 }
 
-// grid (sequences, kv heads, group splits).
+// Keeps the place of a block with nothing to do until the kernel before has ended and every block
+// of the next one, which comes where one of that kernel's was, has its place (launch.h).
+__device__ __forceinline__ void KeepPlace() {
+  constexpr int kNanoseconds = 1000;
+  WaitForDependency();
+  __nanosleep(kNanoseconds);
+}
+
+// grid (sequences, kv heads, group splits or more).
 template <int kHeadDim, int kTiles, int kTeam>
-__global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
+__global__ void __launch_bounds__(kTiles* kTeam * 32)
     DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
   extern __shared__ __align__(128) uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim, kTiles, kTeam>*>(shared_bytes);
@@ -390,7 +430,10 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
   work.position = work.sequence.first_position;
   work.groups = work.position / kKeyGroup + 1;
   const bool split = args.group_splits > 1 && work.groups > 1;
-  if (!split && blockIdx.z > 0) return;
+  if (static_cast<int>(blockIdx.z) >= (split ? args.group_splits : 1)) {
+    if constexpr (kTeam > 1) KeepPlace();
+    return;
+  }
   work.first_group = split ? blockIdx.z : 0;
   work.group_stride = split ? args.group_splits : 1;
 
@@ -412,7 +455,7 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
     *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
   }
-  const RowMaker<kHeadDim, kTiles, kTeam> rows(args, work, group_heads, shared);
+  RowMaker<kHeadDim, kTiles, kTeam> rows(args, work, group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
   if (work.first_group < work.groups) rows.Make();
@@ -450,7 +493,7 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
       // A member's are its keys' alone, until the team has told each other.
       float s[kKeyTile / 8][4] = {};
       constexpr int kPairs = kKeyTile / 16 / kTeam;
-#pragma unroll 1
+#pragma unroll(kTeam > 1 ? kHeadDim / 16 : 1)
       for (int step = 0; step < kHeadDim / 16; ++step) {
         uint32_t a[2][4];
         const int in_q = lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
@@ -563,51 +606,52 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32, kTeam > 1 ? 2 : 1)
   }
 }
 
+// grid_splits: blocks that share the groups of a sequence, and those that have nothing to do.
 template <int kHeadDim, int kTiles, int kTeam>
-cudaError_t LaunchShape(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  return LaunchInDecode(
-      DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
-      dim3(args.sequences, args.qkv.kv_heads, args.group_splits), kTiles * kTeam * 32,
-      SharedBytes<kHeadDim, kTiles, kTeam>(args.qkv.heads / args.qkv.kv_heads), stream, args);
+cudaError_t LaunchShape(const DecodeAttentionArgs& args, int grid_splits, int min_shared_bytes,
+                        cudaStream_t stream) {
+  const int shared_bytes = SharedBytes<kHeadDim, kTiles, kTeam>(args.qkv.heads / args.qkv.kv_heads);
+  return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
+                        dim3(args.sequences, args.qkv.kv_heads, grid_splits), kTiles * kTeam * 32,
+                        std::max(shared_bytes, min_shared_bytes), stream, args);
 }
 
-// Blocks that each may have a multiprocessor of its own.
-constexpr int kFewBlocks = 128;
-// And that may have so many warps that the next kernel's blocks on it come later.
-constexpr int kVeryFewBlocks = 32;
-
 template <int kHeadDim>
-cudaError_t LaunchWith(const DecodeAttentionArgs& args, cudaStream_t stream) {
+cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
   const int blocks = args.sequences * args.qkv.kv_heads;
-  if (blocks <= kVeryFewBlocks) return LaunchShape<kHeadDim, 4, 4>(args, stream);
-  return blocks <= kFewBlocks ? LaunchShape<kHeadDim, 4, 1>(args, stream)
-                              : LaunchShape<kHeadDim, 2, 1>(args, stream);
+  const int splits = args.group_splits;
+  // As many as there is room for at once.
+  if (blocks <= 2 * multiprocessors) {
+    const int grid_splits = std::max(splits, (multiprocessors + blocks - 1) / blocks);
+    return LaunchShape<kHeadDim, 2, 4>(args, grid_splits, kMinSharedBytesOfTwo, stream);
+  }
+  return LaunchShape<kHeadDim, 2, 1>(args, splits, 0, stream);
 }
 
 template <int kHeadDim, int kTiles, int kTeam>
 cudaError_t Prepare() {
-  return cudaFuncSetAttribute(DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              SharedBytes<kHeadDim, kTiles, kTeam>(kMaxDecodeGroupHeads));
+  return cudaFuncSetAttribute(
+      DecodeAttentionKernel<kHeadDim, kTiles, kTeam>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      std::max(SharedBytes<kHeadDim, kTiles, kTeam>(kMaxDecodeGroupHeads), kMinSharedBytesOfTwo));
 }
 
 }  // namespace
 
 cudaError_t PrepareDecodeAttentionKernels() {
   for (const cudaError_t error :
-       {Prepare<64, 2, 1>(), Prepare<64, 4, 1>(), Prepare<64, 4, 4>(), Prepare<128, 2, 1>(),
-        Prepare<128, 4, 1>(), Prepare<128, 4, 4>()}) {
+       {Prepare<64, 2, 1>(), Prepare<64, 2, 4>(), Prepare<128, 2, 1>(), Prepare<128, 2, 4>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, cudaStream_t stream) {
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
+                                  cudaStream_t stream) {
   switch (args.qkv.head_dim) {
     case 64:
-      return LaunchWith<64>(args, stream);
+      return LaunchWith<64>(args, multiprocessors, stream);
     case 128:
-      return LaunchWith<128>(args, stream);
+      return LaunchWith<128>(args, multiprocessors, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -23,6 +23,11 @@ __device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& til
   return matrix;
 }
 
+// The matrix alone.
+__device__ __forceinline__ TiledMatrix MatrixOf(const MatmulArgs& args, int tile) {
+  return FindTile(args, tile);
+}
+
 }  // namespace orcd::cuda
 
 #endif  // ORCD_CUDA_KERNELS_FIND_TILE_CUH_

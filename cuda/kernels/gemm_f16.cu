@@ -241,6 +241,40 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& 
   }
 }
 
+// residual += residual_scale * c
+template <int kTokens>
+__device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, int first_token,
+                                              const float (&c)[kTokens / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int row = tile * kTileRows + lane / 4;
+  int token = first_token + lane % 4 * 2;
+  float* at = args.residual + int64_t{token} * args.y_stride + row;
+  // Tokens by eights whose values are on their way at once.
+  constexpr int kAtOnce = 4;
+#pragma unroll
+  for (int first = 0; first < kTokens / 8; first += kAtOnce) {
+    float before[kAtOnce][4];
+#pragma unroll
+    for (int load = 1; load >= 0; --load) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (token + j * 8 + i % 2 >= args.tokens || row + i / 2 * 8 >= args.y_rows) continue;
+          float* const value = at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8;
+          if (load == 1) {
+            before[j][i] = __ldcg(value);
+          } else {
+            *value = fmaf(c[(first + j) * 4 + i], args.residual_scale, before[j][i]);
+          }
+        }
+      }
+    }
+    token += kAtOnce * 8;
+    at += int64_t{kAtOnce * 8} * args.y_stride;
+  }
+}
+
 template <typename S>
 __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& rows,
                                            uint8_t* shared, F16Ring<S>& ring) {
@@ -294,7 +328,10 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
     release(before);
 
     if constexpr (S::kSum) {
-      if (tile < piece.tiles) {
+      if (tile >= piece.tiles) continue;
+      if (args.residual != nullptr) {
+        AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token, sum);
+      } else {
         Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, sum);
       }
     } else if (args.gated.data != nullptr) {
@@ -357,7 +394,8 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
     return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
   const int tiles = RowTiles(args);
-  const bool sums = args.splits > 1 && args.tokens > kMaxSegmentTokens;
+  const bool sums =
+      args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr);
   const int row_blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
   // Wide pieces read less, but where they are few they leave multiprocessors without any.
   const int wide_pieces =

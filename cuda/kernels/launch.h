@@ -10,6 +10,17 @@
 
 namespace orcd::cuda {
 
+// A step of one token keeps two kernels on every multiprocessor: one that works, and the next,
+// which has begun to read. So each has as many blocks as there are multiprocessors (those with
+// nothing to do wait for the kernel before, lest two blocks of another come where they would be),
+// and each block has shared memory, its own and its static kind, of which two fit a multiprocessor
+// and three do not.
+inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
+inline constexpr int kReservedSharedBytes = 1024;  // of every block, by the system
+inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
+inline constexpr int kMinSharedBytesOfTwo =
+    kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+
 // `attributes`: of those below, how many to set.
 template <typename... Params, typename... Args>
 cudaError_t LaunchWithAttributes(int attributes, void (*kernel)(Params...), dim3 grid, int threads,

@@ -88,6 +88,11 @@ struct MatmulArgs {
   int y_stride = 0;
   int y_tokens = 0;
 
+  // Where not null, in place of y: F32 [tokens, y_stride], to which residual_scale * the result is
+  // added as LaunchNorm would. LaunchGemm of F16 weights and more than kMaxSegmentTokens alone.
+  float* residual = nullptr;
+  float residual_scale = 1;
+
   // Otherwise, with one matrix whose tiles hold 8 rows of the gate above 8 rows of the up
   // projection, and one segment: silu(gate) * up * kGatedScale in F16, [tokens, rows / 2].
   Activations gated = {};

@@ -19,23 +19,15 @@ namespace orcd::cuda::matvec {
 
 // Most warps of a block that have tiles.
 inline constexpr int kMaxWarps = 20;
-// So few wait for their own results more than for each other: they take whole stretches of columns
-// at a time. More take less, which comes sooner.
-inline constexpr int kFewWarps = 8;
-// Blocks of so few warps that a multiprocessor must have registers for: one of this kernel and one
-// of the next.
-inline constexpr int kFewWarpsResidents = 2;
+// Warps that a multiprocessor must have registers for: of a block of this kernel and of one of the
+// next, which has begun to read.
+inline constexpr int kResidentWarps = 28;
 // Of a ring; the most.
-inline constexpr int kMaxStages = 16;
+inline constexpr int kMaxStages = 8;
 
 // Sets of formats, a bit each.
 constexpr uint32_t Bit(TileFormat format) { return 1u << static_cast<int>(format); }
 inline constexpr uint32_t kAllFormats = ~0u;
-
-// Columns of which one stretch of code multiplies: long enough that unpacking goes on while tensor
-// cores, each of whose steps waits for the one before, are at work.
-inline constexpr int kStretchCols = 256;
-constexpr int StretchUnits(TileFormat format) { return kStretchCols / UnitCols(format); }
 
 // What the warps of a launch share.
 struct LaunchShape {
@@ -43,9 +35,10 @@ struct LaunchShape {
   int tile_warps;
   // Of a warp's ring.
   int stages;
-  // Room for a stage.
+  // Columns of a stage, or those of a unit where it has more; and room for it.
+  int stage_cols;
   int stage_bytes;
-  // Most stages of a ring that are on their way before x is there.
+  // Most stages of a ring that are on their way at first.
   int stages_ahead;
 };
 
@@ -70,23 +63,21 @@ struct Tasks {
   }
 };
 
-// Units of a stage: of a stretch, or as many as there is room for.
-constexpr int StageUnits(TileFormat format, int stage_bytes) {
-  const int room = stage_bytes / UnitBytes(format);
-  return room < StretchUnits(format) ? room : StretchUnits(format);
+// Units of a stage.
+constexpr int StageUnits(TileFormat format, int stage_cols) {
+  const int units = stage_cols >> UnitColsLog2(format);
+  return units < 1 ? 1 : units;
 }
 
 struct RingBarriers {
   uint64_t full[kMaxWarps][kMaxStages];
   uint64_t empty[kMaxWarps][kMaxStages];
-  // x is in shared memory.
-  uint64_t x;
-  // So are the weights of the norm that makes it.
+  // The weights of the norm that makes x are in shared memory.
   uint64_t norm;
 };
 
-// The last warp: lane w keeps the ring of warp w full. No lane waits, as all would with it. Until x
-// is there it asks for little at a time, behind which x would have to wait.
+// The last warp: lane w keeps the ring of warp w full, all lanes in step. It never polls: on a
+// multiprocessor that it shares with the kernel before, that would hold the other up.
 __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShape& shape,
                                         uint8_t* rings, RingBarriers& barriers) {
   const int lane = threadIdx.x % 32;
@@ -95,45 +86,39 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
   const uint32_t full = SharedAddress(barriers.full[lane]);
   const uint32_t empty = SharedAddress(barriers.empty[lane]);
-  int tile = tasks.first_tile;
-  const uint8_t* from = nullptr;
-  int left = 0;
-  int most = 0;
   int slot = 0;
   int parity = 1;
-  const uint32_t x = SharedAddress(&barriers.x);
-  bool x_is_there = false;
   int issued = 0;
-  while (true) {
-    if (left == 0) {
-      if (tile >= tasks.total) break;
-      int in_matrix = tile;
-      const TiledMatrix matrix = FindTile(args, in_matrix);
-      const int unit_cols = UnitCols(matrix.format);
-      const int begin = SegmentBegin(matrix.cols, args.splits, tasks.split) / unit_cols;
-      const int end =
-          min(matrix.units(), SegmentBegin(matrix.cols, args.splits, tasks.split + 1) / unit_cols);
-      from =
-          matrix.data + in_matrix * matrix.tile_bytes() + int64_t{begin} * UnitBytes(matrix.format);
-      left = (end - begin) * UnitBytes(matrix.format);
-      most = StageUnits(matrix.format, shape.stage_bytes) * UnitBytes(matrix.format);
-      tile += tasks.stride;
-    }
-    if (!BarrierTest(empty + slot * 8, parity)) continue;
-    if (!x_is_there && issued >= shape.stages_ahead) {
-      x_is_there = BarrierTest(x, 0);
-      // Until then the ring goes round for the first time: stage i is of slot i.
-      if (!x_is_there && !BarrierTest(full + (issued - shape.stages_ahead) * 8, 0)) continue;
-    }
-    const int bytes = min(left, most);
-    BarrierExpect(full + slot * 8, bytes);
-    BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8);
-    from += bytes;
-    left -= bytes;
-    ++issued;
-    if (++slot == shape.stages) {
-      slot = 0;
-      parity ^= 1;
+#pragma unroll 1
+  for (int tile = tasks.first_tile; tile < tasks.total; tile += tasks.stride) {
+    int in_matrix = tile;
+    const TiledMatrix matrix = FindTile(args, in_matrix);
+    const int shift = UnitColsLog2(matrix.format);
+    const int begin = SegmentBegin(matrix.cols, args.splits, tasks.split) >> shift;
+    const int end =
+        min(matrix.units(), SegmentBegin(matrix.cols, args.splits, tasks.split + 1) >> shift);
+    const uint8_t* from =
+        matrix.data + in_matrix * matrix.tile_bytes() + int64_t{begin} * UnitBytes(matrix.format);
+    int left = (end - begin) * UnitBytes(matrix.format);
+    const int most = StageUnits(matrix.format, shape.stage_cols) * UnitBytes(matrix.format);
+#pragma unroll 1
+    while (left > 0) {
+      // At first little is on its way at a time, behind which x would have to wait.
+      if (issued >= shape.stages) {
+        BarrierWait(empty + slot * 8, parity);
+      } else if (issued >= shape.stages_ahead) {
+        BarrierWait(full + (issued - shape.stages_ahead) * 8, 0);
+      }
+      const int bytes = min(left, most);
+      BarrierExpect(full + slot * 8, bytes);
+      BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8);
+      from += bytes;
+      left -= bytes;
+      ++issued;
+      if (++slot == shape.stages) {
+        slot = 0;
+        parity ^= 1;
+      }
     }
   }
 }
@@ -183,9 +168,9 @@ __device__ __forceinline__ void ConsumerSync() {
 
 // Where MakeInput works.
 struct InputRoom {
-  // Of columns [begin, end).
+  // Of columns [begin, end): x comes where the weight was.
   __half* x;
-  float* weight;
+  const float* weight;
   // A row, and a float for each of NormKernel's warps.
   float* row;
   uint32_t weight_is_there;
@@ -197,6 +182,59 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
   const int bytes = (end - begin) * static_cast<int>(sizeof(float));
   BarrierExpect(room.weight_is_there, bytes);
   BulkCopy(SharedAddress(room.weight), norm.weight + begin, bytes, room.weight_is_there);
+}
+
+// To shared memory, and from the first block to the new residual: the residual and what is added to
+// it. kTogether vectors of kParts segments are on their way at once; what is not there is another
+// one's, loaded once more, as that takes less than not to load it.
+template <int kTogether, int kParts>
+__device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
+  const int stride = norm.partials_tokens * vectors;
+  const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
+  const float4* const partials = reinterpret_cast<const float4*>(norm.partials);
+#pragma unroll 1
+  for (int first = threadIdx.x; first < vectors; first += ConsumerThreads() * kTogether) {
+    float4 value[kTogether];
+    float4 part[kTogether][kParts];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int i = min(first + j * ConsumerThreads(), vectors - 1);
+      value[j] = __ldcg(residual + i);
+#pragma unroll
+      for (int s = 0; s < kParts; ++s) {
+        part[j][s] = __ldcg(partials + i + min(s, norm.splits - 1) * stride);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      float4 sum = part[j][0];
+#pragma unroll
+      for (int s = 1; s < kParts; ++s) {
+        const bool there = s < norm.splits;
+        sum.x = there ? sum.x + part[j][s].x : sum.x;
+        sum.y = there ? sum.y + part[j][s].y : sum.y;
+        sum.z = there ? sum.z + part[j][s].z : sum.z;
+        sum.w = there ? sum.w + part[j][s].w : sum.w;
+      }
+      value[j].x = fmaf(sum.x, norm.scale, value[j].x);
+      value[j].y = fmaf(sum.y, norm.scale, value[j].y);
+      value[j].z = fmaf(sum.z, norm.scale, value[j].z);
+      value[j].w = fmaf(sum.w, norm.scale, value[j].w);
+      const int i = first + j * ConsumerThreads();
+      if (i >= vectors) continue;
+      row[i] = value[j];
+      if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value[j];
+    }
+  }
+}
+
+// The same where nothing is added.
+__device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
+  for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
+    const float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
+    row[i] = value;
+    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
+  }
 }
 
 // Columns [begin, end) of what NormKernel would make; and, in the first block, the residual.
@@ -211,59 +249,13 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   float* const row = room.row;
   float* const sums = row + cols;
   // All threads load, as much as they can at once: the memory is busy with weights.
-  constexpr int kTogether = 2;
-  constexpr int kParts = 4;
-#pragma unroll 1
-  for (int first = threadIdx.x; first < vectors; first += ConsumerThreads() * kTogether) {
-    float4 value[kTogether];
-    // What is added to -0 stays what it is.
-    float4 sum[kTogether];
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int i = first + j * ConsumerThreads();
-      sum[j] = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
-      if (i < vectors) value[j] = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
-    }
-    const int64_t stride = int64_t{norm.partials_tokens} * vectors;
-#pragma unroll 1
-    for (int first_part = 0; first_part < norm.splits; first_part += kParts) {
-      float4 part[kTogether][kParts];
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int i = first + j * ConsumerThreads();
-#pragma unroll
-        for (int s = 0; s < kParts; ++s) {
-          if (i < vectors && first_part + s < norm.splits) {
-            part[j][s] = __ldcg(reinterpret_cast<const float4*>(norm.partials) + i +
-                                (first_part + s) * stride);
-          }
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-#pragma unroll
-        for (int s = 0; s < kParts; ++s) {
-          if (first_part + s >= norm.splits) break;
-          sum[j].x += part[j][s].x;
-          sum[j].y += part[j][s].y;
-          sum[j].z += part[j][s].z;
-          sum[j].w += part[j][s].w;
-        }
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int i = first + j * ConsumerThreads();
-      if (i >= vectors) continue;
-      if (norm.splits > 0) {
-        value[j].x = fmaf(sum[j].x, norm.scale, value[j].x);
-        value[j].y = fmaf(sum[j].y, norm.scale, value[j].y);
-        value[j].z = fmaf(sum[j].z, norm.scale, value[j].z);
-        value[j].w = fmaf(sum[j].w, norm.scale, value[j].w);
-      }
-      reinterpret_cast<float4*>(row)[i] = value[j];
-      if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value[j];
-    }
+  float4* const vector_row = reinterpret_cast<float4*>(row);
+  if (norm.splits == 0) {
+    CopyResidual(norm, vectors, vector_row);
+  } else if (norm.splits <= kMaxSplits / 2) {
+    AddSegments<2, kMaxSplits / 2>(norm, vectors, vector_row);
+  } else {
+    AddSegments<1, kMaxSplits>(norm, vectors, vector_row);
   }
   ConsumerSync();
   // The sum in NormKernel's order.
@@ -285,13 +277,27 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   const float mean = WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(cols);
   const float scale = RmsScale(mean, norm.eps);
   BarrierWait(room.weight_is_there, 0);
+  constexpr int kAtOnce = 4;
+  const int count = (end - begin) / 4;
 #pragma unroll 1
-  for (int i = begin / 4 + static_cast<int>(threadIdx.x); i < end / 4; i += ConsumerThreads()) {
-    const float4 value = reinterpret_cast<const float4*>(row)[i];
-    const float4 weight = reinterpret_cast<const float4*>(room.weight)[i - begin / 4];
-    const __half2 low = __floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y);
-    const __half2 high = __floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w);
-    reinterpret_cast<uint2*>(room.x)[i - begin / 4] = make_uint2(AsBits(low), AsBits(high));
+  for (int first = 0; first < count; first += ConsumerThreads() * kAtOnce) {
+    uint2 made[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * ConsumerThreads() + static_cast<int>(threadIdx.x);
+      if (i >= count) continue;
+      const float4 value = reinterpret_cast<const float4*>(row)[begin / 4 + i];
+      const float4 weight = reinterpret_cast<const float4*>(room.weight)[i];
+      made[j].x = AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y));
+      made[j].y = AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w));
+    }
+    // What is written takes half the room of what was read: the weights up to here.
+    ConsumerSync();
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * ConsumerThreads() + static_cast<int>(threadIdx.x);
+      if (i < count) reinterpret_cast<uint2*>(room.x)[i] = made[j];
+    }
   }
 }
 
@@ -331,49 +337,65 @@ struct Operands {
   }
 };
 
-// c += kUnits units, one after another at `stage`, times x. The next 64 columns are unpacked while
-// tensor cores, each of whose steps waits for the one before, are at work.
-template <TileFormat kFormat, bool kOneToken, int kUnits>
-__device__ __forceinline__ void MultiplyUnits(const uint8_t* stage, uint32_t x, float (&c)[4]) {
-  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  constexpr int kXBytes = kOneToken ? 128 : 1024;
-  const int lane = threadIdx.x % 32;
-  UnitScales<kFormat> unit_scales;
-  Operands<kOneToken> operands[2];
+// Multiplies a tile, 64 columns after another. The next 64 are unpacked while tensor cores, each of
+// whose steps waits for the one before, are at work.
+template <TileFormat kFormat, bool kOneToken>
+class Multiplier {
+ public:
+  __device__ __forceinline__ explicit Multiplier(float (&c)[4]) : c_(c), operands_() {}
+
+  // Multiplies kCount times 64 columns of units that begin at `unit`, but for the last, which the
+  // next call multiplies.
+  template <int kCount>
+  __device__ __forceinline__ void Multiply(const uint8_t* unit, uint32_t x) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i <= kUnits * kGroups; ++i) {
-    if (i < kUnits * kGroups) {
-      const uint8_t* const unit = stage + i / kGroups * UnitBytes(kFormat);
-      if (i % kGroups == 0) unit_scales.Load(unit, lane);
-      operands[i % 2].template Load<kFormat>(unit, unit_scales, i % kGroups, x + i * kXBytes, lane);
+    for (int i = 0; i < kCount; ++i) {
+      if (i % kGroups == 0) scales_.Load(unit + i / kGroups * UnitBytes(kFormat), lane);
+      operands_[i % 2].template Load<kFormat>(unit + i / kGroups * UnitBytes(kFormat), scales_,
+                                              i % kGroups, x + i * kXBytes, lane);
+      operands_[(i + 1) % 2].Multiply(c_);
     }
-    if (i > 0) operands[(i - 1) % 2].Multiply(c);
+    if (kCount % 2 != 0) operands_[1] = operands_[0];
   }
-}
+  __device__ __forceinline__ void Finish() { operands_[1].Multiply(c_); }
+
+  static constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  static constexpr int kXBytes = kOneToken ? 128 : 1024;
+
+ private:
+  float (&c_)[4];
+  UnitScales<kFormat> scales_;
+  // At first zeros, which add nothing.
+  Operands<kOneToken> operands_[2];
+};
 
 // c += one tile's units, `units` of them, times x.
-template <TileFormat kFormat, bool kOneToken, int kWarps>
+template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
                                              float (&c)[4]) {
-  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  constexpr int kStretch = StretchUnits(kFormat);
-  constexpr int kXBytes = kOneToken ? 128 : 1024;
+  using Tile = Multiplier<kFormat, kOneToken>;
+  Tile tile(c);
+  constexpr int kUnitsAtOnce = Tile::kGroups > 1 ? 1 : 2;
+  constexpr int kUnitX = Tile::kGroups * Tile::kXBytes;
 #pragma unroll 1
   while (units > 0) {
     const int in_stage = min(units, stage_units);
     const uint8_t* const stage = ring.Await();
-    if (kGroups > 1 || (kWarps <= kFewWarps && in_stage == kStretch)) {
-      MultiplyUnits<kFormat, kOneToken, kStretch>(stage, x, c);
-    } else {
+    int u = 0;
 #pragma unroll 1
-      for (int u = 0; u < in_stage; ++u) {
-        MultiplyUnits<kFormat, kOneToken, 1>(stage + u * UnitBytes(kFormat), x + u * kXBytes, c);
-      }
+    for (; u + kUnitsAtOnce <= in_stage; u += kUnitsAtOnce) {
+      tile.template Multiply<kUnitsAtOnce * Tile::kGroups>(stage + u * UnitBytes(kFormat),
+                                                           x + u * kUnitX);
     }
-    x += in_stage * kGroups * kXBytes;
+    if (u < in_stage) {
+      tile.template Multiply<Tile::kGroups>(stage + u * UnitBytes(kFormat), x + u * kUnitX);
+    }
+    x += in_stage * kUnitX;
     units -= in_stage;
     ring.Release();
   }
+  tile.Finish();
 }
 
 __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int split,
@@ -401,28 +423,26 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
   }
 }
 
-// Dispatches on the formats of a set alone.
-template <bool kOneToken, uint32_t kFormats, int kWarps, int kFormat = 0>
-__device__ __forceinline__ void MultiplyAny(TileFormat format, Ring& ring, int stage_bytes,
-                                            uint32_t x, int begin, int end, int units,
-                                            float (&c)[4]) {
+// Dispatches on the formats of a set alone. c += columns [begin, end) of a tile times x.
+template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
+__device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& ring, int stage_cols,
+                                            uint32_t x, int begin, int end, float (&c)[4]) {
   constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
   if constexpr (kFormat <= static_cast<int>(TileFormat::kQ6_K)) {
     if constexpr ((kFormats & Bit(kThis)) != 0) {
-      if (kFormats == Bit(kThis) || format == kThis) {
+      if (kFormats == Bit(kThis) || matrix.format == kThis) {
         constexpr int kCols = UnitCols(kThis);
-        MultiplyTile<kThis, kOneToken, kWarps>(ring, StageUnits(kThis, stage_bytes), x,
-                                               min(units, end / kCols) - begin / kCols, c);
+        const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
+        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_cols), x, units, c);
         return;
       }
     }
-    MultiplyAny<kOneToken, kFormats, kWarps, kFormat + 1>(format, ring, stage_bytes, x, begin, end,
-                                                          units, c);
+    MultiplyAny<kOneToken, kFormats, kFormat + 1>(matrix, ring, stage_cols, x, begin, end, c);
   }
 }
 
-template <bool kOneToken, uint32_t kFormats, int kWarps>
-__global__ void __launch_bounds__((kWarps + 1) * 32, kWarps <= kFewWarps ? kFewWarpsResidents : 1)
+template <bool kOneToken, uint32_t kFormats>
+__global__ void __launch_bounds__(kResidentWarps * 32)
     MatvecKernel(const __grid_constant__ MatmulArgs args,
                  const __grid_constant__ LaunchShape shape) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -435,10 +455,7 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, kWarps <= kFewWarps ? kFewW
     BarrierInit(SharedAddress(&barriers.full[warp][lane]), 1);
     BarrierInit(SharedAddress(&barriers.empty[warp][lane]), 1);
   }
-  if (threadIdx.x == 0) {
-    BarrierInit(SharedAddress(&barriers.x), 1);
-    BarrierInit(SharedAddress(&barriers.norm), 1);
-  }
+  if (threadIdx.x == 0) BarrierInit(SharedAddress(&barriers.norm), 1);
   BarrierInitFence();
   __syncthreads();
   uint8_t* const x = shared + shape.tile_warps * shape.stages * shape.stage_bytes;
@@ -447,15 +464,19 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, kWarps <= kFewWarps ? kFewW
     return;
   }
 
+  // Whatever can be known before x is.
   const Tasks tasks(args, warp, shape.tile_warps);
+  Ring ring(shape, shared, barriers);
+  int tile = tasks.first_tile;
+  TiledMatrix matrix = MatrixOf(args, tile);
   const int cols = args.matrices[0].cols;
   const int begin = SegmentBegin(cols, args.splits, tasks.split);
   const int end = SegmentBegin(cols, args.splits, tasks.split + 1);
   const bool makes = kOneToken && args.norm.residual != nullptr;
-  InputRoom room = {.x = reinterpret_cast<__half*>(x),
-                    .weight_is_there = SharedAddress(&barriers.norm)};
-  room.weight = reinterpret_cast<float*>(x + (end - begin) * 2);
-  room.row = room.weight + (end - begin);
+  const InputRoom room = {.x = reinterpret_cast<__half*>(x),
+                          .weight = reinterpret_cast<const float*>(x),
+                          .row = reinterpret_cast<float*>(x) + (end - begin),
+                          .weight_is_there = SharedAddress(&barriers.norm)};
   if (makes && threadIdx.x == 0) AskForNormWeight(args.norm, begin, end, room);
   WaitForDependency();
   // x, the block's segment: 16 bytes are 8 columns of one token.
@@ -481,33 +502,26 @@ __global__ void __launch_bounds__((kWarps + 1) * 32, kWarps <= kFewWarps ? kFewW
     }
   }
   ConsumerSync();
-  if (threadIdx.x == 0) BarrierArrive(SharedAddress(&barriers.x));
 
-  Ring ring(shape, shared, barriers);
 #pragma unroll 1
-  for (int t = tasks.first_tile; t < tasks.total; t += tasks.stride) {
-    int tile = t;
-    const TiledMatrix matrix = FindTile(args, tile);
+  while (tile < tasks.total) {
     float c[4] = {};
-    MultiplyAny<kOneToken, kFormats, kWarps>(matrix.format, ring, shape.stage_bytes,
-                                             SharedAddress(x), begin, end, matrix.units(), c);
-    StoreTile(args, t, tasks.split, c);
+    MultiplyAny<kOneToken, kFormats>(matrix, ring, shape.stage_cols, SharedAddress(x), begin, end,
+                                     c);
+    StoreTile(args, tile, tasks.split, c);
+    tile += tasks.stride;
+    matrix = MatrixOf(args, tile);
   }
 }
 
 // The kernels of one set of formats, in a file of their own.
 template <uint32_t kFormats>
-Kernel KernelFor(bool one_token, bool few_warps);
+Kernel KernelFor(bool one_token);
 
-#define ORCD_MATVEC_KERNELS(formats)                              \
-  template <>                                                     \
-  Kernel KernelFor<formats>(bool one_token, bool few_warps) {     \
-    if (few_warps) {                                              \
-      return one_token ? MatvecKernel<true, formats, kFewWarps>   \
-                       : MatvecKernel<false, formats, kFewWarps>; \
-    }                                                             \
-    return one_token ? MatvecKernel<true, formats, kMaxWarps>     \
-                     : MatvecKernel<false, formats, kMaxWarps>;   \
+#define ORCD_MATVEC_KERNELS(formats)                                               \
+  template <>                                                                      \
+  Kernel KernelFor<formats>(bool one_token) {                                      \
+    return one_token ? MatvecKernel<true, formats> : MatvecKernel<false, formats>; \
   }
 
 }  // namespace orcd::cuda::matvec

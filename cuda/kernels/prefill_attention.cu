@@ -30,6 +30,19 @@ struct Shared {
   uint64_t empty[kStages];
 };
 
+// A place in the ring.
+struct Place {
+  int slot = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void Next() {
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // What a block computes: rows of one sequence and one kv head.
 struct Work {
   SequenceEntry sequence;
@@ -47,16 +60,18 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const int lane = threadIdx.x % 32;
   const int block_tokens = args.kv.block_tokens;
   const int bytes = block_tokens * kHeadDim * 2;
-  const int blocks_a_tile = kKeyTile / block_tokens;
+  const int block_shift = __ffs(block_tokens) - 1;
+  const int blocks_a_tile = kKeyTile >> block_shift;
   const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
-  for (int tile = 0; tile * kKeyTile < keys; ++tile) {
-    const int slot = tile % kStages;
+  Place place;
+  for (int tile = 0; tile * kKeyTile < keys; ++tile, place.Next()) {
+    const int slot = place.slot;
     const uint32_t full = SharedAddress(&shared.full[slot]);
     const int tile_keys = min(kKeyTile, keys - tile * kKeyTile);
-    const int tile_blocks = (tile_keys + block_tokens - 1) / block_tokens;
-    if (tile >= kStages) BarrierWait(SharedAddress(&shared.empty[slot]), tile / kStages % 2 ^ 1);
+    const int tile_blocks = (tile_keys + block_tokens - 1) >> block_shift;
+    BarrierWait(SharedAddress(&shared.empty[slot]), place.parity ^ 1);
     if (lane == 0) BarrierExpect(full, 2 * tile_blocks * bytes);
     __syncwarp();
     if (lane < 2 * tile_blocks) {
@@ -80,7 +95,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_bytes);
   constexpr int kRowGroupBytes = kHeadDim * 16;  // 8 rows
-  const int group = threadIdx.x / 128;
+  // The same in all lanes, as the compiler then knows.
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
 
@@ -157,12 +173,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   float merged[kHeadDim / 2];
   RowState merged_state[2];
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-  for (int tile_index = 0; tile_index * kKeyTile < keys; ++tile_index) {
-    const int slot = tile_index % kStages;
+  Place place;
+  for (int tile_index = 0; tile_index * kKeyTile < keys; ++tile_index, place.Next()) {
+    const int slot = place.slot;
     const int first_key = tile_index * kKeyTile;
-    BarrierWait(SharedAddress(&shared.full[slot]), tile_index / kStages % 2);
+    BarrierWait(SharedAddress(&shared.full[slot]), place.parity);
+    // Whole blocks, each a power of two.
     const int block_tokens = args.kv.block_tokens;
-    const int copied = (keys - first_key + block_tokens - 1) / block_tokens * block_tokens;
+    const int copied = (keys - first_key + block_tokens - 1) & -block_tokens;
     if (first_key <= last_key) {
       if (copied < kKeyTile) {
         // What was not copied may be anything, and a weight of zero does not make a NaN nothing.

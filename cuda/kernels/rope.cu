@@ -8,9 +8,12 @@ namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Enough to keep the memory busy.
+constexpr int kBlocksAMultiprocessor = 4;
 
 // grid (tokens, parts): the pairs of a token's heads, over the blocks of y.
-__global__ void __launch_bounds__(kThreads) RopeKernel(const __grid_constant__ RopeArgs args) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    RopeKernel(const __grid_constant__ RopeArgs args) {
   LaunchDependents();
   WaitForDependency();
   const int t = blockIdx.x;
@@ -26,7 +29,9 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(const __grid_constant__ R
        i += gridDim.y * kThreads) {
     const int head = i / quads;
     const int first_col = i % quads * kPairs;
-    const RotatedPairs values = LoadPairs(qkv, t, token.position, head, first_col);
+    PairConstants constants;
+    constants.Load(qkv, token.position, head, first_col);
+    const RotatedPairs values = LoadPairs<1>(qkv, constants, t, head, first_col);
     const int kv_head = head - qkv.heads;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

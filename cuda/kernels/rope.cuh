@@ -57,48 +57,82 @@ __device__ __forceinline__ void LoadFour(const float* from, float (&to)[kPairs])
   to[3] = v.w;
 }
 
+// The same of what no kernel before writes, before WaitForDependency: the assembler would move a
+// plain load behind it.
+__device__ __forceinline__ void LoadFourEarly(const float* from, float (&to)[kPairs]) {
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "l"(from)
+               : "memory");
+}
+
+// What pairs are made with, which no kernel of a step writes.
+struct PairConstants {
+  float cosine[kPairs];
+  float sine[kPairs];
+  float bias[2][kPairs];
+
+  // As LoadPairs takes them. kEarly: before WaitForDependency.
+  template <bool kEarly = false>
+  __device__ __forceinline__ void Load(const QkvProduct& qkv, int position, int head, int col) {
+    constexpr auto kLoad = kEarly ? LoadFourEarly : LoadFour;
+    const int half_dim = qkv.head_dim / 2;
+    const float* const angles = qkv.angles + int64_t{position} * qkv.head_dim + col;
+    const float* const head_bias = qkv.bias + head * qkv.head_dim + col;
+    kLoad(angles, cosine);
+    kLoad(angles + half_dim, sine);
+    kLoad(head_bias, bias[0]);
+    kLoad(head_bias + half_dim, bias[1]);
+  }
+};
+
 // `head` counts the heads of q, then of k, then of v, which are not rotated. `col` is a multiple of
-// kPairs, below head_dim / 2.
-__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv, int token, int position,
+// kPairs, below head_dim / 2. kTogether: segments that are on their way at once.
+template <int kTogether>
+__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
+                                                  const PairConstants& constants, int token,
                                                   int head, int col) {
   const int half_dim = qkv.head_dim / 2;
   const int rows = (qkv.heads + 2 * qkv.kv_heads) * qkv.head_dim;
   const int64_t stride = int64_t{qkv.partials_tokens} * rows;
+  const float* const parts = qkv.partials + int64_t{token} * rows + head * qkv.head_dim + col;
   RotatedPairs result;
-  float cosine[kPairs];
-  float sine[kPairs];
-  const float* const angles = qkv.angles + int64_t{position} * qkv.head_dim + col;
-  LoadFour(angles, cosine);
-  LoadFour(angles + half_dim, sine);
-  const int first_row = head * qkv.head_dim + col;
-  const float* const parts = qkv.partials + int64_t{token} * rows + first_row;
-  float bias[2][kPairs];
-  LoadFour(qkv.bias + first_row, bias[0]);
-  LoadFour(qkv.bias + first_row + half_dim, bias[1]);
-  LoadFour(parts, result.biased[0]);
-  LoadFour(parts + half_dim, result.biased[1]);
-#pragma unroll 2
-  for (int s = 1; s < qkv.splits; ++s) {
+#pragma unroll 1
+  for (int first = 0; first < qkv.splits; first += kTogether) {
+    float part[kTogether][2][kPairs];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float part[kPairs];
-      LoadFour(parts + s * stride + half * half_dim, part);
+    for (int s = 0; s < kTogether; ++s) {
+      if (first + s >= qkv.splits) break;
+      LoadFour(parts + (first + s) * stride, part[s][0]);
+      LoadFour(parts + (first + s) * stride + half_dim, part[s][1]);
+    }
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) result.biased[half][i] += part[i];
+    for (int s = 0; s < kTogether; ++s) {
+      if (first + s >= qkv.splits) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          float& sum = result.biased[half][i];
+          sum = first + s == 0 ? part[s][half][i] : sum + part[s][half][i];
+        }
+      }
     }
   }
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    result.biased[0][i] += bias[0][i];
-    result.biased[1][i] += bias[1][i];
+    result.biased[0][i] += constants.bias[0][i];
+    result.biased[1][i] += constants.bias[1][i];
   }
   const bool rotates = head < qkv.heads + qkv.kv_heads;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const float first = result.biased[0][i];
     const float second = result.biased[1][i];
-    result.rotated[0][i] = rotates ? fmaf(first, cosine[i], -(second * sine[i])) : first;
-    result.rotated[1][i] = rotates ? fmaf(second, cosine[i], first * sine[i]) : second;
+    const float cosine = constants.cosine[i];
+    const float sine = constants.sine[i];
+    result.rotated[0][i] = rotates ? fmaf(first, cosine, -(second * sine)) : first;
+    result.rotated[1][i] = rotates ? fmaf(second, cosine, first * sine) : second;
   }
   return result;
 }

@@ -53,8 +53,9 @@ enum class TileFormat : uint8_t {
   kQ6_K,
 };
 
-// Columns of a unit.
-constexpr int UnitCols(TileFormat format) { return format >= TileFormat::kQ2_K ? 256 : 64; }
+// Columns of a unit: a power of two, and which.
+constexpr int UnitColsLog2(TileFormat format) { return format >= TileFormat::kQ2_K ? 8 : 6; }
+constexpr int UnitCols(TileFormat format) { return 1 << UnitColsLog2(format); }
 
 // Bytes of a unit; a multiple of 16, as bulk copies need.
 constexpr int UnitBytes(TileFormat format) {
@@ -98,7 +99,7 @@ struct TiledMatrix {
   int cols = 0;
 
   constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  constexpr int units() const { return (cols + UnitCols(format) - 1) / UnitCols(format); }
+  constexpr int units() const { return (cols + UnitCols(format) - 1) >> UnitColsLog2(format); }
   constexpr int64_t tile_bytes() const { return static_cast<int64_t>(units()) * UnitBytes(format); }
   constexpr int64_t bytes() const { return row_tiles() * tile_bytes(); }
 };
