@@ -1,7 +1,8 @@
-// A block takes groups of keys of one sequence and one kv head: four tiles, two at a time. Where
-// there are many blocks, a warp takes a tile; where there are few, a team of four, so that it is
-// over sooner. The cache is asked for before the kernel that made the queries has ended, and for
-// the next two tiles as soon as a buffer has been read.
+// A block takes groups of keys of one sequence and one kv head. Where there are many blocks, two
+// warps take the four tiles of a group in two rounds; where there are few, four warps take one
+// each; where there are very few, two teams of four warps, so that it is over sooner. The cache is
+// asked for before the kernel that made the queries has ended, and for the next round as soon as a
+// buffer has been read.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -136,9 +137,7 @@ class RowMaker {
   // Asks for what was there before any kernel.
   __device__ __forceinline__ void Prefetch() {
     const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
-    rows_ = group_heads_ + (has_last ? 2 : 0);
-    rows_inverse_ = (1 << kInverseBits) / rows_ + 1;
-    items_ = rows_ * kQuads;
+    items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
     if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
   }
 
@@ -150,14 +149,16 @@ class RowMaker {
       if (!kEarly || first >= kThreads) LoadConstants<false>(first);
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads >= items_) continue;
-        const Item item = ItemAt(first + m * kThreads);
-        made[m] = LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], work_.sequence.first_token,
-                                               Head(item.row), item.col);
+        const int i = first + m * kThreads;
+        if (i < items_) {
+          made[m] =
+              LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], work_.sequence.first_token,
+                                           Head(i / kQuads), i % kQuads * kPairs);
+        }
       }
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items_) Store(ItemAt(first + m * kThreads), made[m]);
+        if (first + m * kThreads < items_) Store(first + m * kThreads, made[m]);
       }
     }
   }
@@ -170,23 +171,8 @@ class RowMaker {
   // So many at once that one wait is enough for most models.
   static constexpr int kTogether = kEarly ? 1 : 2;
   static constexpr int kSegmentsTogether = kEarly ? 4 : 2;
-  // Enough for the quotient of as many as there are items.
-  static constexpr int kInverseBits = 16;
 
-  // What a thread makes at a time. Rows: the query heads, the key, the value.
-  struct Item {
-    int row;
-    int col;
-  };
-
-  // Two threads make the 16 bytes of a row of a core matrix, the next ones other rows of it: what
-  // threads read together and what they write together both lie together.
-  __device__ __forceinline__ Item ItemAt(int i) const {
-    const int pair = i / 2;
-    const int quads = pair * rows_inverse_ >> kInverseBits;
-    return {pair - quads * rows_, (quads * 2 + i % 2) * kPairs};
-  }
-
+  // Rows: the query heads, the key, the value.
   __device__ __forceinline__ int Head(int row) const {
     const int which = row - group_heads_;
     return which < 0 ? work_.kv_head * group_heads_ + row
@@ -198,20 +184,23 @@ class RowMaker {
   __device__ __forceinline__ void LoadConstants(int first) {
 #pragma unroll
     for (int m = 0; m < kTogether; ++m) {
-      if (first + m * kThreads >= items_) continue;
-      const Item item = ItemAt(first + m * kThreads);
-      constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, Head(item.row), item.col);
+      const int i = first + m * kThreads;
+      if (i < items_) {
+        constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, Head(i / kQuads),
+                                                 i % kQuads * kPairs);
+      }
     }
   }
 
-  __device__ __forceinline__ void Store(const Item& item, const RotatedPairs& made) const {
-    const int which = item.row - group_heads_;
+  __device__ __forceinline__ void Store(int i, const RotatedPairs& made) const {
+    const int row = i / kQuads;
+    const int which = row - group_heads_;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = item.col + half * kHeadDim / 2;
+      const int col = i % kQuads * kPairs + half * kHeadDim / 2;
       uint2 bits = made.Halves(half);
       if (which < 0) {
-        const int index = CoreIndex<kHeadDim>(item.row, col);
+        const int index = CoreIndex<kHeadDim>(row, col);
         *reinterpret_cast<uint2*>(&shared_.q[0][index]) = bits;
         *reinterpret_cast<uint2*>(&shared_.q[1][index]) = made.Rest(half, bits);
         continue;
@@ -231,8 +220,6 @@ class RowMaker {
   const Work& work_;
   const int group_heads_;
   Shared<kHeadDim, kTiles, kTeam>& shared_;
-  int rows_ = 0;
-  int rows_inverse_ = 0;
   int items_ = 0;
   PairConstants constants_[kTogether];
 };
@@ -616,16 +603,21 @@ cudaError_t LaunchShape(const DecodeAttentionArgs& args, int grid_splits, int mi
                         std::max(shared_bytes, min_shared_bytes), stream, args);
 }
 
+// Blocks that each may have a multiprocessor of its own.
+constexpr int kFewBlocks = 128;
+// And whose warps are not enough to keep one busy.
+constexpr int kVeryFewBlocks = 32;
+
 template <int kHeadDim>
 cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
   const int blocks = args.sequences * args.qkv.kv_heads;
   const int splits = args.group_splits;
-  // As many as there is room for at once.
-  if (blocks <= 2 * multiprocessors) {
+  if (blocks <= kVeryFewBlocks) {
     const int grid_splits = std::max(splits, (multiprocessors + blocks - 1) / blocks);
     return LaunchShape<kHeadDim, 2, 4>(args, grid_splits, kMinSharedBytesOfTwo, stream);
   }
-  return LaunchShape<kHeadDim, 2, 1>(args, splits, 0, stream);
+  return blocks <= kFewBlocks ? LaunchShape<kHeadDim, 4, 1>(args, splits, 0, stream)
+                              : LaunchShape<kHeadDim, 2, 1>(args, splits, 0, stream);
 }
 
 template <int kHeadDim, int kTiles, int kTeam>
@@ -639,7 +631,8 @@ cudaError_t Prepare() {
 
 cudaError_t PrepareDecodeAttentionKernels() {
   for (const cudaError_t error :
-       {Prepare<64, 2, 1>(), Prepare<64, 2, 4>(), Prepare<128, 2, 1>(), Prepare<128, 2, 4>()}) {
+       {Prepare<64, 2, 1>(), Prepare<64, 4, 1>(), Prepare<64, 2, 4>(), Prepare<128, 2, 1>(),
+        Prepare<128, 4, 1>(), Prepare<128, 2, 4>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
