@@ -20,17 +20,6 @@ namespace {
 // Rows of a tensor-core tile: the query heads, and what pads them.
 constexpr int kRows = kMaxDecodeGroupHeads;
 
-__device__ __forceinline__ void LoadMatrix4(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-__device__ __forceinline__ void LoadMatrix4Transposed(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
 // Floats from a row of scores to the next, such that rows lie in different banks.
 constexpr int kScoresStride = kKeyTile + 8;
 
@@ -484,15 +473,15 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
       for (int step = 0; step < kHeadDim / 16; ++step) {
         uint32_t a[2][4];
         const int in_q = lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
-        LoadMatrix4(q + in_q, a[0]);
-        LoadMatrix4(q + kRows * kHeadDim * 2 + in_q, a[1]);
+        LoadMatrices(q + in_q, a[0]);
+        LoadMatrices(q + kRows * kHeadDim * 2 + in_q, a[1]);
         // Of keys that are not there, too: Softmax puts no weight on them.
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
           uint32_t b[4];
-          LoadMatrix4(keys_at + ((member * kPairs + j) * 2 + lane / 16) * kRowsStride +
-                          (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
-                      b);
+          LoadMatrices(keys_at + ((member * kPairs + j) * 2 + lane / 16) * kRowsStride +
+                           (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
+                       b);
 #pragma unroll
           for (int part = 1; part >= 0; --part) {
             Mma(s[2 * j], a[part], b[0], b[1]);
@@ -528,9 +517,9 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
 #pragma unroll
           for (int j = 0; j < kCols / 16; ++j) {
             uint32_t b[4];
-            LoadMatrix4Transposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
-                                      (first_col / 8 + j * 2 + lane / 16) * 128 + lane % 8 * 16,
-                                  b);
+            LoadMatricesTransposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
+                                       (first_col / 8 + j * 2 + lane / 16) * 128 + lane % 8 * 16,
+                                   b);
             Mma(out[2 * j], weights[step], b[0], b[1]);
             Mma(out[2 * j + 1], weights[step], b[2], b[3]);
           }

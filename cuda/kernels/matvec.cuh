@@ -309,9 +309,7 @@ __device__ __forceinline__ void LoadX(uint32_t x, int lane, uint32_t (&b)[8]) {
   for (int i = 0; i < 2; ++i) {
     const uint32_t address =
         kOneToken ? x + (i * 4 + lane / 8) * 16 : x + (i * 4 + lane / 8) * 128 + lane % 8 * 16;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b[4 * i]), "=r"(b[4 * i + 1]), "=r"(b[4 * i + 2]), "=r"(b[4 * i + 3])
-                 : "r"(address));
+    LoadMatrices(address, &b[4 * i]);
   }
 }
 

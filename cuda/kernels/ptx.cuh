@@ -82,6 +82,20 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
 
 // --- Tensor cores. -------------------------------------------------------------------------------
 
+// Four matrices of 8 rows of 16 bytes, a register each; lane 8m + i has the address of row i of
+// matrix m in shared memory. Lane 4g + t gets columns 2t and 2t + 1 of row g, or of the transposed
+// matrix.
+__device__ __forceinline__ void LoadMatrices(uint32_t address, uint32_t* r) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t address, uint32_t* r) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
 // c[16, 8] += a[16, 16] b[16, 8], F16 in, F32 sums. Fragments as the PTX ISA lays them out: lane
 // 4g + t holds rows g and g + 8 of a and c, column g of b.
 __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -79,10 +79,7 @@ struct GroupQuants {
 #pragma unroll
       for (int step = 0; step < kGroupSteps; ++step) {
         const uint32_t from = SharedAddress(unit) + F16PairOffset(step, lane / 8) + lane % 8 * 16;
-        uint32_t* const to = &words[step * 4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(from));
+        LoadMatrices(from, &words[step * 4]);
       }
       return;
     }
