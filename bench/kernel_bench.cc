@@ -22,7 +22,6 @@
 namespace orcd {
 namespace {
 
-using cuda::Activations;
 using cuda::DeviceMemory;
 using cuda::MatmulArgs;
 using cuda::TiledMatrix;

@@ -13,8 +13,8 @@
 
 namespace orcd::cuda {
 
-// A handle that Free gives back; Handle{} is none.
-template <typename Handle, cudaError_t (*Free)(Handle)>
+// A handle that kFree gives back; Handle{} is none.
+template <typename Handle, cudaError_t (*kFree)(Handle)>
 class Owned {
  public:
   Owned() = default;
@@ -26,7 +26,7 @@ class Owned {
   }
   ~Owned() {
     // An error here has been reported before: CUDA repeats what broke it.
-    if (handle_ != Handle{}) static_cast<void>(Free(handle_));
+    if (handle_ != Handle{}) static_cast<void>(kFree(handle_));
   }
 
   Handle get() const { return handle_; }

@@ -105,7 +105,7 @@ class GpuRealOracleTest : public GpuTest {
  protected:
   // Empty where nobody asked for the real model and it is not there.
   static std::string ModelPath() {
-    if (const std::string asked = Variable("ORCD_REAL_MODEL"); !asked.empty()) return asked;
+    if (std::string asked = Variable("ORCD_REAL_MODEL"); !asked.empty()) return asked;
     const std::string cache = Variable("ORCD_MODEL_CACHE");
     const std::string folder = cache.empty() ? Variable("HOME") + "/.cache/orcd/models" : cache;
     const std::string path = folder + "/" + kRealModel + ".gguf";

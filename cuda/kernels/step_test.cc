@@ -72,11 +72,10 @@ TEST_F(NormTest, AddsSegmentsInOrderAndNorms) {
     if (splits > 0) {
       for (int t = 0; t < tokens; ++t) {
         for (int i = 0; i < hidden; ++i) {
-          const auto part = [&](int s) {
-            return parts[(size_t{1} * s * partials_tokens + t) * hidden + i];
-          };
-          float sum = part(0);
-          for (int s = 1; s < splits; ++s) sum += part(s);
+          const float* const part = &parts[size_t{1} * t * hidden + i];
+          const size_t stride = size_t{1} * partials_tokens * hidden;
+          float sum = part[0];
+          for (int s = 1; s < splits; ++s) sum += part[s * stride];
           float& value = after[size_t{1} * t * hidden + i];
           value = std::fma(sum, kScale, value);
         }
