@@ -11,31 +11,20 @@
 #include "worker/generate_encoder.h"
 #include "worker/generate_many_call.h"
 #include "worker/load_call.h"
-#include "worker/messages.h"
+#include "worker/open_request.h"
 #include "worker/refused_call.h"
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
 #include "worker/unary_reply.h"
 
 namespace orcd {
-namespace {
-
-// The request, where the caller may make the call and the bytes are one.
-template <typename Request>
-absl::StatusOr<Request> Open(const absl::Status& may, const grpc::ByteBuffer& bytes) {
-  if (!may.ok()) return may;
-  return ParseRequest<Request>(bytes);
-}
-
-}  // namespace
-
 WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options)
     : host_(host), log_(log), options_(std::move(options)), many_calls_(options_.many_limits) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Load(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const absl::StatusOr<v1::LoadRequest> request =
-      Open<v1::LoadRequest>(Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
+      OpenRequest<v1::LoadRequest>(options_.authorizer, *context, Permission::kControl, *bytes);
   if (!request.ok()) return RefuseStream(context, log_, "Load", request.status());
   return StartLoadCall(context, *request, host_, log_, options_.telemetry);
 }
@@ -44,8 +33,8 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::UnloadRequest> request = Open<v1::UnloadRequest>(
-      Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
+  const absl::StatusOr<v1::UnloadRequest> request =
+      OpenRequest<v1::UnloadRequest>(options_.authorizer, *context, Permission::kControl, *bytes);
   if (!request.ok()) {
     Fail(context, reactor, request.status());
     return reactor;
@@ -89,10 +78,9 @@ void WorkerService::Shutdown() { many_calls_.Shutdown(); }
 absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
   const absl::Time arrival = SteadyNow();
-  ORCD_ASSIGN_OR_RETURN(
-      const v1::GenerateRequest proto,
-      Open<v1::GenerateRequest>(Authorize(options_.authorizer, *context, Permission::kInference),
-                                bytes));
+  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto,
+                        OpenRequest<v1::GenerateRequest>(options_.authorizer, *context,
+                                                         Permission::kInference, bytes));
   return StartGenerateCall(context, proto, arrival, host_, log_,
                            {.limits = options_.limits,
                             .telemetry = options_.telemetry,
@@ -106,8 +94,8 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<v1::CancelRequest> request = Open<v1::CancelRequest>(
-      Authorize(options_.authorizer, *context, Permission::kInference), *bytes);
+  const absl::StatusOr<v1::CancelRequest> request =
+      OpenRequest<v1::CancelRequest>(options_.authorizer, *context, Permission::kInference, *bytes);
   absl::Status status = request.ok() ? CheckRequestId(request->request_id()) : request.status();
   if (!status.ok()) {
     Fail(context, reactor, status);
@@ -137,10 +125,9 @@ grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* c
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
   auto tokenize = [&]() -> absl::StatusOr<v1::TokenizeResponse> {
-    ORCD_ASSIGN_OR_RETURN(
-        const v1::TokenizeRequest request,
-        Open<v1::TokenizeRequest>(Authorize(options_.authorizer, *context, Permission::kInference),
-                                  *bytes));
+    ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
+                          OpenRequest<v1::TokenizeRequest>(options_.authorizer, *context,
+                                                           Permission::kInference, *bytes));
     ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(request.model_id()));
     ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                           TranslateInput(request, lease.engine().model()));
@@ -173,8 +160,8 @@ grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Drain(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const absl::StatusOr<v1::DrainRequest> request = Open<v1::DrainRequest>(
-      Authorize(options_.authorizer, *context, Permission::kControl), *bytes);
+  const absl::StatusOr<v1::DrainRequest> request =
+      OpenRequest<v1::DrainRequest>(options_.authorizer, *context, Permission::kControl, *bytes);
   if (!request.ok()) return RefuseStream(context, log_, "Drain", request.status());
   return StartDrainCall(context, *request, host_, log_, options_.on_exit);
 }

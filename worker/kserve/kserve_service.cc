@@ -11,7 +11,7 @@
 #include "worker/kserve/model_repository.h"
 #include "worker/kserve/stream_infer_call.h"
 #include "worker/load_call.h"
-#include "worker/messages.h"
+#include "worker/open_request.h"
 #include "worker/refused_call.h"
 #include "worker/unary_reply.h"
 #include "worker/version.h"
@@ -31,21 +31,14 @@ KserveService::KserveService(ModelHost& host, const Logger& log, KserveServiceOp
 
 void KserveService::Shutdown() { stream_calls_.Shutdown(); }
 
-template <typename Request>
-absl::StatusOr<Request> KserveService::Open(const grpc::CallbackServerContext* context,
-                                            Permission permission,
-                                            const grpc::ByteBuffer& bytes) const {
-  ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, permission));
-  return ParseRequest<Request>(bytes);
-}
-
 template <typename Request, typename Answer>
 grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* bytes,
                                                       grpc::ByteBuffer* response,
                                                       const Answer& answer) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Request> request = Open<Request>(context, Permission::kStatus, *bytes);
+  const absl::StatusOr<Request> request =
+      OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
   if (!request.ok()) {
     Fail(context, reactor, request.status());
     return reactor;
@@ -168,7 +161,8 @@ absl::StatusOr<std::shared_ptr<InferCall>> KserveService::StartInfer(
     grpc::ByteBuffer* response) {
   const absl::Time arrival = SteadyNow();
   ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
-                        Open<inference::ModelInferRequest>(context, Permission::kInference, bytes));
+                        OpenRequest<inference::ModelInferRequest>(options_.authorizer, *context,
+                                                                  Permission::kInference, bytes));
   MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
   ORCD_RETURN_IF_ERROR(asked.refusal);
   const absl::Time deadline = std::min(CallDeadline(*context), arrival + asked.timeout);
@@ -203,9 +197,9 @@ grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(grpc::CallbackServe
                                                              const grpc::ByteBuffer* bytes,
                                                              grpc::ByteBuffer* response) {
   const auto translate = [&]() -> absl::StatusOr<ModelHost::LoadSpec> {
-    ORCD_ASSIGN_OR_RETURN(
-        const inference::RepositoryModelLoadRequest request,
-        Open<inference::RepositoryModelLoadRequest>(context, Permission::kControl, *bytes));
+    ORCD_ASSIGN_OR_RETURN(const inference::RepositoryModelLoadRequest request,
+                          OpenRequest<inference::RepositoryModelLoadRequest>(
+                              options_.authorizer, *context, Permission::kControl, *bytes));
     return ToLoadSpec(request, host_.Status());
   };
   const absl::StatusOr<ModelHost::LoadSpec> spec = translate();
@@ -217,9 +211,9 @@ grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(grpc::CallbackSer
                                                                const grpc::ByteBuffer* bytes,
                                                                grpc::ByteBuffer* response) {
   const auto translate = [&]() -> absl::StatusOr<UnloadSpec> {
-    ORCD_ASSIGN_OR_RETURN(
-        const inference::RepositoryModelUnloadRequest request,
-        Open<inference::RepositoryModelUnloadRequest>(context, Permission::kControl, *bytes));
+    ORCD_ASSIGN_OR_RETURN(const inference::RepositoryModelUnloadRequest request,
+                          OpenRequest<inference::RepositoryModelUnloadRequest>(
+                              options_.authorizer, *context, Permission::kControl, *bytes));
     return ToUnloadSpec(request);
   };
   const absl::StatusOr<UnloadSpec> spec = translate();

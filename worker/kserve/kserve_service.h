@@ -107,10 +107,6 @@ class KserveService final : public internal::RawKserveService {
                                                   grpc::ByteBuffer* response) override;
 
  private:
-  // The request, where the caller may make the call and the bytes are one.
-  template <typename Request>
-  absl::StatusOr<Request> Open(const grpc::CallbackServerContext* context, Permission permission,
-                               const grpc::ByteBuffer& bytes) const;
   // A call that is answered at once, by what `answer` makes of the request.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,

@@ -12,6 +12,7 @@
 #include "runtime/steady_time.h"
 #include "worker/generate_call.h"
 #include "worker/messages.h"
+#include "worker/open_request.h"
 #include "worker/refused_call.h"
 #include "worker/status_details.h"
 #include "worker/unary_reply.h"
@@ -64,9 +65,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
 absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
   const absl::Time arrival = SteadyNow();
-  ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kInference));
   ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
-                        ParseRequest<vllm_wire::GenerateRequest>(bytes));
+                        OpenRequest<vllm_wire::GenerateRequest>(options_.authorizer, *context,
+                                                                Permission::kInference, bytes));
   ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, TranslateVllmRequest(request));
   absl::StatusOr<std::shared_ptr<TokenStream>> stream =
       StartGenerateCall(context, proto, arrival, host_, log_,
@@ -99,9 +100,9 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
                                              const grpc::ByteBuffer* bytes,
                                              grpc::ByteBuffer* response) {
   auto open = [&]() -> absl::StatusOr<vllm_wire::AbortRequest> {
-    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kInference));
     ORCD_ASSIGN_OR_RETURN(vllm_wire::AbortRequest request,
-                          ParseRequest<vllm_wire::AbortRequest>(*bytes));
+                          OpenRequest<vllm_wire::AbortRequest>(options_.authorizer, *context,
+                                                               Permission::kInference, *bytes));
     if (request.request_ids_size() <= kMaxAbortedIds) return request;
     return InvalidField("request_ids",
                         absl::StrCat("has ", request.request_ids_size(), " ids, may have ",
@@ -157,9 +158,9 @@ grpc::ServerUnaryReactor* VllmService::GetLoads(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetLoadsResponse> {
-    ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
     ORCD_ASSIGN_OR_RETURN(const vllm_wire::GetLoadsRequest request,
-                          ParseRequest<vllm_wire::GetLoadsRequest>(*bytes));
+                          OpenRequest<vllm_wire::GetLoadsRequest>(options_.authorizer, *context,
+                                                                  Permission::kStatus, *bytes));
     if (request.dp_rank() != 0) {
       return InvalidField("dp_rank",
                           absl::StrCat("is ", request.dp_rank(), "; there is one rank, 0"));
