@@ -206,8 +206,7 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
 }
 
 absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
-  is_added_ = step.shape.tokens > kMaxSegmentTokens && step.tap == nullptr;
-  if (is_added_) {
+  if (ProductsAdd(step)) {
     args.residual = buffers_.residual[residual_];
     args.residual_scale = scale;
   }
@@ -266,7 +265,6 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   // A part of the rows at a time: the head.
   const TiledMatrix matrix = args.matrices[0];
   float* const y = args.y;
-  float* const residual = args.residual;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(
@@ -277,7 +275,6 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
                         .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
                         .cols = matrix.cols};
     args.y = y + int64_t{tile} * kTileRows;
-    if (args.residual != nullptr) args.residual = residual + int64_t{tile} * kTileRows;
     args.y_rows = args.matrices[0].rows;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
   }
@@ -288,10 +285,14 @@ bool Forward::NormsInProducts(const Step& step) const {
   return step.shape.tokens == 1 && step.tap == nullptr;
 }
 
+bool Forward::ProductsAdd(const Step& step) const {
+  return step.shape.tokens > kMaxSegmentTokens && step.tap == nullptr;
+}
+
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
                            MatmulArgs& args) {
   const int tokens = step.shape.tokens;
-  const float* const partials = add && !is_added_ ? buffers_.products : nullptr;
+  const float* const partials = add && !ProductsAdd(step) ? buffers_.products : nullptr;
   if (NormsInProducts(step)) {
     args.norm = {.residual = buffers_.residual[residual_],
                  .new_residual = buffers_.residual[1 - residual_],
@@ -474,18 +475,19 @@ absl::Status Forward::RunHead(const Step& step) {
   args.x = View(buffers_.head_in, rows);
   // A tap has added the last product to the residual already.
   ORCD_RETURN_IF_CUDA_ERROR(
-      LaunchNorm({.residual = buffers_.residual[residual_],
-                  .partials = step.tap == nullptr && !is_added_ ? buffers_.products : nullptr,
-                  .splits = splits_,
-                  .partials_tokens = products_tokens_,
-                  .scale = 1 / kGatedScale,
-                  .weight = weights_.output_norm(),
-                  .eps = config_.rms_eps,
-                  .hidden = config_.hidden,
-                  .tokens = rows,
-                  .rows = step.tables.logit_tokens,
-                  .out = args.x},
-                 step.stream),
+      LaunchNorm(
+          {.residual = buffers_.residual[residual_],
+           .partials = step.tap == nullptr && !ProductsAdd(step) ? buffers_.products : nullptr,
+           .splits = splits_,
+           .partials_tokens = products_tokens_,
+           .scale = 1 / kGatedScale,
+           .weight = weights_.output_norm(),
+           .eps = config_.rms_eps,
+           .hidden = config_.hidden,
+           .tokens = rows,
+           .rows = step.tables.logit_tokens,
+           .out = args.x},
+          step.stream),
       "the output norm");
   return Multiply(step, args);
 }

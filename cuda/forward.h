@@ -103,13 +103,15 @@ class Forward {
   absl::Status MultiplyUnpacked(const Step& step, MatmulArgs args);
   // Into `to`, in splits_ segments.
   absl::Status MultiplyInSegments(const Step& step, float* to, MatmulArgs args);
-  // What is to be added, times `scale`, to the residual: added at once where is_added_ says so,
-  // else left in segments for the next norm.
+  // What is to be added, times `scale`, to the residual: at once where ProductsAdd, else left in
+  // segments for the next norm.
   absl::Status MultiplyForResidual(const Step& step, float scale, MatmulArgs args);
   // Whether products make their normed input themselves.
   bool NormsInProducts(const Step& step) const;
-  // Adds `scale` times the last product, if `add`, to the residual, and norms it: into `normed`, or
-  // as something for the product `args` to do.
+  // Whether products add to the residual themselves.
+  bool ProductsAdd(const Step& step) const;
+  // Adds `scale` times the last product, if `add` and it is not added yet, to the residual, and
+  // norms it: into `normed`, or as something for the product `args` to do.
   absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
   absl::Status RunAttention(const Step& step, int layer);
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
@@ -126,7 +128,6 @@ class Forward {
   int residual_ = 0;
   // Segments that hold the last product, and tokens from one to the next.
   int splits_ = 1;
-  bool is_added_ = false;
   int products_tokens_ = 0;
 };
 

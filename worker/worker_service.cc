@@ -18,6 +18,7 @@
 #include "worker/unary_reply.h"
 
 namespace orcd {
+
 WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options)
     : host_(host), log_(log), options_(std::move(options)), many_calls_(options_.many_limits) {}
 

@@ -4,6 +4,7 @@
 // piece to the next. Of up to 64 tokens, which are bound by the reading of weights, the kernel of
 // gemm.cuh is faster.
 #include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/ring_place.cuh"
 
 namespace orcd::cuda::gemm {
 namespace {
@@ -82,20 +83,6 @@ struct F16Ring {
   }
 };
 
-// A place in the ring.
-template <typename S>
-struct Place {
-  int slot = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void Next() {
-    if (++slot == S::kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // The stages that a block needs, one after another, as a lane of the producer sees them: lanes 0 to
 // 7 copy a row tile each, the last one the activations.
 template <typename S>
@@ -163,7 +150,7 @@ class Feed {
   // Columns by tens of 64: the stage's, and where the piece ends.
   int col_ = 0;
   int end_ = 0;
-  Place<S> place_;
+  RingPlace<S::kStages> place_;
 };
 
 template <typename S>
@@ -285,7 +272,7 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
   const auto release = [&](int slot) {
     if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&ring.empty[slot]));
   };
-  Place<S> place;
+  RingPlace<S::kStages> place;
   Pieces<S> pieces(args, rows);
   Piece piece;
   while (pieces.Next(piece)) {

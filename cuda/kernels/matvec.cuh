@@ -246,16 +246,15 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);
   const int vectors = cols / 4;
-  float* const row = room.row;
-  float* const sums = row + cols;
+  float4* const row = reinterpret_cast<float4*>(room.row);
+  float* const sums = room.row + cols;
   // All threads load, as much as they can at once: the memory is busy with weights.
-  float4* const vector_row = reinterpret_cast<float4*>(row);
   if (norm.splits == 0) {
-    CopyResidual(norm, vectors, vector_row);
+    CopyResidual(norm, vectors, row);
   } else if (norm.splits <= kMaxSplits / 2) {
-    AddSegments<2, kMaxSplits / 2>(norm, vectors, vector_row);
+    AddSegments<2, kMaxSplits / 2>(norm, vectors, row);
   } else {
-    AddSegments<1, kMaxSplits>(norm, vectors, vector_row);
+    AddSegments<1, kMaxSplits>(norm, vectors, row);
   }
   ConsumerSync();
   // The sum in NormKernel's order.
@@ -264,7 +263,7 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
     float squares = 0;
 #pragma unroll 1
     for (int i = w * 32 + lane; i < vectors; i += threads) {
-      const float4 value = reinterpret_cast<const float4*>(row)[i];
+      const float4 value = row[i];
       squares = fmaf(value.x, value.x, squares);
       squares = fmaf(value.y, value.y, squares);
       squares = fmaf(value.z, value.z, squares);
@@ -286,7 +285,7 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
     for (int j = 0; j < kAtOnce; ++j) {
       const int i = first + j * ConsumerThreads() + static_cast<int>(threadIdx.x);
       if (i >= count) continue;
-      const float4 value = reinterpret_cast<const float4*>(row)[begin / 4 + i];
+      const float4 value = row[begin / 4 + i];
       const float4 weight = reinterpret_cast<const float4*>(room.weight)[i];
       made[j].x = AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y));
       made[j].y = AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w));

@@ -7,6 +7,7 @@
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/ring_place.cuh"
 #include "cuda/kernels/softmax.cuh"
 #include "cuda/kernels/wgmma.cuh"
 
@@ -28,19 +29,6 @@ struct Shared {
   float total[kGroups][kHeadDim / 2][128];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-};
-
-// A place in the ring.
-struct Place {
-  int slot = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void Next() {
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // What a block computes: rows of one sequence and one kv head.
@@ -65,7 +53,7 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
-  Place place;
+  RingPlace<kStages> place;
   for (int tile = 0; tile * kKeyTile < keys; ++tile, place.Next()) {
     const int slot = place.slot;
     const uint32_t full = SharedAddress(&shared.full[slot]);
@@ -173,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float merged[kHeadDim / 2];
   RowState merged_state[2];
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-  Place place;
+  RingPlace<kStages> place;
   for (int tile_index = 0; tile_index * kKeyTile < keys; ++tile_index, place.Next()) {
     const int slot = place.slot;
     const int first_key = tile_index * kKeyTile;

@@ -56,19 +56,6 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
       : "memory");
 }
 
-// Whether the phase of parity `parity` is over; does not wait.
-__device__ __forceinline__ bool BarrierTest(uint32_t barrier, int parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // --- Bulk copies: `bytes` (a multiple of 16) into shared memory, counted by a barrier. -----------
 
 __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, int bytes,
