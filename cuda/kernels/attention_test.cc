@@ -464,7 +464,7 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
   }
 }
 
-// So many sequences that blocks of two warps decode them.
+// So many sequences that a block takes all keys of one.
 TEST_F(AttentionTest, ManySequences) {
   for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 4, 7, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));

@@ -1,17 +1,16 @@
-// A block takes groups of keys of one sequence and one kv head. Where there are many blocks, two
-// warps take the four tiles of a group in two rounds; where there are few, four warps take one
-// each; where there are very few, two teams of four warps, so that it is over sooner. The cache is
-// asked for before the kernel that made the queries has ended, and for the next round as soon as a
-// buffer has been read.
+// Of few sequences: a block takes groups of keys of one sequence and one kv head. Four warps take a
+// tile of a group each; where there are very few blocks, two teams of four warps take two tiles at
+// a time, so that it is over sooner. The cache is asked for before the kernel that made the queries
+// has ended, and for the next round as soon as a buffer has been read.
 #include <cuda_fp16.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "cuda/kernels/attention.h"
+#include "cuda/kernels/decode_attention.cuh"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
-#include "cuda/kernels/rope.cuh"
 #include "cuda/kernels/softmax.cuh"
 
 namespace orcd::cuda {
@@ -19,13 +18,6 @@ namespace {
 
 // Rows of a tensor-core tile: the query heads, and what pads them.
 constexpr int kRows = kMaxDecodeGroupHeads;
-
-// Floats from a row of scores to the next, such that rows lie in different banks.
-constexpr int kScoresStride = kKeyTile + 8;
-
-// Keys and values, in places of two-element arrays.
-constexpr int kKeys = 0;
-constexpr int kValues = 1;
 
 // kTiles tiles at a time, kTeam warps a tile.
 template <int kHeadDim, int kTiles, int kTeam>
@@ -52,179 +44,6 @@ template <int kHeadDim, int kTiles, int kTeam>
 constexpr int SharedBytes(int group_heads) {
   return static_cast<int>(sizeof(Shared<kHeadDim, kTiles, kTeam>)) +
          (kKeyTilesAGroup + 1) * group_heads * kHeadDim * static_cast<int>(sizeof(float));
-}
-
-// Index of a value in core matrices of kHeadDim columns.
-template <int kHeadDim>
-__device__ __forceinline__ int CoreIndex(int row, int col) {
-  return (row / 8 * (kHeadDim / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
-}
-
-// What a block works on.
-struct Work {
-  SequenceEntry sequence;
-  int kv_head;
-  int position;
-  int groups;
-  int first_group;
-  int group_stride;
-
-  // Keys of tile `tile` of group `group`; none or less where it lies behind the last.
-  __device__ int Keys(int group, int tile) const {
-    return min(kKeyTile, position + 1 - (group * kKeyGroup + tile * kKeyTile));
-  }
-};
-
-// What a lane copies of a tile.
-struct TileCopy {
-  // Of all lanes; none: there is no such tile.
-  int copies = 0;
-  int block = 0;
-
-  __device__ TileCopy(const DecodeAttentionArgs& args, const Work& work, int group, int tile) {
-    const int keys = work.Keys(group, tile);
-    if (group >= work.groups || keys <= 0) return;
-    const int lane = threadIdx.x % 32;
-    const int block_tokens = args.kv.block_tokens;
-    // Rows of 16, as they are multiplied; the last block stands in for what is not there.
-    const int blocks = (keys + block_tokens - 1) / block_tokens;
-    copies = ((keys + 15) / 16 * 16 + block_tokens - 1) / block_tokens;
-    const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
-    if (lane < copies) {
-      block = args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
-    }
-  }
-};
-
-// Starts to copy the keys or the values of a tile to buffer `buffer`; a whole warp.
-template <int kHeadDim, int kTiles, int kTeam>
-__device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work,
-                                      const TileCopy& copy, int buffer, int which,
-                                      Shared<kHeadDim, kTiles, kTeam>& shared) {
-  if (copy.copies == 0) return;
-  const int lane = threadIdx.x % 32;
-  const int bytes = args.kv.block_tokens * kHeadDim * 2;
-  const uint32_t full = SharedAddress(&shared.full[buffer][which]);
-  if (lane == 0) BarrierExpect(full, copy.copies * bytes);
-  __syncwarp();
-  if (lane >= copy.copies) return;
-  const int block = copy.block;
-  const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
-                             which * args.kv.kv_heads * args.kv.head_size();
-  BulkCopy(SharedAddress(shared.tiles[buffer][which]) + lane * bytes, from, bytes, full);
-}
-
-// Makes the queries, and the token's own key and value: to shared memory, the latter two to the
-// cache as well where this block has the last group.
-template <int kHeadDim, int kTiles, int kTeam>
-class RowMaker {
- public:
-  __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
-                                      int group_heads, Shared<kHeadDim, kTiles, kTeam>& shared)
-      : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
-
-  // Asks for what was there before any kernel.
-  __device__ __forceinline__ void Prefetch() {
-    const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
-    items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
-    if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
-  }
-
-  // The whole block, after Prefetch.
-  __device__ __forceinline__ void Make() {
-#pragma unroll 1
-    for (int first = threadIdx.x; first < items_; first += kThreads * kTogether) {
-      RotatedPairs made[kTogether];
-      if (!kEarly || first >= kThreads) LoadConstants<false>(first);
-#pragma unroll
-      for (int m = 0; m < kTogether; ++m) {
-        const int i = first + m * kThreads;
-        if (i < items_) {
-          made[m] =
-              LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], work_.sequence.first_token,
-                                           Head(i / kQuads), i % kQuads * kPairs);
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items_) Store(first + m * kThreads, made[m]);
-      }
-    }
-  }
-
- private:
-  static constexpr int kThreads = kTiles * kTeam * 32;
-  static constexpr int kQuads = kHeadDim / 2 / kPairs;
-  // Where a block may have registers for it.
-  static constexpr bool kEarly = kTeam > 1;
-  // So many at once that one wait is enough for most models.
-  static constexpr int kTogether = kEarly ? 1 : 2;
-  static constexpr int kSegmentsTogether = kEarly ? 4 : 2;
-
-  // Rows: the query heads, the key, the value.
-  __device__ __forceinline__ int Head(int row) const {
-    const int which = row - group_heads_;
-    return which < 0 ? work_.kv_head * group_heads_ + row
-                     : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
-  }
-
-  // Of items `first`, `first` + kThreads….
-  template <bool kBeforeWait>
-  __device__ __forceinline__ void LoadConstants(int first) {
-#pragma unroll
-    for (int m = 0; m < kTogether; ++m) {
-      const int i = first + m * kThreads;
-      if (i < items_) {
-        constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, Head(i / kQuads),
-                                                 i % kQuads * kPairs);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void Store(int i, const RotatedPairs& made) const {
-    const int row = i / kQuads;
-    const int which = row - group_heads_;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int col = i % kQuads * kPairs + half * kHeadDim / 2;
-      uint2 bits = made.Halves(half);
-      if (which < 0) {
-        const int index = CoreIndex<kHeadDim>(row, col);
-        *reinterpret_cast<uint2*>(&shared_.q[0][index]) = bits;
-        *reinterpret_cast<uint2*>(&shared_.q[1][index]) = made.Rest(half, bits);
-        continue;
-      }
-      if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
-      *reinterpret_cast<uint2*>(&shared_.own[which][col]) = bits;
-      const int block =
-          args_.step.blocks[work_.sequence.first_block + work_.position / args_.kv.block_tokens];
-      *reinterpret_cast<uint2*>(args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head) +
-                                which * args_.kv.kv_heads * args_.kv.head_size() +
-                                args_.kv.InBlock(work_.position % args_.kv.block_tokens, col)) =
-          bits;
-    }
-  }
-
-  const DecodeAttentionArgs& args_;
-  const Work& work_;
-  const int group_heads_;
-  Shared<kHeadDim, kTiles, kTeam>& shared_;
-  int items_ = 0;
-  PairConstants constants_[kTogether];
-};
-
-// Puts the token's own row into a tile that the cache gave without it; a whole warp.
-template <int kHeadDim, int kTiles, int kTeam>
-__device__ __forceinline__ void PatchTile(const Work& work, int first_key, int buffer, int which,
-                                          Shared<kHeadDim, kTiles, kTeam>& shared) {
-  const int lane = threadIdx.x % 32;
-  const int own_row = work.position - first_key;
-  if (own_row < kKeyTile && lane < kHeadDim / 8) {
-    __half* const tile = shared.tiles[buffer][which];
-    *reinterpret_cast<uint4*>(&tile[CoreIndex<kHeadDim>(own_row, lane * 8)]) =
-        *reinterpret_cast<const uint4*>(&shared.own[which][lane * 8]);
-  }
-  __syncwarp();
 }
 
 // The warps of a team, of which there are two at most; each has a barrier of its own.
@@ -271,18 +90,6 @@ __device__ __forceinline__ void ShareScores(float (&scores)[kRows][kScoresStride
     }
   }
 }
-
-// Where the result goes, once the last group is part of the total.
-struct Result {
-  Activations out;
-  int token;
-  int first_col;
-
-  __device__ __forceinline__ void Store(int i, float2 total, float sum) const {
-    *reinterpret_cast<__half2*>(out.data + out.Index(token, first_col + i)) =
-        __floats2half2_rn(total.x / sum, total.y / sum);
-  }
-};
 
 // Merges values i and i + 1 of a group into the total, or, with the last group, into the result.
 template <int kHeadDim, int kTiles, int kTeam>
@@ -413,6 +220,13 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
   work.first_group = split ? blockIdx.z : 0;
   work.group_stride = split ? args.group_splits : 1;
 
+  const auto start_copy = [&](const TileCopy& copy, int which) {
+    CopyTile<kHeadDim>(args, work, copy, which, SharedAddress(shared.tiles[buffer][which]),
+                       SharedAddress(&shared.full[buffer][which]));
+  };
+  const auto patch = [&](int first_key, int which) {
+    PatchTile<kHeadDim>(work, first_key, shared.own[which], shared.tiles[buffer][which]);
+  };
   if (member == 0) {
     if (lane == 0) {
       BarrierInit(SharedAddress(&shared.full[buffer][kKeys]), 1);
@@ -421,8 +235,8 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
     }
     __syncwarp();
     const TileCopy copy(args, work, work.first_group, buffer);
-    CopyTile(args, work, copy, buffer, kKeys, shared);
-    CopyTile(args, work, copy, buffer, kValues, shared);
+    start_copy(copy, kKeys);
+    start_copy(copy, kValues);
   }
   // Rows that pad the queries.
   constexpr int kPieces = kHeadDim / 8;
@@ -431,7 +245,10 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
     *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
     *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
   }
-  RowMaker<kHeadDim, kTiles, kTeam> rows(args, work, group_heads, shared);
+  constexpr bool kEarly = kTeam > 1;
+  RowMaker<kHeadDim, kTiles * kTeam * 32, kEarly ? 1 : 2, kEarly ? 4 : 2, kEarly,
+           Shared<kHeadDim, kTiles, kTeam>>
+      rows(args, work, group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
   if (work.first_group < work.groups) rows.Make();
@@ -457,11 +274,11 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
       if (keys <= 0) continue;
       if (member == 0) {
         BarrierWait(SharedAddress(&shared.full[buffer][kKeys]), parity);
-        PatchTile(work, first_key, buffer, kKeys, shared);
+        patch(first_key, kKeys);
       }
       if (kTeam > 1 && member == 1) {
         BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
-        PatchTile(work, first_key, buffer, kValues, shared);
+        patch(first_key, kValues);
       }
       TeamSync<kTeam>(buffer);
       // Behind the keys' last 16 there is nothing in shared memory.
@@ -495,13 +312,13 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
       }
       __syncwarp();
       const TileCopy next(args, work, next_group, next_tile);
-      if (member == 0) CopyTile(args, work, next, buffer, kKeys, shared);
+      if (member == 0) start_copy(next, kKeys);
       RowState state[2];
       Softmax(s, scale, {work.position - first_key, work.position - first_key}, state, halves);
 
       if constexpr (kTeam == 1) {
         BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
-        PatchTile(work, first_key, buffer, kValues, shared);
+        patch(first_key, kValues);
       }
       uint32_t weights[kKeyTile / 16][4];
 #pragma unroll
@@ -539,7 +356,7 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
       }
       // The others read it, too.
       if (next.copies > 0) TeamSync<kTeam>(buffer);
-      if (member == 0) CopyTile(args, work, next, buffer, kValues, shared);
+      if (member == 0) start_copy(next, kValues);
       parity ^= 1;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -605,8 +422,8 @@ cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cud
     const int grid_splits = std::max(splits, (multiprocessors + blocks - 1) / blocks);
     return LaunchShape<kHeadDim, 2, 4>(args, grid_splits, kMinSharedBytesOfTwo, stream);
   }
-  return blocks <= kFewBlocks ? LaunchShape<kHeadDim, 4, 1>(args, splits, 0, stream)
-                              : LaunchShape<kHeadDim, 2, 1>(args, splits, 0, stream);
+  return blocks <= kFewBlocks || splits > 1 ? LaunchShape<kHeadDim, 4, 1>(args, splits, 0, stream)
+                                            : LaunchManyDecodeAttention(args, stream);
 }
 
 template <int kHeadDim, int kTiles, int kTeam>
@@ -619,9 +436,8 @@ cudaError_t Prepare() {
 }  // namespace
 
 cudaError_t PrepareDecodeAttentionKernels() {
-  for (const cudaError_t error :
-       {Prepare<64, 2, 1>(), Prepare<64, 4, 1>(), Prepare<64, 2, 4>(), Prepare<128, 2, 1>(),
-        Prepare<128, 4, 1>(), Prepare<128, 2, 4>()}) {
+  for (const cudaError_t error : {Prepare<64, 4, 1>(), Prepare<64, 2, 4>(), Prepare<128, 4, 1>(),
+                                  Prepare<128, 2, 4>(), PrepareManyDecodeAttentionKernels()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

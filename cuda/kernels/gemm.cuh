@@ -51,6 +51,8 @@ constexpr int SharedBytes(TileFormat format, int tokens, int residents) {
 struct Rows {
   int first_tile;
   int tiles;
+  // Of a block; at most kBlockTiles.
+  int block_tiles = kBlockTiles;
 };
 
 // What a block computes.
@@ -61,12 +63,12 @@ struct BlockTile {
   template <int kTokens>
   static __device__ BlockTile Of(const Rows& rows, int tokens) {
     const int row_tiles = rows.tiles;
-    const int row_blocks = (row_tiles + kBlockTiles - 1) / kBlockTiles;
+    const int row_blocks = (row_tiles + rows.block_tiles - 1) / rows.block_tiles;
     const int token_tiles = (tokens + kTokens - 1) / kTokens;
     const int panel = blockIdx.x / (kSharedTokenTiles * row_blocks);
     const int in_panel = blockIdx.x % (kSharedTokenTiles * row_blocks);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles - panel * kSharedTokenTiles);
-    return {rows.first_tile + in_panel / panel_tiles * kBlockTiles,
+    return {rows.first_tile + in_panel / panel_tiles * rows.block_tiles,
             (panel * kSharedTokenTiles + in_panel % panel_tiles) * kTokens};
   }
 };
@@ -109,7 +111,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const BlockTile&
   using Ring = Rings<kFormat, kTokens, kResidents>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
   const int lane = threadIdx.x % 32;
-  const int tiles = min(kBlockTiles, end_tile - block.first_tile);
+  const int tiles = end_tile - block.first_tile;
   const int x_bytes = XBytes(min(kTokens, args.x.tokens - block.first_token));
   const uint8_t* weights = nullptr;
   if (lane < tiles) {
@@ -242,8 +244,8 @@ __global__ void __launch_bounds__(kThreads, kResidents)
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) Rings<kFormat, kTokens, kResidents> rings;
   const int group = threadIdx.x / 128;
-  const int end_tile = rows.first_tile + rows.tiles;
   const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens);
+  const int end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles);
   const int cols = args.matrices[0].cols;
   const int split = blockIdx.y;
   const Range range = {SegmentBegin(cols, args.splits, split) / kActivationCols,
@@ -290,8 +292,8 @@ inline int RowTiles(const MatmulArgs& args) {
 
 template <TileFormat kFormat, int kTokens, int kResidents = 1>
 cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
-  const int blocks =
-      (rows.tiles + kBlockTiles - 1) / kBlockTiles * ((args.tokens + kTokens - 1) / kTokens);
+  const int blocks = (rows.tiles + rows.block_tiles - 1) / rows.block_tiles *
+                     ((args.tokens + kTokens - 1) / kTokens);
   return Launch(Kernel<kFormat, kTokens, kResidents>, dim3(blocks, args.splits), kThreads,
                 SharedBytes(kFormat, kTokens, kResidents), stream, args, rows);
 }
@@ -317,15 +319,36 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
   return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
+// Row tiles of a block such that multiprocessors have as much to do each, of `tiles` in all, in
+// each of `splits` segments.
+inline int EvenBlockTiles(int tiles, int splits, int multiprocessors) {
+  // What a block reads besides weights, in row tiles.
+  constexpr int kOverhead = 2;
+  constexpr int kLeast = 3;
+  const auto most_work = [&](int block_tiles) {
+    const int blocks = (tiles + block_tiles - 1) / block_tiles * splits;
+    return (blocks + multiprocessors - 1) / multiprocessors * (block_tiles + kOverhead);
+  };
+  int best = kBlockTiles;
+  for (int candidate = kBlockTiles - 1; candidate >= kLeast; --candidate) {
+    if (most_work(candidate) < most_work(best)) best = candidate;
+  }
+  return best;
+}
+
 // Up to 64 tokens.
 template <TileFormat kFormat>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  const int tiles = RowTiles(args);
+  // K-quants are bound by unpacking, where fewer warps a block are a loss.
+  constexpr bool kEven = UnitCols(kFormat) == kActivationCols;
+  const Rows rows = {0, tiles,
+                     kEven ? EvenBlockTiles(tiles, args.splits, multiprocessors) : kBlockTiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
-  const int tiles = RowTiles(args);
-  const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * args.splits;
-  return blocks > multiprocessors ? LaunchKernel<kFormat, 64, 2>(args, {0, tiles}, stream)
-                                  : LaunchKernel<kFormat, 64>(args, {0, tiles}, stream);
+  const int blocks = (tiles + rows.block_tiles - 1) / rows.block_tiles * args.splits;
+  return blocks > multiprocessors ? LaunchKernel<kFormat, 64, 2>(args, rows, stream)
+                                  : LaunchKernel<kFormat, 64>(args, rows, stream);
 }
 
 template <TileFormat kFormat>

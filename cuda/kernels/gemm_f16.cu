@@ -10,7 +10,7 @@ namespace orcd::cuda::gemm {
 namespace {
 
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
-constexpr int kRingBytesF16 = 208 * 1024;
+constexpr int kMemoryF16 = 226 * 1024;
 
 // Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
 template <int kTokenCount, bool kSumOfAll>
@@ -19,9 +19,9 @@ struct Shape {
   static constexpr bool kSum = kSumOfAll;
   // 64 columns of activations, then of weights.
   static constexpr int kStageBytes = XBytes(kTokens) + WeightBytes(TileFormat::kF16);
-  static constexpr int kStages = std::min(6, kRingBytesF16 / kStageBytes);
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
+  static constexpr int kStages = std::min(6, (kMemoryF16 - kOutBytes) / kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
 };
 
@@ -228,37 +228,24 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& 
   }
 }
 
-// residual += residual_scale * c
+// residual += residual_scale * c. The memory adds, each value once; as the scale is a power of two,
+// what comes of it is what a fused multiply-add makes, but for sums below the smallest normal
+// number, which become zero.
 template <int kTokens>
 __device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, int first_token,
                                               const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int row = tile * kTileRows + lane / 4;
-  int token = first_token + lane % 4 * 2;
-  float* at = args.residual + int64_t{token} * args.y_stride + row;
-  // Tokens by eights whose values are on their way at once.
-  constexpr int kAtOnce = 4;
+  const int token = first_token + lane % 4 * 2;
+  float* const at = args.residual + int64_t{token} * args.y_stride + row;
 #pragma unroll
-  for (int first = 0; first < kTokens / 8; first += kAtOnce) {
-    float before[kAtOnce][4];
+  for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
-    for (int load = 1; load >= 0; --load) {
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (token + j * 8 + i % 2 >= args.tokens || row + i / 2 * 8 >= args.y_rows) continue;
-          float* const value = at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8;
-          if (load == 1) {
-            before[j][i] = __ldcg(value);
-          } else {
-            *value = fmaf(c[(first + j) * 4 + i], args.residual_scale, before[j][i]);
-          }
-        }
-      }
+    for (int i = 0; i < 4; ++i) {
+      if (token + j * 8 + i % 2 >= args.tokens || row + i / 2 * 8 >= args.y_rows) continue;
+      AddInMemory(at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8,
+                  c[j * 4 + i] * args.residual_scale);
     }
-    token += kAtOnce * 8;
-    at += int64_t{kAtOnce * 8} * args.y_stride;
   }
 }
 

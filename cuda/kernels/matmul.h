@@ -88,8 +88,9 @@ struct MatmulArgs {
   int y_stride = 0;
   int y_tokens = 0;
 
-  // Where not null, in place of y: F32 [tokens, y_stride], to which residual_scale * the result is
-  // added as LaunchNorm would. LaunchGemm of F16 weights and more than kMaxSegmentTokens alone.
+  // Where not null, in place of y: F32 [tokens, y_stride], to which residual_scale (a power of two)
+  // * the result is added as LaunchNorm would. LaunchGemm of F16 weights and more than
+  // kMaxSegmentTokens alone.
   float* residual = nullptr;
   float residual_scale = 1;
 

@@ -241,8 +241,6 @@ __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vector
 // NormKernel's work is shared out among the warps that there are.
 __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int begin, int end,
                                           const InputRoom& room) {
-  const int warp = threadIdx.x / 32;
-  const int warps = ConsumerThreads() / 32;
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);
   const int vectors = cols / 4;
@@ -258,20 +256,7 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   }
   ConsumerSync();
   // The sum in NormKernel's order.
-#pragma unroll 1
-  for (int w = warp; w < threads / 32; w += warps) {
-    float squares = 0;
-#pragma unroll 1
-    for (int i = w * 32 + lane; i < vectors; i += threads) {
-      const float4 value = row[i];
-      squares = fmaf(value.x, value.x, squares);
-      squares = fmaf(value.y, value.y, squares);
-      squares = fmaf(value.z, value.z, squares);
-      squares = fmaf(value.w, value.w, squares);
-    }
-    squares = WarpSum(squares);
-    if (lane == 0) sums[w] = squares;
-  }
+  SumSquares(row, vectors, threads, threadIdx.x / 32, ConsumerThreads() / 32, sums);
   ConsumerSync();
   const float mean = WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(cols);
   const float scale = RmsScale(mean, norm.eps);

@@ -1,5 +1,7 @@
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/reduce.cuh"
@@ -8,30 +10,47 @@
 namespace orcd::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
-// Values that a thread takes at once, and how often at most.
+// Values of a vector.
 constexpr int kVector = 4;
-constexpr int kMaxVectors = 4;
+// Most of NormThreads, and most vectors of each.
+constexpr int kMaxNormThreads = 512;
+constexpr int kMaxNormVectors = 4;
 
-// A block a row. kSplits: segments to add; 0: none. Known to the compiler, so that all loads are on
-// their way at once and the code stays short.
-template <int kSplits>
-__global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
-  __shared__ float scratch[kMaxThreads / 32];
-  LaunchDependents();
-  const int vectors = args.hidden / kVector;
-  const int first = threadIdx.x;
+__device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
   // A line of 128 bytes each.
   constexpr int kLine = 32;
-  if (blockIdx.x == 0 && first * kLine < args.hidden) PrefetchL2(args.weight + first * kLine);
+  for (int i = threadIdx.x * kLine; i < args.hidden; i += blockDim.x * kLine) {
+    PrefetchL2(args.weight + i);
+  }
+}
+
+__device__ __forceinline__ uint2 Normed(const float4& value, float scale, const float4& weight) {
+  return make_uint2(
+      AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y)),
+      AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w)));
+}
+
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
+
+// A block a row, of as many threads as it can use, so that all it reads is on its way at once.
+// kSplits: segments to add; 0: none. Known to the compiler, so that the code stays short.
+template <int kSplits>
+__global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  __shared__ float sums[kMaxNormThreads / 32];
+  float4* const row = reinterpret_cast<float4*>(shared);
+  LaunchDependents();
+  const int vectors = args.hidden / kVector;
+  if (blockIdx.x == 0) PrefetchWeight(args);
   WaitForDependency();
   const int token = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
   float4* const residual = reinterpret_cast<float4*>(args.residual + int64_t{token} * args.hidden);
-  float4 row[kMaxVectors];
+  float4 mine[kMaxVectors];
   float4 weight[kMaxVectors];
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
-    const int i = first + v * blockDim.x;
+    const int i = threadIdx.x + v * blockDim.x;
     if (i >= vectors) continue;
     float4 value = residual[i];
     weight[v] = __ldg(reinterpret_cast<const float4*>(args.weight) + i);
@@ -54,48 +73,109 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
       value.y = fmaf(sum.y, args.scale, value.y);
       value.z = fmaf(sum.z, args.scale, value.z);
       value.w = fmaf(sum.w, args.scale, value.w);
+      if (args.rows == nullptr) residual[i] = value;
     }
-    row[v] = value;
+    mine[v] = value;
+    row[i] = value;
   }
-  float squares = 0;
-#pragma unroll
-  for (int v = 0; v < kMaxVectors; ++v) {
-    const int i = first + v * blockDim.x;
-    if (i >= vectors) continue;
-    const float4 value = row[v];
-    if (kSplits > 0 && args.rows == nullptr) residual[i] = value;
-    squares = fmaf(value.x, value.x, squares);
-    squares = fmaf(value.y, value.y, squares);
-    squares = fmaf(value.z, value.z, squares);
-    squares = fmaf(value.w, value.w, squares);
-  }
-  const float mean = BlockSum(squares, scratch) / static_cast<float>(args.hidden);
+  __syncthreads();
+  const int threads = NormThreads(args.hidden);
+  const int lane = threadIdx.x % 32;
+  SumSquares(row, vectors, threads, threadIdx.x / 32, blockDim.x / 32, sums);
+  __syncthreads();
+  const float mean =
+      WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(args.hidden);
   const float scale = RmsScale(mean, args.eps);
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
-    const int i = first + v * blockDim.x;
+    const int i = threadIdx.x + v * blockDim.x;
     if (i >= vectors) continue;
-    const __half2 low =
-        __floats2half2_rn(row[v].x * scale * weight[v].x, row[v].y * scale * weight[v].y);
-    const __half2 high =
-        __floats2half2_rn(row[v].z * scale * weight[v].z, row[v].w * scale * weight[v].w);
     *reinterpret_cast<uint2*>(args.out.data + args.out.Index(blockIdx.x, i * kVector)) =
-        make_uint2(AsBits(low), AsBits(high));
+        Normed(mine[v], scale, weight[v]);
   }
 }
+
+// Many rows with nothing to add, two of each block: bound by the memory, which takes whole sectors.
+__global__ void __launch_bounds__(kMaxNormThreads)
+    ManyNormKernel(const __grid_constant__ NormArgs args) {
+  constexpr int kRows = 2;
+  __shared__ float scratch[kRows][kMaxNormThreads / 32];
+  LaunchDependents();
+  const int vectors = args.hidden / kVector;
+  if (blockIdx.x == 0) PrefetchWeight(args);
+  WaitForDependency();
+  const int first_row = blockIdx.x * kRows;
+  float4 row[kRows][kMaxNormVectors];
+  float4 weight[kMaxNormVectors];
+#pragma unroll
+  for (int v = 0; v < kMaxNormVectors; ++v) {
+    const int i = threadIdx.x + v * blockDim.x;
+    if (i >= vectors) continue;
+    weight[v] = __ldg(reinterpret_cast<const float4*>(args.weight) + i);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      // What is behind the last row is not stored.
+      const int token = min(first_row + r, args.tokens - 1);
+      row[r][v] =
+          __ldcg(reinterpret_cast<const float4*>(args.residual + int64_t{token} * args.hidden) + i);
+    }
+  }
+  float scale[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float squares = 0;
+#pragma unroll
+    for (int v = 0; v < kMaxNormVectors; ++v) {
+      if (static_cast<int>(threadIdx.x + v * blockDim.x) < vectors) AddSquares(row[r][v], squares);
+    }
+    const float mean = BlockSum(squares, scratch[r]) / static_cast<float>(args.hidden);
+    scale[r] = RmsScale(mean, args.eps);
+  }
+#pragma unroll
+  for (int v = 0; v < kMaxNormVectors; ++v) {
+    const int i = threadIdx.x + v * blockDim.x;
+    const unsigned there = __ballot_sync(~0u, i < vectors);
+    if (i >= vectors) continue;
+    uint2 out[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) out[r] = Normed(row[r][v], scale[r], weight[v]);
+    // A pair of threads has eight columns of both rows: one takes the first row's, the other the
+    // second's, which lie behind them.
+    const bool odd = i % 2 != 0;
+    const uint2 kept = odd ? out[1] : out[0];
+    const uint2 given = odd ? out[0] : out[1];
+    const uint2 taken =
+        make_uint2(__shfl_xor_sync(there, given.x, 1), __shfl_xor_sync(there, given.y, 1));
+    const int to = first_row + (odd ? 1 : 0);
+    if (to >= args.tokens) continue;
+    *reinterpret_cast<uint4*>(args.out.data + args.out.Index(to, i / 2 * 2 * kVector)) =
+        odd ? make_uint4(taken.x, taken.y, kept.x, kept.y)
+            : make_uint4(kept.x, kept.y, taken.x, taken.y);
+  }
+}
+// So many that multiprocessors have enough of them two by two.
+constexpr int kManyRows = 1024;
 
 template <int kSplits>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
   const int vectors = args.hidden / kVector;
-  if (vectors > kMaxThreads * kMaxVectors) return cudaErrorInvalidValue;
-  return LaunchInDecode(NormKernel<kSplits>, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
-                        args);
+  return LaunchInDecode(
+      NormKernel<kSplits>, dim3(args.tokens),
+      std::min(kMaxThreads, std::max(NormThreads(args.hidden), (vectors + 31) / 32 * 32)),
+      args.hidden * sizeof(float), stream, args);
 }
 
 }  // namespace
 
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
-  if (args.partials == nullptr) return LaunchWith<0>(args, stream);
+  if (args.hidden > kMaxNormThreads * kMaxNormVectors * kVector) return cudaErrorInvalidValue;
+  if (args.partials == nullptr) {
+    const bool many = args.tokens >= kManyRows && args.rows == nullptr;
+    return many && args.hidden % (2 * kVector) == 0
+               ? LaunchInDecode(ManyNormKernel, dim3((args.tokens + 1) / 2),
+                                NormThreads(args.hidden), 0, stream, args)
+               : LaunchWith<0>(args, stream);
+  }
   switch (args.splits) {
     case 1:
       return LaunchWith<1>(args, stream);

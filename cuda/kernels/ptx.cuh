@@ -30,6 +30,11 @@ __device__ __forceinline__ void PrefetchL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
+// *global += value, without waiting; subnormal numbers count as zeros.
+__device__ __forceinline__ void AddInMemory(float* global, float value) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(global), "f"(value) : "memory");
+}
+
 // --- mbarrier, in shared memory. -----------------------------------------------------------------
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {

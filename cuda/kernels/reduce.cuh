@@ -22,6 +22,30 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
 }
 
+// sum += the squares of four values, one after another.
+__device__ __forceinline__ void AddSquares(const float4& value, float& sum) {
+  sum = fmaf(value.x, value.x, sum);
+  sum = fmaf(value.y, value.y, sum);
+  sum = fmaf(value.z, value.z, sum);
+  sum = fmaf(value.w, value.w, sum);
+}
+
+// The squares of a row in shared memory, added up as `threads` threads do that take vector after
+// vector in turn, and as their warps do then: sums[w] is warp w's. `warp` of `warps` does its
+// share.
+__device__ __forceinline__ void SumSquares(const float4* row, int vectors, int threads, int warp,
+                                           int warps, float* sums) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int w = warp; w < threads / 32; w += warps) {
+    float squares = 0;
+#pragma unroll 1
+    for (int i = w * 32 + lane; i < vectors; i += threads) AddSquares(row[i], squares);
+    squares = WarpSum(squares);
+    if (lane == 0) sums[w] = squares;
+  }
+}
+
 // What a row is multiplied by whose squares have this mean. NaN where they are too large to be
 // added up: the row would become zeros, as if nothing were wrong.
 __device__ __forceinline__ float RmsScale(float mean, float eps) {

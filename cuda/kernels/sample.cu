@@ -425,22 +425,32 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
   if (draw.slot < 0) return;
   DrawResult& result = args.results[draw.result];
 
-  // Coalesced; then each thread looks at its own.
+  // Coalesced, many at once; what follows is each thread's own.
   const float* const from = args.logits + int64_t{index} * args.vocab;
-  for (int i = threadIdx.x; i < row.block_count(); i += kThreads) {
-    const int token = row.block_first() + i;
-    logits[i] = token < args.vocab ? __ldcg(from + token) : -INFINITY;
+  uint64_t best = ~uint64_t{0};
+  constexpr int kTogether = 13;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < row.block_count(); i += kThreads * kTogether) {
+    float some[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int token = row.block_first() + i + j * kThreads;
+      some[j] = token < args.vocab ? __ldcg(from + token) : -INFINITY;
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int at = i + j * kThreads;
+      if (at >= row.block_count()) break;
+      logits[at] = some[j];
+      // Before every code: what must not be there.
+      const uint64_t key = some[j] < INFINITY ? uint64_t{CodeOf(some[j])} << 32 |
+                                                    static_cast<uint32_t>(row.block_first() + at)
+                                              : uint64_t{0};
+      if (row.block_first() + at < args.vocab) best = min(best, key);
+    }
   }
   // Also: every block must run before another writes into its shared memory.
   cg::this_cluster().sync();
-  uint64_t best = ~uint64_t{0};
-  for (int i = 0; i < row.count(); ++i) {
-    const float logit = row.logit(i);
-    // Before every code: what must not be there.
-    best = min(best, logit < INFINITY
-                         ? uint64_t{CodeOf(logit)} << 32 | static_cast<uint32_t>(row.first() + i)
-                         : uint64_t{0});
-  }
   best = row.Min(best);
   bool finite = best != 0 && args.not_finite[draw.slot] == 0;
   const auto max_of = [](uint64_t key) {
