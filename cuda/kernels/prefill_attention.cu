@@ -128,21 +128,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int rows[2] = {group * kGroupRows + thread / 32 * 16 + lane / 4,
                        group * kGroupRows + thread / 32 * 16 + lane / 4 + 8};
 
-  for (int i = thread; i < kGroupRows * kHeadDim / 8; i += 128) {
-    // Piece i is row i % 8 of core matrix i / 8.
-    const int in_group = i / kHeadDim * 8 + i % 8;
-    const int row = group * kGroupRows + in_group;
-    uint4 piece = make_uint4(0, 0, 0, 0);
-    uint4 rest = piece;
-    if (row < work.rows) {
-      const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
-      const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
-      const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
-      piece = *reinterpret_cast<const uint4*>(args.q + index);
-      rest = *reinterpret_cast<const uint4*>(args.q_rest + index);
+  // All of it on its way at once. Piece i is row i % 8 of core matrix i / 8.
+  constexpr int kPieces = kGroupRows * kHeadDim / 8 / 128;
+  uint4 pieces[2][kPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int i = thread + j * 128;
+    const int row = group * kGroupRows + i / kHeadDim * 8 + i % 8;
+    if (row >= work.rows) continue;
+    const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
+    const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
+    const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
+    pieces[0][j] = *reinterpret_cast<const uint4*>(args.q + index);
+    pieces[1][j] = *reinterpret_cast<const uint4*>(args.q_rest + index);
+  }
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      reinterpret_cast<uint4*>(shared.q[group][part])[thread + j * 128] = pieces[part][j];
     }
-    reinterpret_cast<uint4*>(shared.q[group][0])[i] = piece;
-    reinterpret_cast<uint4*>(shared.q[group][1])[i] = rest;
   }
   SharedStoreFence();
   GroupSync(group);
@@ -158,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
 
   float out[kHeadDim / 2];
-  float merged[kHeadDim / 2];
+  float merged[kHeadDim / 2] = {};
   RowState merged_state[2];
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
   RingPlace<kStages> place;
@@ -211,36 +216,27 @@ __global__ void __launch_bounds__(kThreads, 1)
       WgmmaCommit();
       WgmmaWait<0>();
 
-      if (tile_index % kKeyTilesAGroup == 0) {
-        merged_state[0] = state[0];
-        merged_state[1] = state[1];
+      // The first of a group takes the place of the group before.
+      const bool begins = tile_index % kKeyTilesAGroup == 0;
+      MergeFactors factors[2];
 #pragma unroll
-        for (int i = 0; i < kHeadDim / 2; ++i) merged[i] = out[i];
-      } else {
-        const MergeFactors factors[2] = {Merge(merged_state[0], state[0]),
-                                         Merge(merged_state[1], state[1])};
-        // Mostly the maximum stands, and multiplying by one changes nothing.
-        if (__all_sync(~0u, factors[0].first == 1 && factors[1].first == 1)) {
+      for (int half = 0; half < 2; ++half) {
+        if (begins) merged_state[half] = {-INFINITY, 0};
+        factors[half] = Merge(merged_state[half], state[half]);
+      }
 #pragma unroll
-          for (int i = 0; i < kHeadDim / 2; ++i) {
-            merged[i] = fmaf(out[i], factors[i / 2 % 2].second, merged[i]);
-          }
-        } else {
-#pragma unroll
-          for (int i = 0; i < kHeadDim / 2; ++i) {
-            merged[i] = MergeValues(merged[i], out[i], factors[i / 2 % 2]);
-          }
-        }
+      for (int i = 0; i < kHeadDim / 2; ++i) {
+        merged[i] = MergeValues(merged[i], out[i], factors[i / 2 % 2]);
       }
       const bool last = first_key + kKeyTile > last_key;
       if (tile_index % kKeyTilesAGroup == kKeyTilesAGroup - 1 || last) {
         const bool first = tile_index < kKeyTilesAGroup;
-        const MergeFactors factors[2] = {Merge(total_state[0], merged_state[0]),
-                                         Merge(total_state[1], merged_state[1])};
+        const MergeFactors into_total[2] = {Merge(total_state[0], merged_state[0]),
+                                            Merge(total_state[1], merged_state[1])};
 #pragma unroll
         for (int i = 0; i < kHeadDim / 2; ++i) {
           float& total = shared.total[group][i][thread];
-          merged[i] = MergeValues(first ? 0.0f : total, merged[i], factors[i / 2 % 2]);
+          merged[i] = MergeValues(first ? 0.0f : total, merged[i], into_total[i / 2 % 2]);
           if (!last) total = merged[i];
         }
       }
