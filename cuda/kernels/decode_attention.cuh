@@ -94,6 +94,8 @@ class RowMaker {
   __device__ __forceinline__ void Prefetch() {
     const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
     items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
+    own_block_ = LoadEarly(args_.step.blocks + work_.sequence.first_block +
+                           work_.position / args_.kv.block_tokens);
     if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
   }
 
@@ -157,12 +159,10 @@ class RowMaker {
       }
       if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
       *reinterpret_cast<uint2*>(&shared_.own[which][col]) = bits;
-      const int block =
-          args_.step.blocks[work_.sequence.first_block + work_.position / args_.kv.block_tokens];
-      *reinterpret_cast<uint2*>(args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head) +
-                                which * args_.kv.kv_heads * args_.kv.head_size() +
-                                args_.kv.InBlock(work_.position % args_.kv.block_tokens, col)) =
-          bits;
+      *reinterpret_cast<uint2*>(
+          args_.kv.data + args_.kv.Offset(args_.layer, own_block_, work_.kv_head) +
+          which * args_.kv.kv_heads * args_.kv.head_size() +
+          args_.kv.InBlock(work_.position % args_.kv.block_tokens, col)) = bits;
     }
   }
 
@@ -171,6 +171,8 @@ class RowMaker {
   const int group_heads_;
   Shared& shared_;
   int items_ = 0;
+  // Where the cache keeps the token's own key and value.
+  int own_block_ = 0;
   PairConstants constants_[kTogether];
 };
 
