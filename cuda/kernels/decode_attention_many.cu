@@ -27,13 +27,13 @@ struct ManyShared {
   static constexpr int kRows = kHalves * 8;
   // Core matrices, as the cache has them: keys of a tile, its values, keys of the next.
   __half ring[kStages][kKeyTile * kHeadDim];
-  // Scores of queries by keys, of every other tile.
-  float scores[kRows][kScoresStride];
+  // What warps tell each other: scores of queries by keys. A warp may be a tile ahead of another.
+  float even_scores[kRows][kScoresStride];
   union {
     // Queries, and what F16 leaves out of them, until they are in registers;
     __half q[2][kRows * kHeadDim];
-    // then scores of the tiles between.
-    float more_scores[kRows][kScoresStride];
+    // then scores of every other tile.
+    float odd_scores[kRows][kScoresStride];
   };
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
@@ -56,8 +56,8 @@ struct Queries {
   uint32_t a[kSteps][2][kHalves * 2];
 
   __device__ __forceinline__ void Load(const __half (&q)[2][kHalves * 8 * kHeadDim]) {
-    constexpr int kRowsStride =
-        kHeadDim * 16;  // bytes from one 8 rows of core matrices to the next
+    // Bytes from one 8 rows of core matrices to the next.
+    constexpr int kRowsStride = kHeadDim * 16;
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, kHalves == 1 ? kBlocksAMultiprocesso
         Mma(mine[1], a, b[2], b[3]);
       }
     }
-    auto& scores = tile % 2 == 0 ? shared.scores : shared.more_scores;
+    auto& scores = tile % 2 == 0 ? shared.even_scores : shared.odd_scores;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll

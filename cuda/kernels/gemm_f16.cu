@@ -10,7 +10,8 @@ namespace orcd::cuda::gemm {
 namespace {
 
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
-constexpr int kMemoryF16 = 226 * 1024;
+// Of a block's stages, and of what leaves through shared memory.
+constexpr int kMostSharedBytes = 226 * 1024;
 
 // Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
 template <int kTokenCount, bool kSumOfAll>
@@ -21,7 +22,7 @@ struct Shape {
   static constexpr int kStageBytes = XBytes(kTokens) + WeightBytes(TileFormat::kF16);
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
-  static constexpr int kStages = std::min(6, (kMemoryF16 - kOutBytes) / kStageBytes);
+  static constexpr int kStages = std::min(6, (kMostSharedBytes - kOutBytes) / kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
 };
 
