@@ -466,7 +466,8 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
 
 // So many sequences that a block takes all keys of one.
 TEST_F(AttentionTest, ManySequences) {
-  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 4, 7, 16}}) {
+  for (const AttentionCase& shape :
+       {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 4, 7, 16}, AttentionCase{128, 3, 12, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
     std::vector<int> lengths;
     for (int i = 0; i < 100; ++i) lengths.push_back(1 + i * 13 % 600);
