@@ -470,6 +470,42 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   }
 }
 
+// Of so many tokens that their segments are summed.
+TEST_F(ProductTest, ManyTokensAddToTheResidual) {
+  constexpr float kScale = 16;
+  for (const Shape& shape : {Shape{896, 4864}, Shape{100, 512}}) {
+    const DeviceMatrix matrix(TensorType::kF16, shape.rows, shape.cols, 61, stream());
+    MatmulArgs args = {.matrices = {matrix.tiles},
+                       .num_matrices = 1,
+                       .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
+                       .y_rows = shape.rows};
+    const int stride = shape.rows + kGap;
+    for (const int tokens : {513, 700}) {
+      SCOPED_TRACE(testing::Message() << shape.rows << " rows, " << tokens << " tokens");
+      const Result product = Multiply(args, 0, tokens, multiprocessors());
+      const std::vector<float> before = RandomFloats(tokens * stride, 62, 10.0f);
+      std::vector<float> expected = before;
+      for (int t = 0; t < tokens; ++t) {
+        for (int r = 0; r < shape.rows; ++r) {
+          float& value = expected[static_cast<size_t>(t) * stride + r];
+          value = std::fma(product.Row(0, t)[r], kScale, value);
+        }
+      }
+      const DeviceActivations x(InputRows(0, tokens, shape.cols), tokens, shape.cols);
+      const DeviceArray<float> residual(before);
+      MatmulArgs adding = args;
+      adding.x = x.view();
+      adding.tokens = tokens;
+      adding.y_stride = stride;
+      adding.y_tokens = tokens;
+      adding.residual = residual.data();
+      adding.residual_scale = kScale;
+      ASSERT_EQ(Launch(adding, multiprocessors()), cudaSuccess);
+      EXPECT_TRUE(SameBits(residual.Read(), expected));
+    }
+  }
+}
+
 // A part of a matrix's rows, as the head is unpacked.
 TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
