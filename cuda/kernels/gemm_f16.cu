@@ -171,11 +171,6 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const Rows& r
   }
 }
 
-// The threads of a warpgroup.
-__device__ __forceinline__ void GroupSync(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
 // Gated results, 8 units of each row tile: a warpgroup's go through shared memory, where a core
 // matrix is written at once, and leave it as bulk copies, which end while it multiplies on.
 template <int kTokens>

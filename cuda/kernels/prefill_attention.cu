@@ -72,10 +72,6 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   }
 }
 
-__device__ __forceinline__ void GroupSync(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
 // grid (query tiles, kv heads).
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)

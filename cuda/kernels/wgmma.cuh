@@ -266,6 +266,10 @@ template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
+// A barrier of the threads of warpgroup `group` alone; barrier 0 is the block's.
+__device__ __forceinline__ void GroupSync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
 // Makes what this thread stored to shared memory visible to the instructions above.
 __device__ __forceinline__ void SharedStoreFence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
