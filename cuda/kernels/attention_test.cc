@@ -466,8 +466,9 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
 
 // So many sequences that a block takes all keys of one.
 TEST_F(AttentionTest, ManySequences) {
-  for (const AttentionCase& shape :
-       {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 4, 7, 16}, AttentionCase{128, 3, 12, 16}}) {
+  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8},
+                                     AttentionCase{64, 2, 16, 64}, AttentionCase{128, 4, 7, 16},
+                                     AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
     std::vector<int> lengths;
     for (int i = 0; i < 100; ++i) lengths.push_back(1 + i * 13 % 600);
@@ -502,13 +503,19 @@ TEST_F(AttentionTest, LongPrompt) {
 }
 
 // Decode makes its own rows with the arithmetic of LaunchRope: segments, bias, rotation, and what
-// is not finite.
-TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
-  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{128, 2, 6, 16}}) {
+// is not finite. So many sequences, for each of its kernels.
+class DecodeRowsTest : public AttentionTest, public testing::WithParamInterface<int> {};
+
+TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
+  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 12, 16},
+                                     AttentionCase{128, 2, 6, 16}, AttentionCase{128, 2, 9, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
     constexpr int kSplits = 3;
-    const std::vector<int> lengths = {1, 17, 64, 300};
-    const int count = static_cast<int>(lengths.size());
+    constexpr int kLongest = 300;
+    const int count = GetParam();
+    std::vector<int> lengths = {1, 17, 64};
+    for (int i = 3; i + 1 < count; ++i) lengths.push_back(1 + i * 37 % kLongest);
+    lengths.push_back(kLongest);
     Sequences all(shape, lengths);
     const std::vector<Part> parts = LastTokens(all);
     const DeviceStep step(all, parts);
@@ -518,7 +525,7 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
     products[(count - 1) * rows + (shape.heads() + shape.kv_heads) * shape.head_dim + 4] = 1e20f;
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(RandomFloats(rows, 9));
-    std::vector<float> angles = RandomFloats(300 * shape.head_dim, 10, 0.5f);
+    std::vector<float> angles = RandomFloats(kLongest * shape.head_dim, 10, 0.5f);
     const DeviceArray<float> device_angles(angles);
     const QkvProduct qkv = {.partials = device_products.data(),
                             .splits = kSplits,
@@ -563,7 +570,9 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
               cudaSuccess);
     const std::vector<uint16_t> expected = prefilled.Read();
     const std::vector<uint16_t> expected_cache = all.cache().Read();
-    EXPECT_EQ(rope_flags.Read(), (std::vector<int32_t>{0, 0, 0, 1, 0}));
+    std::vector<int32_t> expected_flags(count + 1, 0);
+    expected_flags[count - 1] = 1;
+    EXPECT_EQ(rope_flags.Read(), expected_flags);
 
     for (const int splits : {1, 4}) {
       all.Forget(parts);
@@ -586,10 +595,12 @@ TEST_F(AttentionTest, DecodeMakesTheRowsThatRopeMakes) {
                 cudaSuccess);
       EXPECT_TRUE(SameBits(decoded.Read(), expected));
       EXPECT_TRUE(SameBits(all.cache().Read(), expected_cache));
-      EXPECT_EQ(flags.Read(), rope_flags.Read());
+      EXPECT_EQ(flags.Read(), expected_flags);
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sequences, DecodeRowsTest, testing::Values(4, 40, 70));
 
 }  // namespace
 }  // namespace orcd::cuda

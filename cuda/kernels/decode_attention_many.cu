@@ -1,7 +1,7 @@
 // Of many sequences: a block takes all keys of one sequence and one kv head, tile after tile, with
 // four warps that share the keys of a tile and then the columns of its values, so that what a tile
-// adds stays in registers. Keys and values come through a ring of three tiles; four such blocks fit
-// a multiprocessor and work while others wait.
+// adds stays in registers. Keys and values come through a ring of three tiles. Of up to eight query
+// heads a kv head, four such blocks fit a multiprocessor and work while others wait.
 #include <cuda_fp16.h>
 
 #include <algorithm>

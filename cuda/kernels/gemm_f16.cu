@@ -225,8 +225,8 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& 
 }
 
 // residual += residual_scale * c. The memory adds, each value once; as the scale is a power of two,
-// what comes of it is what a fused multiply-add makes, but for sums below the smallest normal
-// number, which become zero.
+// what comes of it is what a fused multiply-add makes, but that subnormal numbers count as zeros:
+// products of F16 numbers have none.
 template <int kTokens>
 __device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, int first_token,
                                               const float (&c)[kTokens / 2]) {

@@ -171,7 +171,7 @@ struct InputRoom {
   // Of columns [begin, end): x comes where the weight was.
   __half* x;
   const float* weight;
-  // A row, and a float for each of NormKernel's warps.
+  // A row, and a float for every 32 of NormThreads.
   float* row;
   uint32_t weight_is_there;
 };

@@ -1,4 +1,4 @@
-// The arithmetic that both attention kernels share, so that they give the same bits.
+// The arithmetic that all attention kernels share, so that they give the same bits.
 #ifndef ORCD_CUDA_KERNELS_SOFTMAX_CUH_
 #define ORCD_CUDA_KERNELS_SOFTMAX_CUH_
 

@@ -97,6 +97,35 @@ TEST_F(NormTest, AddsSegmentsInOrderAndNorms) {
   }
 }
 
+// Many rows have a kernel of their own.
+TEST_F(NormTest, ManyRowsAreWhatFewAre) {
+  for (const int hidden : {64, 100, 896, 1000, 3584, 8192}) {
+    SCOPED_TRACE(hidden);
+    constexpr int kTokens = 1025;
+    constexpr int kFew = 512;
+    const DeviceArray<float> residual(RandomFloats(size_t{1} * kTokens * hidden, 1, 20.0f));
+    const DeviceArray<float> weight(RandomFloats(hidden, 3));
+    const auto norm = [&](int first, int tokens) {
+      const DeviceActivations out(tokens, hidden);
+      EXPECT_EQ(LaunchNorm({.residual = residual.data() + size_t{1} * first * hidden,
+                            .weight = weight.data(),
+                            .eps = kEps,
+                            .hidden = hidden,
+                            .tokens = tokens,
+                            .out = out.view()},
+                           stream()),
+                cudaSuccess);
+      std::vector<uint16_t> rows = out.Read();
+      EXPECT_EQ(out.WrittenOutside(), 0);
+      return rows;
+    };
+    std::vector<uint16_t> few = norm(0, kFew);
+    const std::vector<uint16_t> rest = norm(kFew, kTokens - kFew);
+    few.insert(few.end(), rest.begin(), rest.end());
+    EXPECT_TRUE(SameBits(norm(0, kTokens), few));
+  }
+}
+
 // As the head does it: some tokens' rows, the residual left as it is.
 TEST_F(NormTest, OfChosenRows) {
   constexpr int kHidden = 896;
