@@ -470,8 +470,9 @@ TEST_F(AttentionTest, ManySequences) {
                                      AttentionCase{64, 2, 16, 64}, AttentionCase{128, 4, 7, 16},
                                      AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
+    constexpr int kCount = 100;
     std::vector<int> lengths;
-    for (int i = 0; i < 100; ++i) lengths.push_back(1 + i * 13 % 600);
+    for (int i = 0; i < kCount; ++i) lengths.push_back(1 + i * 13 % 600);
     Sequences all(shape, lengths);
     const std::vector<Part> parts = LastTokens(all);
     const std::vector<uint16_t> together = Decode(all, parts, 1);
@@ -479,7 +480,7 @@ TEST_F(AttentionTest, ManySequences) {
     EXPECT_TRUE(SameBits(Decode(all, parts, 3), together));
     EXPECT_TRUE(SameBits(Prefill(all, parts), together));
     const size_t row = size_t{1} * shape.heads() * shape.head_dim;
-    for (int s = 0; s < 100; s += 17) {
+    for (int s = 0; s < kCount; s += 17) {
       EXPECT_TRUE(SameBits(std::span<const uint16_t>(Decode(all, {parts[s]}, 2)),
                            std::span<const uint16_t>(together).subspan(s * row, row)))
           << "sequence of " << lengths[s];

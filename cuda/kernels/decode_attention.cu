@@ -60,36 +60,17 @@ __device__ __forceinline__ void TeamSync(int team) {
   }
 }
 
-// From fragments of a member's keys to those of all of the tile's, as one warp would have them.
-// `halves`: 1 where only the first 8 rows matter. The whole team.
-template <int kTeam>
-__device__ __forceinline__ void ShareScores(float (&scores)[kRows][kScoresStride], int team,
-                                            int member, int halves, float (&s)[kKeyTile / 8][4]) {
-  const int row = threadIdx.x % 32 / 4;
-  const int col = threadIdx.x % 4 * 2;
-  constexpr int kMine = kKeyTile / 8 / kTeam;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half >= halves) break;
-#pragma unroll
-    for (int j = 0; j < kMine; ++j) {
-      *reinterpret_cast<float2*>(&scores[row + half * 8][(member * kMine + j) * 8 + col]) =
-          make_float2(s[j][half * 2], s[j][half * 2 + 1]);
-    }
+// Where the result goes, once the last group is part of the total.
+struct Result {
+  Activations out;
+  int token;
+  int first_col;
+
+  __device__ __forceinline__ void Store(int i, float2 total, float sum) const {
+    *reinterpret_cast<__half2*>(out.data + out.Index(token, first_col + i)) =
+        __floats2half2_rn(total.x / sum, total.y / sum);
   }
-  TeamSync<kTeam>(team);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int j = 0; j < kKeyTile / 8; ++j) {
-      const float2 both =
-          half < halves ? *reinterpret_cast<const float2*>(&scores[row + half * 8][j * 8 + col])
-                        : make_float2(0, 0);
-      s[j][half * 2] = both.x;
-      s[j][half * 2 + 1] = both.y;
-    }
-  }
-}
+};
 
 // Merges values i and i + 1 of a group into the total, or, with the last group, into the result.
 template <int kHeadDim, int kTiles, int kTeam>
@@ -207,11 +188,7 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
   LaunchDependents();
   // The tables were there before the step's first kernel, the cache but for one row as well.
   Work work;
-  work.sequence = args.step.sequences[blockIdx.x];
-  if (work.sequence.tokens == 0) return;
-  work.kv_head = blockIdx.y;
-  work.position = work.sequence.first_position;
-  work.groups = work.position / kKeyGroup + 1;
+  if (!work.Find(args.step)) return;
   const bool split = args.group_splits > 1 && work.groups > 1;
   if (static_cast<int>(blockIdx.z) >= (split ? args.group_splits : 1)) {
     if constexpr (kTeam > 1) KeepPlace();
@@ -238,13 +215,7 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
     start_copy(copy, kKeys);
     start_copy(copy, kValues);
   }
-  // Rows that pad the queries.
-  constexpr int kPieces = kHeadDim / 8;
-  for (int i = threadIdx.x; i < (kRows - group_heads) * kPieces; i += kTiles * kTeam * 32) {
-    const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
-    *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
-  }
+  PadQueries<kHeadDim, kTiles * kTeam * 32>(group_heads, kRows, shared);
   constexpr bool kEarly = kTeam > 1;
   RowMaker<kHeadDim, kTiles * kTeam * 32, kEarly ? 1 : 2, kEarly ? 4 : 2, kEarly,
            Shared<kHeadDim, kTiles, kTeam>>
@@ -308,7 +279,10 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
       }
       const int halves = group_heads <= 8 ? 1 : 2;
       if constexpr (kTeam > 1) {
-        ShareScores<kTeam>(shared.scores[buffer], buffer, member, halves, s);
+        constexpr int kMine = kKeyTile / 8 / kTeam;
+        StoreScores<kMine>(shared.scores[buffer], member * kMine, halves, s);
+        TeamSync<kTeam>(buffer);
+        LoadScores(shared.scores[buffer], halves, s);
       }
       __syncwarp();
       const TileCopy next(args, work, next_group, next_tile);

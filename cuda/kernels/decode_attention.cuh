@@ -33,6 +33,16 @@ struct Work {
   int first_group;
   int group_stride;
 
+  // The block's sequence and kv head, but not which groups; false: there is no such sequence.
+  __device__ __forceinline__ bool Find(const StepTables& step) {
+    sequence = step.sequences[blockIdx.x];
+    if (sequence.tokens == 0) return false;
+    kv_head = blockIdx.y;
+    position = sequence.first_position;
+    groups = position / kKeyGroup + 1;
+    return true;
+  }
+
   // Keys of tile `tile` of group `group`; none or less where it lies behind the last.
   __device__ int Keys(int group, int tile) const {
     return min(kKeyTile, position + 1 - (group * kKeyGroup + tile * kKeyTile));
@@ -75,6 +85,17 @@ __device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Wor
   const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
                              which * args.kv.kv_heads * args.kv.head_size();
   BulkCopy(to + lane * bytes, from, bytes, full);
+}
+
+// Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.
+template <int kHeadDim, int kThreads, typename Shared>
+__device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) {
+  constexpr int kPieces = kHeadDim / 8;
+  for (int i = threadIdx.x; i < (rows - first) * kPieces; i += kThreads) {
+    const int index = CoreIndex<kHeadDim>(first + i / kPieces, i % kPieces * 8);
+    *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
+  }
 }
 
 // Makes the queries, and the token's own key and value: to shared memory (its q and own), the
@@ -189,17 +210,41 @@ __device__ __forceinline__ void PatchTile(const Work& work, int first_key, const
   __syncwarp();
 }
 
-// Where the result goes, once the last group is part of the total.
-struct Result {
-  Activations out;
-  int token;
-  int first_col;
-
-  __device__ __forceinline__ void Store(int i, float2 total, float sum) const {
-    *reinterpret_cast<__half2*>(out.data + out.Index(token, first_col + i)) =
-        __floats2half2_rn(total.x / sum, total.y / sum);
+// Scores of rows of queries by the keys of a tile, as warps tell each other: from fragments of
+// kMine times 8 keys that begin with key 8 * first, to those of all keys, as one warp would have
+// them. `halves`: 1 where only the first 8 rows matter.
+template <int kMine, int kRows>
+__device__ __forceinline__ void StoreScores(float (&scores)[kRows][kScoresStride], int first,
+                                            int halves, const float (*s)[4]) {
+  const int row = threadIdx.x % 32 / 4;
+  const int col = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (half >= halves) break;
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      *reinterpret_cast<float2*>(&scores[row + half * 8][(first + j) * 8 + col]) =
+          make_float2(s[j][half * 2], s[j][half * 2 + 1]);
+    }
   }
-};
+}
+template <int kRows>
+__device__ __forceinline__ void LoadScores(const float (&scores)[kRows][kScoresStride], int halves,
+                                           float (&s)[kKeyTile / 8][4]) {
+  const int row = threadIdx.x % 32 / 4;
+  const int col = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int j = 0; j < kKeyTile / 8; ++j) {
+      const float2 both =
+          half < halves ? *reinterpret_cast<const float2*>(&scores[row + half * 8][j * 8 + col])
+                        : make_float2(0, 0);
+      s[j][half * 2] = both.x;
+      s[j][half * 2 + 1] = both.y;
+    }
+  }
+}
 
 // Of many sequences: every block takes all keys of one sequence and kv head.
 cudaError_t LaunchManyDecodeAttention(const DecodeAttentionArgs& args, cudaStream_t stream);

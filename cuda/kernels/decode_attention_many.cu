@@ -4,7 +4,6 @@
 // heads a kv head, four such blocks fit a multiprocessor and work while others wait.
 #include <cuda_fp16.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "cuda/kernels/attention.h"
@@ -99,11 +98,7 @@ __global__ void __launch_bounds__(kThreads, kHalves == 1 ? kBlocksAMultiprocesso
   LaunchDependents();
   // The tables were there before the step's first kernel, the cache but for one row as well.
   Work work;
-  work.sequence = args.step.sequences[blockIdx.x];
-  if (work.sequence.tokens == 0) return;
-  work.kv_head = blockIdx.y;
-  work.position = work.sequence.first_position;
-  work.groups = work.position / kKeyGroup + 1;
+  if (!work.Find(args.step)) return;
   work.first_group = 0;
   work.group_stride = 1;
   const int tiles = work.position / kKeyTile + 1;
@@ -130,13 +125,7 @@ __global__ void __launch_bounds__(kThreads, kHalves == 1 ? kBlocksAMultiprocesso
     start_copy(first, 0, kValues);
     start_copy(copy_of(1), 1, kKeys);
   }
-  // Rows that pad the queries.
-  constexpr int kPieces = kHeadDim / 8;
-  for (int i = threadIdx.x; i < (Shared::kRows - group_heads) * kPieces; i += kThreads) {
-    const int index = CoreIndex<kHeadDim>(group_heads + i / kPieces, i % kPieces * 8);
-    *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
-  }
+  PadQueries<kHeadDim, kThreads>(group_heads, Shared::kRows, shared);
   RowMaker<kHeadDim, kThreads, 2, 4, false, Shared> rows(args, work, group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
@@ -183,31 +172,15 @@ __global__ void __launch_bounds__(kThreads, kHalves == 1 ? kBlocksAMultiprocesso
       }
     }
     auto& scores = tile % 2 == 0 ? shared.even_scores : shared.odd_scores;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        *reinterpret_cast<float2*>(&scores[g + half * 8][(warp * 2 + j) * 8 + lane % 4 * 2]) =
-            make_float2(mine[j][half * 2], mine[j][half * 2 + 1]);
-      }
-    }
+    StoreScores<2>(scores, warp * 2, kHalves, mine);
     // Behind it no warp reads these keys or the values before them.
     __syncthreads();
     if (warp == 0) {
       if (tile > 0) start_copy(next, tile + 1, kKeys);
       start_copy(next, tile + 1, kValues);
     }
-    float s[kKeyTile / 8][4] = {};
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int j = 0; j < kKeyTile / 8; ++j) {
-        const float2 both =
-            *reinterpret_cast<const float2*>(&scores[g + half * 8][j * 8 + lane % 4 * 2]);
-        s[j][half * 2] = both.x;
-        s[j][half * 2 + 1] = both.y;
-      }
-    }
+    float s[kKeyTile / 8][4];
+    LoadScores(scores, kHalves, s);
     RowState state[2] = {};
     Softmax(s, scale, {work.position - first_key, work.position - first_key}, state, kHalves);
 

@@ -10,8 +10,7 @@ namespace orcd::cuda::gemm {
 namespace {
 
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
-// Of a block's stages, and of what leaves through shared memory.
-constexpr int kMostSharedBytes = 226 * 1024;
+constexpr int kRingBytesF16 = 208 * 1024;
 
 // Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
 template <int kTokenCount, bool kSumOfAll>
@@ -20,9 +19,9 @@ struct Shape {
   static constexpr bool kSum = kSumOfAll;
   // 64 columns of activations, then of weights.
   static constexpr int kStageBytes = XBytes(kTokens) + WeightBytes(TileFormat::kF16);
+  static constexpr int kStages = std::min(6, kRingBytesF16 / kStageBytes);
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
-  static constexpr int kStages = std::min(6, (kMostSharedBytes - kOutBytes) / kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
 };
 

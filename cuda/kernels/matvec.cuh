@@ -272,8 +272,7 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
       if (i >= count) continue;
       const float4 value = row[begin / 4 + i];
       const float4 weight = reinterpret_cast<const float4*>(room.weight)[i];
-      made[j].x = AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y));
-      made[j].y = AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w));
+      made[j] = Normed(value, scale, weight);
     }
     // What is written takes half the room of what was read: the weights up to here.
     ConsumerSync();

@@ -24,12 +24,6 @@ __device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
   }
 }
 
-__device__ __forceinline__ uint2 Normed(const float4& value, float scale, const float4& weight) {
-  return make_uint2(
-      AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y)),
-      AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w)));
-}
-
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
 
@@ -153,6 +147,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
             : make_uint4(kept.x, kept.y, taken.x, taken.y);
   }
 }
+
 // So many that multiprocessors have enough of them two by two.
 constexpr int kManyRows = 1024;
 

@@ -29,6 +29,12 @@ __device__ __forceinline__ void WaitForDependency() {
 __device__ __forceinline__ void PrefetchL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
+// Loads what no kernel before may write, before WaitForDependency.
+__device__ __forceinline__ int LoadEarly(const int32_t* global) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
 
 // *global += value, without waiting; subnormal numbers count as zeros.
 __device__ __forceinline__ void AddInMemory(float* global, float value) {

@@ -1,8 +1,12 @@
-// Sums over a block in one order.
+// What norms are made with: sums over a block in one order, and what comes of them.
 #ifndef ORCD_CUDA_KERNELS_REDUCE_CUH_
 #define ORCD_CUDA_KERNELS_REDUCE_CUH_
 
+#include <cuda_fp16.h>
+
 #include <cmath>
+
+#include "cuda/kernels/ptx.cuh"
 
 namespace orcd::cuda {
 
@@ -50,6 +54,13 @@ __device__ __forceinline__ void SumSquares(const float4* row, int vectors, int t
 // added up: the row would become zeros, as if nothing were wrong.
 __device__ __forceinline__ float RmsScale(float mean, float eps) {
   return isinf(mean) ? NAN : 1.0f / sqrtf(mean + eps);
+}
+
+// Four values of a row that is multiplied by `scale`, as F16.
+__device__ __forceinline__ uint2 Normed(const float4& value, float scale, const float4& weight) {
+  return make_uint2(
+      AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y)),
+      AsBits(__floats2half2_rn(value.z * scale * weight.z, value.w * scale * weight.w)));
 }
 
 }  // namespace orcd::cuda

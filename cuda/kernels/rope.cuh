@@ -59,11 +59,6 @@ __device__ __forceinline__ void LoadFour(const float* from, float (&to)[kPairs])
 
 // The same of what no kernel before writes, before WaitForDependency: the assembler would move a
 // plain load behind it.
-__device__ __forceinline__ int LoadEarly(const int32_t* from) {
-  int value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
 __device__ __forceinline__ void LoadFourEarly(const float* from, float (&to)[kPairs]) {
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
                : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
