@@ -78,7 +78,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
   attention_partials =
-      carver.Take<float>(int64_t{limits.max_key_groups} * config.heads * (config.head_dim + 2));
+      carver.Take<float>(int64_t{limits.max_key_tiles} * config.heads * (config.head_dim + 2));
   attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
@@ -353,7 +353,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                      .kv = kv_,
                                                      .not_finite = buffers_.not_finite,
                                                      .layer = layer,
-                                                     .group_splits = step.shape.group_splits,
+                                                     .key_splits = step.shape.key_splits,
                                                      .partials = buffers_.attention_partials,
                                                      .counters = buffers_.attention_counters,
                                                      .out = attended},

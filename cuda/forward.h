@@ -28,7 +28,7 @@ struct StepShape {
   // Every sequence runs one token.
   bool decode = false;
   // Of a decode step: blocks that share a sequence's keys. Of another: tiles of queries.
-  int group_splits = 1;
+  int key_splits = 1;
   int query_tiles = 0;
 };
 
@@ -36,8 +36,8 @@ struct StepShape {
 struct ForwardLimits {
   int max_tokens = 0;
   int max_seqs = 0;
-  // Groups of keys of all sequences of a step together, where several blocks share a sequence.
-  int max_key_groups = 0;
+  // Tiles of keys of all sequences of a step together, where several blocks share a sequence.
+  int max_key_tiles = 0;
   // Positions there are.
   int context_length = 0;
   // Of the KV cache.

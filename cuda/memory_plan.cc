@@ -91,7 +91,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
     const int64_t kv_tokens = int64_t{plan.kv_blocks} * options.block_tokens;
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
                     .max_seqs = options.max_seqs,
-                    .max_key_groups = MaxSplitKeyGroups(config, options.max_seqs),
+                    .max_key_tiles = MaxSplitKeyTiles(config, options.max_seqs),
                     .context_length = config.context_length,
                     .kv_tokens = kv_tokens};
     plan.step = {.max_tokens = plan.options.max_step_tokens,

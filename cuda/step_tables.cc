@@ -13,7 +13,7 @@ namespace {
 
 // Blocks that attention is to be spread over where there are few sequences.
 constexpr int kAttentionBlocks = 256;
-constexpr int kMaxGroupSplits = 32;
+constexpr int kMaxKeySplits = 32;
 
 int QueryTiles(int tokens, const ModelConfig& config) {
   return (tokens * (config.heads / config.kv_heads) + kQueryRows - 1) / kQueryRows;
@@ -77,14 +77,14 @@ StepShape DecodeShape(int sequences, const ModelConfig& config) {
           .sequences = sequences,
           .logit_rows = sequences,
           .decode = true,
-          .group_splits =
-              std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxGroupSplits)};
+          .key_splits =
+              std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxKeySplits)};
 }
 
-int MaxSplitKeyGroups(const ModelConfig& config, int max_seqs) {
-  // Of so many sequences a block takes all groups of each.
+int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs) {
+  // Of so many sequences a block takes all keys of each.
   const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * config.kv_heads));
-  return sequences * ((config.context_length + kKeyGroup - 1) / kKeyGroup);
+  return sequences * KeyTiles(config.context_length);
 }
 
 StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config) {
@@ -107,7 +107,7 @@ size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_
   int rows = 0;
   int blocks = 0;
   int query_tiles = 0;
-  int key_groups = 0;
+  int key_tiles = 0;
   int biases = 0;
   int forbidden = 0;
   for (const StepSequence& seq : batch.seqs) {
@@ -120,7 +120,7 @@ size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_
                                  .first_position = seq.start_position,
                                  .first_block = blocks,
                                  .first_query_tile = query_tiles,
-                                 .first_key_group = key_groups};
+                                 .first_key_tile = key_tiles};
     for (int i = 0; i < count; ++i) {
       host.tokens[tokens + i] = {
           .id = seq.tokens[i], .sequence = sequences, .position = seq.start_position + i};
@@ -144,7 +144,7 @@ size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_
     ++sequences;
     blocks += used_blocks;
     query_tiles += QueryTiles(count, config);
-    key_groups += (end + kKeyGroup - 1) / kKeyGroup;
+    key_tiles += KeyTiles(end);
   }
   for (int i = tokens; i < shape.tokens; ++i)
     host.tokens[i] = {.id = 0, .sequence = -1, .position = 0};

@@ -60,7 +60,7 @@ std::vector<int> DecodeBuckets(int max_seqs);
 StepShape DecodeShape(int sequences, const ModelConfig& config);
 
 // Groups of keys, of all sequences of a step together, that several blocks share at most.
-int MaxSplitKeyGroups(const ModelConfig& config, int max_seqs);
+int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs);
 
 // Which step it is, and where its results go.
 struct StepName {

@@ -2,10 +2,10 @@
 //
 // Queries are two F16 parts; of every 16 columns the smaller part's products come first.
 //
-// One order of summation for decode and prefill, whole or in chunks: keys are taken in tiles of 64
-// positions, each with its own maximum; four tiles make a group, merged in order; groups are merged
-// in order. So a token's result does not depend on the tokens that share its step. (Dao,
-// "FlashAttention-2", 2023; split over the keys as in "Flash-Decoding", 2023.)
+// One order of summation for decode and prefill, whole or in chunks: keys are taken in tiles of 128
+// positions, each with its own maximum, and tiles are merged in order. So a token's result does not
+// depend on the tokens that share its step. (Dao, "FlashAttention-2", 2023; split over the keys as
+// in "Flash-Decoding", 2023.)
 #ifndef ORCD_CUDA_KERNELS_ATTENTION_H_
 #define ORCD_CUDA_KERNELS_ATTENTION_H_
 
@@ -19,9 +19,12 @@
 
 namespace orcd::cuda {
 
-inline constexpr int kKeyTile = 64;
-inline constexpr int kKeyTilesAGroup = 4;
-inline constexpr int kKeyGroup = kKeyTile * kKeyTilesAGroup;
+inline constexpr int kKeyTile = 128;
+
+// Tiles of keys of a sequence of `positions` positions.
+__host__ __device__ constexpr int KeyTiles(int positions) {
+  return (positions + kKeyTile - 1) / kKeyTile;
+}
 
 // Head sizes and KV blocks that there are kernels for.
 constexpr bool AttentionSupports(int head_dim, int block_tokens) {
@@ -39,9 +42,9 @@ struct DecodeAttentionArgs {
   KvCacheView kv = {};
   int32_t* not_finite = nullptr;  // as RopeArgs has it
   int layer = 0;
-  // Blocks that share the groups of a sequence.
-  int group_splits = 1;
-  // Where group_splits > 1: groups' results, [groups of all sequences][heads][head_dim + 2], and a
+  // Blocks that share the keys of a sequence.
+  int key_splits = 1;
+  // Where key_splits > 1: tiles' results, [tiles of all sequences][heads][head_dim + 2], and a
   // counter for each [sequence, kv_head], zero before the first launch and after every one.
   float* partials = nullptr;
   int32_t* counters = nullptr;

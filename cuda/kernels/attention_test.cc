@@ -219,11 +219,11 @@ class DeviceStep {
                            .first_position = part.first,
                            .first_block = static_cast<int32_t>(blocks.size()),
                            .first_query_tile = query_tiles_,
-                           .first_key_group = key_groups_});
+                           .first_key_tile = key_tiles_});
       blocks.insert(blocks.end(), all.blocks(part.index).begin(), all.blocks(part.index).end());
       tokens_ += part.count;
       query_tiles_ += (part.count * all.shape().group_heads + kQueryRows - 1) / kQueryRows;
-      key_groups_ += (part.first + part.count + kKeyGroup - 1) / kKeyGroup;
+      key_tiles_ += KeyTiles(part.first + part.count);
     }
     // One that pads a bucket.
     sequences.push_back({});
@@ -235,12 +235,12 @@ class DeviceStep {
   int entries() const { return static_cast<int>(sequences_.size()); }
   int tokens() const { return tokens_; }
   int query_tiles() const { return query_tiles_; }
-  int key_groups() const { return key_groups_; }
+  int key_tiles() const { return key_tiles_; }
 
  private:
   int tokens_ = 0;
   int query_tiles_ = 0;
-  int key_groups_ = 0;
+  int key_tiles_ = 0;
   DeviceArray<SequenceEntry> sequences_;
   DeviceArray<int32_t> blocks_;
 };
@@ -277,7 +277,7 @@ class AttentionTest : public GpuTest {
 
   // The same of parts of one token. Keys and values of these tokens come from the product, which
   // is made to give what the sequences have.
-  std::vector<uint16_t> Decode(Sequences& all, const std::vector<Part>& parts, int group_splits) {
+  std::vector<uint16_t> Decode(Sequences& all, const std::vector<Part>& parts, int key_splits) {
     all.Forget(parts);
     const DeviceStep step(all, parts);
     const AttentionCase& shape = all.shape();
@@ -299,7 +299,7 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(std::vector<float>(rows, 0.0f));
     const DeviceArray<float> device_angles(angles);
-    const DeviceArray<float> partials(size_t{1} * step.key_groups() * shape.heads() *
+    const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
     const DeviceArray<int32_t> not_finite(std::vector<int32_t>(step.entries(), 0));
@@ -317,7 +317,7 @@ class AttentionTest : public GpuTest {
                                      .kv = all.view(),
                                      .not_finite = not_finite.data(),
                                      .layer = kLayer,
-                                     .group_splits = group_splits,
+                                     .key_splits = key_splits,
                                      .partials = partials.data(),
                                      .counters = counters.data(),
                                      .out = out.view()},
@@ -578,7 +578,7 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
     for (const int splits : {1, 4}) {
       all.Forget(parts);
       const DeviceArray<int32_t> flags(std::vector<int32_t>(count + 1, 0));
-      const DeviceArray<float> partials(size_t{1} * step.key_groups() * shape.heads() *
+      const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                         (shape.head_dim + 2));
       const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
       const DeviceActivations decoded(count, shape.heads() * shape.head_dim);
@@ -588,7 +588,7 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                                        .kv = all.view(),
                                        .not_finite = flags.data(),
                                        .layer = kLayer,
-                                       .group_splits = splits,
+                                       .key_splits = splits,
                                        .partials = partials.data(),
                                        .counters = counters.data(),
                                        .out = decoded.view()},

@@ -1,7 +1,9 @@
-// Of few sequences: a block takes groups of keys of one sequence and one kv head. Four warps take a
-// tile of a group each; where there are very few blocks, two teams of four warps take two tiles at
-// a time, so that it is over sooner. The cache is asked for before the kernel that made the queries
-// has ended, and for the next round as soon as a buffer has been read.
+// A block takes tiles of keys of one sequence and one kv head. Its warps share a tile: each weighs
+// 16 keys at a time, then sums columns of all values, so that what a tile adds stays in registers.
+// Of few sequences eight warps make a block, which take two tiles at a time, and several blocks
+// share a long sequence; of many four, and while blocks wait others work. The cache is asked for
+// before the kernel that made the queries has ended, and for more as soon as there is a place for
+// it.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -16,152 +18,203 @@
 namespace orcd::cuda {
 namespace {
 
-// Rows of a tensor-core tile: the query heads, and what pads them.
-constexpr int kRows = kMaxDecodeGroupHeads;
+// Blocks of which two do not fit every multiprocessor, and whose warps are not enough to keep one
+// busy.
+constexpr int kFewBlocks = 128;
+constexpr int kFewWarps = 8;
+constexpr int kManyWarps = 4;
+// So few that a step of them keeps two kernels on every multiprocessor (launch.h).
+constexpr int kVeryFewBlocks = 32;
+// Tiles that are not worth to be shared by blocks.
+constexpr int kTilesOfOneBlock = 2;
 
-// kTiles tiles at a time, kTeam warps a tile.
-template <int kHeadDim, int kTiles, int kTeam>
+// Tiles that a block takes at a time.
+template <int kWarps>
+constexpr int kTogether = kWarps == kFewWarps ? 2 : 1;
+
+// Places for halves of tiles: so many that four blocks of many fit a multiprocessor, and two of
+// few.
+template <int kHeadDim, int kHalves, int kWarps>
+constexpr int kPlaces = kHeadDim == 64         ? 6
+                        : kWarps == kManyWarps ? 3
+                        : kHalves == 1         ? 6
+                                               : 5;
+
+// kHalves: of the 16 rows of a tensor-core tile, 1 where queries fill no more than the first 8.
+template <int kHeadDim, int kHalves, int kWarps>
 struct Shared {
-  // Core matrices, as the cache has them: queries, and what F16 leaves out of them.
+  static constexpr int kRows = kHalves * 8;
+  static constexpr int kRing = kPlaces<kHeadDim, kHalves, kWarps>;
+  using Copier = TileCopier<kHeadDim, kRing, kTogether<kWarps>>;
+  // What warps tell each other of a tile.
+  struct Tile {
+    // Core matrices: weights of keys.
+    __half weights[kRows * kKeyTile];
+    // Of 16 keys each: the largest score, and what each of four lanes has summed.
+    float maxima[kRows][kKeyChunks];
+    float sums[kRows][4][kKeyChunks];
+  };
+
+  // Core matrices, as the cache has them.
+  typename Copier::Ring ring;
+  // Core matrices: queries, and what F16 leaves out of them.
   __half q[2][kRows * kHeadDim];
-  __half tiles[kTiles][2][kKeyTile * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
-  RowState state[kKeyTilesAGroup][kRows];
-  // What merges tile t > 0 of a group, and at 0 the group itself.
-  MergeFactors factors[kKeyTilesAGroup][kRows];
-  RowState total_state[kRows];
-  uint64_t full[kTiles][2];
+  alignas(16) Tile tiles[kTogether<kWarps>];
+  uint64_t full[kRing];
   bool last;
-  // What a team's warps tell each other: scores of queries by keys.
-  alignas(16) float scores[kTeam > 1 ? kTiles : 1][kTeam > 1 ? kRows : 1][kScoresStride];
-  // [tile][query head][kHeadDim], as many heads as there are; then the total, [query
-  // head][kHeadDim].
-  alignas(16) float out[];
 };
 
-template <int kHeadDim, int kTiles, int kTeam>
-constexpr int SharedBytes(int group_heads) {
-  return static_cast<int>(sizeof(Shared<kHeadDim, kTiles, kTeam>)) +
-         (kKeyTilesAGroup + 1) * group_heads * kHeadDim * static_cast<int>(sizeof(float));
-}
+// Steps of 16 columns whose A fragments are one load.
+template <int kHalves>
+constexpr int kStepsALoad = 2 / kHalves;
 
-// The warps of a team, of which there are two at most; each has a barrier of its own.
-template <int kTeam>
-__device__ __forceinline__ void TeamSync(int team) {
-  if constexpr (kTeam == 1) {
-    __syncwarp();
-  } else {
-    if (team == 0) {
-      asm volatile("bar.sync 1, %0;" ::"n"(kTeam * 32) : "memory");
-    } else {
-      asm volatile("bar.sync 2, %0;" ::"n"(kTeam * 32) : "memory");
+// Loads A fragments of rows of kHalves eights and kCols columns from core matrices, those of step
+// `step` and of as many as are one load.
+template <int kCols, int kHalves>
+__device__ __forceinline__ void LoadRows(const __half* rows, int step,
+                                         uint32_t (&a)[kStepsALoad<kHalves>][4]) {
+  const int lane = threadIdx.x % 32;
+  // Four core matrices: the columns of two steps, or of one for both halves.
+  const int matrix = lane / 8;
+  const int index =
+      kHalves == 1 ? step * 2 + matrix : matrix % 2 * (kCols / 8) + step * 2 + matrix / 2;
+  uint32_t loaded[4];
+  LoadMatrices(SharedAddress(rows) + index * 128 + lane % 8 * 16, loaded);
+#pragma unroll
+  for (int s = 0; s < kStepsALoad<kHalves>; ++s) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[s][i] = kHalves == 2 ? loaded[i] : i % 2 == 0 ? loaded[s * 2 + i / 2] : 0;
     }
   }
 }
 
-// Where the result goes, once the last group is part of the total.
-struct Result {
-  Activations out;
-  int token;
-  int first_col;
+// Scores of the queries by 16 keys, rows first_row… of core matrices.
+template <int kHeadDim, int kHalves>
+__device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * kHeadDim],
+                                      const __half* keys, int first_row, ChunkScores& s) {
+  constexpr int kRowsStride = kHeadDim * 16;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (auto& fragment : s) {
+#pragma unroll
+    for (float& score : fragment) score = 0;
+  }
+#pragma unroll
+  for (int first = 0; first < kHeadDim / 16; first += kStepsALoad<kHalves>) {
+    uint32_t a[2][kStepsALoad<kHalves>][4];
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      LoadRows<kHeadDim, kHalves>(queries[part], first, a[part]);
+    }
+#pragma unroll
+    for (int i = 0; i < kStepsALoad<kHalves>; ++i) {
+      uint32_t b[4];
+      LoadMatrices(SharedAddress(keys) + (first_row / 8 + lane / 16) * kRowsStride +
+                       ((first + i) * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
+                   b);
+#pragma unroll
+      for (int part = 1; part >= 0; --part) {
+        Mma(s[0], a[part][i], b[0], b[1]);
+        Mma(s[1], a[part][i], b[2], b[3]);
+      }
+    }
+  }
+}
 
-  __device__ __forceinline__ void Store(int i, float2 total, float sum) const {
-    *reinterpret_cast<__half2*>(out.data + out.Index(token, first_col + i)) =
-        __floats2half2_rn(total.x / sum, total.y / sum);
+// A warp's columns of all rows of queries: what tiles have added to them.
+template <int kHeadDim, int kHalves, int kWarps>
+struct Sums {
+  static constexpr int kCols = kHeadDim / kWarps;
+  // Floats of a tile's result in DecodeAttentionArgs::partials, a head's.
+  static constexpr int kStride = kHeadDim + 2;
+  float out[kCols / 8][4];
+  RowState state[kHalves];
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (auto& fragment : out) {
+#pragma unroll
+      for (float& value : fragment) value = 0;
+    }
+#pragma unroll
+    for (RowState& row : state) row = {-INFINITY, 0};
+  }
+
+  __device__ __forceinline__ void Add(const Sums& tile) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const MergeFactors factors = Merge(state[half], tile.state[half]);
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          out[j][i] = MergeValues(out[j][i], tile.out[j][i], factors);
+        }
+      }
+    }
+  }
+
+  // To and from `partial`, of `rows` heads one after another.
+  __device__ __forceinline__ void StorePartial(float* partial, int rows) const {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = lane / 4 + half * 8;
+      if (row >= rows) continue;
+      float* const to = partial + row * kStride;
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+        *reinterpret_cast<float2*>(to + warp * kCols + j * 8 + lane % 4 * 2) =
+            make_float2(out[j][half * 2], out[j][half * 2 + 1]);
+      }
+      if (warp == 0 && lane % 4 == 0) {
+        *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(state[half].max, state[half].sum);
+      }
+    }
+  }
+  __device__ __forceinline__ void LoadPartial(const float* partial, int rows) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    Clear();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = lane / 4 + half * 8;
+      if (row >= rows) continue;
+      const float* const from = partial + row * kStride;
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+        const float2 values =
+            __ldcg(reinterpret_cast<const float2*>(from + warp * kCols + j * 8 + lane % 4 * 2));
+        out[j][half * 2] = values.x;
+        out[j][half * 2 + 1] = values.y;
+      }
+      const float2 both = __ldcg(reinterpret_cast<const float2*>(from + kHeadDim));
+      state[half] = {both.x, both.y};
+    }
+  }
+
+  __device__ __forceinline__ void StoreResult(const Activations& to, int token, int first_head,
+                                              int rows) const {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = lane / 4 + half * 8;
+      if (row >= rows) continue;
+      const float share = 1 / state[half].sum;
+      const int first_col = (first_head + row) * kHeadDim + warp * kCols + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+        *reinterpret_cast<__half2*>(to.data + to.Index(token, first_col + j * 8)) =
+            __floats2half2_rn(out[j][half * 2] * share, out[j][half * 2 + 1] * share);
+      }
+    }
   }
 };
-
-// Merges values i and i + 1 of a group into the total, or, with the last group, into the result.
-template <int kHeadDim, int kTiles, int kTeam>
-__device__ __forceinline__ void MergeGroup(int i, float2 group, int group_heads, bool first,
-                                           bool last, const Result& result,
-                                           Shared<kHeadDim, kTiles, kTeam>& shared) {
-  const int row = i / kHeadDim;
-  const MergeFactors factors = shared.factors[0][row];
-  float2* const total =
-      reinterpret_cast<float2*>(&shared.out[kKeyTilesAGroup * group_heads * kHeadDim + i]);
-  float2 before = make_float2(0, 0);
-  if (!first) before = *total;
-  const float2 merged =
-      make_float2(MergeValues(before.x, group.x, factors), MergeValues(before.y, group.y, factors));
-  if (last) {
-    result.Store(i, merged, shared.total_state[row].sum);
-  } else {
-    *total = merged;
-  }
-}
-
-// Merges the group that lies in shared.out into the total; or stores it at `partial`, if that is
-// not null: heads one after another, of each its values, its maximum and its sum. The whole block,
-// after a barrier.
-template <int kHeadDim, int kTiles, int kTeam>
-__device__ __forceinline__ void MergeTiles(int tiles, int group_heads, bool first, bool last,
-                                           const Result& result,
-                                           Shared<kHeadDim, kTiles, kTeam>& shared,
-                                           float* partial) {
-  constexpr int kStride = kHeadDim + 2;
-  if (static_cast<int>(threadIdx.x) < group_heads) {
-    const int row = threadIdx.x;
-    RowState state = shared.state[0][row];
-#pragma unroll 1
-    for (int t = 1; t < tiles; ++t) shared.factors[t][row] = Merge(state, shared.state[t][row]);
-    if (partial != nullptr) {
-      partial[row * kStride + kHeadDim] = state.max;
-      partial[row * kStride + kHeadDim + 1] = state.sum;
-    } else {
-      RowState total = {-INFINITY, 0};
-      if (!first) total = shared.total_state[row];
-      shared.factors[0][row] = Merge(total, state);
-      shared.total_state[row] = total;
-    }
-  }
-  __syncthreads();
-  const int values = group_heads * kHeadDim;
-#pragma unroll 1
-  for (int i = threadIdx.x * 2; i < values; i += kTiles * kTeam * 64) {
-    const int row = i / kHeadDim;
-    float2 merged = *reinterpret_cast<const float2*>(&shared.out[i]);
-#pragma unroll 1
-    for (int t = 1; t < tiles; ++t) {
-      const MergeFactors factors = shared.factors[t][row];
-      const float2 next = *reinterpret_cast<const float2*>(&shared.out[t * values + i]);
-      merged.x = MergeValues(merged.x, next.x, factors);
-      merged.y = MergeValues(merged.y, next.y, factors);
-    }
-    if (partial != nullptr) {
-      *reinterpret_cast<float2*>(&partial[row * kStride + i % kHeadDim]) = merged;
-    } else {
-      MergeGroup(i, merged, group_heads, first, last, result, shared);
-    }
-  }
-}
-
-// Merges a group that MergeTiles stored into the total; each thread for its own values.
-template <int kHeadDim, int kTiles, int kTeam>
-__device__ __forceinline__ void MergePartials(const float* partial, int group_heads, bool first,
-                                              bool last, const Result& result,
-                                              Shared<kHeadDim, kTiles, kTeam>& shared) {
-  constexpr int kStride = kHeadDim + 2;
-  if (static_cast<int>(threadIdx.x) < group_heads) {
-    const int row = threadIdx.x;
-    RowState total = {-INFINITY, 0};
-    if (!first) total = shared.total_state[row];
-    shared.factors[0][row] = Merge(total, {__ldcg(partial + row * kStride + kHeadDim),
-                                           __ldcg(partial + row * kStride + kHeadDim + 1)});
-    shared.total_state[row] = total;
-  }
-  __syncthreads();
-  const int values = group_heads * kHeadDim;
-#pragma unroll 1
-  for (int i = threadIdx.x * 2; i < values; i += kTiles * kTeam * 64) {
-    const int row = i / kHeadDim;
-    const float2 next =
-        __ldcg(reinterpret_cast<const float2*>(partial + row * kStride + i % kHeadDim));
-    MergeGroup(i, next, group_heads, first, last, result, shared);
-  }
-  __syncthreads();
-}
 
 // Keeps the place of a block with nothing to do until the kernel before has ended and every block
 // of the next one, which comes where one of that kernel's was, has its place (launch.h).
@@ -171,16 +224,24 @@ __device__ __forceinline__ void KeepPlace() {
   __nanosleep(kNanoseconds);
 }
 
-// grid (sequences, kv heads, group splits or more).
-template <int kHeadDim, int kTiles, int kTeam>
-__global__ void __launch_bounds__(kTiles* kTeam * 32)
+template <int kHalves, int kWarps>
+constexpr int kMinBlocks = kHalves == 2          ? 1
+                           : kWarps == kFewWarps ? 2
+                                                 : 4;
+
+// grid (sequences, kv heads, key splits or more).
+template <int kHeadDim, int kHalves, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
     DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
+  using BlockShared = Shared<kHeadDim, kHalves, kWarps>;
+  using BlockSums = Sums<kHeadDim, kHalves, kWarps>;
   extern __shared__ __align__(128) uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<kHeadDim, kTiles, kTeam>*>(shared_bytes);
-  constexpr int kRounds = kKeyTilesAGroup / kTiles;
+  auto& shared = *reinterpret_cast<BlockShared*>(shared_bytes);
+  constexpr int kThreads = kWarps * 32;
+  constexpr int kTiles = kTogether<kWarps>;
+  constexpr int kCols = BlockSums::kCols;
   constexpr int kRowsStride = kHeadDim * 16;  // bytes from one 8 rows of core matrices to the next
-  const int buffer = threadIdx.x / 32 / kTeam;
-  const int member = threadIdx.x / 32 % kTeam;
+  const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
@@ -189,241 +250,274 @@ __global__ void __launch_bounds__(kTiles* kTeam * 32)
   // The tables were there before the step's first kernel, the cache but for one row as well.
   Work work;
   if (!work.Find(args.step)) return;
-  const bool split = args.group_splits > 1 && work.groups > 1;
-  if (static_cast<int>(blockIdx.z) >= (split ? args.group_splits : 1)) {
-    if constexpr (kTeam > 1) KeepPlace();
+  const bool split = args.key_splits > 1 && work.tiles > kTilesOfOneBlock;
+  if (static_cast<int>(blockIdx.z) >= (split ? args.key_splits : 1)) {
+    if constexpr (kWarps == kFewWarps) KeepPlace();
     return;
   }
-  work.first_group = split ? blockIdx.z : 0;
-  work.group_stride = split ? args.group_splits : 1;
+  work.first_tile = split ? blockIdx.z : 0;
+  work.tile_stride = split ? args.key_splits : 1;
 
-  const auto start_copy = [&](const TileCopy& copy, int which) {
-    CopyTile<kHeadDim>(args, work, copy, which, SharedAddress(shared.tiles[buffer][which]),
-                       SharedAddress(&shared.full[buffer][which]));
+  using Copier = typename BlockShared::Copier;
+  constexpr int kRing = BlockShared::kRing;
+  constexpr int kHalfKeys = Copier::kHalfKeys;
+  Copier copier(args, work, shared.ring, shared.full);
+  const auto await = [&](int item) {
+    BarrierWait(SharedAddress(&shared.full[item % kRing]), item / kRing % 2);
+    return shared.ring[item % kRing];
   };
-  const auto patch = [&](int first_key, int which) {
-    PatchTile<kHeadDim>(work, first_key, shared.own[which], shared.tiles[buffer][which]);
-  };
-  if (member == 0) {
-    if (lane == 0) {
-      BarrierInit(SharedAddress(&shared.full[buffer][kKeys]), 1);
-      BarrierInit(SharedAddress(&shared.full[buffer][kValues]), 1);
-      BarrierInitFence();
-    }
-    __syncwarp();
-    const TileCopy copy(args, work, work.first_group, buffer);
-    start_copy(copy, kKeys);
-    start_copy(copy, kValues);
+  if (warp == 0) {
+    copier.Begin();
+    copier.Start(kRing);
   }
-  PadQueries<kHeadDim, kTiles * kTeam * 32>(group_heads, kRows, shared);
-  constexpr bool kEarly = kTeam > 1;
-  RowMaker<kHeadDim, kTiles * kTeam * 32, kEarly ? 1 : 2, kEarly ? 4 : 2, kEarly,
-           Shared<kHeadDim, kTiles, kTeam>>
-      rows(args, work, group_heads, shared);
+  PadQueries<kHeadDim, kThreads>(group_heads, BlockShared::kRows, shared);
+  constexpr bool kEarly = kWarps == kFewWarps;
+  RowMaker<kHeadDim, kThreads, kEarly ? 1 : 2, 4, kEarly, BlockShared> rows(args, work, group_heads,
+                                                                            shared);
   rows.Prefetch();
   WaitForDependency();
-  if (work.first_group < work.groups) rows.Make();
+  if (work.first_tile < work.tiles) rows.Make();
   __syncthreads();
 
   const int first_head = work.kv_head * group_heads;
-  const Result result = {
-      .out = args.out, .token = work.sequence.first_token, .first_col = first_head * kHeadDim};
   const float scale = ScoreScale(kHeadDim);
-  const uint32_t q = SharedAddress(shared.q);
-  const uint32_t keys_at = SharedAddress(shared.tiles[buffer][kKeys]);
-  const uint32_t values_at = SharedAddress(shared.tiles[buffer][kValues]);
-  int parity = 0;
-
-  for (int group = work.first_group; group < work.groups; group += work.group_stride) {
+  float* const partials =
+      args.partials +
+      (int64_t{work.sequence.first_key_tile} * args.qkv.heads + first_head) * BlockSums::kStride;
+  const int64_t partials_stride = int64_t{args.qkv.heads} * BlockSums::kStride;
+  BlockSums total;
+  total.Clear();
+  const int round_stride = kTiles * work.tile_stride;
+  int item = 0;
 #pragma unroll 1
-    for (int round = 0; round < kRounds; ++round) {
-      const int tile = round * kTiles + buffer;
-      const int next_group = round + 1 < kRounds ? group : group + work.group_stride;
-      const int next_tile = (round + 1) % kRounds * kTiles + buffer;
-      const int first_key = group * kKeyGroup + tile * kKeyTile;
-      const int keys = work.Keys(group, tile);
-      if (keys <= 0) continue;
-      if (member == 0) {
-        BarrierWait(SharedAddress(&shared.full[buffer][kKeys]), parity);
-        patch(first_key, kKeys);
-      }
-      if (kTeam > 1 && member == 1) {
-        BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
-        patch(first_key, kValues);
-      }
-      TeamSync<kTeam>(buffer);
-      // Behind the keys' last 16 there is nothing in shared memory.
-      const int steps = (keys + 15) / 16;
-      // A member's are its keys' alone, until the team has told each other.
-      float s[kKeyTile / 8][4] = {};
-      constexpr int kPairs = kKeyTile / 16 / kTeam;
-#pragma unroll(kTeam > 1 ? kHeadDim / 16 : 1)
-      for (int step = 0; step < kHeadDim / 16; ++step) {
-        uint32_t a[2][4];
-        const int in_q = lane / 8 % 2 * kRowsStride + (step * 2 + lane / 16) * 128 + lane % 8 * 16;
-        LoadMatrices(q + in_q, a[0]);
-        LoadMatrices(q + kRows * kHeadDim * 2 + in_q, a[1]);
-        // Of keys that are not there, too: Softmax puts no weight on them.
+  for (int first = work.first_tile; first < work.tiles;
+       first += round_stride, item += Copier::kItems) {
+    // Of each tile 16 keys at a time.
+    constexpr int kChunks = kTiles * kKeyChunks / kWarps;
+    ChunkScores s[kChunks];
 #pragma unroll
-        for (int j = 0; j < kPairs; ++j) {
-          uint32_t b[4];
-          LoadMatrices(keys_at + ((member * kPairs + j) * 2 + lane / 16) * kRowsStride +
-                           (step * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
-                       b);
-#pragma unroll
-          for (int part = 1; part >= 0; --part) {
-            Mma(s[2 * j], a[part], b[0], b[1]);
-            Mma(s[2 * j + 1], a[part], b[2], b[3]);
-          }
+    for (int i = 0; i < kChunks; ++i) {
+      const int tile = (i * kWarps + warp) / kKeyChunks;
+      const int chunk = (i * kWarps + warp) % kKeyChunks;
+      const int first_key = chunk * kKeyChunk;
+      const int own_row = work.position - (first + tile * work.tile_stride) * kKeyTile;
+      if (own_row < 0) continue;
+      const int row = first_key % kHalfKeys;
+      // The last key of the tile, of those behind which there is nothing in shared memory.
+      if (first_key <= own_row) {
+        __half* const half = await(item + tile * 2 + first_key / kHalfKeys);
+        if (own_row / kKeyChunk == chunk) {
+          PatchRows<kHeadDim, kHeadDim>(own_row % kHalfKeys, 0, shared.own[kKeys], half);
         }
+        Score<kHeadDim, kHalves>(shared.q, half, row, s[i]);
       }
-      const int halves = group_heads <= 8 ? 1 : 2;
-      if constexpr (kTeam > 1) {
-        constexpr int kMine = kKeyTile / 8 / kTeam;
-        StoreScores<kMine>(shared.scores[buffer], member * kMine, halves, s);
-        TeamSync<kTeam>(buffer);
-        LoadScores(shared.scores[buffer], halves, s);
-      }
-      __syncwarp();
-      const TileCopy next(args, work, next_group, next_tile);
-      if (member == 0) start_copy(next, kKeys);
-      RowState state[2];
-      Softmax(s, scale, {work.position - first_key, work.position - first_key}, state, halves);
-
-      if constexpr (kTeam == 1) {
-        BarrierWait(SharedAddress(&shared.full[buffer][kValues]), parity);
-        patch(first_key, kValues);
-      }
-      uint32_t weights[kKeyTile / 16][4];
+      int visible[kHalves];
 #pragma unroll
-      for (int step = 0; step < kKeyTile / 16; ++step) WeightFragment(s, step, weights[step]);
-      // 64 columns at a time, or a member's.
-      constexpr int kCols = kTeam == 1 ? 64 : kHeadDim / kTeam;
-#pragma unroll 1
-      for (int first_col = member * kCols; first_col < kHeadDim; first_col += kTeam * kCols) {
-        float out[kCols / 8][4] = {};
+      for (int& last : visible) last = own_row;
+      if (first_key + kKeyChunk - 1 > own_row) Mask<kHalves>(s[i], first_key, visible);
 #pragma unroll
-        for (int step = 0; step < kKeyTile / 16; ++step) {
-          if (step >= steps) break;
-#pragma unroll
-          for (int j = 0; j < kCols / 16; ++j) {
-            uint32_t b[4];
-            LoadMatricesTransposed(values_at + (step * 2 + lane / 8 % 2) * kRowsStride +
-                                       (first_col / 8 + j * 2 + lane / 16) * 128 + lane % 8 * 16,
-                                   b);
-            Mma(out[2 * j], weights[step], b[0], b[1]);
-            Mma(out[2 * j + 1], weights[step], b[2], b[3]);
-          }
-        }
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = g + half * 8;
-          if (row >= group_heads) continue;
-          float* const to =
-              shared.out + (tile * group_heads + row) * kHeadDim + first_col + lane % 4 * 2;
-#pragma unroll
-          for (int j = 0; j < kCols / 8; ++j) {
-            *reinterpret_cast<float2*>(to + j * 8) =
-                make_float2(out[j][half * 2], out[j][half * 2 + 1]);
-          }
-        }
-      }
-      // The others read it, too.
-      if (next.copies > 0) TeamSync<kTeam>(buffer);
-      if (member == 0) start_copy(next, kValues);
-      parity ^= 1;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = g + half * 8;
-        if (member == 0 && row < group_heads && lane % 4 == 0)
-          shared.state[tile][row] = state[half];
+      for (int half = 0; half < kHalves; ++half) {
+        const float max = RowMax(fmaxf(fmaxf(s[i][0][half * 2], s[i][0][half * 2 + 1]),
+                                       fmaxf(s[i][1][half * 2], s[i][1][half * 2 + 1])));
+        if (lane % 4 == 0) shared.tiles[tile].maxima[g + half * 8][chunk] = max;
       }
     }
+    // Behind it no warp reads these keys.
+    __syncthreads();
+    if (warp == 0) copier.Start(item + Copier::kValueItems + kRing);
+    RowState state[kTiles][kHalves];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float4* const maxima =
+            reinterpret_cast<const float4*>(shared.tiles[tile].maxima[g + half * 8]);
+        const float4 low = maxima[0];
+        const float4 high = maxima[1];
+        state[tile][half].max = Maximum(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
+                                              fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))),
+                                        scale);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int tile = (i * kWarps + warp) / kKeyChunks;
+      const int chunk = (i * kWarps + warp) % kKeyChunks;
+      // A round's tile is the same for all warps.
+      float max[kHalves];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        max[half] = state[i * kWarps / kKeyChunks][half].max;
+      float sums[kHalves];
+      Weigh<kHalves>(s[i], scale, max, sums);
+      typename BlockShared::Tile& to = shared.tiles[tile];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        to.sums[g + half * 8][lane % 4][chunk] = sums[half];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          *reinterpret_cast<uint32_t*>(
+              &to.weights[CoreIndex<kKeyTile>(g + half * 8, chunk * kKeyChunk + j * 8) +
+                          lane % 4 * 2]) = PackWeights(s[i][j], half);
+        }
+      }
+    }
+    __syncthreads();
 
+    // Four core matrices: 16 of the columns for a step, or 8 for two.
+    constexpr int kWide = kCols >= 16 ? 2 : 1;
+    constexpr int kSteps = kHalfKeys / kKeyChunk;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int index = first + tile * work.tile_stride;
+      const int keys = work.Keys(index);
+      if (keys <= 0) break;
+      const int own_row = work.position - index * kKeyTile;
+      const typename BlockShared::Tile& from = shared.tiles[tile];
+      BlockSums added;
+      added.Clear();
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float4* const sums =
+            reinterpret_cast<const float4*>(from.sums[g + half * 8][lane % 4]);
+        const float4 low = sums[0];
+        const float4 high = sums[1];
+        added.state[half] = {state[tile][half].max, RowSum(low.x + low.y + low.z + low.w + high.x +
+                                                           high.y + high.z + high.w)};
+      }
+      // Behind the keys' last 16 there is nothing in shared memory.
+      const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
+#pragma unroll
+      for (int which = 0; which < 2; ++which) {
+        if (which * kSteps >= steps) break;
+        __half* const half = await(item + Copier::kValueItems + tile * 2 + which);
+        if (own_row / kHalfKeys == which) {
+          PatchRows<kHeadDim, kCols>(own_row % kHalfKeys, warp * kCols, shared.own[kValues], half);
+        }
+        uint32_t a[kStepsALoad<kHalves>][4];
+        uint32_t b[4];
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          if (which * kSteps + step >= steps) break;
+          if (step % kStepsALoad<kHalves> == 0) {
+            LoadRows<kKeyTile, kHalves>(from.weights, which * kSteps + step, a);
+          }
+#pragma unroll
+          for (int j = 0; j < kCols / 8; j += kWide) {
+            const int row = step * 2 + (kWide == 2 ? lane / 8 % 2 : lane / 8);
+            const int col = warp * (kCols / 8) + j + (kWide == 2 ? lane / 16 : 0);
+            if (kWide == 2 || step % 2 == 0) {
+              LoadMatricesTransposed(
+                  SharedAddress(half) + row * kRowsStride + col * 128 + lane % 8 * 16, b);
+            }
+            const int first_b = kWide == 2 ? 0 : step % 2 * 2;
+            const auto& weights = a[step % kStepsALoad<kHalves>];
+            Mma(added.out[j], weights, b[first_b], b[first_b + 1]);
+            if constexpr (kWide == 2) Mma(added.out[j + 1], weights, b[2], b[3]);
+          }
+        }
+      }
+      if (split) {
+        added.StorePartial(partials + index * partials_stride, group_heads);
+      } else {
+        total.Add(added);
+      }
+    }
+    if (first + round_stride >= work.tiles) break;
+    // Behind it no warp reads these values.
     __syncthreads();
-    const int tiles = min(kKeyTilesAGroup, (work.position - group * kKeyGroup) / kKeyTile + 1);
-    const int64_t partial =
-        (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
-        (kHeadDim + 2);
-    MergeTiles(tiles, group_heads, group == work.first_group, group + 1 == work.groups, result,
-               shared, split ? args.partials + partial : nullptr);
-    __syncthreads();
+    if (warp == 0) copier.Start(item + Copier::kItems + kRing);
   }
 
   if (split) {
-    // Whoever comes last merges the groups, in order.
+    // Whoever comes last merges the tiles, in order.
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
       int32_t* const counter = args.counters + blockIdx.x * args.qkv.kv_heads + work.kv_head;
-      shared.last = atomicAdd(counter, 1) == args.group_splits - 1;
+      shared.last = atomicAdd(counter, 1) == args.key_splits - 1;
       if (shared.last) *counter = 0;
     }
     __syncthreads();
     if (!shared.last) return;
     __threadfence();
+    // Several are on their way at once.
+    constexpr int kLoads = 4;
 #pragma unroll 1
-    for (int group = 0; group < work.groups; ++group) {
-      MergePartials(
-          args.partials +
-              (int64_t{work.sequence.first_key_group + group} * args.qkv.heads + first_head) *
-                  (kHeadDim + 2),
-          group_heads, group == 0, group + 1 == work.groups, result, shared);
+    for (int first = 0; first < work.tiles; first += kLoads) {
+      BlockSums tiles[kLoads];
+#pragma unroll
+      for (int t = 0; t < kLoads; ++t) {
+        if (first + t >= work.tiles) break;
+        tiles[t].LoadPartial(partials + (first + t) * partials_stride, group_heads);
+      }
+#pragma unroll
+      for (int t = 0; t < kLoads; ++t) {
+        if (first + t >= work.tiles) break;
+        total.Add(tiles[t]);
+      }
     }
   }
+  total.StoreResult(args.out, work.sequence.first_token, first_head, group_heads);
 }
 
-// grid_splits: blocks that share the groups of a sequence, and those that have nothing to do.
-template <int kHeadDim, int kTiles, int kTeam>
-cudaError_t LaunchShape(const DecodeAttentionArgs& args, int grid_splits, int min_shared_bytes,
-                        cudaStream_t stream) {
-  const int shared_bytes = SharedBytes<kHeadDim, kTiles, kTeam>(args.qkv.heads / args.qkv.kv_heads);
-  return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kTiles, kTeam>,
-                        dim3(args.sequences, args.qkv.kv_heads, grid_splits), kTiles * kTeam * 32,
-                        std::max(shared_bytes, min_shared_bytes), stream, args);
+template <int kHeadDim, int kHalves>
+cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+  constexpr int kFewBytes = sizeof(Shared<kHeadDim, kHalves, kFewWarps>);
+  constexpr int kManyBytes = sizeof(Shared<kHeadDim, kHalves, kManyWarps>);
+  const int blocks = args.sequences * args.qkv.kv_heads;
+  const auto grid = [&](int splits) { return dim3(args.sequences, args.qkv.kv_heads, splits); };
+  if (blocks <= kVeryFewBlocks) {
+    const int splits = std::max(args.key_splits, (multiprocessors + blocks - 1) / blocks);
+    return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>, grid(splits),
+                          kFewWarps * 32, std::max(kFewBytes, kMinSharedBytesOfTwo), stream, args);
+  }
+  if (blocks <= kFewBlocks) {
+    return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>,
+                          grid(args.key_splits), kFewWarps * 32, kFewBytes, stream, args);
+  }
+  return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kManyWarps>, grid(args.key_splits),
+                        kManyWarps * 32, kManyBytes, stream, args);
 }
-
-// Blocks that each may have a multiprocessor of its own.
-constexpr int kFewBlocks = 128;
-// And whose warps are not enough to keep one busy.
-constexpr int kVeryFewBlocks = 32;
 
 template <int kHeadDim>
-cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
-  const int blocks = args.sequences * args.qkv.kv_heads;
-  const int splits = args.group_splits;
-  if (blocks <= kVeryFewBlocks) {
-    const int grid_splits = std::max(splits, (multiprocessors + blocks - 1) / blocks);
-    return LaunchShape<kHeadDim, 2, 4>(args, grid_splits, kMinSharedBytesOfTwo, stream);
-  }
-  return blocks <= kFewBlocks || splits > 1 ? LaunchShape<kHeadDim, 4, 1>(args, splits, 0, stream)
-                                            : LaunchManyDecodeAttention(args, stream);
+cudaError_t LaunchOf(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+  return args.qkv.heads / args.qkv.kv_heads <= 8
+             ? LaunchWith<kHeadDim, 1>(args, multiprocessors, stream)
+             : LaunchWith<kHeadDim, 2>(args, multiprocessors, stream);
 }
 
-template <int kHeadDim, int kTiles, int kTeam>
+template <int kHeadDim, int kHalves, int kWarps>
 cudaError_t Prepare() {
   return cudaFuncSetAttribute(
-      DecodeAttentionKernel<kHeadDim, kTiles, kTeam>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      std::max(SharedBytes<kHeadDim, kTiles, kTeam>(kMaxDecodeGroupHeads), kMinSharedBytesOfTwo));
+      DecodeAttentionKernel<kHeadDim, kHalves, kWarps>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      std::max(static_cast<int>(sizeof(Shared<kHeadDim, kHalves, kWarps>)), kMinSharedBytesOfTwo));
+}
+
+template <int kHeadDim>
+cudaError_t PrepareOf() {
+  for (const cudaError_t error :
+       {Prepare<kHeadDim, 1, kFewWarps>(), Prepare<kHeadDim, 1, kManyWarps>(),
+        Prepare<kHeadDim, 2, kFewWarps>(), Prepare<kHeadDim, 2, kManyWarps>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
 
 cudaError_t PrepareDecodeAttentionKernels() {
-  for (const cudaError_t error : {Prepare<64, 4, 1>(), Prepare<64, 2, 4>(), Prepare<128, 4, 1>(),
-                                  Prepare<128, 2, 4>(), PrepareManyDecodeAttentionKernels()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  const cudaError_t error = PrepareOf<64>();
+  return error != cudaSuccess ? error : PrepareOf<128>();
 }
 
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
                                   cudaStream_t stream) {
   switch (args.qkv.head_dim) {
     case 64:
-      return LaunchWith<64>(args, multiprocessors, stream);
+      return LaunchOf<64>(args, multiprocessors, stream);
     case 128:
-      return LaunchWith<128>(args, multiprocessors, stream);
+      return LaunchOf<128>(args, multiprocessors, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -1,5 +1,5 @@
-// What the kernels of decode attention share: a block's work, its copies of the cache, and the rows
-// that it makes itself.
+// What a block of decode attention works on, its copies of the cache, and the rows that it makes
+// itself.
 #ifndef ORCD_CUDA_KERNELS_DECODE_ATTENTION_CUH_
 #define ORCD_CUDA_KERNELS_DECODE_ATTENTION_CUH_
 
@@ -15,77 +15,135 @@ namespace orcd::cuda {
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
 
-// Floats from a row of scores to the next, such that rows lie in different banks.
-inline constexpr int kScoresStride = kKeyTile + 8;
-
 // Index of a value in core matrices of kHeadDim columns.
 template <int kHeadDim>
 __device__ __forceinline__ int CoreIndex(int row, int col) {
   return (row / 8 * (kHeadDim / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
 }
 
-// What a block works on.
+// What a block works on: tiles first_tile, first_tile + tile_stride… of a sequence and a kv head.
 struct Work {
   SequenceEntry sequence;
   int kv_head;
   int position;
-  int groups;
-  int first_group;
-  int group_stride;
+  int tiles;
+  int first_tile;
+  int tile_stride;
 
-  // The block's sequence and kv head, but not which groups; false: there is no such sequence.
+  // The block's sequence and kv head, but not which tiles; false: there is no such sequence.
   __device__ __forceinline__ bool Find(const StepTables& step) {
     sequence = step.sequences[blockIdx.x];
     if (sequence.tokens == 0) return false;
     kv_head = blockIdx.y;
     position = sequence.first_position;
-    groups = position / kKeyGroup + 1;
+    tiles = KeyTiles(position + 1);
     return true;
   }
 
-  // Keys of tile `tile` of group `group`; none or less where it lies behind the last.
-  __device__ int Keys(int group, int tile) const {
-    return min(kKeyTile, position + 1 - (group * kKeyGroup + tile * kKeyTile));
-  }
+  // Keys of tile `tile`; none or less where it lies behind the last.
+  __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
 };
 
-// What a lane copies of a tile.
-struct TileCopy {
-  // Of all lanes; none: there is no such tile.
-  int copies = 0;
-  int block = 0;
+// Of a power of two.
+__device__ __forceinline__ int Log2(int power) { return __ffs(power) - 1; }
 
-  TileCopy() = default;
-  __device__ TileCopy(const DecodeAttentionArgs& args, const Work& work, int group, int tile) {
-    const int keys = work.Keys(group, tile);
-    if (group >= work.groups || keys <= 0) return;
+// Copies the tiles of a block through a ring in shared memory, in rounds of kTogether tiles: the
+// keys of each in two halves, then the values of each in two. One warp's.
+template <int kHeadDim, int kPlaces, int kTogether>
+class TileCopier {
+ public:
+  static_assert(kTogether <= 2);
+  static constexpr int kHalfKeys = kKeyTile / 2;
+  // Of a round: half h of the keys of its tile i is 2i + h, of its values kValueItems later.
+  static constexpr int kItems = kTogether * 4;
+  static constexpr int kValueItems = kTogether * 2;
+  using Ring = __half[kPlaces][kHalfKeys * kHeadDim];
+
+  // `full` counts what comes to each place.
+  __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
+                                        Ring& ring, uint64_t (&full)[kPlaces])
+      : args_(args),
+        work_(work),
+        ring_(SharedAddress(ring)),
+        full_(SharedAddress(full)),
+        block_shift_(Log2(args.kv.block_tokens)) {}
+
+  // Before anything else.
+  __device__ __forceinline__ void Begin() {
     const int lane = threadIdx.x % 32;
-    const int block_tokens = args.kv.block_tokens;
-    // Rows of 16, as they are multiplied; the last block stands in for what is not there.
-    const int blocks = (keys + block_tokens - 1) / block_tokens;
-    copies = ((keys + 15) / 16 * 16 + block_tokens - 1) / block_tokens;
-    const int first_block = (group * kKeyGroup + tile * kKeyTile) / block_tokens;
-    if (lane < copies) {
-      block = args.step.blocks[work.sequence.first_block + first_block + min(lane, blocks - 1)];
+    if (lane < kPlaces) BarrierInit(full_ + lane * 8, 1);
+    BarrierInitFence();
+    __syncwarp();
+    block_ = Block(0);
+    next_block_ = Block(1);
+  }
+
+  // Starts to copy what comes before item `end`, counted over all rounds.
+  __device__ __forceinline__ void Start(int end) {
+    const int lane = threadIdx.x % 32;
+    const int bytes = args_.kv.block_tokens * kHeadDim * 2;
+    const int first_round = next_ / kItems;
+#pragma unroll 1
+    for (; next_ < end; ++next_) {
+      const int round = next_ / kItems;
+      const int tile = next_ % kValueItems / 2;
+      const int half = next_ % 2;
+      const bool values = next_ % kItems >= kValueItems;
+      const int keys =
+          min(kHalfKeys, work_.Keys(Tile(round * kTogether + tile)) - half * kHalfKeys);
+      // Rows of 16, as they are multiplied.
+      const int copies = keys <= 0 ? 0 : Blocks((keys + 15) / 16 * 16);
+      const int place = next_ % kPlaces;
+      const uint32_t full = full_ + place * 8;
+      if (lane == 0 && copies > 0) BarrierExpect(full, copies * bytes);
+      __syncwarp();
+      const int copy = lane - tile * 16 - half * Blocks(kHalfKeys);
+      if (copy >= 0 && copy < copies) {
+        const __half* const from =
+            args_.kv.data +
+            args_.kv.Offset(args_.layer, round == first_round ? block_ : next_block_,
+                            work_.kv_head) +
+            (values ? args_.kv.kv_heads * args_.kv.head_size() : 0);
+        BulkCopy(ring_ + place * sizeof(Ring) / kPlaces + copy * bytes, from, bytes, full);
+      }
+    }
+    // Not in between, where the copies behind it would wait for it.
+    if (next_ / kItems != first_round) {
+      block_ = next_block_;
+      next_block_ = Block(next_ / kItems + 1);
     }
   }
-};
 
-// Starts to copy the keys or the values of a tile to `to`; a whole warp. `full` counts them.
-template <int kHeadDim>
-__device__ __noinline__ void CopyTile(const DecodeAttentionArgs& args, const Work& work,
-                                      const TileCopy& copy, int which, uint32_t to, uint32_t full) {
-  if (copy.copies == 0) return;
-  const int lane = threadIdx.x % 32;
-  const int bytes = args.kv.block_tokens * kHeadDim * 2;
-  if (lane == 0) BarrierExpect(full, copy.copies * bytes);
-  __syncwarp();
-  if (lane >= copy.copies) return;
-  const int block = copy.block;
-  const __half* const from = args.kv.data + args.kv.Offset(args.layer, block, work.kv_head) +
-                             which * args.kv.kv_heads * args.kv.head_size();
-  BulkCopy(to + lane * bytes, from, bytes, full);
-}
+ private:
+  // The block's tile `index`.
+  __device__ __forceinline__ int Tile(int index) const {
+    return work_.first_tile + index * work_.tile_stride;
+  }
+  __device__ __forceinline__ int Blocks(int keys) const {
+    return (keys + args_.kv.block_tokens - 1) >> block_shift_;
+  }
+
+  // The lane's block of round `round`: a tile has 16 at most, those of the second are the upper
+  // lanes'. The sequence's last block stands in for what is not there.
+  __device__ __forceinline__ int Block(int round) const {
+    const int lane = threadIdx.x % 32;
+    const int first = Tile(round * kTogether + lane / 16) * kKeyTile >> block_shift_;
+    const int last = work_.position >> block_shift_;
+    return first > last
+               ? 0
+               : args_.step.blocks[work_.sequence.first_block + min(first + lane % 16, last)];
+  }
+
+  const DecodeAttentionArgs& args_;
+  const Work& work_;
+  const uint32_t ring_;
+  const uint32_t full_;
+  const int block_shift_;
+  int next_ = 0;
+  // Of the round that item next_ is of, and of the one behind it.
+  int block_ = 0;
+  int next_block_ = 0;
+};
 
 // Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.
 template <int kHeadDim, int kThreads, typename Shared>
@@ -99,7 +157,7 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
 }
 
 // Makes the queries, and the token's own key and value: to shared memory (its q and own), the
-// latter two to the cache as well where this block has the last group. kThreads: the block's.
+// latter two to the cache as well where this block has the last tile. kThreads: the block's.
 // kTogether: items (kPairs pairs of a row) that a thread makes at once, kSegmentsTogether segments
 // of each; so many that one wait is enough for most models. kEarly: what was there before any
 // kernel is asked for before the wait, where a thread has registers for it.
@@ -113,7 +171,7 @@ class RowMaker {
 
   // Asks for what was there before any kernel.
   __device__ __forceinline__ void Prefetch() {
-    const bool has_last = (work_.groups - 1 - work_.first_group) % work_.group_stride == 0;
+    const bool has_last = (work_.tiles - 1 - work_.first_tile) % work_.tile_stride == 0;
     items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
     own_block_ = LoadEarly(args_.step.blocks + work_.sequence.first_block +
                            work_.position / args_.kv.block_tokens);
@@ -197,58 +255,18 @@ class RowMaker {
   PairConstants constants_[kTogether];
 };
 
-// Puts the token's own row into a tile that the cache gave without it; a whole warp.
-template <int kHeadDim>
-__device__ __forceinline__ void PatchTile(const Work& work, int first_key, const __half* own,
-                                          __half* tile) {
-  const int lane = threadIdx.x % 32;
-  const int own_row = work.position - first_key;
-  if (own_row < kKeyTile && lane < kHeadDim / 8) {
-    *reinterpret_cast<uint4*>(&tile[CoreIndex<kHeadDim>(own_row, lane * 8)]) =
-        *reinterpret_cast<const uint4*>(&own[lane * 8]);
+// Puts columns first_col… (kCols of them) of the token's own row into rows that the cache gave
+// without it, as row `own_row`; a whole warp.
+template <int kHeadDim, int kCols>
+__device__ __forceinline__ void PatchRows(int own_row, int first_col, const __half* own,
+                                          __half* rows) {
+  const int col = first_col + threadIdx.x % 32 * 8;
+  if (col < first_col + kCols) {
+    *reinterpret_cast<uint4*>(&rows[CoreIndex<kHeadDim>(own_row, col)]) =
+        *reinterpret_cast<const uint4*>(&own[col]);
   }
   __syncwarp();
 }
-
-// Scores of rows of queries by the keys of a tile, as warps tell each other: from fragments of
-// kMine times 8 keys that begin with key 8 * first, to those of all keys, as one warp would have
-// them. `halves`: 1 where only the first 8 rows matter.
-template <int kMine, int kRows>
-__device__ __forceinline__ void StoreScores(float (&scores)[kRows][kScoresStride], int first,
-                                            int halves, const float (*s)[4]) {
-  const int row = threadIdx.x % 32 / 4;
-  const int col = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half >= halves) break;
-#pragma unroll
-    for (int j = 0; j < kMine; ++j) {
-      *reinterpret_cast<float2*>(&scores[row + half * 8][(first + j) * 8 + col]) =
-          make_float2(s[j][half * 2], s[j][half * 2 + 1]);
-    }
-  }
-}
-template <int kRows>
-__device__ __forceinline__ void LoadScores(const float (&scores)[kRows][kScoresStride], int halves,
-                                           float (&s)[kKeyTile / 8][4]) {
-  const int row = threadIdx.x % 32 / 4;
-  const int col = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int j = 0; j < kKeyTile / 8; ++j) {
-      const float2 both =
-          half < halves ? *reinterpret_cast<const float2*>(&scores[row + half * 8][j * 8 + col])
-                        : make_float2(0, 0);
-      s[j][half * 2] = both.x;
-      s[j][half * 2 + 1] = both.y;
-    }
-  }
-}
-
-// Of many sequences: every block takes all keys of one sequence and kv head.
-cudaError_t LaunchManyDecodeAttention(const DecodeAttentionArgs& args, cudaStream_t stream);
-cudaError_t PrepareManyDecodeAttentionKernels();
 
 }  // namespace orcd::cuda
 

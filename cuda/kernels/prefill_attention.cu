@@ -1,5 +1,5 @@
 // Two warpgroups of 64 query rows share tiles of keys and values, which one warp copies into a ring
-// in shared memory, in the cache's own order.
+// in shared memory, in the cache's own order. While one multiplies, the other weighs its scores.
 #include <cuda_fp16.h>
 
 #include <cmath>
@@ -17,18 +17,29 @@ namespace {
 constexpr int kGroups = 2;
 constexpr int kGroupRows = kQueryRows / kGroups;
 constexpr int kThreads = (kGroups + 1) * 128;
-constexpr int kStages = 3;
+constexpr int kStages = 5;
 
 template <int kHeadDim>
 struct Shared {
   // Core matrices: queries, and what F16 leaves out of them.
   __half q[kGroups][2][kGroupRows * kHeadDim];
-  __half keys[kStages][kKeyTile * kHeadDim];
-  __half values[kStages][kKeyTile * kHeadDim];
-  // What each thread has summed over the groups of keys before.
-  float total[kGroups][kHeadDim / 2][128];
+  // A tile's keys, its values, the next one's keys…
+  __half ring[kStages][kKeyTile * kHeadDim];
   uint64_t full[kStages];
   uint64_t empty[kStages];
+};
+
+// Lets the second warpgroup multiply by a tile's keys when the first one has done so, and weighs
+// its scores.
+struct Turn {
+  int group;
+
+  __device__ __forceinline__ void Begin() const {
+    if (group == 1) asm volatile("bar.sync 3, %0;" ::"n"(kGroups * 128) : "memory");
+  }
+  __device__ __forceinline__ void End() const {
+    if (group == 0) asm volatile("bar.arrive 3, %0;" ::"n"(kGroups * 128) : "memory");
+  }
 };
 
 // What a block computes: rows of one sequence and one kv head.
@@ -54,22 +65,64 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
   RingPlace<kStages> place;
-  for (int tile = 0; tile * kKeyTile < keys; ++tile, place.Next()) {
-    const int slot = place.slot;
-    const uint32_t full = SharedAddress(&shared.full[slot]);
+  for (int tile = 0; tile * kKeyTile < keys; ++tile) {
     const int tile_keys = min(kKeyTile, keys - tile * kKeyTile);
     const int tile_blocks = (tile_keys + block_tokens - 1) >> block_shift;
-    BarrierWait(SharedAddress(&shared.empty[slot]), place.parity ^ 1);
-    if (lane == 0) BarrierExpect(full, 2 * tile_blocks * bytes);
-    __syncwarp();
-    if (lane < 2 * tile_blocks) {
-      const int i = lane / 2;
-      const __half* const from = cache + blocks[tile * blocks_a_tile + i] * args.kv.block_size() +
-                                 lane % 2 * values_offset;
-      __half* const to = lane % 2 == 0 ? shared.keys[slot] : shared.values[slot];
-      BulkCopy(SharedAddress(to) + i * bytes, from, bytes, full);
+    const int block = lane < tile_blocks ? blocks[tile * blocks_a_tile + lane] : 0;
+    const __half* const from = cache + block * args.kv.block_size();
+    for (const int64_t offset : {int64_t{0}, values_offset}) {
+      const uint32_t full = SharedAddress(&shared.full[place.slot]);
+      BarrierWait(SharedAddress(&shared.empty[place.slot]), place.parity ^ 1);
+      if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
+      __syncwarp();
+      if (lane < tile_blocks) {
+        BulkCopy(SharedAddress(shared.ring[place.slot]) + lane * bytes, from + offset, bytes, full);
+      }
+      place.Next();
     }
   }
+}
+
+// A warp's rows and a tile's keys: weights, as A fragments, and what the rows have seen then.
+// visible[h]: the last key of the tile that row g + 8h sees; kKeyTile - 1 or more: all.
+__device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], float scale,
+                                        const int (&visible)[2], RowState (&state)[2],
+                                        uint32_t (&weights)[kKeyChunks][4]) {
+  if (min(visible[0], visible[1]) < kKeyTile - 1) {
+#pragma unroll
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) Mask(s[chunk], chunk * kKeyChunk, visible);
+  }
+  // Of even and of odd keys, so that fewer wait for each other.
+  float maxima[4];
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        maxima[i] = chunk + j == 0 ? s[chunk][j][i] : fmaxf(maxima[i], s[chunk][j][i]);
+      }
+    }
+  }
+  float max[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    max[half] = Maximum(RowMax(fmaxf(maxima[half * 2], maxima[half * 2 + 1])), scale);
+  }
+  float sums[2];
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+    float added[2];
+    Weigh(s[chunk], scale, max, added);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sums[half] = chunk == 0 ? added[half] : sums[half] + added[half];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[chunk][i] = PackWeights(s[chunk][i / 2], i % 2);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) state[half] = {max[half], RowSum(sums[half])};
 }
 
 // grid (query tiles, kv heads).
@@ -158,100 +211,91 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int last_key =
       group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
 
-  float out[kHeadDim / 2];
-  float merged[kHeadDim / 2] = {};
-  RowState merged_state[2];
+  float total[kHeadDim / 2] = {};
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  const Turn turn = {group};
   RingPlace<kStages> place;
-  for (int tile_index = 0; tile_index * kKeyTile < keys; ++tile_index, place.Next()) {
-    const int slot = place.slot;
-    const int first_key = tile_index * kKeyTile;
-    BarrierWait(SharedAddress(&shared.full[slot]), place.parity);
-    // Whole blocks, each a power of two.
-    const int block_tokens = args.kv.block_tokens;
-    const int copied = (keys - first_key + block_tokens - 1) & -block_tokens;
-    if (first_key <= last_key) {
-      if (copied < kKeyTile) {
-        // What was not copied may be anything, and a weight of zero does not make a NaN nothing.
-        for (int i = thread; i < (kKeyTile - copied) * kHeadDim / 8; i += 128) {
-          reinterpret_cast<uint4*>(shared.values[slot])[copied * kHeadDim / 8 + i] =
-              make_uint4(0, 0, 0, 0);
-        }
-        SharedStoreFence();
-        GroupSync(group);
+  const auto await = [&] {
+    BarrierWait(SharedAddress(&shared.full[place.slot]), place.parity);
+    return shared.ring[place.slot];
+  };
+  const auto release = [&] {
+    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[place.slot]));
+    place.Next();
+  };
+  for (int first_key = 0; first_key < keys; first_key += kKeyTile) {
+    if (first_key > last_key) {
+      turn.Begin();
+      turn.End();
+      for (int i = 0; i < 2; ++i) {
+        await();
+        release();
       }
-      float s[kKeyTile / 2];
-      const uint64_t key_matrix =
-          SharedMatrix(SharedAddress(shared.keys[slot]), 128, kRowGroupBytes);
-      WgmmaFence();
-#pragma unroll
-      for (int step = 0; step < kHeadDim / 16; ++step) {
-        const int offset = step * (256 >> 4);
-        Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
-        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
-      }
-      WgmmaCommit();
-      WgmmaWait<0>();
-
-      RowState state[2];
-      auto& scores = reinterpret_cast<float(&)[kKeyTile / 8][4]>(s);
-      Softmax(scores, scale, {positions[0] - first_key, positions[1] - first_key}, state);
-      uint32_t weights[kKeyTile / 16][4];
-#pragma unroll
-      for (int step = 0; step < kKeyTile / 16; ++step) {
-        WeightFragment(scores, step, weights[step]);
-      }
-      const uint64_t value_matrix =
-          SharedMatrix(SharedAddress(shared.values[slot]), kRowGroupBytes, 128);
-      WgmmaFence();
-#pragma unroll
-      for (int step = 0; step < kKeyTile / 16; ++step) {
-        Wgmma<kHeadDim>::MultiplyTransposed(
-            out, weights[step], value_matrix + step * (2 * kRowGroupBytes >> 4), step > 0);
-      }
-      WgmmaCommit();
-      WgmmaWait<0>();
-
-      // The first of a group takes the place of the group before.
-      const bool begins = tile_index % kKeyTilesAGroup == 0;
-      MergeFactors factors[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (begins) merged_state[half] = {-INFINITY, 0};
-        factors[half] = Merge(merged_state[half], state[half]);
-      }
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) {
-        merged[i] = MergeValues(merged[i], out[i], factors[i / 2 % 2]);
-      }
-      const bool last = first_key + kKeyTile > last_key;
-      if (tile_index % kKeyTilesAGroup == kKeyTilesAGroup - 1 || last) {
-        const bool first = tile_index < kKeyTilesAGroup;
-        const MergeFactors into_total[2] = {Merge(total_state[0], merged_state[0]),
-                                            Merge(total_state[1], merged_state[1])};
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 2; ++i) {
-          float& total = shared.total[group][i][thread];
-          merged[i] = MergeValues(first ? 0.0f : total, merged[i], into_total[i / 2 % 2]);
-          if (!last) total = merged[i];
-        }
-      }
+      continue;
     }
-    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[slot]));
+    const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
+    float s[kKeyTile / 2];
+    turn.Begin();
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      const int offset = step * (256 >> 4);
+      Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
+      Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    turn.End();
+    release();
+
+    RowState state[2];
+    uint32_t weights[kKeyChunks][4];
+    Softmax(reinterpret_cast<ChunkScores(&)[kKeyChunks]>(s), scale,
+            {positions[0] - first_key, positions[1] - first_key}, state, weights);
+    __half* const values = await();
+    // Whole blocks, each a power of two.
+    const int copied = (keys - first_key + args.kv.block_tokens - 1) & -args.kv.block_tokens;
+    if (copied < kKeyTile) {
+      // What was not copied may be anything, and a weight of zero does not make a NaN nothing.
+      for (int i = copied * kHeadDim / 8 + thread; i < kKeyTile * kHeadDim / 8; i += 128) {
+        reinterpret_cast<uint4*>(values)[i] = make_uint4(0, 0, 0, 0);
+      }
+      SharedStoreFence();
+      GroupSync(group);
+    }
+    const uint64_t value_matrix = SharedMatrix(SharedAddress(values), kRowGroupBytes, 128);
+    float out[kHeadDim / 2];
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kKeyChunks; ++step) {
+      Wgmma<kHeadDim>::MultiplyTransposed(
+          out, weights[step], value_matrix + step * (2 * kRowGroupBytes >> 4), step > 0);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    release();
+
+    const MergeFactors factors[2] = {Merge(total_state[0], state[0]),
+                                     Merge(total_state[1], state[1])};
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) {
+      total[i] = MergeValues(total[i], out[i], factors[i / 2 % 2]);
+    }
   }
 
-  // After the last tile `merged` is the total.
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows[half] >= work.rows) continue;
+    const float share = 1 / total_state[half].sum;
     const int token = work.sequence.first_token + (work.first_row + rows[half]) / group_heads;
     const int head = kv_head * group_heads + (work.first_row + rows[half]) % group_heads;
+    __half* const to = args.out.data + args.out.Index(token, head * kHeadDim) + lane % 4 * 2;
+    const int64_t stride = args.out.Index(0, kActivationCols);
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {
-      const int col = head * kHeadDim + j * 8 + lane % 4 * 2;
       const int i = j * 4 + half * 2;
-      *reinterpret_cast<__half2*>(args.out.data + args.out.Index(token, col)) = __floats2half2_rn(
-          merged[i] / total_state[half].sum, merged[i + 1] / total_state[half].sum);
+      *reinterpret_cast<__half2*>(to + j / 8 * stride + j % 8 * 64) =
+          __floats2half2_rn(total[i] * share, total[i + 1] * share);
     }
   }
 }

@@ -10,7 +10,7 @@
 
 namespace orcd::cuda {
 
-// What a row of queries has seen: its result is out / sum, with weights 2^(score - max).
+// What a row of queries has seen: its result is out * (1 / sum), with weights 2^(score - max).
 struct RowState {
   float max;
   float sum;
@@ -51,59 +51,64 @@ __device__ __forceinline__ float ScoreScale(int head_dim) {
   return 1.44269504f / sqrtf(static_cast<float>(head_dim));
 }
 
-// Turns a warp's scores, fragments of 16 rows by 64 keys, into weights. visible[h]: the last key of
-// the tile that row g + 8h sees; 63 or more: all. `halves`: 1 where only the first 8 rows matter.
-__device__ __forceinline__ void Softmax(float (&s)[kKeyTile / 8][4], float scale,
-                                        const int (&visible)[2], RowState (&state)[2],
-                                        int halves = 2) {
+// The scores of 16 keys, as fragments of 16 rows by 8 keys.
+inline constexpr int kKeyChunk = 16;
+inline constexpr int kKeyChunks = kKeyTile / kKeyChunk;
+using ChunkScores = float[2][4];
+
+// Puts minus infinity for what a row does not see. The chunk's first key counts from the same key
+// as visible[h], the last key that row g + 8h sees.
+template <int kHalves>
+__device__ __forceinline__ void Mask(ChunkScores& s, int first_key, const int (&visible)[kHalves]) {
   const int lane = threadIdx.x % 32;
-  const bool masks = min(visible[0], visible[1]) < kKeyTile - 1;
-  if (masks) {
 #pragma unroll
-    for (int j = 0; j < kKeyTile / 8; ++j) {
+  for (int j = 0; j < 2; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (j * 8 + lane % 4 * 2 + i % 2 > visible[i / 2]) s[j][i] = -INFINITY;
-      }
+    for (int i = 0; i < kHalves * 2; ++i) {
+      if (first_key + j * 8 + lane % 4 * 2 + i % 2 > visible[i / 2]) s[j][i] = -INFINITY;
     }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half >= halves) break;
-    float max = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < kKeyTile / 8; ++j) {
-      max = fmaxf(max, fmaxf(s[j][half * 2], s[j][half * 2 + 1]));
-    }
-    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
-    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
-    max *= scale;
-    // Where nothing is seen every weight is 2^-infinity.
-    const float reference = max == -INFINITY ? 0.0f : max;
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < kKeyTile / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& value = s[j][half * 2 + i];
-        value = Exp2(fmaf(value, scale, -reference));
-        sum += value;
-      }
-    }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    state[half] = {max, sum};
   }
 }
 
-// The A fragment of keys 16 * step… of a warp's weights.
-__device__ __forceinline__ void WeightFragment(const float (&s)[kKeyTile / 8][4], int step,
-                                               uint32_t (&a)[4]) {
+// What weights refer to, given a tile's largest score; nothing if none is seen.
+__device__ __forceinline__ float Maximum(float score, float scale) {
+  // Never part of a fused operation, which would round otherwise in some kernels.
+  return __fmul_rn(score, scale);
+}
+
+// Turns scores into weights 2^(score * scale - max); the lane's sums of them. kHalves: 1 where only
+// the first 8 rows matter.
+template <int kHalves>
+__device__ __forceinline__ void Weigh(ChunkScores& s, float scale, const float (&max)[kHalves],
+                                      float (&sums)[kHalves]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float(&from)[4] = s[2 * step + i / 2];
-    a[i] = AsBits(__floats2half2_rn(from[i % 2 * 2], from[i % 2 * 2 + 1]));
+  for (int half = 0; half < kHalves; ++half) {
+    // Where nothing is seen every weight is 2^-infinity.
+    const float reference = max[half] == -INFINITY ? 0.0f : max[half];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int i = half * 2; i < half * 2 + 2; ++i) {
+        s[j][i] = Exp2(fmaf(s[j][i], scale, -reference));
+      }
+    }
+    sums[half] = (s[0][half * 2] + s[0][half * 2 + 1]) + (s[1][half * 2] + s[1][half * 2 + 1]);
   }
+}
+
+// Of the four lanes that share a row.
+__device__ __forceinline__ float RowMax(float value) {
+  value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
+  return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
+}
+__device__ __forceinline__ float RowSum(float value) {
+  value += __shfl_xor_sync(~0u, value, 1);
+  return value + __shfl_xor_sync(~0u, value, 2);
+}
+
+// Weights as A fragments of 8 keys each: rows g, and g + 8.
+__device__ __forceinline__ uint32_t PackWeights(const float (&s)[4], int half) {
+  return AsBits(__floats2half2_rn(s[half * 2], s[half * 2 + 1]));
 }
 
 }  // namespace orcd::cuda

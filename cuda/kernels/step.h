@@ -24,9 +24,9 @@ struct SequenceEntry {
   int32_t first_position;
   // Its KV blocks begin here in StepTables::blocks.
   int32_t first_block;
-  // Its first tile of queries and its first group of keys (attention.h), counted over the step.
+  // Its first tile of queries and its first tile of keys (attention.h), counted over the step.
   int32_t first_query_tile;
-  int32_t first_key_group;
+  int32_t first_key_tile;
 };
 
 // One token of a step.

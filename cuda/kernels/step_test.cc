@@ -213,7 +213,7 @@ struct StepOfSequences {
                            .first_position = s.first_position,
                            .first_block = static_cast<int32_t>(blocks.size()),
                            .first_query_tile = 0,
-                           .first_key_group = 0});
+                           .first_key_tile = 0});
       for (int b = 0; b < used; ++b) {
         blocks.push_back(next--);
       }
