@@ -43,8 +43,13 @@ using cuda::StepShape;
 using cuda::Stream;
 using cuda::TableLayout;
 
-// Steps that are enqueued and not yet waited for.
-constexpr int kMaxInFlight = 2;
+using cuda::kMaxInFlight;
+
+// A decode step of some shape, for each of the tables that it may read.
+struct StepGraph {
+  StepShape shape;
+  Graph by_turn[kMaxInFlight];
+};
 
 // The parts of a backend; later ones refer to earlier ones.
 struct Parts {
@@ -55,17 +60,26 @@ struct Parts {
   DeviceMemory activations;
   DeviceMemory kv;
   cuda::KvCacheView kv_view;
+  // Those of steps in flight, one after another.
   DeviceMemory tables;
   // One for each step in flight.
   PinnedMemory host_tables[kMaxInFlight];
+  Event copied[kMaxInFlight];
   Event done[kMaxInFlight];
   // [step in flight][max_seqs]
   PinnedMemory results;
   std::optional<ForwardBuffers> buffers;
   std::optional<Forward> forward;
   Stream stream;
-  // Of decode steps, by sequences, ascending.
-  std::vector<std::pair<StepShape, Graph>> graphs;
+  // Copies a step's tables while the step before computes.
+  Stream copies;
+  // By sequences, ascending.
+  std::vector<StepGraph> graphs;
+
+  // Those of the step in flight `turn`.
+  uint8_t* device_tables(int turn) const {
+    return tables.data() + turn * (tables.size() / kMaxInFlight);
+  }
 };
 
 // What a step that is in flight owes.
@@ -86,7 +100,7 @@ class CudaBackend : public Backend {
 
  private:
   // The graph that computes a batch; null where none does.
-  const std::pair<StepShape, Graph>* FindGraph(const StepBatch& batch) const;
+  const StepGraph* FindGraph(const StepBatch& batch) const;
 
   const std::unique_ptr<Parts> parts_;
   BackendInfo info_;
@@ -96,8 +110,8 @@ class CudaBackend : public Backend {
   uint32_t steps_ = 0;
 };
 
-absl::Status EnqueueStep(Parts& p, const StepShape& shape, ActivationTap* tap) {
-  const TableLayout device(shape, p.plan.step, p.tables.data());
+absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, ActivationTap* tap) {
+  const TableLayout device(shape, p.plan.step, p.device_tables(turn));
   ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
   if (shape.logit_rows == 0) return absl::OkStatus();
   ORCD_RETURN_IF_CUDA_ERROR(
@@ -118,23 +132,44 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, ActivationTap* tap) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn) {
+  ORCD_RETURN_IF_CUDA_ERROR(
+      cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
+      "capturing a graph");
+  const absl::Status enqueued = EnqueueStep(p, shape, turn, nullptr);
+  cudaGraph_t captured = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
+  ORCD_RETURN_IF_ERROR(enqueued);
+  ORCD_RETURN_IF_CUDA_ERROR(ended, "capturing a graph");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&executable, captured, 0);
+  static_cast<void>(cudaGraphDestroy(captured));
+  ORCD_RETURN_IF_CUDA_ERROR(made, "making a graph");
+  Graph graph(executable);
+  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph.get(), p.stream.get()), "making a graph");
+  return graph;
+}
+
 absl::Status CaptureGraphs(Parts& p) {
   for (const int sequences : cuda::DecodeBuckets(p.plan.options.max_seqs)) {
-    const StepShape shape = cuda::DecodeShape(sequences, p.model->config());
-    ORCD_RETURN_IF_CUDA_ERROR(
-        cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
-        "capturing a graph");
-    const absl::Status enqueued = EnqueueStep(p, shape, nullptr);
-    cudaGraph_t captured = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
-    ORCD_RETURN_IF_ERROR(enqueued);
-    ORCD_RETURN_IF_CUDA_ERROR(ended, "capturing a graph");
-    cudaGraphExec_t graph = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&graph, captured, 0);
-    static_cast<void>(cudaGraphDestroy(captured));
-    ORCD_RETURN_IF_CUDA_ERROR(made, "making a graph");
-    p.graphs.emplace_back(shape, Graph(graph));
-    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph, p.stream.get()), "making a graph");
+    StepGraph& graph = p.graphs.emplace_back();
+    graph.shape = cuda::DecodeShape(sequences, p.model->config());
+    for (int turn = 0; turn < kMaxInFlight; ++turn) {
+      ORCD_ASSIGN_OR_RETURN(graph.by_turn[turn], CaptureGraph(p, graph.shape, turn));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Copies the tables of the step in flight `turn`, which the step to come waits for.
+absl::Status CopyTables(Parts& p, int turn, size_t bytes) {
+  // What the results of the step that had them before were seen of may not be its end.
+  for (const cudaError_t error : {cudaStreamWaitEvent(p.copies.get(), p.done[turn].get()),
+                                  cudaMemcpyAsync(p.device_tables(turn), p.host_tables[turn].data(),
+                                                  bytes, cudaMemcpyHostToDevice, p.copies.get()),
+                                  cudaEventRecord(p.copied[turn].get(), p.copies.get()),
+                                  cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
+    ORCD_RETURN_IF_CUDA_ERROR(error, "copying a step's tables");
   }
   return absl::OkStatus();
 }
@@ -161,18 +196,18 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
 }
 
 CudaBackend::~CudaBackend() {
-  // Nothing may run on memory that goes.
+  // Nothing may run on memory that goes. What is copied a step waits for.
   static_cast<void>(cudaStreamSynchronize(parts_->stream.get()));
 }
 
-const std::pair<StepShape, Graph>* CudaBackend::FindGraph(const StepBatch& batch) const {
+const StepGraph* CudaBackend::FindGraph(const StepBatch& batch) const {
   if (batch.tap != nullptr) return nullptr;
   for (const StepSequence& seq : batch.seqs) {
     if (seq.tokens.size() != 1 || !seq.sample) return nullptr;
   }
   const auto graph =
       std::find_if(parts_->graphs.begin(), parts_->graphs.end(), [&](const auto& candidate) {
-        return static_cast<size_t>(candidate.first.sequences) >= batch.seqs.size();
+        return static_cast<size_t>(candidate.shape.sequences) >= batch.seqs.size();
       });
   return graph == parts_->graphs.end() ? nullptr : &*graph;
 }
@@ -191,20 +226,17 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   }
   const ModelConfig& config = p.model->config();
   const auto* const graph = FindGraph(batch);
-  const StepShape shape = graph != nullptr ? graph->first : cuda::ShapeOf(batch, config);
-  const PinnedMemory& memory = p.host_tables[pending.turn];
+  const StepShape shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, config);
   const size_t bytes = cuda::WriteTables(
       batch, config, p.plan.options.block_tokens, slots_, shape,
       {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs},
-      TableLayout(shape, p.plan.step, memory.data()));
-  ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.tables.data(), memory.data(), bytes,
-                                            cudaMemcpyHostToDevice, p.stream.get()),
-                            "copying a step's tables");
+      TableLayout(shape, p.plan.step, p.host_tables[pending.turn].data()));
+  ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, bytes));
   if (graph != nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph->second.get(), p.stream.get()),
+    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph->by_turn[pending.turn].get(), p.stream.get()),
                               "launching a step");
   } else {
-    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, batch.tap));
+    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, pending.turn, batch.tap));
   }
   ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[pending.turn].get(), p.stream.get()),
                             "launching a step");
@@ -270,13 +302,12 @@ absl::Status AllocateWorkspace(Parts& p) {
                              p.buffers->angles, p.stream.get()),
       "computing RoPE's angles");
 
-  const StepShape largest = {.tokens = options.max_step_tokens,
-                             .sequences = options.max_seqs,
-                             .logit_rows = options.max_seqs};
-  const size_t table_bytes = TableLayout(largest, p.plan.step, nullptr).bytes;
-  ORCD_ASSIGN_OR_RETURN(p.tables, DeviceMemory::Allocate(table_bytes, "a step's tables"));
+  const size_t table_bytes = cuda::TableBytes(p.plan.step);
+  ORCD_ASSIGN_OR_RETURN(p.tables,
+                        DeviceMemory::Allocate(kMaxInFlight * table_bytes, "steps' tables"));
   for (int i = 0; i < kMaxInFlight; ++i) {
     ORCD_ASSIGN_OR_RETURN(p.host_tables[i], PinnedMemory::Allocate(table_bytes, "a step's tables"));
+    ORCD_ASSIGN_OR_RETURN(p.copied[i], CreateEvent());
     ORCD_ASSIGN_OR_RETURN(p.done[i], CreateEvent());
   }
   const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * options.max_seqs;
@@ -307,6 +338,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
   }
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
+  ORCD_ASSIGN_OR_RETURN(p.copies, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.weights,
                         DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));

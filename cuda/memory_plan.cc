@@ -99,11 +99,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
                  .max_blocks = blocks_a_seq * options.max_seqs,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
-    const StepShape largest = {.tokens = plan.options.max_step_tokens,
-                               .sequences = options.max_seqs,
-                               .logit_rows = options.max_seqs};
     plan.workspace_bytes = ForwardBuffers(config, weights, plan.forward, nullptr).bytes +
-                           TableLayout(largest, plan.step, nullptr).bytes;
+                           kMaxInFlight * TableBytes(plan.step);
   };
 
   const bool chosen_here = options.kv_cache_bytes == 0;

@@ -59,6 +59,12 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   bytes = carver.taken();
 }
 
+size_t TableBytes(const StepLimits& limits) {
+  const StepShape largest = {
+      .tokens = limits.max_tokens, .sequences = limits.max_seqs, .logit_rows = limits.max_seqs};
+  return TableLayout(largest, limits, nullptr).bytes;
+}
+
 StepTables TableLayout::tables() const {
   return {.tokens = tokens, .sequences = sequences, .blocks = blocks, .logit_tokens = logit_tokens};
 }
@@ -73,12 +79,12 @@ std::vector<int> DecodeBuckets(int max_seqs) {
 }
 
 StepShape DecodeShape(int sequences, const ModelConfig& config) {
-  return {.tokens = sequences,
-          .sequences = sequences,
-          .logit_rows = sequences,
-          .decode = true,
-          .key_splits =
-              std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxKeySplits)};
+  return {
+      .tokens = sequences,
+      .sequences = sequences,
+      .logit_rows = sequences,
+      .decode = true,
+      .key_splits = std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxKeySplits)};
 }
 
 int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs) {

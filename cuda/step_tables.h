@@ -15,6 +15,9 @@
 
 namespace orcd::cuda {
 
+// Steps that are enqueued and not yet waited for, each with tables of its own.
+inline constexpr int kMaxInFlight = 2;
+
 // What a step has most of.
 struct StepLimits {
   int max_tokens = 0;
@@ -44,6 +47,9 @@ struct TableLayout {
   int32_t* forbidden;
   size_t bytes;
 };
+
+// What the tables of a step take, at most.
+size_t TableBytes(const StepLimits& limits);
 
 // What a backend keeps of a sequence between steps.
 struct SlotState {

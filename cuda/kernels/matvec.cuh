@@ -185,9 +185,9 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
 }
 
 // To shared memory, and from the first block to the new residual: the residual and what is added to
-// it. kTogether vectors of kParts segments are on their way at once; what is not there is another
-// one's, loaded once more, as that takes less than not to load it.
-template <int kTogether, int kParts>
+// it. kTogether vectors of kSplits segments are on their way at once; nothing else, lest all blocks
+// ask for one place at a time.
+template <int kTogether, int kSplits>
 __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
   const int stride = norm.partials_tokens * vectors;
   const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
@@ -195,33 +195,31 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
 #pragma unroll 1
   for (int first = threadIdx.x; first < vectors; first += ConsumerThreads() * kTogether) {
     float4 value[kTogether];
-    float4 part[kTogether][kParts];
+    float4 part[kTogether][kSplits];
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
-      const int i = min(first + j * ConsumerThreads(), vectors - 1);
+      const int i = first + j * ConsumerThreads();
+      if (i >= vectors) break;
       value[j] = __ldcg(residual + i);
 #pragma unroll
-      for (int s = 0; s < kParts; ++s) {
-        part[j][s] = __ldcg(partials + i + min(s, norm.splits - 1) * stride);
-      }
+      for (int s = 0; s < kSplits; ++s) part[j][s] = __ldcg(partials + i + s * stride);
     }
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
+      const int i = first + j * ConsumerThreads();
+      if (i >= vectors) break;
       float4 sum = part[j][0];
 #pragma unroll
-      for (int s = 1; s < kParts; ++s) {
-        const bool there = s < norm.splits;
-        sum.x = there ? sum.x + part[j][s].x : sum.x;
-        sum.y = there ? sum.y + part[j][s].y : sum.y;
-        sum.z = there ? sum.z + part[j][s].z : sum.z;
-        sum.w = there ? sum.w + part[j][s].w : sum.w;
+      for (int s = 1; s < kSplits; ++s) {
+        sum.x += part[j][s].x;
+        sum.y += part[j][s].y;
+        sum.z += part[j][s].z;
+        sum.w += part[j][s].w;
       }
       value[j].x = fmaf(sum.x, norm.scale, value[j].x);
       value[j].y = fmaf(sum.y, norm.scale, value[j].y);
       value[j].z = fmaf(sum.z, norm.scale, value[j].z);
       value[j].w = fmaf(sum.w, norm.scale, value[j].w);
-      const int i = first + j * ConsumerThreads();
-      if (i >= vectors) continue;
       row[i] = value[j];
       if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value[j];
     }
@@ -247,12 +245,33 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   float4* const row = reinterpret_cast<float4*>(room.row);
   float* const sums = room.row + cols;
   // All threads load, as much as they can at once: the memory is busy with weights.
-  if (norm.splits == 0) {
-    CopyResidual(norm, vectors, row);
-  } else if (norm.splits <= kMaxSplits / 2) {
-    AddSegments<2, kMaxSplits / 2>(norm, vectors, row);
-  } else {
-    AddSegments<1, kMaxSplits>(norm, vectors, row);
+  switch (norm.splits) {
+    case 0:
+      CopyResidual(norm, vectors, row);
+      break;
+    case 1:
+      AddSegments<2, 1>(norm, vectors, row);
+      break;
+    case 2:
+      AddSegments<2, 2>(norm, vectors, row);
+      break;
+    case 3:
+      AddSegments<2, 3>(norm, vectors, row);
+      break;
+    case 4:
+      AddSegments<2, 4>(norm, vectors, row);
+      break;
+    case 5:
+      AddSegments<1, 5>(norm, vectors, row);
+      break;
+    case 6:
+      AddSegments<1, 6>(norm, vectors, row);
+      break;
+    case 7:
+      AddSegments<1, 7>(norm, vectors, row);
+      break;
+    default:
+      AddSegments<1, kMaxSplits>(norm, vectors, row);
   }
   ConsumerSync();
   // The sum in NormKernel's order.

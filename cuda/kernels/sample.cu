@@ -1,7 +1,8 @@
 // A row of logits is spread over the shared memory of a cluster of eight blocks; a thread owns
 // consecutive tokens. Every step of the sampler is then a pass over shared memory, and every
-// decision a sum or an extremum over the cluster. Sums are of integers (exact_exp.h), so their
-// order does not matter.
+// decision a sum or an extremum over the cluster, with a barrier of it at the end: no block ends
+// while another writes into its shared memory. Sums are of integers (exact_exp.h), so their order
+// does not matter.
 #include <cooperative_groups.h>
 
 #include <cmath>
@@ -416,19 +417,25 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
   __shared__ Exchange exchange;
   __shared__ uint64_t scratch[kWarps][kBins];
   const int index = blockIdx.x / kBlocks;
+  // Every block must run before another writes into its shared memory.
+  cg::this_cluster().barrier_arrive();
   LaunchDependents();
   WaitForDependency();
   Row row(exchange, scratch, logits, args.vocab);
   uint16_t* const counts = reinterpret_cast<uint16_t*>(logits + row.block_count());
   const DrawEntry draw = args.draws[index];
   const bool speaks = cg::this_cluster().block_rank() == 0 && threadIdx.x == 0;
-  if (draw.slot < 0) return;
+  if (draw.slot < 0) {
+    cg::this_cluster().barrier_wait();
+    return;
+  }
   DrawResult& result = args.results[draw.result];
+  const int32_t not_finite = __ldcg(&args.not_finite[draw.slot]);
 
-  // Coalesced, many at once; what follows is each thread's own.
+  // Coalesced, all of most models' at once; what follows is each thread's own.
   const float* const from = args.logits + int64_t{index} * args.vocab;
   uint64_t best = ~uint64_t{0};
-  constexpr int kTogether = 13;
+  constexpr int kTogether = 39;
 #pragma unroll 1
   for (int i = threadIdx.x; i < row.block_count(); i += kThreads * kTogether) {
     float some[kTogether];
@@ -449,10 +456,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
       if (row.block_first() + at < args.vocab) best = min(best, key);
     }
   }
-  // Also: every block must run before another writes into its shared memory.
-  cg::this_cluster().sync();
+  cg::this_cluster().barrier_wait();
   best = row.Min(best);
-  bool finite = best != 0 && args.not_finite[draw.slot] == 0;
+  bool finite = best != 0 && not_finite == 0;
   const auto max_of = [](uint64_t key) {
     const uint32_t code = static_cast<uint32_t>(key >> 32);
     return __uint_as_float(code >> 31 ? code : ~code & 0x7fffffff);
@@ -509,8 +515,6 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
     __threadfence_system();
     *const_cast<volatile uint32_t*>(&result.step) = draw.step;
   }
-  // No block may end while another writes into its shared memory.
-  cg::this_cluster().sync();
 }
 
 }  // namespace
