@@ -25,7 +25,7 @@ constexpr int kFewWarps = 8;
 constexpr int kManyWarps = 4;
 // So few that a step of them keeps two kernels on every multiprocessor (launch.h).
 constexpr int kVeryFewBlocks = 32;
-// Tiles that are not worth to be shared by blocks.
+// Of so few tiles one block takes all: what blocks tell each other goes through memory.
 constexpr int kTilesOfOneBlock = 2;
 
 // Tiles that a block takes at a time.
@@ -143,6 +143,39 @@ struct Sums {
     for (RowState& row : state) row = {-INFINITY, 0};
   }
 
+  // Adds a half of a tile's values, times the weights of its keys: `weights` are those of the tile,
+  // `first_step` is the first 16 of them for this half, of `steps` that there are.
+  __device__ __forceinline__ void AddValues(const __half* weights, const __half* values,
+                                            int first_step, int steps) {
+    constexpr int kRowsStride = kHeadDim * 16;
+    // Four core matrices: 16 of the columns for a step, or 8 for two.
+    constexpr int kWide = kCols >= 16 ? 2 : 1;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    uint32_t a[kStepsALoad<kHalves>][4];
+    uint32_t b[4];
+#pragma unroll
+    for (int step = 0; step < kKeyChunks / 2; ++step) {
+      if (first_step + step >= steps) break;
+      if (step % kStepsALoad<kHalves> == 0) {
+        LoadRows<kKeyTile, kHalves>(weights, first_step + step, a);
+      }
+      const auto& fragment = a[step % kStepsALoad<kHalves>];
+#pragma unroll
+      for (int j = 0; j < kCols / 8; j += kWide) {
+        const int row = step * 2 + (kWide == 2 ? lane / 8 % 2 : lane / 8);
+        const int col = warp * (kCols / 8) + j + (kWide == 2 ? lane / 16 : 0);
+        if (kWide == 2 || step % 2 == 0) {
+          LoadMatricesTransposed(
+              SharedAddress(values) + row * kRowsStride + col * 128 + lane % 8 * 16, b);
+        }
+        const int first_b = kWide == 2 ? 0 : step % 2 * 2;
+        Mma(out[j], fragment, b[first_b], b[first_b + 1]);
+        if constexpr (kWide == 2) Mma(out[j + 1], fragment, b[2], b[3]);
+      }
+    }
+  }
+
   __device__ __forceinline__ void Add(const Sums& tile) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -216,6 +249,19 @@ struct Sums {
   }
 };
 
+// What warps have said of the keys of a tile.
+template <typename Combine>
+__device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Combine combine) {
+  static_assert(kKeyChunks == 8);
+  const float4 low = *reinterpret_cast<const float4*>(&chunks[0]);
+  const float4 high = *reinterpret_cast<const float4*>(&chunks[4]);
+  float result = low.x;
+  for (const float value : {low.y, low.z, low.w, high.x, high.y, high.z, high.w}) {
+    result = combine(result, value);
+  }
+  return result;
+}
+
 // Keeps the place of a block with nothing to do until the kernel before has ended and every block
 // of the next one, which comes where one of that kernel's was, has its place (launch.h).
 __device__ __forceinline__ void KeepPlace() {
@@ -224,6 +270,7 @@ __device__ __forceinline__ void KeepPlace() {
   __nanosleep(kNanoseconds);
 }
 
+// Of a multiprocessor, for the kernel's registers.
 template <int kHalves, int kWarps>
 constexpr int kMinBlocks = kHalves == 2          ? 1
                            : kWarps == kFewWarps ? 2
@@ -240,7 +287,6 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
   constexpr int kThreads = kWarps * 32;
   constexpr int kTiles = kTogether<kWarps>;
   constexpr int kCols = BlockSums::kCols;
-  constexpr int kRowsStride = kHeadDim * 16;  // bytes from one 8 rows of core matrices to the next
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -252,7 +298,7 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
   if (!work.Find(args.step)) return;
   const bool split = args.key_splits > 1 && work.tiles > kTilesOfOneBlock;
   if (static_cast<int>(blockIdx.z) >= (split ? args.key_splits : 1)) {
-    if constexpr (kWarps == kFewWarps) KeepPlace();
+    if (gridDim.x * gridDim.y <= kVeryFewBlocks) KeepPlace();
     return;
   }
   work.first_tile = split ? blockIdx.z : 0;
@@ -302,14 +348,13 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
       const int first_key = chunk * kKeyChunk;
       const int own_row = work.position - (first + tile * work.tile_stride) * kKeyTile;
       if (own_row < 0) continue;
-      const int row = first_key % kHalfKeys;
-      // The last key of the tile, of those behind which there is nothing in shared memory.
+      // Behind the 16 with the token's own row there is nothing in shared memory.
       if (first_key <= own_row) {
         __half* const half = await(item + tile * 2 + first_key / kHalfKeys);
         if (own_row / kKeyChunk == chunk) {
           PatchRows<kHeadDim, kHeadDim>(own_row % kHalfKeys, 0, shared.own[kKeys], half);
         }
-        Score<kHeadDim, kHalves>(shared.q, half, row, s[i]);
+        Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfKeys, s[i]);
       }
       int visible[kHalves];
 #pragma unroll
@@ -330,12 +375,8 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const float4* const maxima =
-            reinterpret_cast<const float4*>(shared.tiles[tile].maxima[g + half * 8]);
-        const float4 low = maxima[0];
-        const float4 high = maxima[1];
-        state[tile][half].max = Maximum(fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
-                                              fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))),
+        state[tile][half].max = Maximum(Combined(shared.tiles[tile].maxima[g + half * 8],
+                                                 [](float a, float b) { return fmaxf(a, b); }),
                                         scale);
       }
     }
@@ -343,11 +384,12 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
     for (int i = 0; i < kChunks; ++i) {
       const int tile = (i * kWarps + warp) / kKeyChunks;
       const int chunk = (i * kWarps + warp) % kKeyChunks;
-      // A round's tile is the same for all warps.
+      // The tile is the same for all warps.
       float max[kHalves];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half)
+      for (int half = 0; half < kHalves; ++half) {
         max[half] = state[i * kWarps / kKeyChunks][half].max;
+      }
       float sums[kHalves];
       Weigh<kHalves>(s[i], scale, max, sums);
       typename BlockShared::Tile& to = shared.tiles[tile];
@@ -364,9 +406,6 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
     }
     __syncthreads();
 
-    // Four core matrices: 16 of the columns for a step, or 8 for two.
-    constexpr int kWide = kCols >= 16 ? 2 : 1;
-    constexpr int kSteps = kHalfKeys / kKeyChunk;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int index = first + tile * work.tile_stride;
@@ -378,44 +417,21 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
       added.Clear();
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const float4* const sums =
-            reinterpret_cast<const float4*>(from.sums[g + half * 8][lane % 4]);
-        const float4 low = sums[0];
-        const float4 high = sums[1];
-        added.state[half] = {state[tile][half].max, RowSum(low.x + low.y + low.z + low.w + high.x +
-                                                           high.y + high.z + high.w)};
+        added.state[half] = {state[tile][half].max,
+                             RowSum(Combined(from.sums[g + half * 8][lane % 4],
+                                             [](float a, float b) { return a + b; }))};
       }
       // Behind the keys' last 16 there is nothing in shared memory.
       const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
 #pragma unroll
       for (int which = 0; which < 2; ++which) {
-        if (which * kSteps >= steps) break;
+        const int first_step = which * kHalfKeys / kKeyChunk;
+        if (first_step >= steps) break;
         __half* const half = await(item + Copier::kValueItems + tile * 2 + which);
         if (own_row / kHalfKeys == which) {
           PatchRows<kHeadDim, kCols>(own_row % kHalfKeys, warp * kCols, shared.own[kValues], half);
         }
-        uint32_t a[kStepsALoad<kHalves>][4];
-        uint32_t b[4];
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          if (which * kSteps + step >= steps) break;
-          if (step % kStepsALoad<kHalves> == 0) {
-            LoadRows<kKeyTile, kHalves>(from.weights, which * kSteps + step, a);
-          }
-#pragma unroll
-          for (int j = 0; j < kCols / 8; j += kWide) {
-            const int row = step * 2 + (kWide == 2 ? lane / 8 % 2 : lane / 8);
-            const int col = warp * (kCols / 8) + j + (kWide == 2 ? lane / 16 : 0);
-            if (kWide == 2 || step % 2 == 0) {
-              LoadMatricesTransposed(
-                  SharedAddress(half) + row * kRowsStride + col * 128 + lane % 8 * 16, b);
-            }
-            const int first_b = kWide == 2 ? 0 : step % 2 * 2;
-            const auto& weights = a[step % kStepsALoad<kHalves>];
-            Mma(added.out[j], weights, b[first_b], b[first_b + 1]);
-            if constexpr (kWide == 2) Mma(added.out[j + 1], weights, b[2], b[3]);
-          }
-        }
+        added.AddValues(from.weights, half, first_step, steps);
       }
       if (split) {
         added.StorePartial(partials + index * partials_stride, group_heads);

@@ -29,16 +29,29 @@ struct Shared {
   uint64_t empty[kStages];
 };
 
-// Lets the second warpgroup multiply by a tile's keys when the first one has done so, and weighs
-// its scores.
+// The warpgroups multiply by a tile's keys in turns, so that one multiplies while the other weighs.
 struct Turn {
+  static constexpr int kParties = kGroups * 128;
   int group;
 
-  __device__ __forceinline__ void Begin() const {
-    if (group == 1) asm volatile("bar.sync 3, %0;" ::"n"(kGroups * 128) : "memory");
+  // Once, before the first tile: the first turn is group 0's.
+  __device__ __forceinline__ void Init() const {
+    if (group == 1) asm volatile("bar.arrive 3, %0;" ::"n"(kParties) : "memory");
   }
-  __device__ __forceinline__ void End() const {
-    if (group == 0) asm volatile("bar.arrive 3, %0;" ::"n"(kGroups * 128) : "memory");
+  __device__ __forceinline__ void Begin() const {
+    if (group == 0) {
+      asm volatile("bar.sync 3, %0;" ::"n"(kParties) : "memory");
+    } else {
+      asm volatile("bar.sync 4, %0;" ::"n"(kParties) : "memory");
+    }
+  }
+  // `last`: there is no other.
+  __device__ __forceinline__ void End(bool last) const {
+    if (group == 0) {
+      asm volatile("bar.arrive 4, %0;" ::"n"(kParties) : "memory");
+    } else if (!last) {
+      asm volatile("bar.arrive 3, %0;" ::"n"(kParties) : "memory");
+    }
   }
 };
 
@@ -214,6 +227,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float total[kHeadDim / 2] = {};
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
   const Turn turn = {group};
+  turn.Init();
   RingPlace<kStages> place;
   const auto await = [&] {
     BarrierWait(SharedAddress(&shared.full[place.slot]), place.parity);
@@ -224,9 +238,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     place.Next();
   };
   for (int first_key = 0; first_key < keys; first_key += kKeyTile) {
+    const bool last = first_key + kKeyTile >= keys;
     if (first_key > last_key) {
       turn.Begin();
-      turn.End();
+      turn.End(last);
       for (int i = 0; i < 2; ++i) {
         await();
         release();
@@ -245,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     WgmmaCommit();
     WgmmaWait<0>();
-    turn.End();
+    turn.End(last);
     release();
 
     RowState state[2];
