@@ -26,9 +26,9 @@ __host__ __device__ constexpr int KeyTiles(int positions) {
   return (positions + kKeyTile - 1) / kKeyTile;
 }
 
-// Head sizes and KV blocks that there are kernels for.
+// Head sizes and KV blocks that there are kernels for; a block is half a tile at most.
 constexpr bool AttentionSupports(int head_dim, int block_tokens) {
-  return (head_dim == 64 || head_dim == 128) && block_tokens >= 8 && block_tokens <= kKeyTile &&
+  return (head_dim == 64 || head_dim == 128) && block_tokens >= 8 && block_tokens <= kKeyTile / 2 &&
          (block_tokens & (block_tokens - 1)) == 0;
 }
 
