@@ -65,7 +65,7 @@ std::vector<int> DecodeBuckets(int max_seqs);
 // The shape of a decode step of `sequences` sequences.
 StepShape DecodeShape(int sequences, const ModelConfig& config);
 
-// Groups of keys, of all sequences of a step together, that several blocks share at most.
+// Tiles of keys, of all sequences of a step together, that several blocks share at most.
 int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs);
 
 // Which step it is, and where its results go.
