@@ -391,7 +391,7 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
     SCOPED_TRACE("company");
     ExpectCompanyDoesNotMatter(model, 4);
   }
-  // Long prompts: more tokens than segments are left apart for, and several groups of keys.
+  // Long prompts: more tokens than segments are left apart for, and several tiles of keys.
   SCOPED_TRACE("a long prompt");
   auto backend = MakeBackend(model, OptionsFor(4, 2048));
   ASSERT_NE(backend, nullptr);
