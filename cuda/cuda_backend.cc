@@ -36,14 +36,13 @@ using cuda::Event;
 using cuda::Forward;
 using cuda::ForwardBuffers;
 using cuda::Graph;
+using cuda::kMaxInFlight;
 using cuda::MemoryPlan;
 using cuda::PinnedMemory;
 using cuda::SlotState;
 using cuda::StepShape;
 using cuda::Stream;
 using cuda::TableLayout;
-
-using cuda::kMaxInFlight;
 
 // A decode step of some shape, for each of the tables that it may read.
 struct StepGraph {

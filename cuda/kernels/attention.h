@@ -22,9 +22,7 @@ namespace orcd::cuda {
 inline constexpr int kKeyTile = 128;
 
 // Tiles of keys of a sequence of `positions` positions.
-__host__ __device__ constexpr int KeyTiles(int positions) {
-  return (positions + kKeyTile - 1) / kKeyTile;
-}
+constexpr int KeyTiles(int positions) { return (positions + kKeyTile - 1) / kKeyTile; }
 
 // Head sizes and KV blocks that there are kernels for; a block is half a tile at most.
 constexpr bool AttentionSupports(int head_dim, int block_tokens) {

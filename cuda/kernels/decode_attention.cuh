@@ -44,9 +44,6 @@ struct Work {
   __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
 };
 
-// Of a power of two.
-__device__ __forceinline__ int Log2(int power) { return __ffs(power) - 1; }
-
 // Copies the tiles of a block through a ring in shared memory, in rounds of kTogether tiles: the
 // keys of each in two halves, then the values of each in two. One warp's.
 template <int kHeadDim, int kPlaces, int kTogether>

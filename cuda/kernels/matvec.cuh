@@ -185,10 +185,12 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
 }
 
 // To shared memory, and from the first block to the new residual: the residual and what is added to
-// it. kTogether vectors of kSplits segments are on their way at once; nothing else, lest all blocks
-// ask for one place at a time.
-template <int kTogether, int kSplits>
+// it, kSplits segments. What is there, and nothing else, lest all blocks ask for one place at a
+// time.
+template <int kSplits>
 __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
+  // Vectors that are on their way at once, as many as there are registers for.
+  constexpr int kTogether = kSplits <= kMaxSplits / 2 ? 2 : 1;
   const int stride = norm.partials_tokens * vectors;
   const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
   const float4* const partials = reinterpret_cast<const float4*>(norm.partials);
@@ -208,18 +210,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
     for (int j = 0; j < kTogether; ++j) {
       const int i = first + j * ConsumerThreads();
       if (i >= vectors) break;
-      float4 sum = part[j][0];
-#pragma unroll
-      for (int s = 1; s < kSplits; ++s) {
-        sum.x += part[j][s].x;
-        sum.y += part[j][s].y;
-        sum.z += part[j][s].z;
-        sum.w += part[j][s].w;
-      }
-      value[j].x = fmaf(sum.x, norm.scale, value[j].x);
-      value[j].y = fmaf(sum.y, norm.scale, value[j].y);
-      value[j].z = fmaf(sum.z, norm.scale, value[j].z);
-      value[j].w = fmaf(sum.w, norm.scale, value[j].w);
+      AddParts(part[j], norm.scale, value[j]);
       row[i] = value[j];
       if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value[j];
     }
@@ -250,28 +241,28 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
       CopyResidual(norm, vectors, row);
       break;
     case 1:
-      AddSegments<2, 1>(norm, vectors, row);
+      AddSegments<1>(norm, vectors, row);
       break;
     case 2:
-      AddSegments<2, 2>(norm, vectors, row);
+      AddSegments<2>(norm, vectors, row);
       break;
     case 3:
-      AddSegments<2, 3>(norm, vectors, row);
+      AddSegments<3>(norm, vectors, row);
       break;
     case 4:
-      AddSegments<2, 4>(norm, vectors, row);
+      AddSegments<4>(norm, vectors, row);
       break;
     case 5:
-      AddSegments<1, 5>(norm, vectors, row);
+      AddSegments<5>(norm, vectors, row);
       break;
     case 6:
-      AddSegments<1, 6>(norm, vectors, row);
+      AddSegments<6>(norm, vectors, row);
       break;
     case 7:
-      AddSegments<1, 7>(norm, vectors, row);
+      AddSegments<7>(norm, vectors, row);
       break;
     default:
-      AddSegments<1, kMaxSplits>(norm, vectors, row);
+      AddSegments<kMaxSplits>(norm, vectors, row);
   }
   ConsumerSync();
   // The sum in NormKernel's order.

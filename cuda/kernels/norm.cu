@@ -55,18 +55,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
       float4 part[kSplits];
 #pragma unroll
       for (int s = 0; s < kSplits; ++s) part[s] = __ldcg(parts + s * stride);
-      float4 sum = part[0];
-#pragma unroll
-      for (int s = 1; s < kSplits; ++s) {
-        sum.x += part[s].x;
-        sum.y += part[s].y;
-        sum.z += part[s].z;
-        sum.w += part[s].w;
-      }
-      value.x = fmaf(sum.x, args.scale, value.x);
-      value.y = fmaf(sum.y, args.scale, value.y);
-      value.z = fmaf(sum.z, args.scale, value.z);
-      value.w = fmaf(sum.w, args.scale, value.w);
+      AddParts(part, args.scale, value);
       if (args.rows == nullptr) residual[i] = value;
     }
     mine[v] = value;

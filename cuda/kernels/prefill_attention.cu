@@ -72,7 +72,7 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const int lane = threadIdx.x % 32;
   const int block_tokens = args.kv.block_tokens;
   const int bytes = block_tokens * kHeadDim * 2;
-  const int block_shift = __ffs(block_tokens) - 1;
+  const int block_shift = Log2(block_tokens);
   const int blocks_a_tile = kKeyTile >> block_shift;
   const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();

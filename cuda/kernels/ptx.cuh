@@ -106,6 +106,8 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
 
 // --- Bits. ---------------------------------------------------------------------------------------
 
+// Of a power of two.
+__device__ __forceinline__ int Log2(int power) { return __ffs(power) - 1; }
 // (value & mask) | bits.
 __device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_t bits) {
   uint32_t result;

@@ -26,6 +26,24 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
 }
 
+// value += scale * the sum of its parts, which are added up in order.
+template <int kParts>
+__device__ __forceinline__ void AddParts(const float4 (&parts)[kParts], float scale,
+                                         float4& value) {
+  float4 sum = parts[0];
+#pragma unroll
+  for (int i = 1; i < kParts; ++i) {
+    sum.x += parts[i].x;
+    sum.y += parts[i].y;
+    sum.z += parts[i].z;
+    sum.w += parts[i].w;
+  }
+  value.x = fmaf(sum.x, scale, value.x);
+  value.y = fmaf(sum.y, scale, value.y);
+  value.z = fmaf(sum.z, scale, value.z);
+  value.w = fmaf(sum.w, scale, value.w);
+}
+
 // sum += the squares of four values, one after another.
 __device__ __forceinline__ void AddSquares(const float4& value, float& sum) {
   sum = fmaf(value.x, value.x, sum);

@@ -70,7 +70,7 @@ __device__ __forceinline__ void Mask(ChunkScores& s, int first_key, const int (&
   }
 }
 
-// What weights refer to, given a tile's largest score; nothing if none is seen.
+// What weights refer to, given a tile's largest score: minus infinity where no key is seen.
 __device__ __forceinline__ float Maximum(float score, float scale) {
   // Never part of a fused operation, which would round otherwise in some kernels.
   return __fmul_rn(score, scale);
