@@ -58,12 +58,14 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
   placements_.clear();
   vectors_.clear();
   layers_.clear();
+  formats_ = 0;
   const auto matrix = [&](const Matrix& upper, const Matrix* lower = nullptr) {
     TiledMatrix tiles;
     tiles.format = FormatFor(upper.type);
     tiles.rows = static_cast<int>(lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
     tiles.cols = static_cast<int>(upper.cols);
     tiles.data = carver.Take<uint8_t>(tiles.bytes());
+    formats_ |= FormatBit(tiles.format);
     placements_.push_back({&upper, lower, tiles});
     return tiles;
   };

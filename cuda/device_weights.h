@@ -49,6 +49,8 @@ class DeviceWeights {
   const float* output_norm() const { return output_norm_; }
   // The embedding again where the model ties them.
   const TiledMatrix& output() const { return output_; }
+  // Of all matrices, as FormatBit has them.
+  uint32_t formats() const { return formats_; }
   // Of VRAM, and of what Upload takes beside it for a while.
   size_t planned_bytes() const { return planned_bytes_; }
   size_t staging_bytes() const { return staging_bytes_; }
@@ -87,6 +89,7 @@ class DeviceWeights {
   std::vector<DeviceLayer> layers_;
   const float* output_norm_ = nullptr;
   TiledMatrix output_;
+  uint32_t formats_ = 0;
 
   // Of Upload.
   std::vector<Placement> placements_;

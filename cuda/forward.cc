@@ -215,6 +215,7 @@ absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulA
 
 absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   if (args.tokens == 0) args.tokens = step.shape.tokens;
+  args.model_formats = weights_.formats();
   if (args.tokens <= kMatvecTokens) {
     args.y_tokens = kMatvecTokens;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");

@@ -70,6 +70,9 @@ struct MatmulArgs {
   // has a multiple of 16 rows.
   TiledMatrix matrices[3] = {};
   int num_matrices = 0;
+  // Formats (FormatBit) of the model's other products: LaunchMatvec then has one kernel for them
+  // all, whose instructions stay where multiprocessors find them quickly.
+  uint32_t model_formats = 0;
   // Segments; of one matrix always as many.
   int splits = 1;
   // The kernel before wrote the weights.

@@ -345,6 +345,17 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
     }
     expect_same(Multiply(args, 9, 1, 17), 9);
     expect_same(Multiply(args, 9, 4, 17), 9);
+    // With the kernels of models that have other formats, too.
+    MatmulArgs in_model = args;
+    for (const uint32_t others :
+         {FormatBit(TileFormat::kQ6_K), FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ8_0),
+          FormatBit(TileFormat::kF16) | FormatBit(TileFormat::kQ2_K)}) {
+      in_model.model_formats = others;
+      for (const int tokens : {1, 8}) {
+        expect_same(Multiply(in_model, 3, tokens, multiprocessors()), 3);
+        if (HasFatalFailure()) return;
+      }
+    }
     for (const int tokens : {9, 16, 64, 65, 127, 128, 256, 512, 513, 1024}) {
       if (tokens > most) continue;
       expect_same(Multiply(args, 0, tokens, multiprocessors()), 0);

@@ -7,7 +7,6 @@
 namespace orcd::cuda {
 namespace {
 
-using matvec::Bit;
 using matvec::Kernel;
 using matvec::KernelFor;
 using matvec::LaunchShape;
@@ -18,7 +17,7 @@ constexpr int kStaticBytes = (sizeof(matvec::RingBarriers) + 127) / 128 * 128;
 // come sooner, and keeps what else is read waiting.
 constexpr int kRingBytes = 144 * 1024;
 // Of a stage; where there are many warps, about 2 KB.
-constexpr int kStageCols = 256;
+constexpr int kStageCols = matvec::kMaxStageCols;
 constexpr int kSmallStageCols = 128;
 constexpr int kSmallF16StageCols = 64;
 constexpr int kFewWarps = 8;
@@ -28,44 +27,48 @@ constexpr int kMinWarps = 8;
 // Before x is there.
 constexpr int kBytesAhead = 32 * 1024;
 
-constexpr uint32_t kQ4KAndQ6K = Bit(TileFormat::kQ4_K) | Bit(TileFormat::kQ6_K);
-constexpr uint32_t kQ5KAndQ6K = Bit(TileFormat::kQ5_K) | Bit(TileFormat::kQ6_K);
-constexpr uint32_t kQ5_0AndQ8_0 = Bit(TileFormat::kQ5_0) | Bit(TileFormat::kQ8_0);
-
-// The sets that models use, and last what takes any.
 struct FormatSet {
   uint32_t formats;
   Kernel (*kernel)(bool one_token);
 };
+// The sets that models use.
 constexpr std::array kSets = {
-    FormatSet{Bit(TileFormat::kF16), KernelFor<Bit(TileFormat::kF16)>},
-    FormatSet{Bit(TileFormat::kQ8_0), KernelFor<Bit(TileFormat::kQ8_0)>},
-    FormatSet{Bit(TileFormat::kQ4_0), KernelFor<Bit(TileFormat::kQ4_0)>},
-    FormatSet{Bit(TileFormat::kQ5_0), KernelFor<Bit(TileFormat::kQ5_0)>},
-    FormatSet{Bit(TileFormat::kQ4_K), KernelFor<Bit(TileFormat::kQ4_K)>},
-    FormatSet{Bit(TileFormat::kQ5_K), KernelFor<Bit(TileFormat::kQ5_K)>},
-    FormatSet{Bit(TileFormat::kQ6_K), KernelFor<Bit(TileFormat::kQ6_K)>},
-    FormatSet{kQ4KAndQ6K, KernelFor<kQ4KAndQ6K>},
-    FormatSet{kQ5KAndQ6K, KernelFor<kQ5KAndQ6K>},
-    FormatSet{kQ5_0AndQ8_0, KernelFor<kQ5_0AndQ8_0>},
-    FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
+    FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
+    FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
+    FormatSet{FormatBit(TileFormat::kQ4_0), KernelFor<FormatBit(TileFormat::kQ4_0)>},
+    FormatSet{FormatBit(TileFormat::kQ5_0), KernelFor<FormatBit(TileFormat::kQ5_0)>},
+    FormatSet{FormatBit(TileFormat::kQ4_K), KernelFor<FormatBit(TileFormat::kQ4_K)>},
+    FormatSet{FormatBit(TileFormat::kQ5_K), KernelFor<FormatBit(TileFormat::kQ5_K)>},
+    FormatSet{FormatBit(TileFormat::kQ6_K), KernelFor<FormatBit(TileFormat::kQ6_K)>},
+    FormatSet{matvec::kQ4KM, KernelFor<matvec::kQ4KM>},
+    FormatSet{matvec::kQ5KM, KernelFor<matvec::kQ5KM>},
+    FormatSet{matvec::kSmallQ4KM, KernelFor<matvec::kSmallQ4KM>},
 };
 
-Kernel FindKernel(uint32_t formats, bool one_token) {
-  const auto set = std::find_if(kSets.begin(), kSets.end(),
-                                [&](const FormatSet& s) { return (formats & ~s.formats) == 0; });
-  return set->kernel(one_token);
+// The one for all of `model_formats` where there is one, else for `formats`.
+Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
+  for (const uint32_t wanted : {formats | model_formats, formats}) {
+    for (const FormatSet& set : kSets) {
+      if ((wanted & ~set.formats) == 0) return set.kernel(one_token);
+    }
+  }
+  return KernelFor<matvec::kAllFormats>(one_token);
 }
 
 }  // namespace
 
 cudaError_t PrepareMatvecKernels() {
-  for (const FormatSet& set : kSets) {
-    for (const bool one_token : {true, false}) {
-      const cudaError_t error = cudaFuncSetAttribute(
-          set.kernel(one_token), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+  const auto prepare = [](Kernel kernel) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                kMaxSharedBytes);
+  };
+  for (const bool one_token : {true, false}) {
+    for (const FormatSet& set : kSets) {
+      const cudaError_t error = prepare(set.kernel(one_token));
       if (error != cudaSuccess) return error;
     }
+    const cudaError_t error = prepare(KernelFor<matvec::kAllFormats>(one_token));
+    if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
@@ -76,10 +79,16 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   LaunchShape shape = {};
   for (int i = 0; i < args.num_matrices; ++i) {
     tiles += args.matrices[i].row_tiles();
-    formats |= Bit(args.matrices[i].format);
+    formats |= FormatBit(args.matrices[i].format);
   }
   const int cols = args.matrices[0].cols;
   const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
+  shape.tiles = tiles;
+  shape.members = members;
+  shape.segment_cols = SegmentCols(cols);
+  shape.segment_pieces = (cols + shape.segment_cols - 1) / shape.segment_cols;
+  shape.splits_reciprocal =
+      args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
   const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
@@ -90,14 +99,14 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
                        SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
-  // F16; where the block makes it, behind its weights' room (InputRoom) a row and sums.
-  int x_bytes = segment * (one_token ? 2 : 16);
+  // Where the block makes it, behind its weights' room (InputRoom) a row and sums.
+  int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
   if (args.norm.residual != nullptr) {
     x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  shape.stage_cols = shape.tile_warps <= kFewWarps      ? kStageCols
-                     : formats == Bit(TileFormat::kF16) ? kSmallF16StageCols
-                                                        : kSmallStageCols;
+  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
+                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
+                                                              : kSmallStageCols;
   int most_stages = 0;
   for (int i = 0; i < args.num_matrices; ++i) {
     const TileFormat format = args.matrices[i].format;
@@ -118,9 +127,10 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, 1, shape.stages);
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
-  return LaunchInDecode(
-      FindKernel(formats, one_token), dim3(std::max(multiprocessors, members * args.splits)),
-      (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream, args, shape);
+  return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),
+                        dim3(std::max(multiprocessors, members * args.splits)),
+                        (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
+                        args, shape);
 }
 
 }  // namespace orcd::cuda

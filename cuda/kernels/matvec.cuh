@@ -1,12 +1,15 @@
 // The kernel of LaunchMatvec (matmul.h). Each warp takes tiles of 16 rows (a segment of their
 // columns) and has a ring in shared memory that the last warp, which does nothing else, keeps full
-// with bulk copies; so reading never waits for arithmetic, nor for the kernel ahead. A kernel's
-// code knows only the formats that it may meet: it runs for microseconds, and every line of its
-// instructions must be fetched first.
+// with bulk copies; so reading never waits for arithmetic, nor for the kernel ahead. All
+// products of a model run in one kernel, which knows the model's formats and no others: it runs for
+// microseconds, and its instructions and those of attention must fit the multiprocessors' caches.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_CUH_
 
 #include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
 
 #include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/matmul.h"
@@ -24,9 +27,14 @@ inline constexpr int kMaxWarps = 20;
 inline constexpr int kResidentWarps = 28;
 // Of a ring; the most.
 inline constexpr int kMaxStages = 8;
+inline constexpr int kMaxStageCols = 256;
 
-// Sets of formats, a bit each.
-constexpr uint32_t Bit(TileFormat format) { return 1u << static_cast<int>(format); }
+// Sets of formats that models have together.
+inline constexpr uint32_t kQ4KM = FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ6_K);
+inline constexpr uint32_t kQ5KM = FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
+// Where a matrix's columns are not a multiple of 256.
+inline constexpr uint32_t kSmallQ4KM =
+    kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
 // What the warps of a launch share.
@@ -40,26 +48,41 @@ struct LaunchShape {
   int stage_bytes;
   // Most stages of a ring that are on their way at first.
   int stages_ahead;
+  // Blocks that share a segment, and tiles that they share: those of all matrices.
+  int members;
+  int tiles;
+  // Of all columns, SegmentCols each.
+  int segment_cols;
+  int segment_pieces;
+  // A little more than 2^32 / splits; 0 where that is 2^32.
+  uint32_t splits_reciprocal;
 };
 
 using Kernel = void (*)(MatmulArgs args, LaunchShape shape);
 
+// value / splits.
+__device__ __forceinline__ uint32_t DividedBySplits(const LaunchShape& shape, uint32_t value) {
+  return shape.splits_reciprocal == 0 ? value : __umulhi(value, shape.splits_reciprocal);
+}
+
 // The tiles of a warp, all of one segment.
 struct Tasks {
   int split;
+  // The segment's columns.
+  int begin;
+  int end;
   int first_tile;
   int stride;
-  // Tiles of all matrices.
-  int total;
 
-  __device__ Tasks(const MatmulArgs& args, int warp, int warps) {
-    const int members = gridDim.x / args.splits;
-    const int member = blockIdx.x / args.splits;
-    split = blockIdx.x % args.splits;
-    first_tile = warp < warps && member < members ? member + members * warp : 1 << 30;
-    stride = members * warps;
-    total = 0;
-    for (int i = 0; i < args.num_matrices; ++i) total += args.matrices[i].row_tiles();
+  __device__ Tasks(const MatmulArgs& args, const LaunchShape& shape, int warp) {
+    const int member = DividedBySplits(shape, blockIdx.x);
+    split = blockIdx.x - member * args.splits;
+    // As SegmentBegin has them.
+    begin = DividedBySplits(shape, shape.segment_pieces * split) * shape.segment_cols;
+    end = DividedBySplits(shape, shape.segment_pieces * (split + 1)) * shape.segment_cols;
+    first_tile =
+        warp < shape.tile_warps && member < shape.members ? member + shape.members * warp : 1 << 30;
+    stride = shape.members * shape.tile_warps;
   }
 };
 
@@ -82,7 +105,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
                                         uint8_t* rings, RingBarriers& barriers) {
   const int lane = threadIdx.x % 32;
   if (lane >= shape.tile_warps) return;
-  const Tasks tasks(args, lane, shape.tile_warps);
+  const Tasks tasks(args, shape, lane);
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
   const uint32_t full = SharedAddress(barriers.full[lane]);
   const uint32_t empty = SharedAddress(barriers.empty[lane]);
@@ -90,13 +113,12 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
   int parity = 1;
   int issued = 0;
 #pragma unroll 1
-  for (int tile = tasks.first_tile; tile < tasks.total; tile += tasks.stride) {
+  for (int tile = tasks.first_tile; tile < shape.tiles; tile += tasks.stride) {
     int in_matrix = tile;
     const TiledMatrix matrix = FindTile(args, in_matrix);
     const int shift = UnitColsLog2(matrix.format);
-    const int begin = SegmentBegin(matrix.cols, args.splits, tasks.split) >> shift;
-    const int end =
-        min(matrix.units(), SegmentBegin(matrix.cols, args.splits, tasks.split + 1) >> shift);
+    const int begin = tasks.begin >> shift;
+    const int end = min(matrix.units(), tasks.end >> shift);
     const uint8_t* from =
         matrix.data + in_matrix * matrix.tile_bytes() + int64_t{begin} * UnitBytes(matrix.format);
     int left = (end - begin) * UnitBytes(matrix.format);
@@ -128,36 +150,40 @@ class Ring {
  public:
   __device__ __forceinline__ Ring(const LaunchShape& shape, const uint8_t* rings,
                                   RingBarriers& barriers)
-      : stages_(shape.stages), stage_bytes_(shape.stage_bytes) {
+      : shape_(shape), left_(shape.stages) {
     const int warp = threadIdx.x / 32;
-    memory_ = rings + warp * shape.stages * shape.stage_bytes;
+    stage_ = rings + warp * shape.stages * shape.stage_bytes;
     full_ = SharedAddress(barriers.full[warp]);
-    empty_ = SharedAddress(barriers.empty[warp]);
   }
 
   // Returns the next stage when it is there.
   __device__ __forceinline__ const uint8_t* Await() {
-    BarrierWait(full_ + slot_ * 8, parity_);
-    return memory_ + slot_ * stage_bytes_;
+    BarrierWait(full_, parity_);
+    return stage_;
   }
   // All lanes have read the stage: its place is for another.
   __device__ __forceinline__ void Release() {
+    constexpr int kEmpty = offsetof(RingBarriers, empty) - offsetof(RingBarriers, full);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) BarrierArrive(empty_ + slot_ * 8);
-    if (++slot_ == stages_) {
-      slot_ = 0;
+    if (threadIdx.x % 32 == 0) BarrierArrive(full_ + kEmpty);
+    full_ += sizeof(uint64_t);
+    stage_ += shape_.stage_bytes;
+    if (--left_ == 0) {
+      left_ = shape_.stages;
+      full_ -= shape_.stages * sizeof(uint64_t);
+      stage_ -= shape_.stages * shape_.stage_bytes;
       parity_ ^= 1;
     }
   }
 
  private:
-  const int stages_;
-  const int stage_bytes_;
-  const uint8_t* memory_;
+  const LaunchShape& shape_;
+  // Of the next stage, and its barrier.
+  const uint8_t* stage_;
   uint32_t full_;
-  uint32_t empty_;
-  int slot_ = 0;
   int parity_ = 0;
+  // Stages to the ring's end.
+  int left_;
 };
 
 // The threads of all warps but the last.
@@ -166,13 +192,16 @@ __device__ __forceinline__ void ConsumerSync() {
   asm volatile("bar.sync 1, %0;" ::"r"(ConsumerThreads()) : "memory");
 }
 
+// x of one token has its columns eight by eight, each eight in the first half of 32 bytes, so that
+// what makes it of floats can put it where they were.
+inline constexpr int kOneTokenStride = 32;
+
 // Where MakeInput works.
 struct InputRoom {
-  // Of columns [begin, end): x comes where the weight was.
-  __half* x;
-  const float* weight;
-  // A row, and a float for every 32 of NormThreads.
-  float* row;
+  // Of columns [begin, end).
+  const float4* weight;
+  // The new residual, where x comes; then a float for every 32 of NormThreads.
+  float4* row;
   uint32_t weight_is_there;
 };
 
@@ -227,14 +256,14 @@ __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vector
 }
 
 // Columns [begin, end) of what NormKernel would make; and, in the first block, the residual.
-// NormKernel's work is shared out among the warps that there are.
-__device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int begin, int end,
-                                          const InputRoom& room) {
+// NormKernel's work is shared out among the warps that there are. Returns where x is.
+__device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols, int begin, int end,
+                                              const InputRoom& room) {
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);
   const int vectors = cols / 4;
-  float4* const row = reinterpret_cast<float4*>(room.row);
-  float* const sums = room.row + cols;
+  float4* const row = room.row;
+  float* const sums = reinterpret_cast<float*>(row + vectors);
   // All threads load, as much as they can at once: the memory is busy with weights.
   switch (norm.splits) {
     case 0:
@@ -268,42 +297,43 @@ __device__ __forceinline__ void MakeInput(const NormedInput& norm, int cols, int
   // The sum in NormKernel's order.
   SumSquares(row, vectors, threads, threadIdx.x / 32, ConsumerThreads() / 32, sums);
   ConsumerSync();
-  const float mean = WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(cols);
-  const float scale = RmsScale(mean, norm.eps);
+  const float scale = RmsScale(WarpSum(lane < threads / 32 ? sums[lane] : 0.0f), cols, norm.eps);
   BarrierWait(room.weight_is_there, 0);
-  constexpr int kAtOnce = 4;
+  // Where the segment begins.
+  float4* const x = row + begin / 4;
   const int count = (end - begin) / 4;
+  constexpr int kAtOnce = 2;
 #pragma unroll 1
-  for (int first = 0; first < count; first += ConsumerThreads() * kAtOnce) {
+  for (int first = threadIdx.x; first - lane < count; first += ConsumerThreads() * kAtOnce) {
     uint2 made[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * ConsumerThreads() + static_cast<int>(threadIdx.x);
-      if (i >= count) continue;
-      const float4 value = row[begin / 4 + i];
-      const float4 weight = reinterpret_cast<const float4*>(room.weight)[i];
-      made[j] = Normed(value, scale, weight);
+      const int i = first + j * ConsumerThreads();
+      if (i < count) made[j] = Normed(x[i], scale, room.weight[i]);
     }
-    // What is written takes half the room of what was read: the weights up to here.
-    ConsumerSync();
+    // A thread's neighbour has read, too.
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * ConsumerThreads() + static_cast<int>(threadIdx.x);
-      if (i < count) reinterpret_cast<uint2*>(room.x)[i] = made[j];
+      const int i = first + j * ConsumerThreads();
+      if (i < count) reinterpret_cast<uint2*>(x + (i & ~1))[i & 1] = made[j];
     }
   }
+  return SharedAddress(x);
 }
 
-// B fragments of two steps from shared memory: core matrices of 8 tokens (or of one token eight
-// times) by 8 columns.
+// What a lane adds to the address of x.
 template <bool kOneToken>
-__device__ __forceinline__ void LoadX(uint32_t x, int lane, uint32_t (&b)[8]) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t address =
-        kOneToken ? x + (i * 4 + lane / 8) * 16 : x + (i * 4 + lane / 8) * 128 + lane % 8 * 16;
-    LoadMatrices(address, &b[4 * i]);
-  }
+__device__ __forceinline__ uint32_t LaneOfX(int lane) {
+  return kOneToken ? lane / 8 * kOneTokenStride : lane / 8 * 128 + lane % 8 * 16;
+}
+
+// B fragments of four steps from shared memory: core matrices of 8 tokens (or of one token eight
+// times) by 8 columns. `x` is the lane's.
+template <bool kOneToken>
+__device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[8]) {
+  LoadMatrices(x, &b[0]);
+  LoadMatrices(x + 4 * (kOneToken ? kOneTokenStride : 128), &b[4]);
 }
 
 // 64 columns of weights and x, ready for the tensor cores.
@@ -316,7 +346,7 @@ struct Operands {
   template <TileFormat kFormat>
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, uint32_t x, int lane) {
-    LoadX<kOneToken>(x, lane, b);
+    LoadX<kOneToken>(x, b);
     UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
   }
   // c += a b
@@ -352,7 +382,7 @@ class Multiplier {
   __device__ __forceinline__ void Finish() { operands_[1].Multiply(c_); }
 
   static constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  static constexpr int kXBytes = kOneToken ? 128 : 1024;
+  static constexpr int kXBytes = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 
  private:
   float (&c_)[4];
@@ -367,49 +397,52 @@ __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32
                                              float (&c)[4]) {
   using Tile = Multiplier<kFormat, kOneToken>;
   Tile tile(c);
-  constexpr int kUnitsAtOnce = Tile::kGroups > 1 ? 1 : 2;
   constexpr int kUnitX = Tile::kGroups * Tile::kXBytes;
 #pragma unroll 1
   while (units > 0) {
-    const int in_stage = min(units, stage_units);
-    const uint8_t* const stage = ring.Await();
-    int u = 0;
+    const uint8_t* stage = ring.Await();
+    if constexpr (UnitCols(kFormat) >= kMaxStageCols) {
+      tile.template Multiply<Tile::kGroups>(stage, x);
+      x += kUnitX;
+      --units;
+    } else {
+      int in_stage = min(units, stage_units);
+      units -= in_stage;
 #pragma unroll 1
-    for (; u + kUnitsAtOnce <= in_stage; u += kUnitsAtOnce) {
-      tile.template Multiply<kUnitsAtOnce * Tile::kGroups>(stage + u * UnitBytes(kFormat),
-                                                           x + u * kUnitX);
+      for (; in_stage >= 2; in_stage -= 2) {
+        tile.template Multiply<2 * Tile::kGroups>(stage, x);
+        stage += 2 * UnitBytes(kFormat);
+        x += 2 * kUnitX;
+      }
+      if (in_stage > 0) {
+        tile.template Multiply<Tile::kGroups>(stage, x);
+        x += kUnitX;
+      }
     }
-    if (u < in_stage) {
-      tile.template Multiply<Tile::kGroups>(stage + u * UnitBytes(kFormat), x + u * kUnitX);
-    }
-    x += in_stage * kUnitX;
-    units -= in_stage;
     ring.Release();
   }
   tile.Finish();
 }
 
+template <bool kOneToken>
 __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int split,
                                           const float (&c)[4]) {
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
-  const int token = lane % 4 * 2;
-  if (args.gated.data != nullptr) {
-    const int col = tile * 8 + g;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (token + i < args.tokens) {
-        args.gated.data[args.gated.Index(token + i, col)] = GatedUnit(c[i], c[2 + i]);
-      }
+  for (int i = 0; i < (kOneToken ? 1 : 2); ++i) {
+    const int token = lane % 4 * 2 + i;
+    if (token >= (kOneToken ? 1 : args.tokens)) return;
+    if (args.gated.data != nullptr) {
+      args.gated.data[args.gated.Index(token, tile * 8 + g)] = GatedUnit(c[i], c[2 + i]);
+      continue;
     }
-    return;
-  }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = tile * kTileRows + g + i / 2 * 8;
-    const int column = token + i % 2;
-    if (column < args.tokens && row < args.y_rows) {
-      args.y[(int64_t{split} * args.y_tokens + column) * args.y_stride + row] = c[i];
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * kTileRows + half * 8 + g;
+      if (row < args.y_rows) {
+        args.y[(split * args.y_tokens + token) * args.y_stride + row] = c[2 * half + i];
+      }
     }
   }
 }
@@ -420,8 +453,8 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& rin
                                             uint32_t x, int begin, int end, float (&c)[4]) {
   constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
   if constexpr (kFormat <= static_cast<int>(TileFormat::kQ6_K)) {
-    if constexpr ((kFormats & Bit(kThis)) != 0) {
-      if (kFormats == Bit(kThis) || matrix.format == kThis) {
+    if constexpr ((kFormats & FormatBit(kThis)) != 0) {
+      if (kFormats == FormatBit(kThis) || matrix.format == kThis) {
         constexpr int kCols = UnitCols(kThis);
         const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
         MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_cols), x, units, c);
@@ -456,50 +489,51 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   }
 
   // Whatever can be known before x is.
-  const Tasks tasks(args, warp, shape.tile_warps);
+  const Tasks tasks(args, shape, warp);
   Ring ring(shape, shared, barriers);
   int tile = tasks.first_tile;
   TiledMatrix matrix = MatrixOf(args, tile);
-  const int cols = args.matrices[0].cols;
-  const int begin = SegmentBegin(cols, args.splits, tasks.split);
-  const int end = SegmentBegin(cols, args.splits, tasks.split + 1);
+  const int begin = tasks.begin;
+  const int end = tasks.end;
   const bool makes = kOneToken && args.norm.residual != nullptr;
-  const InputRoom room = {.x = reinterpret_cast<__half*>(x),
-                          .weight = reinterpret_cast<const float*>(x),
-                          .row = reinterpret_cast<float*>(x) + (end - begin),
+  const InputRoom room = {.weight = reinterpret_cast<const float4*>(x),
+                          .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
                           .weight_is_there = SharedAddress(&barriers.norm)};
   if (makes && threadIdx.x == 0) AskForNormWeight(args.norm, begin, end, room);
   WaitForDependency();
-  // x, the block's segment: 16 bytes are 8 columns of one token.
+  // x, the block's segment.
+  uint32_t x_address = SharedAddress(x);
   if (makes) {
-    MakeInput(args.norm, cols, begin, end, room);
+    x_address = MakeInput(args.norm, args.matrices[0].cols, begin, end, room);
   } else {
+    // 16 bytes are 8 columns of one token.
     const uint4* const from = reinterpret_cast<const uint4*>(args.x.data) + begin;
-    constexpr int kStride = kOneToken ? 8 : 1;
-    constexpr int kTogether = 4;
+    const int count = (end - begin) / (kOneToken ? 8 : 1);
+    constexpr int kTogether = kOneToken ? 2 : 4;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < (end - begin) / kStride; i += ConsumerThreads() * kTogether) {
+    for (int i = threadIdx.x; i < count; i += ConsumerThreads() * kTogether) {
       uint4 values[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const int k = i + j * ConsumerThreads();
-        if (k < (end - begin) / kStride) values[j] = __ldcg(from + k * kStride);
+        if (k < count) values[j] = __ldcg(from + k * (kOneToken ? 8 : 1));
       }
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const int k = i + j * ConsumerThreads();
-        if (k < (end - begin) / kStride) reinterpret_cast<uint4*>(x)[k] = values[j];
+        if (k < count)
+          reinterpret_cast<uint4*>(x)[k * (kOneToken ? kOneTokenStride / 16 : 1)] = values[j];
       }
     }
   }
   ConsumerSync();
+  x_address += LaneOfX<kOneToken>(lane);
 
 #pragma unroll 1
-  while (tile < tasks.total) {
+  while (tile < shape.tiles) {
     float c[4] = {};
-    MultiplyAny<kOneToken, kFormats>(matrix, ring, shape.stage_cols, SharedAddress(x), begin, end,
-                                     c);
-    StoreTile(args, tile, tasks.split, c);
+    MultiplyAny<kOneToken, kFormats>(matrix, ring, shape.stage_cols, x_address, begin, end, c);
+    StoreTile<kOneToken>(args, tile, tasks.split, c);
     tile += tasks.stride;
     matrix = MatrixOf(args, tile);
   }

@@ -2,6 +2,6 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kF16))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kF16))
 
 }  // namespace orcd::cuda::matvec

@@ -2,7 +2,7 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ4_K))
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ4_K) | Bit(TileFormat::kQ6_K))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kQ4_K))
+ORCD_MATVEC_KERNELS(kQ4KM)
 
 }  // namespace orcd::cuda::matvec

@@ -2,7 +2,7 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_0))
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_0) | Bit(TileFormat::kQ8_0))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kQ5_0))
+ORCD_MATVEC_KERNELS(kSmallQ4KM)
 
 }  // namespace orcd::cuda::matvec

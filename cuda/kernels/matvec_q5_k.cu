@@ -2,7 +2,7 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_K))
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ5_K) | Bit(TileFormat::kQ6_K))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kQ5_K))
+ORCD_MATVEC_KERNELS(kQ5KM)
 
 }  // namespace orcd::cuda::matvec

@@ -2,6 +2,6 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ6_K))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kQ6_K))
 
 }  // namespace orcd::cuda::matvec

@@ -2,6 +2,6 @@
 
 namespace orcd::cuda::matvec {
 
-ORCD_MATVEC_KERNELS(Bit(TileFormat::kQ8_0))
+ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kQ8_0))
 
 }  // namespace orcd::cuda::matvec

@@ -66,9 +66,8 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
   const int lane = threadIdx.x % 32;
   SumSquares(row, vectors, threads, threadIdx.x / 32, blockDim.x / 32, sums);
   __syncthreads();
-  const float mean =
-      WarpSum(lane < threads / 32 ? sums[lane] : 0.0f) / static_cast<float>(args.hidden);
-  const float scale = RmsScale(mean, args.eps);
+  const float scale =
+      RmsScale(WarpSum(lane < threads / 32 ? sums[lane] : 0.0f), args.hidden, args.eps);
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
     const int i = threadIdx.x + v * blockDim.x;
@@ -111,8 +110,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     for (int v = 0; v < kMaxNormVectors; ++v) {
       if (static_cast<int>(threadIdx.x + v * blockDim.x) < vectors) AddSquares(row[r][v], squares);
     }
-    const float mean = BlockSum(squares, scratch[r]) / static_cast<float>(args.hidden);
-    scale[r] = RmsScale(mean, args.eps);
+    scale[r] = RmsScale(BlockSum(squares, scratch[r]), args.hidden, args.eps);
   }
 #pragma unroll
   for (int v = 0; v < kMaxNormVectors; ++v) {

@@ -26,22 +26,23 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
 }
 
+__device__ __forceinline__ float4 Plus(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+// value + scale * sum
+__device__ __forceinline__ float4 PlusScaled(const float4& value, const float4& sum, float scale) {
+  return make_float4(fmaf(sum.x, scale, value.x), fmaf(sum.y, scale, value.y),
+                     fmaf(sum.z, scale, value.z), fmaf(sum.w, scale, value.w));
+}
+
 // value += scale * the sum of its parts, which are added up in order.
 template <int kParts>
 __device__ __forceinline__ void AddParts(const float4 (&parts)[kParts], float scale,
                                          float4& value) {
   float4 sum = parts[0];
 #pragma unroll
-  for (int i = 1; i < kParts; ++i) {
-    sum.x += parts[i].x;
-    sum.y += parts[i].y;
-    sum.z += parts[i].z;
-    sum.w += parts[i].w;
-  }
-  value.x = fmaf(sum.x, scale, value.x);
-  value.y = fmaf(sum.y, scale, value.y);
-  value.z = fmaf(sum.z, scale, value.z);
-  value.w = fmaf(sum.w, scale, value.w);
+  for (int i = 1; i < kParts; ++i) sum = Plus(sum, parts[i]);
+  value = PlusScaled(value, sum, scale);
 }
 
 // sum += the squares of four values, one after another.
@@ -68,10 +69,10 @@ __device__ __forceinline__ void SumSquares(const float4* row, int vectors, int t
   }
 }
 
-// What a row is multiplied by whose squares have this mean. NaN where they are too large to be
+// What a row is multiplied by whose squares add up to `squares`. NaN where they are too large to be
 // added up: the row would become zeros, as if nothing were wrong.
-__device__ __forceinline__ float RmsScale(float mean, float eps) {
-  return isinf(mean) ? NAN : 1.0f / sqrtf(mean + eps);
+__device__ __forceinline__ float RmsScale(float squares, int cols, float eps) {
+  return isinf(squares) ? NAN : rsqrtf(__fdividef(squares, static_cast<float>(cols)) + eps);
 }
 
 // Four values of a row that is multiplied by `scale`, as F16.

@@ -53,6 +53,9 @@ enum class TileFormat : uint8_t {
   kQ6_K,
 };
 
+// Sets of formats have a bit each.
+constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
+
 // Columns of a unit: a power of two, and which.
 constexpr int UnitColsLog2(TileFormat format) { return format >= TileFormat::kQ2_K ? 8 : 6; }
 constexpr int UnitCols(TileFormat format) { return 1 << UnitColsLog2(format); }

@@ -176,22 +176,21 @@ struct GroupScales {
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
-    const int source = (lane & ~3) | group;
     if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const __half2 both = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], source));
+        const __half2 both = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], group, 4));
         scale[i / 2][i % 2] = __low2half2(both);
         min[i / 2][i % 2] = __high2half2(both);
       }
     } else if constexpr (kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const __half2 rows = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], source));
+        const __half2 rows = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], group, 4));
         scale[i][0] = __low2half2(rows);
         scale[i][1] = __high2half2(rows);
         if constexpr (kHasMin) {
-          const __half2 mins = AsHalf2(__shfl_sync(~0u, unit_scales.own[4 + i], source));
+          const __half2 mins = AsHalf2(__shfl_sync(~0u, unit_scales.own[4 + i], group, 4));
           min[i][0] = __low2half2(mins);
           min[i][1] = __high2half2(mins);
         }
