@@ -24,8 +24,9 @@ constexpr int kFewWarps = 8;
 // Enough to make an input quickly, where few warps have tiles.
 constexpr int kMinWarps = 8;
 
-// Before x is there.
+// Before x is there; two stages may be more, where x is short, being no norm's.
 constexpr int kBytesAhead = 32 * 1024;
+constexpr int kTwoStagesAhead = 56 * 1024;
 
 struct FormatSet {
   uint32_t formats;
@@ -124,7 +125,9 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   if (shape.stages < std::min(kMinStages, most_stages)) {
     shape.stages = std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - x_bytes)));
   }
-  shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, 1, shape.stages);
+  const bool two =
+      args.norm.residual == nullptr && shape.stages >= 2 && 2 * all_rings_stage <= kTwoStagesAhead;
+  shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
   return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),

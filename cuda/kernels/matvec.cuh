@@ -223,6 +223,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
   const int stride = norm.partials_tokens * vectors;
   const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
   const float4* const partials = reinterpret_cast<const float4*>(norm.partials);
+  WaitForDependency();
 #pragma unroll 1
   for (int first = threadIdx.x; first < vectors; first += ConsumerThreads() * kTogether) {
     float4 value[kTogether];
@@ -248,6 +249,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
 
 // The same where nothing is added.
 __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
+  WaitForDependency();
   for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
     const float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
     row[i] = value;
@@ -500,12 +502,12 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
                           .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
                           .weight_is_there = SharedAddress(&barriers.norm)};
   if (makes && threadIdx.x == 0) AskForNormWeight(args.norm, begin, end, room);
-  WaitForDependency();
   // x, the block's segment.
   uint32_t x_address = SharedAddress(x);
   if (makes) {
     x_address = MakeInput(args.norm, args.matrices[0].cols, begin, end, room);
   } else {
+    WaitForDependency();
     // 16 bytes are 8 columns of one token.
     const uint4* const from = reinterpret_cast<const uint4*>(args.x.data) + begin;
     const int count = (end - begin) / (kOneToken ? 8 : 1);

@@ -113,14 +113,15 @@ struct UnitScales {
   // a min is what is added, QuantZero * d * scale - dmin * min.
   uint32_t own[8];
 
-  // From a block's factors and its {d, dmin}.
-  static __device__ __forceinline__ uint32_t ScaleAndMin(int scale_factor, int min_factor,
-                                                         __half2 d) {
-    const float2 both = __half22float2(d);
-    const float scale = both.x * static_cast<float>(scale_factor);
-    const float min = both.y * static_cast<float>(min_factor);
+  // From products of a block's factors with its d and dmin.
+  static __device__ __forceinline__ uint32_t ScaleAndMin(float scale, float min) {
     return AsBits(
         __floats2half2_rn(scale, fmaf(static_cast<float>(QuantZero(kFormat)), scale, -min)));
+  }
+
+  // Byte `i` of four.
+  static __device__ __forceinline__ float ByteAsFloat(uint32_t bytes, int i) {
+    return static_cast<float>(__byte_perm(bytes, 0, 0x4440 + i));
   }
 
   __device__ __forceinline__ void Load(const uint8_t* unit, int lane) {
@@ -129,12 +130,14 @@ struct UnitScales {
       const uint32_t packed = *reinterpret_cast<const uint32_t*>(scales + lane * 4);
       const uint32_t low = *reinterpret_cast<const uint16_t*>(scales + 128 + lane * 2);
       const uint2 d = *reinterpret_cast<const uint2*>(scales + 192 + (lane >> 2) * 8);
+      const uint32_t scale_bytes = packed & 0x3f3f3f3fu;
+      const uint32_t min_bytes =
+          AndOr(packed >> 2, 0x30303030u, __byte_perm(low & 0x0f0fu, low >> 4 & 0x0f0fu, 0x5140));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t byte = packed >> (8 * i);
-        const uint32_t min = ((low >> (4 * i)) & 15) | ((byte >> 2) & 0x30);
-        own[i] = ScaleAndMin(static_cast<int>(byte & 63), static_cast<int>(min),
-                             AsHalf2(i % 2 == 0 ? d.x : d.y));
+        const float2 row = __half22float2(AsHalf2(i % 2 == 0 ? d.x : d.y));
+        own[i] =
+            ScaleAndMin(row.x * ByteAsFloat(scale_bytes, i), row.y * ByteAsFloat(min_bytes, i));
       }
     }
     if constexpr (kFormat == TileFormat::kQ6_K) {
@@ -150,11 +153,19 @@ struct UnitScales {
     if constexpr (kFormat == TileFormat::kQ2_K) {
       const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
       const uint2 d = *reinterpret_cast<const uint2*>(scales + 256 + (lane >> 2) * 8);
+      const float2 rows[2] = {__half22float2(AsHalf2(d.x)), __half22float2(AsHalf2(d.y))};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t word = (i < 2 ? packed.x : packed.y) >> (16 * (i % 2));
-        const __half2 upper = AsHalf2(ScaleAndMin(word & 15, word >> 4 & 15, AsHalf2(d.x)));
-        const __half2 lower = AsHalf2(ScaleAndMin(word >> 8 & 15, word >> 12 & 15, AsHalf2(d.y)));
+        // The scales and the mins of both rows.
+        const uint32_t word = i < 2 ? packed.x : packed.y;
+        const uint32_t scale_bytes = word & 0x0f0f0f0fu;
+        const uint32_t min_bytes = word >> 4 & 0x0f0f0f0fu;
+        const auto pair = [&](const float2& row, int byte) {
+          return AsHalf2(ScaleAndMin(row.x * ByteAsFloat(scale_bytes, byte),
+                                     row.y * ByteAsFloat(min_bytes, byte)));
+        };
+        const __half2 upper = pair(rows[0], i % 2 * 2);
+        const __half2 lower = pair(rows[1], i % 2 * 2 + 1);
         own[i] = AsBits(__lows2half2(upper, lower));
         own[4 + i] = AsBits(__highs2half2(upper, lower));
       }
