@@ -378,8 +378,10 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
                             : wide ? LaunchF16<Wide>(args, first, multiprocessors, stream)
                                    : LaunchF16<Narrow>(args, first, multiprocessors, stream);
   if (error != cudaSuccess || rest.tiles == 0) return error;
-  return sums ? LaunchF16<NarrowSum>(args, rest, multiprocessors, stream)
-              : LaunchKernel<TileFormat::kF16, 64>(args, rest, stream);
+  if (sums) return LaunchF16<NarrowSum>(args, rest, multiprocessors, stream);
+  // Of few tokens small pieces, lest most multiprocessors have none.
+  return args.tokens > Wide::kTokens ? LaunchF16<Narrow>(args, rest, multiprocessors, stream)
+                                     : LaunchKernel<TileFormat::kF16, 64>(args, rest, stream);
 }
 
 template <>
