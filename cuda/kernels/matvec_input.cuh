@@ -1,0 +1,177 @@
+// The input of the kernel in matvec.cuh, in shared memory: copied, or, of one token, made by the
+// kernel itself, as the norm of the residual and of what the product before left to add to it.
+#ifndef ORCD_CUDA_KERNELS_MATVEC_INPUT_CUH_
+#define ORCD_CUDA_KERNELS_MATVEC_INPUT_CUH_
+
+#include <cstdint>
+
+#include "cuda/kernels/matmul.h"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/reduce.cuh"
+
+namespace orcd::cuda::matvec {
+
+// The threads of all warps but the last.
+__device__ __forceinline__ int ConsumerThreads() { return static_cast<int>(blockDim.x) - 32; }
+__device__ __forceinline__ void ConsumerSync() {
+  asm volatile("bar.sync 1, %0;" ::"r"(ConsumerThreads()) : "memory");
+}
+
+// x of one token has its columns eight by eight, each eight in the first half of 32 bytes, so that
+// what makes it of floats can put it where they were.
+inline constexpr int kOneTokenStride = 32;
+
+// x as it is, columns [begin, end) of all tokens: 16 bytes are 8 columns of one token.
+template <bool kOneToken>
+__device__ __forceinline__ void CopyInput(const Activations& x, int begin, int end, uint4* to) {
+  const uint4* const from = reinterpret_cast<const uint4*>(x.data) + begin;
+  const int count = (end - begin) / (kOneToken ? 8 : 1);
+  constexpr int kTogether = kOneToken ? 2 : 4;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += ConsumerThreads() * kTogether) {
+    uint4 values[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int k = i + j * ConsumerThreads();
+      if (k < count) values[j] = __ldcg(from + k * (kOneToken ? 8 : 1));
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int k = i + j * ConsumerThreads();
+      if (k < count) to[k * (kOneToken ? kOneTokenStride / 16 : 1)] = values[j];
+    }
+  }
+}
+
+// Where MakeInput works.
+struct InputRoom {
+  // Of columns [begin, end).
+  const float4* weight;
+  // The new residual, where x comes; then a float for every 32 of NormThreads.
+  float4* row;
+  uint32_t weight_is_there;
+};
+
+// One thread; before the kernel before has ended.
+__device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int begin, int end,
+                                                 const InputRoom& room) {
+  const int bytes = (end - begin) * static_cast<int>(sizeof(float));
+  BarrierExpect(room.weight_is_there, bytes);
+  BulkCopy(SharedAddress(room.weight), norm.weight + begin, bytes, room.weight_is_there);
+}
+
+// To shared memory, and from the first block to the new residual: the residual and what is added to
+// it, kSplits segments. What is there, and nothing else, lest all blocks ask for one place at a
+// time.
+template <int kSplits>
+__device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
+  // Vectors that are on their way at once, as many as there are registers for.
+  constexpr int kTogether = kSplits <= kMaxSplits / 2 ? 2 : 1;
+  const int stride = norm.partials_tokens * vectors;
+  const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
+  const float4* const partials = reinterpret_cast<const float4*>(norm.partials);
+  WaitForDependency();
+#pragma unroll 1
+  for (int first = threadIdx.x; first < vectors; first += ConsumerThreads() * kTogether) {
+    float4 value[kTogether];
+    float4 part[kTogether][kSplits];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int i = first + j * ConsumerThreads();
+      if (i >= vectors) break;
+      value[j] = __ldcg(residual + i);
+#pragma unroll
+      for (int s = 0; s < kSplits; ++s) part[j][s] = __ldcg(partials + i + s * stride);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int i = first + j * ConsumerThreads();
+      if (i >= vectors) break;
+      AddParts(part[j], norm.scale, value[j]);
+      row[i] = value[j];
+      if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value[j];
+    }
+  }
+}
+
+// The same where nothing is added.
+__device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
+  WaitForDependency();
+  for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
+    const float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
+    row[i] = value;
+    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
+  }
+}
+
+// Columns [begin, end) of what NormKernel would make; and, in the first block, the residual.
+// NormKernel's work is shared out among the warps that there are. Waits for the kernel before where
+// it has chosen its way: the code that follows reads at once. Returns where x is.
+__device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols, int begin, int end,
+                                              const InputRoom& room) {
+  const int lane = threadIdx.x % 32;
+  const int threads = NormThreads(cols);
+  const int vectors = cols / 4;
+  float4* const row = room.row;
+  float* const sums = reinterpret_cast<float*>(row + vectors);
+  // All threads load, as much as they can at once: the memory is busy with weights.
+  switch (norm.splits) {
+    case 0:
+      CopyResidual(norm, vectors, row);
+      break;
+    case 1:
+      AddSegments<1>(norm, vectors, row);
+      break;
+    case 2:
+      AddSegments<2>(norm, vectors, row);
+      break;
+    case 3:
+      AddSegments<3>(norm, vectors, row);
+      break;
+    case 4:
+      AddSegments<4>(norm, vectors, row);
+      break;
+    case 5:
+      AddSegments<5>(norm, vectors, row);
+      break;
+    case 6:
+      AddSegments<6>(norm, vectors, row);
+      break;
+    case 7:
+      AddSegments<7>(norm, vectors, row);
+      break;
+    default:
+      AddSegments<kMaxSplits>(norm, vectors, row);
+  }
+  ConsumerSync();
+  // The sum in NormKernel's order.
+  SumSquares(row, vectors, threads, threadIdx.x / 32, ConsumerThreads() / 32, sums);
+  ConsumerSync();
+  const float scale = RmsScale(WarpSum(lane < threads / 32 ? sums[lane] : 0.0f), cols, norm.eps);
+  BarrierWait(room.weight_is_there, 0);
+  // Where the segment begins.
+  float4* const x = row + begin / 4;
+  const int count = (end - begin) / 4;
+  constexpr int kAtOnce = 2;
+#pragma unroll 1
+  for (int first = threadIdx.x; first - lane < count; first += ConsumerThreads() * kAtOnce) {
+    uint2 made[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * ConsumerThreads();
+      if (i < count) made[j] = Normed(x[i], scale, room.weight[i]);
+    }
+    // A thread's neighbour has read, too.
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * ConsumerThreads();
+      if (i < count) reinterpret_cast<uint2*>(x + (i & ~1))[i & 1] = made[j];
+    }
+  }
+  return SharedAddress(x);
+}
+
+}  // namespace orcd::cuda::matvec
+
+#endif  // ORCD_CUDA_KERNELS_MATVEC_INPUT_CUH_
