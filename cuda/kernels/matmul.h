@@ -25,13 +25,15 @@ inline constexpr int kMaxSplits = 8;
 
 // Columns by which segments are counted.
 constexpr int SegmentCols(int cols) { return cols % 256 == 0 ? 256 : 64; }
+// How many such pieces `cols` columns are.
+constexpr int SegmentPieces(int cols) { return (cols + SegmentCols(cols) - 1) / SegmentCols(cols); }
 
 // Segments of a product with `row_tiles` tiles of rows: enough that a product of one token keeps
 // the multiprocessors busy, few enough that adding them up costs little.
 constexpr int Splits(int row_tiles, int cols) {
   constexpr int kWantedTasks = 1056;
   constexpr int kMinCols = 448;
-  const int pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
+  const int pieces = SegmentPieces(cols);
   const int wanted = std::clamp(kWantedTasks / row_tiles, 1,
                                 std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, pieces)));
   const int pieces_each = (pieces + wanted - 1) / wanted;
@@ -40,7 +42,7 @@ constexpr int Splits(int row_tiles, int cols) {
 
 // First column of segment `split` of `splits`; the number of columns (padded) where split = splits.
 constexpr int SegmentBegin(int cols, int splits, int split) {
-  const unsigned pieces = (cols + SegmentCols(cols) - 1) / SegmentCols(cols);
+  const unsigned pieces = SegmentPieces(cols);
   return static_cast<int>(pieces * split / splits) * SegmentCols(cols);
 }
 

@@ -32,7 +32,7 @@ struct FormatSet {
   uint32_t formats;
   Kernel (*kernel)(bool one_token);
 };
-// The sets that models use.
+// The sets that models use, and last what takes any.
 constexpr std::array kSets = {
     FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
     FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
@@ -44,32 +44,31 @@ constexpr std::array kSets = {
     FormatSet{matvec::kQ4KM, KernelFor<matvec::kQ4KM>},
     FormatSet{matvec::kQ5KM, KernelFor<matvec::kQ5KM>},
     FormatSet{matvec::kSmallQ4KM, KernelFor<matvec::kSmallQ4KM>},
+    FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
 };
 
-// The one for all of `model_formats` where there is one, else for `formats`.
+// The first set that has all of `formats`.
+const FormatSet& SetOf(uint32_t formats) {
+  return *std::find_if(kSets.begin(), kSets.end(),
+                       [&](const FormatSet& set) { return (formats & ~set.formats) == 0; });
+}
+
+// The one for the whole model, unless that is what takes any.
 Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
-  for (const uint32_t wanted : {formats | model_formats, formats}) {
-    for (const FormatSet& set : kSets) {
-      if ((wanted & ~set.formats) == 0) return set.kernel(one_token);
-    }
-  }
-  return KernelFor<matvec::kAllFormats>(one_token);
+  const FormatSet& of_model = SetOf(formats | model_formats);
+  const bool any = of_model.formats == matvec::kAllFormats;
+  return (any ? SetOf(formats) : of_model).kernel(one_token);
 }
 
 }  // namespace
 
 cudaError_t PrepareMatvecKernels() {
-  const auto prepare = [](Kernel kernel) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                kMaxSharedBytes);
-  };
-  for (const bool one_token : {true, false}) {
-    for (const FormatSet& set : kSets) {
-      const cudaError_t error = prepare(set.kernel(one_token));
+  for (const FormatSet& set : kSets) {
+    for (const bool one_token : {true, false}) {
+      const cudaError_t error = cudaFuncSetAttribute(
+          set.kernel(one_token), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
       if (error != cudaSuccess) return error;
     }
-    const cudaError_t error = prepare(KernelFor<matvec::kAllFormats>(one_token));
-    if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
@@ -87,7 +86,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   shape.tiles = tiles;
   shape.members = members;
   shape.segment_cols = SegmentCols(cols);
-  shape.segment_pieces = (cols + shape.segment_cols - 1) / shape.segment_cols;
+  shape.segment_pieces = SegmentPieces(cols);
   shape.splits_reciprocal =
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;

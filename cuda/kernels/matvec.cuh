@@ -27,7 +27,7 @@ inline constexpr int kResidentWarps = 28;
 // Sets of formats that models have together.
 inline constexpr uint32_t kQ4KM = FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ6_K);
 inline constexpr uint32_t kQ5KM = FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
-// Where a matrix's columns are not a multiple of 256.
+// The first where some matrices' columns are not a multiple of 256.
 inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
@@ -217,7 +217,6 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   if (makes) {
     x_address = MakeInput(args.norm, args.matrices[0].cols, begin, end, room);
   } else {
-    WaitForDependency();
     CopyInput<kOneToken>(args.x, begin, end, reinterpret_cast<uint4*>(x));
   }
   ConsumerSync();

@@ -21,24 +21,29 @@ __device__ __forceinline__ void ConsumerSync() {
 // what makes it of floats can put it where they were.
 inline constexpr int kOneTokenStride = 32;
 
-// x as it is, columns [begin, end) of all tokens: 16 bytes are 8 columns of one token.
+// x as it is, columns [begin, end) of all tokens: 16 bytes are 8 columns of one token. Waits for
+// the kernel before.
 template <bool kOneToken>
 __device__ __forceinline__ void CopyInput(const Activations& x, int begin, int end, uint4* to) {
-  const uint4* const from = reinterpret_cast<const uint4*>(x.data) + begin;
-  const int count = (end - begin) / (kOneToken ? 8 : 1);
+  // Of one token every eighth, with as much room as kOneTokenStride.
+  constexpr int kFromStride = kOneToken ? 8 : 1;
+  constexpr int kToStride = kOneToken ? kOneTokenStride / 16 : 1;
   constexpr int kTogether = kOneToken ? 2 : 4;
+  const uint4* const from = reinterpret_cast<const uint4*>(x.data) + begin;
+  const int count = (end - begin) / kFromStride;
+  WaitForDependency();
 #pragma unroll 1
   for (int i = threadIdx.x; i < count; i += ConsumerThreads() * kTogether) {
     uint4 values[kTogether];
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int k = i + j * ConsumerThreads();
-      if (k < count) values[j] = __ldcg(from + k * (kOneToken ? 8 : 1));
+      if (k < count) values[j] = __ldcg(from + k * kFromStride);
     }
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       const int k = i + j * ConsumerThreads();
-      if (k < count) to[k * (kOneToken ? kOneTokenStride / 16 : 1)] = values[j];
+      if (k < count) to[k * kToStride] = values[j];
     }
   }
 }
@@ -147,7 +152,7 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
   // The sum in NormKernel's order.
   SumSquares(row, vectors, threads, threadIdx.x / 32, ConsumerThreads() / 32, sums);
   ConsumerSync();
-  const float scale = RmsScale(WarpSum(lane < threads / 32 ? sums[lane] : 0.0f), cols, norm.eps);
+  const float scale = RmsScale(SumOfWarps(sums, threads / 32), cols, norm.eps);
   BarrierWait(room.weight_is_there, 0);
   // Where the segment begins.
   float4* const x = row + begin / 4;

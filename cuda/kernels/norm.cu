@@ -63,11 +63,9 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
   }
   __syncthreads();
   const int threads = NormThreads(args.hidden);
-  const int lane = threadIdx.x % 32;
   SumSquares(row, vectors, threads, threadIdx.x / 32, blockDim.x / 32, sums);
   __syncthreads();
-  const float scale =
-      RmsScale(WarpSum(lane < threads / 32 ? sums[lane] : 0.0f), args.hidden, args.eps);
+  const float scale = RmsScale(SumOfWarps(sums, threads / 32), args.hidden, args.eps);
 #pragma unroll
   for (int v = 0; v < kMaxVectors; ++v) {
     const int i = threadIdx.x + v * blockDim.x;

@@ -16,23 +16,19 @@ __device__ __forceinline__ float WarpSum(float value) {
   return value;
 }
 
+// What `warps` warps have written to `sums`, each its own, summed; the same for all lanes.
+__device__ __forceinline__ float SumOfWarps(const float* sums, int warps) {
+  const int lane = threadIdx.x % 32;
+  return WarpSum(lane < warps ? sums[lane] : 0.0f);
+}
+
 // Every thread's `value`, summed; the same for all threads. Whole warps. `scratch`: one float a
 // warp.
 __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   value = WarpSum(value);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
-  const int lane = threadIdx.x % 32;
-  return WarpSum(lane < static_cast<int>(blockDim.x / 32) ? scratch[lane] : 0.0f);
-}
-
-__device__ __forceinline__ float4 Plus(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-// value + scale * sum
-__device__ __forceinline__ float4 PlusScaled(const float4& value, const float4& sum, float scale) {
-  return make_float4(fmaf(sum.x, scale, value.x), fmaf(sum.y, scale, value.y),
-                     fmaf(sum.z, scale, value.z), fmaf(sum.w, scale, value.w));
+  return SumOfWarps(scratch, static_cast<int>(blockDim.x / 32));
 }
 
 // value += scale * the sum of its parts, which are added up in order.
@@ -41,8 +37,12 @@ __device__ __forceinline__ void AddParts(const float4 (&parts)[kParts], float sc
                                          float4& value) {
   float4 sum = parts[0];
 #pragma unroll
-  for (int i = 1; i < kParts; ++i) sum = Plus(sum, parts[i]);
-  value = PlusScaled(value, sum, scale);
+  for (int i = 1; i < kParts; ++i) {
+    sum =
+        make_float4(sum.x + parts[i].x, sum.y + parts[i].y, sum.z + parts[i].z, sum.w + parts[i].w);
+  }
+  value = make_float4(fmaf(sum.x, scale, value.x), fmaf(sum.y, scale, value.y),
+                      fmaf(sum.z, scale, value.z), fmaf(sum.w, scale, value.w));
 }
 
 // sum += the squares of four values, one after another.

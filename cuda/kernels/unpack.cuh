@@ -113,15 +113,16 @@ struct UnitScales {
   // a min is what is added, QuantZero * d * scale - dmin * min.
   uint32_t own[8];
 
-  // From products of a block's factors with its d and dmin.
-  static __device__ __forceinline__ uint32_t ScaleAndMin(float scale, float min) {
+  // From byte `i` of four of the scales' factors and of the mins', and the block's {d, dmin}.
+  static __device__ __forceinline__ uint32_t ScaleAndMin(uint32_t scale_bytes, uint32_t min_bytes,
+                                                         int i, const float2& d) {
+    const auto factor = [&](uint32_t bytes) {
+      return static_cast<float>(__byte_perm(bytes, 0, 0x4440 + i));
+    };
+    const float scale = d.x * factor(scale_bytes);
+    const float min = d.y * factor(min_bytes);
     return AsBits(
         __floats2half2_rn(scale, fmaf(static_cast<float>(QuantZero(kFormat)), scale, -min)));
-  }
-
-  // Byte `i` of four.
-  static __device__ __forceinline__ float ByteAsFloat(uint32_t bytes, int i) {
-    return static_cast<float>(__byte_perm(bytes, 0, 0x4440 + i));
   }
 
   __device__ __forceinline__ void Load(const uint8_t* unit, int lane) {
@@ -136,8 +137,7 @@ struct UnitScales {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 row = __half22float2(AsHalf2(i % 2 == 0 ? d.x : d.y));
-        own[i] =
-            ScaleAndMin(row.x * ByteAsFloat(scale_bytes, i), row.y * ByteAsFloat(min_bytes, i));
+        own[i] = ScaleAndMin(scale_bytes, min_bytes, i, row);
       }
     }
     if constexpr (kFormat == TileFormat::kQ6_K) {
@@ -160,12 +160,9 @@ struct UnitScales {
         const uint32_t word = i < 2 ? packed.x : packed.y;
         const uint32_t scale_bytes = word & 0x0f0f0f0fu;
         const uint32_t min_bytes = word >> 4 & 0x0f0f0f0fu;
-        const auto pair = [&](const float2& row, int byte) {
-          return AsHalf2(ScaleAndMin(row.x * ByteAsFloat(scale_bytes, byte),
-                                     row.y * ByteAsFloat(min_bytes, byte)));
-        };
-        const __half2 upper = pair(rows[0], i % 2 * 2);
-        const __half2 lower = pair(rows[1], i % 2 * 2 + 1);
+        const int upper_byte = i % 2 * 2;
+        const __half2 upper = AsHalf2(ScaleAndMin(scale_bytes, min_bytes, upper_byte, rows[0]));
+        const __half2 lower = AsHalf2(ScaleAndMin(scale_bytes, min_bytes, upper_byte + 1, rows[1]));
         own[i] = AsBits(__lows2half2(upper, lower));
         own[4 + i] = AsBits(__highs2half2(upper, lower));
       }
