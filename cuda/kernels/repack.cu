@@ -1,5 +1,7 @@
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "cuda/kernels/raw_block.cuh"
 #include "cuda/kernels/repack.h"
 #include "cuda/kernels/tile_value.cuh"
@@ -67,26 +69,28 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
               << (8 * i);
     }
   } else {
-    constexpr int kHigh = HighBits(kFormat);
-    constexpr int kLowWords = UnitCols(kFormat) / kGroupCols * 128;
-    const bool low = index < kLowWords;
-    constexpr int kStepsAWord = kHigh == 1 ? 4 : 2;
-    const int high_index = index - kLowWords;
-    const int lane = low ? index % 128 / 4 : high_index % 32;
-    const int first_step =
-        low ? index / 128 * kGroupSteps + index % 4 : high_index / 32 * kStepsAWord;
-    for (int i = 0; i < (low ? 1 : kStepsAWord) * 8; ++i) {
-      const int step = first_step + i / 8;
-      const int pair = i % 8 / 2;
-      const int half = i % 2;
-      const uint32_t q = static_cast<uint32_t>(
-          source.Quant(RowOf(lane, pair), step * kStepCols + ColOf(lane, pair, half)));
-      if (low) {
-        word |= (q & 15) << (4 * pair + 16 * half);
-      } else {
-        const int position = (pair % 2 == 0 ? 4 : 8) +
-                             HighBitShift(kHigh, step % kStepsAWord * 2 + pair / 2) + 16 * half;
-        word |= (q >> 4) << position;
+    constexpr int kBits = QuantBits(kFormat);
+    // First every lane's words 0 to 3, then what it has beyond them.
+    constexpr int kFirstWords = UnitCols(kFormat) / kGroupCols * 128;
+    constexpr int kMore = std::max(kBits - 4, 1);
+    const int beyond = index - kFirstWords;
+    const int group = beyond < 0 ? index / 128 : beyond / (32 * kMore);
+    const int lane = beyond < 0 ? index % 128 / 4 : index % 32;
+    const int in_group = beyond < 0 ? index % 4 : 4 + beyond / 32 % kMore;
+    for (int pair = 0; pair < kGroupSteps * 4; ++pair) {
+      uint32_t bits = 0;
+      for (int bit = 0; bit < kBits; ++bit) {
+        if (PlaceOfBit(kBits, pair, bit).word == in_group) bits |= 1u << bit;
+      }
+      if (bits == 0) continue;
+      const int step = group * kGroupSteps + pair / 4;
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t q = static_cast<uint32_t>(
+            source.Quant(RowOf(lane, pair % 4), step * kStepCols + ColOf(lane, pair % 4, half)));
+        for (int bit = 0; bit < kBits; ++bit) {
+          if ((bits >> bit & 1) == 0) continue;
+          word |= (q >> bit & 1) << (PlaceOfBit(kBits, pair, bit).bit + 16 * half);
+        }
       }
     }
   }

@@ -14,10 +14,9 @@
 //          that tensor cores read them from shared memory as they lie.
 //   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
-//   others [4 steps][lane] 16 B: for each step a word whose bits 4p.. and 16 + 4p.. are the low
-//          four bits of pair p's halves;
-//          high bits: for 5 bits [4 steps][lane] 4 B, for 6 bits [2 steps][lane] 4 B, the bits of
-//          step s, pairs 2h and 2h + 1 at HighBitShift;
+//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit says
+//          where their bits are);
+//          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
 //          scales.
 // Scales:
 //   kQ8_0, kQ4_0, kQ5_0  [g][row g, row g + 8][block] F16 d.
@@ -87,10 +86,43 @@ constexpr int UnitBytes(TileFormat format) {
   return 0;
 }
 
-// Where the high bits of pairs 2h (moved to bit 4) and 2h + 1 (moved to bit 8) lie: a word shifted
-// right by this (left where negative) has them there. `index` counts (step, h) within a word.
-constexpr int HighBitShift(int high_bits, int index) {
-  return high_bits == 1 ? (index < 4 ? index - 4 : index) : (index < 2 ? 2 * index - 4 : 2 * index);
+// Bits of a quant of the formats that are neither kF16 nor kQ8_0.
+constexpr int QuantBits(TileFormat format) {
+  switch (format) {
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ5_1:
+    case TileFormat::kQ5_K:
+      return 5;
+    case TileFormat::kQ6_K:
+      return 6;
+    default:
+      return 4;
+  }
+}
+
+// Where a bit of a pair's first half lies in a lane's words of four steps; that of the second half
+// is 16 above.
+struct BitPlace {
+  int word;
+  int bit;
+};
+
+// `pair`: of the 16 of four steps. F16 has ten bits of mantissa: what lies whole in the low ten
+// bits of a half of a word is an AND away from a number, what lies higher a shift more. Four bits:
+// four pairs a word. Five: three pairs a word, and the last pair in what five words leave, a bit
+// each. Six: two pairs a word, in bits 0… and 10…, and two more in what three words leave, bits 6
+// to 9.
+constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
+  if (quant_bits == 4) return {pair / 4, pair % 4 * 4 + bit};
+  if (quant_bits == 5)
+    return pair == 15 ? BitPlace{bit, 15} : BitPlace{pair / 3, pair % 3 * 5 + bit};
+  const int first_word = pair / 8 * 3;
+  const int in_words = pair % 8;
+  if (in_words < 6) return {first_word + in_words / 2, in_words % 2 * 10 + bit};
+  // Four bits in the first or the third word, two in the second.
+  const bool last = in_words == 7;
+  if (bit < 4) return {first_word + (last ? 2 : 0), 6 + bit};
+  return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
 // A matrix in VRAM.

@@ -36,18 +36,16 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
                        static_cast<float>(q));
     }
     const int group = step / kGroupSteps;
-    const uint32_t word =
-        *reinterpret_cast<const uint32_t*>(unit + group * 512 + lane * 16 + step % 4 * 4);
-    int q = static_cast<int>(word >> (4 * pair + 16 * half) & 15);
-    constexpr int kHigh = HighBits(kFormat);
-    if constexpr (kHigh > 0) {
-      constexpr int kStepsAWord = kHigh == 1 ? 4 : 2;
-      const uint8_t* const plane = unit + UnitCols(kFormat) / kGroupCols * 512;
-      const uint32_t high =
-          *reinterpret_cast<const uint32_t*>(plane + step / kStepsAWord * 128 + lane * 4);
-      const int position = (pair % 2 == 0 ? 4 : 8) +
-                           HighBitShift(kHigh, step % kStepsAWord * 2 + pair / 2) + 16 * half;
-      q |= static_cast<int>(high >> position & ((1 << kHigh) - 1)) << 4;
+    constexpr int kBits = QuantBits(kFormat);
+    const uint8_t* const rest = unit + UnitCols(kFormat) / kGroupCols * 512;
+    int q = 0;
+    for (int bit = 0; bit < kBits; ++bit) {
+      const BitPlace place = PlaceOfBit(kBits, step % kGroupSteps * 4 + pair, bit);
+      const uint8_t* const word =
+          place.word < 4 ? unit + group * 512 + lane * 16 + place.word * 4
+                         : rest + (group * (kBits - 4) + place.word - 4) * 128 + lane * 4;
+      q |= static_cast<int>(*reinterpret_cast<const uint32_t*>(word) >> (place.bit + 16 * half) & 1)
+           << bit;
     }
     if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
       const int part = step / 2;

@@ -21,19 +21,6 @@ namespace orcd::cuda {
 inline constexpr int kGroupSteps = 4;
 inline constexpr int kGroupCols = kGroupSteps * kStepCols;
 
-constexpr int HighBits(TileFormat format) {
-  switch (format) {
-    case TileFormat::kQ5_0:
-    case TileFormat::kQ5_1:
-    case TileFormat::kQ5_K:
-      return 1;
-    case TileFormat::kQ6_K:
-      return 2;
-    default:
-      return 0;
-  }
-}
-
 // What is subtracted from a quant before it is multiplied.
 constexpr int QuantZero(TileFormat format) {
   switch (format) {
@@ -56,7 +43,7 @@ constexpr int QuantZero(TileFormat format) {
 constexpr int ScalesOffset(TileFormat format) {
   if (format == TileFormat::kF16) return 2048;
   if (format == TileFormat::kQ8_0) return 1024;
-  return UnitCols(format) / kStepCols * 128 * (4 + HighBits(format)) / 4;
+  return UnitCols(format) / kStepCols * 32 * QuantBits(format);
 }
 
 // Where a step's pair lies in a kF16 unit, that of lane 0; a lane's is 4 bytes after the last
@@ -70,7 +57,7 @@ template <TileFormat kFormat>
 struct GroupQuants {
   static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
                                 : kFormat == TileFormat::kQ8_0 ? 8
-                                                               : 4 + HighBits(kFormat);
+                                                               : QuantBits(kFormat);
   uint32_t words[kWords];
 
   // From a unit in shared memory.
@@ -93,13 +80,12 @@ struct GroupQuants {
       words[4 * i + 2] = v.z;
       words[4 * i + 3] = v.w;
     }
-    constexpr int kHigh = UnitCols(kFormat) / kGroupCols * 512;
-    if constexpr (HighBits(kFormat) == 1) {
-      words[4] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 128 + lane * 4);
-    }
-    if constexpr (HighBits(kFormat) == 2) {
-      words[4] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 256 + lane * 4);
-      words[5] = *reinterpret_cast<const uint32_t*>(unit + kHigh + group * 256 + 128 + lane * 4);
+    constexpr int kRest = UnitCols(kFormat) / kGroupCols * 512;
+#pragma unroll
+    for (int i = kVectors * 4; i < kWords; ++i) {
+      constexpr int kWordsThere = kWords - kVectors * 4;
+      words[i] = *reinterpret_cast<const uint32_t*>(
+          unit + kRest + (group * kWordsThere + i - kVectors * 4) * 128 + lane * 4);
     }
   }
 };
@@ -223,6 +209,48 @@ struct GroupScales {
   }
 };
 
+// `bits` of a word's halves from bit kBit on are an integer of F16, which `of` already has other
+// bits of (at first 1024): its bits are moved to kTo.
+template <int kFrom, int kTo>
+__device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint32_t of) {
+  constexpr int kShift = kFrom - kTo;
+  return AndOr(kShift < 0 ? word << -kShift : word >> kShift, bits << kTo, of);
+}
+
+// A pair of quants less QuantZero, exactly: integers below 64 in F16. As PlaceOfBit has them.
+template <TileFormat kFormat, int kPair, int kWords>
+__device__ __forceinline__ __half2 QuantPair(const uint32_t (&words)[kWords]) {
+  constexpr int kBits = QuantBits(kFormat);
+  constexpr int kZero = QuantZero(kFormat);
+  constexpr uint32_t kMagic = 0x64006400u;  // 1024
+  constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
+  constexpr BitPlace kFirst = PlaceOfBit(kBits, kPair, 0);
+  const uint32_t word = words[kFirst.word];
+  if constexpr (kBits == 5 && kPair == 15) {
+    uint32_t q = TakeBits<15, 0>(words[0], 0x00010001u, kMagic);
+    q = TakeBits<15, 1>(words[1], 0x00010001u, q);
+    q = TakeBits<15, 2>(words[2], 0x00010001u, q);
+    q = TakeBits<15, 3>(words[3], 0x00010001u, q);
+    q = TakeBits<15, 4>(words[4], 0x00010001u, q);
+    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
+  } else if constexpr (kBits == 6 && kPair % 8 >= 6) {
+    constexpr BitPlace kUpper = PlaceOfBit(kBits, kPair, 4);
+    uint32_t q = TakeBits<kFirst.bit, 0>(word, 0x000f000fu, kMagic);
+    q = TakeBits<kUpper.bit, 4>(words[kUpper.word], 0x00030003u, q);
+    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
+  } else if constexpr (kFirst.bit % 8 != 0 && (kBits == 4 || kFirst.bit < 10)) {
+    // 1024 + 2^n q; and its 1 / 2^n less 2^(10 - n) + kZero, in bits: the compiler would convert
+    // them at run time.
+    constexpr int kN = kFirst.bit % 8;
+    const uint32_t q = TakeBits<kFirst.bit, kN>(word, kMask, kMagic);
+    return __hfma2(AsHalf2(q), Half2OfBits(0x3c00 - (kN << 10)),
+                   Half2OfBits(0xe400 - (kN << 10) + (kZero << kN)));
+  } else {
+    const uint32_t q = TakeBits<kFirst.bit, 0>(word, kMask, kMagic);
+    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
+  }
+}
+
 // The A fragment of step kStep of a group.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
@@ -244,34 +272,18 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
       }
     }
   } else {
-    constexpr int kHigh = HighBits(kFormat);
     constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
-    constexpr int kZero = QuantZero(kFormat);
-    const uint32_t word = quants.words[kStep];
+    const __half2 q[4] = {QuantPair<kFormat, kStep * 4>(quants.words),
+                          QuantPair<kFormat, kStep * 4 + 1>(quants.words),
+                          QuantPair<kFormat, kStep * 4 + 2>(quants.words),
+                          QuantPair<kFormat, kStep * 4 + 3>(quants.words)};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const uint32_t low = h == 0 ? word : word >> 8;
-      uint32_t even = AndOr(low, 0x000f000fu, 0x64006400u);  // 1024 + q
-      uint32_t odd = AndOr(low, 0x00f000f0u, 0x64006400u);   // 1024 + 16 q
-      if constexpr (kHigh > 0) {
-        constexpr int kStepsAWord = kHigh == 1 ? 4 : 2;
-        const uint32_t high = quants.words[4 + kStep / kStepsAWord];
-        const int shift = HighBitShift(kHigh, kStep % kStepsAWord * 2 + h);
-        const uint32_t bits = shift < 0 ? high << -shift : high >> shift;
-        even = AndOr(bits, kHigh == 1 ? 0x00100010u : 0x00300030u, even);
-        odd = AndOr(bits, kHigh == 1 ? 0x01000100u : 0x03000300u, odd);
-      }
-      // Exact: integers below 64 in F16.
-      // 1024 + kZero, 1 / 16 and -64 - kZero, in bits: the compiler would convert them at run time.
-      const __half2 q_even = __hsub2(AsHalf2(even), Half2OfBits(0x6400 + kZero));
-      const __half2 q_odd =
-          __hfma2(AsHalf2(odd), Half2OfBits(0x2c00), Half2OfBits(0xd400 + kZero * 16));
+    for (int pair = 0; pair < 4; ++pair) {
       if constexpr (GroupScales<kFormat>::kHasMin) {
-        a[2 * h] = AsBits(__hfma2(q_even, scales.scale[kPart][0], scales.min[kPart][0]));
-        a[2 * h + 1] = AsBits(__hfma2(q_odd, scales.scale[kPart][1], scales.min[kPart][1]));
+        a[pair] =
+            AsBits(__hfma2(q[pair], scales.scale[kPart][pair % 2], scales.min[kPart][pair % 2]));
       } else {
-        a[2 * h] = AsBits(__hmul2(q_even, scales.scale[kPart][0]));
-        a[2 * h + 1] = AsBits(__hmul2(q_odd, scales.scale[kPart][1]));
+        a[pair] = AsBits(__hmul2(q[pair], scales.scale[kPart][pair % 2]));
       }
     }
   }
