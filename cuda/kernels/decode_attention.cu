@@ -1,9 +1,9 @@
 // A block takes tiles of keys of one sequence and one kv head. Its warps share a tile: each weighs
 // 16 keys at a time, then sums columns of all values, so that what a tile adds stays in registers.
-// Of few sequences eight warps make a block, which take two tiles at a time, and several blocks
-// share a long sequence; of many four, and while blocks wait others work. The cache is asked for
-// before the kernel that made the queries has ended, and for more as soon as there is a place for
-// it.
+// Of few sequences eight warps work in a block, which take two tiles at a time, and several blocks
+// share a long sequence; of many four, and while blocks wait others work. One warp more copies the
+// cache to shared memory: it begins before the kernel that made the queries has ended, and goes on
+// as soon as there is a place.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ constexpr int kTogether = kWarps == kFewWarps ? 2 : 1;
 // Places for halves of tiles: so many that four blocks of many fit a multiprocessor, and two of
 // few.
 template <int kHeadDim, int kHalves, int kWarps>
-constexpr int kPlaces = kHeadDim == 64         ? 6
+constexpr int kPlaces = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
                         : kWarps == kManyWarps ? 3
                         : kHalves == 1         ? 6
                                                : 5;
@@ -44,8 +44,7 @@ constexpr int kPlaces = kHeadDim == 64         ? 6
 template <int kHeadDim, int kHalves, int kWarps>
 struct Shared {
   static constexpr int kRows = kHalves * 8;
-  static constexpr int kRing = kPlaces<kHeadDim, kHalves, kWarps>;
-  using Copier = TileCopier<kHeadDim, kRing, kTogether<kWarps>>;
+  using Copier = TileCopier<kHeadDim, kPlaces<kHeadDim, kHalves, kWarps>, kTogether<kWarps>>;
   // What warps tell each other of a tile.
   struct Tile {
     // Core matrices: weights of keys.
@@ -55,14 +54,12 @@ struct Shared {
     float sums[kRows][4][kKeyChunks];
   };
 
-  // Core matrices, as the cache has them.
   typename Copier::Ring ring;
   // Core matrices: queries, and what F16 leaves out of them.
   __half q[2][kRows * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
   alignas(16) Tile tiles[kTogether<kWarps>];
-  uint64_t full[kRing];
   bool last;
 };
 
@@ -262,6 +259,126 @@ __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Com
   return result;
 }
 
+// A round's scores of a warp's 16 keys at a time, `s`, of tiles from `first` on, whose items of the
+// ring begin with `item`; and the largest of each row, for the others.
+template <int kHeadDim, int kHalves, int kWarps>
+__device__ __forceinline__ void ScoreKeys(
+    const Work& work, int first, int item, Shared<kHeadDim, kHalves, kWarps>& shared,
+    ChunkScores (&s)[kTogether<kWarps> * kKeyChunks / kWarps]) {
+  constexpr int kHalfKeys = Shared<kHeadDim, kHalves, kWarps>::Copier::Ring::kHalfKeys;
+  constexpr int kChunks = kTogether<kWarps> * kKeyChunks / kWarps;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int tile = (i * kWarps + warp) / kKeyChunks;
+    const int chunk = (i * kWarps + warp) % kKeyChunks;
+    const int first_key = chunk * kKeyChunk;
+    const int own_row = work.position - (first + tile * work.tile_stride) * kKeyTile;
+    if (own_row < 0) continue;
+    // Behind the 16 with the token's own row there is nothing in shared memory.
+    if (first_key <= own_row) {
+      __half* const half = shared.ring.Await(item + tile * 2 + first_key / kHalfKeys);
+      if (own_row / kKeyChunk == chunk) {
+        PatchRows<kHeadDim, kHeadDim>(own_row % kHalfKeys, 0, shared.own[kKeys], half);
+      }
+      Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfKeys, s[i]);
+    }
+    int visible[kHalves];
+#pragma unroll
+    for (int& last : visible) last = own_row;
+    if (first_key + kKeyChunk - 1 > own_row) Mask<kHalves>(s[i], first_key, visible);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const float max = RowMax(fmaxf(fmaxf(s[i][0][half * 2], s[i][0][half * 2 + 1]),
+                                     fmaxf(s[i][1][half * 2], s[i][1][half * 2 + 1])));
+      if (lane % 4 == 0) shared.tiles[tile].maxima[g + half * 8][chunk] = max;
+    }
+  }
+}
+
+// The weights of a round's keys by all warps' largest scores, and what each lane's add up to, for
+// the others; `state`: each tile's largest.
+template <int kHeadDim, int kHalves, int kWarps>
+__device__ __forceinline__ void WeighKeys(float scale,
+                                          ChunkScores (&s)[kTogether<kWarps> * kKeyChunks / kWarps],
+                                          Shared<kHeadDim, kHalves, kWarps>& shared,
+                                          RowState (&state)[kTogether<kWarps>][kHalves]) {
+  constexpr int kChunks = kTogether<kWarps> * kKeyChunks / kWarps;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+#pragma unroll
+  for (int tile = 0; tile < kTogether<kWarps>; ++tile) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      state[tile][half].max = Maximum(Combined(shared.tiles[tile].maxima[g + half * 8],
+                                               [](float a, float b) { return fmaxf(a, b); }),
+                                      scale);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int tile = (i * kWarps + warp) / kKeyChunks;
+    const int chunk = (i * kWarps + warp) % kKeyChunks;
+    // The tile is the same for all warps.
+    float max[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      max[half] = state[i * kWarps / kKeyChunks][half].max;
+    }
+    float sums[kHalves];
+    Weigh<kHalves>(s[i], scale, max, sums);
+    auto& to = shared.tiles[tile];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      to.sums[g + half * 8][lane % 4][chunk] = sums[half];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        *reinterpret_cast<uint32_t*>(
+            &to.weights[CoreIndex<kKeyTile>(g + half * 8, chunk * kKeyChunk + j * 8) +
+                        lane % 4 * 2]) = PackWeights(s[i][j], half);
+      }
+    }
+  }
+}
+
+// What tile `index`, the round's `tile`, comes to, of which `state` has the largest scores.
+template <int kHeadDim, int kHalves, int kWarps>
+__device__ __forceinline__ void AddTile(const Work& work, int index, int tile, int item,
+                                        const RowState (&state)[kHalves],
+                                        Shared<kHeadDim, kHalves, kWarps>& shared,
+                                        Sums<kHeadDim, kHalves, kWarps>& added) {
+  using Copier = typename Shared<kHeadDim, kHalves, kWarps>::Copier;
+  constexpr int kHalfKeys = Copier::Ring::kHalfKeys;
+  constexpr int kCols = Sums<kHeadDim, kHalves, kWarps>::kCols;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+  const int keys = work.Keys(index);
+  const int own_row = work.position - index * kKeyTile;
+  const auto& from = shared.tiles[tile];
+  added.Clear();
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    added.state[half] = {state[half].max, RowSum(Combined(from.sums[g + half * 8][lane % 4],
+                                                          [](float a, float b) { return a + b; }))};
+  }
+  // Behind the keys' last 16 there is nothing in shared memory.
+  const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int first_step = which * kHalfKeys / kKeyChunk;
+    if (first_step >= steps) break;
+    __half* const half = shared.ring.Await(item + Copier::kValueItems + tile * 2 + which);
+    if (own_row / kHalfKeys == which) {
+      PatchRows<kHeadDim, kCols>(own_row % kHalfKeys, warp * kCols, shared.own[kValues], half);
+    }
+    added.AddValues(from.weights, half, first_step, steps);
+  }
+}
+
 // Keeps the place of a block with nothing to do until the kernel before has ended and every block
 // of the next one, which comes where one of that kernel's was, has its place (launch.h).
 __device__ __forceinline__ void KeepPlace() {
@@ -276,20 +393,26 @@ constexpr int kMinBlocks = kHalves == 2          ? 1
                            : kWarps == kFewWarps ? 2
                                                  : 4;
 
+// Threads of a block: those that work, and the warp that copies.
+constexpr int Threads(int warps) { return (warps + 1) * 32; }
+
+// A barrier of the threads that work.
+template <int kWarps>
+__device__ __forceinline__ void WorkersSync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+}
+
 // grid (sequences, kv heads, key splits or more).
 template <int kHeadDim, int kHalves, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
+__global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
   using BlockShared = Shared<kHeadDim, kHalves, kWarps>;
   using BlockSums = Sums<kHeadDim, kHalves, kWarps>;
+  using Copier = typename BlockShared::Copier;
   extern __shared__ __align__(128) uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<BlockShared*>(shared_bytes);
-  constexpr int kThreads = kWarps * 32;
   constexpr int kTiles = kTogether<kWarps>;
-  constexpr int kCols = BlockSums::kCols;
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  const int g = lane / 4;
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
 
   LaunchDependents();
@@ -303,27 +426,21 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
   }
   work.first_tile = split ? blockIdx.z : 0;
   work.tile_stride = split ? args.key_splits : 1;
-
-  using Copier = typename BlockShared::Copier;
-  constexpr int kRing = BlockShared::kRing;
-  constexpr int kHalfKeys = Copier::kHalfKeys;
-  Copier copier(args, work, shared.ring, shared.full);
-  const auto await = [&](int item) {
-    BarrierWait(SharedAddress(&shared.full[item % kRing]), item / kRing % 2);
-    return shared.ring[item % kRing];
-  };
-  if (warp == 0) {
-    copier.Begin();
-    copier.Start(kRing);
+  if (warp == kWarps) shared.ring.Init(kWarps);
+  __syncthreads();
+  if (warp == kWarps) {
+    Copier(args, work, shared.ring).Run();
+    return;
   }
-  PadQueries<kHeadDim, kThreads>(group_heads, BlockShared::kRows, shared);
+
+  PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
   constexpr bool kEarly = kWarps == kFewWarps;
-  RowMaker<kHeadDim, kThreads, kEarly ? 1 : 2, 4, kEarly, BlockShared> rows(args, work, group_heads,
-                                                                            shared);
+  RowMaker<kHeadDim, kWarps * 32, kEarly ? 1 : 2, 4, kEarly, BlockShared> rows(args, work,
+                                                                               group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
   if (work.first_tile < work.tiles) rows.Make();
-  __syncthreads();
+  WorkersSync<kWarps>();
 
   const int first_head = work.kv_head * group_heads;
   const float scale = ScoreScale(kHeadDim);
@@ -333,128 +450,45 @@ __global__ void __launch_bounds__(kWarps * 32, kMinBlocks<kHalves, kWarps>)
   const int64_t partials_stride = int64_t{args.qkv.heads} * BlockSums::kStride;
   BlockSums total;
   total.Clear();
-  const int round_stride = kTiles * work.tile_stride;
   int item = 0;
 #pragma unroll 1
   for (int first = work.first_tile; first < work.tiles;
-       first += round_stride, item += Copier::kItems) {
-    // Of each tile 16 keys at a time.
-    constexpr int kChunks = kTiles * kKeyChunks / kWarps;
-    ChunkScores s[kChunks];
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const int tile = (i * kWarps + warp) / kKeyChunks;
-      const int chunk = (i * kWarps + warp) % kKeyChunks;
-      const int first_key = chunk * kKeyChunk;
-      const int own_row = work.position - (first + tile * work.tile_stride) * kKeyTile;
-      if (own_row < 0) continue;
-      // Behind the 16 with the token's own row there is nothing in shared memory.
-      if (first_key <= own_row) {
-        __half* const half = await(item + tile * 2 + first_key / kHalfKeys);
-        if (own_row / kKeyChunk == chunk) {
-          PatchRows<kHeadDim, kHeadDim>(own_row % kHalfKeys, 0, shared.own[kKeys], half);
-        }
-        Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfKeys, s[i]);
-      }
-      int visible[kHalves];
-#pragma unroll
-      for (int& last : visible) last = own_row;
-      if (first_key + kKeyChunk - 1 > own_row) Mask<kHalves>(s[i], first_key, visible);
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float max = RowMax(fmaxf(fmaxf(s[i][0][half * 2], s[i][0][half * 2 + 1]),
-                                       fmaxf(s[i][1][half * 2], s[i][1][half * 2 + 1])));
-        if (lane % 4 == 0) shared.tiles[tile].maxima[g + half * 8][chunk] = max;
-      }
-    }
-    // Behind it no warp reads these keys.
-    __syncthreads();
-    if (warp == 0) copier.Start(item + Copier::kValueItems + kRing);
+       first += kTiles * work.tile_stride, item += Copier::kItems) {
+    ChunkScores s[kTiles * kKeyChunks / kWarps];
+    ScoreKeys(work, first, item, shared, s);
+    shared.ring.template Release<Copier::kValueItems>(item);
+    WorkersSync<kWarps>();
     RowState state[kTiles][kHalves];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        state[tile][half].max = Maximum(Combined(shared.tiles[tile].maxima[g + half * 8],
-                                                 [](float a, float b) { return fmaxf(a, b); }),
-                                        scale);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const int tile = (i * kWarps + warp) / kKeyChunks;
-      const int chunk = (i * kWarps + warp) % kKeyChunks;
-      // The tile is the same for all warps.
-      float max[kHalves];
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        max[half] = state[i * kWarps / kKeyChunks][half].max;
-      }
-      float sums[kHalves];
-      Weigh<kHalves>(s[i], scale, max, sums);
-      typename BlockShared::Tile& to = shared.tiles[tile];
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        to.sums[g + half * 8][lane % 4][chunk] = sums[half];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          *reinterpret_cast<uint32_t*>(
-              &to.weights[CoreIndex<kKeyTile>(g + half * 8, chunk * kKeyChunk + j * 8) +
-                          lane % 4 * 2]) = PackWeights(s[i][j], half);
-        }
-      }
-    }
-    __syncthreads();
+    WeighKeys(scale, s, shared, state);
+    // Largest scores, which the next round writes before the first of its barriers, are read no
+    // more.
+    WorkersSync<kWarps>();
 
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int index = first + tile * work.tile_stride;
-      const int keys = work.Keys(index);
-      if (keys <= 0) break;
-      const int own_row = work.position - index * kKeyTile;
-      const typename BlockShared::Tile& from = shared.tiles[tile];
+      if (work.Keys(index) <= 0) break;
       BlockSums added;
-      added.Clear();
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        added.state[half] = {state[tile][half].max,
-                             RowSum(Combined(from.sums[g + half * 8][lane % 4],
-                                             [](float a, float b) { return a + b; }))};
-      }
-      // Behind the keys' last 16 there is nothing in shared memory.
-      const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
-#pragma unroll
-      for (int which = 0; which < 2; ++which) {
-        const int first_step = which * kHalfKeys / kKeyChunk;
-        if (first_step >= steps) break;
-        __half* const half = await(item + Copier::kValueItems + tile * 2 + which);
-        if (own_row / kHalfKeys == which) {
-          PatchRows<kHeadDim, kCols>(own_row % kHalfKeys, warp * kCols, shared.own[kValues], half);
-        }
-        added.AddValues(from.weights, half, first_step, steps);
-      }
+      AddTile(work, index, tile, item, state[tile], shared, added);
       if (split) {
         added.StorePartial(partials + index * partials_stride, group_heads);
       } else {
         total.Add(added);
       }
     }
-    if (first + round_stride >= work.tiles) break;
-    // Behind it no warp reads these values.
-    __syncthreads();
-    if (warp == 0) copier.Start(item + Copier::kItems + kRing);
+    shared.ring.template Release<Copier::kValueItems>(item + Copier::kValueItems);
   }
 
   if (split) {
     // Whoever comes last merges the tiles, in order.
     __threadfence();
-    __syncthreads();
+    WorkersSync<kWarps>();
     if (threadIdx.x == 0) {
       int32_t* const counter = args.counters + blockIdx.x * args.qkv.kv_heads + work.kv_head;
       shared.last = atomicAdd(counter, 1) == args.key_splits - 1;
       if (shared.last) *counter = 0;
     }
-    __syncthreads();
+    WorkersSync<kWarps>();
     if (!shared.last) return;
     __threadfence();
     // Several are on their way at once.
@@ -486,14 +520,15 @@ cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cud
   if (blocks <= kVeryFewBlocks) {
     const int splits = std::max(args.key_splits, (multiprocessors + blocks - 1) / blocks);
     return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>, grid(splits),
-                          kFewWarps * 32, std::max(kFewBytes, kMinSharedBytesOfTwo), stream, args);
+                          Threads(kFewWarps), std::max(kFewBytes, kMinSharedBytesOfTwo), stream,
+                          args);
   }
   if (blocks <= kFewBlocks) {
     return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>,
-                          grid(args.key_splits), kFewWarps * 32, kFewBytes, stream, args);
+                          grid(args.key_splits), Threads(kFewWarps), kFewBytes, stream, args);
   }
   return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kManyWarps>, grid(args.key_splits),
-                        kManyWarps * 32, kManyBytes, stream, args);
+                        Threads(kManyWarps), kManyBytes, stream, args);
 }
 
 template <int kHeadDim>

@@ -7,6 +7,7 @@
 
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/ring_place.cuh"
 #include "cuda/kernels/rope.cuh"
 
 namespace orcd::cuda {
@@ -44,70 +45,92 @@ struct Work {
   __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
 };
 
-// Copies the tiles of a block through a ring in shared memory, in rounds of kTogether tiles: the
-// keys of each in two halves, then the values of each in two. One warp's.
+// The ring through which a block's keys and values come, and how warps tell each other of its
+// places.
+template <int kHeadDim, int kPlaces>
+struct TileRing {
+  static constexpr int kHalfKeys = kKeyTile / 2;
+  // Core matrices, as the cache has them.
+  __half places[kPlaces][kHalfKeys * kHeadDim];
+  uint64_t full[kPlaces];
+  uint64_t empty[kPlaces];
+
+  // One warp, before a __syncthreads(). `readers`: warps that read.
+  __device__ __forceinline__ void Init(int readers) {
+    const int lane = threadIdx.x % 32;
+    if (lane < kPlaces) {
+      BarrierInit(SharedAddress(&full[lane]), 1);
+      BarrierInit(SharedAddress(&empty[lane]), readers);
+    }
+    BarrierInitFence();
+  }
+
+  // Returns item `item` (TileCopier) when it is there.
+  __device__ __forceinline__ __half* Await(int item) {
+    const unsigned i = item;
+    BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
+    return places[i % kPlaces];
+  }
+  // The warp reads items `first` to `first` + kCount no more.
+  template <int kCount>
+  __device__ __forceinline__ void Release(int first) {
+    const unsigned lane = threadIdx.x % 32;
+    __syncwarp();
+    if (lane < kCount) BarrierArrive(SharedAddress(&empty[(first + lane) % kPlaces]));
+  }
+};
+
+// Copies the tiles of a block through its ring, in rounds of kTogether tiles: the keys of each in
+// two halves, then the values of each in two. One warp, which does nothing else.
 template <int kHeadDim, int kPlaces, int kTogether>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
-  static constexpr int kHalfKeys = kKeyTile / 2;
-  // Of a round: half h of the keys of its tile i is 2i + h, of its values kValueItems later.
+  using Ring = TileRing<kHeadDim, kPlaces>;
+  // Of a round: half h of the keys of its tile i is 2i + h, of its values kValueItems later. Items
+  // are counted over all rounds; there is nothing of those behind the last key.
   static constexpr int kItems = kTogether * 4;
   static constexpr int kValueItems = kTogether * 2;
-  using Ring = __half[kPlaces][kHalfKeys * kHeadDim];
 
-  // `full` counts what comes to each place.
   __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
-                                        Ring& ring, uint64_t (&full)[kPlaces])
+                                        Ring& ring)
       : args_(args),
         work_(work),
-        ring_(SharedAddress(ring)),
-        full_(SharedAddress(full)),
+        ring_(SharedAddress(ring.places)),
+        full_(SharedAddress(ring.full)),
+        empty_(SharedAddress(ring.empty)),
         block_shift_(Log2(args.kv.block_tokens)) {}
 
-  // Before anything else.
-  __device__ __forceinline__ void Begin() {
-    const int lane = threadIdx.x % 32;
-    if (lane < kPlaces) BarrierInit(full_ + lane * 8, 1);
-    BarrierInitFence();
-    __syncwarp();
-    block_ = Block(0);
-    next_block_ = Block(1);
-  }
-
-  // Starts to copy what comes before item `end`, counted over all rounds.
-  __device__ __forceinline__ void Start(int end) {
+  __device__ __forceinline__ void Run() const {
     const int lane = threadIdx.x % 32;
     const int bytes = args_.kv.block_tokens * kHeadDim * 2;
-    const int first_round = next_ / kItems;
+    const int64_t values = int64_t{args_.kv.kv_heads} * args_.kv.block_tokens * kHeadDim;
+    RingPlace<kPlaces> place;
+    int block = Block(0);
 #pragma unroll 1
-    for (; next_ < end; ++next_) {
-      const int round = next_ / kItems;
-      const int tile = next_ % kValueItems / 2;
-      const int half = next_ % 2;
-      const bool values = next_ % kItems >= kValueItems;
-      const int keys =
-          min(kHalfKeys, work_.Keys(Tile(round * kTogether + tile)) - half * kHalfKeys);
-      // Rows of 16, as they are multiplied.
-      const int copies = keys <= 0 ? 0 : Blocks((keys + 15) / 16 * 16);
-      const int place = next_ % kPlaces;
-      const uint32_t full = full_ + place * 8;
-      if (lane == 0 && copies > 0) BarrierExpect(full, copies * bytes);
-      __syncwarp();
-      const int copy = lane - tile * 16 - half * Blocks(kHalfKeys);
-      if (copy >= 0 && copy < copies) {
-        const __half* const from =
-            args_.kv.data +
-            args_.kv.Offset(args_.layer, round == first_round ? block_ : next_block_,
-                            work_.kv_head) +
-            (values ? args_.kv.kv_heads * args_.kv.head_size() : 0);
-        BulkCopy(ring_ + place * sizeof(Ring) / kPlaces + copy * bytes, from, bytes, full);
+    for (int round = 0; Tile(round * kTogether) < work_.tiles; ++round) {
+      const __half* const keys_from =
+          args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head);
+      block = Block(round + 1);
+#pragma unroll 1
+      for (int item = 0; item < kItems; ++item, place.Next()) {
+        const int tile = item % kValueItems / 2;
+        const int half = item % 2;
+        const int keys = min(Ring::kHalfKeys,
+                             work_.Keys(Tile(round * kTogether + tile)) - half * Ring::kHalfKeys);
+        if (keys <= 0) continue;
+        // Rows of 16, as they are multiplied.
+        const int copies = Blocks((keys + 15) / 16 * 16);
+        const uint32_t full = full_ + place.slot * 8;
+        BarrierWait(empty_ + place.slot * 8, place.parity ^ 1);
+        if (lane == 0) BarrierExpect(full, copies * bytes);
+        __syncwarp();
+        const int copy = lane - tile * 16 - half * Blocks(Ring::kHalfKeys);
+        if (copy >= 0 && copy < copies) {
+          BulkCopy(ring_ + place.slot * (Ring::kHalfKeys * kHeadDim * 2) + copy * bytes,
+                   item < kValueItems ? keys_from : keys_from + values, bytes, full);
+        }
       }
-    }
-    // Not in between, where the copies behind it would wait for it.
-    if (next_ / kItems != first_round) {
-      block_ = next_block_;
-      next_block_ = Block(next_ / kItems + 1);
     }
   }
 
@@ -135,11 +158,8 @@ class TileCopier {
   const Work& work_;
   const uint32_t ring_;
   const uint32_t full_;
+  const uint32_t empty_;
   const int block_shift_;
-  int next_ = 0;
-  // Of the round that item next_ is of, and of the one behind it.
-  int block_ = 0;
-  int next_block_ = 0;
 };
 
 // Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.
@@ -154,10 +174,10 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
 }
 
 // Makes the queries, and the token's own key and value: to shared memory (its q and own), the
-// latter two to the cache as well where this block has the last tile. kThreads: the block's.
-// kTogether: items (kPairs pairs of a row) that a thread makes at once, kSegmentsTogether segments
-// of each; so many that one wait is enough for most models. kEarly: what was there before any
-// kernel is asked for before the wait, where a thread has registers for it.
+// latter two to the cache as well where this block has the last tile. kThreads: those that make
+// them. kTogether: items (kPairs pairs of a row) that a thread makes at once, kSegmentsTogether
+// segments of each; so many that one wait is enough for most models. kEarly: what was there before
+// any kernel is asked for before the wait, where a thread has registers for it.
 template <int kHeadDim, int kThreads, int kTogether, int kSegmentsTogether, bool kEarly,
           typename Shared>
 class RowMaker {
@@ -170,12 +190,14 @@ class RowMaker {
   __device__ __forceinline__ void Prefetch() {
     const bool has_last = (work_.tiles - 1 - work_.first_tile) % work_.tile_stride == 0;
     items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
-    own_block_ = LoadEarly(args_.step.blocks + work_.sequence.first_block +
-                           work_.position / args_.kv.block_tokens);
+    const int block = work_.position >> Log2(args_.kv.block_tokens);
+    const int own_block = LoadEarly(args_.step.blocks + work_.sequence.first_block + block);
+    own_row_ = args_.kv.data + args_.kv.Offset(args_.layer, own_block, work_.kv_head) +
+               args_.kv.InBlock(work_.position & (args_.kv.block_tokens - 1), 0);
     if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
   }
 
-  // The whole block, after Prefetch.
+  // All threads, after Prefetch.
   __device__ __forceinline__ void Make() {
 #pragma unroll 1
     for (int first = threadIdx.x; first < items_; first += kThreads * kTogether) {
@@ -183,11 +205,9 @@ class RowMaker {
       if (!kEarly || first >= kThreads) LoadConstants<false>(first);
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        const int i = first + m * kThreads;
-        if (i < items_) {
+        if (first + m * kThreads < items_) {
           made[m] =
-              LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], work_.sequence.first_token,
-                                           Head(i / kQuads), i % kQuads * kPairs);
+              LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], sources_[m], kHeadDim / 2);
         }
       }
 #pragma unroll
@@ -198,7 +218,10 @@ class RowMaker {
   }
 
  private:
-  static constexpr int kQuads = kHeadDim / 2 / kPairs;
+  // Of a row.
+  static constexpr unsigned kQuads = kHeadDim / 2 / kPairs;
+  // From a row's first half to its second, in core matrices.
+  static constexpr int kToSecondHalf = kHeadDim / 2 * 8;
 
   // Rows: the query heads, the key, the value.
   __device__ __forceinline__ int Head(int row) const {
@@ -209,36 +232,40 @@ class RowMaker {
 
   // Of items `first`, `first` + kThreads….
   template <bool kBeforeWait>
-  __device__ __forceinline__ void LoadConstants(int first) {
+  __device__ __forceinline__ void LoadConstants(unsigned first) {
 #pragma unroll
     for (int m = 0; m < kTogether; ++m) {
-      const int i = first + m * kThreads;
-      if (i < items_) {
-        constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, Head(i / kQuads),
-                                                 i % kQuads * kPairs);
-      }
+      const unsigned i = first + m * kThreads;
+      if (static_cast<int>(i) >= items_) continue;
+      const int head = Head(i / kQuads);
+      const int col = i % kQuads * kPairs;
+      constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, head, col);
+      sources_[m] = PairSource(args_.qkv, work_.sequence.first_token, head, col);
     }
   }
 
-  __device__ __forceinline__ void Store(int i, const RotatedPairs& made) const {
+  __device__ __forceinline__ void Store(unsigned i, const RotatedPairs& made) const {
     const int row = i / kQuads;
+    const int col = i % kQuads * kPairs;
     const int which = row - group_heads_;
+    uint2 bits[2] = {made.Halves(0), made.Halves(1)};
+    if (which < 0) {
+      const int index = CoreIndex<kHeadDim>(row, col);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = index + half * kToSecondHalf;
+        *reinterpret_cast<uint2*>(&shared_.q[0][at]) = bits[half];
+        *reinterpret_cast<uint2*>(&shared_.q[1][at]) = made.Rest(half, bits[half]);
+      }
+      return;
+    }
+    __half* const cached = own_row_ + which * args_.kv.kv_heads * args_.kv.block_tokens * kHeadDim +
+                           CoreIndex<kHeadDim>(0, col);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = i % kQuads * kPairs + half * kHeadDim / 2;
-      uint2 bits = made.Halves(half);
-      if (which < 0) {
-        const int index = CoreIndex<kHeadDim>(row, col);
-        *reinterpret_cast<uint2*>(&shared_.q[0][index]) = bits;
-        *reinterpret_cast<uint2*>(&shared_.q[1][index]) = made.Rest(half, bits);
-        continue;
-      }
-      if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
-      *reinterpret_cast<uint2*>(&shared_.own[which][col]) = bits;
-      *reinterpret_cast<uint2*>(
-          args_.kv.data + args_.kv.Offset(args_.layer, own_block_, work_.kv_head) +
-          which * args_.kv.kv_heads * args_.kv.head_size() +
-          args_.kv.InBlock(work_.position % args_.kv.block_tokens, col)) = bits;
+      if (Sanitize(bits[half])) args_.not_finite[work_.sequence.slot] = 1;
+      *reinterpret_cast<uint2*>(&shared_.own[which][col + half * kHeadDim / 2]) = bits[half];
+      *reinterpret_cast<uint2*>(cached + half * kToSecondHalf) = bits[half];
     }
   }
 
@@ -247,9 +274,10 @@ class RowMaker {
   const int group_heads_;
   Shared& shared_;
   int items_ = 0;
-  // Where the cache keeps the token's own key and value.
-  int own_block_ = 0;
+  // The token's own row of keys in the cache; that of values has the same place among values.
+  __half* own_row_ = nullptr;
   PairConstants constants_[kTogether];
+  PairSource sources_[kTogether];
 };
 
 // Puts columns first_col… (kCols of them) of the token's own row into rows that the cache gave

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     const int first_col = i % quads * kPairs;
     PairConstants constants;
     constants.Load(qkv, token.position, head, first_col);
-    const RotatedPairs values = LoadPairs<1>(qkv, constants, t, head, first_col);
+    const RotatedPairs values =
+        LoadPairs<1>(qkv, constants, PairSource(qkv, t, head, first_col), qkv.head_dim / 2);
     const int kv_head = head - qkv.heads;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -36,17 +36,18 @@ struct RotatedPairs {
 // Puts zeros for infinities and NaNs among four F16 values; whether there were any. What is in the
 // cache is finite, so that a weight of zero makes nothing of it.
 __device__ __forceinline__ bool Sanitize(uint2& halves) {
-  bool found = false;
+  // What is not finite, less itself, is a NaN.
+  const auto finite = [](uint32_t word) {
+    return __hbeq2(__hsub2(AsHalf2(word), AsHalf2(word)), Half2OfBits(0));
+  };
+  if (finite(halves.x) && finite(halves.y)) return false;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     uint32_t& word = i < 2 ? halves.x : halves.y;
     const uint32_t exponent = i % 2 == 0 ? 0x00007c00u : 0x7c000000u;
-    if ((word & exponent) == exponent) {
-      word &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-      found = true;
-    }
+    if ((word & exponent) == exponent) word &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
   }
-  return found;
+  return true;
 }
 
 __device__ __forceinline__ void LoadFour(const float* from, float (&to)[kPairs]) {
@@ -86,25 +87,46 @@ struct PairConstants {
   }
 };
 
-// `head` counts the heads of q, then of k, then of v, which are not rotated. `col` is a multiple of
-// kPairs, below head_dim / 2. kTogether: segments that are on their way at once.
+// Where pairs come from. `head` counts the heads of q, then of k, then of v, which are not rotated.
+// `col` is a multiple of kPairs, below head_dim / 2.
+struct PairSource {
+  // In the first segment.
+  const float* parts;
+  bool rotates;
+
+  PairSource() = default;
+  __device__ __forceinline__ PairSource(const QkvProduct& qkv, int token, int head, int col)
+      : parts(qkv.partials + token * Rows(qkv) + head * qkv.head_dim + col),
+        rotates(head < qkv.heads + qkv.kv_heads) {}
+
+  __device__ __forceinline__ static int Rows(const QkvProduct& qkv) {
+    return (qkv.heads + 2 * qkv.kv_heads) * qkv.head_dim;
+  }
+};
+
+// kTogether: segments that are on their way at once. `half_dim` is qkv.head_dim / 2, which some
+// callers know when they are compiled.
 template <int kTogether>
 __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
-                                                  const PairConstants& constants, int token,
-                                                  int head, int col) {
-  const int half_dim = qkv.head_dim / 2;
-  const int rows = (qkv.heads + 2 * qkv.kv_heads) * qkv.head_dim;
-  const int64_t stride = int64_t{qkv.partials_tokens} * rows;
-  const float* const parts = qkv.partials + int64_t{token} * rows + head * qkv.head_dim + col;
+                                                  const PairConstants& constants,
+                                                  const PairSource& source, int half_dim) {
+  const int stride = qkv.partials_tokens * PairSource::Rows(qkv);
   RotatedPairs result;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    // What is added to -0 stays what it is.
+    result.biased[0][i] = -0.0f;
+    result.biased[1][i] = -0.0f;
+  }
 #pragma unroll 1
   for (int first = 0; first < qkv.splits; first += kTogether) {
     float part[kTogether][2][kPairs];
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
       if (first + s >= qkv.splits) break;
-      LoadFour(parts + (first + s) * stride, part[s][0]);
-      LoadFour(parts + (first + s) * stride + half_dim, part[s][1]);
+      const float* const from = source.parts + (first + s) * stride;
+      LoadFour(from, part[s][0]);
+      LoadFour(from + half_dim, part[s][1]);
     }
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
@@ -112,10 +134,7 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-          float& sum = result.biased[half][i];
-          sum = first + s == 0 ? part[s][half][i] : sum + part[s][half][i];
-        }
+        for (int i = 0; i < kPairs; ++i) result.biased[half][i] += part[s][half][i];
       }
     }
   }
@@ -124,15 +143,14 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
     result.biased[0][i] += constants.bias[0][i];
     result.biased[1][i] += constants.bias[1][i];
   }
-  const bool rotates = head < qkv.heads + qkv.kv_heads;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const float first = result.biased[0][i];
     const float second = result.biased[1][i];
     const float cosine = constants.cosine[i];
     const float sine = constants.sine[i];
-    result.rotated[0][i] = rotates ? fmaf(first, cosine, -(second * sine)) : first;
-    result.rotated[1][i] = rotates ? fmaf(second, cosine, first * sine) : second;
+    result.rotated[0][i] = source.rotates ? fmaf(first, cosine, -(second * sine)) : first;
+    result.rotated[1][i] = source.rotates ? fmaf(second, cosine, first * sine) : second;
   }
   return result;
 }
