@@ -48,92 +48,70 @@ __device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[8]) {
   LoadMatrices(x + 4 * (kOneToken ? kOneTokenStride : 128), &b[4]);
 }
 
-// 64 columns of weights and x, ready for the tensor cores.
-template <bool kOneToken>
-struct Operands {
-  uint32_t a[kGroupSteps][4];
+// c += the columns of step kStep of a group times x, whose fragments are `b`.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void MultiplyStep(const Group<kFormat>& group, const uint32_t (&b)[8],
+                                             float (&c)[4]) {
+  uint32_t a[4];
+  Fragment<kFormat, kStep>(group.quants, group.scales, a);
+  Mma(c, a, b[2 * kStep], b[2 * kStep + 1]);
+}
+
+// c += a group's columns times x, whose fragments are at the lane's address `x`. `next` is loaded
+// before the group is unpacked, step by step between the tensor cores' steps, each of which waits
+// for the one before.
+template <bool kOneToken, TileFormat kFormat, typename LoadNext>
+__device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint32_t x,
+                                              const LoadNext& load_next, float (&c)[4]) {
   uint32_t b[8];
-
-  // Of columns 64 * group… of a unit.
-  template <TileFormat kFormat>
-  __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
-                                       int group, uint32_t x, int lane) {
-    LoadX<kOneToken>(x, b);
-    UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
-  }
-  // c += a b
-  __device__ __forceinline__ void Multiply(float (&c)[4]) const {
-#pragma unroll
-    for (int step = 0; step < kGroupSteps; ++step) {
-      Mma(c, a[step], b[2 * step], b[2 * step + 1]);
-    }
-  }
-};
-
-// Multiplies a tile, 64 columns after another. The next 64 are unpacked while tensor cores, each of
-// whose steps waits for the one before, are at work.
-template <TileFormat kFormat, bool kOneToken>
-class Multiplier {
- public:
-  __device__ __forceinline__ explicit Multiplier(float (&c)[4]) : c_(c), operands_() {}
-
-  // Multiplies kCount times 64 columns of units that begin at `unit`, but for the last, which the
-  // next call multiplies.
-  template <int kCount>
-  __device__ __forceinline__ void Multiply(const uint8_t* unit, uint32_t x) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i % kGroups == 0) scales_.Load(unit + i / kGroups * UnitBytes(kFormat), lane);
-      operands_[i % 2].template Load<kFormat>(unit + i / kGroups * UnitBytes(kFormat), scales_,
-                                              i % kGroups, x + i * kXBytes, lane);
-      operands_[(i + 1) % 2].Multiply(c_);
-    }
-    if (kCount % 2 != 0) operands_[1] = operands_[0];
-  }
-  __device__ __forceinline__ void Finish() { operands_[1].Multiply(c_); }
-
-  static constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  static constexpr int kXBytes = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
-
- private:
-  float (&c_)[4];
-  UnitScales<kFormat> scales_;
-  // At first zeros, which add nothing.
-  Operands<kOneToken> operands_[2];
-};
+  LoadX<kOneToken>(x, b);
+  load_next();
+  MultiplyStep<kFormat, 0>(group, b, c);
+  MultiplyStep<kFormat, 1>(group, b, c);
+  MultiplyStep<kFormat, 2>(group, b, c);
+  MultiplyStep<kFormat, 3>(group, b, c);
+}
 
 // c += one tile's units, `units` of them, times x.
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
                                              float (&c)[4]) {
-  using Tile = Multiplier<kFormat, kOneToken>;
-  Tile tile(c);
-  constexpr int kUnitX = Tile::kGroups * Tile::kXBytes;
+  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
+  // Where a unit is one group, units that go together, as then no register is moved.
+  constexpr int kUnitsTogether = kGroups == 1 ? 2 : 1;
+  const int lane = threadIdx.x % 32;
 #pragma unroll 1
   while (units > 0) {
-    const uint8_t* stage = ring.Await();
-    if constexpr (UnitCols(kFormat) >= kMaxStageCols) {
-      tile.template Multiply<Tile::kGroups>(stage, x);
-      x += kUnitX;
-      --units;
-    } else {
-      int in_stage = min(units, stage_units);
-      units -= in_stage;
-#pragma unroll 1
-      for (; in_stage >= 2; in_stage -= 2) {
-        tile.template Multiply<2 * Tile::kGroups>(stage, x);
-        stage += 2 * UnitBytes(kFormat);
-        x += 2 * kUnitX;
-      }
-      if (in_stage > 0) {
-        tile.template Multiply<Tile::kGroups>(stage, x);
-        x += kUnitX;
+    const uint8_t* unit = ring.Await();
+    UnitScales<kFormat> unit_scales;
+    unit_scales.Load(unit, lane);
+    Group<kFormat> next;
+    next.Load(unit, unit_scales, 0, lane);
+    int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
+    units -= in_stage;
+#pragma unroll kUnitsTogether
+    for (; in_stage > 0; --in_stage) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const Group<kFormat> now = next;
+        MultiplyGroup<kOneToken>(
+            now, x,
+            [&] {
+              if (group + 1 < kGroups) {
+                next.Load(unit, unit_scales, group + 1, lane);
+              } else if (kGroups == 1) {
+                // Behind a stage's last unit is something else in shared memory, which is not used.
+                unit += UnitBytes(kFormat);
+                next.Load(unit, unit_scales, 0, lane);
+              }
+            },
+            c);
+        x += kGroupX;
       }
     }
     ring.Release();
   }
-  tile.Finish();
 }
 
 template <bool kOneToken>

@@ -156,56 +156,52 @@ struct UnitScales {
   }
 };
 
-// The scales of one group, both halves of a word alike: [part of the group][row g, row g + 8].
+// The scales of one group, as they were loaded.
 template <TileFormat kFormat>
 struct GroupScales {
+  static constexpr bool kOfUnit = kFormat >= TileFormat::kQ2_K;
+  static constexpr bool kTogether = kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K;
   static constexpr int kParts =
       kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
   static constexpr bool kHasMin = kFormat == TileFormat::kQ4_1 || kFormat == TileFormat::kQ5_1 ||
-                                  kFormat == TileFormat::kQ2_K || kFormat == TileFormat::kQ4_K ||
-                                  kFormat == TileFormat::kQ5_K;
-  __half2 scale[kParts][2];
-  // What is added: UnitScales' min, or m.
-  __half2 min[kHasMin ? kParts : 1][2];
+                                  kFormat == TileFormat::kQ2_K || kTogether;
+  static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kTogether ? 4 : kParts;
+  static constexpr int kWords = kHasMin && !kTogether ? 2 * kScaleWords : kScaleWords;
+  // Of units: as UnitScales has them, of the group's parts. Of others: {block 0, block 1} of row g
+  // and of row g + 8; of d, then of m.
+  uint32_t words[kWords == 0 ? 1 : kWords];
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
-    if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
+    if constexpr (kOfUnit) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 both = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], group, 4));
-        scale[i / 2][i % 2] = __low2half2(both);
-        min[i / 2][i % 2] = __high2half2(both);
-      }
-    } else if constexpr (kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 rows = AsHalf2(__shfl_sync(~0u, unit_scales.own[i], group, 4));
-        scale[i][0] = __low2half2(rows);
-        scale[i][1] = __high2half2(rows);
-        if constexpr (kHasMin) {
-          const __half2 mins = AsHalf2(__shfl_sync(~0u, unit_scales.own[4 + i], group, 4));
-          min[i][0] = __low2half2(mins);
-          min[i][1] = __high2half2(mins);
-        }
-      }
+      for (int i = 0; i < kWords; ++i) words[i] = __shfl_sync(~0u, unit_scales.own[i], group, 4);
     } else if constexpr (kFormat != TileFormat::kF16) {
       const uint8_t* scales = unit + ScalesOffset(kFormat) + (lane >> 2) * 8;
-      const uint2 d = *reinterpret_cast<const uint2*>(scales);
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        scale[part][0] = part == 0 ? __low2half2(AsHalf2(d.x)) : __high2half2(AsHalf2(d.x));
-        scale[part][1] = part == 0 ? __low2half2(AsHalf2(d.y)) : __high2half2(AsHalf2(d.y));
-      }
-      if constexpr (kHasMin) {
-        const uint2 m = *reinterpret_cast<const uint2*>(scales + 64);
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          min[part][0] = part == 0 ? __low2half2(AsHalf2(m.x)) : __high2half2(AsHalf2(m.x));
-          min[part][1] = part == 0 ? __low2half2(AsHalf2(m.y)) : __high2half2(AsHalf2(m.y));
-        }
+      for (int i = 0; i < kWords; i += 2) {
+        const uint2 both = *reinterpret_cast<const uint2*>(scales + i * 32);
+        words[i] = both.x;
+        words[i + 1] = both.y;
       }
     }
+  }
+
+  // Of part `part` of the group and row g + 8 * `row`, in both halves: the scale, and what is
+  // added, UnitScales' min or m.
+  __device__ __forceinline__ __half2 Scale(int part, int row) const {
+    if constexpr (kTogether) return __low2half2(AsHalf2(words[part * 2 + row]));
+    return OfRow(part, row, 0);
+  }
+  __device__ __forceinline__ __half2 Min(int part, int row) const {
+    if constexpr (kTogether) return __high2half2(AsHalf2(words[part * 2 + row]));
+    return OfRow(part, row, kScaleWords);
+  }
+
+ private:
+  __device__ __forceinline__ __half2 OfRow(int part, int row, int first) const {
+    const __half2 both = AsHalf2(words[first + (kOfUnit ? part : row)]);
+    return (kOfUnit ? row : part) == 0 ? __low2half2(both) : __high2half2(both);
   }
 };
 
@@ -268,7 +264,7 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
         // 0x6400 + byte is the F16 number 1024 + byte.
         const uint32_t bytes = __byte_perm(word, 0x64646464u, half == 0 ? 0x4140 : 0x4342);
         a[half * 2 + row] = AsBits(
-            __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.scale[kBlock][row]));
+            __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
       }
     }
   } else {
@@ -281,27 +277,38 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
     for (int pair = 0; pair < 4; ++pair) {
       if constexpr (GroupScales<kFormat>::kHasMin) {
         a[pair] =
-            AsBits(__hfma2(q[pair], scales.scale[kPart][pair % 2], scales.min[kPart][pair % 2]));
+            AsBits(__hfma2(q[pair], scales.Scale(kPart, pair % 2), scales.Min(kPart, pair % 2)));
       } else {
-        a[pair] = AsBits(__hmul2(q[pair], scales.scale[kPart][pair % 2]));
+        a[pair] = AsBits(__hmul2(q[pair], scales.Scale(kPart, pair % 2)));
       }
     }
   }
 }
 
-// The A fragments of a group, from a unit in shared memory or, but for kF16, in global memory.
+// A group as it was loaded, from a unit in shared memory or, but for kF16, in global memory.
+template <TileFormat kFormat>
+struct Group {
+  GroupQuants<kFormat> quants;
+  GroupScales<kFormat> scales;
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
+                                       int group, int lane) {
+    quants.Load(unit, group, lane);
+    scales.Load(unit, unit_scales, group, lane);
+  }
+};
+
+// The A fragments of a group.
 template <TileFormat kFormat>
 __device__ __forceinline__ void UnpackGroup(const uint8_t* unit,
                                             const UnitScales<kFormat>& unit_scales, int group,
                                             int lane, uint32_t (&a)[kGroupSteps][4]) {
-  GroupQuants<kFormat> quants;
-  quants.Load(unit, group, lane);
-  GroupScales<kFormat> scales;
-  scales.Load(unit, unit_scales, group, lane);
-  Fragment<kFormat, 0>(quants, scales, a[0]);
-  Fragment<kFormat, 1>(quants, scales, a[1]);
-  Fragment<kFormat, 2>(quants, scales, a[2]);
-  Fragment<kFormat, 3>(quants, scales, a[3]);
+  Group<kFormat> loaded;
+  loaded.Load(unit, unit_scales, group, lane);
+  Fragment<kFormat, 0>(loaded.quants, loaded.scales, a[0]);
+  Fragment<kFormat, 1>(loaded.quants, loaded.scales, a[1]);
+  Fragment<kFormat, 2>(loaded.quants, loaded.scales, a[2]);
+  Fragment<kFormat, 3>(loaded.quants, loaded.scales, a[3]);
 }
 
 }  // namespace orcd::cuda
