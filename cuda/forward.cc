@@ -252,10 +252,10 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   for (int i = 0; i < args.num_matrices; ++i) row_tiles += args.matrices[i].row_tiles();
   if (row_tiles <= most) {
     uint8_t* to = buffers_.unpacked;
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(args, 0, row_tiles, to, step.stream),
+                              "unpacking weights");
     for (int i = 0; i < args.num_matrices; ++i) {
       TiledMatrix& matrix = args.matrices[i];
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), to, step.stream),
-                                "unpacking weights");
       matrix.data = to;
       matrix.format = TileFormat::kF16;
       to += matrix.bytes();
@@ -264,18 +264,17 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
     return absl::OkStatus();
   }
   // A part of the rows at a time: the head.
-  const TiledMatrix matrix = args.matrices[0];
-  float* const y = args.y;
+  const MatmulArgs all = args;
+  const TiledMatrix& matrix = all.matrices[0];
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
-    ORCD_RETURN_IF_CUDA_ERROR(
-        LaunchUnpackToF16(matrix, tile, tiles, buffers_.unpacked, step.stream),
-        "unpacking weights");
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
+                              "unpacking weights");
     args.matrices[0] = {.data = buffers_.unpacked,
                         .format = TileFormat::kF16,
                         .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
                         .cols = matrix.cols};
-    args.y = y + int64_t{tile} * kTileRows;
+    args.y = all.y + int64_t{tile} * kTileRows;
     args.y_rows = args.matrices[0].rows;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
   }

@@ -205,7 +205,9 @@ class Consumer {
       BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
       scales_.Load(weights, lane_);
     }
-    UnpackGroup<kFormat>(weights, scales_, group, lane_, a);
+    Group<kFormat> loaded;
+    loaded.Load(weights, scales_, group, lane_);
+    loaded.Unpack(a);
     if (group == Ring::kGroupsAUnit - 1) {
       __syncwarp();
       if (lane_ == 0) BarrierArrive(SharedAddress(&rings_.weight_empty[weight_slot]));

@@ -124,8 +124,9 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t
 cudaError_t PrepareMatvecKernels();
 cudaError_t PrepareGemmKernels();
 
-// Unpacks row tiles [first_tile, first_tile + tiles) of a matrix to format kF16 at `out`.
-cudaError_t LaunchUnpackToF16(const TiledMatrix& matrix, int first_tile, int tiles, uint8_t* out,
+// Unpacks row tiles [first_tile, first_tile + tiles) of a product's matrices, which are of one
+// format, to format kF16 at `out`, tile after tile; of kF16, which is copied, one matrix alone.
+cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
                               cudaStream_t stream);
 
 }  // namespace orcd::cuda

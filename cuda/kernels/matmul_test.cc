@@ -128,15 +128,17 @@ class ProductTest : public GpuTest {
     for (int i = 0; i < args.num_matrices; ++i) bytes += F16Bytes(args.matrices[i]);
     const DeviceArray<uint8_t> unpacked(bytes);
     uint8_t* to = unpacked.data();
+    int tiles = 0;
+    for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
+    cudaError_t error = LaunchUnpackToF16(args, 0, tiles, to, stream());
+    if (error != cudaSuccess) return error;
     for (int i = 0; i < args.num_matrices; ++i) {
       TiledMatrix& matrix = args.matrices[i];
-      const cudaError_t error = LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), to, stream());
-      if (error != cudaSuccess) return error;
       matrix.data = to;
       matrix.format = TileFormat::kF16;
       to += matrix.bytes();
     }
-    const cudaError_t error = LaunchGemm(args, multiprocessors, stream());
+    error = LaunchGemm(args, multiprocessors, stream());
     return error == cudaSuccess ? cudaStreamSynchronize(stream()) : error;
   }
 
@@ -191,7 +193,8 @@ class ProductTest : public GpuTest {
   // The weights that kernels multiply with: F16 values by unpack.cuh's rule.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
     const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
-    EXPECT_EQ(LaunchUnpackToF16(matrix, 0, matrix.row_tiles(), unpacked.data(), stream()),
+    EXPECT_EQ(LaunchUnpackToF16({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
+                                unpacked.data(), stream()),
               cudaSuccess);
     const TiledMatrix f16 = {.data = unpacked.data(),
                              .format = TileFormat::kF16,
@@ -520,12 +523,13 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
 // A part of a matrix's rows, as the head is unpacked.
 TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
+  const MatmulArgs product = {.matrices = {matrix.tiles}, .num_matrices = 1};
   const int tiles = matrix.tiles.row_tiles();
   const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
-  ASSERT_EQ(LaunchUnpackToF16(matrix.tiles, 0, tiles, all.data(), stream()), cudaSuccess);
+  ASSERT_EQ(LaunchUnpackToF16(product, 0, tiles, all.data(), stream()), cudaSuccess);
   const size_t tile_bytes = all.size() / tiles;
   const DeviceArray<uint8_t> part(5 * tile_bytes);
-  ASSERT_EQ(LaunchUnpackToF16(matrix.tiles, 4, 5, part.data(), stream()), cudaSuccess);
+  ASSERT_EQ(LaunchUnpackToF16(product, 4, 5, part.data(), stream()), cudaSuccess);
   EXPECT_TRUE(
       SameBits(std::span<const uint8_t>(part.Read()),
                std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));

@@ -296,20 +296,14 @@ struct Group {
     quants.Load(unit, group, lane);
     scales.Load(unit, unit_scales, group, lane);
   }
+  // The A fragments.
+  __device__ __forceinline__ void Unpack(uint32_t (&a)[kGroupSteps][4]) const {
+    Fragment<kFormat, 0>(quants, scales, a[0]);
+    Fragment<kFormat, 1>(quants, scales, a[1]);
+    Fragment<kFormat, 2>(quants, scales, a[2]);
+    Fragment<kFormat, 3>(quants, scales, a[3]);
+  }
 };
-
-// The A fragments of a group.
-template <TileFormat kFormat>
-__device__ __forceinline__ void UnpackGroup(const uint8_t* unit,
-                                            const UnitScales<kFormat>& unit_scales, int group,
-                                            int lane, uint32_t (&a)[kGroupSteps][4]) {
-  Group<kFormat> loaded;
-  loaded.Load(unit, unit_scales, group, lane);
-  Fragment<kFormat, 0>(loaded.quants, loaded.scales, a[0]);
-  Fragment<kFormat, 1>(loaded.quants, loaded.scales, a[1]);
-  Fragment<kFormat, 2>(loaded.quants, loaded.scales, a[2]);
-  Fragment<kFormat, 3>(loaded.quants, loaded.scales, a[3]);
-}
 
 }  // namespace orcd::cuda
 

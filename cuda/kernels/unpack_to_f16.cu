@@ -1,6 +1,7 @@
 // Quantised tiles to F16 tiles, with the bits that the fused kernels multiply.
 #include <cuda_fp16.h>
 
+#include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
@@ -10,70 +11,93 @@ namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+// Of a warp.
+constexpr int kGroups = 4;
+constexpr int GroupsAUnit(TileFormat format) { return UnitCols(format) / kGroupCols; }
+constexpr int UnitsAWarp(TileFormat format) { return kGroups / GroupsAUnit(format); }
 
-// A warp unpacks one group of one unit: grid (units * groups / warps, tiles).
+// grid (units / (UnitsAWarp * warps), tiles).
 template <TileFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    UnpackKernel(const uint8_t* tiles, int units, uint8_t* out) {
+    UnpackKernel(const __grid_constant__ MatmulArgs product, int first_tile, uint8_t* out) {
   LaunchDependents();
-  WaitForDependency();
-  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  const int index = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
-  if (index >= units * kGroups) return;
+  int tile = first_tile + static_cast<int>(blockIdx.y);
+  const TiledMatrix matrix = FindTile(product, tile);
+  const int units = matrix.units();
+  const int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
   const int lane = threadIdx.x % 32;
-  const int group = index % kGroups;
-  const uint8_t* unit =
-      tiles + (int64_t{blockIdx.y} * units + index / kGroups) * UnitBytes(kFormat);
-  UnitScales<kFormat> unit_scales;
-  unit_scales.Load(unit, lane);
-  uint32_t a[kGroupSteps][4];
-  UnpackGroup<kFormat>(unit, unit_scales, group, lane, a);
-  uint8_t* const to =
-      out + (int64_t{blockIdx.y} * units * kGroups + index) * UnitBytes(TileFormat::kF16);
+  const uint8_t* unit = matrix.data + (int64_t{tile} * units + first) * UnitBytes(kFormat);
+  uint8_t* to =
+      out +
+      (int64_t{blockIdx.y} * units + first) * (GroupsAUnit(kFormat) * UnitBytes(TileFormat::kF16)) +
+      lane * 4;
+  // All are loaded before any is stored, and before what was there may have been read.
+  Group<kFormat> groups[kGroups];
 #pragma unroll
-  for (int step = 0; step < kGroupSteps; ++step) {
+  for (int i = 0; i < UnitsAWarp(kFormat); ++i) {
+    if (first + i >= units) break;
+    UnitScales<kFormat> unit_scales;
+    unit_scales.Load(unit + i * UnitBytes(kFormat), lane);
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      *reinterpret_cast<uint32_t*>(to + F16PairOffset(step, pair) + lane * 4) = a[step][pair];
+    for (int group = 0; group < GroupsAUnit(kFormat); ++group) {
+      groups[i * GroupsAUnit(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,
+                                                    group, lane);
+    }
+  }
+  WaitForDependency();
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group, to += UnitBytes(TileFormat::kF16)) {
+    if (first + group / GroupsAUnit(kFormat) >= units) return;
+    uint32_t a[kGroupSteps][4];
+    groups[group].Unpack(a);
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        *reinterpret_cast<uint32_t*>(to + F16PairOffset(step, pair)) = a[step][pair];
+      }
     }
   }
 }
 
 template <TileFormat kFormat>
-cudaError_t LaunchUnpack(const TiledMatrix& matrix, int first_tile, int tiles, uint8_t* out,
+cudaError_t LaunchUnpack(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
                          cudaStream_t stream) {
-  const int groups = matrix.units() * (UnitCols(kFormat) / kGroupCols);
-  constexpr int kWarps = kThreads / 32;
-  return Launch(UnpackKernel<kFormat>, dim3((groups + kWarps - 1) / kWarps, tiles), kThreads, 0,
-                stream, matrix.data + first_tile * matrix.tile_bytes(), matrix.units(), out);
+  constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
+  return Launch(UnpackKernel<kFormat>,
+                dim3((product.matrices[0].units() + kUnits - 1) / kUnits, tiles), kThreads, 0,
+                stream, product, first_tile, out);
 }
 
 }  // namespace
 
-cudaError_t LaunchUnpackToF16(const TiledMatrix& matrix, int first_tile, int tiles, uint8_t* out,
+cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
                               cudaStream_t stream) {
+  const TiledMatrix& matrix = product.matrices[0];
   switch (matrix.format) {
     case TileFormat::kF16:
+      if (product.num_matrices > 1) return cudaErrorInvalidValue;
       return cudaMemcpyAsync(out, matrix.data + first_tile * matrix.tile_bytes(),
                              tiles * matrix.tile_bytes(), cudaMemcpyDeviceToDevice, stream);
     case TileFormat::kQ8_0:
-      return LaunchUnpack<TileFormat::kQ8_0>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ8_0>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ4_0:
-      return LaunchUnpack<TileFormat::kQ4_0>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ4_0>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ4_1:
-      return LaunchUnpack<TileFormat::kQ4_1>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ4_1>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ5_0:
-      return LaunchUnpack<TileFormat::kQ5_0>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ5_0>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ5_1:
-      return LaunchUnpack<TileFormat::kQ5_1>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ5_1>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ2_K:
-      return LaunchUnpack<TileFormat::kQ2_K>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ2_K>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ4_K:
-      return LaunchUnpack<TileFormat::kQ4_K>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ4_K>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ5_K:
-      return LaunchUnpack<TileFormat::kQ5_K>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ5_K>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ6_K:
-      return LaunchUnpack<TileFormat::kQ6_K>(matrix, first_tile, tiles, out, stream);
+      return LaunchUnpack<TileFormat::kQ6_K>(product, first_tile, tiles, out, stream);
   }
   return cudaErrorInvalidValue;
 }
