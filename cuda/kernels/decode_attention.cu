@@ -413,6 +413,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   auto& shared = *reinterpret_cast<BlockShared*>(shared_bytes);
   constexpr int kTiles = kTogether<kWarps>;
   const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
 
   LaunchDependents();
@@ -454,9 +455,13 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
 #pragma unroll 1
   for (int first = work.first_tile; first < work.tiles;
        first += kTiles * work.tile_stride, item += Copier::kItems) {
+    // A lane releases a half of a tile's keys, then of its values.
+    const bool releases =
+        lane < Copier::kValueItems &&
+        work.Keys(first + lane / 2 * work.tile_stride) > lane % 2 * Copier::Ring::kHalfKeys;
     ChunkScores s[kTiles * kKeyChunks / kWarps];
     ScoreKeys(work, first, item, shared, s);
-    shared.ring.template Release<Copier::kValueItems>(item);
+    shared.ring.Release(item + lane, releases);
     WorkersSync<kWarps>();
     RowState state[kTiles][kHalves];
     WeighKeys(scale, s, shared, state);
@@ -476,7 +481,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
         total.Add(added);
       }
     }
-    shared.ring.template Release<Copier::kValueItems>(item + Copier::kValueItems);
+    shared.ring.Release(item + Copier::kValueItems + lane, releases);
   }
 
   if (split) {

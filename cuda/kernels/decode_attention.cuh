@@ -71,12 +71,10 @@ struct TileRing {
     BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
     return places[i % kPlaces];
   }
-  // The warp reads items `first` to `first` + kCount no more.
-  template <int kCount>
-  __device__ __forceinline__ void Release(int first) {
-    const unsigned lane = threadIdx.x % 32;
+  // The warp reads item `item` of each lane's no more, where `is_there`: others were not filled.
+  __device__ __forceinline__ void Release(unsigned item, bool is_there) {
     __syncwarp();
-    if (lane < kCount) BarrierArrive(SharedAddress(&empty[(first + lane) % kPlaces]));
+    if (is_there) BarrierArrive(SharedAddress(&empty[item % kPlaces]));
   }
 };
 

@@ -104,8 +104,6 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   if (args.norm.residual != nullptr) {
     x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  // A warp reads a unit further than its ring's end.
-  x_bytes = std::max(x_bytes, UnitBytes(TileFormat::kF16));
   shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
                      : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
                                                               : kSmallStageCols;

@@ -72,45 +72,60 @@ __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint3
   MultiplyStep<kFormat, 3>(group, b, c);
 }
 
+// From a group's x to the next one's.
+template <bool kOneToken>
+constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
+
+// c += the units of a stage times x: one of several groups, or `units` of one group each.
+template <TileFormat kFormat, bool kOneToken>
+__device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, uint32_t x,
+                                              float (&c)[4]) {
+  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  const int lane = threadIdx.x % 32;
+  UnitScales<kFormat> unit_scales;
+  unit_scales.Load(unit, lane);
+  Group<kFormat> groups[2];
+  groups[0].Load(unit, unit_scales, 0, lane);
+  if constexpr (kGroups > 1) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const auto load_next = [&] {
+        if (group + 1 < kGroups) groups[(group + 1) % 2].Load(unit, unit_scales, group + 1, lane);
+      };
+      MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next, c);
+    }
+  } else {
+#pragma unroll 1
+    for (; units >= 2; units -= 2) {
+      const auto load_second = [&] {
+        groups[1].Load(unit + UnitBytes(kFormat), unit_scales, 0, lane);
+      };
+      MultiplyGroup<kOneToken>(groups[0], x, load_second, c);
+      unit += 2 * UnitBytes(kFormat);
+      const auto load_next = [&] {
+        if (units > 2) groups[0].Load(unit, unit_scales, 0, lane);
+      };
+      MultiplyGroup<kOneToken>(groups[1], x + kGroupX<kOneToken>, load_next, c);
+      x += 2 * kGroupX<kOneToken>;
+    }
+    if (units > 0)
+      MultiplyGroup<kOneToken>(
+          groups[0], x, [] {}, c);
+  }
+}
+
 // c += one tile's units, `units` of them, times x.
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
                                              float (&c)[4]) {
   constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
-  constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
-  // Where a unit is one group, units that go together, as then no register is moved.
-  constexpr int kUnitsTogether = kGroups == 1 ? 2 : 1;
-  const int lane = threadIdx.x % 32;
 #pragma unroll 1
   while (units > 0) {
-    const uint8_t* unit = ring.Await();
-    UnitScales<kFormat> unit_scales;
-    unit_scales.Load(unit, lane);
-    Group<kFormat> next;
-    next.Load(unit, unit_scales, 0, lane);
-    int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
-    units -= in_stage;
-#pragma unroll kUnitsTogether
-    for (; in_stage > 0; --in_stage) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const Group<kFormat> now = next;
-        MultiplyGroup<kOneToken>(
-            now, x,
-            [&] {
-              if (group + 1 < kGroups) {
-                next.Load(unit, unit_scales, group + 1, lane);
-              } else if (kGroups == 1) {
-                // Behind a stage's last unit is something else in shared memory, which is not used.
-                unit += UnitBytes(kFormat);
-                next.Load(unit, unit_scales, 0, lane);
-              }
-            },
-            c);
-        x += kGroupX;
-      }
-    }
+    const int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
+    MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, x, c);
     ring.Release();
+    x += in_stage * kGroups * kGroupX<kOneToken>;
+    units -= in_stage;
   }
 }
 
