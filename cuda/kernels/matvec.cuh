@@ -57,9 +57,9 @@ __device__ __forceinline__ void MultiplyStep(const Group<kFormat>& group, const 
   Mma(c, a, b[2 * kStep], b[2 * kStep + 1]);
 }
 
-// c += a group's columns times x, whose fragments are at the lane's address `x`. `next` is loaded
-// before the group is unpacked, step by step between the tensor cores' steps, each of which waits
-// for the one before.
+// c += a group's columns times x, whose fragments are at the lane's address `x`. The group is
+// unpacked step by step between the tensor cores' steps, each of which waits for the one before;
+// what load_next() asks for comes meanwhile.
 template <bool kOneToken, TileFormat kFormat, typename LoadNext>
 __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint32_t x,
                                               const LoadNext& load_next, float (&c)[4]) {
@@ -108,9 +108,8 @@ __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, ui
       MultiplyGroup<kOneToken>(groups[1], x + kGroupX<kOneToken>, load_next, c);
       x += 2 * kGroupX<kOneToken>;
     }
-    if (units > 0)
-      MultiplyGroup<kOneToken>(
-          groups[0], x, [] {}, c);
+    const auto load_nothing = [] {};
+    if (units > 0) MultiplyGroup<kOneToken>(groups[0], x, load_nothing, c);
   }
 }
 

@@ -159,6 +159,7 @@ struct UnitScales {
 // The scales of one group, as they were loaded.
 template <TileFormat kFormat>
 struct GroupScales {
+  // From UnitScales; a scale and its min in one word.
   static constexpr bool kOfUnit = kFormat >= TileFormat::kQ2_K;
   static constexpr bool kTogether = kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K;
   static constexpr int kParts =
@@ -205,8 +206,8 @@ struct GroupScales {
   }
 };
 
-// `bits` of a word's halves from bit kBit on are an integer of F16, which `of` already has other
-// bits of (at first 1024): its bits are moved to kTo.
+// Puts bits of a word's halves, those of `bits` from bit kFrom on, into `of` from bit kTo on: 1024
+// in F16, or what has some bits of an integer already.
 template <int kFrom, int kTo>
 __device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint32_t of) {
   constexpr int kShift = kFrom - kTo;
