@@ -194,9 +194,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
 }
 
 absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs args) {
-  int row_tiles = 0;
-  for (int i = 0; i < args.num_matrices; ++i) row_tiles += args.matrices[i].row_tiles();
-  args.splits = Splits(row_tiles, args.matrices[0].cols);
+  args.splits = Splits(RowTiles(args), args.matrices[0].cols);
   args.y = to;
   args.y_stride = args.y_rows;
   const int tokens = step.shape.tokens;
@@ -248,8 +246,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   const int64_t tile_bytes =
       int64_t{RoundUp(args.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
   const int most = static_cast<int>(buffers_.unpacked_bytes / tile_bytes);
-  int row_tiles = 0;
-  for (int i = 0; i < args.num_matrices; ++i) row_tiles += args.matrices[i].row_tiles();
+  const int row_tiles = RowTiles(args);
   if (row_tiles <= most) {
     uint8_t* to = buffers_.unpacked;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(args, 0, row_tiles, to, step.stream),

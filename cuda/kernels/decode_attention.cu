@@ -31,6 +31,9 @@ constexpr int kTilesOfOneBlock = 2;
 // Tiles that a block takes at a time.
 template <int kWarps>
 constexpr int kTogether = kWarps == kFewWarps ? 2 : 1;
+// Chunks of 16 keys of these tiles that a warp has.
+template <int kWarps>
+constexpr int kChunks = kKeyChunks* kTogether<kWarps> / kWarps;
 
 // Places for halves of tiles: so many that four blocks of many fit a multiprocessor, and two of
 // few.
@@ -262,16 +265,14 @@ __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Com
 // A round's scores of a warp's 16 keys at a time, `s`, of tiles from `first` on, whose items of the
 // ring begin with `item`; and the largest of each row, for the others.
 template <int kHeadDim, int kHalves, int kWarps>
-__device__ __forceinline__ void ScoreKeys(
-    const Work& work, int first, int item, Shared<kHeadDim, kHalves, kWarps>& shared,
-    ChunkScores (&s)[kTogether<kWarps> * kKeyChunks / kWarps]) {
-  constexpr int kHalfKeys = Shared<kHeadDim, kHalves, kWarps>::Copier::Ring::kHalfKeys;
-  constexpr int kChunks = kTogether<kWarps> * kKeyChunks / kWarps;
+__device__ __forceinline__ void ScoreKeys(const Work& work, int first, int item,
+                                          Shared<kHeadDim, kHalves, kWarps>& shared,
+                                          ChunkScores (&s)[kChunks<kWarps>]) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kChunks<kWarps>; ++i) {
     const int tile = (i * kWarps + warp) / kKeyChunks;
     const int chunk = (i * kWarps + warp) % kKeyChunks;
     const int first_key = chunk * kKeyChunk;
@@ -279,11 +280,11 @@ __device__ __forceinline__ void ScoreKeys(
     if (own_row < 0) continue;
     // Behind the 16 with the token's own row there is nothing in shared memory.
     if (first_key <= own_row) {
-      __half* const half = shared.ring.Await(item + tile * 2 + first_key / kHalfKeys);
+      __half* const half = shared.ring.Await(item + tile * 2 + first_key / kHalfTile);
       if (own_row / kKeyChunk == chunk) {
-        PatchRows<kHeadDim, kHeadDim>(own_row % kHalfKeys, 0, shared.own[kKeys], half);
+        PatchRows<kHeadDim, kHeadDim>(own_row % kHalfTile, 0, shared.own[kKeys], half);
       }
-      Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfKeys, s[i]);
+      Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfTile, s[i]);
     }
     int visible[kHalves];
 #pragma unroll
@@ -301,11 +302,9 @@ __device__ __forceinline__ void ScoreKeys(
 // The weights of a round's keys by all warps' largest scores, and what each lane's add up to, for
 // the others; `state`: each tile's largest.
 template <int kHeadDim, int kHalves, int kWarps>
-__device__ __forceinline__ void WeighKeys(float scale,
-                                          ChunkScores (&s)[kTogether<kWarps> * kKeyChunks / kWarps],
+__device__ __forceinline__ void WeighKeys(float scale, ChunkScores (&s)[kChunks<kWarps>],
                                           Shared<kHeadDim, kHalves, kWarps>& shared,
                                           RowState (&state)[kTogether<kWarps>][kHalves]) {
-  constexpr int kChunks = kTogether<kWarps> * kKeyChunks / kWarps;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -319,7 +318,7 @@ __device__ __forceinline__ void WeighKeys(float scale,
     }
   }
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kChunks<kWarps>; ++i) {
     const int tile = (i * kWarps + warp) / kKeyChunks;
     const int chunk = (i * kWarps + warp) % kKeyChunks;
     // The tile is the same for all warps.
@@ -351,7 +350,6 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
                                         Shared<kHeadDim, kHalves, kWarps>& shared,
                                         Sums<kHeadDim, kHalves, kWarps>& added) {
   using Copier = typename Shared<kHeadDim, kHalves, kWarps>::Copier;
-  constexpr int kHalfKeys = Copier::Ring::kHalfKeys;
   constexpr int kCols = Sums<kHeadDim, kHalves, kWarps>::kCols;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -369,11 +367,11 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
   const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
-    const int first_step = which * kHalfKeys / kKeyChunk;
+    const int first_step = which * kHalfTile / kKeyChunk;
     if (first_step >= steps) break;
     __half* const half = shared.ring.Await(item + Copier::kValueItems + tile * 2 + which);
-    if (own_row / kHalfKeys == which) {
-      PatchRows<kHeadDim, kCols>(own_row % kHalfKeys, warp * kCols, shared.own[kValues], half);
+    if (own_row / kHalfTile == which) {
+      PatchRows<kHeadDim, kCols>(own_row % kHalfTile, warp * kCols, shared.own[kValues], half);
     }
     added.AddValues(from.weights, half, first_step, steps);
   }
@@ -399,7 +397,7 @@ constexpr int Threads(int warps) { return (warps + 1) * 32; }
 // A barrier of the threads that work.
 template <int kWarps>
 __device__ __forceinline__ void WorkersSync() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+  NamedBarrierSync(1, kWarps * 32);
 }
 
 // grid (sequences, kv heads, key splits or more).
@@ -456,10 +454,9 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   for (int first = work.first_tile; first < work.tiles;
        first += kTiles * work.tile_stride, item += Copier::kItems) {
     // A lane releases a half of a tile's keys, then of its values.
-    const bool releases =
-        lane < Copier::kValueItems &&
-        work.Keys(first + lane / 2 * work.tile_stride) > lane % 2 * Copier::Ring::kHalfKeys;
-    ChunkScores s[kTiles * kKeyChunks / kWarps];
+    const bool releases = lane < Copier::kValueItems &&
+                          work.HalfKeys(first + lane / 2 * work.tile_stride, lane % 2) > 0;
+    ChunkScores s[kChunks<kWarps>];
     ScoreKeys(work, first, item, shared, s);
     shared.ring.Release(item + lane, releases);
     WorkersSync<kWarps>();

@@ -12,6 +12,9 @@
 
 namespace orcd::cuda {
 
+// Keys that are copied at a time.
+inline constexpr int kHalfTile = kKeyTile / 2;
+
 // Keys and values, in places of two-element arrays.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
@@ -43,15 +46,18 @@ struct Work {
 
   // Keys of tile `tile`; none or less where it lies behind the last.
   __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
+  // Of its half `half`.
+  __device__ int HalfKeys(int tile, int half) const {
+    return min(kHalfTile, Keys(tile) - half * kHalfTile);
+  }
 };
 
 // The ring through which a block's keys and values come, and how warps tell each other of its
 // places.
 template <int kHeadDim, int kPlaces>
 struct TileRing {
-  static constexpr int kHalfKeys = kKeyTile / 2;
   // Core matrices, as the cache has them.
-  __half places[kPlaces][kHalfKeys * kHeadDim];
+  __half places[kPlaces][kHalfTile * kHeadDim];
   uint64_t full[kPlaces];
   uint64_t empty[kPlaces];
 
@@ -92,12 +98,7 @@ class TileCopier {
 
   __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
                                         Ring& ring)
-      : args_(args),
-        work_(work),
-        ring_(SharedAddress(ring.places)),
-        full_(SharedAddress(ring.full)),
-        empty_(SharedAddress(ring.empty)),
-        block_shift_(Log2(args.kv.block_tokens)) {}
+      : args_(args), work_(work), ring_(ring), block_shift_(Log2(args.kv.block_tokens)) {}
 
   __device__ __forceinline__ void Run() const {
     const int lane = threadIdx.x % 32;
@@ -114,18 +115,17 @@ class TileCopier {
       for (int item = 0; item < kItems; ++item, place.Next()) {
         const int tile = item % kValueItems / 2;
         const int half = item % 2;
-        const int keys = min(Ring::kHalfKeys,
-                             work_.Keys(Tile(round * kTogether + tile)) - half * Ring::kHalfKeys);
+        const int keys = work_.HalfKeys(Tile(round * kTogether + tile), half);
         if (keys <= 0) continue;
         // Rows of 16, as they are multiplied.
         const int copies = Blocks((keys + 15) / 16 * 16);
-        const uint32_t full = full_ + place.slot * 8;
-        BarrierWait(empty_ + place.slot * 8, place.parity ^ 1);
+        const uint32_t full = SharedAddress(&ring_.full[place.slot]);
+        BarrierWait(SharedAddress(&ring_.empty[place.slot]), place.parity ^ 1);
         if (lane == 0) BarrierExpect(full, copies * bytes);
         __syncwarp();
-        const int copy = lane - tile * 16 - half * Blocks(Ring::kHalfKeys);
+        const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
         if (copy >= 0 && copy < copies) {
-          BulkCopy(ring_ + place.slot * (Ring::kHalfKeys * kHeadDim * 2) + copy * bytes,
+          BulkCopy(SharedAddress(ring_.places[place.slot]) + copy * bytes,
                    item < kValueItems ? keys_from : keys_from + values, bytes, full);
         }
       }
@@ -154,9 +154,7 @@ class TileCopier {
 
   const DecodeAttentionArgs& args_;
   const Work& work_;
-  const uint32_t ring_;
-  const uint32_t full_;
-  const uint32_t empty_;
+  Ring& ring_;
   const int block_shift_;
 };
 

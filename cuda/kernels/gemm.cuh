@@ -83,7 +83,7 @@ template <TileFormat kFormat, int kTokens, int kResidents>
 struct Rings {
   static constexpr int kXStages = XStages(kTokens, kResidents);
   static constexpr int kWeightStages = WeightStages(kFormat, kTokens, kResidents);
-  static constexpr int kGroupsAUnit = UnitCols(kFormat) / kActivationCols;
+  static constexpr int kGroupsAUnit = UnitGroups(kFormat);
 
   uint64_t x_full[kXStages];
   uint64_t x_empty[kXStages];
@@ -286,12 +286,6 @@ __global__ void __launch_bounds__(kThreads, kResidents)
   }
 }
 
-inline int RowTiles(const MatmulArgs& args) {
-  int tiles = 0;
-  for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
-  return tiles;
-}
-
 template <TileFormat kFormat, int kTokens, int kResidents = 1>
 cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
   const int blocks = (rows.tiles + rows.block_tiles - 1) / rows.block_tiles *
@@ -343,7 +337,7 @@ template <TileFormat kFormat>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
-  constexpr bool kEven = UnitCols(kFormat) == kActivationCols;
+  constexpr bool kEven = UnitGroups(kFormat) == 1;
   const Rows rows = {0, tiles,
                      kEven ? EvenBlockTiles(tiles, args.splits, multiprocessors) : kBlockTiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are

@@ -104,6 +104,13 @@ struct MatmulArgs {
   Activations gated = {};
 };
 
+// Of all its matrices.
+constexpr int RowTiles(const MatmulArgs& args) {
+  int tiles = 0;
+  for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
+  return tiles;
+}
+
 // Keeps the FFN's products, which can be large, well within F16.
 inline constexpr float kGatedScale = 1.0f / 16;
 

@@ -128,9 +128,7 @@ class ProductTest : public GpuTest {
     for (int i = 0; i < args.num_matrices; ++i) bytes += F16Bytes(args.matrices[i]);
     const DeviceArray<uint8_t> unpacked(bytes);
     uint8_t* to = unpacked.data();
-    int tiles = 0;
-    for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
-    cudaError_t error = LaunchUnpackToF16(args, 0, tiles, to, stream());
+    cudaError_t error = LaunchUnpackToF16(args, 0, RowTiles(args), to, stream());
     if (error != cudaSuccess) return error;
     for (int i = 0; i < args.num_matrices; ++i) {
       TiledMatrix& matrix = args.matrices[i];

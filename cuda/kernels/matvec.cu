@@ -74,13 +74,10 @@ cudaError_t PrepareMatvecKernels() {
 }
 
 cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  int tiles = 0;
+  const int tiles = RowTiles(args);
   uint32_t formats = 0;
+  for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
   LaunchShape shape = {};
-  for (int i = 0; i < args.num_matrices; ++i) {
-    tiles += args.matrices[i].row_tiles();
-    formats |= FormatBit(args.matrices[i].format);
-  }
   const int cols = args.matrices[0].cols;
   const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
   shape.tiles = tiles;

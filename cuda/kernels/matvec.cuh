@@ -80,7 +80,7 @@ constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, uint32_t x,
                                               float (&c)[4]) {
-  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  constexpr int kGroups = UnitGroups(kFormat);
   const int lane = threadIdx.x % 32;
   UnitScales<kFormat> unit_scales;
   unit_scales.Load(unit, lane);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, ui
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
                                              float (&c)[4]) {
-  constexpr int kGroups = UnitCols(kFormat) / kGroupCols;
+  constexpr int kGroups = UnitGroups(kFormat);
 #pragma unroll 1
   while (units > 0) {
     const int in_stage = kGroups == 1 ? min(units, stage_units) : 1;

@@ -13,9 +13,7 @@ namespace orcd::cuda::matvec {
 
 // The threads of all warps but the last.
 __device__ __forceinline__ int ConsumerThreads() { return static_cast<int>(blockDim.x) - 32; }
-__device__ __forceinline__ void ConsumerSync() {
-  asm volatile("bar.sync 1, %0;" ::"r"(ConsumerThreads()) : "memory");
-}
+__device__ __forceinline__ void ConsumerSync() { NamedBarrierSync(1, ConsumerThreads()); }
 
 // x of one token has its columns eight by eight, each eight in the first half of 32 bytes, so that
 // what makes it of floats can put it where they were.

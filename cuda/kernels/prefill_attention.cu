@@ -36,21 +36,21 @@ struct Turn {
 
   // Once, before the first tile: the first turn is group 0's.
   __device__ __forceinline__ void Init() const {
-    if (group == 1) asm volatile("bar.arrive 3, %0;" ::"n"(kParties) : "memory");
+    if (group == 1) NamedBarrierArrive(3, kParties);
   }
   __device__ __forceinline__ void Begin() const {
     if (group == 0) {
-      asm volatile("bar.sync 3, %0;" ::"n"(kParties) : "memory");
+      NamedBarrierSync(3, kParties);
     } else {
-      asm volatile("bar.sync 4, %0;" ::"n"(kParties) : "memory");
+      NamedBarrierSync(4, kParties);
     }
   }
   // `last`: there is no other.
   __device__ __forceinline__ void End(bool last) const {
     if (group == 0) {
-      asm volatile("bar.arrive 4, %0;" ::"n"(kParties) : "memory");
+      NamedBarrierArrive(4, kParties);
     } else if (!last) {
-      asm volatile("bar.arrive 3, %0;" ::"n"(kParties) : "memory");
+      NamedBarrierArrive(3, kParties);
     }
   }
 };

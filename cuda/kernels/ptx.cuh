@@ -41,6 +41,17 @@ __device__ __forceinline__ void AddInMemory(float* global, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(global), "f"(value) : "memory");
 }
 
+// --- A block's numbered barriers; 0 is that of __syncthreads(). ----------------------------------
+
+// Returns when `threads` threads, whole warps, have been here or at NamedBarrierArrive.
+__device__ __forceinline__ void NamedBarrierSync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// The same without waiting.
+__device__ __forceinline__ void NamedBarrierArrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // --- mbarrier, in shared memory. -----------------------------------------------------------------
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {

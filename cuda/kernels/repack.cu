@@ -71,7 +71,7 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
   } else {
     constexpr int kBits = QuantBits(kFormat);
     // First every lane's words 0 to 3, then what it has beyond them.
-    constexpr int kFirstWords = UnitCols(kFormat) / kGroupCols * 128;
+    constexpr int kFirstWords = UnitGroups(kFormat) * 128;
     constexpr int kMore = std::max(kBits - 4, 1);
     const int beyond = index - kFirstWords;
     const int group = beyond < 0 ? index / 128 : beyond / (32 * kMore);

@@ -37,13 +37,13 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
     }
     const int group = step / kGroupSteps;
     constexpr int kBits = QuantBits(kFormat);
-    const uint8_t* const rest = unit + UnitCols(kFormat) / kGroupCols * 512;
     int q = 0;
     for (int bit = 0; bit < kBits; ++bit) {
       const BitPlace place = PlaceOfBit(kBits, step % kGroupSteps * 4 + pair, bit);
-      const uint8_t* const word =
-          place.word < 4 ? unit + group * 512 + lane * 16 + place.word * 4
-                         : rest + (group * (kBits - 4) + place.word - 4) * 128 + lane * 4;
+      const uint8_t* const word = place.word < 4
+                                      ? unit + group * 512 + lane * 16 + place.word * 4
+                                      : unit + kBeyondOffset<kFormat> +
+                                            (group * (kBits - 4) + place.word - 4) * 128 + lane * 4;
       q |= static_cast<int>(*reinterpret_cast<const uint32_t*>(word) >> (place.bit + 16 * half) & 1)
            << bit;
     }

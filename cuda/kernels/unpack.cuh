@@ -17,9 +17,10 @@
 
 namespace orcd::cuda {
 
-// Weights are taken four steps (64 columns) at a time: a group. A unit has UnitCols / 64.
+// Weights are taken four steps (64 columns) at a time: a group.
 inline constexpr int kGroupSteps = 4;
 inline constexpr int kGroupCols = kGroupSteps * kStepCols;
+constexpr int UnitGroups(TileFormat format) { return UnitCols(format) / kGroupCols; }
 
 // What is subtracted from a quant before it is multiplied.
 constexpr int QuantZero(TileFormat format) {
@@ -45,6 +46,11 @@ constexpr int ScalesOffset(TileFormat format) {
   if (format == TileFormat::kQ8_0) return 1024;
   return UnitCols(format) / kStepCols * 32 * QuantBits(format);
 }
+
+// Where what a lane's quants have beyond four words begins in a unit of a format with QuantBits:
+// [group][word] 128 B.
+template <TileFormat kFormat>
+inline constexpr int kBeyondOffset = UnitGroups(kFormat) * 512;
 
 // Where a step's pair lies in a kF16 unit, that of lane 0; a lane's is 4 bytes after the last
 // one's.
@@ -80,12 +86,12 @@ struct GroupQuants {
       words[4 * i + 2] = v.z;
       words[4 * i + 3] = v.w;
     }
-    constexpr int kRest = UnitCols(kFormat) / kGroupCols * 512;
 #pragma unroll
     for (int i = kVectors * 4; i < kWords; ++i) {
       constexpr int kWordsThere = kWords - kVectors * 4;
-      words[i] = *reinterpret_cast<const uint32_t*>(
-          unit + kRest + (group * kWordsThere + i - kVectors * 4) * 128 + lane * 4);
+      words[i] = *reinterpret_cast<const uint32_t*>(unit + kBeyondOffset<kFormat> +
+                                                    (group * kWordsThere + i - kVectors * 4) * 128 +
+                                                    lane * 4);
     }
   }
 };

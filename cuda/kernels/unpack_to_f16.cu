@@ -14,8 +14,7 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 // Of a warp.
 constexpr int kGroups = 4;
-constexpr int GroupsAUnit(TileFormat format) { return UnitCols(format) / kGroupCols; }
-constexpr int UnitsAWarp(TileFormat format) { return kGroups / GroupsAUnit(format); }
+constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format); }
 
 // grid (units / (UnitsAWarp * warps), tiles).
 template <TileFormat kFormat>
@@ -30,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint8_t* unit = matrix.data + (int64_t{tile} * units + first) * UnitBytes(kFormat);
   uint8_t* to =
       out +
-      (int64_t{blockIdx.y} * units + first) * (GroupsAUnit(kFormat) * UnitBytes(TileFormat::kF16)) +
+      (int64_t{blockIdx.y} * units + first) * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) +
       lane * 4;
   // All are loaded before any is stored, and before what was there may have been read.
   Group<kFormat> groups[kGroups];
@@ -40,15 +39,15 @@ __global__ void __launch_bounds__(kThreads)
     UnitScales<kFormat> unit_scales;
     unit_scales.Load(unit + i * UnitBytes(kFormat), lane);
 #pragma unroll
-    for (int group = 0; group < GroupsAUnit(kFormat); ++group) {
-      groups[i * GroupsAUnit(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,
-                                                    group, lane);
+    for (int group = 0; group < UnitGroups(kFormat); ++group) {
+      groups[i * UnitGroups(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,
+                                                   group, lane);
     }
   }
   WaitForDependency();
 #pragma unroll
   for (int group = 0; group < kGroups; ++group, to += UnitBytes(TileFormat::kF16)) {
-    if (first + group / GroupsAUnit(kFormat) >= units) return;
+    if (first + group / UnitGroups(kFormat) >= units) return;
     uint32_t a[kGroupSteps][4];
     groups[group].Unpack(a);
 #pragma unroll

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/ptx.cuh"
+
 namespace orcd::cuda {
 
 // c[64, kCols] += a[64, 16] b[16, kCols], F16 in, F32 sums; asynchronous. The four warps hold 16
@@ -266,10 +268,8 @@ template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// A barrier of the threads of warpgroup `group` alone; barrier 0 is the block's.
-__device__ __forceinline__ void GroupSync(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
+// A barrier of the threads of warpgroup `group` alone.
+__device__ __forceinline__ void GroupSync(int group) { NamedBarrierSync(group + 1, 128); }
 // Makes what this thread stored to shared memory visible to the instructions above.
 __device__ __forceinline__ void SharedStoreFence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
