@@ -458,8 +458,9 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
                           work.HalfKeys(first + lane / 2 * work.tile_stride, lane % 2) > 0;
     ChunkScores s[kChunks<kWarps>];
     ScoreKeys(work, first, item, shared, s);
-    shared.ring.Release(item + lane, releases);
     WorkersSync<kWarps>();
+    // Not before, as no warp waits for keys that are others'.
+    shared.ring.Release(item + lane, releases);
     RowState state[kTiles][kHalves];
     WeighKeys(scale, s, shared, state);
     // Largest scores, which the next round writes before the first of its barriers, are read no
