@@ -85,7 +85,10 @@ struct Options {
 
 absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const Shape& shape,
                         const Format& format, int tokens) {
-  TiledMatrix matrix = {.format = format.format, .rows = shape.rows, .cols = shape.cols};
+  TiledMatrix matrix = {.format = format.format,
+                        .rows = shape.rows,
+                        .cols = shape.cols,
+                        .exponent = cuda::HasSuperBlocks(format.format) ? cuda::kLeastExponent : 0};
   if (shape.cols % cuda::UnitCols(format.format) != 0) return absl::OkStatus();
   const int64_t bytes = (matrix.bytes() + 255) / 256 * 256;
   const int copies = static_cast<int>(std::max<int64_t>(1, kColdBytes / bytes));

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/kernels/repack.h"
 #include "cuda/status.h"
+#include "cuda/weight_exponent.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
 
@@ -59,15 +60,14 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
   vectors_.clear();
   layers_.clear();
   formats_ = 0;
-  const auto matrix = [&](const Matrix& upper, const Matrix* lower = nullptr) {
-    TiledMatrix tiles;
+  const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr) {
+    tiles = {};
     tiles.format = FormatFor(upper.type);
     tiles.rows = static_cast<int>(lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
     tiles.cols = static_cast<int>(upper.cols);
     tiles.data = carver.Take<uint8_t>(tiles.bytes());
     formats_ |= FormatBit(tiles.format);
-    placements_.push_back({&upper, lower, tiles});
-    return tiles;
+    placements_.push_back({&upper, lower, &tiles});
   };
   const auto vector = [&](std::initializer_list<Vector> parts) {
     int64_t size = 0;
@@ -81,7 +81,8 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
     return begin;
   };
 
-  embedding_ = matrix(weights.token_embd);
+  place(embedding_, weights.token_embd);
+  layers_.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
     if (FormatFor(layer.ffn_gate.type) != FormatFor(layer.ffn_up.type)) {
@@ -91,17 +92,20 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
                                     "support; use --backend cpu or quantise both alike"),
                        {.reason = "MODEL_UNSUPPORTED"});
     }
-    layers_.push_back(
-        {.attn_norm = vector({layer.attn_norm}),
-         .qkv = {matrix(layer.attn_q), matrix(layer.attn_k), matrix(layer.attn_v)},
-         .qkv_bias = vector({layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias}),
-         .attn_output = matrix(layer.attn_output),
-         .ffn_norm = vector({layer.ffn_norm}),
-         .gate_up = matrix(layer.ffn_gate, &layer.ffn_up),
-         .down = matrix(layer.ffn_down)});
+    DeviceLayer& to = layers_[i];
+    to.attn_norm = vector({layer.attn_norm});
+    place(to.qkv[0], layer.attn_q);
+    place(to.qkv[1], layer.attn_k);
+    place(to.qkv[2], layer.attn_v);
+    to.qkv_bias = vector({layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias});
+    place(to.attn_output, layer.attn_output);
+    to.ffn_norm = vector({layer.ffn_norm});
+    place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
+    place(to.down, layer.ffn_down);
   }
   output_norm_ = vector({weights.output_norm});
-  output_ = weights.tied ? embedding_ : matrix(weights.output);
+  tied_ = weights.tied;
+  if (!tied_) place(output_, weights.output);
   planned_bytes_ = carver.taken();
   return absl::OkStatus();
 }
@@ -138,8 +142,8 @@ std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks() const {
   for (const Placement& p : placements_) {
     const int64_t tile_bytes = p.upper->row_bytes * kTileRows;
     const int most = static_cast<int>(std::max<int64_t>(1, kChunkBytes / tile_bytes));
-    for (int tile = 0; tile < p.tiles.row_tiles(); tile += most) {
-      chunks.push_back({&p, tile, std::min(most, p.tiles.row_tiles() - tile)});
+    for (int tile = 0; tile < p.tiles->row_tiles(); tile += most) {
+      chunks.push_back({&p, tile, std::min(most, p.tiles->row_tiles() - tile)});
     }
   }
   return chunks;
@@ -173,7 +177,7 @@ class DeviceWeights::Copier {
   }
 
   // Returns the bytes that it read.
-  absl::StatusOr<int64_t> Copy(const Chunk& chunk) {
+  absl::StatusOr<int64_t> Copy(Chunk& chunk) {
     const int slot = next_++ % kSlots;
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(done_[slot].get()), "copying weights");
     const Placement& p = *chunk.placement;
@@ -189,6 +193,7 @@ class DeviceWeights::Copier {
       if (source == nullptr) continue;
       std::memcpy(from + read, source->row(first_row), static_cast<size_t>(bytes));
       if (!FitsF16(p.upper->type, from + read, bytes)) return TooLarge(*source);
+      chunk.exponent = std::max(chunk.exponent, WeightExponent(p.upper->type, from + read, bytes));
       read += bytes;
     }
     ORCD_RETURN_IF_CUDA_ERROR(
@@ -199,7 +204,7 @@ class DeviceWeights::Copier {
                          .lower = p.lower == nullptr ? nullptr : to + bytes,
                          .rows = static_cast<int>(rows),
                          .row_bytes = p.upper->row_bytes};
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchRepack(raw, p.tiles, chunk.first_tile, stream_.get()),
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchRepack(raw, *p.tiles, chunk.first_tile, stream_.get()),
                               "repacking weights");
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(done_[slot].get(), stream_.get()),
                               "repacking weights");
@@ -221,7 +226,7 @@ class DeviceWeights::Copier {
 };
 
 absl::Status DeviceWeights::Copy(int readers, int device, LoadObserver& observer) {
-  const std::vector<Chunk> chunks = Chunks();
+  std::vector<Chunk> chunks = Chunks();
   uint64_t total = 0;
   for (const Placement& p : placements_) {
     total += static_cast<uint64_t>(p.upper->bytes() + (p.lower != nullptr ? p.lower->bytes() : 0));
@@ -251,6 +256,10 @@ absl::Status DeviceWeights::Copy(int readers, int device, LoadObserver& observer
   run_and_tell(0);
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : statuses) ORCD_RETURN_IF_ERROR(status);
+  for (const Chunk& chunk : chunks) {
+    int& exponent = chunk.placement->tiles->exponent;
+    exponent = std::max(exponent, chunk.exponent);
+  }
   return absl::OkStatus();
 }
 

@@ -48,7 +48,7 @@ class DeviceWeights {
   const std::vector<DeviceLayer>& layers() const { return layers_; }
   const float* output_norm() const { return output_norm_; }
   // The embedding again where the model ties them.
-  const TiledMatrix& output() const { return output_; }
+  const TiledMatrix& output() const { return tied_ ? embedding_ : output_; }
   // Of all matrices, as FormatBit has them.
   uint32_t formats() const { return formats_; }
   // Of VRAM, and of what Upload takes beside it for a while.
@@ -56,11 +56,12 @@ class DeviceWeights {
   size_t staging_bytes() const { return staging_bytes_; }
 
  private:
-  // A matrix on its way: `lower` is null, or its rows lie below those of `upper` in every tile.
+  // A matrix on its way to `tiles`: `lower` is null, or its rows lie below those of `upper` in
+  // every tile.
   struct Placement {
     const Matrix* upper;
     const Matrix* lower;
-    TiledMatrix tiles;
+    TiledMatrix* tiles;
   };
   struct VectorPlacement {
     Vector values;
@@ -72,6 +73,8 @@ class DeviceWeights {
     const Placement* placement;
     int first_tile;
     int tiles;
+    // What its blocks need, once they are read.
+    int exponent = 0;
   };
   class Copier;
 
@@ -88,6 +91,7 @@ class DeviceWeights {
   TiledMatrix embedding_;
   std::vector<DeviceLayer> layers_;
   const float* output_norm_ = nullptr;
+  bool tied_ = false;
   TiledMatrix output_;
   uint32_t formats_ = 0;
 

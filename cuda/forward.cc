@@ -270,7 +270,8 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
     args.matrices[0] = {.data = buffers_.unpacked,
                         .format = TileFormat::kF16,
                         .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
-                        .cols = matrix.cols};
+                        .cols = matrix.cols,
+                        .exponent = matrix.exponent};
     args.y = all.y + int64_t{tile} * kTileRows;
     args.y_rows = args.matrices[0].rows;
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");

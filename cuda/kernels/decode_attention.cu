@@ -59,7 +59,7 @@ struct Shared {
 
   typename Copier::Ring ring;
   // Core matrices: queries, and what F16 leaves out of them.
-  __half q[2][kRows * kHeadDim];
+  alignas(16) __half q[2][kRows * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
   alignas(16) Tile tiles[kTogether<kWarps>];
@@ -411,7 +411,6 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   auto& shared = *reinterpret_cast<BlockShared*>(shared_bytes);
   constexpr int kTiles = kTogether<kWarps>;
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
 
   LaunchDependents();
@@ -449,18 +448,16 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   const int64_t partials_stride = int64_t{args.qkv.heads} * BlockSums::kStride;
   BlockSums total;
   total.Clear();
-  int item = 0;
+  int round = 0;
 #pragma unroll 1
   for (int first = work.first_tile; first < work.tiles;
-       first += kTiles * work.tile_stride, item += Copier::kItems) {
-    // A lane releases a half of a tile's keys, then of its values.
-    const bool releases = lane < Copier::kValueItems &&
-                          work.HalfKeys(first + lane / 2 * work.tile_stride, lane % 2) > 0;
+       first += kTiles * work.tile_stride, ++round) {
+    const int item = round * Copier::kItems;
     ChunkScores s[kChunks<kWarps>];
     ScoreKeys(work, first, item, shared, s);
     WorkersSync<kWarps>();
     // Not before, as no warp waits for keys that are others'.
-    shared.ring.Release(item + lane, releases);
+    shared.ring.Release(round, kKeys);
     RowState state[kTiles][kHalves];
     WeighKeys(scale, s, shared, state);
     // Largest scores, which the next round writes before the first of its barriers, are read no
@@ -479,7 +476,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
         total.Add(added);
       }
     }
-    shared.ring.Release(item + Copier::kValueItems + lane, releases);
+    shared.ring.Release(round, kValues);
   }
 
   if (split) {

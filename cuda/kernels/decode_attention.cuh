@@ -53,21 +53,22 @@ struct Work {
 };
 
 // The ring through which a block's keys and values come, and how warps tell each other of its
-// places.
-template <int kHeadDim, int kPlaces>
+// places. Rounds of kItems items: half of them keys, then values.
+template <int kHeadDim, int kPlaces, int kItems>
 struct TileRing {
   // Core matrices, as the cache has them.
   __half places[kPlaces][kHalfTile * kHeadDim];
   uint64_t full[kPlaces];
-  uint64_t empty[kPlaces];
+  // All warps have read what there was of a round's keys, or values: of even rounds and of odd
+  // ones, as warps are up to two rounds ahead of what the copier has waited for.
+  uint64_t read[2][2];
+  static_assert(kPlaces <= 2 * kItems);
 
   // One warp, before a __syncthreads(). `readers`: warps that read.
   __device__ __forceinline__ void Init(int readers) {
     const int lane = threadIdx.x % 32;
-    if (lane < kPlaces) {
-      BarrierInit(SharedAddress(&full[lane]), 1);
-      BarrierInit(SharedAddress(&empty[lane]), readers);
-    }
+    if (lane < kPlaces) BarrierInit(SharedAddress(&full[lane]), 1);
+    if (lane < 4) BarrierInit(SharedAddress(&read[lane / 2][lane % 2]), readers * kArrivalsAWarp);
     BarrierInitFence();
   }
 
@@ -77,10 +78,15 @@ struct TileRing {
     BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
     return places[i % kPlaces];
   }
-  // The warp reads item `item` of each lane's no more, where `is_there`: others were not filled.
-  __device__ __forceinline__ void Release(unsigned item, bool is_there) {
-    __syncwarp();
-    if (is_there) BarrierArrive(SharedAddress(&empty[item % kPlaces]));
+  // The warp reads the keys, or values (`which`), of round `round` no more.
+  __device__ __forceinline__ void Release(int round, int which) {
+    WarpArrive(SharedAddress(&read[round % 2][which]));
+  }
+  // Returns when item `item`, counted over all rounds, has been read by all.
+  __device__ __forceinline__ void AwaitRead(int item) const {
+    const int round = item / kItems;
+    const int which = item % kItems < kItems / 2 ? kKeys : kValues;
+    BarrierWait(SharedAddress(&read[round % 2][which]), round / 2 % 2);
   }
 };
 
@@ -90,11 +96,11 @@ template <int kHeadDim, int kPlaces, int kTogether>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
-  using Ring = TileRing<kHeadDim, kPlaces>;
   // Of a round: half h of the keys of its tile i is 2i + h, of its values kValueItems later. Items
   // are counted over all rounds; there is nothing of those behind the last key.
   static constexpr int kItems = kTogether * 4;
   static constexpr int kValueItems = kTogether * 2;
+  using Ring = TileRing<kHeadDim, kPlaces, kItems>;
 
   __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
                                         Ring& ring)
@@ -120,7 +126,8 @@ class TileCopier {
         // Rows of 16, as they are multiplied.
         const int copies = Blocks((keys + 15) / 16 * 16);
         const uint32_t full = SharedAddress(&ring_.full[place.slot]);
-        BarrierWait(SharedAddress(&ring_.empty[place.slot]), place.parity ^ 1);
+        const int before = round * kItems + item - kPlaces;
+        if (before >= 0) ring_.AwaitRead(before);
         if (lane == 0) BarrierExpect(full, copies * bytes);
         __syncwarp();
         const int copy = lane - tile * 16 - half * Blocks(kHalfTile);

@@ -97,7 +97,7 @@ struct Rings {
     }
     for (int i = 0; i < kWeightStages; ++i) {
       BarrierInit(SharedAddress(&weight_full[i]), 1);
-      BarrierInit(SharedAddress(&weight_empty[i]), kConsumerWarps);
+      BarrierInit(SharedAddress(&weight_empty[i]), kConsumerWarps * kArrivalsAWarp);
     }
     BarrierInitFence();
   }
@@ -157,7 +157,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const BlockTile&
 
 template <int kTokens>
 __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
-                                      const float (&c)[kTokens / 2]) {
+                                      float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
 #pragma unroll
@@ -168,7 +168,7 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
       for (int i = 0; i < 2; ++i) {
         if (token + i < args.tokens) {
           args.gated.data[args.gated.Index(token + i, tile * 8 + g)] =
-              GatedUnit(c[4 * j + i], c[4 * j + 2 + i]);
+              GatedUnit(c[4 * j + i] * factor, c[4 * j + 2 + i] * factor);
         }
       }
     } else {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
         const int row = tile * kTileRows + g + i / 2 * 8;
         if (token + i % 2 < args.tokens && row < args.y_rows) {
           args.y[(int64_t{split} * args.y_tokens + token + i % 2) * args.y_stride + row] =
-              c[4 * j + i];
+              c[4 * j + i] * factor;
         }
       }
     }
@@ -190,8 +190,13 @@ class Consumer {
  public:
   using Ring = Rings<kFormat, kTokens, kResidents>;
 
-  __device__ Consumer(const uint8_t* shared, Ring& rings)
-      : shared_(shared), rings_(rings), tile_(threadIdx.x / 32), lane_(threadIdx.x % 32) {}
+  // `matrix`: the tile's.
+  __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
+      : shared_(shared),
+        rings_(rings),
+        factors_(SuperBlockFactors(matrix.exponent)),
+        tile_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32) {}
 
   // c += the next 64 columns' products, with the weights in `a`, which must not change until the
   // next call returns.
@@ -203,14 +208,13 @@ class Consumer {
                                    weight_slot * WeightBytes(kFormat) + tile_ * UnitBytes(kFormat);
     if (group == 0) {
       BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
-      scales_.Load(weights, lane_);
+      scales_.Load(weights, factors_, lane_);
     }
     Group<kFormat> loaded;
     loaded.Load(weights, scales_, group, lane_);
     loaded.Unpack(a);
     if (group == Ring::kGroupsAUnit - 1) {
-      __syncwarp();
-      if (lane_ == 0) BarrierArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
+      WarpArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
     }
 
     const int slot = index_ % Ring::kXStages;
@@ -232,6 +236,7 @@ class Consumer {
  private:
   const uint8_t* const shared_;
   Ring& rings_;
+  const uint32_t factors_;
   const int tile_;
   const int lane_;
   UnitScales<kFormat> scales_;
@@ -270,7 +275,8 @@ __global__ void __launch_bounds__(kThreads, kResidents)
     // The result's memory may still be read.
     WaitForDependency();
     const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
-    Consumer<kFormat, kTokens, kResidents> consumer(shared, rings);
+    const TiledMatrix matrix = MatrixOf(args, tile);
+    Consumer<kFormat, kTokens, kResidents> consumer(shared, rings, matrix);
     float c[kTokens / 2];
 #pragma unroll
     for (float& value : c) value = 0;
@@ -282,7 +288,9 @@ __global__ void __launch_bounds__(kThreads, kResidents)
     }
     if (i < range.end) consumer.Multiply(c, a[0]);
     WgmmaWait<0>();
-    if (tile < end_tile) Store<kTokens>(args, tile, block.first_token, split, c);
+    if (tile < end_tile) {
+      Store<kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
+    }
   }
 }
 
@@ -315,18 +323,17 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
   return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
-// Row tiles of a block such that multiprocessors have as much to do each, of `tiles` in all, in
-// each of `splits` segments.
-inline int EvenBlockTiles(int tiles, int splits, int multiprocessors) {
-  // What a block reads besides weights, in row tiles.
-  constexpr int kOverhead = 2;
+// Row tiles of a block, at most `most`, such that multiprocessors have as much to do each, of
+// `tiles` in all, in each of `splits` segments. `overhead`: what a block reads besides weights, in
+// row tiles.
+inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, int overhead) {
   constexpr int kLeast = 3;
   const auto most_work = [&](int block_tiles) {
     const int blocks = (tiles + block_tiles - 1) / block_tiles * splits;
-    return (blocks + multiprocessors - 1) / multiprocessors * (block_tiles + kOverhead);
+    return (blocks + multiprocessors - 1) / multiprocessors * (block_tiles + overhead);
   };
-  int best = kBlockTiles;
-  for (int candidate = kBlockTiles - 1; candidate >= kLeast; --candidate) {
+  int best = most;
+  for (int candidate = most - 1; candidate >= kLeast; --candidate) {
     if (most_work(candidate) < most_work(best)) best = candidate;
   }
   return best;
@@ -338,8 +345,9 @@ cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStr
   const int tiles = RowTiles(args);
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
-  const Rows rows = {0, tiles,
-                     kEven ? EvenBlockTiles(tiles, args.splits, multiprocessors) : kBlockTiles};
+  const Rows rows = {
+      0, tiles,
+      kEven ? EvenBlockTiles(tiles, args.splits, multiprocessors, kBlockTiles, 2) : kBlockTiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
   const int blocks = (tiles + rows.block_tiles - 1) / rows.block_tiles * args.splits;

@@ -13,12 +13,16 @@ constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
 constexpr int kRingBytesF16 = 208 * 1024;
 
 // Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
-template <int kTokenCount, bool kSumOfAll>
+template <int kTokenCount, bool kSumOfAll, int kFirst = 1, int kSecond = 1>
 struct Shape {
   static constexpr int kTokens = kTokenCount;
   static constexpr bool kSum = kSumOfAll;
+  // Row blocks, of 4 tiles, of the first warpgroup and of the second.
+  static constexpr int kFirstBlocks = kFirst;
+  static constexpr int kSecondBlocks = kSecond;
+  static constexpr int kTiles = (kFirst + kSecond) * kTilesAGroup;
   // 64 columns of activations, then of weights.
-  static constexpr int kStageBytes = XBytes(kTokens) + WeightBytes(TileFormat::kF16);
+  static constexpr int kStageBytes = XBytes(kTokens) + kTiles * kTileBytes;
   static constexpr int kStages = std::min(6, kRingBytesF16 / kStageBytes);
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
@@ -40,7 +44,7 @@ class Pieces {
  public:
   __device__ Pieces(const MatmulArgs& args, const Rows& rows)
       : rows_(rows),
-        row_blocks_((rows.tiles + kBlockTiles - 1) / kBlockTiles),
+        row_blocks_((rows.tiles + rows.block_tiles - 1) / rows.block_tiles),
         token_tiles_((args.tokens + S::kTokens - 1) / S::kTokens),
         total_(row_blocks_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
         next_(static_cast<int>(blockIdx.x)) {}
@@ -52,9 +56,9 @@ class Pieces {
     const int panel = index / (kSharedTokenTiles * row_blocks_);
     const int in_panel = index % (kSharedTokenTiles * row_blocks_);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
-    const int row_tile = in_panel / panel_tiles * kBlockTiles;
+    const int row_tile = in_panel / panel_tiles * rows_.block_tiles;
     piece.first_tile = rows_.first_tile + row_tile;
-    piece.tiles = min(kBlockTiles, rows_.tiles - row_tile);
+    piece.tiles = min(rows_.block_tiles, rows_.tiles - row_tile);
     piece.first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * S::kTokens;
     piece.split = next_ / (row_blocks_ * token_tiles_);
     next_ += static_cast<int>(gridDim.x);
@@ -173,12 +177,15 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const Rows& r
 // Gated results, 8 units of each row tile: a warpgroup's go through shared memory, where a core
 // matrix is written at once, and leave it as bulk copies, which end while it multiplies on.
 template <int kTokens>
-__device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& piece, int group,
-                                           uint8_t* out, const float (&c)[kTokens / 2]) {
+__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
+                                           int first_token, int group, uint8_t* out, float factor,
+                                           const float (&c)[kTokens / 2]) {
   constexpr int kTokenGroups = kTokens / 8;
   constexpr int kGroupBytes = kTilesAGroup * 128;
   // In memory, halves from eight tokens to the next.
   constexpr int kGroupCoreMatrices = 8 * kActivationCols;
+  // Tiles whose units are 64 columns, which lie together.
+  constexpr int kTilesTogether = kActivationCols / 8;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
   const uint32_t mine = SharedAddress(out) + group * kTokenGroups * kGroupBytes;
@@ -191,7 +198,8 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* const v = &c[4 * (j + i)];
-      halves[i] = AsBits(__halves2half2(GatedUnit(v[0], v[2]), GatedUnit(v[1], v[3])));
+      halves[i] = AsBits(__halves2half2(GatedUnit(v[0] * factor, v[2] * factor),
+                                        GatedUnit(v[1] * factor, v[3] * factor)));
     }
     const uint32_t address = mine + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16;
     asm volatile(
@@ -201,34 +209,40 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, const Piece& 
   }
   SharedStoreFence();
   GroupSync(group);
-  const int tiles = min(kTilesAGroup, piece.tiles - group * kTilesAGroup);
   if (tiles <= 0) return;
-  __half* const to =
-      args.gated.data +
-      args.gated.Index(piece.first_token, (piece.first_tile + group * kTilesAGroup) * 8);
   // Eight tokens are a core matrix; those that are fewer are written one by one.
-  const int tokens = min(kTokens, args.tokens - piece.first_token);
+  const int tokens = min(kTokens, args.tokens - first_token);
+  const int whole = tokens / 8;
+  const int first_part = min(tiles, kTilesTogether - first_tile % kTilesTogether);
+  const auto at = [&](int tile) {
+    return args.gated.data + args.gated.Index(first_token, (first_tile + tile) * 8);
+  };
   if (warp == 0) {
-    if (lane < tokens / 8) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                       to + lane * kGroupCoreMatrices),
-                   "r"(mine + lane * kGroupBytes), "r"(tiles * 128)
-                   : "memory");
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int tile = part == 0 ? 0 : first_part;
+      const int bytes = (part == 0 ? first_part : tiles - first_part) * 128;
+      if (lane < whole && bytes > 0) {
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                         at(tile) + lane * kGroupCoreMatrices),
+                     "r"(mine + lane * kGroupBytes + tile * 128), "r"(bytes)
+                     : "memory");
+      }
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   } else if (warp == 1 && lane % 8 < tokens % 8 && lane / 8 < tiles) {
-    const int at = tokens / 8 * kGroupBytes + lane * 16;
-    *reinterpret_cast<uint4*>(to + tokens / 8 * kGroupCoreMatrices + lane * 8) =
-        *reinterpret_cast<const uint4*>(out + group * kTokenGroups * kGroupBytes + at);
+    const int from = whole * kGroupBytes + lane * 16;
+    *reinterpret_cast<uint4*>(at(lane / 8) + whole * kGroupCoreMatrices + lane % 8 * 8) =
+        *reinterpret_cast<const uint4*>(out + group * kTokenGroups * kGroupBytes + from);
   }
 }
 
-// residual += residual_scale * c. The memory adds, each value once; as the scale is a power of two,
+// residual += factor * c. The memory adds, each value once; as the factor is a power of two,
 // what comes of it is what a fused multiply-add makes, but that subnormal numbers count as zeros:
 // products of F16 numbers have none.
 template <int kTokens>
 __device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, int first_token,
-                                              const float (&c)[kTokens / 2]) {
+                                              float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int row = tile * kTileRows + lane / 4;
   const int token = first_token + lane % 4 * 2;
@@ -238,18 +252,19 @@ __device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (token + j * 8 + i % 2 >= args.tokens || row + i / 2 * 8 >= args.y_rows) continue;
-      AddInMemory(at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8,
-                  c[j * 4 + i] * args.residual_scale);
+      AddInMemory(at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8, c[j * 4 + i] * factor);
     }
   }
 }
 
-template <typename S>
+template <typename S, int kGroup>
 __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& rows,
                                            uint8_t* shared, F16Ring<S>& ring) {
   constexpr int kTokens = S::kTokens;
+  constexpr int kRowBlocks = kGroup == 0 ? S::kFirstBlocks : S::kSecondBlocks;
+  // Where both warpgroups have as many, they share the code.
   const int group = threadIdx.x / 128;
-  const int tile = group * kTilesAGroup + static_cast<int>(threadIdx.x / 32 % 4);
+  const int first_tile = group * S::kFirstBlocks * kTilesAGroup;
   const int cols = args.matrices[0].cols;
   const auto release = [&](int slot) {
     if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&ring.empty[slot]));
@@ -258,7 +273,7 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
   Pieces<S> pieces(args, rows);
   Piece piece;
   while (pieces.Next(piece)) {
-    float c[kTokens / 2];
+    float c[kRowBlocks][kTokens / 2];
     // What is added to -0 stays what it is.
     float sum[S::kSum ? kTokens / 2 : 1];
 #pragma unroll
@@ -274,12 +289,17 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
         const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
         const uint64_t x = SharedMatrix(stage, 128, 1024);
         const uint64_t weights =
-            SharedMatrix(stage + XBytes(kTokens) + group * kTilesAGroup * kTileBytes, 128, 1024);
+            SharedMatrix(stage + XBytes(kTokens) + first_tile * kTileBytes, 128, 1024);
         WgmmaFence();
 #pragma unroll
         for (int step = 0; step < kGroupSteps; ++step) {
-          Wgmma<kTokens>::MultiplyShared(c, weights + step * (2 * 128 >> 4),
-                                         x + step * (2 * 128 >> 4), add);
+#pragma unroll
+          for (int block = 0; block < kRowBlocks; ++block) {
+            Wgmma<kTokens>::MultiplyShared(
+                c[block],
+                weights + step * (2 * 128 >> 4) + block * (kTilesAGroup * kTileBytes >> 4),
+                x + step * (2 * 128 >> 4), add);
+          }
           add = true;
         }
         WgmmaCommit();
@@ -291,22 +311,32 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
       WgmmaWait<0>();
       if constexpr (S::kSum) {
 #pragma unroll
-        for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[i];
+        for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[0][i];
       }
     }
     release(before);
 
-    if constexpr (S::kSum) {
-      if (tile >= piece.tiles) continue;
-      if (args.residual != nullptr) {
-        AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token, sum);
-      } else {
-        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, sum);
+#pragma unroll
+    for (int block = 0; block < kRowBlocks; ++block) {
+      const int first = first_tile + block * kTilesAGroup;
+      const int tile = first + static_cast<int>(threadIdx.x / 32 % 4);
+      const float factor = ResultFactor(MatrixOf(args, piece.first_tile + tile));
+      if constexpr (S::kSum) {
+        if (tile >= piece.tiles) continue;
+        if (args.residual != nullptr) {
+          AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token,
+                                 factor * args.residual_scale, sum);
+        } else {
+          Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, factor, sum);
+        }
+      } else if (args.gated.data != nullptr) {
+        StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
+                            piece.first_token, group, shared + S::kStages * S::kStageBytes, factor,
+                            c[block]);
+      } else if (tile < piece.tiles) {
+        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, factor,
+                       c[block]);
       }
-    } else if (args.gated.data != nullptr) {
-      StoreGated<kTokens>(args, piece, group, shared + S::kStages * S::kStageBytes, c);
-    } else if (tile < piece.tiles) {
-      Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, c);
     }
   }
   // Shared memory is read until then.
@@ -330,14 +360,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     // The result's memory may still be read.
     WaitForDependency();
-    ConsumeF16<S>(args, rows, shared, ring);
+    if (S::kFirstBlocks == S::kSecondBlocks || threadIdx.x < 128) {
+      ConsumeF16<S, 0>(args, rows, shared, ring);
+    } else {
+      ConsumeF16<S, 1>(args, rows, shared, ring);
+    }
   }
 }
 
 template <typename S>
 cudaError_t LaunchF16(const MatmulArgs& args, const Rows& rows, int multiprocessors,
                       cudaStream_t stream) {
-  const int pieces = (rows.tiles + kBlockTiles - 1) / kBlockTiles *
+  const int pieces = (rows.tiles + rows.block_tiles - 1) / rows.block_tiles *
                      ((args.tokens + S::kTokens - 1) / S::kTokens) * (S::kSum ? 1 : args.splits);
   return Launch(F16Kernel<S>, dim3(std::min(pieces, multiprocessors)), kThreads, S::kSharedBytes,
                 stream, args, rows);
@@ -349,6 +383,8 @@ cudaError_t PrepareF16() {
                               S::kSharedBytes);
 }
 
+// Of up to 64 tokens: many rows, as each block reads all activations.
+using Tall = Shape<64, false, 3, 2>;
 using Narrow = Shape<128, false>;
 using Wide = Shape<256, false>;
 using NarrowSum = Shape<128, true>;
@@ -359,10 +395,19 @@ using WideSum = Shape<192, true>;
 template <>
 cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiprocessors,
                                            cudaStream_t stream) {
-  if (args.tokens <= 64) {
+  const int tiles = RowTiles(args);
+  if (args.tokens <= Tall::kTokens) {
+    constexpr int kXTiles = XBytes(Tall::kTokens) / kTileBytes;
+    // Of fewer columns a block's beginning and end weigh more than what it reads.
+    constexpr int kTallCols = 2048;
+    if (args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
+        args.matrices[0].cols >= kTallCols) {
+      return LaunchF16<Tall>(
+          args, {0, tiles, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
+          multiprocessors, stream);
+    }
     return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
-  const int tiles = RowTiles(args);
   const bool sums =
       args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr);
   const int row_blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
@@ -388,7 +433,8 @@ template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<NarrowSum>(), PrepareF16<WideSum>()}) {
+        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<NarrowSum>(),
+        PrepareF16<WideSum>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -11,6 +11,7 @@
 #include "cuda/gpu_for_test.h"
 #include "cuda/kernels/repack.h"
 #include "cuda/kernels/step.h"
+#include "cuda/weight_exponent.h"
 #include "runtime/cpu/matrix_for_test.h"
 #include "runtime/gguf/block_formats.h"
 
@@ -44,8 +45,9 @@ std::vector<uint16_t> InputRows(int first_token, int tokens, int cols) {
 
 // A matrix of random blocks in VRAM.
 struct DeviceMatrix {
-  DeviceMatrix(TensorType type, int rows, int cols, uint32_t seed, cudaStream_t stream)
-      : source(type, rows, cols, seed),
+  DeviceMatrix(TensorType type, int rows, int cols, uint32_t seed, cudaStream_t stream,
+               float scale = 1)
+      : source(type, rows, cols, seed, scale),
         tiles{.format = FormatFor(type), .rows = rows, .cols = cols},
         memory(tiles.bytes()) {
     tiles.data = memory.data();
@@ -78,6 +80,12 @@ struct DeviceMatrix {
                            tiles, 0, stream),
               cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    for (const TestMatrix* part : {&upper, lower}) {
+      if (part == nullptr) continue;
+      const Matrix& m = part->matrix();
+      const auto* const blocks = reinterpret_cast<const uint8_t*>(m.data);
+      tiles.exponent = std::max(tiles.exponent, WeightExponent(m.type, blocks, m.bytes()));
+    }
   }
 
   TestMatrix source;
@@ -188,7 +196,7 @@ class ProductTest : public GpuTest {
     EXPECT_EQ(beyond, 0) << "writes beside the result, of " << result.tokens << " tokens";
   }
 
-  // The weights that kernels multiply with: F16 values by unpack.cuh's rule.
+  // The weights that kernels multiply with: F16 values by unpack.cuh's rule, times 2^exponent.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
     const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
     EXPECT_EQ(LaunchUnpackToF16({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
@@ -200,7 +208,9 @@ class ProductTest : public GpuTest {
                              .cols = matrix.cols};
     DeviceArray<float> values(size_t{1} * matrix.rows * matrix.cols);
     EXPECT_EQ(LaunchWeightValues(f16, 0, matrix.rows, values.data(), stream()), cudaSuccess);
-    return values.Read();
+    std::vector<float> weights = values.Read();
+    for (float& weight : weights) weight = std::ldexp(weight, matrix.exponent);
+    return weights;
   }
 };
 
@@ -240,14 +250,6 @@ INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, testing::ValuesIn([] {
 // these as well: 2^-11 of each of the three parts at most, whose norms add up to no more than
 // 1 + sqrt(2) times the weights' where the parts are of random signs.
 TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
-  const int cols = 2048;
-  const DeviceMatrix matrix(GetParam(), 37, cols, 11, stream());
-  const std::vector<float> exact = matrix.source.Dequantized();
-  const std::vector<float> used = MultipliedWeights(matrix.tiles);
-  double squared = 0;
-  double reference = 0;
-  float largest = 0;
-  for (const float w : exact) largest = std::max(largest, std::abs(w));
   int roundings = 1;
   switch (FormatFor(GetParam())) {
     case TileFormat::kQ2_K:
@@ -261,15 +263,28 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
     default:
       break;
   }
-  for (size_t i = 0; i < exact.size(); ++i) {
-    ASSERT_NEAR(used[i], exact[i], roundings * 0x1p-11 * largest) << i;
-    if (GetParam() == TensorType::kF16) {
-      ASSERT_EQ(used[i], exact[i]);
+  std::vector<float> scales = {1};
+  // Where kernels multiply with weights times another power of two.
+  if (HasSuperBlocks(FormatFor(GetParam()))) scales = {1, 32, 0x1p-6, 0x1p-12};
+  for (const float scale : scales) {
+    SCOPED_TRACE(scale);
+    const DeviceMatrix matrix(GetParam(), 37, 2048, 11, stream(), scale);
+    const std::vector<float> exact = matrix.source.Dequantized();
+    const std::vector<float> used = MultipliedWeights(matrix.tiles);
+    double squared = 0;
+    double reference = 0;
+    float largest = 0;
+    for (const float w : exact) largest = std::max(largest, std::abs(w));
+    for (size_t i = 0; i < exact.size(); ++i) {
+      ASSERT_NEAR(used[i], exact[i], roundings * 0x1p-11 * largest) << i;
+      if (GetParam() == TensorType::kF16) {
+        ASSERT_EQ(used[i], exact[i]);
+      }
+      squared += std::pow(double{used[i]} - double{exact[i]}, 2);
+      reference += std::pow(double{exact[i]}, 2);
     }
-    squared += std::pow(double{used[i]} - double{exact[i]}, 2);
-    reference += std::pow(double{exact[i]}, 2);
+    EXPECT_LE(std::sqrt(squared / reference), (roundings == 3 ? 2.5 : roundings) * 0x1p-11);
   }
-  EXPECT_LE(std::sqrt(squared / reference), (roundings == 3 ? 2.5 : roundings) * 0x1p-11);
 }
 
 // One token alone against sums in double precision. Tensor cores cut off what lies below the last

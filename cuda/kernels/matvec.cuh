@@ -78,12 +78,12 @@ constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 
 // c += the units of a stage times x: one of several groups, or `units` of one group each.
 template <TileFormat kFormat, bool kOneToken>
-__device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, uint32_t x,
-                                              float (&c)[4]) {
+__device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, uint32_t factors,
+                                              uint32_t x, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
   const int lane = threadIdx.x % 32;
   UnitScales<kFormat> unit_scales;
-  unit_scales.Load(unit, lane);
+  unit_scales.Load(unit, factors, lane);
   Group<kFormat> groups[2];
   groups[0].Load(unit, unit_scales, 0, lane);
   if constexpr (kGroups > 1) {
@@ -113,15 +113,15 @@ __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, ui
   }
 }
 
-// c += one tile's units, `units` of them, times x.
+// c += one tile's units, `units` of them, times x. `factors`: SuperBlockFactors.
 template <TileFormat kFormat, bool kOneToken>
-__device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t x, int units,
-                                             float (&c)[4]) {
+__device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t factors,
+                                             uint32_t x, int units, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
 #pragma unroll 1
   while (units > 0) {
     const int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
-    MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, x, c);
+    MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, factors, x, c);
     ring.Release();
     x += in_stage * kGroups * kGroupX<kOneToken>;
     units -= in_stage;
@@ -151,7 +151,8 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
   }
 }
 
-// Dispatches on the formats of a set alone. c += columns [begin, end) of a tile times x.
+// Dispatches on the formats of a set alone. c += columns [begin, end) of a tile times x, times
+// 2^-exponent.
 template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
 __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& ring, int stage_cols,
                                             uint32_t x, int begin, int end, float (&c)[4]) {
@@ -161,7 +162,8 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& rin
       if (kFormats == FormatBit(kThis) || matrix.format == kThis) {
         constexpr int kCols = UnitCols(kThis);
         const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
-        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_cols), x, units, c);
+        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_cols),
+                                       SuperBlockFactors(matrix.exponent), x, units, c);
         return;
       }
     }
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   LaunchDependents();
   if (warp < shape.tile_warps && lane < shape.stages) {
     BarrierInit(SharedAddress(&barriers.full[warp][lane]), 1);
-    BarrierInit(SharedAddress(&barriers.empty[warp][lane]), 1);
+    BarrierInit(SharedAddress(&barriers.empty[warp][lane]), kArrivalsAWarp);
   }
   if (threadIdx.x == 0) BarrierInit(SharedAddress(&barriers.norm), 1);
   BarrierInitFence();
@@ -218,6 +220,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   while (tile < shape.tiles) {
     float c[4] = {};
     MultiplyAny<kOneToken, kFormats>(matrix, ring, shape.stage_cols, x_address, begin, end, c);
+    for (float& value : c) value *= ResultFactor(matrix);
     StoreTile<kOneToken>(args, tile, tasks.split, c);
     tile += tasks.stride;
     matrix = MatrixOf(args, tile);

@@ -144,8 +144,7 @@ class Ring {
   // All lanes have read the stage: its place is for another.
   __device__ __forceinline__ void Release() {
     constexpr int kEmpty = offsetof(RingBarriers, empty) - offsetof(RingBarriers, full);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) BarrierArrive(full_ + kEmpty);
+    WarpArrive(full_ + kEmpty);
     full_ += sizeof(uint64_t);
     stage_ += shape_.stage_bytes;
     if (--left_ == 0) {

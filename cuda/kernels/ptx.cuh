@@ -78,6 +78,19 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
       : "memory");
 }
 
+// Arrivals by which a warp says that it reads something no more.
+#ifdef ORCD_EVERY_LANE_ARRIVES
+// racecheck takes what a lane has read for finished where that lane arrives, and no other.
+inline constexpr int kArrivalsAWarp = 32;
+#else
+inline constexpr int kArrivalsAWarp = 1;
+#endif
+// A whole warp.
+__device__ __forceinline__ void WarpArrive(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kArrivalsAWarp) BarrierArrive(barrier);
+}
+
 // --- Bulk copies: `bytes` (a multiple of 16) into shared memory, counted by a barrier. -----------
 
 __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, int bytes,

@@ -55,8 +55,11 @@ enum class TileFormat : uint8_t {
 // Sets of formats have a bit each.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
 
+// Super-blocks of 256 weights, whose parts have scales that are products; a unit has one of a row.
+constexpr bool HasSuperBlocks(TileFormat format) { return format >= TileFormat::kQ2_K; }
+
 // Columns of a unit: a power of two, and which.
-constexpr int UnitColsLog2(TileFormat format) { return format >= TileFormat::kQ2_K ? 8 : 6; }
+constexpr int UnitColsLog2(TileFormat format) { return HasSuperBlocks(format) ? 8 : 6; }
 constexpr int UnitCols(TileFormat format) { return 1 << UnitColsLog2(format); }
 
 // Bytes of a unit; a multiple of 16, as bulk copies need.
@@ -125,6 +128,10 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
+// Of TiledMatrix::exponent where it is not 0.
+inline constexpr int kLeastExponent = 4;
+inline constexpr int kMostExponent = 24;
+
 // A matrix in VRAM.
 struct TiledMatrix {
   const uint8_t* data = nullptr;
@@ -132,6 +139,9 @@ struct TiledMatrix {
   // Before padding.
   int rows = 0;
   int cols = 0;
+  // Kernels multiply with the weights times 2^-exponent, which unpack.cuh makes, or has made, and
+  // what comes of it by 2^exponent. 0 but for formats with super-blocks (WeightExponent).
+  int exponent = 0;
 
   constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   constexpr int units() const { return (cols + UnitCols(format) - 1) >> UnitColsLog2(format); }

@@ -1,10 +1,16 @@
 // From a unit of a tile (tile_format.h) to the F16 fragments that tensor cores multiply.
 //
-// A weight becomes F16 by one rule everywhere, so that every kernel computes with the same bits:
-// integers are exact in F16; a scale that is a product (d * scale) is rounded to F16; the weight is
-// one F16 multiplication or one fused multiply-add of these. Where a min is subtracted, integers
-// are counted from the middle of their range and the min from there too, which makes it small, so
-// that rounding it to F16 costs little.
+// A weight becomes F16 by one rule everywhere, so that every kernel computes with the same bits; it
+// is rounded once, and so is a scale that is a product (d * scale).
+//
+// Blocks: integers less QuantZero are exact in F16, and the weight is one multiplication by d or
+// one fused multiply-add of d and m.
+//
+// Super-blocks (K): integers stay where they lie in their words, whose halves, with all other bits
+// cleared, are the F16 numbers 2^-24 q, or more by a power of two. The weight is one fused
+// multiply-add, of the scale times 2^24 and of what is added. Lest a scale leave F16's range, it is
+// the weight times 2^-exponent (TiledMatrix), and results are multiplied by 2^exponent. What is
+// added takes back what rounding has done to the scale in the middle of the integers' range.
 #ifndef ORCD_CUDA_KERNELS_UNPACK_CUH_
 #define ORCD_CUDA_KERNELS_UNPACK_CUH_
 
@@ -22,7 +28,8 @@ inline constexpr int kGroupSteps = 4;
 inline constexpr int kGroupCols = kGroupSteps * kStepCols;
 constexpr int UnitGroups(TileFormat format) { return UnitCols(format) / kGroupCols; }
 
-// What is subtracted from a quant before it is multiplied.
+// Of blocks: what is subtracted from a quant before it is multiplied. Of super-blocks: the middle
+// of the quants' range, or what is subtracted.
 constexpr int QuantZero(TileFormat format) {
   switch (format) {
     case TileFormat::kQ2_K:
@@ -38,6 +45,28 @@ constexpr int QuantZero(TileFormat format) {
     default:
       return 0;
   }
+}
+
+// Of formats whose four-bit quants stay where they lie: those of rows g + 8 are 2^4 larger there
+// than those of rows g, so that their scales are as much less.
+constexpr int LowerRowShift(TileFormat format) {
+  return HasSuperBlocks(format) && QuantBits(format) == 4 ? 4 : 0;
+}
+
+// F16 bits of 2^power, from -14 to 15, in both halves of a word.
+constexpr uint32_t HalfPowers(int power) { return (power + 15) * 0x04000400u; }
+// What a small integer is put below to be 2^power * (1024 + integer) in F16.
+constexpr uint32_t Magic(int power) { return HalfPowers(power + 10); }
+
+// What a matrix with super-blocks multiplies d (the lower half) and dmin by, in F16: with the
+// factors 2^5 and 2^-14 that UnitScales gives the integers, 2^(24 - exponent) and 2^-exponent.
+__device__ __forceinline__ uint32_t SuperBlockFactors(int exponent) {
+  static_assert(kLeastExponent >= 4 && kMostExponent <= 24);
+  return static_cast<uint32_t>((34 - exponent) << 10 | (29 - exponent) << 26);
+}
+// What results of a matrix are multiplied by: 2^exponent.
+__device__ __forceinline__ float ResultFactor(const TiledMatrix& matrix) {
+  return __int_as_float((127 + matrix.exponent) << 23);
 }
 
 // Where a unit's scales begin.
@@ -96,67 +125,86 @@ struct GroupQuants {
   }
 };
 
-// What a lane keeps of a unit's scales, and the two (blocks of 32) or four (of 16) pairs of scales
-// that its group needs.
+// What a lane keeps of a unit's scales, of which shuffles take what a group needs.
 template <TileFormat kFormat>
 struct UnitScales {
-  // F16 pairs. kQ4_K, kQ5_K: {scale, min} of (sub-block 2t + i / 2, row g + 8 (i % 2)); kQ6_K: the
-  // scale of step 4t + i, {row g, row g + 8}; kQ2_K: the same, then the mins. A scale is d * scale;
-  // a min is what is added, QuantZero * d * scale - dmin * min.
+  // F16 pairs. kQ4_K, kQ5_K: the scales of sub-blocks 2t and 2t + 1, of row g and of row g + 8,
+  // then what is added. kQ6_K: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same,
+  // then what is added. All times powers of two (above).
   uint32_t own[8];
 
-  // From byte `i` of four of the scales' factors and of the mins', and the block's {d, dmin}.
-  static __device__ __forceinline__ uint32_t ScaleAndMin(uint32_t scale_bytes, uint32_t min_bytes,
-                                                         int i, const float2& d) {
-    const auto factor = [&](uint32_t bytes) {
-      return static_cast<float>(__byte_perm(bytes, 0, 0x4440 + i));
-    };
-    const float scale = d.x * factor(scale_bytes);
-    const float min = d.y * factor(min_bytes);
-    return AsBits(
-        __floats2half2_rn(scale, fmaf(static_cast<float>(QuantZero(kFormat)), scale, -min)));
+  // What is added beside `scale`, d * factors rounded: what the rounding took from QuantZero quants
+  // (`zero` times as much), less the min.
+  static __device__ __forceinline__ __half2 Added(__half2 scale, __half2 d, __half2 factors,
+                                                  __half2 zero, __half2 dmin, __half2 mins) {
+    const __half2 lost = __hfma2(d, factors, __hneg2(scale));
+    return __hfma2(__hneg2(dmin), mins, __hmul2(lost, zero));
   }
 
-  __device__ __forceinline__ void Load(const uint8_t* unit, int lane) {
+  // `factors`: SuperBlockFactors of the matrix.
+  __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane) {
     const uint8_t* scales = unit + ScalesOffset(kFormat);
+    // QuantZero of a row's quants where they lie, a subnormal number, by 2^-24.
+    constexpr uint32_t kZero = QuantZero(kFormat);
+    constexpr uint32_t kLowerZero = kZero << LowerRowShift(kFormat);
+    constexpr uint32_t kMagic = Magic(5);
+    constexpr uint32_t kLowerMagic = Magic(5 - LowerRowShift(kFormat));
+    constexpr uint32_t kMinMagic = Magic(-14);
     if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
       const uint32_t packed = *reinterpret_cast<const uint32_t*>(scales + lane * 4);
       const uint32_t low = *reinterpret_cast<const uint16_t*>(scales + 128 + lane * 2);
-      const uint2 d = *reinterpret_cast<const uint2*>(scales + 192 + (lane >> 2) * 8);
-      const uint32_t scale_bytes = packed & 0x3f3f3f3fu;
+      const uint2 rows = *reinterpret_cast<const uint2*>(scales + 192 + (lane >> 2) * 8);
       const uint32_t min_bytes =
           AndOr(packed >> 2, 0x30303030u, __byte_perm(low & 0x0f0fu, low >> 4 & 0x0f0fu, 0x5140));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 row = __half22float2(AsHalf2(i % 2 == 0 ? d.x : d.y));
-        own[i] = ScaleAndMin(scale_bytes, min_bytes, i, row);
+      for (int row = 0; row < 2; ++row) {
+        constexpr uint32_t kInteger = 0x003f003fu;
+        const uint32_t magic = row == 0 ? kMagic : kLowerMagic;
+        const __half2 by =
+            __hsub2(AsHalf2(AndOr(packed >> 8 * row, kInteger, magic)), AsHalf2(magic));
+        const __half2 mins =
+            __hsub2(AsHalf2(AndOr(min_bytes >> 8 * row, kInteger, kMinMagic)), AsHalf2(kMinMagic));
+        const __half2 d = __hmul2(AsHalf2(row == 0 ? rows.x : rows.y), AsHalf2(factors));
+        const __half2 scale = __hmul2(__low2half2(d), by);
+        own[row] = AsBits(scale);
+        own[2 + row] =
+            AsBits(Added(scale, __low2half2(d), by, Half2OfBits(row == 0 ? kZero : kLowerZero),
+                         __high2half2(d), mins));
       }
     }
     if constexpr (kFormat == TileFormat::kQ6_K) {
       const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
-      const __half2 d = AsHalf2(*reinterpret_cast<const uint32_t*>(scales + 256 + (lane >> 2) * 4));
+      const __half2 d =
+          __hmul2(AsHalf2(*reinterpret_cast<const uint32_t*>(scales + 256 + (lane >> 2) * 4)),
+                  __low2half2(AsHalf2(factors)));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
+        // 2^5 (1024 + 128 + scale).
         const uint32_t word = (i < 2 ? packed.x : packed.y) ^ 0x80808080u;
-        const uint32_t bytes = __byte_perm(word, 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342);
-        own[i] = AsBits(__hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), d));
+        const uint32_t magic = __byte_perm(word, kMagic, i % 2 == 0 ? 0x5150 : 0x5352);
+        own[i] = AsBits(__hmul2(__hsub2(AsHalf2(magic), AsHalf2(kMagic | 0x00800080u)), d));
       }
     }
     if constexpr (kFormat == TileFormat::kQ2_K) {
       const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
-      const uint2 d = *reinterpret_cast<const uint2*>(scales + 256 + (lane >> 2) * 8);
-      const float2 rows[2] = {__half22float2(AsHalf2(d.x)), __half22float2(AsHalf2(d.y))};
+      const uint2 rows = *reinterpret_cast<const uint2*>(scales + 256 + (lane >> 2) * 8);
+      const __half2 upper = __hmul2(AsHalf2(rows.x), AsHalf2(factors));
+      const __half2 lower = __hmul2(AsHalf2(rows.y), AsHalf2(factors));
+      const __half2 d = __lows2half2(upper, lower);
+      const __half2 dmin = __highs2half2(upper, lower);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         // The scales and the mins of both rows.
-        const uint32_t word = i < 2 ? packed.x : packed.y;
-        const uint32_t scale_bytes = word & 0x0f0f0f0fu;
-        const uint32_t min_bytes = word >> 4 & 0x0f0f0f0fu;
-        const int upper_byte = i % 2 * 2;
-        const __half2 upper = AsHalf2(ScaleAndMin(scale_bytes, min_bytes, upper_byte, rows[0]));
-        const __half2 lower = AsHalf2(ScaleAndMin(scale_bytes, min_bytes, upper_byte + 1, rows[1]));
-        own[i] = AsBits(__lows2half2(upper, lower));
-        own[4 + i] = AsBits(__highs2half2(upper, lower));
+        const uint32_t both = i < 2 ? packed.x : packed.y;
+        const uint32_t halves = __byte_perm(both, 0, i % 2 == 0 ? 0x4140 : 0x4342);
+        constexpr uint32_t kInteger = 0x000f000fu;
+        constexpr uint32_t kMagics = kLowerMagic << 16 | (kMagic & 0xffffu);
+        const __half2 by = __hsub2(AsHalf2(AndOr(halves, kInteger, kMagics)), AsHalf2(kMagics));
+        const __half2 mins =
+            __hsub2(AsHalf2(AndOr(halves >> 4, kInteger, kMinMagic)), AsHalf2(kMinMagic));
+        const __half2 scale = __hmul2(d, by);
+        own[i] = AsBits(scale);
+        own[4 + i] = AsBits(Added(scale, d, by, AsHalf2(kLowerZero << 16 | kZero), dmin, mins));
       }
     }
   }
@@ -165,22 +213,20 @@ struct UnitScales {
 // The scales of one group, as they were loaded.
 template <TileFormat kFormat>
 struct GroupScales {
-  // From UnitScales; a scale and its min in one word.
-  static constexpr bool kOfUnit = kFormat >= TileFormat::kQ2_K;
-  static constexpr bool kTogether = kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K;
   static constexpr int kParts =
       kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
   static constexpr bool kHasMin = kFormat == TileFormat::kQ4_1 || kFormat == TileFormat::kQ5_1 ||
-                                  kFormat == TileFormat::kQ2_K || kTogether;
-  static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kTogether ? 4 : kParts;
-  static constexpr int kWords = kHasMin && !kTogether ? 2 * kScaleWords : kScaleWords;
-  // Of units: as UnitScales has them, of the group's parts. Of others: {block 0, block 1} of row g
-  // and of row g + 8; of d, then of m.
+                                  kFormat == TileFormat::kQ2_K || kFormat == TileFormat::kQ4_K ||
+                                  kFormat == TileFormat::kQ5_K;
+  static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
+  static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
+  // {part 0, part 1} of row g and of row g + 8; where there are four parts, {row g, row g + 8} of
+  // each. Scales, then what is added.
   uint32_t words[kWords == 0 ? 1 : kWords];
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
-    if constexpr (kOfUnit) {
+    if constexpr (HasSuperBlocks(kFormat)) {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = __shfl_sync(~0u, unit_scales.own[i], group, 4);
     } else if constexpr (kFormat != TileFormat::kF16) {
@@ -195,62 +241,96 @@ struct GroupScales {
   }
 
   // Of part `part` of the group and row g + 8 * `row`, in both halves: the scale, and what is
-  // added, UnitScales' min or m.
+  // added.
   __device__ __forceinline__ __half2 Scale(int part, int row) const {
-    if constexpr (kTogether) return __low2half2(AsHalf2(words[part * 2 + row]));
-    return OfRow(part, row, 0);
+    return Pick(AsHalf2(words[kParts == 4 ? part : row]), part, row);
   }
-  __device__ __forceinline__ __half2 Min(int part, int row) const {
-    if constexpr (kTogether) return __high2half2(AsHalf2(words[part * 2 + row]));
-    return OfRow(part, row, kScaleWords);
+  __device__ __forceinline__ __half2 Added(int part, int row) const {
+    if constexpr (kHasMin) {
+      return Pick(AsHalf2(words[kScaleWords + (kParts == 4 ? part : row)]), part, row);
+    }
+    // Without a min QuantZero of the quants is subtracted: as a subnormal number by 2^-24.
+    const __half2 zero = Half2OfBits(0x8000 | QuantZero(kFormat));
+    return Pick(__hmul2(AsHalf2(words[part]), zero), part, row);
   }
 
  private:
-  __device__ __forceinline__ __half2 OfRow(int part, int row, int first) const {
-    const __half2 both = AsHalf2(words[first + (kOfUnit ? part : row)]);
-    return (kOfUnit ? row : part) == 0 ? __low2half2(both) : __high2half2(both);
+  static __device__ __forceinline__ __half2 Pick(__half2 both, int part, int row) {
+    return (kParts == 4 ? row : part) == 0 ? __low2half2(both) : __high2half2(both);
   }
 };
 
-// Puts bits of a word's halves, those of `bits` from bit kFrom on, into `of` from bit kTo on: 1024
-// in F16, or what has some bits of an integer already.
+// Puts bits of a word's halves, those of `bits` from bit kFrom on, into `of` from bit kTo on.
 template <int kFrom, int kTo>
 __device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint32_t of) {
   constexpr int kShift = kFrom - kTo;
   return AndOr(kShift < 0 ? word << -kShift : word >> kShift, bits << kTo, of);
 }
 
-// A pair of quants less QuantZero, exactly: integers below 64 in F16. As PlaceOfBit has them.
+// A pair of quants, as PlaceOfBit has them, from bit QuantBit on, into `of`.
+template <TileFormat kFormat, int kPair>
+constexpr int kQuantBit = [] {
+  const BitPlace first = PlaceOfBit(QuantBits(kFormat), kPair, 0);
+  // What lies whole below bit 10, the mantissa of F16, stays there; of four bits, what is a byte
+  // higher comes to where others are.
+  if (QuantBits(kFormat) == 4) return first.bit % 8;
+  const bool together = first.bit + QuantBits(kFormat) <= 10 &&
+                        PlaceOfBit(QuantBits(kFormat), kPair, QuantBits(kFormat) - 1).bit ==
+                            first.bit + QuantBits(kFormat) - 1;
+  return together ? first.bit : 0;
+}();
 template <TileFormat kFormat, int kPair, int kWords>
-__device__ __forceinline__ __half2 QuantPair(const uint32_t (&words)[kWords]) {
+__device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], uint32_t of) {
   constexpr int kBits = QuantBits(kFormat);
-  constexpr int kZero = QuantZero(kFormat);
-  constexpr uint32_t kMagic = 0x64006400u;  // 1024
   constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
   constexpr BitPlace kFirst = PlaceOfBit(kBits, kPair, 0);
   const uint32_t word = words[kFirst.word];
   if constexpr (kBits == 5 && kPair == 15) {
-    uint32_t q = TakeBits<15, 0>(words[0], 0x00010001u, kMagic);
+    uint32_t q = TakeBits<15, 0>(words[0], 0x00010001u, of);
     q = TakeBits<15, 1>(words[1], 0x00010001u, q);
     q = TakeBits<15, 2>(words[2], 0x00010001u, q);
     q = TakeBits<15, 3>(words[3], 0x00010001u, q);
-    q = TakeBits<15, 4>(words[4], 0x00010001u, q);
-    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
+    return TakeBits<15, 4>(words[4], 0x00010001u, q);
   } else if constexpr (kBits == 6 && kPair % 8 >= 6) {
     constexpr BitPlace kUpper = PlaceOfBit(kBits, kPair, 4);
-    uint32_t q = TakeBits<kFirst.bit, 0>(word, 0x000f000fu, kMagic);
-    q = TakeBits<kUpper.bit, 4>(words[kUpper.word], 0x00030003u, q);
-    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
-  } else if constexpr (kFirst.bit % 8 != 0 && (kBits == 4 || kFirst.bit < 10)) {
-    // 1024 + 2^n q; and its 1 / 2^n less 2^(10 - n) + kZero, in bits: the compiler would convert
-    // them at run time.
-    constexpr int kN = kFirst.bit % 8;
-    const uint32_t q = TakeBits<kFirst.bit, kN>(word, kMask, kMagic);
-    return __hfma2(AsHalf2(q), Half2OfBits(0x3c00 - (kN << 10)),
-                   Half2OfBits(0xe400 - (kN << 10) + (kZero << kN)));
+    const uint32_t q = TakeBits<kFirst.bit, 0>(word, 0x000f000fu, of);
+    return TakeBits<kUpper.bit, 4>(words[kUpper.word], 0x00030003u, q);
   } else {
-    const uint32_t q = TakeBits<kFirst.bit, 0>(word, kMask, kMagic);
-    return __hsub2(AsHalf2(q), Half2OfBits(0x6400 + kZero));
+    return TakeBits<kFirst.bit, kQuantBit<kFormat, kPair>>(word, kMask, of);
+  }
+}
+
+// Of blocks: a pair of quants less QuantZero, exactly: integers below 32 in F16.
+template <TileFormat kFormat, int kPair, int kWords>
+__device__ __forceinline__ __half2 CenteredPair(const uint32_t (&words)[kWords]) {
+  constexpr int kZero = QuantZero(kFormat);
+  // 1024 + 2^n q.
+  constexpr int kN = kQuantBit<kFormat, kPair>;
+  const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, 0x64006400u));
+  if constexpr (kN == 0) return __hsub2(q, Half2OfBits(0x6400 + kZero));
+  // Its 1 / 2^n less 2^(10 - n) + kZero, in bits: the compiler would convert them at run time.
+  return __hfma2(q, Half2OfBits(0x3c00 - (kN << 10)),
+                 Half2OfBits(0xe400 - (kN << 10) + (kZero << kN)));
+}
+
+// A pair of the weights of a group's part kPart.
+template <TileFormat kFormat, int kPart, int kPair, int kWords>
+__device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
+                                               const GroupScales<kFormat>& scales) {
+  constexpr int kRow = kPair % 2;
+  const __half2 scale = scales.Scale(kPart, kRow);
+  if constexpr (HasSuperBlocks(kFormat)) {
+    // The scale is for quants from bit 0 on, or from where all of the row's are.
+    constexpr int kHigher = kQuantBit<kFormat, kPair> - (kRow == 0 ? 0 : LowerRowShift(kFormat));
+    const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, 0));
+    return AsBits(__hfma2(q, kHigher == 0 ? scale : __hmul2(scale, AsHalf2(HalfPowers(-kHigher))),
+                          scales.Added(kPart, kRow)));
+  } else {
+    const __half2 q = CenteredPair<kFormat, kPair>(words);
+    if constexpr (GroupScales<kFormat>::kHasMin) {
+      return AsBits(__hfma2(q, scale, scales.Added(kPart, kRow)));
+    }
+    return AsBits(__hmul2(q, scale));
   }
 }
 
@@ -276,19 +356,10 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
     }
   } else {
     constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
-    const __half2 q[4] = {QuantPair<kFormat, kStep * 4>(quants.words),
-                          QuantPair<kFormat, kStep * 4 + 1>(quants.words),
-                          QuantPair<kFormat, kStep * 4 + 2>(quants.words),
-                          QuantPair<kFormat, kStep * 4 + 3>(quants.words)};
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      if constexpr (GroupScales<kFormat>::kHasMin) {
-        a[pair] =
-            AsBits(__hfma2(q[pair], scales.Scale(kPart, pair % 2), scales.Min(kPart, pair % 2)));
-      } else {
-        a[pair] = AsBits(__hmul2(q[pair], scales.Scale(kPart, pair % 2)));
-      }
-    }
+    a[0] = WeightPair<kFormat, kPart, kStep * 4>(quants.words, scales);
+    a[1] = WeightPair<kFormat, kPart, kStep * 4 + 1>(quants.words, scales);
+    a[2] = WeightPair<kFormat, kPart, kStep * 4 + 2>(quants.words, scales);
+    a[3] = WeightPair<kFormat, kPart, kStep * 4 + 3>(quants.words, scales);
   }
 }
 

@@ -1,4 +1,5 @@
-// Quantised tiles to F16 tiles, with the bits that the fused kernels multiply.
+// Quantised tiles to F16 tiles, with the bits that the fused kernels multiply: weights times
+// 2^-exponent (TiledMatrix).
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/find_tile.cuh"
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   int tile = first_tile + static_cast<int>(blockIdx.y);
   const TiledMatrix matrix = FindTile(product, tile);
   const int units = matrix.units();
+  const uint32_t factors = SuperBlockFactors(matrix.exponent);
   const int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
   const int lane = threadIdx.x % 32;
   const uint8_t* unit = matrix.data + (int64_t{tile} * units + first) * UnitBytes(kFormat);
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < UnitsAWarp(kFormat); ++i) {
     if (first + i >= units) break;
     UnitScales<kFormat> unit_scales;
-    unit_scales.Load(unit + i * UnitBytes(kFormat), lane);
+    unit_scales.Load(unit + i * UnitBytes(kFormat), factors, lane);
 #pragma unroll
     for (int group = 0; group < UnitGroups(kFormat); ++group) {
       groups[i * UnitGroups(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,

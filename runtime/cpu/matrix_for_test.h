@@ -43,7 +43,8 @@ inline std::vector<int> ScaleOffsets(TensorType type) {
 // Owns a matrix whose blocks are random bits and whose scales are random numbers in (-1, 1).
 class TestMatrix {
  public:
-  TestMatrix(TensorType type, int64_t rows, int64_t cols, uint32_t seed) {
+  // `scale`: of the blocks' d and m or dmin, which are up to 1 without it.
+  TestMatrix(TensorType type, int64_t rows, int64_t cols, uint32_t seed, float scale = 1) {
     const TensorTypeInfo& info = GetTensorTypeInfo(type);
     const int64_t row_bytes = cols / info.block_weights * info.block_bytes;
     bytes_.resize(rows * row_bytes);
@@ -53,7 +54,7 @@ class TestMatrix {
     for (size_t block = 0; block < bytes_.size(); block += info.block_bytes) {
       std::byte* at = bytes_.data() + block;
       for (int offset : ScaleOffsets(type)) {
-        const uint16_t half = FloatToHalf(number(rng));
+        const uint16_t half = FloatToHalf(scale * number(rng));
         std::memcpy(at + offset, &half, sizeof(half));
       }
       const float value = number(rng);

@@ -1,0 +1,54 @@
+#include "cuda/weight_exponent.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "cuda/kernels/tile_format.h"
+#include "runtime/gguf/dequantize.h"
+
+namespace orcd::cuda {
+namespace {
+
+// Two blocks, the second with these as its d and, where the type has one, dmin.
+int ExponentOf(TensorType type, int d_offset, float d, float dmin) {
+  const size_t bytes = GetTensorTypeInfo(type).block_bytes;
+  std::vector<uint8_t> blocks(2 * bytes);
+  const uint16_t halves[2] = {FloatToHalf(d), FloatToHalf(dmin)};
+  const bool has_min = dmin != 0;
+  std::memcpy(blocks.data() + bytes + d_offset, halves, has_min ? 4 : 2);
+  return WeightExponent(type, blocks.data(), static_cast<int64_t>(blocks.size()));
+}
+
+TEST(WeightExponentTest, OfBlocksIsZero) {
+  EXPECT_EQ(ExponentOf(TensorType::kQ8_0, 0, 100, 0), 0);
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_1, 0, 100, 100), 0);
+  EXPECT_EQ(ExponentOf(TensorType::kF16, 0, 100, 0), 0);
+}
+
+// The largest scale, times 2^(24 - exponent), is from 2^14 up to 2^15.
+TEST(WeightExponentTest, KeepsTheLargestScaleWithinF16) {
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 1, 0), 15);
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, -1, 0), 15);
+  EXPECT_EQ(ExponentOf(TensorType::kQ5_K, 0, 0.25f, 0), 13);
+  EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 1, 0), 17);
+  EXPECT_EQ(ExponentOf(TensorType::kQ3_K, 108, 1, 0), 15);
+  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 1, 0), 13);
+}
+
+TEST(WeightExponentTest, KeepsMinsWithinF16) {
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 0x1p-10f, 0x1p9f), 9);
+  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 0x1p-10f, 0x1p9f), 9);
+}
+
+TEST(WeightExponentTest, StaysWithinItsRange) {
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 0, 0), kLeastExponent);
+  EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 0x1p-20f, 0), kLeastExponent);
+  EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 60000, 0), kMostExponent);
+  // Infinity.
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 1e6f, 0), kMostExponent);
+}
+
+}  // namespace
+}  // namespace orcd::cuda
