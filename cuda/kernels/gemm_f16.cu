@@ -1,8 +1,8 @@
 // Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
 // there. As many blocks as multiprocessors take piece after piece; one warp of each feeds the two
 // warpgroups from a ring that bulk copies fill, and is ahead of them by its length, also from one
-// piece to the next. Of up to 64 tokens, which are bound by the reading of weights, the kernel of
-// gemm.cuh is faster.
+// piece to the next. Of up to 64 tokens, which are bound by the reading of weights, it is for large
+// matrices alone; for others the kernel of gemm.cuh is faster.
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/ring_place.cuh"
 
@@ -383,7 +383,8 @@ cudaError_t PrepareF16() {
                               S::kSharedBytes);
 }
 
-// Of up to 64 tokens: many rows, as each block reads all activations.
+// Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
+// its weights, and all of it comes through the L2 cache.
 using Tall = Shape<64, false, 3, 2>;
 using Narrow = Shape<128, false>;
 using Wide = Shape<256, false>;

@@ -388,7 +388,8 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
 }
 
 TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
-  for (const Shape& shape : {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}}) {
+  for (const Shape& shape :
+       {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}, Shape{1224, 2048}}) {
     if (shape.cols % block_weights() != 0) continue;
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
     const int ffn = shape.rows;
@@ -448,11 +449,33 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       fused.x = x.view();
       fused.tokens = tokens;
       fused.gated = out.view();
-      ASSERT_EQ(Launch(fused, multiprocessors()), cudaSuccess);
-      ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
-                           std::span<const uint16_t>(expected).first(size_t{1} * tokens * ffn)))
-          << tokens << " tokens";
-      EXPECT_EQ(out.WrittenOutside(), 0) << tokens << " tokens";
+      // Of fewer multiprocessors a block has more rows.
+      for (const int available : {multiprocessors(), 17}) {
+        ASSERT_EQ(Launch(fused, available), cudaSuccess);
+        ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
+                             std::span<const uint16_t>(expected).first(size_t{1} * tokens * ffn)))
+            << tokens << " tokens";
+        EXPECT_EQ(out.WrittenOutside(), 0) << tokens << " tokens";
+      }
+    }
+  }
+}
+
+// As the head is multiplied: with one segment, by blocks of many rows where tokens are few.
+TEST_F(ProductTest, ManyRowsOfOneSegment) {
+  constexpr int kRows = 2453;
+  constexpr int kCols = 2048;
+  const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 61, stream());
+  const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
+  for (const int tokens : {9, 31, 64}) {
+    const Result together = Multiply(args, 0, tokens, 17);
+    for (int first = 0; first < tokens; first += kMatvecTokens) {
+      const int some = std::min(kMatvecTokens, tokens - first);
+      const Result eight = Multiply(args, first, some, multiprocessors());
+      for (int t = 0; t < some; ++t) {
+        ASSERT_TRUE(SameBits(together.Row(0, first + t), eight.Row(0, t)))
+            << "token " << first + t << " of " << tokens;
+      }
     }
   }
 }
