@@ -114,6 +114,9 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, i
   DeviceWeights plan;
   ORCD_RETURN_IF_ERROR(plan.LayOut(weights, nullptr));
   plan.staging_bytes_ = plan.ChunkBytes() * kSlots * readers;
+  // They point into this object, which moves.
+  plan.placements_ = {};
+  plan.vectors_ = {};
   return plan;
 }
 
@@ -123,6 +126,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights,
   ORCD_ASSIGN_OR_RETURN(result.slab_, DeviceMemory::Allocate(result.planned_bytes_, "weights"));
   ORCD_RETURN_IF_ERROR(result.LayOut(weights, result.slab_.data()));
   ORCD_RETURN_IF_ERROR(result.Copy(readers, device, observer));
+  // As in Plan.
   result.placements_ = {};
   result.vectors_ = {};
   return result;

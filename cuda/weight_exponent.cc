@@ -54,10 +54,12 @@ int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
   const float largest = std::max(scale, min);
   if (largest == 0) return kLeastExponent;
   if (!std::isfinite(largest)) return kMostExponent;
-  // largest < 2^power, and what is to be within F16 then is below 2^15.
+  // largest = fraction * 2^power, to be at most 65504 = kLargest * 2^16.
+  constexpr float kLargest = 65504.0f / 65536;
   int power = 0;
-  std::frexp(largest, &power);
-  return std::clamp(power + 24 - 15, kLeastExponent, kMostExponent);
+  const float fraction = std::frexp(largest, &power);
+  const int exponent = power + 24 - 16 + (fraction > kLargest ? 1 : 0);
+  return std::clamp(exponent, kLeastExponent, kMostExponent);
 }
 
 }  // namespace orcd::cuda

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -27,19 +28,28 @@ TEST(WeightExponentTest, OfBlocksIsZero) {
   EXPECT_EQ(ExponentOf(TensorType::kF16, 0, 100, 0), 0);
 }
 
-// The largest scale, times 2^(24 - exponent), is from 2^14 up to 2^15.
 TEST(WeightExponentTest, KeepsTheLargestScaleWithinF16) {
-  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 1, 0), 15);
-  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, -1, 0), 15);
-  EXPECT_EQ(ExponentOf(TensorType::kQ5_K, 0, 0.25f, 0), 13);
-  EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 1, 0), 17);
-  EXPECT_EQ(ExponentOf(TensorType::kQ3_K, 108, 1, 0), 15);
-  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 1, 0), 13);
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 1, 0), 14);
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, -1, 0), 14);
+  EXPECT_EQ(ExponentOf(TensorType::kQ5_K, 0, 0.25f, 0), 12);
+  EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 1, 0), 16);
+  EXPECT_EQ(ExponentOf(TensorType::kQ3_K, 108, 1, 0), 14);
+  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 1, 0), 12);
+}
+
+// Every d from one power of two to the next but one.
+TEST(WeightExponentTest, IsTheLeastThatDoes) {
+  for (uint16_t half = FloatToHalf(1); half < FloatToHalf(4); ++half) {
+    const float d = HalfToFloat(half);
+    const int exponent = ExponentOf(TensorType::kQ4_K, 0, d, 0);
+    EXPECT_LE(std::ldexp(d * 63, 24 - exponent), 65504) << d;
+    EXPECT_GT(std::ldexp(d * 63, 25 - exponent), 65504) << d;
+  }
 }
 
 TEST(WeightExponentTest, KeepsMinsWithinF16) {
-  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 0x1p-10f, 0x1p9f), 9);
-  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 0x1p-10f, 0x1p9f), 9);
+  EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 0x1p-10f, 0x1p9f), 8);
+  EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 0x1p-10f, 0x1p9f), 8);
 }
 
 TEST(WeightExponentTest, StaysWithinItsRange) {
