@@ -267,18 +267,18 @@ __device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint3
   return AndOr(kShift < 0 ? word << -kShift : word >> kShift, bits << kTo, of);
 }
 
-// A pair of quants, as PlaceOfBit has them, from bit QuantBit on, into `of`.
+// Where QuantPair puts the first bit of a quant: what lies whole in the mantissa of F16, ten bits,
+// stays there; of four bits, what is a byte higher comes to where others are.
 template <TileFormat kFormat, int kPair>
 constexpr int kQuantBit = [] {
   const BitPlace first = PlaceOfBit(QuantBits(kFormat), kPair, 0);
-  // What lies whole below bit 10, the mantissa of F16, stays there; of four bits, what is a byte
-  // higher comes to where others are.
   if (QuantBits(kFormat) == 4) return first.bit % 8;
   const bool together = first.bit + QuantBits(kFormat) <= 10 &&
                         PlaceOfBit(QuantBits(kFormat), kPair, QuantBits(kFormat) - 1).bit ==
                             first.bit + QuantBits(kFormat) - 1;
   return together ? first.bit : 0;
 }();
+// A pair of quants, which PlaceOfBit finds in `words`, put into `of`.
 template <TileFormat kFormat, int kPair, int kWords>
 __device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], uint32_t of) {
   constexpr int kBits = QuantBits(kFormat);
