@@ -154,6 +154,8 @@ TEST_F(SmgRegistrationTest, ADrainTakesItOutWhileItsStreamsGoOn) {
   ASSERT_TRUE(call.ReadUntilTokens(1));
   worker().Signal(SIGTERM);
   ASSERT_TRUE(Wait([&] { return smg_.urls().empty(); }));
+  // A worker that ends before it knows that it is out takes itself out once more.
+  ASSERT_TRUE(Wait([&] { return absl::StrContains(worker().Log(), "the worker is not ready"); }));
   ASSERT_TRUE(call.ReadUntilTokens(call.so_far().ids.size() + 3));
   ASSERT_TRUE(client().Cancel("running").ok());
   const absl::StatusOr<ProcessEnd> end = worker().WaitForEnd(Bound(absl::Seconds(10)));
