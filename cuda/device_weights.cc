@@ -54,10 +54,10 @@ absl::Status TooLarge(const Matrix& matrix) {
 
 }  // namespace
 
-absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
+absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& weights,
+                                                            uint8_t* slab) {
   Carver carver(slab);
-  placements_.clear();
-  vectors_.clear();
+  Layout layout;
   layers_.clear();
   formats_ = 0;
   const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr) {
@@ -67,7 +67,7 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
     tiles.cols = static_cast<int>(upper.cols);
     tiles.data = carver.Take<uint8_t>(tiles.bytes());
     formats_ |= FormatBit(tiles.format);
-    placements_.push_back({&upper, lower, &tiles});
+    layout.placements.push_back({&upper, lower, &tiles});
   };
   const auto vector = [&](std::initializer_list<Vector> parts) {
     int64_t size = 0;
@@ -75,7 +75,7 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
     float* const begin = carver.Take<float>(size);
     float* to = begin;
     for (const Vector& part : parts) {
-      vectors_.push_back({part, to});
+      layout.vectors.push_back({part, to});
       if (slab != nullptr) to += part.size();
     }
     return begin;
@@ -107,16 +107,13 @@ absl::Status DeviceWeights::LayOut(const ModelWeights& weights, uint8_t* slab) {
   tied_ = weights.tied;
   if (!tied_) place(output_, weights.output);
   planned_bytes_ = carver.taken();
-  return absl::OkStatus();
+  return layout;
 }
 
 absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, int readers) {
   DeviceWeights plan;
-  ORCD_RETURN_IF_ERROR(plan.LayOut(weights, nullptr));
-  plan.staging_bytes_ = plan.ChunkBytes() * kSlots * readers;
-  // They point into this object, which moves.
-  plan.placements_ = {};
-  plan.vectors_ = {};
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(weights, nullptr));
+  plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
   return plan;
 }
 
@@ -124,26 +121,23 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights,
                                                     int device, LoadObserver& observer) {
   ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(weights, readers));
   ORCD_ASSIGN_OR_RETURN(result.slab_, DeviceMemory::Allocate(result.planned_bytes_, "weights"));
-  ORCD_RETURN_IF_ERROR(result.LayOut(weights, result.slab_.data()));
-  ORCD_RETURN_IF_ERROR(result.Copy(readers, device, observer));
-  // As in Plan.
-  result.placements_ = {};
-  result.vectors_ = {};
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, result.LayOut(weights, result.slab_.data()));
+  ORCD_RETURN_IF_ERROR(Copy(layout, readers, device, observer));
   return result;
 }
 
-int64_t DeviceWeights::ChunkBytes() const {
+int64_t DeviceWeights::ChunkBytes(const Layout& layout) {
   int64_t largest = kChunkBytes;
   // A chunk is whole tiles.
-  for (const Placement& p : placements_) {
+  for (const Placement& p : layout.placements) {
     largest = std::max(largest, p.upper->row_bytes * kTileRows);
   }
   return largest;
 }
 
-std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks() const {
+std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks(const Layout& layout) {
   std::vector<Chunk> chunks;
-  for (const Placement& p : placements_) {
+  for (const Placement& p : layout.placements) {
     const int64_t tile_bytes = p.upper->row_bytes * kTileRows;
     const int most = static_cast<int>(std::max<int64_t>(1, kChunkBytes / tile_bytes));
     for (int tile = 0; tile < p.tiles->row_tiles(); tile += most) {
@@ -229,10 +223,11 @@ class DeviceWeights::Copier {
   Stream stream_;
 };
 
-absl::Status DeviceWeights::Copy(int readers, int device, LoadObserver& observer) {
-  std::vector<Chunk> chunks = Chunks();
+absl::Status DeviceWeights::Copy(const Layout& layout, int readers, int device,
+                                 LoadObserver& observer) {
+  std::vector<Chunk> chunks = Chunks(layout);
   uint64_t total = 0;
-  for (const Placement& p : placements_) {
+  for (const Placement& p : layout.placements) {
     total += static_cast<uint64_t>(p.upper->bytes() + (p.lower != nullptr ? p.lower->bytes() : 0));
   }
   observer.OnProgress(LoadStage::kPlace, 0, total);
@@ -241,8 +236,8 @@ absl::Status DeviceWeights::Copy(int readers, int device, LoadObserver& observer
   std::atomic<bool> failed = false;
   const auto run = [&](int reader) -> absl::Status {
     ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(device), "selecting the GPU");
-    ORCD_ASSIGN_OR_RETURN(Copier copier, Copier::Create(ChunkBytes()));
-    if (reader == 0) ORCD_RETURN_IF_ERROR(copier.CopyVectors(vectors_));
+    ORCD_ASSIGN_OR_RETURN(Copier copier, Copier::Create(ChunkBytes(layout)));
+    if (reader == 0) ORCD_RETURN_IF_ERROR(copier.CopyVectors(layout.vectors));
     for (size_t i = next_chunk++; i < chunks.size() && !failed; i = next_chunk++) {
       if (observer.cancelled()) return LoadCancelled();
       ORCD_ASSIGN_OR_RETURN(const int64_t bytes, copier.Copy(chunks[i]));

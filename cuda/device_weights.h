@@ -68,6 +68,12 @@ class DeviceWeights {
     float* to;
   };
 
+  // All that is to be placed.
+  struct Layout {
+    std::vector<Placement> placements;
+    std::vector<VectorPlacement> vectors;
+  };
+
   // Some tiles of a placement, which are read, copied and repacked at a time.
   struct Chunk {
     const Placement* placement;
@@ -78,12 +84,12 @@ class DeviceWeights {
   };
   class Copier;
 
-  // Lays everything out in `slab` (null: only counts).
-  absl::Status LayOut(const ModelWeights& weights, uint8_t* slab);
+  // Lays everything out in `slab` (null: only counts). What is returned points into this object.
+  absl::StatusOr<Layout> LayOut(const ModelWeights& weights, uint8_t* slab);
   // The most that a chunk reads.
-  int64_t ChunkBytes() const;
-  std::vector<Chunk> Chunks() const;
-  absl::Status Copy(int readers, int device, LoadObserver& observer);
+  static int64_t ChunkBytes(const Layout& layout);
+  static std::vector<Chunk> Chunks(const Layout& layout);
+  static absl::Status Copy(const Layout& layout, int readers, int device, LoadObserver& observer);
 
   DeviceMemory slab_;
   size_t planned_bytes_ = 0;
@@ -94,10 +100,6 @@ class DeviceWeights {
   bool tied_ = false;
   TiledMatrix output_;
   uint32_t formats_ = 0;
-
-  // Of Upload.
-  std::vector<Placement> placements_;
-  std::vector<VectorPlacement> vectors_;
 };
 
 }  // namespace orcd::cuda
