@@ -345,9 +345,11 @@ cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStr
   const int tiles = RowTiles(args);
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
-  const Rows rows = {
-      0, tiles,
-      kEven ? EvenBlockTiles(tiles, args.splits, multiprocessors, kBlockTiles, 2) : kBlockTiles};
+  constexpr int kXTiles = 2;
+  const Rows rows = {0, tiles,
+                     kEven
+                         ? EvenBlockTiles(tiles, args.splits, multiprocessors, kBlockTiles, kXTiles)
+                         : kBlockTiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
   const int blocks = (tiles + rows.block_tiles - 1) / rows.block_tiles * args.splits;

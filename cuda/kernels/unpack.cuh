@@ -271,12 +271,11 @@ __device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint3
 // stays there; of four bits, what is a byte higher comes to where others are.
 template <TileFormat kFormat, int kPair>
 constexpr int kQuantBit = [] {
-  const BitPlace first = PlaceOfBit(QuantBits(kFormat), kPair, 0);
-  if (QuantBits(kFormat) == 4) return first.bit % 8;
-  const bool together = first.bit + QuantBits(kFormat) <= 10 &&
-                        PlaceOfBit(QuantBits(kFormat), kPair, QuantBits(kFormat) - 1).bit ==
-                            first.bit + QuantBits(kFormat) - 1;
-  return together ? first.bit : 0;
+  constexpr int kBits = QuantBits(kFormat);
+  const int first = PlaceOfBit(kBits, kPair, 0).bit;
+  if (kBits == 4) return first % 8;
+  // What lies in several words begins too high for that.
+  return first + kBits <= 10 ? first : 0;
 }();
 // A pair of quants, which PlaceOfBit finds in `words`, put into `of`.
 template <TileFormat kFormat, int kPair, int kWords>
@@ -306,11 +305,11 @@ __device__ __forceinline__ __half2 CenteredPair(const uint32_t (&words)[kWords])
   constexpr int kZero = QuantZero(kFormat);
   // 1024 + 2^n q.
   constexpr int kN = kQuantBit<kFormat, kPair>;
-  const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, 0x64006400u));
-  if constexpr (kN == 0) return __hsub2(q, Half2OfBits(0x6400 + kZero));
+  const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, Magic(0)));
   // Its 1 / 2^n less 2^(10 - n) + kZero, in bits: the compiler would convert them at run time.
-  return __hfma2(q, Half2OfBits(0x3c00 - (kN << 10)),
-                 Half2OfBits(0xe400 - (kN << 10) + (kZero << kN)));
+  constexpr uint32_t kSubtracted = Magic(-kN) + (kZero << kN) * 0x00010001u;
+  if constexpr (kN == 0) return __hsub2(q, AsHalf2(kSubtracted));
+  return __hfma2(q, AsHalf2(HalfPowers(-kN)), AsHalf2(0x80008000u | kSubtracted));
 }
 
 // A pair of the weights of a group's part kPart.
