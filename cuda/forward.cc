@@ -73,6 +73,8 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   q_rest = carver.Take<__half>(int64_t{tokens} * config.q_size());
   attended = activations(tokens, config.q_size());
   gated = activations(tokens, config.ffn);
+  kept_residual = carver.Take<float>(int64_t{rows} * config.hidden);
+  kept_attended = activations(rows, config.q_size());
   head_in = activations(rows, config.hidden);
   logits = carver.Take<float>(int64_t{rows} * config.vocab);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
@@ -170,7 +172,9 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
   const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
-  residual_ = 0;
+  residual_ = buffers_.residual[0];
+  new_residual_ = buffers_.residual[1];
+  kept_ = false;
 
   ORCD_RETURN_IF_CUDA_ERROR(LaunchEmbed({.step = tables,
                                          .block_token_ids = buffers_.block_token_ids,
@@ -178,19 +182,32 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                                          .not_finite = buffers_.not_finite,
                                          .last_sample = buffers_.last_sample,
                                          .embedding = weights_.embedding(),
-                                         .residual = buffers_.residual[residual_],
+                                         .residual = residual_,
                                          .tokens = shape.tokens},
                                         stream),
                             "embedding");
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, buffers_.residual[residual_], config_.hidden));
+    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, residual_, config_.hidden));
   }
-  for (int layer = 0; layer < config_.layers; ++layer) {
+  const int last = config_.layers - 1;
+  for (int layer = 0; layer < last; ++layer) {
     ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
+    ORCD_RETURN_IF_ERROR(RunAttentionOutput(step, layer));
     ORCD_RETURN_IF_ERROR(RunFfn(step, layer));
   }
-  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(step));
-  return RunHead(step);
+  ORCD_RETURN_IF_ERROR(RunAttention(step, last));
+  // What tokens without logits leave for others to see are the last layer's keys and values.
+  StepShape left = shape;
+  if (tap == nullptr && shape.logit_rows < shape.tokens) {
+    if (shape.logit_rows == 0) return absl::OkStatus();
+    ORCD_RETURN_IF_ERROR(KeepLogitRows(step));
+    left.tokens = shape.logit_rows;
+  }
+  const Step rest = {tables, left, stream, step.tap};
+  ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
+  ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
+  if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
+  return RunHead(rest);
 }
 
 absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs args) {
@@ -205,7 +222,7 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
 
 absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
   if (ProductsAdd(step)) {
-    args.residual = buffers_.residual[residual_];
+    args.residual = residual_;
     args.residual_scale = scale;
   }
   return MultiplyInSegments(step, buffers_.products, args);
@@ -220,22 +237,28 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     return absl::OkStatus();
   }
   args.y_tokens = args.tokens;
-  // Matrices of one format at a time.
+  // Matrices of one format at a time, or of several that are to be unpacked.
+  const auto unpacks = [&](const TiledMatrix& matrix) {
+    return !GemmTakes(matrix.format, args.tokens);
+  };
   const MatmulArgs all = args;
   int first_row = 0;
   for (int i = 0; i < all.num_matrices; i += args.num_matrices) {
+    const TiledMatrix& first = all.matrices[i];
     args.num_matrices = 0;
     args.y_rows = 0;
-    for (int j = i; j < all.num_matrices && all.matrices[j].format == all.matrices[i].format; ++j) {
-      args.matrices[args.num_matrices++] = all.matrices[j];
-      args.y_rows += all.matrices[j].rows;
+    for (int j = i; j < all.num_matrices; ++j) {
+      const TiledMatrix& matrix = all.matrices[j];
+      if (matrix.format != first.format && !(unpacks(first) && unpacks(matrix))) break;
+      args.matrices[args.num_matrices++] = matrix;
+      args.y_rows += matrix.rows;
     }
     args.y = all.y + first_row;
     first_row += args.y_rows;
-    if (GemmTakes(all.matrices[i].format, args.tokens)) {
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
-    } else {
+    if (unpacks(first)) {
       ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
+    } else {
+      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
     }
   }
   return absl::OkStatus();
@@ -249,13 +272,21 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   const int row_tiles = RowTiles(args);
   if (row_tiles <= most) {
     uint8_t* to = buffers_.unpacked;
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(args, 0, row_tiles, to, step.stream),
-                              "unpacking weights");
-    for (int i = 0; i < args.num_matrices; ++i) {
-      TiledMatrix& matrix = args.matrices[i];
-      matrix.data = to;
-      matrix.format = TileFormat::kF16;
-      to += matrix.bytes();
+    for (int i = 0; i < args.num_matrices;) {
+      // Those of one format in one launch.
+      MatmulArgs together;
+      uint8_t* const begin = to;
+      const TileFormat format = args.matrices[i].format;
+      for (; i < args.num_matrices && args.matrices[i].format == format; ++i) {
+        TiledMatrix& matrix = args.matrices[i];
+        together.matrices[together.num_matrices++] = matrix;
+        matrix.data = to;
+        matrix.format = TileFormat::kF16;
+        to += matrix.bytes();
+      }
+      ORCD_RETURN_IF_CUDA_ERROR(
+          LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
+          "unpacking weights");
     }
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
     return absl::OkStatus();
@@ -292,19 +323,19 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
   const int tokens = step.shape.tokens;
   const float* const partials = add && !ProductsAdd(step) ? buffers_.products : nullptr;
   if (NormsInProducts(step)) {
-    args.norm = {.residual = buffers_.residual[residual_],
-                 .new_residual = buffers_.residual[1 - residual_],
+    args.norm = {.residual = residual_,
+                 .new_residual = new_residual_,
                  .partials = partials,
                  .splits = add ? splits_ : 0,
                  .partials_tokens = products_tokens_,
                  .scale = scale,
                  .weight = weight,
                  .eps = config_.rms_eps};
-    residual_ = 1 - residual_;
+    std::swap(residual_, new_residual_);
     return absl::OkStatus();
   }
   args.x = View(buffers_.normed, tokens);
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm({.residual = buffers_.residual[residual_],
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm({.residual = residual_,
                                         .partials = partials,
                                         .splits = splits_,
                                         .partials_tokens = products_tokens_,
@@ -321,17 +352,15 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
 
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  const int tokens = step.shape.tokens;
   const int qkv_rows = config_.q_size() + 2 * config_.kv_size();
-  const Activations attended = View(buffers_.attended, tokens);
+  attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
       .matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3, .y_rows = qkv_rows};
   ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kGatedScale, layer > 0, qkv_args));
   if (step.tap != nullptr) {
     if (layer > 0) {
-      ORCD_RETURN_IF_ERROR(
-          step.tap->Rows("layer", layer - 1, buffers_.residual[residual_], config_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, config_.hidden));
     }
     ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, config_.hidden, 1));
   }
@@ -354,7 +383,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                      .key_splits = step.shape.key_splits,
                                                      .partials = buffers_.attention_partials,
                                                      .counters = buffers_.attention_counters,
-                                                     .out = attended},
+                                                     .out = attended_},
                                                     multiprocessors_, step.stream),
                               "attention");
   } else {
@@ -367,16 +396,38 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                       .kv = kv_,
                                                       .layer = layer,
                                                       .heads = config_.heads,
-                                                      .out = attended},
+                                                      .out = attended_},
                                                      step.stream),
                               "attention");
   }
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended, config_.q_size(), 1));
+    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended_, config_.q_size(), 1));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Forward::KeepLogitRows(const Step& step) {
+  const GatherRowsArgs args = {
+      .residual = residual_,
+      .attended = attended_,
+      .rows = step.tables.logit_tokens,
+      .count = step.shape.logit_rows,
+      .hidden = config_.hidden,
+      .attended_cols = config_.q_size(),
+      .kept_residual = buffers_.kept_residual,
+      .kept_attended = View(buffers_.kept_attended, step.shape.logit_rows)};
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
+  residual_ = args.kept_residual;
+  attended_ = args.kept_attended;
+  kept_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
+  const DeviceLayer& w = weights_.layers()[layer];
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(
       step, 1,
-      {.matrices = {w.attn_output}, .num_matrices = 1, .x = attended, .y_rows = config_.hidden}));
+      {.matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = config_.hidden}));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
                                            products_tokens_, config_.hidden, 1));
@@ -429,8 +480,7 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     args.gated = gated;
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
-    ORCD_RETURN_IF_ERROR(
-        step.tap->Rows("attn_residual", layer, buffers_.residual[residual_], config_.hidden));
+    ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, config_.hidden));
     ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, config_.hidden, 1));
     const int rows = w.gate_up.rows;
     ORCD_ASSIGN_OR_RETURN(const DeviceMemory products,
@@ -474,7 +524,7 @@ absl::Status Forward::RunHead(const Step& step) {
   // A tap has added the last product to the residual already.
   ORCD_RETURN_IF_CUDA_ERROR(
       LaunchNorm(
-          {.residual = buffers_.residual[residual_],
+          {.residual = residual_,
            .partials = step.tap == nullptr && !ProductsAdd(step) ? buffers_.products : nullptr,
            .splits = splits_,
            .partials_tokens = products_tokens_,
@@ -483,7 +533,7 @@ absl::Status Forward::RunHead(const Step& step) {
            .eps = config_.rms_eps,
            .hidden = config_.hidden,
            .tokens = rows,
-           .rows = step.tables.logit_tokens,
+           .rows = kept_ ? nullptr : step.tables.logit_tokens,
            .out = args.x},
           step.stream),
       "the output norm");
@@ -494,8 +544,7 @@ absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
   MatmulArgs args = {.matrices = {weights_.output()}, .num_matrices = 1};
   ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
-  ORCD_RETURN_IF_ERROR(
-      step.tap->Rows("layer", config_.layers - 1, buffers_.residual[residual_], config_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", config_.layers - 1, residual_, config_.hidden));
   ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, config_.hidden, 1));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,

@@ -55,14 +55,17 @@ struct ForwardBuffers {
   // What MatmulArgs::y is: of the products that go to the residual, and of q, k and v.
   float* products;
   float* qkv;
-  __half* q;          // [tokens, heads, head_dim]
-  __half* q_rest;     // as RopeArgs has it
-  __half* attended;   // Activations, heads * head_dim
-  __half* gated;      // Activations, ffn
-  __half* head_in;    // Activations of logit rows, hidden
-  float* logits;      // [logit rows, vocab]
-  float* angles;      // [positions, head_dim]
-  uint8_t* unpacked;  // F16 tiles of a matrix, or of a part of it
+  __half* q;         // [tokens, heads, head_dim]
+  __half* q_rest;    // as RopeArgs has it
+  __half* attended;  // Activations, heads * head_dim
+  __half* gated;     // Activations, ffn
+  // What the last layer goes on with, where logits are wanted of few tokens.
+  float* kept_residual;   // [logit rows, hidden]
+  __half* kept_attended;  // Activations of logit rows, heads * head_dim
+  __half* head_in;        // Activations of logit rows, hidden
+  float* logits;          // [logit rows, vocab]
+  float* angles;          // [positions, head_dim]
+  uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
   int64_t unpacked_bytes;
   float* attention_partials;  // AttentionArgs::partials
   int32_t* attention_counters;
@@ -113,7 +116,11 @@ class Forward {
   // Adds `scale` times the last product, if `add` and it is not added yet, to the residual, and
   // norms it: into `normed`, or as something for the product `args` to do.
   absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
+  // To `attended_`.
   absl::Status RunAttention(const Step& step, int layer);
+  // Leaves of the residual and of `attended_` the rows whose logits are wanted.
+  absl::Status KeepLogitRows(const Step& step);
+  absl::Status RunAttentionOutput(const Step& step, int layer);
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
   absl::Status RunHead(const Step& step);
@@ -124,8 +131,12 @@ class Forward {
   const ForwardBuffers& buffers_;
   const KvCacheView kv_;
   const int multiprocessors_;
-  // Which of buffers_.residual is the residual.
-  int residual_ = 0;
+  // The residual, and where it goes when it is updated elsewhere.
+  float* residual_ = nullptr;
+  float* new_residual_ = nullptr;
+  // Rows of the residual are logit rows.
+  bool kept_ = false;
+  Activations attended_;
   // Segments that hold the last product, and tokens from one to the next.
   int splits_ = 1;
   int products_tokens_ = 0;

@@ -12,10 +12,12 @@ namespace {
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
 constexpr int kRingBytesF16 = 208 * 1024;
 
-// Pieces of kTokens tokens; of one segment, or, with kSum, of the sum of all.
-template <int kTokenCount, bool kSumOfAll, int kFirst = 1, int kSecond = 1>
+// Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
+// of one segment, or, with kSum, of the sum of all.
+template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kFirst = 1, int kSecond = 1>
 struct Shape {
   static constexpr int kTokens = kTokenCount;
+  static constexpr int kRestTokens = kRestTokenCount;
   static constexpr bool kSum = kSumOfAll;
   // Row blocks, of 4 tiles, of the first warpgroup and of the second.
   static constexpr int kFirstBlocks = kFirst;
@@ -29,25 +31,37 @@ struct Shape {
   static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
 };
 
+// The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.
+struct PieceRows {
+  int wide_tiles;
+  int rest_tiles;
+  // Of a piece; at most Shape::kTiles.
+  int block_tiles = kBlockTiles;
+};
+
 // What a block computes at a time.
 struct Piece {
   int first_tile;
-  // At most kBlockTiles.
+  // At most Shape::kTiles.
   int tiles;
   int first_token;
   int split;
 };
 
-// A block's pieces.
+// A block's pieces of one width.
 template <typename S>
 class Pieces {
  public:
-  __device__ Pieces(const MatmulArgs& args, const Rows& rows)
-      : rows_(rows),
-        row_blocks_((rows.tiles + rows.block_tiles - 1) / rows.block_tiles),
-        token_tiles_((args.tokens + S::kTokens - 1) / S::kTokens),
-        total_(row_blocks_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
-        next_(static_cast<int>(blockIdx.x)) {}
+  // Those of kTokens.
+  __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
+    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens,
+                  static_cast<int>(blockIdx.x));
+  }
+  // Those of kRestTokens, which follow when the others have been taken.
+  __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
+    return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
+                  next_ - total_);
+  }
 
   __device__ __forceinline__ bool Next(Piece& piece) {
     if (next_ >= total_) return false;
@@ -56,20 +70,36 @@ class Pieces {
     const int panel = index / (kSharedTokenTiles * row_blocks_);
     const int in_panel = index % (kSharedTokenTiles * row_blocks_);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
-    const int row_tile = in_panel / panel_tiles * rows_.block_tiles;
-    piece.first_tile = rows_.first_tile + row_tile;
-    piece.tiles = min(rows_.block_tiles, rows_.tiles - row_tile);
-    piece.first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * S::kTokens;
+    const int row_tile = in_panel / panel_tiles * block_tiles_;
+    piece.first_tile = first_tile_ + row_tile;
+    piece.tiles = min(block_tiles_, tiles_ - row_tile);
+    piece.first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * tokens_;
     piece.split = next_ / (row_blocks_ * token_tiles_);
     next_ += static_cast<int>(gridDim.x);
     return true;
   }
+  // Of a piece.
+  __device__ __forceinline__ int tokens() const { return tokens_; }
 
  private:
-  const Rows& rows_;
-  const int row_blocks_;
-  const int token_tiles_;
-  const int total_;
+  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
+                                    int block_tiles, int tokens, int start)
+      : first_tile_(first_tile),
+        tiles_(tiles),
+        block_tiles_(block_tiles),
+        tokens_(tokens),
+        row_blocks_((tiles + block_tiles - 1) / block_tiles),
+        token_tiles_((args.tokens + tokens - 1) / tokens),
+        total_(row_blocks_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
+        next_(start) {}
+
+  int first_tile_;
+  int tiles_;
+  int block_tiles_;
+  int tokens_;
+  int row_blocks_;
+  int token_tiles_;
+  int total_;
   int next_;
 };
 
@@ -92,8 +122,12 @@ struct F16Ring {
 template <typename S>
 class Feed {
  public:
-  __device__ Feed(const MatmulArgs& args, const Rows& rows, uint32_t shared, F16Ring<S>& ring)
-      : args_(args), pieces_(args, rows), shared_(shared), ring_(ring) {
+  __device__ Feed(const MatmulArgs& args, const PieceRows& rows, uint32_t shared, F16Ring<S>& ring)
+      : args_(args),
+        rows_(rows),
+        pieces_(Pieces<S>::Wide(args, rows)),
+        shared_(shared),
+        ring_(ring) {
     NextPiece();
   }
 
@@ -129,12 +163,17 @@ class Feed {
   }
   __device__ __forceinline__ void NextPiece() {
     done_ = !pieces_.Next(piece_);
+    if (S::kRestTokens > 0 && done_ && !rest_) {
+      pieces_ = pieces_.Rest(args_, rows_);
+      rest_ = true;
+      done_ = !pieces_.Next(piece_);
+    }
     if (done_) return;
     const int cols = args_.matrices[0].cols;
     const int splits = args_.splits;
     col_ = SegmentBegin(cols, splits, piece_.split) / kActivationCols;
     end_ = SegmentBegin(cols, splits, S::kSum ? splits : piece_.split + 1) / kActivationCols;
-    x_bytes_ = XBytes(min(S::kTokens, args_.x.tokens - piece_.first_token));
+    x_bytes_ = XBytes(min(pieces_.tokens(), args_.x.tokens - piece_.first_token));
     if (lane_ < piece_.tiles) {
       int tile = piece_.first_tile + lane_;
       const TiledMatrix matrix = FindTile(args_, tile);
@@ -143,10 +182,12 @@ class Feed {
   }
 
   const MatmulArgs& args_;
+  const PieceRows& rows_;
   Pieces<S> pieces_;
   const uint32_t shared_;
   F16Ring<S>& ring_;
   const int lane_ = static_cast<int>(threadIdx.x % 32);
+  bool rest_ = false;
   bool done_ = false;
   Piece piece_;
   int x_bytes_ = 0;
@@ -158,7 +199,7 @@ class Feed {
 };
 
 template <typename S>
-__device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const Rows& rows,
+__device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRows& rows,
                                            uint32_t shared, F16Ring<S>& ring) {
   // Weights of a model's own are there from the start; what the kernel before made is not.
   Feed<S> feed(args, rows, shared, ring);
@@ -257,10 +298,11 @@ __device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, 
   }
 }
 
-template <typename S, int kGroup>
-__device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& rows,
-                                           uint8_t* shared, F16Ring<S>& ring) {
-  constexpr int kTokens = S::kTokens;
+// kTokens: of the piece.
+template <typename S, int kTokens, int kGroup>
+__device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece& piece,
+                                             uint8_t* shared, F16Ring<S>& ring,
+                                             RingPlace<S::kStages>& place) {
   constexpr int kRowBlocks = kGroup == 0 ? S::kFirstBlocks : S::kSecondBlocks;
   // Where both warpgroups have as many, they share the code.
   const int group = threadIdx.x / 128;
@@ -269,74 +311,85 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
   const auto release = [&](int slot) {
     if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&ring.empty[slot]));
   };
-  RingPlace<S::kStages> place;
-  Pieces<S> pieces(args, rows);
-  Piece piece;
-  while (pieces.Next(piece)) {
-    float c[kRowBlocks][kTokens / 2];
-    // What is added to -0 stays what it is.
-    float sum[S::kSum ? kTokens / 2 : 1];
+  float c[kRowBlocks][kTokens / 2];
+  // What is added to -0 stays what it is.
+  float sum[S::kSum ? kTokens / 2 : 1];
 #pragma unroll
-    for (float& value : sum) value = -0.0f;
-    // The slot before, which is read until the next one's products are under way.
-    int before = -1;
-    int col = SegmentBegin(cols, args.splits, piece.split) / kActivationCols;
-    for (int split = piece.split; split < (S::kSum ? args.splits : piece.split + 1); ++split) {
-      const int end = SegmentBegin(cols, args.splits, split + 1) / kActivationCols;
-      bool add = false;
-      for (; col < end; ++col) {
-        BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
-        const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
-        const uint64_t x = SharedMatrix(stage, 128, 1024);
-        const uint64_t weights =
-            SharedMatrix(stage + XBytes(kTokens) + first_tile * kTileBytes, 128, 1024);
-        WgmmaFence();
+  for (float& value : sum) value = -0.0f;
+  // The slot before, which is read until the next one's products are under way.
+  int before = -1;
+  int col = SegmentBegin(cols, args.splits, piece.split) / kActivationCols;
+  for (int split = piece.split; split < (S::kSum ? args.splits : piece.split + 1); ++split) {
+    const int end = SegmentBegin(cols, args.splits, split + 1) / kActivationCols;
+    bool add = false;
+    for (; col < end; ++col) {
+      BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
+      const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
+      const uint64_t x = SharedMatrix(stage, 128, 1024);
+      const uint64_t weights =
+          SharedMatrix(stage + XBytes(S::kTokens) + first_tile * kTileBytes, 128, 1024);
+      WgmmaFence();
 #pragma unroll
-        for (int step = 0; step < kGroupSteps; ++step) {
+      for (int step = 0; step < kGroupSteps; ++step) {
 #pragma unroll
-          for (int block = 0; block < kRowBlocks; ++block) {
-            Wgmma<kTokens>::MultiplyShared(
-                c[block],
-                weights + step * (2 * 128 >> 4) + block * (kTilesAGroup * kTileBytes >> 4),
-                x + step * (2 * 128 >> 4), add);
-          }
-          add = true;
+        for (int block = 0; block < kRowBlocks; ++block) {
+          Wgmma<kTokens>::MultiplyShared(
+              c[block], weights + step * (2 * 128 >> 4) + block * (kTilesAGroup * kTileBytes >> 4),
+              x + step * (2 * 128 >> 4), add);
         }
-        WgmmaCommit();
-        WgmmaWait<1>();
-        if (before >= 0) release(before);
-        before = place.slot;
-        place.Next();
+        add = true;
       }
-      WgmmaWait<0>();
-      if constexpr (S::kSum) {
-#pragma unroll
-        for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[0][i];
-      }
+      WgmmaCommit();
+      WgmmaWait<1>();
+      if (before >= 0) release(before);
+      before = place.slot;
+      place.Next();
     }
-    release(before);
+    WgmmaWait<0>();
+    if constexpr (S::kSum) {
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[0][i];
+    }
+  }
+  release(before);
 
 #pragma unroll
-    for (int block = 0; block < kRowBlocks; ++block) {
-      const int first = first_tile + block * kTilesAGroup;
-      const int tile = first + static_cast<int>(threadIdx.x / 32 % 4);
-      const float factor = ResultFactor(MatrixOf(args, piece.first_tile + tile));
-      if constexpr (S::kSum) {
-        if (tile >= piece.tiles) continue;
-        if (args.residual != nullptr) {
-          AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token,
-                                 factor * args.residual_scale, sum);
-        } else {
-          Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, factor, sum);
-        }
-      } else if (args.gated.data != nullptr) {
-        StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
-                            piece.first_token, group, shared + S::kStages * S::kStageBytes, factor,
-                            c[block]);
-      } else if (tile < piece.tiles) {
-        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, factor,
-                       c[block]);
+  for (int block = 0; block < kRowBlocks; ++block) {
+    const int first = first_tile + block * kTilesAGroup;
+    const int tile = first + static_cast<int>(threadIdx.x / 32 % 4);
+    const float factor = ResultFactor(MatrixOf(args, piece.first_tile + tile));
+    if constexpr (S::kSum) {
+      if (tile >= piece.tiles) continue;
+      if (args.residual != nullptr) {
+        AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token,
+                               factor * args.residual_scale, sum);
+      } else {
+        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, factor, sum);
       }
+    } else if (args.gated.data != nullptr) {
+      StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
+                          piece.first_token, group, shared + S::kStages * S::kStageBytes, factor,
+                          c[block]);
+    } else if (tile < piece.tiles) {
+      Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, factor,
+                     c[block]);
+    }
+  }
+}
+
+template <typename S, int kGroup>
+__device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRows& rows,
+                                           uint8_t* shared, F16Ring<S>& ring) {
+  RingPlace<S::kStages> place;
+  Piece piece;
+  auto pieces = Pieces<S>::Wide(args, rows);
+  while (pieces.Next(piece)) {
+    ConsumePiece<S, S::kTokens, kGroup>(args, piece, shared, ring, place);
+  }
+  if constexpr (S::kRestTokens > 0) {
+    auto rest = pieces.Rest(args, rows);
+    while (rest.Next(piece)) {
+      ConsumePiece<S, S::kRestTokens, kGroup>(args, piece, shared, ring, place);
     }
   }
   // Shared memory is read until then.
@@ -345,7 +398,7 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const Rows& r
 
 template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    F16Kernel(const __grid_constant__ MatmulArgs args, const __grid_constant__ Rows rows) {
+    F16Kernel(const __grid_constant__ MatmulArgs args, const __grid_constant__ PieceRows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) F16Ring<S> ring;
   LaunchDependents();
@@ -354,10 +407,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Unpacked weights are the kernel before's.
   if (args.weights_are_new) WaitForDependency();
   if (threadIdx.x >= kGroups * 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (threadIdx.x < kGroups * 128 + 32) ProduceF16<S>(args, rows, SharedAddress(shared), ring);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     // The result's memory may still be read.
     WaitForDependency();
     if (S::kFirstBlocks == S::kSecondBlocks || threadIdx.x < 128) {
@@ -368,13 +421,47 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// Pieces of `tiles` row tiles.
 template <typename S>
-cudaError_t LaunchF16(const MatmulArgs& args, const Rows& rows, int multiprocessors,
+int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tokens) {
+  return (tiles + block_tiles - 1) / block_tiles *
+         ((args.tokens + piece_tokens - 1) / piece_tokens) * (S::kSum ? 1 : args.splits);
+}
+
+template <typename S>
+cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multiprocessors,
                       cudaStream_t stream) {
-  const int pieces = (rows.tiles + rows.block_tiles - 1) / rows.block_tiles *
-                     ((args.tokens + S::kTokens - 1) / S::kTokens) * (S::kSum ? 1 : args.splits);
+  int pieces = PieceCount<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
+  if constexpr (S::kRestTokens > 0) {
+    pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
+  }
   return Launch(F16Kernel<S>, dim3(std::min(pieces, multiprocessors)), kThreads, S::kSharedBytes,
                 stream, args, rows);
+}
+
+// All row tiles in wide pieces, none, or as many as whole waves of them take, whichever takes least
+// time; the rest in others.
+template <typename S>
+PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
+  // What a piece's beginning and end take, in tokens.
+  constexpr int kOverhead = 32;
+  const int tiles = RowTiles(args);
+  const auto waves = [&](int count, int piece_tokens) {
+    const int pieces = PieceCount<S>(args, count, kBlockTiles, piece_tokens);
+    return (pieces + multiprocessors - 1) / multiprocessors;
+  };
+  const auto time = [&](int wide_tiles) {
+    return waves(wide_tiles, S::kTokens) * (S::kTokens + kOverhead) +
+           waves(tiles - wide_tiles, S::kRestTokens) * (S::kRestTokens + kOverhead);
+  };
+  const int pieces_a_block = PieceCount<S>(args, 1, kBlockTiles, S::kTokens);
+  const int whole_waves = waves(tiles, S::kTokens) - 1;
+  int best = tiles;
+  for (const int candidate :
+       {std::min(tiles, whole_waves * multiprocessors / pieces_a_block * kBlockTiles), 0}) {
+    if (time(candidate) < time(best)) best = candidate;
+  }
+  return {best, tiles - best};
 }
 
 template <typename S>
@@ -385,11 +472,11 @@ cudaError_t PrepareF16() {
 
 // Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
 // its weights, and all of it comes through the L2 cache.
-using Tall = Shape<64, false, 3, 2>;
-using Narrow = Shape<128, false>;
-using Wide = Shape<256, false>;
-using NarrowSum = Shape<128, true>;
-using WideSum = Shape<192, true>;
+using Tall = Shape<64, 0, false, 3, 2>;
+// Up to 128 tokens: more stages.
+using Narrow = Shape<128, 0, false>;
+using Wide = Shape<256, 128, false>;
+using WideSum = Shape<192, 128, true>;
 
 }  // namespace
 
@@ -404,38 +491,25 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
     if (args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
         args.matrices[0].cols >= kTallCols) {
       return LaunchF16<Tall>(
-          args, {0, tiles, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
+          args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
           multiprocessors, stream);
     }
     return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
-  const bool sums =
-      args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr);
-  const int row_blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
-  // Wide pieces read less, but where they are few they leave multiprocessors without any.
-  const int wide_pieces =
-      row_blocks * ((args.tokens + Wide::kTokens - 1) / Wide::kTokens) * args.splits;
-  const bool wide = args.tokens > Narrow::kTokens && wide_pieces * 2 > multiprocessors;
-  const int most = sums ? WideSum::kTokens : wide ? Wide::kTokens : Narrow::kTokens;
-  const int main = TilesOfWholeWaves(args, most, sums ? 1 : args.splits, multiprocessors);
-  const Rows first = {0, main};
-  const Rows rest = {main, tiles - main};
-  const cudaError_t error = sums   ? LaunchF16<WideSum>(args, first, multiprocessors, stream)
-                            : wide ? LaunchF16<Wide>(args, first, multiprocessors, stream)
-                                   : LaunchF16<Narrow>(args, first, multiprocessors, stream);
-  if (error != cudaSuccess || rest.tiles == 0) return error;
-  if (sums) return LaunchF16<NarrowSum>(args, rest, multiprocessors, stream);
-  // Of few tokens small pieces, lest most multiprocessors have none.
-  return args.tokens > Wide::kTokens ? LaunchF16<Narrow>(args, rest, multiprocessors, stream)
-                                     : LaunchKernel<TileFormat::kF16, 64>(args, rest, stream);
+  if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
+    return LaunchF16<WideSum>(args, BestRows<WideSum>(args, multiprocessors), multiprocessors,
+                              stream);
+  }
+  const PieceRows rows = BestRows<Wide>(args, multiprocessors);
+  if (rows.wide_tiles == 0) return LaunchF16<Narrow>(args, {tiles, 0}, multiprocessors, stream);
+  return LaunchF16<Wide>(args, rows, multiprocessors, stream);
 }
 
 template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<NarrowSum>(),
-        PrepareF16<WideSum>()}) {
+        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<WideSum>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

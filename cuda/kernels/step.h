@@ -105,6 +105,20 @@ struct NormArgs {
 };
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream);
 
+// Row i of `kept_` is row rows[i] of the residual, and of what attention has made.
+struct GatherRowsArgs {
+  const float* residual = nullptr;  // [tokens, hidden]
+  Activations attended = {};        // [tokens, attended_cols]
+  const int32_t* rows = nullptr;
+  int count = 0;
+  // A multiple of 4, and one of 8.
+  int hidden = 0;
+  int attended_cols = 0;
+  float* kept_residual = nullptr;  // [count, hidden]
+  Activations kept_attended = {};
+};
+cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
+
 // The product of q, k and v, not yet summed, and what it takes to make queries, keys and values of
 // it. Su et al., "RoFormer", 2021; pairs (i, i + head_dim / 2).
 struct QkvProduct {
