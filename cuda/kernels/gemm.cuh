@@ -168,7 +168,7 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
       for (int i = 0; i < 2; ++i) {
         if (token + i < args.tokens) {
           args.gated.data[args.gated.Index(token + i, tile * 8 + g)] =
-              GatedUnit(c[4 * j + i] * factor, c[4 * j + 2 + i] * factor);
+              GatedUnit(c[4 * j + i], c[4 * j + 2 + i], factor);
         }
       }
     } else {

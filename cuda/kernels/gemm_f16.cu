@@ -4,13 +4,15 @@
 // piece to the next. Of up to 64 tokens, which are bound by the reading of weights, it is for large
 // matrices alone; for others the kernel of gemm.cuh is faster.
 #include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/gemm_f16_results.cuh"
 #include "cuda/kernels/ring_place.cuh"
 
 namespace orcd::cuda::gemm {
 namespace {
 
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
-constexpr int kRingBytesF16 = 208 * 1024;
+// Of a block, beside the ring's barriers.
+constexpr int kSharedBytesF16 = 226 * 1024;
 
 // Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
 // of one segment, or, with kSum, of the sum of all.
@@ -25,9 +27,9 @@ struct Shape {
   static constexpr int kTiles = (kFirst + kSecond) * kTilesAGroup;
   // 64 columns of activations, then of weights.
   static constexpr int kStageBytes = XBytes(kTokens) + kTiles * kTileBytes;
-  static constexpr int kStages = std::min(6, kRingBytesF16 / kStageBytes);
   // What leaves through shared memory.
-  static constexpr int kOutBytes = kSum ? 0 : XBytes(kTokens);
+  static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
+  static constexpr int kStages = std::min(6, (kSharedBytesF16 - kOutBytes) / kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
 };
 
@@ -45,7 +47,6 @@ struct Piece {
   // At most Shape::kTiles.
   int tiles;
   int first_token;
-  int split;
 };
 
 // A block's pieces of one width.
@@ -60,23 +61,30 @@ class Pieces {
   // Those of kRestTokens, which follow when the others have been taken.
   __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
     return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
-                  next_ - total_);
+                  index_ - total_);
   }
 
-  __device__ __forceinline__ bool Next(Piece& piece) {
-    if (next_ >= total_) return false;
+  // Goes on to the next piece; false: there is none.
+  __device__ __forceinline__ bool Next() {
+    index_ = next_;
+    next_ += static_cast<int>(gridDim.x);
+    return index_ < total_;
+  }
+  __device__ __forceinline__ int split() const {
+    // Divided by only where it must be.
+    return S::kSum || total_ == row_blocks_ * token_tiles_ ? 0
+                                                           : index_ / (row_blocks_ * token_tiles_);
+  }
+  __device__ __forceinline__ Piece piece() const {
     // Blocks that are at work at a time share weights and tokens.
-    const int index = next_ % (row_blocks_ * token_tiles_);
+    const int index = index_ - split() * row_blocks_ * token_tiles_;
     const int panel = index / (kSharedTokenTiles * row_blocks_);
     const int in_panel = index % (kSharedTokenTiles * row_blocks_);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
     const int row_tile = in_panel / panel_tiles * block_tiles_;
-    piece.first_tile = first_tile_ + row_tile;
-    piece.tiles = min(block_tiles_, tiles_ - row_tile);
-    piece.first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * tokens_;
-    piece.split = next_ / (row_blocks_ * token_tiles_);
-    next_ += static_cast<int>(gridDim.x);
-    return true;
+    return {.first_tile = first_tile_ + row_tile,
+            .tiles = min(block_tiles_, tiles_ - row_tile),
+            .first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * tokens_};
   }
   // Of a piece.
   __device__ __forceinline__ int tokens() const { return tokens_; }
@@ -101,6 +109,7 @@ class Pieces {
   int token_tiles_;
   int total_;
   int next_;
+  int index_ = 0;
 };
 
 template <typename S>
@@ -114,6 +123,10 @@ struct F16Ring {
       BarrierInit(SharedAddress(&empty[i]), kConsumerWarps);
     }
     BarrierInitFence();
+  }
+  // A consumer's warp: it does not read a slot any more.
+  __device__ __forceinline__ void Release(int slot) {
+    if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&empty[slot]));
   }
 };
 
@@ -162,17 +175,19 @@ class Feed {
     return shared_ + place_.slot * S::kStageBytes;
   }
   __device__ __forceinline__ void NextPiece() {
-    done_ = !pieces_.Next(piece_);
+    done_ = !pieces_.Next();
     if (S::kRestTokens > 0 && done_ && !rest_) {
       pieces_ = pieces_.Rest(args_, rows_);
       rest_ = true;
-      done_ = !pieces_.Next(piece_);
+      done_ = !pieces_.Next();
     }
     if (done_) return;
+    piece_ = pieces_.piece();
+    const int split = pieces_.split();
     const int cols = args_.matrices[0].cols;
     const int splits = args_.splits;
-    col_ = SegmentBegin(cols, splits, piece_.split) / kActivationCols;
-    end_ = SegmentBegin(cols, splits, S::kSum ? splits : piece_.split + 1) / kActivationCols;
+    col_ = SegmentBegin(cols, splits, split) / kActivationCols;
+    end_ = SegmentBegin(cols, splits, S::kSum ? splits : split + 1) / kActivationCols;
     x_bytes_ = XBytes(min(pieces_.tokens(), args_.x.tokens - piece_.first_token));
     if (lane_ < piece_.tiles) {
       int tile = piece_.first_tile + lane_;
@@ -215,164 +230,96 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRo
   }
 }
 
-// Gated results, 8 units of each row tile: a warpgroup's go through shared memory, where a core
-// matrix is written at once, and leave it as bulk copies, which end while it multiplies on.
-template <int kTokens>
-__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
-                                           int first_token, int group, uint8_t* out, float factor,
-                                           const float (&c)[kTokens / 2]) {
-  constexpr int kTokenGroups = kTokens / 8;
-  constexpr int kGroupBytes = kTilesAGroup * 128;
-  // In memory, halves from eight tokens to the next.
-  constexpr int kGroupCoreMatrices = 8 * kActivationCols;
-  // Tiles whose units are 64 columns, which lie together.
-  constexpr int kTilesTogether = kActivationCols / 8;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32 % 4;
-  const uint32_t mine = SharedAddress(out) + group * kTokenGroups * kGroupBytes;
-  // What was put there before has been read.
-  if (warp == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-  GroupSync(group);
+// Starts the products of the columns of segment `split` of a piece, into c. Returns the slot of the
+// last ones, which may still be at work.
+template <typename S, int kTokens, int kRowBlocks>
+__device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int first_tile,
+                                               const uint8_t* shared, F16Ring<S>& ring,
+                                               RingPlace<S::kStages>& place,
+                                               float (&c)[kRowBlocks][kTokens / 2]) {
+  const int cols = args.matrices[0].cols;
+  const int stages =
+      (SegmentBegin(cols, args.splits, split + 1) - SegmentBegin(cols, args.splits, split)) /
+      kActivationCols;
+  // The slot before, which is read until the next one's products are under way.
+  int before = -1;
+  bool add = false;
+  for (int i = 0; i < stages; ++i) {
+    BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
+    const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
+    const uint64_t x = SharedMatrix(stage, 128, 1024);
+    const uint64_t weights =
+        SharedMatrix(stage + XBytes(S::kTokens) + first_tile * kTileBytes, 128, 1024);
+    WgmmaFence();
 #pragma unroll
-  for (int j = 0; j < kTokenGroups; j += 4) {
-    uint32_t halves[4];
+    for (int step = 0; step < kGroupSteps; ++step) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const v = &c[4 * (j + i)];
-      halves[i] = AsBits(__halves2half2(GatedUnit(v[0] * factor, v[2] * factor),
-                                        GatedUnit(v[1] * factor, v[3] * factor)));
-    }
-    const uint32_t address = mine + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16;
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-        "r"(halves[0]), "r"(halves[1]), "r"(halves[2]), "r"(halves[3])
-        : "memory");
-  }
-  SharedStoreFence();
-  GroupSync(group);
-  if (tiles <= 0) return;
-  // Eight tokens are a core matrix; those that are fewer are written one by one.
-  const int tokens = min(kTokens, args.tokens - first_token);
-  const int whole = tokens / 8;
-  const int first_part = min(tiles, kTilesTogether - first_tile % kTilesTogether);
-  const auto at = [&](int tile) {
-    return args.gated.data + args.gated.Index(first_token, (first_tile + tile) * 8);
-  };
-  if (warp == 0) {
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const int tile = part == 0 ? 0 : first_part;
-      const int bytes = (part == 0 ? first_part : tiles - first_part) * 128;
-      if (lane < whole && bytes > 0) {
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                         at(tile) + lane * kGroupCoreMatrices),
-                     "r"(mine + lane * kGroupBytes + tile * 128), "r"(bytes)
-                     : "memory");
+      for (int block = 0; block < kRowBlocks; ++block) {
+        Wgmma<kTokens>::MultiplyShared(
+            c[block], weights + step * (2 * 128 >> 4) + block * (kTilesAGroup * kTileBytes >> 4),
+            x + step * (2 * 128 >> 4), add);
       }
+      add = true;
     }
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  } else if (warp == 1 && lane % 8 < tokens % 8 && lane / 8 < tiles) {
-    const int from = whole * kGroupBytes + lane * 16;
-    *reinterpret_cast<uint4*>(at(lane / 8) + whole * kGroupCoreMatrices + lane % 8 * 8) =
-        *reinterpret_cast<const uint4*>(out + group * kTokenGroups * kGroupBytes + from);
+    WgmmaCommit();
+    WgmmaWait<1>();
+    if (before >= 0) ring.Release(before);
+    before = place.slot;
+    place.Next();
   }
+  return before;
 }
 
-// residual += factor * c. The memory adds, each value once; as the factor is a power of two,
-// what comes of it is what a fused multiply-add makes, but that subnormal numbers count as zeros:
-// products of F16 numbers have none.
-template <int kTokens>
-__device__ __forceinline__ void AddToResidual(const MatmulArgs& args, int tile, int first_token,
-                                              float factor, const float (&c)[kTokens / 2]) {
-  const int lane = threadIdx.x % 32;
-  const int row = tile * kTileRows + lane / 4;
-  const int token = first_token + lane % 4 * 2;
-  float* const at = args.residual + int64_t{token} * args.y_stride + row;
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (token + j * 8 + i % 2 >= args.tokens || row + i / 2 * 8 >= args.y_rows) continue;
-      AddInMemory(at + (j * 8 + i % 2) * args.y_stride + i / 2 * 8, c[j * 4 + i] * factor);
-    }
-  }
-}
-
-// kTokens: of the piece.
+// The piece that `pieces` is at, of kTokens tokens.
 template <typename S, int kTokens, int kGroup>
-__device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece& piece,
+__device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
                                              uint8_t* shared, F16Ring<S>& ring,
                                              RingPlace<S::kStages>& place) {
   constexpr int kRowBlocks = kGroup == 0 ? S::kFirstBlocks : S::kSecondBlocks;
   // Where both warpgroups have as many, they share the code.
   const int group = threadIdx.x / 128;
   const int first_tile = group * S::kFirstBlocks * kTilesAGroup;
-  const int cols = args.matrices[0].cols;
-  const auto release = [&](int slot) {
-    if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&ring.empty[slot]));
-  };
+  const int warp = threadIdx.x / 32 % 4;
+  uint8_t* const out = shared + S::kStages * S::kStageBytes;
   float c[kRowBlocks][kTokens / 2];
-  // What is added to -0 stays what it is.
-  float sum[S::kSum ? kTokens / 2 : 1];
-#pragma unroll
-  for (float& value : sum) value = -0.0f;
-  // The slot before, which is read until the next one's products are under way.
-  int before = -1;
-  int col = SegmentBegin(cols, args.splits, piece.split) / kActivationCols;
-  for (int split = piece.split; split < (S::kSum ? args.splits : piece.split + 1); ++split) {
-    const int end = SegmentBegin(cols, args.splits, split + 1) / kActivationCols;
-    bool add = false;
-    for (; col < end; ++col) {
-      BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
-      const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
-      const uint64_t x = SharedMatrix(stage, 128, 1024);
-      const uint64_t weights =
-          SharedMatrix(stage + XBytes(S::kTokens) + first_tile * kTileBytes, 128, 1024);
-      WgmmaFence();
-#pragma unroll
-      for (int step = 0; step < kGroupSteps; ++step) {
-#pragma unroll
-        for (int block = 0; block < kRowBlocks; ++block) {
-          Wgmma<kTokens>::MultiplyShared(
-              c[block], weights + step * (2 * 128 >> 4) + block * (kTilesAGroup * kTileBytes >> 4),
-              x + step * (2 * 128 >> 4), add);
-        }
-        add = true;
-      }
-      WgmmaCommit();
-      WgmmaWait<1>();
-      if (before >= 0) release(before);
-      before = place.slot;
-      place.Next();
+  Piece piece;
+  const auto multiply = [&](int split, bool last) {
+    const int slot = MultiplySegment<S, kTokens>(args, split, first_tile, shared, ring, place, c);
+    if (last) {
+      // Found while tensor cores are at work: divisions take as long as a stage.
+      piece = pieces.piece();
+      asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
     }
     WgmmaWait<0>();
-    if constexpr (S::kSum) {
-#pragma unroll
-      for (int i = 0; i < kTokens / 2; ++i) sum[i] += c[0][i];
+    ring.Release(slot);
+  };
+  const auto factor_of = [&](int tile) {
+    return ResultFactor(MatrixOf(args, piece.first_tile + tile));
+  };
+  if constexpr (S::kSum) {
+    SegmentSums<kTokens> sums(out + group * kStagedBytes);
+    for (int split = 0; split < args.splits; ++split) {
+      const bool last = split == args.splits - 1;
+      multiply(split, last);
+      sums.Add(c[0], split == 0, last);
     }
-  }
-  release(before);
-
+    sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
+               (piece.tiles - first_tile) * kTileRows, piece.first_token,
+               factor_of(first_tile + warp), c[0]);
+  } else {
+    const int split = pieces.split();
+    multiply(split, true);
 #pragma unroll
-  for (int block = 0; block < kRowBlocks; ++block) {
-    const int first = first_tile + block * kTilesAGroup;
-    const int tile = first + static_cast<int>(threadIdx.x / 32 % 4);
-    const float factor = ResultFactor(MatrixOf(args, piece.first_tile + tile));
-    if constexpr (S::kSum) {
-      if (tile >= piece.tiles) continue;
-      if (args.residual != nullptr) {
-        AddToResidual<kTokens>(args, piece.first_tile + tile, piece.first_token,
-                               factor * args.residual_scale, sum);
-      } else {
-        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, 0, factor, sum);
+    for (int block = 0; block < kRowBlocks; ++block) {
+      const int first = first_tile + block * kTilesAGroup;
+      const int tile = first + warp;
+      if (args.gated.data != nullptr) {
+        StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
+                            piece.first_token, group, out, factor_of(tile), c[block]);
+      } else if (tile < piece.tiles) {
+        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, split, factor_of(tile),
+                       c[block]);
       }
-    } else if (args.gated.data != nullptr) {
-      StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
-                          piece.first_token, group, shared + S::kStages * S::kStageBytes, factor,
-                          c[block]);
-    } else if (tile < piece.tiles) {
-      Store<kTokens>(args, piece.first_tile + tile, piece.first_token, piece.split, factor,
-                     c[block]);
     }
   }
 }
@@ -381,19 +328,17 @@ template <typename S, int kGroup>
 __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRows& rows,
                                            uint8_t* shared, F16Ring<S>& ring) {
   RingPlace<S::kStages> place;
-  Piece piece;
   auto pieces = Pieces<S>::Wide(args, rows);
-  while (pieces.Next(piece)) {
-    ConsumePiece<S, S::kTokens, kGroup>(args, piece, shared, ring, place);
+  while (pieces.Next()) {
+    ConsumePiece<S, S::kTokens, kGroup>(args, pieces, shared, ring, place);
   }
   if constexpr (S::kRestTokens > 0) {
     auto rest = pieces.Rest(args, rows);
-    while (rest.Next(piece)) {
-      ConsumePiece<S, S::kRestTokens, kGroup>(args, piece, shared, ring, place);
+    while (rest.Next()) {
+      ConsumePiece<S, S::kRestTokens, kGroup>(args, rest, shared, ring, place);
     }
   }
-  // Shared memory is read until then.
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  AwaitBulkStores();
 }
 
 template <typename S>
@@ -443,8 +388,8 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
 // time; the rest in others.
 template <typename S>
 PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
-  // What a piece's beginning and end take, in tokens.
-  constexpr int kOverhead = 32;
+  // What a piece takes for its beginning, its end and its weights, in tokens.
+  constexpr int kOverhead = 96;
   const int tiles = RowTiles(args);
   const auto waves = [&](int count, int piece_tokens) {
     const int pieces = PieceCount<S>(args, count, kBlockTiles, piece_tokens);
@@ -476,7 +421,7 @@ using Tall = Shape<64, 0, false, 3, 2>;
 // Up to 128 tokens: more stages.
 using Narrow = Shape<128, 0, false>;
 using Wide = Shape<256, 128, false>;
-using WideSum = Shape<192, 128, true>;
+using WideSum = Shape<256, 128, true>;
 
 }  // namespace
 
@@ -497,6 +442,7 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
     return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
   if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
+    if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
     return LaunchF16<WideSum>(args, BestRows<WideSum>(args, multiprocessors), multiprocessors,
                               stream);
   }

@@ -86,16 +86,16 @@ struct MatmulArgs {
   int tokens = 0;
 
   // The result, where `gated` is null: F32 [y_rows], segment s of token t begins at
-  // (s * y_tokens + t) * y_stride. LaunchMatvec writes every segment; LaunchGemm their sum, at s =
-  // 0.
+  // (s * y_tokens + t) * y_stride. LaunchMatvec writes every segment; LaunchGemm of more than
+  // kMaxSegmentTokens their sum, at s = 0, y_rows and y_stride then being multiples of 4.
   float* y = nullptr;
   int y_rows = 0;
   int y_stride = 0;
   int y_tokens = 0;
 
   // Where not null, in place of y: F32 [tokens, y_stride], to which residual_scale (a power of two)
-  // * the result is added as LaunchNorm would. LaunchGemm of F16 weights and more than
-  // kMaxSegmentTokens alone.
+  // * the result is added as LaunchNorm would, y_rows and y_stride being multiples of 4. LaunchGemm
+  // of F16 weights and more than kMaxSegmentTokens alone.
   float* residual = nullptr;
   float residual_scale = 1;
 

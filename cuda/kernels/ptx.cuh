@@ -36,11 +36,6 @@ __device__ __forceinline__ int LoadEarly(const int32_t* global) {
   return value;
 }
 
-// *global += value, without waiting; subnormal numbers count as zeros.
-__device__ __forceinline__ void AddInMemory(float* global, float value) {
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(global), "f"(value) : "memory");
-}
-
 // --- A block's numbered barriers; 0 is that of __syncthreads(). ----------------------------------
 
 // Returns when `threads` threads, whole warps, have been here or at NamedBarrierArrive.
@@ -102,6 +97,23 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
+// The other way, counted by the thread's groups (BulkCommit ends one).
+__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+// Adds F32 numbers to those in global memory; subnormal ones count as zeros.
+__device__ __forceinline__ void BulkAdd(float* global, uint32_t shared, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
+      "r"(shared), "r"(bytes)
+      : "memory");
+}
+__device__ __forceinline__ void BulkCommit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // --- Tensor cores. -------------------------------------------------------------------------------
 
 // Four matrices of 8 rows of 16 bytes, a register each; lane 8m + i has the address of row i of
@@ -126,6 +138,20 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// --- Approximations, to within two units in the last place; subnormal numbers count as zeros.
+// -----
+
+__device__ __forceinline__ float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
 }
 
 // --- Bits. ---------------------------------------------------------------------------------------

@@ -22,13 +22,6 @@ struct MergeFactors {
   float second;
 };
 
-// 2^x, what is too small for a normal number being zero.
-__device__ __forceinline__ float Exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 // 2^(max - reference), 0 for what has seen nothing.
 __device__ __forceinline__ float Shrink(float max, float reference) {
   return max == -INFINITY ? 0.0f : Exp2(max - reference);
