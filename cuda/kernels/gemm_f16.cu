@@ -338,7 +338,6 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRo
       ConsumePiece<S, S::kRestTokens, kGroup>(args, rest, shared, ring, place);
     }
   }
-  AwaitBulkStores();
 }
 
 template <typename S>

@@ -1,6 +1,6 @@
 // How results leave the kernel of gemm_f16.cu: through shared memory, of which each warpgroup has a
-// part, by bulk copies that end while it multiplies on. c: a warpgroup's sums of 64 rows, as wgmma
-// leaves them.
+// part, so that what a warp stores lies together. c: a warpgroup's sums of 64 rows, as wgmma leaves
+// them.
 #ifndef ORCD_CUDA_KERNELS_GEMM_F16_RESULTS_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_F16_RESULTS_CUH_
 
@@ -12,32 +12,18 @@ namespace orcd::cuda::gemm {
 
 constexpr int kGroupRows = kTilesAGroup * kTileRows;
 
-// Of this thread's bulk copies from shared memory, all: when what they read may be written, and
-// when they have ended.
-__device__ __forceinline__ void AwaitBulkReads() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void AwaitBulkStores() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
-// Gated results, 8 units of each row tile: a warpgroup's go through shared memory, where a core
-// matrix is written at once, and leave it as bulk copies, which end while it multiplies on.
+// Gated results, 8 units of each row tile: shared memory takes core matrices as they will lie.
 template <int kTokens>
 __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
                                            int first_token, int group, uint8_t* out, float factor,
                                            const float (&c)[kTokens / 2]) {
   constexpr int kTokenGroups = kTokens / 8;
+  // Of eight tokens, a core matrix for each tile.
   constexpr int kGroupBytes = kTilesAGroup * 128;
-  // In memory, halves from eight tokens to the next.
-  constexpr int kGroupCoreMatrices = 8 * kActivationCols;
-  // Tiles whose units are 64 columns, which lie together.
-  constexpr int kTilesTogether = kActivationCols / 8;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
-  const uint32_t mine = SharedAddress(out) + group * kTokenGroups * kGroupBytes;
+  uint8_t* const mine = out + group * kTokenGroups * kGroupBytes;
   // What was put there before has been read.
-  if (warp == 0) AwaitBulkReads();
   GroupSync(group);
 #pragma unroll
   for (int j = 0; j < kTokenGroups; j += 4) {
@@ -48,37 +34,21 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
       halves[i] =
           AsBits(__halves2half2(GatedUnit(v[0], v[2], factor), GatedUnit(v[1], v[3], factor)));
     }
-    const uint32_t address = mine + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16;
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-        "r"(halves[0]), "r"(halves[1]), "r"(halves[2]), "r"(halves[3])
-        : "memory");
+    StoreMatricesTransposed(
+        SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
   }
-  SharedStoreFence();
   GroupSync(group);
-  if (tiles <= 0) return;
-  // Eight tokens are a core matrix; those that are fewer are written one by one.
-  const int tokens = min(kTokens, args.tokens - first_token);
-  const int whole = tokens / 8;
-  const int first_part = min(tiles, kTilesTogether - first_tile % kTilesTogether);
-  const auto at = [&](int tile) {
-    return args.gated.data + args.gated.Index(first_token, (first_tile + tile) * 8);
-  };
-  if (warp == 0) {
+  // A lane has 16 bytes: a token's units of a tile.
+  const int tile = lane / 8;
+  if (tile >= tiles) return;
+  const int token = first_token + lane % 8;
+  uint8_t* const to = reinterpret_cast<uint8_t*>(args.gated.data +
+                                                 args.gated.Index(token, (first_tile + tile) * 8));
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const int tile = part == 0 ? 0 : first_part;
-      const int bytes = (part == 0 ? first_part : tiles - first_part) * 128;
-      if (lane < whole && bytes > 0) {
-        BulkStore(at(tile) + lane * kGroupCoreMatrices, mine + lane * kGroupBytes + tile * 128,
-                  bytes);
-      }
-    }
-    BulkCommit();
-  } else if (warp == 1 && lane % 8 < tokens % 8 && lane / 8 < tiles) {
-    const int from = whole * kGroupBytes + lane * 16;
-    *reinterpret_cast<uint4*>(at(lane / 8) + whole * kGroupCoreMatrices + lane % 8 * 8) =
-        *reinterpret_cast<const uint4*>(out + group * kTokenGroups * kGroupBytes + from);
+  for (int j = warp; j < kTokenGroups; j += 4) {
+    if (token + j * 8 >= args.tokens) break;
+    *reinterpret_cast<uint4*>(to + j * XBytes(8)) =
+        *reinterpret_cast<const uint4*>(mine + j * kGroupBytes + lane * 16);
   }
 }
 
@@ -104,11 +74,8 @@ class SegmentSums {
 
   // Adds a segment's, of which the last one becomes the sum.
   __device__ __forceinline__ void Add(float (&c)[kTokens / 2], bool first, bool last) {
-    if (first) {
-      // What left before has been read.
-      AwaitBulkReads();
-      GroupSync(group_);
-    }
+    // What left before has been read.
+    if (first) GroupSync(group_);
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) sum_[i] += c[i];
     float4* const own = reinterpret_cast<float4*>(staged_) + thread_;
@@ -139,10 +106,14 @@ class SegmentSums {
     const int lane = thread_ % 32;
     uint8_t* const mine =
         staged_ + lane % 4 * 2 * kStagedStride + (warp * kTileRows + lane / 4) * 4;
-    const int bytes = min(min(rows, kGroupRows), args.y_rows - first_row) * 4;
+    // On its way out a token's rows are four for each of 16 threads.
+    const int row = thread_ % kThreadsAToken * 4;
+    const int token = first_token + thread_ / kThreadsAToken;
+    float* to = (adds ? args.residual : args.y) + int64_t{token} * args.y_stride + first_row + row;
+    // The tokens from there on.
+    int left = row < rows && first_row + row < args.y_rows ? args.tokens - token : 0;
 #pragma unroll
     for (int part = 0; part < kTokens / kStagedTokens; ++part) {
-      if (part > 0) AwaitBulkReads();
       GroupSync(group_);
 #pragma unroll
       for (int i = 0; i < kRegisters; ++i) {
@@ -151,25 +122,44 @@ class SegmentSums {
         *reinterpret_cast<float*>(mine + at) =
             (part == 0 ? sum_[i] : c[(part * kRegisters + i) % (kTokens / 2)]) * factor;
       }
-      SharedStoreFence();
       GroupSync(group_);
-      const int token = first_token + part * kStagedTokens + thread_;
-      if (token < args.tokens && bytes > 0) {
-        float* const to =
-            (adds ? args.residual : args.y) + int64_t{token} * args.y_stride + first_row;
-        const uint32_t from = SharedAddress(staged_ + thread_ * kStagedStride);
-        if (adds) {
-          BulkAdd(to, from, bytes);
-        } else {
-          BulkStore(to, from, bytes);
-        }
+      if (adds) {
+        Leave(to, left, args.y_stride, [](float4* at, float4 value) { AddInMemory(at, value); });
+      } else {
+        Leave(to, left, args.y_stride, [](float4* at, float4 value) { __stcg(at, value); });
       }
-      BulkCommit();
+      to += int64_t{kStagedTokens} * args.y_stride;
+      left -= kStagedTokens;
     }
   }
 
  private:
   static constexpr int kRegisters = kStagedTokens / 2;
+  static constexpr int kThreadsAToken = kGroupRows / 4;
+
+  // Puts this thread's rows of every kTokensAtOnce-th staged token where they belong: from `to` on,
+  // of `left` tokens.
+  template <typename Put>
+  __device__ __forceinline__ void Leave(float* to, int left, int stride, const Put& put) const {
+    constexpr int kTokensAtOnce = 128 / kThreadsAToken;
+    constexpr int kTogether = 4;
+    const uint8_t* const from =
+        staged_ + thread_ / kThreadsAToken * kStagedStride + thread_ % kThreadsAToken * 16;
+#pragma unroll
+    for (int i = 0; i < kStagedTokens; i += kTokensAtOnce * kTogether) {
+      float4 values[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        values[j] =
+            *reinterpret_cast<const float4*>(from + (i + j * kTokensAtOnce) * kStagedStride);
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (i + j * kTokensAtOnce < left) put(reinterpret_cast<float4*>(to), values[j]);
+        to += kTokensAtOnce * stride;
+      }
+    }
+  }
   static_assert(kTokens == kStagedTokens || kTokens == 2 * kStagedTokens);
 
   uint8_t* const staged_;

@@ -36,6 +36,13 @@ __device__ __forceinline__ int LoadEarly(const int32_t* global) {
   return value;
 }
 
+// *global += value, without waiting; subnormal numbers count as zeros.
+__device__ __forceinline__ void AddInMemory(float4* global, float4 value) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(global), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 // --- A block's numbered barriers; 0 is that of __syncthreads(). ----------------------------------
 
 // Returns when `threads` threads, whole warps, have been here or at NamedBarrierArrive.
@@ -97,23 +104,6 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
-// The other way, counted by the thread's groups (BulkCommit ends one).
-__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-               "r"(shared), "r"(bytes)
-               : "memory");
-}
-// Adds F32 numbers to those in global memory; subnormal ones count as zeros.
-__device__ __forceinline__ void BulkAdd(float* global, uint32_t shared, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
-      "r"(shared), "r"(bytes)
-      : "memory");
-}
-__device__ __forceinline__ void BulkCommit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
 // --- Tensor cores. -------------------------------------------------------------------------------
 
 // Four matrices of 8 rows of 16 bytes, a register each; lane 8m + i has the address of row i of
@@ -128,6 +118,13 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t address, uint32_
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+
+// The other way: four matrices to shared memory.
+__device__ __forceinline__ void StoreMatricesTransposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 
 // c[16, 8] += a[16, 16] b[16, 8], F16 in, F32 sums. Fragments as the PTX ISA lays them out: lane
