@@ -15,9 +15,12 @@ constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
 constexpr int kSharedBytesF16 = 226 * 1024;
 
 // Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
-// of one segment, or, with kSum, of the sum of all.
-template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kFirst = 1, int kSecond = 1>
+// of one segment, or, with kSum, of the sum of all. kBlocks blocks, a cluster, have pieces of the
+// same tokens at a time, whose activations each copies a part of to all.
+template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1, int kFirst = 1,
+          int kSecond = 1>
 struct Shape {
+  static constexpr int kBlocks = kBlockCount;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRestTokens = kRestTokenCount;
   static constexpr bool kSum = kSumOfAll;
@@ -25,12 +28,9 @@ struct Shape {
   static constexpr int kFirstBlocks = kFirst;
   static constexpr int kSecondBlocks = kSecond;
   static constexpr int kTiles = (kFirst + kSecond) * kTilesAGroup;
-  // 64 columns of activations, then of weights.
-  static constexpr int kStageBytes = XBytes(kTokens) + kTiles * kTileBytes;
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
-  static constexpr int kStages = std::min(6, (kSharedBytesF16 - kOutBytes) / kStageBytes);
-  static constexpr int kSharedBytes = kStages * kStageBytes + kOutBytes;
+  static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
 };
 
 // The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.
@@ -41,22 +41,39 @@ struct PieceRows {
   int block_tiles = kBlockTiles;
 };
 
+template <typename S>
+__host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
+  const int cluster_tiles = S::kBlocks * block_tiles;
+  return (tiles + cluster_tiles - 1) / cluster_tiles;
+}
+
 // What a block computes at a time.
 struct Piece {
   int first_tile;
-  // At most Shape::kTiles.
+  // At most Shape::kTiles; 0 or less: none.
   int tiles;
   int first_token;
 };
 
-// A block's pieces of one width.
+// A cluster's pieces of one width, as one of its blocks has them: its own rows, of which the last
+// ones may have none.
 template <typename S>
 class Pieces {
  public:
+  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
+                                    int block_tiles, int tokens, int start)
+      : first_tile_(first_tile),
+        tiles_(tiles),
+        block_tiles_(block_tiles),
+        tokens_(tokens),
+        row_clusters_(RowClusters<S>(tiles, block_tiles)),
+        token_tiles_((args.tokens + tokens - 1) / tokens),
+        total_(row_clusters_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
+        next_(start) {}
   // Those of kTokens.
   __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
     return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens,
-                  static_cast<int>(blockIdx.x));
+                  static_cast<int>(blockIdx.x) / S::kBlocks);
   }
   // Those of kRestTokens, which follow when the others have been taken.
   __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
@@ -67,120 +84,130 @@ class Pieces {
   // Goes on to the next piece; false: there is none.
   __device__ __forceinline__ bool Next() {
     index_ = next_;
-    next_ += static_cast<int>(gridDim.x);
+    next_ += static_cast<int>(gridDim.x) / S::kBlocks;
     return index_ < total_;
   }
   __device__ __forceinline__ int split() const {
     // Divided by only where it must be.
-    return S::kSum || total_ == row_blocks_ * token_tiles_ ? 0
-                                                           : index_ / (row_blocks_ * token_tiles_);
+    return S::kSum || total_ == row_clusters_ * token_tiles_
+               ? 0
+               : index_ / (row_clusters_ * token_tiles_);
   }
   __device__ __forceinline__ Piece piece() const {
     // Blocks that are at work at a time share weights and tokens.
-    const int index = index_ - split() * row_blocks_ * token_tiles_;
-    const int panel = index / (kSharedTokenTiles * row_blocks_);
-    const int in_panel = index % (kSharedTokenTiles * row_blocks_);
+    const int index = index_ - split() * row_clusters_ * token_tiles_;
+    const int panel = index / (kSharedTokenTiles * row_clusters_);
+    const int in_panel = index % (kSharedTokenTiles * row_clusters_);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
-    const int row_tile = in_panel / panel_tiles * block_tiles_;
+    const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
+    const int row_tile = (in_panel / panel_tiles * S::kBlocks + rank) * block_tiles_;
     return {.first_tile = first_tile_ + row_tile,
             .tiles = min(block_tiles_, tiles_ - row_tile),
             .first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * tokens_};
   }
-  // Of a piece.
-  __device__ __forceinline__ int tokens() const { return tokens_; }
 
  private:
-  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
-                                    int block_tiles, int tokens, int start)
-      : first_tile_(first_tile),
-        tiles_(tiles),
-        block_tiles_(block_tiles),
-        tokens_(tokens),
-        row_blocks_((tiles + block_tiles - 1) / block_tiles),
-        token_tiles_((args.tokens + tokens - 1) / tokens),
-        total_(row_blocks_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
-        next_(start) {}
-
   int first_tile_;
   int tiles_;
   int block_tiles_;
   int tokens_;
-  int row_blocks_;
+  int row_clusters_;
   int token_tiles_;
   int total_;
   int next_;
   int index_ = 0;
 };
 
-template <typename S>
+// The barriers of a ring for pieces of kTokens tokens. A stage has 64 columns of activations, then
+// of weights.
+template <typename S, int kTokens>
 struct F16Ring {
-  uint64_t full[S::kStages];
-  uint64_t empty[S::kStages];
+  static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
+  static constexpr int kStages = std::min(6, S::kRingBytes / kStageBytes);
+  using Place = RingPlace<kStages>;
+
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
 
   __device__ void Init() {
-    for (int i = 0; i < S::kStages; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       BarrierInit(SharedAddress(&full[i]), 1);
-      BarrierInit(SharedAddress(&empty[i]), kConsumerWarps);
+      BarrierInit(SharedAddress(&empty[i]), S::kBlocks * kConsumerWarps);
     }
     BarrierInitFence();
   }
-  // A consumer's warp: it does not read a slot any more.
+  // The producer: `place` may be filled.
+  __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
+    BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
+  }
+  // A consumer's warp: it does not read a slot any more, into which all blocks of a cluster copy.
   __device__ __forceinline__ void Release(int slot) {
-    if (threadIdx.x % 32 == 0) BarrierArrive(SharedAddress(&empty[slot]));
+    const int lane = threadIdx.x % 32;
+    if (lane >= S::kBlocks) return;
+    if constexpr (S::kBlocks == 1) {
+      BarrierArrive(SharedAddress(&empty[slot]));
+    } else {
+      BarrierArriveAt(SharedAddress(&empty[slot]), lane);
+    }
   }
 };
 
-// The stages that a block needs, one after another, as a lane of the producer sees them: lanes 0 to
-// 7 copy a row tile each, the last one the activations.
-template <typename S>
+// The stages that a block needs for pieces of one width, one after another, as a lane of the
+// producer sees them: lanes 0 to 19 copy a row tile each, the last one the activations.
+template <typename S, int kTokens>
 class Feed {
  public:
-  __device__ Feed(const MatmulArgs& args, const PieceRows& rows, uint32_t shared, F16Ring<S>& ring)
-      : args_(args),
-        rows_(rows),
-        pieces_(Pieces<S>::Wide(args, rows)),
-        shared_(shared),
-        ring_(ring) {
+  using Ring = F16Ring<S, kTokens>;
+
+  __device__ __forceinline__ Feed(const MatmulArgs& args, const Pieces<S>& pieces, uint32_t shared,
+                                  Ring& ring)
+      : args_(args), pieces_(pieces), shared_(shared), ring_(ring) {
     NextPiece();
   }
 
   __device__ __forceinline__ bool done() const { return done_; }
+  // When there are none left.
+  __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
 
-  __device__ __forceinline__ void AwaitPlace() const {
-    BarrierWait(SharedAddress(&ring_.empty[place_.slot]), place_.parity ^ 1);
-  }
+  __device__ __forceinline__ void AwaitPlace() const { ring_.AwaitEmpty(place_); }
   __device__ __forceinline__ void AskForWeights() const {
     const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
-    if (lane_ == 0) BarrierExpect(full, piece_.tiles * kTileBytes + x_bytes_);
+    if (lane_ == 0) BarrierExpect(full, max(piece_.tiles, 0) * kTileBytes + x_bytes_);
     __syncwarp();
     if (lane_ < piece_.tiles) {
-      BulkCopy(Stage() + XBytes(S::kTokens) + lane_ * kTileBytes,
+      BulkCopy(Stage() + XBytes(kTokens) + lane_ * kTileBytes,
                weights_ + int64_t{col_} * kTileBytes, kTileBytes, full);
     }
   }
   __device__ __forceinline__ void AskForX() const {
     if (lane_ != 31) return;
-    BulkCopy(Stage(),
-             reinterpret_cast<const uint8_t*>(args_.x.data) +
-                 XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token),
-             x_bytes_, SharedAddress(&ring_.full[place_.slot]));
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
+                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
+    const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
+    if constexpr (S::kBlocks == 1) {
+      BulkCopy(Stage(), from, x_bytes_, full);
+    } else {
+      constexpr int kPart = XBytes(kTokens / S::kBlocks);
+      const int begin = static_cast<int>(ClusterRank()) * kPart;
+      const int bytes = min(kPart, x_bytes_ - begin);
+      if (bytes > 0) BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, full);
+    }
   }
   __device__ __forceinline__ void Next() {
     place_.Next();
     if (++col_ == end_) NextPiece();
   }
+  // Returns when nothing that was copied is read any more.
+  __device__ __forceinline__ void Drain() {
+    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) AwaitPlace();
+  }
 
  private:
   __device__ __forceinline__ uint32_t Stage() const {
-    return shared_ + place_.slot * S::kStageBytes;
+    return shared_ + place_.slot * Ring::kStageBytes;
   }
   __device__ __forceinline__ void NextPiece() {
     done_ = !pieces_.Next();
-    if (S::kRestTokens > 0 && done_ && !rest_) {
-      pieces_ = pieces_.Rest(args_, rows_);
-      rest_ = true;
-      done_ = !pieces_.Next();
-    }
     if (done_) return;
     piece_ = pieces_.piece();
     const int split = pieces_.split();
@@ -188,7 +215,7 @@ class Feed {
     const int splits = args_.splits;
     col_ = SegmentBegin(cols, splits, split) / kActivationCols;
     end_ = SegmentBegin(cols, splits, S::kSum ? splits : split + 1) / kActivationCols;
-    x_bytes_ = XBytes(min(pieces_.tokens(), args_.x.tokens - piece_.first_token));
+    x_bytes_ = XBytes(min(kTokens, args_.x.tokens - piece_.first_token));
     if (lane_ < piece_.tiles) {
       int tile = piece_.first_tile + lane_;
       const TiledMatrix matrix = FindTile(args_, tile);
@@ -197,12 +224,10 @@ class Feed {
   }
 
   const MatmulArgs& args_;
-  const PieceRows& rows_;
   Pieces<S> pieces_;
   const uint32_t shared_;
-  F16Ring<S>& ring_;
+  Ring& ring_;
   const int lane_ = static_cast<int>(threadIdx.x % 32);
-  bool rest_ = false;
   bool done_ = false;
   Piece piece_;
   int x_bytes_ = 0;
@@ -210,17 +235,26 @@ class Feed {
   // Columns by tens of 64: the stage's, and where the piece ends.
   int col_ = 0;
   int end_ = 0;
-  RingPlace<S::kStages> place_;
+  typename Ring::Place place_;
+};
+
+// Where S has no pieces of another width, its ring has nothing to do.
+template <typename S>
+struct F16Rings {
+  F16Ring<S, S::kTokens> wide;
+  F16Ring<S, S::kRestTokens> rest;
 };
 
 template <typename S>
 __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRows& rows,
-                                           uint32_t shared, F16Ring<S>& ring) {
+                                           uint32_t shared, F16Rings<S>& rings) {
   // Weights of a model's own are there from the start; what the kernel before made is not.
-  Feed<S> feed(args, rows, shared, ring);
-  Feed<S> x = feed;
+  Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
+  Feed<S, S::kTokens> x = feed;
   int ahead = 0;
-  for (; !feed.done() && ahead < S::kStages; feed.Next(), ++ahead) feed.AskForWeights();
+  for (; !feed.done() && ahead < F16Ring<S, S::kTokens>::kStages; feed.Next(), ++ahead) {
+    feed.AskForWeights();
+  }
   WaitForDependency();
   for (; ahead > 0; x.Next(), --ahead) x.AskForX();
   for (; !feed.done(); feed.Next()) {
@@ -228,14 +262,25 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRo
     feed.AskForWeights();
     feed.AskForX();
   }
+  if constexpr (S::kRestTokens > 0) {
+    Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
+    if (rest.done()) return;
+    // The other ring lies in the same memory.
+    feed.Drain();
+    for (; !rest.done(); rest.Next()) {
+      rest.AwaitPlace();
+      rest.AskForWeights();
+      rest.AskForX();
+    }
+  }
 }
 
 // Starts the products of the columns of segment `split` of a piece, into c. Returns the slot of the
 // last ones, which may still be at work.
 template <typename S, int kTokens, int kRowBlocks>
 __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int first_tile,
-                                               const uint8_t* shared, F16Ring<S>& ring,
-                                               RingPlace<S::kStages>& place,
+                                               const uint8_t* shared, F16Ring<S, kTokens>& ring,
+                                               typename F16Ring<S, kTokens>::Place& place,
                                                float (&c)[kRowBlocks][kTokens / 2]) {
   const int cols = args.matrices[0].cols;
   const int stages =
@@ -246,10 +291,10 @@ __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split
   bool add = false;
   for (int i = 0; i < stages; ++i) {
     BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
-    const uint32_t stage = SharedAddress(shared) + place.slot * S::kStageBytes;
+    const uint32_t stage = SharedAddress(shared) + place.slot * F16Ring<S, kTokens>::kStageBytes;
     const uint64_t x = SharedMatrix(stage, 128, 1024);
     const uint64_t weights =
-        SharedMatrix(stage + XBytes(S::kTokens) + first_tile * kTileBytes, 128, 1024);
+        SharedMatrix(stage + XBytes(kTokens) + first_tile * kTileBytes, 128, 1024);
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kGroupSteps; ++step) {
@@ -273,14 +318,14 @@ __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split
 // The piece that `pieces` is at, of kTokens tokens.
 template <typename S, int kTokens, int kGroup>
 __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
-                                             uint8_t* shared, F16Ring<S>& ring,
-                                             RingPlace<S::kStages>& place) {
+                                             uint8_t* shared, F16Ring<S, kTokens>& ring,
+                                             typename F16Ring<S, kTokens>::Place& place) {
   constexpr int kRowBlocks = kGroup == 0 ? S::kFirstBlocks : S::kSecondBlocks;
   // Where both warpgroups have as many, they share the code.
   const int group = threadIdx.x / 128;
   const int first_tile = group * S::kFirstBlocks * kTilesAGroup;
   const int warp = threadIdx.x / 32 % 4;
-  uint8_t* const out = shared + S::kStages * S::kStageBytes;
+  uint8_t* const out = shared + S::kRingBytes;
   float c[kRowBlocks][kTokens / 2];
   Piece piece;
   const auto multiply = [&](int split, bool last) {
@@ -324,19 +369,21 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   }
 }
 
+template <typename S, int kTokens, int kGroup>
+__device__ __forceinline__ void ConsumePieces(const MatmulArgs& args, Pieces<S>& pieces,
+                                              uint8_t* shared, F16Ring<S, kTokens>& ring) {
+  typename F16Ring<S, kTokens>::Place place;
+  while (pieces.Next()) ConsumePiece<S, kTokens, kGroup>(args, pieces, shared, ring, place);
+}
+
 template <typename S, int kGroup>
 __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRows& rows,
-                                           uint8_t* shared, F16Ring<S>& ring) {
-  RingPlace<S::kStages> place;
+                                           uint8_t* shared, F16Rings<S>& rings) {
   auto pieces = Pieces<S>::Wide(args, rows);
-  while (pieces.Next()) {
-    ConsumePiece<S, S::kTokens, kGroup>(args, pieces, shared, ring, place);
-  }
+  ConsumePieces<S, S::kTokens, kGroup>(args, pieces, shared, rings.wide);
   if constexpr (S::kRestTokens > 0) {
     auto rest = pieces.Rest(args, rows);
-    while (rest.Next()) {
-      ConsumePiece<S, S::kRestTokens, kGroup>(args, rest, shared, ring, place);
-    }
+    ConsumePieces<S, S::kRestTokens, kGroup>(args, rest, shared, rings.rest);
   }
 }
 
@@ -344,32 +391,48 @@ template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
     F16Kernel(const __grid_constant__ MatmulArgs args, const __grid_constant__ PieceRows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  __shared__ __align__(8) F16Ring<S> ring;
+  __shared__ __align__(8) F16Rings<S> rings;
   LaunchDependents();
-  if (threadIdx.x == 0) ring.Init();
+  if (threadIdx.x == 0) {
+    rings.wide.Init();
+    if constexpr (S::kRestTokens > 0) rings.rest.Init();
+  }
   __syncthreads();
+  if constexpr (S::kBlocks > 1) ClusterSync();
   // Unpacked weights are the kernel before's.
   if (args.weights_are_new) WaitForDependency();
   if (threadIdx.x >= kGroups * 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (threadIdx.x < kGroups * 128 + 32) ProduceF16<S>(args, rows, SharedAddress(shared), ring);
+    if (threadIdx.x < kGroups * 128 + 32) ProduceF16<S>(args, rows, SharedAddress(shared), rings);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     // The result's memory may still be read.
     WaitForDependency();
     if (S::kFirstBlocks == S::kSecondBlocks || threadIdx.x < 128) {
-      ConsumeF16<S, 0>(args, rows, shared, ring);
+      ConsumeF16<S, 0>(args, rows, shared, rings);
     } else {
-      ConsumeF16<S, 1>(args, rows, shared, ring);
+      ConsumeF16<S, 1>(args, rows, shared, rings);
     }
   }
+  // Until then other blocks copy into this one's memory, and arrive at its barriers.
+  if constexpr (S::kBlocks > 1) ClusterSync();
 }
 
-// Pieces of `tiles` row tiles.
+// Clusters that a GPU runs at a time, at most: set by PrepareF16.
+template <typename S>
+int max_clusters = 0;
+
+// Those that so many multiprocessors do.
+template <typename S>
+int Clusters(int multiprocessors) {
+  return std::min(multiprocessors / S::kBlocks, max_clusters<S>);
+}
+
+// Of a cluster, with `tiles` row tiles.
 template <typename S>
 int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tokens) {
-  return (tiles + block_tiles - 1) / block_tiles *
-         ((args.tokens + piece_tokens - 1) / piece_tokens) * (S::kSum ? 1 : args.splits);
+  return RowClusters<S>(tiles, block_tiles) * ((args.tokens + piece_tokens - 1) / piece_tokens) *
+         (S::kSum ? 1 : args.splits);
 }
 
 template <typename S>
@@ -379,8 +442,9 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
   if constexpr (S::kRestTokens > 0) {
     pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
   }
-  return Launch(F16Kernel<S>, dim3(std::min(pieces, multiprocessors)), kThreads, S::kSharedBytes,
-                stream, args, rows);
+  const int clusters = std::min(pieces, Clusters<S>(multiprocessors));
+  return LaunchInClusters(S::kBlocks, F16Kernel<S>, dim3(clusters * S::kBlocks), kThreads,
+                          kSharedBytesF16, stream, args, rows);
 }
 
 // All row tiles in wide pieces, none, or as many as whole waves of them take, whichever takes least
@@ -390,19 +454,19 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
   // What a piece takes for its beginning, its end and its weights, in tokens.
   constexpr int kOverhead = 96;
   const int tiles = RowTiles(args);
+  const int clusters = Clusters<S>(multiprocessors);
   const auto waves = [&](int count, int piece_tokens) {
-    const int pieces = PieceCount<S>(args, count, kBlockTiles, piece_tokens);
-    return (pieces + multiprocessors - 1) / multiprocessors;
+    return (PieceCount<S>(args, count, kBlockTiles, piece_tokens) + clusters - 1) / clusters;
   };
   const auto time = [&](int wide_tiles) {
     return waves(wide_tiles, S::kTokens) * (S::kTokens + kOverhead) +
            waves(tiles - wide_tiles, S::kRestTokens) * (S::kRestTokens + kOverhead);
   };
-  const int pieces_a_block = PieceCount<S>(args, 1, kBlockTiles, S::kTokens);
-  const int whole_waves = waves(tiles, S::kTokens) - 1;
+  constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
+  const int in_whole_waves = (waves(tiles, S::kTokens) - 1) * clusters /
+                             PieceCount<S>(args, 1, kBlockTiles, S::kTokens) * kClusterTiles;
   int best = tiles;
-  for (const int candidate :
-       {std::min(tiles, whole_waves * multiprocessors / pieces_a_block * kBlockTiles), 0}) {
+  for (const int candidate : {std::min(tiles, in_whole_waves), 0}) {
     if (time(candidate) < time(best)) best = candidate;
   }
   return {best, tiles - best};
@@ -410,17 +474,36 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
 
 template <typename S>
 cudaError_t PrepareF16() {
-  return cudaFuncSetAttribute(F16Kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              S::kSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(
+      F16Kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytesF16);
+  if (error != cudaSuccess) return error;
+  return MaxActiveClusters(S::kBlocks, F16Kernel<S>, kThreads, kSharedBytesF16, &max_clusters<S>);
 }
 
 // Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
 // its weights, and all of it comes through the L2 cache.
-using Tall = Shape<64, 0, false, 3, 2>;
+using Tall = Shape<64, 0, false, 1, 3, 2>;
 // Up to 128 tokens: more stages.
 using Narrow = Shape<128, 0, false>;
-using Wide = Shape<256, 128, false>;
-using WideSum = Shape<256, 128, true>;
+template <int kBlocks>
+using Wide = Shape<256, 128, false, kBlocks>;
+template <int kBlocks>
+using WideSum = Shape<256, 128, true, kBlocks>;
+
+// Of more than 64 tokens.
+template <int kBlocks>
+cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
+    if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
+    return LaunchF16<WideSum<kBlocks>>(args, BestRows<WideSum<kBlocks>>(args, multiprocessors),
+                                       multiprocessors, stream);
+  }
+  const PieceRows rows = BestRows<Wide<kBlocks>>(args, multiprocessors);
+  if (rows.wide_tiles > 0) {
+    return LaunchF16<Wide<kBlocks>>(args, rows, multiprocessors, stream);
+  }
+  return LaunchF16<Narrow>(args, {rows.rest_tiles, 0}, multiprocessors, stream);
+}
 
 }  // namespace
 
@@ -440,21 +523,20 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
     }
     return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
   }
-  if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
-    if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
-    return LaunchF16<WideSum>(args, BestRows<WideSum>(args, multiprocessors), multiprocessors,
-                              stream);
-  }
-  const PieceRows rows = BestRows<Wide>(args, multiprocessors);
-  if (rows.wide_tiles == 0) return LaunchF16<Narrow>(args, {tiles, 0}, multiprocessors, stream);
-  return LaunchF16<Wide>(args, rows, multiprocessors, stream);
+  // Fewer columns are over before what two blocks read in common outweighs that they wait for each
+  // other.
+  constexpr int kPairCols = 2048;
+  return multiprocessors > 1 && args.matrices[0].cols >= kPairCols
+             ? LaunchWide<2>(args, multiprocessors, stream)
+             : LaunchWide<1>(args, multiprocessors, stream);
 }
 
 template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide>(), PrepareF16<WideSum>()}) {
+        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
+        PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -55,6 +55,42 @@ cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, si
   return LaunchWithAttributes(2, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
+// In clusters of `blocks` blocks, of which `grid` is a multiple.
+template <typename... Params, typename... Args>
+cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, int threads,
+                             size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  if (blocks == 1) return Launch(kernel, grid, threads, shared_bytes, stream, args...);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+// How many such clusters the GPU runs at a time.
+template <typename... Params>
+cudaError_t MaxActiveClusters(int blocks, void (*kernel)(Params...), int threads,
+                              size_t shared_bytes, int* clusters) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(clusters, reinterpret_cast<const void*>(kernel), &config);
+}
+
 }  // namespace orcd::cuda
 
 #endif  // ORCD_CUDA_KERNELS_LAUNCH_H_

@@ -93,6 +93,28 @@ __device__ __forceinline__ void WarpArrive(uint32_t barrier) {
   if (threadIdx.x % 32 < kArrivalsAWarp) BarrierArrive(barrier);
 }
 
+// --- Clusters of blocks. -------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all its blocks; warps need not be whole. Of what they wrote it makes nothing
+// visible but what a fence has.
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+// At the barrier of the same place in block `rank`. (With .release.cluster it would be a fence for
+// all memory, a microsecond long.)
+__device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
 // --- Bulk copies: `bytes` (a multiple of 16) into shared memory, counted by a barrier. -----------
 
 __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, int bytes,
@@ -101,6 +123,17 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared),
       "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// The same to the same place in each block of a cluster of kBlocks, counted there.
+template <int kBlocks>
+__device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* global, int bytes,
+                                                  uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
       : "memory");
 }
 
