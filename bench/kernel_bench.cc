@@ -104,6 +104,11 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                          : cuda::Splits(matrix.row_tiles(), shape.cols);
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory y,
                         DeviceMemory::Allocate(int64_t{splits} * padded * shape.rows * 4, "y"));
+  ORCD_ASSIGN_OR_RETURN(
+      const DeviceMemory handed,
+      DeviceMemory::Allocate(cuda::kMaxHandedPieces * (cuda::kHandedBytes + 2 * sizeof(int32_t)),
+                             "sums"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(handed.data(), 0, handed.size()), "sums");
   MatmulArgs args = {.num_matrices = 1,
                      .splits = splits,
                      .x = {.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
@@ -112,6 +117,9 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                      .y_rows = shape.rows,
                      .y_stride = shape.rows,
                      .y_tokens = padded};
+  args.handed = {.sums = handed.data(),
+                 .ready = reinterpret_cast<int32_t*>(handed.data() +
+                                                     cuda::kMaxHandedPieces * cuda::kHandedBytes)};
   if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
   if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
     return absl::OkStatus();

@@ -79,6 +79,8 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   logits = carver.Take<float>(int64_t{rows} * config.vocab);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
+  handed.sums = carver.Take<uint8_t>(kMaxHandedPieces * kHandedBytes);
+  handed.ready = carver.Take<int32_t>(2 * kMaxHandedPieces);
   attention_partials =
       carver.Take<float>(int64_t{limits.max_key_tiles} * config.heads * (config.head_dim + 2));
   attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
@@ -237,6 +239,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     return absl::OkStatus();
   }
   args.y_tokens = args.tokens;
+  args.handed = buffers_.handed;
   // Matrices of one format at a time, or of several that are to be unpacked.
   const auto unpacks = [&](const TiledMatrix& matrix) {
     return !GemmTakes(matrix.format, args.tokens);

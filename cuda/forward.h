@@ -67,6 +67,7 @@ struct ForwardBuffers {
   float* angles;          // [positions, head_dim]
   uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
   int64_t unpacked_bytes;
+  HandedSums handed;
   float* attention_partials;  // AttentionArgs::partials
   int32_t* attention_counters;
   int32_t* last_sample;  // [slots]

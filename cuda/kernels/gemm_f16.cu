@@ -3,6 +3,8 @@
 // warpgroups from a ring that bulk copies fill, and is ahead of them by its length, also from one
 // piece to the next. Of up to 64 tokens, which are bound by the reading of weights, it is for large
 // matrices alone; for others the kernel of gemm.cuh is faster.
+#include <limits>
+
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/gemm_f16_results.cuh"
 #include "cuda/kernels/ring_place.cuh"
@@ -39,7 +41,13 @@ struct PieceRows {
   int rest_tiles;
   // Of a piece; at most Shape::kTiles.
   int block_tiles = kBlockTiles;
+  // Pieces of kTokens beyond these, fewer than half as many as there are clusters, have their
+  // segments computed by two clusters each.
+  int whole_pieces = std::numeric_limits<int>::max();
 };
+
+// Of the segments of a piece that two clusters share: those of the first one.
+__host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1) / 2; }
 
 template <typename S>
 __host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
@@ -55,30 +63,38 @@ struct Piece {
   int first_token;
 };
 
+// What of its segments: [begin, end).
+struct Segments {
+  int begin;
+  int end;
+};
+
 // A cluster's pieces of one width, as one of its blocks has them: its own rows, of which the last
 // ones may have none.
 template <typename S>
 class Pieces {
  public:
   __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
-                                    int block_tiles, int tokens, int start)
+                                    int block_tiles, int tokens, int whole, int start)
       : first_tile_(first_tile),
         tiles_(tiles),
         block_tiles_(block_tiles),
         tokens_(tokens),
         row_clusters_(RowClusters<S>(tiles, block_tiles)),
         token_tiles_((args.tokens + tokens - 1) / tokens),
-        total_(row_clusters_ * token_tiles_ * (S::kSum ? 1 : args.splits)),
+        splits_(args.splits),
+        whole_(min(row_clusters_ * token_tiles_ * (S::kSum ? 1 : splits_), whole)),
+        total_(2 * row_clusters_ * token_tiles_ * (S::kSum ? 1 : splits_) - whole_),
         next_(start) {}
   // Those of kTokens.
   __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
-    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens,
+    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
                   static_cast<int>(blockIdx.x) / S::kBlocks);
   }
   // Those of kRestTokens, which follow when the others have been taken.
   __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
     return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
-                  index_ - total_);
+                  std::numeric_limits<int>::max(), index_ - total_);
   }
 
   // Goes on to the next piece; false: there is none.
@@ -87,15 +103,24 @@ class Pieces {
     next_ += static_cast<int>(gridDim.x) / S::kBlocks;
     return index_ < total_;
   }
-  __device__ __forceinline__ int split() const {
+  // Whether two clusters share it, and its number among those.
+  __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
+  __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
+  __device__ __forceinline__ Segments segments() const {
+    if constexpr (S::kSum) {
+      if (!shared()) return {0, splits_};
+      const int first = FirstSegments(splits_);
+      return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
+    }
     // Divided by only where it must be.
-    return S::kSum || total_ == row_clusters_ * token_tiles_
-               ? 0
-               : index_ / (row_clusters_ * token_tiles_);
+    const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_tiles_);
+    return {split, split + 1};
   }
   __device__ __forceinline__ Piece piece() const {
     // Blocks that are at work at a time share weights and tokens.
-    const int index = index_ - split() * row_clusters_ * token_tiles_;
+    const int index = shared()  ? whole_ + shared_index()
+                      : S::kSum ? index_
+                                : index_ - segments().begin * row_clusters_ * token_tiles_;
     const int panel = index / (kSharedTokenTiles * row_clusters_);
     const int in_panel = index % (kSharedTokenTiles * row_clusters_);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
@@ -113,6 +138,8 @@ class Pieces {
   int tokens_;
   int row_clusters_;
   int token_tiles_;
+  int splits_;
+  int whole_;
   int total_;
   int next_;
   int index_ = 0;
@@ -210,11 +237,10 @@ class Feed {
     done_ = !pieces_.Next();
     if (done_) return;
     piece_ = pieces_.piece();
-    const int split = pieces_.split();
+    const Segments segments = pieces_.segments();
     const int cols = args_.matrices[0].cols;
-    const int splits = args_.splits;
-    col_ = SegmentBegin(cols, splits, split) / kActivationCols;
-    end_ = SegmentBegin(cols, splits, S::kSum ? splits : split + 1) / kActivationCols;
+    col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
+    end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
     x_bytes_ = XBytes(min(kTokens, args_.x.tokens - piece_.first_token));
     if (lane_ < piece_.tiles) {
       int tile = piece_.first_tile + lane_;
@@ -325,6 +351,7 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   const int group = threadIdx.x / 128;
   const int first_tile = group * S::kFirstBlocks * kTilesAGroup;
   const int warp = threadIdx.x / 32 % 4;
+  const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
   uint8_t* const out = shared + S::kRingBytes;
   float c[kRowBlocks][kTokens / 2];
   Piece piece;
@@ -341,18 +368,29 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   const auto factor_of = [&](int tile) {
     return ResultFactor(MatrixOf(args, piece.first_tile + tile));
   };
+  const Segments segments = pieces.segments();
   if constexpr (S::kSum) {
     SegmentSums<kTokens> sums(out + group * kStagedBytes);
-    for (int split = 0; split < args.splits; ++split) {
-      const bool last = split == args.splits - 1;
+    HandedSum handed(args.handed, (pieces.shared_index() * S::kBlocks + rank) * kGroups + group);
+    // As late as that there are registers for two segments that the others' sum comes before.
+    const int takes_over = segments.begin == 0 ? -1 : min(segments.begin + 1, segments.end - 1);
+    for (int split = segments.begin; split < segments.end; ++split) {
+      const bool first = split == segments.begin;
+      const bool last = split == segments.end - 1;
       multiply(split, last);
-      sums.Add(c[0], split == 0, last);
+      if (split == takes_over && !first) sums.TakeOver(handed, c[0], false);
+      sums.Add(c[0], first, last);
+      if (split == takes_over && first) sums.TakeOver(handed, c[0], true);
+    }
+    if (segments.end < args.splits) {
+      sums.HandOver(handed, c[0]);
+      return;
     }
     sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
                (piece.tiles - first_tile) * kTileRows, piece.first_token,
                factor_of(first_tile + warp), c[0]);
   } else {
-    const int split = pieces.split();
+    const int split = segments.begin;
     multiply(split, true);
 #pragma unroll
     for (int block = 0; block < kRowBlocks; ++block) {
@@ -439,6 +477,8 @@ template <typename S>
 cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multiprocessors,
                       cudaStream_t stream) {
   int pieces = PieceCount<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
+  // Of those that are shared, two.
+  pieces += std::max(0, pieces - rows.whole_pieces);
   if constexpr (S::kRestTokens > 0) {
     pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
   }
@@ -447,29 +487,48 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
                           kSharedBytesF16, stream, args, rows);
 }
 
-// All row tiles in wide pieces, none, or as many as whole waves of them take, whichever takes least
-// time; the rest in others.
+// What takes least time: all row tiles in wide pieces, or none, or as many as whole waves of them
+// take; the rest in narrower ones, or, of segments to sum, shared.
 template <typename S>
 PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
-  // What a piece takes for its beginning, its end and its weights, in tokens.
-  constexpr int kOverhead = 96;
+  // Times, a 256th of what a wide piece multiplies for. Narrow ones wait for what they read.
+  constexpr int kWideTime = 280;
+  constexpr int kRestTime = 196;
+  constexpr int kSharing = 48;
+  constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
   const int tiles = RowTiles(args);
   const int clusters = Clusters<S>(multiprocessors);
-  const auto waves = [&](int count, int piece_tokens) {
-    return (PieceCount<S>(args, count, kBlockTiles, piece_tokens) + clusters - 1) / clusters;
+  const auto pieces = [&](int count, int tokens) {
+    return PieceCount<S>(args, count, kBlockTiles, tokens);
   };
-  const auto time = [&](int wide_tiles) {
-    return waves(wide_tiles, S::kTokens) * (S::kTokens + kOverhead) +
-           waves(tiles - wide_tiles, S::kRestTokens) * (S::kRestTokens + kOverhead);
-  };
-  constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
-  const int in_whole_waves = (waves(tiles, S::kTokens) - 1) * clusters /
-                             PieceCount<S>(args, 1, kBlockTiles, S::kTokens) * kClusterTiles;
-  int best = tiles;
-  for (const int candidate : {std::min(tiles, in_whole_waves), 0}) {
-    if (time(candidate) < time(best)) best = candidate;
+  const auto waves = [&](int count) { return (count + clusters - 1) / clusters; };
+  const int all = pieces(tiles, S::kTokens);
+  const int whole_waves = all / clusters;
+
+  PieceRows best = {.wide_tiles = tiles, .rest_tiles = 0};
+  int best_time = waves(all) * kWideTime;
+  const int in_whole_waves =
+      whole_waves * clusters / pieces(kClusterTiles, S::kTokens) * kClusterTiles;
+  for (const int wide_tiles : {std::min(tiles, in_whole_waves), 0}) {
+    const int time = waves(pieces(wide_tiles, S::kTokens)) * kWideTime +
+                     waves(pieces(tiles - wide_tiles, S::kRestTokens)) * kRestTime;
+    if (time >= best_time) continue;
+    best = {.wide_tiles = wide_tiles, .rest_tiles = tiles - wide_tiles};
+    best_time = time;
   }
-  return {best, tiles - best};
+  const int left = all - whole_waves * clusters;
+  if (S::kSum && args.splits > 1 && args.handed.sums != nullptr && left > 0 &&
+      2 * left <= clusters && left * S::kBlocks <= kMaxHandedPieces) {
+    const int first = FirstSegments(args.splits);
+    const int second = args.splits - first;
+    // The second cluster waits for the first one when it has two segments.
+    const int steps = first + std::max(0, second - 2);
+    const int time = whole_waves * kWideTime + steps * 256 / args.splits + kSharing;
+    if (time < best_time) {
+      best = {.wide_tiles = tiles, .rest_tiles = 0, .whole_pieces = whole_waves * clusters};
+    }
+  }
+  return best;
 }
 
 template <typename S>

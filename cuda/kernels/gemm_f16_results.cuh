@@ -58,6 +58,22 @@ constexpr int kStagedTokens = 128;
 constexpr int kStagedStride = kGroupRows * 4 + 16;
 constexpr int kStagedBytes = kStagedTokens * kStagedStride;
 
+// Where a warpgroup leaves a sum of segments for another one to go on with: `index` counts the
+// warpgroups that do.
+struct HandedSum {
+  // Of a warpgroup: each thread's 32 vectors, one thread's beside the next one's.
+  static constexpr int kVectors = 32;
+  static_assert(kHandedBytes == kGroups * kVectors * 128 * sizeof(float4));
+
+  float4* sums;
+  int32_t* ready;
+
+  __device__ __forceinline__ HandedSum(const HandedSums& all, int index)
+      : sums(reinterpret_cast<float4*>(all.sums) + int64_t{index} * (kVectors * 128) +
+             threadIdx.x % 128),
+        ready(all.ready + index) {}
+};
+
 // A warpgroup's sum of the segments of a piece of kTokens tokens. That of the first kStagedTokens
 // is in registers; that of others, for which there are none, in shared memory, each thread's own,
 // from where it is taken before results go through the same memory.
@@ -91,6 +107,47 @@ class SegmentSums {
       }
       if (!last) before = make_float4(c[i], c[i + 1], c[i + 2], c[i + 3]);
     }
+  }
+
+  // Leaves the sum, of which the last Add has been, to another warpgroup.
+  __device__ __forceinline__ void HandOver(const HandedSum& to, const float (&c)[kTokens / 2]) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+      const float* const from = i < kRegisters ? &sum_[i] : &c[i];
+      __stcg(to.sums + i / 4 * 128, make_float4(from[0], from[1], from[2], from[3]));
+    }
+    __threadfence();
+    GroupSync(group_);
+    if (thread_ == 0) StoreRelease(to.ready, 1);
+  }
+
+  // Adds to what another warpgroup has left what has been added here. `last`: the last Add has
+  // been.
+  __device__ __forceinline__ void TakeOver(const HandedSum& from, float (&c)[kTokens / 2],
+                                           bool last) {
+    if (thread_ == 0) {
+      while (LoadAcquire(from.ready) == 0) {
+      }
+    }
+    GroupSync(group_);
+    float4* const own = reinterpret_cast<float4*>(staged_) + thread_;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+      const float4 sum = __ldcg(from.sums + i / 4 * 128);
+      if (i < kRegisters) {
+        AddTo(sum, &sum_[i]);
+      } else if (last) {
+        AddTo(sum, &c[i]);
+      } else {
+        float4& mine = own[(i - kRegisters) / 4 * 128];
+        float added[4] = {mine.x, mine.y, mine.z, mine.w};
+        AddTo(sum, added);
+        mine = make_float4(added[0], added[1], added[2], added[3]);
+      }
+    }
+    // For the next launch.
+    GroupSync(group_);
+    if (thread_ == 0) *from.ready = 0;
   }
 
   // To rows `first_row`... of y, or added to those of the residual: the memory adds, each value
@@ -136,6 +193,13 @@ class SegmentSums {
  private:
   static constexpr int kRegisters = kStagedTokens / 2;
   static constexpr int kThreadsAToken = kGroupRows / 4;
+
+  static __device__ __forceinline__ void AddTo(const float4& sum, float* values) {
+    values[0] = sum.x + values[0];
+    values[1] = sum.y + values[1];
+    values[2] = sum.z + values[2];
+    values[3] = sum.w + values[3];
+  }
 
   // Puts this thread's rows of every kTokensAtOnce-th staged token where they belong: from `to` on,
   // of `left` tokens.

@@ -67,6 +67,18 @@ struct NormedInput {
   float eps = 0;
 };
 
+// Pieces of a product of which one block leaves a sum of segments to another, at most, and what a
+// sum takes.
+inline constexpr int kMaxHandedPieces = 80;
+inline constexpr int64_t kHandedBytes = 128 * 1024;
+// Where it does.
+struct HandedSums {
+  // Null: each block has all segments of what it computes.
+  uint8_t* sums = nullptr;  // [kMaxHandedPieces] kHandedBytes
+  // Zero before the first launch and after every one.
+  int32_t* ready = nullptr;  // [2 * kMaxHandedPieces]
+};
+
 struct MatmulArgs {
   // Of the same columns, their rows one after another in the result. A matrix that another follows
   // has a multiple of 16 rows.
@@ -102,6 +114,9 @@ struct MatmulArgs {
   // Otherwise, with one matrix whose tiles hold 8 rows of the gate above 8 rows of the up
   // projection, and one segment: silu(gate) * up * kGatedScale in F16, [tokens, rows / 2].
   Activations gated = {};
+
+  // LaunchGemm of more than kMaxSegmentTokens alone.
+  HandedSums handed = {};
 };
 
 // Of all its matrices.

@@ -43,6 +43,17 @@ __device__ __forceinline__ void AddInMemory(float4* global, float4 value) {
                : "memory");
 }
 
+// What a thread wrote before StoreRelease, and before a fence what others of its block did, is
+// there for who has seen its value by LoadAcquire.
+__device__ __forceinline__ void StoreRelease(int32_t* global, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
+}
+__device__ __forceinline__ int LoadAcquire(const int32_t* global) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+
 // --- A block's numbered barriers; 0 is that of __syncthreads(). ----------------------------------
 
 // Returns when `threads` threads, whole warps, have been here or at NamedBarrierArrive.
