@@ -1,8 +1,9 @@
 // Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
-// there. As many blocks as multiprocessors take piece after piece; one warp of each feeds the two
-// warpgroups from a ring that bulk copies fill, and is ahead of them by its length, also from one
-// piece to the next. Of up to 64 tokens, which are bound by the reading of weights, it is for large
-// matrices alone; for others the kernel of gemm.cuh is faster.
+// there. As many blocks as multiprocessors, alone or in pairs that share what they read of the
+// activations, take piece after piece; one warp of each feeds the two warpgroups from a ring that
+// bulk copies fill, and is ahead of them by its length, also from one piece to the next. Of up to
+// 64 tokens, which are bound by the reading of weights, it is for large matrices alone; for others
+// the kernel of gemm.cuh is faster.
 #include <limits>
 
 #include "cuda/kernels/gemm.cuh"
@@ -41,8 +42,9 @@ struct PieceRows {
   int rest_tiles;
   // Of a piece; at most Shape::kTiles.
   int block_tiles = kBlockTiles;
-  // Pieces of kTokens beyond these, fewer than half as many as there are clusters, have their
-  // segments computed by two clusters each.
+  // Of pieces of kTokens; those beyond, half as many as there are clusters at most, have their
+  // segments computed by two clusters each. As each cluster takes such a piece last, and the first
+  // segments are computed by blocks that begin no later, nobody waits for long.
   int whole_pieces = std::numeric_limits<int>::max();
 };
 
@@ -372,7 +374,6 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   if constexpr (S::kSum) {
     SegmentSums<kTokens> sums(out + group * kStagedBytes);
     HandedSum handed(args.handed, (pieces.shared_index() * S::kBlocks + rank) * kGroups + group);
-    // As late as that there are registers for two segments that the others' sum comes before.
     const int takes_over = segments.begin == 0 ? -1 : min(segments.begin + 1, segments.end - 1);
     for (int split = segments.begin; split < segments.end; ++split) {
       const bool first = split == segments.begin;
@@ -491,10 +492,11 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
 // take; the rest in narrower ones, or, of segments to sum, shared.
 template <typename S>
 PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
-  // Times, a 256th of what a wide piece multiplies for. Narrow ones wait for what they read.
+  // Times, measured, in 256ths of that in which a wide piece is multiplied. Narrow ones wait for
+  // what they read.
   constexpr int kWideTime = 280;
   constexpr int kRestTime = 196;
-  constexpr int kSharing = 48;
+  constexpr int kSharingTime = 48;
   constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
   const int tiles = RowTiles(args);
   const int clusters = Clusters<S>(multiprocessors);
@@ -523,7 +525,7 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
     const int second = args.splits - first;
     // The second cluster waits for the first one when it has two segments.
     const int steps = first + std::max(0, second - 2);
-    const int time = whole_waves * kWideTime + steps * 256 / args.splits + kSharing;
+    const int time = whole_waves * kWideTime + steps * 256 / args.splits + kSharingTime;
     if (time < best_time) {
       best = {.wide_tiles = tiles, .rest_tiles = 0, .whole_pieces = whole_waves * clusters};
     }
@@ -585,7 +587,11 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
   // Fewer columns are over before what two blocks read in common outweighs that they wait for each
   // other.
   constexpr int kPairCols = 2048;
-  return multiprocessors > 1 && args.matrices[0].cols >= kPairCols
+  // Pairs may leave multiprocessors without one.
+  const int pairs =
+      std::min(Clusters<Wide<2>>(multiprocessors), Clusters<WideSum<2>>(multiprocessors));
+  const bool all_have_one = pairs > 0 && pairs == multiprocessors / 2;
+  return all_have_one && args.matrices[0].cols >= kPairCols
              ? LaunchWide<2>(args, multiprocessors, stream)
              : LaunchWide<1>(args, multiprocessors, stream);
 }

@@ -67,8 +67,8 @@ struct NormedInput {
   float eps = 0;
 };
 
-// Pieces of a product of which one block leaves a sum of segments to another, at most, and what a
-// sum takes.
+// Pieces of a product of which one block leaves a sum of segments for another to go on with, at
+// most, and the bytes that such a sum takes.
 inline constexpr int kMaxHandedPieces = 80;
 inline constexpr int64_t kHandedBytes = 128 * 1024;
 // Where it does.

@@ -252,6 +252,51 @@ struct StepOfSequences {
   DeviceArray<int32_t> device_blocks;
 };
 
+class GatherRowsTest : public GpuTest {};
+
+TEST_F(GatherRowsTest, TakesRowsOfBoth) {
+  constexpr int kTokens = 77;
+  for (const auto& [hidden, cols] : {std::pair{896, 896}, {2500, 64}, {128, 3584}}) {
+    SCOPED_TRACE(testing::Message() << hidden << " and " << cols);
+    const std::vector<float> residual = RandomFloats(size_t{1} * kTokens * hidden, 71);
+    const std::vector<float> values = RandomFloats(size_t{1} * kTokens * cols, 72);
+    std::vector<uint16_t> halves;
+    for (const float value : values) halves.push_back(FloatToHalf(value));
+    const DeviceArray<float> device_residual(residual);
+    const DeviceActivations attended(halves, kTokens, cols);
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{76}, {0}, {3, 8, 9, 40, 76}}) {
+      const int count = static_cast<int>(rows.size());
+      const DeviceArray<int32_t> device_rows(rows);
+      const DeviceArray<float> kept(size_t{1} * (count + 1) * hidden);
+      const DeviceActivations kept_attended(count, cols);
+      ASSERT_EQ(LaunchGatherRows({.residual = device_residual.data(),
+                                  .attended = attended.view(),
+                                  .rows = device_rows.data(),
+                                  .count = count,
+                                  .hidden = hidden,
+                                  .attended_cols = cols,
+                                  .kept_residual = kept.data(),
+                                  .kept_attended = kept_attended.view()},
+                                 stream()),
+                cudaSuccess);
+      std::vector<float> expected;
+      std::vector<uint16_t> expected_attended;
+      for (const int32_t row : rows) {
+        const auto from = residual.begin() + size_t{1} * row * hidden;
+        expected.insert(expected.end(), from, from + hidden);
+        const auto half = halves.begin() + size_t{1} * row * cols;
+        expected_attended.insert(expected_attended.end(), half, half + cols);
+      }
+      std::vector<float> actual = kept.Read();
+      for (int i = count * hidden; i < (count + 1) * hidden; ++i) EXPECT_TRUE(IsPoison(actual[i]));
+      actual.resize(expected.size());
+      EXPECT_EQ(actual, expected);
+      EXPECT_TRUE(SameBits(kept_attended.Read(), expected_attended));
+      EXPECT_EQ(kept_attended.WrittenOutside(), 0);
+    }
+  }
+}
+
 class RopeTest : public GpuTest {};
 
 TEST_F(RopeTest, SumsRotatesAndStores) {
