@@ -150,9 +150,9 @@ class Run {
     return witness;
   }
 
-  // Runs one token and draws the next, greedily.
-  absl::StatusOr<SampledToken> Draw(int position) {
-    ORCD_ASSIGN_OR_RETURN(StepResult result, Step(position, 1, /*sample=*/true, nullptr));
+  // Runs tokens [first, first + count) as service does and draws the next, greedily.
+  absl::StatusOr<SampledToken> Draw(int first, int count) {
+    ORCD_ASSIGN_OR_RETURN(StepResult result, Step(first, count, /*sample=*/true, nullptr));
     if (result.samples.size() != 1) {
       return Failed(absl::StrCat("a step that draws one token drew ", result.samples.size()));
     }
@@ -211,30 +211,30 @@ absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t>
   return absl::OkStatus();
 }
 
-// Whether a greedy draw is what the logits of its position say.
-absl::Status CheckDraw(const SampledToken& drawn, std::span<const float> logits, int position) {
+// Whether a greedy draw is what the logits of its position say. `step`: it was made in.
+absl::Status CheckDraw(const SampledToken& drawn, std::span<const float> logits, int position,
+                       const char* step) {
   if (!drawn.finite) {
-    return Failed(
-        absl::StrCat("a step of one token gave logits that are not finite at position ", position));
+    return Failed(absl::StrCat(step, " gave logits that are not finite at position ", position));
   }
   const int64_t vocab = static_cast<int64_t>(logits.size());
   if (drawn.token < 0 || drawn.token >= vocab) {
-    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position,
-                               ", the vocabulary has ", vocab));
+    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position, " by ",
+                               step, ", the vocabulary has ", vocab));
   }
   const double allowed = kMaxDrop * RootMeanSquare(logits);
   const double most = *std::max_element(logits.begin(), logits.end());
   if (!(logits[drawn.token] >= most - allowed)) {
-    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position,
-                               ", whose logit is ", logits[drawn.token], " where ", most,
+    return Failed(absl::StrCat("token ", drawn.token, " was drawn at position ", position, " by ",
+                               step, ", whose logit is ", logits[drawn.token], " where ", most,
                                " is the greatest"));
   }
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
   const double logprob = logits[drawn.token] - most - std::log(sum);
   if (!(std::abs(drawn.logprob - logprob) <= allowed + 1e-3)) {
-    return Failed(absl::StrCat("the token drawn at position ", position, " has logprob ",
-                               drawn.logprob, " where the logits say ", logprob));
+    return Failed(absl::StrCat("the token drawn at position ", position, " by ", step,
+                               " has logprob ", drawn.logprob, " where the logits say ", logprob));
   }
   return absl::OkStatus();
 }
@@ -267,8 +267,8 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   for (int i = 0; i < kTokens; ++i) {
     ORCD_RETURN_IF_ERROR(go_on());
-    ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i));
-    ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(i), i));
+    ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i, 1));
+    ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(i), i, "a step of one token"));
   }
   // Over the keys and values that the steps of one token left.
   constexpr int kLast = kTokens - 1;
@@ -281,6 +281,9 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
                                " differ between a step of many tokens and one of one token, NMSE ",
                                nmse));
   }
+  // A prompt, of which a backend need compute the logits of the last token alone.
+  ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(0, kTokens));
+  ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(kLast), kLast, "a step of a prompt"));
   return go_on();
 }
 

@@ -13,14 +13,15 @@ namespace orcd {
 // Tokens that SelfCheck runs, and the most of a call of its reference.
 inline constexpr int kSelfCheckTokens = 8;
 
-// Runs a fixed token sequence through the backend: at once, with every activation looked at, and
-// then a token a step, as service does. kInternal (reason SELF_CHECK_FAILED), naming layer and
-// operation, where
+// Runs a fixed token sequence through the backend: at once, with every activation looked at, then,
+// as service does, a token a step, and at once as a prompt. kInternal (reason SELF_CHECK_FAILED),
+// naming layer and operation, where
 // - a NaN or an infinity comes out;
 // - the first or the last layer, or the head at the first and last positions, differs from what
 //   `reference` (null: none) makes of the same input;
 // - the logits do not tell tokens apart;
-// - steps of one token draw others than the logits of the whole say, or give other logits.
+// - steps of one token, or of the prompt, draw others than the logits of the whole say; or those of
+//   one token give other logits.
 // Uses slot 0 and the first KV blocks, which must be unused. Reports LoadStage::kSelfCheck;
 // kCancelled when the observer says so.
 absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* reference,

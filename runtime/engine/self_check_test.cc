@@ -24,7 +24,8 @@ using testing::HasSubstr;
 using Corruption =
     std::function<void(std::string_view name, int layer, int64_t rows, std::vector<float>& values)>;
 
-using SampleCorruption = std::function<void(SampledToken&)>;
+// Given what a step of so many tokens drew, may change it.
+using SampleCorruption = std::function<void(SampledToken&, size_t tokens)>;
 
 // A backend that computes what another computes, and then says something else.
 class CorruptBackend : public Backend {
@@ -37,6 +38,7 @@ class CorruptBackend : public Backend {
 
   const BackendInfo& info() const override { return backend_->info(); }
   absl::Status Launch(const StepBatch& batch) override {
+    tokens_ = batch.seqs[0].tokens.size();
     if (batch.tap == nullptr) return backend_->Launch(batch);
     StepBatch tapped = batch;
     tap_.to = batch.tap;
@@ -46,7 +48,7 @@ class CorruptBackend : public Backend {
   absl::StatusOr<StepResult> Wait() override {
     absl::StatusOr<StepResult> result = backend_->Wait();
     if (result.ok()) {
-      for (SampledToken& sample : result->samples) corrupt_sample_(sample);
+      for (SampledToken& sample : result->samples) corrupt_sample_(sample, tokens_);
     }
     return result;
   }
@@ -66,10 +68,12 @@ class CorruptBackend : public Backend {
   const std::unique_ptr<Backend> backend_;
   CorruptTap tap_;
   const SampleCorruption corrupt_sample_;
+  // Of the step before.
+  size_t tokens_ = 0;
 };
 
 absl::Status CheckWith(
-    Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&) {}) {
+    Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {}) {
   const std::shared_ptr<const Model> model = NanoModel();
   NullLoadObserver observer;
   BackendOptions options;
@@ -153,15 +157,29 @@ TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
 TEST(SelfCheckTest, RefusesDrawsThatTheLogitsDoNotSay) {
   const auto nothing = [](auto...) {};
   EXPECT_THAT(
-      std::string(
-          CheckWith(nothing, [](SampledToken& s) { s.token = (s.token + 1) % 100; }).message()),
-      HasSubstr("was drawn at position 0, whose logit is"));
-  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.token = -5; }).message()),
-              HasSubstr("token -5 was drawn"));
-  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.finite = false; }).message()),
-              HasSubstr("not finite at position 0"));
-  EXPECT_THAT(std::string(CheckWith(nothing, [](SampledToken& s) { s.logprob += 1; }).message()),
-              HasSubstr("has logprob"));
+      std::string(CheckWith(nothing, [](SampledToken& s, size_t) { s.token = (s.token + 1) % 100; })
+                      .message()),
+      HasSubstr("was drawn at position 0 by a step of one token, whose logit is"));
+  EXPECT_THAT(
+      std::string(CheckWith(nothing, [](SampledToken& s, size_t) { s.token = -5; }).message()),
+      HasSubstr("token -5 was drawn"));
+  EXPECT_THAT(
+      std::string(CheckWith(nothing, [](SampledToken& s, size_t) { s.finite = false; }).message()),
+      HasSubstr("not finite at position 0"));
+  EXPECT_THAT(
+      std::string(CheckWith(nothing, [](SampledToken& s, size_t) { s.logprob += 1; }).message()),
+      HasSubstr("has logprob"));
+}
+
+TEST(SelfCheckTest, RefusesAPromptThatDrawsOtherwise) {
+  const absl::Status status = CheckWith([](auto...) {},
+                                        [](SampledToken& sample, size_t tokens) {
+                                          if (tokens > 1) sample.token = (sample.token + 1) % 100;
+                                        });
+  EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("was drawn at position " + std::to_string(kSelfCheckTokens - 1) +
+                        " by a step of a prompt, whose logit is"));
 }
 
 }  // namespace
