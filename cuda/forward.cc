@@ -295,6 +295,9 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
     return absl::OkStatus();
   }
   // A part of the rows at a time: the head.
+  if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr) {
+    return absl::InternalError("there is no room for a layer's matrix in F16");
+  }
   const MatmulArgs all = args;
   const TiledMatrix& matrix = all.matrices[0];
   for (int tile = 0; tile < row_tiles; tile += most) {

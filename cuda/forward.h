@@ -50,7 +50,7 @@ struct ForwardBuffers {
   ForwardBuffers(const ModelConfig& config, const DeviceWeights& weights,
                  const ForwardLimits& limits, uint8_t* slab);
 
-  float* residual[2];  // [tokens, hidden]; where one row is updated, it alternates
+  float* residual[2];  // [tokens, hidden], and one row, as where there is one it alternates
   __half* normed;      // Activations, hidden
   // What MatmulArgs::y is: of the products that go to the residual, and of q, k and v.
   float* products;
@@ -59,7 +59,8 @@ struct ForwardBuffers {
   __half* q_rest;    // as RopeArgs has it
   __half* attended;  // Activations, heads * head_dim
   __half* gated;     // Activations, ffn
-  // What the last layer goes on with, where logits are wanted of few tokens.
+  // What the last layer goes on with, where logits are not wanted of all tokens; of one row
+  // residual[1] then alternates with it.
   float* kept_residual;   // [logit rows, hidden]
   __half* kept_attended;  // Activations of logit rows, heads * head_dim
   __half* head_in;        // Activations of logit rows, hidden

@@ -43,8 +43,9 @@ struct PieceRows {
   // Of a piece; at most Shape::kTiles.
   int block_tiles = kBlockTiles;
   // Of pieces of kTokens; those beyond, half as many as there are clusters at most, have their
-  // segments computed by two clusters each. As each cluster takes such a piece last, and the first
-  // segments are computed by blocks that begin no later, nobody waits for long.
+  // segments computed by two clusters each, which take them last. The one with the first segments
+  // waits for nobody and has the lower number, so that it is there no later than the other one:
+  // blocks are given to multiprocessors in the order of their numbers.
   int whole_pieces = std::numeric_limits<int>::max();
 };
 
@@ -228,6 +229,7 @@ class Feed {
   }
   // Returns when nothing that was copied is read any more.
   __device__ __forceinline__ void Drain() {
+#pragma unroll 1
     for (int i = 0; i < Ring::kStages; ++i, place_.Next()) AwaitPlace();
   }
 
@@ -257,7 +259,7 @@ class Feed {
   Ring& ring_;
   const int lane_ = static_cast<int>(threadIdx.x % 32);
   bool done_ = false;
-  Piece piece_;
+  Piece piece_ = {};
   int x_bytes_ = 0;
   const uint8_t* weights_ = nullptr;
   // Columns by tens of 64: the stage's, and where the piece ends.
@@ -276,7 +278,8 @@ struct F16Rings {
 template <typename S>
 __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRows& rows,
                                            uint32_t shared, F16Rings<S>& rings) {
-  // Weights of a model's own are there from the start; what the kernel before made is not.
+  // Weights of a model's own are there from the start, and those of wide pieces asked for at once;
+  // what the kernel before made is not.
   Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
   Feed<S, S::kTokens> x = feed;
   int ahead = 0;
@@ -290,16 +293,16 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRo
     feed.AskForWeights();
     feed.AskForX();
   }
+  // The other ring lies in the same memory; and what other blocks arrive at must be there.
+  if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
   if constexpr (S::kRestTokens > 0) {
     Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
-    if (rest.done()) return;
-    // The other ring lies in the same memory.
-    feed.Drain();
     for (; !rest.done(); rest.Next()) {
       rest.AwaitPlace();
       rest.AskForWeights();
       rest.AskForX();
     }
+    if constexpr (S::kBlocks > 1) rest.Drain();
   }
 }
 
@@ -373,18 +376,21 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   const Segments segments = pieces.segments();
   if constexpr (S::kSum) {
     SegmentSums<kTokens> sums(out + group * kStagedBytes);
-    HandedSum handed(args.handed, (pieces.shared_index() * S::kBlocks + rank) * kGroups + group);
-    const int takes_over = segments.begin == 0 ? -1 : min(segments.begin + 1, segments.end - 1);
+    // Of no meaning where the piece is not shared.
+    const int handed = (pieces.shared_index() * S::kBlocks + rank) * kGroups + group;
+    constexpr bool kShares = kTokens == S::kTokens;
+    const int takes_over =
+        kShares && segments.begin > 0 ? min(segments.begin + 1, segments.end - 1) : -1;
     for (int split = segments.begin; split < segments.end; ++split) {
       const bool first = split == segments.begin;
       const bool last = split == segments.end - 1;
       multiply(split, last);
-      if (split == takes_over && !first) sums.TakeOver(handed, c[0], false);
+      if (split == takes_over && !first) sums.TakeOver(HandedSum(args.handed, handed), c[0], false);
       sums.Add(c[0], first, last);
-      if (split == takes_over && first) sums.TakeOver(handed, c[0], true);
+      if (split == takes_over && first) sums.TakeOver(HandedSum(args.handed, handed), c[0], true);
     }
-    if (segments.end < args.splits) {
-      sums.HandOver(handed, c[0]);
+    if (kShares && segments.end < args.splits) {
+      sums.HandOver(HandedSum(args.handed, handed), c[0]);
       return;
     }
     sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
@@ -453,18 +459,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       ConsumeF16<S, 1>(args, rows, shared, rings);
     }
   }
-  // Until then other blocks copy into this one's memory, and arrive at its barriers.
+  // Until then other blocks copy into this one's memory.
   if constexpr (S::kBlocks > 1) ClusterSync();
-}
-
-// Clusters that a GPU runs at a time, at most: set by PrepareF16.
-template <typename S>
-int max_clusters = 0;
-
-// Those that so many multiprocessors do.
-template <typename S>
-int Clusters(int multiprocessors) {
-  return std::min(multiprocessors / S::kBlocks, max_clusters<S>);
 }
 
 // Of a cluster, with `tiles` row tiles.
@@ -483,7 +479,7 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
   if constexpr (S::kRestTokens > 0) {
     pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
   }
-  const int clusters = std::min(pieces, Clusters<S>(multiprocessors));
+  const int clusters = std::min(pieces, multiprocessors / S::kBlocks);
   return LaunchInClusters(S::kBlocks, F16Kernel<S>, dim3(clusters * S::kBlocks), kThreads,
                           kSharedBytesF16, stream, args, rows);
 }
@@ -499,7 +495,7 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
   constexpr int kSharingTime = 48;
   constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
   const int tiles = RowTiles(args);
-  const int clusters = Clusters<S>(multiprocessors);
+  const int clusters = multiprocessors / S::kBlocks;
   const auto pieces = [&](int count, int tokens) {
     return PieceCount<S>(args, count, kBlockTiles, tokens);
   };
@@ -535,16 +531,14 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
 
 template <typename S>
 cudaError_t PrepareF16() {
-  const cudaError_t error = cudaFuncSetAttribute(
-      F16Kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytesF16);
-  if (error != cudaSuccess) return error;
-  return MaxActiveClusters(S::kBlocks, F16Kernel<S>, kThreads, kSharedBytesF16, &max_clusters<S>);
+  return cudaFuncSetAttribute(F16Kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              kSharedBytesF16);
 }
 
 // Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
 // its weights, and all of it comes through the L2 cache.
 using Tall = Shape<64, 0, false, 1, 3, 2>;
-// Up to 128 tokens: more stages.
+// Where none are wide: weights are asked for at once.
 using Narrow = Shape<128, 0, false>;
 template <int kBlocks>
 using Wide = Shape<256, 128, false, kBlocks>;
@@ -587,11 +581,8 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
   // Fewer columns are over before what two blocks read in common outweighs that they wait for each
   // other.
   constexpr int kPairCols = 2048;
-  // Pairs may leave multiprocessors without one.
-  const int pairs =
-      std::min(Clusters<Wide<2>>(multiprocessors), Clusters<WideSum<2>>(multiprocessors));
-  const bool all_have_one = pairs > 0 && pairs == multiprocessors / 2;
-  return all_have_one && args.matrices[0].cols >= kPairCols
+  const bool all_in_pairs = multiprocessors % 2 == 0;
+  return all_in_pairs && args.matrices[0].cols >= kPairCols
              ? LaunchWide<2>(args, multiprocessors, stream)
              : LaunchWide<1>(args, multiprocessors, stream);
 }

@@ -75,22 +75,6 @@ cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, i
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
-// How many such clusters the GPU runs at a time.
-template <typename... Params>
-cudaError_t MaxActiveClusters(int blocks, void (*kernel)(Params...), int threads,
-                              size_t shared_bytes, int* clusters) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaOccupancyMaxActiveClusters(clusters, reinterpret_cast<const void*>(kernel), &config);
-}
-
 }  // namespace orcd::cuda
 
 #endif  // ORCD_CUDA_KERNELS_LAUNCH_H_

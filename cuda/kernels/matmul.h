@@ -99,7 +99,8 @@ struct MatmulArgs {
 
   // The result, where `gated` is null: F32 [y_rows], segment s of token t begins at
   // (s * y_tokens + t) * y_stride. LaunchMatvec writes every segment; LaunchGemm of more than
-  // kMaxSegmentTokens their sum, at s = 0, y_rows and y_stride then being multiples of 4.
+  // kMaxSegmentTokens their sum, at s = 0; where there are several y_rows and y_stride are
+  // multiples of 4 then.
   float* y = nullptr;
   int y_rows = 0;
   int y_stride = 0;

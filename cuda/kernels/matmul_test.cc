@@ -400,7 +400,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
     }
     // Fewer multiprocessors cut the launches otherwise.
     for (const int tokens : {9, 100, 200, 513}) {
-      for (const int fewer : {17, 40}) {
+      for (const int fewer : {17, 18, 40}) {
         expect_same(Multiply(args, 0, tokens, fewer), 0);
         if (HasFatalFailure()) return;
       }
@@ -570,7 +570,7 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
       adding.y_stride = stride;
       adding.y_tokens = tokens;
       adding.residual_scale = kScale;
-      for (const int some : {multiprocessors(), 17}) {
+      for (const int some : {multiprocessors(), 17, 18}) {
         const DeviceArray<float> residual(before);
         adding.residual = residual.data();
         ASSERT_EQ(Launch(adding, some), cudaSuccess);
