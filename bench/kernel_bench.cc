@@ -23,6 +23,7 @@ namespace orcd {
 namespace {
 
 using cuda::DeviceMemory;
+using cuda::HandedSums;
 using cuda::MatmulArgs;
 using cuda::TiledMatrix;
 using cuda::TileFormat;
@@ -104,10 +105,9 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                          : cuda::Splits(matrix.row_tiles(), shape.cols);
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory y,
                         DeviceMemory::Allocate(int64_t{splits} * padded * shape.rows * 4, "y"));
-  ORCD_ASSIGN_OR_RETURN(
-      const DeviceMemory handed,
-      DeviceMemory::Allocate(cuda::kMaxHandedPieces * (cuda::kHandedBytes + 2 * sizeof(int32_t)),
-                             "sums"));
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory handed,
+                        DeviceMemory::Allocate(
+                            HandedSums::kSumsBytes + HandedSums::kReady * sizeof(int32_t), "sums"));
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(handed.data(), 0, handed.size()), "sums");
   MatmulArgs args = {.num_matrices = 1,
                      .splits = splits,
@@ -118,8 +118,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                      .y_stride = shape.rows,
                      .y_tokens = padded};
   args.handed = {.sums = handed.data(),
-                 .ready = reinterpret_cast<int32_t*>(handed.data() +
-                                                     cuda::kMaxHandedPieces * cuda::kHandedBytes)};
+                 .ready = reinterpret_cast<int32_t*>(handed.data() + HandedSums::kSumsBytes)};
   if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
   if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
     return absl::OkStatus();

@@ -79,8 +79,8 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   logits = carver.Take<float>(int64_t{rows} * config.vocab);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
-  handed.sums = carver.Take<uint8_t>(kMaxHandedPieces * kHandedBytes);
-  handed.ready = carver.Take<int32_t>(2 * kMaxHandedPieces);
+  handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
+  handed.ready = carver.Take<int32_t>(HandedSums::kReady);
   attention_partials =
       carver.Take<float>(int64_t{limits.max_key_tiles} * config.heads * (config.head_dim + 2));
   attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
@@ -176,7 +176,6 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
-  kept_ = false;
 
   ORCD_RETURN_IF_CUDA_ERROR(LaunchEmbed({.step = tables,
                                          .block_token_ids = buffers_.block_token_ids,
@@ -200,12 +199,14 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   ORCD_RETURN_IF_ERROR(RunAttention(step, last));
   // What tokens without logits leave for others to see are the last layer's keys and values.
   StepShape left = shape;
+  StepTables left_tables = tables;
   if (tap == nullptr && shape.logit_rows < shape.tokens) {
     if (shape.logit_rows == 0) return absl::OkStatus();
     ORCD_RETURN_IF_ERROR(KeepLogitRows(step));
     left.tokens = shape.logit_rows;
+    left_tables.logit_tokens = nullptr;
   }
-  const Step rest = {tables, left, stream, step.tap};
+  const Step rest = {left_tables, left, stream, step.tap};
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
@@ -425,7 +426,6 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
   residual_ = args.kept_residual;
   attended_ = args.kept_attended;
-  kept_ = true;
   return absl::OkStatus();
 }
 
@@ -539,7 +539,7 @@ absl::Status Forward::RunHead(const Step& step) {
            .eps = config_.rms_eps,
            .hidden = config_.hidden,
            .tokens = rows,
-           .rows = kept_ ? nullptr : step.tables.logit_tokens,
+           .rows = step.tables.logit_tokens,
            .out = args.x},
           step.stream),
       "the output norm");

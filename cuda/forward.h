@@ -136,8 +136,6 @@ class Forward {
   // The residual, and where it goes when it is updated elsewhere.
   float* residual_ = nullptr;
   float* new_residual_ = nullptr;
-  // Rows of the residual are logit rows.
-  bool kept_ = false;
   Activations attended_;
   // Segments that hold the last product, and tokens from one to the next.
   int splits_ = 1;

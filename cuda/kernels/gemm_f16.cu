@@ -227,6 +227,14 @@ class Feed {
     place_.Next();
     if (++col_ == end_) NextPiece();
   }
+  // Keeps the ring full until there are none left.
+  __device__ __forceinline__ void AskForAll() {
+    for (; !done_; Next()) {
+      AwaitPlace();
+      AskForWeights();
+      AskForX();
+    }
+  }
   // Returns when nothing that was copied is read any more.
   __device__ __forceinline__ void Drain() {
 #pragma unroll 1
@@ -288,20 +296,12 @@ __device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRo
   }
   WaitForDependency();
   for (; ahead > 0; x.Next(), --ahead) x.AskForX();
-  for (; !feed.done(); feed.Next()) {
-    feed.AwaitPlace();
-    feed.AskForWeights();
-    feed.AskForX();
-  }
+  feed.AskForAll();
   // The other ring lies in the same memory; and what other blocks arrive at must be there.
   if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
   if constexpr (S::kRestTokens > 0) {
     Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
-    for (; !rest.done(); rest.Next()) {
-      rest.AwaitPlace();
-      rest.AskForWeights();
-      rest.AskForX();
-    }
+    rest.AskForAll();
     if constexpr (S::kBlocks > 1) rest.Drain();
   }
 }

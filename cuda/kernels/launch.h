@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <optional>
 
 namespace orcd::cuda {
 
@@ -21,29 +22,29 @@ inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kRe
 inline constexpr int kMinSharedBytesOfTwo =
     kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
 
-// `attributes`: of those below, how many to set.
+// What launches have in common. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>
-cudaError_t LaunchWithAttributes(int attributes, void (*kernel)(Params...), dim3 grid, int threads,
-                                 size_t shared_bytes, cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute all[2] = {};
-  all[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  all[0].val.programmaticStreamSerializationAllowed = 1;
-  all[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  all[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+cudaError_t LaunchWithAttribute(std::optional<cudaLaunchAttribute> more, void (*kernel)(Params...),
+                                dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                                const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  if (more.has_value()) attributes[1] = *more;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = all;
-  config.numAttrs = attributes;
+  config.attrs = attributes;
+  config.numAttrs = more.has_value() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
 template <typename... Params, typename... Args>
 cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
                    cudaStream_t stream, const Args&... args) {
-  return LaunchWithAttributes(1, kernel, grid, threads, shared_bytes, stream, args...);
+  return LaunchWithAttribute(std::nullopt, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 // For the kernels of a decode step: multiprocessors give all the memory that they may to sharing.
@@ -52,7 +53,10 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t sha
 template <typename... Params, typename... Args>
 cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
                            cudaStream_t stream, const Args&... args) {
-  return LaunchWithAttributes(2, kernel, grid, threads, shared_bytes, stream, args...);
+  cudaLaunchAttribute carveout = {};
+  carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return LaunchWithAttribute(carveout, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 // In clusters of `blocks` blocks, of which `grid` is a multiple.
@@ -60,19 +64,10 @@ template <typename... Params, typename... Args>
 cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, int threads,
                              size_t shared_bytes, cudaStream_t stream, const Args&... args) {
   if (blocks == 1) return Launch(kernel, grid, threads, shared_bytes, stream, args...);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return LaunchWithAttribute(cluster, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 }  // namespace orcd::cuda

@@ -73,10 +73,14 @@ inline constexpr int kMaxHandedPieces = 80;
 inline constexpr int64_t kHandedBytes = 128 * 1024;
 // Where it does.
 struct HandedSums {
+  static constexpr int64_t kSumsBytes = kMaxHandedPieces * kHandedBytes;
+  // Two of a piece.
+  static constexpr int kReady = 2 * kMaxHandedPieces;
+
   // Null: each block has all segments of what it computes.
-  uint8_t* sums = nullptr;  // [kMaxHandedPieces] kHandedBytes
+  uint8_t* sums = nullptr;  // kSumsBytes
   // Zero before the first launch and after every one.
-  int32_t* ready = nullptr;  // [2 * kMaxHandedPieces]
+  int32_t* ready = nullptr;  // [kReady]
 };
 
 struct MatmulArgs {

@@ -159,8 +159,8 @@ class ProductTest : public GpuTest {
 
   HandedSums Handed() {
     if (ready_.size() == 0) {
-      sums_ = DeviceArray<uint8_t>(kMaxHandedPieces * kHandedBytes);
-      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(2 * kMaxHandedPieces, 0));
+      sums_ = DeviceArray<uint8_t>(HandedSums::kSumsBytes);
+      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(HandedSums::kReady, 0));
     }
     return {.sums = sums_.data(), .ready = ready_.data()};
   }

@@ -181,9 +181,10 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// --- Approximations, to within two units in the last place; subnormal numbers count as zeros.
-// -----
+// --- Approximations, to two units in the last place; subnormal numbers count as zeros. -----------
 
+// Of e, so that Exp2(x * kLog2E) is e^x.
+inline constexpr float kLog2E = 1.44269504f;
 __device__ __forceinline__ float Exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));

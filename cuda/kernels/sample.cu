@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/sample.h"
 #include "runtime/sampling/counter_rng.h"
@@ -525,17 +526,8 @@ cudaError_t PrepareSampleKernel(int vocab) {
 }
 
 cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(args.rows * kBlocks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = SharedBytes(args.vocab);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, SampleKernel, args);
+  return Launch(SampleKernel, dim3(args.rows * kBlocks), kThreads, SharedBytes(args.vocab), stream,
+                args);
 }
 
 }  // namespace orcd::cuda

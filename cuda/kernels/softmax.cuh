@@ -41,7 +41,7 @@ __device__ __forceinline__ float MergeValues(float first, float second,
 
 // Scores become base-2 logarithms of weights.
 __device__ __forceinline__ float ScoreScale(int head_dim) {
-  return 1.44269504f / sqrtf(static_cast<float>(head_dim));
+  return kLog2E / sqrtf(static_cast<float>(head_dim));
 }
 
 // The scores of 16 keys, as fragments of 16 rows by 8 keys.

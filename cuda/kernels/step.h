@@ -43,7 +43,7 @@ struct StepTables {
   const TokenEntry* tokens = nullptr;
   const SequenceEntry* sequences = nullptr;
   const int32_t* blocks = nullptr;
-  // [logit rows] the token whose logits a row holds.
+  // [logit rows] the token whose logits a row holds; null: row i is token i.
   const int32_t* logit_tokens = nullptr;
 };
 

@@ -11,7 +11,6 @@ namespace orcd::cuda {
 
 // silu(gate) * up, scaled for F16. `factor`: a power of two, of gate and up.
 __device__ __forceinline__ __half GatedUnit(float gate, float up, float factor = 1) {
-  constexpr float kLog2E = 1.44269504f;
   gate *= factor;
   const float share = Reciprocal(1 + Exp2(gate * -kLog2E));
   return __float2half_rn(gate * share * (up * (factor * kGatedScale)));
