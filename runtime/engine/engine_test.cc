@@ -92,7 +92,10 @@ class EngineTest : public testing::Test {
     // Holds the engine thread at the beginning of a step while the gate is shut.
     backend_->before_launch = [this] {
       std::unique_lock lock(gate_mutex_);
+      holds_a_step_ = !gate_open_;
+      gate_changed_.notify_all();
       gate_changed_.wait(lock, [this] { return gate_open_; });
+      holds_a_step_ = false;
     };
     engine_ = std::make_unique<Engine>(model_, std::move(backend), options,
                                        [this](const absl::Status& status) {
@@ -104,6 +107,12 @@ class EngineTest : public testing::Test {
     std::lock_guard lock(gate_mutex_);
     gate_open_ = open;
     gate_changed_.notify_all();
+  }
+  // With the gate shut: returns when a step waits at it, whether it does.
+  [[nodiscard]] bool AwaitHeldStep() {
+    std::unique_lock lock(gate_mutex_);
+    return gate_changed_.wait_for(lock, std::chrono::seconds(20),
+                                  [this] { return holds_a_step_; });
   }
 
   std::pair<GenerationRequest, std::shared_ptr<WaitingSink>> Request(const std::string& id,
@@ -124,6 +133,7 @@ class EngineTest : public testing::Test {
   std::mutex gate_mutex_;
   std::condition_variable gate_changed_;
   bool gate_open_ = true;
+  bool holds_a_step_ = false;
   absl::Status fault_;
   Event faulted_;
   // Last: its thread uses the others.
@@ -258,12 +268,12 @@ TEST_F(EngineTest, WaitingPromptsAreBoundedByTheirTokens) {
   // One that runs, so that the engine thread is held in a step and the others wait at the door.
   auto [first, first_sink] = Request("first", 50);
   ASSERT_TRUE(engine_->Submit(std::move(first)).ok());
+  ASSERT_TRUE(AwaitHeldStep());
   const auto submit = [&](const std::string& id, int prompt) {
     auto [request, sink] = Request(id);
     request.prompt.assign(prompt, 3);
     return std::pair(engine_->Submit(std::move(request)), sink);
   };
-  // The first one's three tokens may or may not have been read from the inbox yet.
   const auto [taken, taken_sink] = submit("b", 30);
   ASSERT_TRUE(taken.ok()) << taken;
   const auto [refused, refused_sink] = submit("c", 20);
