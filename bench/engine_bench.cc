@@ -90,6 +90,8 @@ class Tally {
   absl::Status status_;
 };
 
+constexpr uint64_t kHashPrime = 1099511628211u;
+
 // One request's. Its tokens' hash (FNV-1a) tells whether two runs drew the same.
 class Sink : public GenerationSink {
  public:
@@ -98,7 +100,7 @@ class Sink : public GenerationSink {
   void OnStarted(const StartedEvent&) override {}
   void OnDelta(DeltaEvent event) override {
     for (const int32_t token : event.tokens) {
-      hash_ = (hash_ ^ static_cast<uint32_t>(token)) * 1099511628211u;
+      hash_ = (hash_ ^ static_cast<uint32_t>(token)) * kHashPrime;
     }
   }
   void OnFinished(const FinishedEvent& event) override { tally_.Finished(event); }
@@ -135,10 +137,12 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       ORCD_RETURN_IF_ERROR(engine.Submit(std::move(request)));
     }
     ORCD_RETURN_IF_ERROR(tally.WaitFor(what.parallel));
-    if (repetition > 0 && hash != sinks[0]->hash()) {
+    uint64_t drawn = sinks[0]->hash();
+    for (int i = 1; i < what.parallel; ++i) drawn = (drawn ^ sinks[i]->hash()) * kHashPrime;
+    if (repetition > 0 && hash != drawn) {
       return absl::InternalError("a repetition drew other tokens");
     }
-    hash = sinks[0]->hash();
+    hash = drawn;
     // The first is to warm up.
     if (repetition == 0) continue;
     best = std::max(best, static_cast<double>(tally.tokens()) / (Seconds() - start));
