@@ -35,6 +35,32 @@ int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
 int64_t F16Bytes(const TiledMatrix& matrix) {
   return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
 }
+int64_t QkvF16Bytes(const DeviceLayer& layer) {
+  return F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]);
+}
+
+// Of fewer tokens a product is over before what it unpacks; of fewer columns feeding, which is then
+// one thread's, costs as much as is gained.
+constexpr int kAheadTokens = 3072;
+constexpr int kAheadCols = 2048;
+
+// Has a product unpack a matrix to `at`. Returns where that ends.
+uint8_t* AddTo(UnpackAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
+  ahead.matrices[ahead.count] = matrix;
+  ahead.to[ahead.count++] = at;
+  return at + F16Bytes(matrix);
+}
+
+// Replaces a product's matrices by what has been unpacked of them from `at` on.
+void TakeUnpacked(uint8_t* at, MatmulArgs& args) {
+  args.weights_are_new = true;
+  for (int i = 0; i < args.num_matrices; ++i) {
+    TiledMatrix& matrix = args.matrices[i];
+    matrix.data = at;
+    matrix.format = TileFormat::kF16;
+    at += matrix.bytes();
+  }
+}
 
 }  // namespace
 
@@ -64,14 +90,16 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
       if (matrix->format != TileFormat::kF16)
         unpacked_bytes = std::max(unpacked_bytes, F16Bytes(*matrix));
     }
-    unpacked_bytes = std::max(
-        unpacked_bytes, F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]));
+    unpacked_bytes = std::max(unpacked_bytes, QkvF16Bytes(layer));
   }
+  products_bytes = floats * static_cast<int64_t>(sizeof(float));
   products = carver.Take<float>(floats);
+  const auto before_qkv = carver.taken();
   qkv = carver.Take<float>(floats);
   q = carver.Take<__half>(int64_t{tokens} * config.q_size());
   q_rest = carver.Take<__half>(int64_t{tokens} * config.q_size());
   attended = activations(tokens, config.q_size());
+  qkv_to_attended_bytes = static_cast<int64_t>(carver.taken() - before_qkv);
   gated = activations(tokens, config.ffn);
   kept_residual = carver.Take<float>(int64_t{rows} * config.hidden);
   kept_attended = activations(rows, config.q_size());
@@ -173,7 +201,8 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                               ActivationTap* tap) {
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
-  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
+  Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
+  step.unpacks_ahead = UnpacksAhead(step);
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
 
@@ -206,7 +235,8 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     left.tokens = shape.logit_rows;
     left_tables.logit_tokens = nullptr;
   }
-  const Step rest = {left_tables, left, stream, step.tap};
+  const Step rest = {left_tables, left, stream, step.tap,
+                     step.unpacks_ahead && left.tokens > kMaxSegmentTokens};
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
@@ -269,7 +299,6 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
 }
 
 absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
-  args.weights_are_new = true;
   const int64_t tile_bytes =
       int64_t{RoundUp(args.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
   const int most = static_cast<int>(buffers_.unpacked_bytes / tile_bytes);
@@ -282,25 +311,25 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
       uint8_t* const begin = to;
       const TileFormat format = args.matrices[i].format;
       for (; i < args.num_matrices && args.matrices[i].format == format; ++i) {
-        TiledMatrix& matrix = args.matrices[i];
-        together.matrices[together.num_matrices++] = matrix;
-        matrix.data = to;
-        matrix.format = TileFormat::kF16;
-        to += matrix.bytes();
+        together.matrices[together.num_matrices++] = args.matrices[i];
+        to += F16Bytes(args.matrices[i]);
       }
       ORCD_RETURN_IF_CUDA_ERROR(
           LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
+    TakeUnpacked(buffers_.unpacked, args);
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
     return absl::OkStatus();
   }
   // A part of the rows at a time: the head.
-  if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr) {
+  if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr ||
+      args.ahead.count > 0) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
   const MatmulArgs all = args;
   const TiledMatrix& matrix = all.matrices[0];
+  args.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
@@ -371,6 +400,9 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     }
     ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, config_.hidden, 1));
   }
+  if (step.unpacks_ahead && layer > 0) {
+    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args);
+  }
   ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
   const QkvProduct qkv = {.partials = buffers_.qkv,
                           .splits = splits_,
@@ -431,9 +463,12 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
 
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
-      step, 1,
-      {.matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = config_.hidden}));
+  MatmulArgs args = {
+      .matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = config_.hidden};
+  if (step.unpacks_ahead && layer > 0) {
+    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args);
+  }
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
                                            products_tokens_, config_.hidden, 1));
@@ -482,8 +517,11 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
 
   MatmulArgs args = {.matrices = {w.gate_up}, .num_matrices = 1};
   ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
+  uint8_t* const down_at = reinterpret_cast<uint8_t*>(buffers_.qkv);
   if (step.tap == nullptr) {
     args.gated = gated;
+    if (step.unpacks_ahead) AddTo(args.ahead, w.down, down_at);
+    if (step.unpacks_ahead && layer > 0) TakeUnpacked(buffers_.unpacked, args);
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
     ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, config_.hidden));
@@ -503,14 +541,42 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
         "the gate");
     ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
   }
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
-      step, 1 / kGatedScale,
-      {.matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden}));
+  MatmulArgs down_args = {
+      .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden};
+  if (step.unpacks_ahead) {
+    TakeUnpacked(down_at, down_args);
+    if (layer + 1 < config_.layers) {
+      const DeviceLayer& next = weights_.layers()[layer + 1];
+      uint8_t* at = reinterpret_cast<uint8_t*>(buffers_.products);
+      for (const TiledMatrix& matrix : next.qkv) at = AddTo(down_args.ahead, matrix, at);
+      AddTo(down_args.ahead, next.attn_output, at);
+      AddTo(down_args.ahead, next.gate_up, buffers_.unpacked);
+    }
+  }
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kGatedScale, down_args));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
                                            products_tokens_, config_.hidden, 1 / kGatedScale));
   }
   return absl::OkStatus();
+}
+
+bool Forward::UnpacksAhead(const Step& step) const {
+  if (!ProductsAdd(step) || step.shape.tokens < kAheadTokens || config_.hidden < kAheadCols) {
+    return false;
+  }
+  for (const DeviceLayer& layer : weights_.layers()) {
+    if (QkvF16Bytes(layer) + F16Bytes(layer.attn_output) > buffers_.products_bytes ||
+        F16Bytes(layer.down) > buffers_.qkv_to_attended_bytes ||
+        F16Bytes(layer.gate_up) > buffers_.unpacked_bytes) {
+      return false;
+    }
+    for (const TiledMatrix* matrix : {&layer.qkv[0], &layer.qkv[1], &layer.qkv[2],
+                                      &layer.attn_output, &layer.gate_up, &layer.down}) {
+      if (!UnpackAhead::Takes(matrix->format)) return false;
+    }
+  }
+  return true;
 }
 
 absl::Status Forward::RunHead(const Step& step) {

@@ -68,6 +68,11 @@ struct ForwardBuffers {
   float* angles;          // [positions, head_dim]
   uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
   int64_t unpacked_bytes;
+  // Room for weights that are unpacked ahead, where nothing else is then: from qkv to attended
+  // while gate and up are multiplied, and that of products where they add to the residual
+  // themselves.
+  int64_t qkv_to_attended_bytes;
+  int64_t products_bytes;
   HandedSums handed;
   float* attention_partials;  // AttentionArgs::partials
   int32_t* attention_counters;
@@ -100,6 +105,9 @@ class Forward {
     const StepShape& shape;
     cudaStream_t stream;
     Tap* tap;
+    // Products unpack the weights of those that follow: gate and up those of `down`, that one the
+    // next layer's others.
+    bool unpacks_ahead = false;
   };
 
   Activations View(__half* data, int tokens) const;
@@ -125,6 +133,7 @@ class Forward {
   absl::Status RunAttentionOutput(const Step& step, int layer);
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
+  bool UnpacksAhead(const Step& step) const;
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
 

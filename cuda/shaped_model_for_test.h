@@ -48,8 +48,25 @@ struct ModelShape {
 
 inline void PrintTo(const ModelShape& shape, std::ostream* out) { *out << shape.name; }
 
+// A shape with all matrices of one type.
+inline ModelShape InType(ModelShape shape, std::string name, TensorType type) {
+  shape.name = std::move(name);
+  shape.type = type;
+  shape.better_type = type;
+  return shape;
+}
+
 // Those of the published models, in the types of their usual files.
 inline std::vector<ModelShape> RealShapes() {
+  const ModelShape wide3b_f16 = {.name = "wide3b_f16",
+                                 .hidden = 2048,
+                                 .heads = 16,
+                                 .kv_heads = 2,
+                                 .head_dim = 128,
+                                 .ffn = 2816};
+  // A layer between the first and the last.
+  ModelShape wide3b_q8_0 = InType(wide3b_f16, "wide3b_q8_0", TensorType::kQ8_0);
+  wide3b_q8_0.layers = 3;
   return {{.name = "wide05b_q5_0",
            .hidden = 896,
            .heads = 14,
@@ -69,15 +86,11 @@ inline std::vector<ModelShape> RealShapes() {
            .tied = true,
            .type = TensorType::kQ4_K,
            .better_type = TensorType::kQ6_K},
-          {.name = "wide3b_f16",
-           .hidden = 2048,
-           .heads = 16,
-           .kv_heads = 2,
-           .head_dim = 128,
-           .ffn = 2816,
-           .type = TensorType::kF16,
-           .better_type = TensorType::kF16},
+          wide3b_f16,
+          wide3b_q8_0,
+          // With four heads of keys, and such a layer.
           {.name = "wide7b_q4_k",
+           .layers = 3,
            .hidden = 3584,
            .heads = 28,
            .kv_heads = 4,

@@ -18,9 +18,8 @@
 namespace orcd::cuda {
 namespace {
 
-// Blocks of which two do not fit every multiprocessor, and whose warps are not enough to keep one
-// busy.
-constexpr int kFewBlocks = 128;
+// Blocks of a multiprocessor, all of which are there at once.
+constexpr int kFewBlocksEach = 2;
 constexpr int kFewWarps = 8;
 constexpr int kManyWarps = 4;
 // So few that a step of them keeps two kernels on every multiprocessor (launch.h).
@@ -523,7 +522,7 @@ cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cud
                           Threads(kFewWarps), std::max(kFewBytes, kMinSharedBytesOfTwo), stream,
                           args);
   }
-  if (blocks <= kFewBlocks) {
+  if (blocks <= kFewBlocksEach * multiprocessors) {
     return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>,
                           grid(args.key_splits), Threads(kFewWarps), kFewBytes, stream, args);
   }

@@ -82,11 +82,11 @@ struct TileRing {
   __device__ __forceinline__ void Release(int round, int which) {
     WarpArrive(SharedAddress(&read[round % 2][which]));
   }
-  // Returns when item `item`, counted over all rounds, has been read by all.
+  // Returns when item `item`, counted over all rounds, has been read by all; a whole warp.
   __device__ __forceinline__ void AwaitRead(int item) const {
     const int round = item / kItems;
     const int which = item % kItems < kItems / 2 ? kKeys : kValues;
-    BarrierWait(SharedAddress(&read[round % 2][which]), round / 2 % 2);
+    WarpBarrierWait(SharedAddress(&read[round % 2][which]), round / 2 % 2);
   }
 };
 

@@ -7,6 +7,8 @@ namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// So many that a block for each is enough.
+constexpr int kManyTokens = 512;
 
 // grid (tokens, parts of a row).
 __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ EmbedArgs args) {
@@ -27,8 +29,8 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
                            token.position % args.block_tokens] = id;
     }
   }
-  const int col = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  if (col < args.embedding.cols) {
+  for (int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); col < args.embedding.cols;
+       col += static_cast<int>(gridDim.y) * kThreads) {
     args.residual[int64_t{blockIdx.x} * args.embedding.cols + col] =
         TileValue(args.embedding, id, col);
   }
@@ -37,9 +39,9 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
 }  // namespace
 
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
-  return LaunchInDecode(EmbedKernel,
-                        dim3(args.tokens, (args.embedding.cols + kThreads - 1) / kThreads),
-                        kThreads, 0, stream, args);
+  const int parts =
+      args.tokens >= kManyTokens ? 1 : (args.embedding.cols + kThreads - 1) / kThreads;
+  return LaunchInDecode(EmbedKernel, dim3(args.tokens, parts), kThreads, 0, stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -1,7 +1,7 @@
 // Products of many tokens with quantised weights: two warpgroups of 64 rows share a tile of tokens;
-// one warp feeds both from two rings, of weights and of activations, that bulk copies fill. Weights
-// go through registers, where they are unpacked; activations stay in shared memory. And what is
-// shared with the products of F16 weights (gemm_f16.cu).
+// four threads of a third one feed both from two rings, of weights and of activations, that bulk
+// copies fill. Weights go through registers, where they are unpacked; activations stay in shared
+// memory. And what is shared with the products of F16 weights (gemm_f16.cu).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 
@@ -13,6 +13,7 @@
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/ring_place.cuh"
 #include "cuda/kernels/swiglu.cuh"
 #include "cuda/kernels/unpack.cuh"
 #include "cuda/kernels/wgmma.cuh"
@@ -29,8 +30,8 @@ constexpr int kConsumerWarps = kGroups * 4;
 constexpr int kSharedTokenTiles = 8;
 
 constexpr int kRingBytes = 216 * 1024;
-// Registers of a consumer's thread; the producer's give up theirs. `residents`: blocks that share a
-// multiprocessor.
+// Registers of a consumer's thread; those of the feeders' warps give up theirs. `residents`: blocks
+// that share a multiprocessor.
 constexpr int ConsumerRegisters(int residents) { return residents == 2 ? 104 : 240; }
 
 constexpr int XBytes(int tokens) { return tokens * kActivationCols * 2; }
@@ -54,6 +55,32 @@ struct Rows {
   // Of a block; at most kBlockTiles.
   int block_tiles = kBlockTiles;
 };
+
+// A thread of each warp of a warpgroup feeds the others: that of the first one asks for
+// activations, those of the other three for a row tile each in turn. (With one for all row tiles,
+// 64 and 256 streams are 1 to 2% slower; lanes of one warp, which ask one after another, 60 to 100
+// cycles each, 3 to 8%.)
+constexpr int kWeightFeeders = 3;
+constexpr int kXFeeder = 0;
+// Which of them this is.
+__device__ __forceinline__ int FeederIndex() {
+  return static_cast<int>(threadIdx.x / 32) - kConsumerWarps;
+}
+// The row tiles of a feeder, of kTiles that a block has at most, and the number of its i-th.
+template <int kTiles>
+constexpr int kTilesAFeeder = (kTiles + kWeightFeeders - 1) / kWeightFeeders;
+__device__ __forceinline__ int FedTile(int feeder, int i) {
+  return feeder - 1 + i * kWeightFeeders;
+}
+
+// Where row tile `tile` begins; all matrices are of format kFormat.
+template <TileFormat kFormat>
+__device__ __forceinline__ const uint8_t* TileBegin(const MatmulArgs& args, int tile) {
+  TiledMatrix matrix = FindTile(args, tile);
+  // What the compiler then knows.
+  matrix.format = kFormat;
+  return matrix.data + tile * matrix.tile_bytes();
+}
 
 // What a block computes.
 struct BlockTile {
@@ -103,55 +130,58 @@ struct Rings {
   }
 };
 
-// Lanes 0 to 7 copy a row tile each, lane 8 the activations.
+// The columns of `range`, of the row tiles from the block's first to `end_tile`.
 template <TileFormat kFormat, int kTokens, int kResidents>
-__device__ __forceinline__ void Produce(const MatmulArgs& args, const BlockTile& block,
-                                        int end_tile, const Range& range, uint32_t shared,
-                                        Rings<kFormat, kTokens, kResidents>& rings) {
+__device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockTile& block,
+                                            int end_tile, const Range& range, uint32_t shared,
+                                            Rings<kFormat, kTokens, kResidents>& rings) {
   using Ring = Rings<kFormat, kTokens, kResidents>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
-  const int lane = threadIdx.x % 32;
+  constexpr int kMost = kTilesAFeeder<kBlockTiles>;
+  const int feeder = FeederIndex();
   const int tiles = end_tile - block.first_tile;
-  const int x_bytes = XBytes(min(kTokens, args.x.tokens - block.first_token));
-  const uint8_t* weights = nullptr;
-  if (lane < tiles) {
-    int tile = block.first_tile + lane;
-    const TiledMatrix matrix = FindTile(args, tile);
-    weights = matrix.data + tile * matrix.tile_bytes() +
-              int64_t{range.begin / Ring::kGroupsAUnit} * kUnitBytes;
+  const int begin = range.begin / Ring::kGroupsAUnit;
+  const int units = (range.end + Ring::kGroupsAUnit - 1) / Ring::kGroupsAUnit - begin;
+  const uint8_t* weights[kMost] = {};
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int tile = FedTile(feeder, i);
+    if (tile >= tiles) break;
+    weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) + int64_t{begin} * kUnitBytes;
   }
+  RingPlace<Ring::kWeightStages> place;
+#pragma unroll 1
+  for (int unit = 0; unit < units; ++unit, place.Next()) {
+    const uint32_t full = SharedAddress(&rings.weight_full[place.slot]);
+    BarrierWait(SharedAddress(&rings.weight_empty[place.slot]), place.parity ^ 1);
+    if (FedTile(feeder, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int tile = FedTile(feeder, i);
+      if (tile >= tiles) break;
+      BulkCopy(shared + place.slot * WeightBytes(kFormat) + tile * kUnitBytes, weights[i],
+               kUnitBytes, full);
+      weights[i] += kUnitBytes;
+    }
+  }
+}
+
+template <TileFormat kFormat, int kTokens, int kResidents>
+__device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& block,
+                                      const Range& range, uint32_t shared,
+                                      Rings<kFormat, kTokens, kResidents>& rings) {
+  using Ring = Rings<kFormat, kTokens, kResidents>;
+  const int x_bytes = XBytes(min(kTokens, args.x.tokens - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
                      range.begin * x_stride;
-  const uint32_t weight_ring = shared + Ring::kXStages * XBytes(kTokens);
-  for (int i = 0; i < range.end - range.begin; ++i) {
-    if (i % Ring::kGroupsAUnit == 0) {
-      const int unit = i / Ring::kGroupsAUnit;
-      const int slot = unit % Ring::kWeightStages;
-      const uint32_t full = SharedAddress(&rings.weight_full[slot]);
-      if (unit >= Ring::kWeightStages) {
-        BarrierWait(SharedAddress(&rings.weight_empty[slot]), unit / Ring::kWeightStages % 2 ^ 1);
-      }
-      if (lane == 0) BarrierExpect(full, tiles * kUnitBytes);
-      __syncwarp();
-      if (lane < tiles) {
-        BulkCopy(weight_ring + slot * WeightBytes(kFormat) + lane * kUnitBytes, weights, kUnitBytes,
-                 full);
-        weights += kUnitBytes;
-      }
-    }
-    // Weights of a model's own are there from the start; what the kernel before made is not.
-    if (i == 0) WaitForDependency();
-    const int slot = i % Ring::kXStages;
-    const uint32_t full = SharedAddress(&rings.x_full[slot]);
-    if (i >= Ring::kXStages) {
-      BarrierWait(SharedAddress(&rings.x_empty[slot]), i / Ring::kXStages % 2 ^ 1);
-    }
-    if (lane == kBlockTiles) {
-      BarrierExpect(full, x_bytes);
-      BulkCopy(shared + slot * XBytes(kTokens), x, x_bytes, full);
-      x += x_stride;
-    }
+  RingPlace<Ring::kXStages> place;
+#pragma unroll 1
+  for (int i = range.begin; i < range.end; ++i, place.Next(), x += x_stride) {
+    const uint32_t full = SharedAddress(&rings.x_full[place.slot]);
+    BarrierWait(SharedAddress(&rings.x_empty[place.slot]), place.parity ^ 1);
+    BarrierExpect(full, x_bytes);
+    BulkCopy(shared + place.slot * XBytes(kTokens), x, x_bytes, full);
   }
 }
 
@@ -213,9 +243,6 @@ class Consumer {
     Group<kFormat> loaded;
     loaded.Load(weights, scales_, group, lane_);
     loaded.Unpack(a);
-    if (group == Ring::kGroupsAUnit - 1) {
-      WarpArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
-    }
 
     const int slot = index_ % Ring::kXStages;
     BarrierWait(SharedAddress(&rings_.x_full[slot]), index_ / Ring::kXStages % 2);
@@ -226,6 +253,10 @@ class Consumer {
       Wgmma<kTokens>::Multiply(c, a[step], x + step * (2 * 128 >> 4));
     }
     WgmmaCommit();
+    // Not before: what is multiplied has been loaded.
+    if (group == Ring::kGroupsAUnit - 1) {
+      WarpArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
+    }
     WgmmaWait<1>();
     if (index_ > 0 && lane_ == 0) {
       BarrierArrive(SharedAddress(&rings_.x_empty[(index_ - 1) % Ring::kXStages]));
@@ -266,9 +297,17 @@ __global__ void __launch_bounds__(kThreads, kResidents)
 
   if (group == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < kGroups * 128 + 32) {
-      Produce<kFormat, kTokens, kResidents>(args, block, end_tile, range, SharedAddress(shared),
-                                            rings);
+    using Ring = Rings<kFormat, kTokens, kResidents>;
+    const uint32_t x_ring = SharedAddress(shared);
+    const uint32_t weight_ring = x_ring + Ring::kXStages * XBytes(kTokens);
+    if (ElectThread()) {
+      if (FeederIndex() == kXFeeder) {
+        // Weights of a model's own are there from the start; what the kernel before made is not.
+        WaitForDependency();
+        FeedX<kFormat, kTokens, kResidents>(args, block, range, x_ring, rings);
+      } else {
+        FeedWeights<kFormat, kTokens, kResidents>(args, block, end_tile, range, weight_ring, rings);
+      }
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters(kResidents)));

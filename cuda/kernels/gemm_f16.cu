@@ -1,14 +1,16 @@
 // Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
 // there. As many blocks as multiprocessors, alone or in pairs that share what they read of the
-// activations, take piece after piece; one warp of each feeds the two warpgroups from a ring that
-// bulk copies fill, and is ahead of them by its length, also from one piece to the next. Of up to
-// 64 tokens, which are bound by the reading of weights, it is for large matrices alone; for others
-// the kernel of gemm.cuh is faster.
+// activations, take piece after piece; four threads of each feed two warpgroups from a ring that
+// bulk copies fill, and are ahead of them by its length, also from one piece to the next; or one
+// does, and warps beside it unpack weights for the products that follow. Of up to 64 tokens, which
+// are bound by the reading of weights, it is for large matrices alone; for others the kernel of
+// gemm.cuh is faster.
 #include <limits>
 
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/gemm_f16_results.cuh"
 #include "cuda/kernels/ring_place.cuh"
+#include "cuda/kernels/unpack_to_f16.cuh"
 
 namespace orcd::cuda::gemm {
 namespace {
@@ -166,7 +168,7 @@ struct F16Ring {
     }
     BarrierInitFence();
   }
-  // The producer: `place` may be filled.
+  // A feeder's: returns when `place` may be filled.
   __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
     BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
   }
@@ -182,8 +184,8 @@ struct F16Ring {
   }
 };
 
-// The stages that a block needs for pieces of one width, one after another, as a lane of the
-// producer sees them: lanes 0 to 19 copy a row tile each, the last one the activations.
+// The stages that a block needs for pieces of one width, one after another, as a feeder sees them
+// (FeederIndex).
 template <typename S, int kTokens>
 class Feed {
  public:
@@ -195,55 +197,69 @@ class Feed {
     NextPiece();
   }
 
-  __device__ __forceinline__ bool done() const { return done_; }
   // When there are none left.
   __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
 
-  __device__ __forceinline__ void AwaitPlace() const { ring_.AwaitEmpty(place_); }
-  __device__ __forceinline__ void AskForWeights() const {
-    const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
-    if (lane_ == 0) BarrierExpect(full, max(piece_.tiles, 0) * kTileBytes + x_bytes_);
-    __syncwarp();
-    if (lane_ < piece_.tiles) {
-      BulkCopy(Stage() + XBytes(kTokens) + lane_ * kTileBytes,
-               weights_ + int64_t{col_} * kTileBytes, kTileBytes, full);
-    }
-  }
-  __device__ __forceinline__ void AskForX() const {
-    if (lane_ != 31) return;
-    const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
-                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
-    const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
-    if constexpr (S::kBlocks == 1) {
-      BulkCopy(Stage(), from, x_bytes_, full);
-    } else {
-      constexpr int kPart = XBytes(kTokens / S::kBlocks);
-      const int begin = static_cast<int>(ClusterRank()) * kPart;
-      const int bytes = min(kPart, x_bytes_ - begin);
-      if (bytes > 0) BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, full);
-    }
-  }
-  __device__ __forceinline__ void Next() {
-    place_.Next();
-    if (++col_ == end_) NextPiece();
-  }
   // Keeps the ring full until there are none left.
   __device__ __forceinline__ void AskForAll() {
-    for (; !done_; Next()) {
-      AwaitPlace();
-      AskForWeights();
-      AskForX();
+#pragma unroll 1
+    while (!done_) {
+      ring_.AwaitEmpty(place_);
+      if (feeder_ == kXFeeder) {
+        AskForX();
+        if (alone_) AskForAllWeights();
+      } else {
+        AskForWeights();
+      }
+      place_.Next();
+      if (++col_ == end_) NextPiece();
     }
   }
   // Returns when nothing that was copied is read any more.
   __device__ __forceinline__ void Drain() {
 #pragma unroll 1
-    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) AwaitPlace();
+    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) ring_.AwaitEmpty(place_);
   }
 
  private:
+  static constexpr int kMostTiles = kTilesAFeeder<S::kTiles>;
+
   __device__ __forceinline__ uint32_t Stage() const {
     return shared_ + place_.slot * Ring::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t Full() const {
+    return SharedAddress(&ring_.full[place_.slot]);
+  }
+  __device__ __forceinline__ void AskForWeights() const {
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = FedTile(feeder_, i);
+      if (tile >= piece_.tiles) break;
+      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes,
+               weights_[i] + int64_t{col_} * kTileBytes, kTileBytes, Full());
+    }
+  }
+  // Of the only feeder, and the only matrix.
+  __device__ __forceinline__ void AskForAllWeights() const {
+    const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
+#pragma unroll 1
+    for (int tile = 0; tile < piece_.tiles; ++tile, from += tile_stride_) {
+      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
+    }
+  }
+  // And says how much the others ask for, of which some may be there already.
+  __device__ __forceinline__ void AskForX() const {
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
+                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
+    BarrierExpect(Full(), max(piece_.tiles, 0) * kTileBytes + x_bytes_);
+    if constexpr (S::kBlocks == 1) {
+      BulkCopy(Stage(), from, x_bytes_, Full());
+    } else {
+      constexpr int kPart = XBytes(kTokens / S::kBlocks);
+      const int begin = static_cast<int>(ClusterRank()) * kPart;
+      const int bytes = min(kPart, x_bytes_ - begin);
+      if (bytes > 0) BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, Full());
+    }
   }
   __device__ __forceinline__ void NextPiece() {
     done_ = !pieces_.Next();
@@ -254,10 +270,15 @@ class Feed {
     col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
     end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
     x_bytes_ = XBytes(min(kTokens, args_.x.tokens - piece_.first_token));
-    if (lane_ < piece_.tiles) {
-      int tile = piece_.first_tile + lane_;
-      const TiledMatrix matrix = FindTile(args_, tile);
-      weights_ = matrix.data + tile * matrix.tile_bytes();
+    if (feeder_ == kXFeeder) {
+      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = FedTile(feeder_, i);
+      if (tile >= piece_.tiles) break;
+      weights_[i] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile + tile);
     }
   }
 
@@ -265,11 +286,14 @@ class Feed {
   Pieces<S> pieces_;
   const uint32_t shared_;
   Ring& ring_;
-  const int lane_ = static_cast<int>(threadIdx.x % 32);
+  const int feeder_ = FeederIndex();
+  // The other warps unpack (UnpackAhead).
+  const bool alone_ = args_.ahead.count > 0;
+  const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
   bool done_ = false;
   Piece piece_ = {};
   int x_bytes_ = 0;
-  const uint8_t* weights_ = nullptr;
+  const uint8_t* weights_[kMostTiles] = {};
   // Columns by tens of 64: the stage's, and where the piece ends.
   int col_ = 0;
   int end_ = 0;
@@ -284,18 +308,11 @@ struct F16Rings {
 };
 
 template <typename S>
-__device__ __forceinline__ void ProduceF16(const MatmulArgs& args, const PieceRows& rows,
-                                           uint32_t shared, F16Rings<S>& rings) {
-  // Weights of a model's own are there from the start, and those of wide pieces asked for at once;
-  // what the kernel before made is not.
+__device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
+                                        uint32_t shared, F16Rings<S>& rings) {
+  // Weights of a model's own are there from the start; what the kernel before made is not.
+  if (FeederIndex() == kXFeeder) WaitForDependency();
   Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
-  Feed<S, S::kTokens> x = feed;
-  int ahead = 0;
-  for (; !feed.done() && ahead < F16Ring<S, S::kTokens>::kStages; feed.Next(), ++ahead) {
-    feed.AskForWeights();
-  }
-  WaitForDependency();
-  for (; ahead > 0; x.Next(), --ahead) x.AskForX();
   feed.AskForAll();
   // The other ring lies in the same memory; and what other blocks arrive at must be there.
   if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
@@ -448,7 +465,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (args.weights_are_new) WaitForDependency();
   if (threadIdx.x >= kGroups * 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (threadIdx.x < kGroups * 128 + 32) ProduceF16<S>(args, rows, SharedAddress(shared), rings);
+    if (args.ahead.count == 0 || FeederIndex() == kXFeeder) {
+      if (ElectThread()) FeedF16<S>(args, rows, SharedAddress(shared), rings);
+    } else if constexpr (S::kTokens == 256) {
+      // What was there may still be read.
+      WaitForDependency();
+      UnpackAll(args.ahead, static_cast<int>(blockIdx.x) * kWeightFeeders + FeederIndex() - 1,
+                static_cast<int>(gridDim.x) * kWeightFeeders);
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     // The result's memory may still be read.
@@ -554,7 +578,8 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
                                        multiprocessors, stream);
   }
   const PieceRows rows = BestRows<Wide<kBlocks>>(args, multiprocessors);
-  if (rows.wide_tiles > 0) {
+  // The kernel of narrow ones alone does not unpack.
+  if (rows.wide_tiles > 0 || args.ahead.count > 0) {
     return LaunchF16<Wide<kBlocks>>(args, rows, multiprocessors, stream);
   }
   return LaunchF16<Narrow>(args, {rows.rest_tiles, 0}, multiprocessors, stream);

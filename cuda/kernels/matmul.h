@@ -83,6 +83,23 @@ struct HandedSums {
   int32_t* ready = nullptr;  // [kReady]
 };
 
+// Weights that a product's kernel unpacks beside its own work, with warps that have time, as
+// LaunchUnpackToF16 does: for products that follow.
+struct UnpackAhead {
+  static constexpr int kMost = 5;
+
+  TiledMatrix matrices[kMost] = {};
+  // F16 tiles of each.
+  uint8_t* to[kMost] = {};
+  int count = 0;
+
+  // Whether there is code for it.
+  static constexpr bool Takes(TileFormat format) {
+    return format == TileFormat::kQ8_0 || format == TileFormat::kQ4_K ||
+           format == TileFormat::kQ5_K || format == TileFormat::kQ6_K;
+  }
+};
+
 struct MatmulArgs {
   // Of the same columns, their rows one after another in the result. A matrix that another follows
   // has a multiple of 16 rows.
@@ -122,6 +139,8 @@ struct MatmulArgs {
 
   // LaunchGemm of more than kMaxSegmentTokens alone.
   HandedSums handed = {};
+  // The same, of one F16 matrix alone.
+  UnpackAhead ahead = {};
 };
 
 // Of all its matrices.

@@ -76,10 +76,11 @@ __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint3
 template <bool kOneToken>
 constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 
-// c += the units of a stage times x: one of several groups, or `units` of one group each.
+// c += the units of a stage times x: one of several groups, or `units` of one group each. Returns
+// the last word that it has loaded of them, where it goes on before all are there.
 template <TileFormat kFormat, bool kOneToken>
-__device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, uint32_t factors,
-                                              uint32_t x, float (&c)[4]) {
+__device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units, uint32_t factors,
+                                                  uint32_t x, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
   const int lane = threadIdx.x % 32;
   UnitScales<kFormat> unit_scales;
@@ -94,6 +95,7 @@ __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, ui
       };
       MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next, c);
     }
+    return groups[(kGroups - 1) % 2].quants.words[GroupQuants<kFormat>::kWords - 1];
   } else {
 #pragma unroll 1
     for (; units >= 2; units -= 2) {
@@ -110,6 +112,7 @@ __device__ __forceinline__ void MultiplyStage(const uint8_t* unit, int units, ui
     }
     const auto load_nothing = [] {};
     if (units > 0) MultiplyGroup<kOneToken>(groups[0], x, load_nothing, c);
+    return 0;
   }
 }
 
@@ -121,8 +124,7 @@ __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32
 #pragma unroll 1
   while (units > 0) {
     const int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
-    MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, factors, x, c);
-    ring.Release();
+    ring.Release(MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, factors, x, c));
     x += in_stage * kGroups * kGroupX<kOneToken>;
     units -= in_stage;
   }

@@ -38,6 +38,8 @@ struct LaunchShape {
   int segment_pieces;
   // A little more than 2^32 / splits; 0 where that is 2^32.
   uint32_t splits_reciprocal;
+  // 0, which the compiler does not know.
+  uint32_t zero;
 };
 
 // value / splits.
@@ -141,10 +143,11 @@ class Ring {
     BarrierWait(full_, parity_);
     return stage_;
   }
-  // All lanes have read the stage: its place is for another.
-  __device__ __forceinline__ void Release() {
+  // All lanes have read the stage, the word `last` of each last: its place is for another, once
+  // that is there.
+  __device__ __forceinline__ void Release(uint32_t last) {
     constexpr int kEmpty = offsetof(RingBarriers, empty) - offsetof(RingBarriers, full);
-    WarpArrive(full_ + kEmpty);
+    WarpArrive(full_ + kEmpty + (last & shape_.zero));
     full_ += sizeof(uint64_t);
     stage_ += shape_.stage_bytes;
     if (--left_ == 0) {

@@ -85,7 +85,7 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
     const __half* const from = cache + block * args.kv.block_size();
     for (const int64_t offset : {int64_t{0}, values_offset}) {
       const uint32_t full = SharedAddress(&shared.full[place.slot]);
-      BarrierWait(SharedAddress(&shared.empty[place.slot]), place.parity ^ 1);
+      WarpBarrierWait(SharedAddress(&shared.empty[place.slot]), place.parity ^ 1);
       if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
       __syncwarp();
       if (lane < tile_blocks) {

@@ -65,6 +65,14 @@ __device__ __forceinline__ void NamedBarrierArrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Whether this is the thread that does what one thread of a whole warp is to do.
+__device__ __forceinline__ bool ElectThread() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(elected));
+  return elected != 0;
+}
+
 // --- mbarrier, in shared memory. -----------------------------------------------------------------
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
@@ -91,14 +99,22 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
       : "memory");
 }
 
-// Arrivals by which a warp says that it reads something no more.
+// Lanes of a warp that arrive where it says that it reads something no more, and that wait where it
+// waits for what it will write.
 #ifdef ORCD_EVERY_LANE_ARRIVES
-// racecheck takes what a lane has read for finished where that lane arrives, and no other.
+// racecheck takes what a lane has read for finished where that lane arrives, and no other, and has
+// it known by the lane that waits alone.
 inline constexpr int kArrivalsAWarp = 32;
 #else
 inline constexpr int kArrivalsAWarp = 1;
 #endif
-// A whole warp.
+// BarrierWait of a whole warp.
+__device__ __forceinline__ void WarpBarrierWait(uint32_t barrier, int parity) {
+  if (threadIdx.x % 32 < kArrivalsAWarp) BarrierWait(barrier, parity);
+  __syncwarp();
+}
+// A whole warp. What it has loaded of a place that is then filled again must be there: to arrive
+// does not wait for loads, and overtakes them (seen: what was copied a microsecond later was read).
 __device__ __forceinline__ void WarpArrive(uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 < kArrivalsAWarp) BarrierArrive(barrier);

@@ -1,12 +1,11 @@
-// Quantised tiles to F16 tiles, with the bits that the fused kernels multiply: weights times
-// 2^-exponent (TiledMatrix).
+// The kernel that unpacks and does nothing else.
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
-#include "cuda/kernels/unpack.cuh"
+#include "cuda/kernels/unpack_to_f16.cuh"
 
 namespace orcd::cuda {
 namespace {
@@ -50,15 +49,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int group = 0; group < kGroups; ++group, to += UnitBytes(TileFormat::kF16)) {
     if (first + group / UnitGroups(kFormat) >= units) return;
-    uint32_t a[kGroupSteps][4];
-    groups[group].Unpack(a);
-#pragma unroll
-    for (int step = 0; step < kGroupSteps; ++step) {
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        *reinterpret_cast<uint32_t*>(to + F16PairOffset(step, pair)) = a[step][pair];
-      }
-    }
+    StoreGroup(groups[group].quants, groups[group].scales, to);
   }
 }
 
