@@ -56,7 +56,7 @@ class Length {
  public:
   static std::optional<Length> Parse(const std::string& text) {
     Length length;
-    length.exponential_ = text.starts_with("~");
+    length.exponential_ = text.starts_with('~');
     const std::vector<std::string> parts =
         absl::StrSplit(length.exponential_ ? text.substr(1) : text, ':');
     if (!absl::SimpleAtoi(parts[0], &length.least_) || length.least_ < 1) return std::nullopt;

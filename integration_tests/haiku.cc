@@ -31,7 +31,7 @@ std::string HaikuPrompt(std::string_view word, std::string_view nonce) {
   prompt += word;
   prompt += "\" (nonce: ";
   prompt += nonce;
-  prompt += ")";
+  prompt += ')';
   return prompt;
 }
 

@@ -48,7 +48,7 @@ TEST_F(SustainedLoadTest, MemoryDoesNotGrowWithRequests) {
   int64_t before = 0;
   int64_t most = 0;
   int sent = 0;
-  for (int round = 0; sent < kRequests; ++round) {
+  while (sent < kRequests) {
     // A call now and then is a new one; each prompt is one that nobody had before.
     ManyCall call(stub());
     for (int in_call = 0; in_call < 5000; in_call += kAtOnce) {

@@ -134,7 +134,7 @@ class ModelHostTest : public testing::Test {
   LoadAnswer StartLoad(ModelHost::LoadSpec spec, std::shared_ptr<LoadTask>* task = nullptr) {
     auto answer = std::make_shared<Answer<v1::ModelDescription>>();
     auto started = host_->Load(std::move(spec), Into(answer));
-    if (task != nullptr) *task = started;
+    if (task != nullptr) *task = std::move(started);
     return answer;
   }
   absl::StatusOr<v1::ModelDescription> Load(ModelHost::LoadSpec spec) {

@@ -63,7 +63,7 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
   std::string key(kMaxApiKeyBytes + 1, '\0');
   file.read(key.data(), static_cast<std::streamsize>(key.size()));
   key.resize(static_cast<size_t>(file.gcount()));
-  const std::string stripped(absl::StripAsciiWhitespace(key));
+  std::string stripped(absl::StripAsciiWhitespace(key));
   const bool is_one_line = std::all_of(stripped.begin(), stripped.end(),
                                        [](unsigned char c) { return absl::ascii_isgraph(c); });
   if (stripped.empty() || key.size() > kMaxApiKeyBytes || !is_one_line) {

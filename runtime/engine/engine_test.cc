@@ -111,8 +111,7 @@ class EngineTest : public testing::Test {
   // With the gate shut: returns when a step waits at it, whether it does.
   [[nodiscard]] bool AwaitHeldStep() {
     std::unique_lock lock(gate_mutex_);
-    return gate_changed_.wait_for(lock, std::chrono::seconds(20),
-                                  [this] { return holds_a_step_; });
+    return gate_changed_.wait_for(lock, std::chrono::seconds(20), [this] { return holds_a_step_; });
   }
 
   std::pair<GenerationRequest, std::shared_ptr<WaitingSink>> Request(const std::string& id,

@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -100,7 +101,7 @@ class Simulation : public SchedulerHarness {
     Asked& asked = asked_[id];
     if (request.samples == 1 && Below(5) == 0) Resume(request);
     for (int s = 0; s < request.samples; ++s) asked.samples.push_back(Naive(request, s));
-    asked.prompt = prompt;
+    asked.prompt = std::move(prompt);
     asked.prompt_logprobs = request.prompt_logprobs >= 0;
     asked.rank = now_ - absl::Seconds(5) * request.priority;
     asked.deadline = request.deadline;

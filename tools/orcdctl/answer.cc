@@ -31,7 +31,7 @@ Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool s
   // The shell's prompt, a summary or an error starts on a line of its own.
   if (!session.json && console.out_is_terminal && !answer.text.empty() &&
       answer.text.back() != '\n') {
-    console.out << std::endl;
+    console.out << '\n' << std::flush;
   }
   if (stats && has_finished) {
     console.err << '[' << DescribeStats(started, finished) << "]\n" << std::flush;
