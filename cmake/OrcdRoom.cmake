@@ -41,14 +41,9 @@ function(orcd_program name source)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# For tests and command lines, whose speed nobody waits for: a third less time to compile; half of it
-# where a sanitizer adds to what is to be optimized.
+# For tests and command lines, whose speed nobody waits for: a third less time to compile.
 function(orcd_compile_fast target)
-  if(ORCD_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0)
-  else()
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 function(orcd_warnings target)
