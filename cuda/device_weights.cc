@@ -110,9 +110,10 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
   return layout;
 }
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, int readers) {
+absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, int readers,
+                                                  uint8_t* slab) {
   DeviceWeights plan;
-  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(weights, nullptr));
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(weights, slab));
   plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
   return plan;
 }

@@ -34,9 +34,10 @@ class DeviceWeights {
   // Of no model.
   DeviceWeights() = default;
 
-  // The layout alone, without memory. kUnimplemented, naming the tensor, where the GPU backend
-  // cannot hold the model.
-  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers);
+  // The layout alone, without memory, as if that began at `slab`. kUnimplemented, naming the tensor,
+  // where the GPU backend cannot hold the model.
+  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers,
+                                            uint8_t* slab = nullptr);
 
   // Reads the weights' bytes (mapped files, perhaps not yet in memory), copies and repacks them, on
   // `readers` threads, into the memory of GPU `device`. Reports LoadStage::kPlace; kCancelled when

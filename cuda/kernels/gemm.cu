@@ -2,20 +2,6 @@
 
 namespace orcd::cuda {
 
-bool GemmTakes(TileFormat format, int tokens) {
-  switch (format) {
-    case TileFormat::kF16:
-      return true;
-    case TileFormat::kQ8_0:
-    case TileFormat::kQ5_0:
-    case TileFormat::kQ4_K:
-    case TileFormat::kQ6_K:
-      return tokens <= kMaxSegmentTokens;
-    default:
-      return false;
-  }
-}
-
 cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   // Others would leave it undone.
   const bool takes_ahead = args.matrices[0].format == TileFormat::kF16 && args.num_matrices == 1 &&

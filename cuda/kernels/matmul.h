@@ -161,7 +161,19 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
 inline constexpr int kMaxSegmentTokens = 512;
 
 // Whether LaunchGemm takes weights of a format for so many tokens; others are to be unpacked.
-bool GemmTakes(TileFormat format, int tokens);
+constexpr bool GemmTakes(TileFormat format, int tokens) {
+  switch (format) {
+    case TileFormat::kF16:
+      return true;
+    case TileFormat::kQ8_0:
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ4_K:
+    case TileFormat::kQ6_K:
+      return tokens <= kMaxSegmentTokens;
+    default:
+      return false;
+  }
+}
 
 // Many tokens; all matrices of one format.
 cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);

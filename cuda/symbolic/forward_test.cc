@@ -1,0 +1,217 @@
+// Every kind of step of the published models, on memory of expressions: what ends up as logits,
+// keys and values is what the model's definition says, whatever lies where and is unpacked when.
+#include "cuda/forward.h"
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device_weights.h"
+#include "cuda/symbolic/symbolic_gpu.h"
+#include "gtest/gtest.h"
+#include "runtime/gguf/block_formats.h"
+#include "runtime/model/config.h"
+#include "runtime/model/weights.h"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kMostTokens = 4096;
+constexpr int kMostSeqs = 1024;
+constexpr int kMultiprocessors = 132;
+
+// Addresses at which nothing lies, far from each other.
+template <typename T = uint8_t>
+T* Nowhere(int which) {
+  return reinterpret_cast<T*>(uintptr_t(which) << 44);
+}
+
+struct Family {
+  std::string name;
+  int hidden;
+  int heads;
+  int kv_heads;
+  int head_dim;
+  int ffn;
+  int vocab;
+  bool tied;
+};
+struct Types {
+  std::string name;
+  TensorType most;
+  // Of attn_v, ffn_down and the head.
+  TensorType better;
+};
+struct Case {
+  Family family;
+  Types types;
+  int layers = 3;
+
+  std::string name() const { return absl::StrCat(family.name, "_", types.name, "_", layers); }
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name(); }
+
+std::vector<Case> Cases() {
+  const std::vector<Family> families = {{"05b", 896, 14, 2, 64, 4864, 151936, true},
+                                        {"15b", 1536, 12, 2, 128, 8960, 151936, true},
+                                        {"3b", 2048, 16, 2, 128, 11008, 151936, true},
+                                        {"7b", 3584, 28, 4, 128, 18944, 152064, false}};
+  const std::vector<Types> types = {{"f16", TensorType::kF16, TensorType::kF16},
+                                    {"q8_0", TensorType::kQ8_0, TensorType::kQ8_0},
+                                    {"q4_k_m", TensorType::kQ4_K, TensorType::kQ6_K},
+                                    {"q5_k_m", TensorType::kQ5_K, TensorType::kQ6_K},
+                                    {"q5_0", TensorType::kQ5_0, TensorType::kQ8_0},
+                                    {"q4_1", TensorType::kQ4_1, TensorType::kQ5_1}};
+  std::vector<Case> cases;
+  for (const Family& family : families) {
+    for (const Types& type : types) cases.push_back({family, type});
+  }
+  cases.push_back({families.back(), types[2], 1});
+  return cases;
+}
+
+ModelConfig ConfigOf(const Case& c) {
+  ModelConfig config;
+  config.layers = c.layers;
+  config.hidden = c.family.hidden;
+  config.heads = c.family.heads;
+  config.kv_heads = c.family.kv_heads;
+  config.head_dim = c.family.head_dim;
+  config.ffn = c.family.ffn;
+  config.vocab = c.family.vocab;
+  config.context_length = 32768;
+  return config;
+}
+
+// Of shapes alone.
+ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
+  const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
+  const auto matrix = [](TensorType type, int rows, int cols) {
+    return Matrix{.type = type, .rows = rows, .cols = cols};
+  };
+  const auto [name, most, better] = c.types;
+  ModelWeights weights;
+  weights.tied = c.family.tied;
+  weights.token_embd = matrix(weights.tied ? better : most, config.vocab, config.hidden);
+  weights.output = matrix(better, config.vocab, config.hidden);
+  weights.output_norm = vector(config.hidden);
+  for (int i = 0; i < config.layers; ++i) {
+    weights.layers.push_back({.attn_norm = vector(config.hidden),
+                              .attn_q = matrix(most, config.q_size(), config.hidden),
+                              .attn_k = matrix(most, config.kv_size(), config.hidden),
+                              .attn_v = matrix(better, config.kv_size(), config.hidden),
+                              .attn_q_bias = vector(config.q_size()),
+                              .attn_k_bias = vector(config.kv_size()),
+                              .attn_v_bias = vector(config.kv_size()),
+                              .attn_output = matrix(most, config.hidden, config.q_size()),
+                              .ffn_norm = vector(config.hidden),
+                              .ffn_gate = matrix(most, config.ffn, config.hidden),
+                              .ffn_up = matrix(most, config.ffn, config.hidden),
+                              .ffn_down = matrix(better, config.hidden, config.ffn)});
+  }
+  return weights;
+}
+
+// Some sequences of one token, or prompts of which some rows' logits are wanted.
+std::vector<StepShape> Steps() {
+  std::vector<StepShape> steps;
+  for (const int sequences : {1, 2, 8, 9, 64, 256, 512, 513, 1024}) {
+    steps.push_back({.tokens = sequences,
+                     .sequences = sequences,
+                     .logit_rows = sequences,
+                     .decode = true,
+                     .key_splits = 4});
+  }
+  for (const int tokens : {1, 2, 8, 16, 100, 512, 513, 1500, 3071, 3072, 4000, 4096}) {
+    for (const int rows : {0, 1, 3, 8, 60, 512, 513, 1000}) {
+      if (rows > tokens) continue;
+      steps.push_back({.tokens = tokens, .sequences = rows + 1, .logit_rows = rows});
+    }
+  }
+  return steps;
+}
+
+// Qwen2, as the model's definition has it. What a step leaves of tokens whose logits nobody wants
+// are the last layer's keys and values.
+struct Expected {
+  std::vector<Symbol> keys_and_values;
+  Symbol logits;
+};
+Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape& step) {
+  const auto at = [&](const void* data) { return gpu.WeightAt(data); };
+  Expected expected;
+  Symbol residual = gpu.Embedded();
+  for (const DeviceLayer& w : weights.layers()) {
+    Symbol x = gpu.Normed(residual, at(w.attn_norm));
+    const Symbol qkv = gpu.Qkv(gpu.Product(at(w.qkv[0].data), x), gpu.Product(at(w.qkv[1].data), x),
+                               gpu.Product(at(w.qkv[2].data), x), at(w.qkv_bias));
+    expected.keys_and_values.push_back(qkv);
+    Symbol attended = gpu.Attention(qkv);
+    if (&w == &weights.layers().back() && step.logit_rows < step.tokens) {
+      residual = gpu.Rows(residual);
+      attended = gpu.Rows(attended);
+    }
+    residual = gpu.Add(residual, gpu.Product(at(w.attn_output.data), attended), 1);
+    x = gpu.Normed(residual, at(w.ffn_norm));
+    x = gpu.Gate(gpu.Product(at(w.gate_up.data), x));
+    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kGatedScale);
+  }
+  // The output norm takes the rows that the tables name; of one token there is no choice.
+  if (step.logit_rows == step.tokens && step.tokens > 1) residual = gpu.Rows(residual);
+  expected.logits =
+      gpu.Product(at(weights.output().data), gpu.Normed(residual, at(weights.output_norm())));
+  return expected;
+}
+
+class SymbolicForwardTest : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Models, SymbolicForwardTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name(); });
+
+TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
+  const ModelConfig config = ConfigOf(GetParam());
+  const auto weights = DeviceWeights::Plan(WeightsOf(GetParam(), config), 1, Nowhere(1));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const ForwardBuffers buffers(config, *weights,
+                               {.max_tokens = kMostTokens,
+                                .max_seqs = kMostSeqs,
+                                .max_key_tiles = 1000,
+                                .context_length = config.context_length,
+                                .kv_tokens = 100'000},
+                               Nowhere(2));
+  const KvCacheView kv = {.data = Nowhere<__half>(3),
+                          .blocks = 1000,
+                          .block_tokens = 16,
+                          .kv_heads = config.kv_heads,
+                          .head_dim = config.head_dim};
+  const StepTables tables = {.tokens = Nowhere<TokenEntry>(4),
+                             .sequences = Nowhere<SequenceEntry>(5),
+                             .blocks = Nowhere<int32_t>(6),
+                             .logit_tokens = Nowhere<int32_t>(7)};
+  Forward forward(config, *weights, buffers, kv, kMultiprocessors);
+  SymbolicGpu gpu(config, *weights, buffers);
+  // Each finds in the buffers what the one before has left there.
+  for (const StepShape& step : Steps()) {
+    SCOPED_TRACE(absl::StrCat(step.tokens, step.decode ? " sequences of one token" : " tokens of ",
+                              step.decode ? "" : "prompts, logits of ", step.logit_rows, " rows"));
+    gpu.BeginStep();
+    const absl::Status enqueued = forward.Enqueue(tables, step, nullptr, nullptr);
+    ASSERT_EQ(gpu.problem(), "");
+    ASSERT_TRUE(enqueued.ok()) << enqueued;
+    const Expected expected = Define(gpu, *weights, step);
+    for (int layer = 0; layer < config.layers; ++layer) {
+      EXPECT_EQ(gpu.keys_and_values(layer), expected.keys_and_values[layer])
+          << "layer " << layer << ": " << gpu.symbols().Describe(gpu.keys_and_values(layer), 8);
+    }
+    if (step.logit_rows == 0) continue;
+    const Symbol logits = gpu.Logits(step.logit_rows);
+    ASSERT_EQ(gpu.problem(), "");
+    ASSERT_EQ(logits, expected.logits) << gpu.symbols().Describe(logits, 8) << ", and not "
+                                       << gpu.symbols().Describe(expected.logits, 8);
+  }
+}
+
+}  // namespace
+}  // namespace orcd::cuda
