@@ -1,7 +1,9 @@
-// Every kind of step of the published models, on memory of expressions: what ends up as logits,
-// keys and values is what the model's definition says, whatever lies where and is unpacked when.
+// Every kind of step, of models of every size and file type, on memory of expressions: what ends up
+// as logits, keys and values is what the model's definition says, whatever lies where and when it
+// is unpacked.
 #include "cuda/forward.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -11,9 +13,9 @@
 #include "cuda/device_weights.h"
 #include "cuda/symbolic/symbolic_gpu.h"
 #include "gtest/gtest.h"
-#include "runtime/gguf/block_formats.h"
 #include "runtime/model/config.h"
 #include "runtime/model/weights.h"
+#include "tools/make_model/qwen2_shapes.h"
 
 namespace orcd::cuda {
 namespace {
@@ -28,88 +30,71 @@ T* Nowhere(int which) {
   return reinterpret_cast<T*>(uintptr_t(which) << 44);
 }
 
-struct Family {
-  std::string name;
-  int hidden;
-  int heads;
-  int kv_heads;
-  int head_dim;
-  int ffn;
-  int vocab;
-  bool tied;
-};
-struct Types {
-  std::string name;
-  TensorType most;
-  // Of attn_v, ffn_down and the head.
-  TensorType better;
-};
+// A published model as its files are, of some of its layers.
 struct Case {
-  Family family;
-  Types types;
-  int layers = 3;
+  Qwen2Shape shape;
+  FileType file_type;
+  int layers;
 
-  std::string name() const { return absl::StrCat(family.name, "_", types.name, "_", layers); }
+  std::string name() const {
+    std::string name =
+        absl::StrCat(std::string(shape.size), "_", std::string(file_type.name), "_", layers);
+    std::erase(name, '.');
+    return name;
+  }
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name(); }
 
 std::vector<Case> Cases() {
-  const std::vector<Family> families = {{"05b", 896, 14, 2, 64, 4864, 151936, true},
-                                        {"15b", 1536, 12, 2, 128, 8960, 151936, true},
-                                        {"3b", 2048, 16, 2, 128, 11008, 151936, true},
-                                        {"7b", 3584, 28, 4, 128, 18944, 152064, false}};
-  const std::vector<Types> types = {{"f16", TensorType::kF16, TensorType::kF16},
-                                    {"q8_0", TensorType::kQ8_0, TensorType::kQ8_0},
-                                    {"q4_k_m", TensorType::kQ4_K, TensorType::kQ6_K},
-                                    {"q5_k_m", TensorType::kQ5_K, TensorType::kQ6_K},
-                                    {"q5_0", TensorType::kQ5_0, TensorType::kQ8_0},
-                                    {"q4_1", TensorType::kQ4_1, TensorType::kQ5_1}};
   std::vector<Case> cases;
-  for (const Family& family : families) {
-    for (const Types& type : types) cases.push_back({family, type});
+  for (const Qwen2Shape& shape : AllQwen2Shapes()) {
+    for (const FileType& type : AllFileTypes()) cases.push_back({shape, type, 3});
   }
-  cases.push_back({families.back(), types[2], 1});
+  cases.push_back({*FindQwen2Shape("7b"), *FindFileType("Q4_K_M"), 1});
   return cases;
 }
 
 ModelConfig ConfigOf(const Case& c) {
   ModelConfig config;
   config.layers = c.layers;
-  config.hidden = c.family.hidden;
-  config.heads = c.family.heads;
-  config.kv_heads = c.family.kv_heads;
-  config.head_dim = c.family.head_dim;
-  config.ffn = c.family.ffn;
-  config.vocab = c.family.vocab;
+  config.hidden = c.shape.hidden;
+  config.heads = c.shape.heads;
+  config.kv_heads = c.shape.kv_heads;
+  config.head_dim = c.shape.head_dim;
+  config.ffn = c.shape.ffn;
+  config.vocab = c.shape.vocab;
   config.context_length = 32768;
   return config;
 }
 
-// Of shapes alone.
+// Of shapes and types alone: first, last and between.
 ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
   const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
-  const auto matrix = [](TensorType type, int rows, int cols) {
-    return Matrix{.type = type, .rows = rows, .cols = cols};
+  const auto matrix = [&](MatrixRole role, int rows, int cols, int layer = 0) {
+    const int of_all = layer * (c.shape.layers - 1) / std::max(config.layers - 1, 1);
+    return Matrix{.type = ChooseTensorType(c.file_type, c.shape, role, of_all, cols),
+                  .rows = rows,
+                  .cols = cols};
   };
-  const auto [name, most, better] = c.types;
   ModelWeights weights;
-  weights.tied = c.family.tied;
-  weights.token_embd = matrix(weights.tied ? better : most, config.vocab, config.hidden);
-  weights.output = matrix(better, config.vocab, config.hidden);
+  weights.tied = c.shape.tied;
+  weights.token_embd = matrix(MatrixRole::kTokenEmbd, config.vocab, config.hidden);
+  weights.output = matrix(MatrixRole::kOutput, config.vocab, config.hidden);
   weights.output_norm = vector(config.hidden);
   for (int i = 0; i < config.layers; ++i) {
-    weights.layers.push_back({.attn_norm = vector(config.hidden),
-                              .attn_q = matrix(most, config.q_size(), config.hidden),
-                              .attn_k = matrix(most, config.kv_size(), config.hidden),
-                              .attn_v = matrix(better, config.kv_size(), config.hidden),
-                              .attn_q_bias = vector(config.q_size()),
-                              .attn_k_bias = vector(config.kv_size()),
-                              .attn_v_bias = vector(config.kv_size()),
-                              .attn_output = matrix(most, config.hidden, config.q_size()),
-                              .ffn_norm = vector(config.hidden),
-                              .ffn_gate = matrix(most, config.ffn, config.hidden),
-                              .ffn_up = matrix(most, config.ffn, config.hidden),
-                              .ffn_down = matrix(better, config.hidden, config.ffn)});
+    weights.layers.push_back(
+        {.attn_norm = vector(config.hidden),
+         .attn_q = matrix(MatrixRole::kAttnQ, config.q_size(), config.hidden, i),
+         .attn_k = matrix(MatrixRole::kAttnK, config.kv_size(), config.hidden, i),
+         .attn_v = matrix(MatrixRole::kAttnV, config.kv_size(), config.hidden, i),
+         .attn_q_bias = vector(config.q_size()),
+         .attn_k_bias = vector(config.kv_size()),
+         .attn_v_bias = vector(config.kv_size()),
+         .attn_output = matrix(MatrixRole::kAttnOutput, config.hidden, config.q_size(), i),
+         .ffn_norm = vector(config.hidden),
+         .ffn_gate = matrix(MatrixRole::kFfnGate, config.ffn, config.hidden, i),
+         .ffn_up = matrix(MatrixRole::kFfnUp, config.ffn, config.hidden, i),
+         .ffn_down = matrix(MatrixRole::kFfnDown, config.hidden, config.ffn, i)});
   }
   return weights;
 }
@@ -117,15 +102,15 @@ ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
 // Some sequences of one token, or prompts of which some rows' logits are wanted.
 std::vector<StepShape> Steps() {
   std::vector<StepShape> steps;
-  for (const int sequences : {1, 2, 8, 9, 64, 256, 512, 513, 1024}) {
+  for (const int sequences : {1, 8, 9, 64, 512, 513}) {
     steps.push_back({.tokens = sequences,
                      .sequences = sequences,
                      .logit_rows = sequences,
                      .decode = true,
                      .key_splits = 4});
   }
-  for (const int tokens : {1, 2, 8, 16, 100, 512, 513, 1500, 3071, 3072, 4000, 4096}) {
-    for (const int rows : {0, 1, 3, 8, 60, 512, 513, 1000}) {
+  for (const int tokens : {1, 8, 100, 512, 513, 3071, 3072, 4096}) {
+    for (const int rows : {0, 1, 8, 512, 513, 1000}) {
       if (rows > tokens) continue;
       steps.push_back({.tokens = tokens, .sequences = rows + 1, .logit_rows = rows});
     }
