@@ -19,7 +19,8 @@
 
 namespace orcd::cuda {
 
-// One at a time; the launches are those of the latest.
+// One at a time, and one thread: the launches are those of the latest. Not followed are the step's
+// tables and what the blocks of decode attention leave each other.
 class SymbolicGpu {
  public:
   // Weights and buffers lie at addresses that are nobody's. References must outlive this.
