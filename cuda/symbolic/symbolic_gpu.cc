@@ -76,6 +76,13 @@ class SymbolicGpu::Launch {
     if (content.part != 0) Complain(absl::StrCat(what, " is not whole"));
     return content.symbol;
   }
+  // A row tile, to the place of the `at`-th F16 tile of those at `to`.
+  void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
+    const Content content =
+        Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
+    const int64_t bytes = F16TileBytes(matrix);
+    Write(to + at * bytes, bytes, {content.symbol, TilePart(tile, TileFormat::kF16)});
+  }
   // Rows of a product in segments, or of their sum: `cols` of each, from `first_col` on.
   Symbol ProductRows(const float* at, int splits, int tokens, int stride_tokens, int stride,
                      int first_col, int cols, const std::string& what) {
@@ -326,7 +333,7 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
   if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
   const bool adds_up = args.tokens > kMaxSegmentTokens;
   if ((args.residual != nullptr || args.ahead.count > 0) &&
-      (format != TileFormat::kF16 || !adds_up)) {
+      (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
     launch.Complain("is asked for what it has no code for");
   }
   const Symbol x =
@@ -392,12 +399,8 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
     if (!UnpackAhead::Takes(matrix.format)) launch.Complain("cannot unpack that format");
-    const int64_t f16_bytes = F16TileBytes(matrix);
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      const Content content = launch.Read(matrix.data + tile * matrix.tile_bytes(),
-                                          matrix.tile_bytes(), "a row tile to unpack");
-      launch.Write(args.ahead.to[i] + tile * f16_bytes, f16_bytes,
-                   {content.symbol, TilePart(tile, TileFormat::kF16)});
+      launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
     }
   }
 }
@@ -409,14 +412,9 @@ void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int til
   for (int i = 0; i < product.num_matrices; ++i) {
     const TiledMatrix& matrix = product.matrices[i];
     if (matrix.format != product.matrices[0].format) launch.Complain("has several formats");
-    const int64_t f16_bytes = F16TileBytes(matrix);
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       const int at = before + tile - first_tile;
-      if (at < 0 || at >= tiles) continue;
-      const Content content = launch.Read(matrix.data + tile * matrix.tile_bytes(),
-                                          matrix.tile_bytes(), "a row tile to unpack");
-      launch.Write(out + at * f16_bytes, f16_bytes,
-                   {content.symbol, TilePart(tile, TileFormat::kF16)});
+      if (at >= 0 && at < tiles) launch.UnpackTile(matrix, tile, out, at);
     }
     before += matrix.row_tiles();
   }
