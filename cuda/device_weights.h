@@ -34,8 +34,8 @@ class DeviceWeights {
   // Of no model.
   DeviceWeights() = default;
 
-  // The layout alone, without memory, as if that began at `slab`. kUnimplemented, naming the tensor,
-  // where the GPU backend cannot hold the model.
+  // The layout alone, without memory, as if that began at `slab`. kUnimplemented, naming the
+  // tensor, where the GPU backend cannot hold the model.
   static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers,
                                             uint8_t* slab = nullptr);
 
