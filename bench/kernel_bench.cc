@@ -1,12 +1,15 @@
 // How fast the GPU backend's products are, each alone: microseconds a launch, and the share of the
 // memory's bandwidth or of the tensor cores' rate. Launches follow each other in a graph, each on
-// weights that the cache does not hold.
+// weights that the cache does not hold. They are of zeros, and too few to warm the GPU; with
+// --seconds they are of random numbers and last so long that the power limit shows.
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -82,10 +85,32 @@ struct Options {
   std::vector<std::string> models = {"7b", "1.5b", "0.5b"};
   std::vector<std::string> formats = {"F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K"};
   std::vector<int> tokens = {1};
+  double seconds = 0;
 };
 
+// Random numbers in place of what is there: bytes for quantised weights, else F16 numbers that are
+// distributed as a layer's are, times `scale`.
+absl::Status FillRandom(const DeviceMemory& memory, TileFormat format, float scale) {
+  std::vector<__half> some(size_t{1} << 20);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, scale);
+  for (__half& value : some) {
+    value = format == TileFormat::kF16 ? __float2half(normal(random))
+                                       : __ushort_as_half(random() & 0xffff);
+  }
+  const int64_t bytes = static_cast<int64_t>(some.size() * sizeof(__half));
+  for (int64_t at = 0; at < static_cast<int64_t>(memory.size()); at += bytes) {
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(memory.data() + at, some.data(),
+                   std::min<int64_t>(bytes, static_cast<int64_t>(memory.size()) - at),
+                   cudaMemcpyHostToDevice),
+        "random numbers");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const Shape& shape,
-                        const Format& format, int tokens) {
+                        const Format& format, int tokens, double warm_seconds) {
   TiledMatrix matrix = {.format = format.format,
                         .rows = shape.rows,
                         .cols = shape.cols,
@@ -100,6 +125,10 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory x,
                         DeviceMemory::Allocate(cuda::ActivationBytes(padded, shape.cols), "x"));
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(x.data(), 0, x.size()), "x");
+  if (warm_seconds > 0) {
+    ORCD_RETURN_IF_ERROR(FillRandom(weights, format.format, 0.02f));
+    ORCD_RETURN_IF_ERROR(FillRandom(x, TileFormat::kF16, 1));
+  }
   const int splits = shape.gated || std::string(shape.name) == "head"
                          ? 1
                          : cuda::Splits(matrix.row_tiles(), shape.cols);
@@ -151,14 +180,16 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&end), "an event");
   const cuda::Event own_end(end);
   std::vector<float> times;
-  for (int repetition = 0; repetition < 6; ++repetition) {
+  double warmed = 0;
+  while (times.size() < 5) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, stream.get()), "an event");
     ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph.get(), stream.get()), "a graph");
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(end, stream.get()), "an event");
     ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "a graph");
     float milliseconds = 0;
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end), "an event");
-    if (repetition > 0) times.push_back(milliseconds);
+    if (warmed > warm_seconds) times.push_back(milliseconds);
+    warmed += milliseconds * 1e-3;
   }
   std::sort(times.begin(), times.end());
   const double seconds = times[times.size() / 2] * 1e-3 / launches;
@@ -188,7 +219,8 @@ absl::Status Measure(const Options& options) {
       if (!wanted(options.formats, format.name)) continue;
       for (const Shape& shape : model.shapes) {
         for (const int tokens : options.tokens) {
-          ORCD_RETURN_IF_ERROR(MeasureOne(device, model.name, shape, format, tokens));
+          ORCD_RETURN_IF_ERROR(
+              MeasureOne(device, model.name, shape, format, tokens, options.seconds));
         }
       }
     }
@@ -202,6 +234,7 @@ int Main(int argc, char** argv) {
   app.add_option("--model", options.models)->capture_default_str();
   app.add_option("--format", options.formats)->capture_default_str();
   app.add_option("--tokens", options.tokens)->capture_default_str();
+  app.add_option("--seconds", options.seconds, "Warm the GPU up for so long, with random numbers");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "kernel_bench: " << status.message() << "\n";

@@ -287,7 +287,8 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
       args.matrices[args.num_matrices++] = matrix;
       args.y_rows += matrix.rows;
     }
-    args.y = all.y + first_row;
+    if (all.y != nullptr) args.y = all.y + first_row;
+    args.roped_first_row = first_row;
     first_row += args.y_rows;
     if (unpacks(first)) {
       ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
@@ -354,6 +355,10 @@ bool Forward::ProductsAdd(const Step& step) const {
   return step.shape.tokens > kMaxSegmentTokens && step.tap == nullptr;
 }
 
+bool Forward::ProductsRope(const Step& step) const {
+  return ProductsAdd(step) && !step.shape.decode;
+}
+
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
                            MatmulArgs& args) {
   const int tokens = step.shape.tokens;
@@ -403,15 +408,20 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   if (step.unpacks_ahead && layer > 0) {
     TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args);
   }
-  ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
-  const QkvProduct qkv = {.partials = buffers_.qkv,
-                          .splits = splits_,
-                          .partials_tokens = products_tokens_,
-                          .bias = w.qkv_bias,
-                          .angles = buffers_.angles,
-                          .heads = config_.heads,
-                          .kv_heads = config_.kv_heads,
-                          .head_dim = config_.head_dim};
+  QkvProduct qkv = {.bias = w.qkv_bias,
+                    .angles = buffers_.angles,
+                    .heads = config_.heads,
+                    .kv_heads = config_.kv_heads,
+                    .head_dim = config_.head_dim};
+  if (ProductsRope(step)) {
+    qkv_args.roped = RopeOf(step, layer, qkv);
+    ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, nullptr, qkv_args));
+  } else {
+    ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
+    qkv.partials = buffers_.qkv;
+    qkv.splits = splits_;
+    qkv.partials_tokens = products_tokens_;
+  }
   if (step.shape.decode && step.tap == nullptr) {
     ORCD_RETURN_IF_CUDA_ERROR(LaunchDecodeAttention({.step = step.tables,
                                                      .sequences = step.shape.sequences,
@@ -426,7 +436,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                     multiprocessors_, step.stream),
                               "attention");
   } else {
-    ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
+    if (!ProductsRope(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
     ORCD_RETURN_IF_CUDA_ERROR(LaunchPrefillAttention({.step = step.tables,
                                                       .sequences = step.shape.sequences,
                                                       .query_tiles = step.shape.query_tiles,
@@ -476,6 +486,17 @@ absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   return absl::OkStatus();
 }
 
+RopeArgs Forward::RopeOf(const Step& step, int layer, const QkvProduct& qkv) const {
+  return {.step = step.tables,
+          .qkv = qkv,
+          .q = buffers_.q,
+          .q_rest = buffers_.q_rest,
+          .kv = kv_,
+          .not_finite = buffers_.not_finite,
+          .layer = layer,
+          .tokens = step.shape.tokens};
+}
+
 absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   const int tokens = step.shape.tokens;
   const int q_size = config_.q_size();
@@ -490,18 +511,10 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   }
   float* const before = reinterpret_cast<float*>(biased.data());
   float* const after = reinterpret_cast<float*>(rotated.data());
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchRope({.step = step.tables,
-                                        .qkv = qkv,
-                                        .q = buffers_.q,
-                                        .q_rest = buffers_.q_rest,
-                                        .kv = kv_,
-                                        .not_finite = buffers_.not_finite,
-                                        .layer = layer,
-                                        .tokens = tokens,
-                                        .biased = before,
-                                        .rotated = after},
-                                       step.stream),
-                            "RoPE");
+  RopeArgs args = RopeOf(step, layer, qkv);
+  args.biased = before;
+  args.rotated = after;
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchRope(args, step.stream), "RoPE");
   if (step.tap == nullptr) return absl::OkStatus();
   ORCD_RETURN_IF_ERROR(step.tap->Part("q", layer, before, rows, 0, q_size));
   ORCD_RETURN_IF_ERROR(step.tap->Part("k", layer, before, rows, q_size, kv_size));

@@ -123,6 +123,8 @@ class Forward {
   bool NormsInProducts(const Step& step) const;
   // Whether products add to the residual themselves.
   bool ProductsAdd(const Step& step) const;
+  // Whether the product of q, k and v makes queries, keys and values itself.
+  bool ProductsRope(const Step& step) const;
   // Adds `scale` times the last product, if `add` and it is not added yet, to the residual, and
   // norms it: into `normed`, or as something for the product `args` to do.
   absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
@@ -131,6 +133,7 @@ class Forward {
   // Leaves of the residual and of `attended_` the rows whose logits are wanted.
   absl::Status KeepLogitRows(const Step& step);
   absl::Status RunAttentionOutput(const Step& step, int layer);
+  RopeArgs RopeOf(const Step& step, int layer, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
   bool UnpacksAhead(const Step& step) const;

@@ -9,6 +9,7 @@
 
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/gemm_f16_results.cuh"
+#include "cuda/kernels/gemm_f16_rope.cuh"
 #include "cuda/kernels/ring_place.cuh"
 #include "cuda/kernels/unpack_to_f16.cuh"
 
@@ -23,12 +24,14 @@ constexpr int kSharedBytesF16 = 226 * 1024;
 // of one segment, or, with kSum, of the sum of all. kBlocks blocks, a cluster, have pieces of the
 // same tokens at a time, whose activations each copies a part of to all.
 template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1, int kFirst = 1,
-          int kSecond = 1>
+          int kSecond = 1, bool kMakesQkv = false>
 struct Shape {
   static constexpr int kBlocks = kBlockCount;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRestTokens = kRestTokenCount;
   static constexpr bool kSum = kSumOfAll;
+  // Queries, keys and values in place of the sum.
+  static constexpr bool kRopes = kMakesQkv;
   // Row blocks, of 4 tiles, of the first warpgroup and of the second.
   static constexpr int kFirstBlocks = kFirst;
   static constexpr int kSecondBlocks = kSecond;
@@ -36,6 +39,8 @@ struct Shape {
   // What leaves through shared memory.
   static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
   static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
+  // Where the tokens of a piece are that RoPE is for (RopedToken): behind what the rings take.
+  static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopedToken));
 };
 
 // The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.
@@ -157,6 +162,7 @@ struct F16Ring {
   static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
   static constexpr int kStages = std::min(6, S::kRingBytes / kStageBytes);
   using Place = RingPlace<kStages>;
+  static_assert(!S::kRopes || kStages * kStageBytes <= S::kTokensAt);
 
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -377,12 +383,18 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   uint8_t* const out = shared + S::kRingBytes;
   float c[kRowBlocks][kTokens / 2];
   Piece piece;
+  RopedToken roped;
   const auto multiply = [&](int split, bool last) {
     const int slot = MultiplySegment<S, kTokens>(args, split, first_tile, shared, ring, place, c);
     if (last) {
       // Found while tensor cores are at work: divisions take as long as a stage.
       piece = pieces.piece();
       asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
+      if constexpr (S::kRopes) {
+        const int end = args.roped_first_row + (piece.first_tile + piece.tiles) * kTileRows;
+        roped = RopedToken(args, piece.first_token + static_cast<int>(threadIdx.x),
+                           end > args.roped.qkv.heads * args.roped.qkv.head_dim);
+      }
     }
     WgmmaWait<0>();
     ring.Release(slot);
@@ -410,9 +422,25 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
       sums.HandOver(HandedSum(args.handed, handed), c[0]);
       return;
     }
-    sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
-               (piece.tiles - first_tile) * kTileRows, piece.first_token,
-               factor_of(first_tile + warp), c[0]);
+    if constexpr (S::kRopes) {
+      RopedToken* const tokens = reinterpret_cast<RopedToken*>(shared + S::kTokensAt);
+      if (static_cast<int>(threadIdx.x) < kTokens) tokens[threadIdx.x] = roped;
+      const RopedRows rows(args, piece.first_tile * kTileRows, piece.first_token, tokens, out);
+#pragma unroll
+      for (int part = 0; part < SegmentSums<kTokens>::kParts; ++part) {
+        // What was staged before has left.
+        ConsumersSync();
+        sums.Stage(part, factor_of(first_tile + warp), c[0]);
+        ConsumersSync();
+        rows.Leave(part);
+      }
+      // Of what the other warpgroup has staged as well.
+      ConsumersSync();
+    } else {
+      sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
+                 (piece.tiles - first_tile) * kTileRows, piece.first_token,
+                 factor_of(first_tile + warp), c[0]);
+    }
   } else {
     const int split = segments.begin;
     multiply(split, true);
@@ -568,10 +596,16 @@ template <int kBlocks>
 using Wide = Shape<256, 128, false, kBlocks>;
 template <int kBlocks>
 using WideSum = Shape<256, 128, true, kBlocks>;
+template <int kBlocks>
+using WideQkv = Shape<256, 128, true, kBlocks, 1, 1, true>;
 
 // Of more than 64 tokens.
 template <int kBlocks>
 cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  if (args.roped.q != nullptr) {
+    return LaunchF16<WideQkv<kBlocks>>(args, BestRows<WideQkv<kBlocks>>(args, multiprocessors),
+                                       multiprocessors, stream);
+  }
   if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
     if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
     return LaunchF16<WideSum<kBlocks>>(args, BestRows<WideSum<kBlocks>>(args, multiprocessors),
@@ -617,7 +651,8 @@ cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
         PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
-        PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>()}) {
+        PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(), PrepareF16<WideQkv<1>>(),
+        PrepareF16<WideQkv<2>>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -159,10 +159,6 @@ class SegmentSums {
                                         const float (&c)[kTokens / 2]) {
     const bool adds = args.residual != nullptr;
     if (adds) factor *= args.residual_scale;
-    const int warp = thread_ / 32;
-    const int lane = thread_ % 32;
-    uint8_t* const mine =
-        staged_ + lane % 4 * 2 * kStagedStride + (warp * kTileRows + lane / 4) * 4;
     // On its way out a token's rows are four for each of 16 threads.
     const int row = thread_ % kThreadsAToken * 4;
     const int token = first_token + thread_ / kThreadsAToken;
@@ -170,15 +166,9 @@ class SegmentSums {
     // The tokens from there on.
     int left = row < rows && first_row + row < args.y_rows ? args.tokens - token : 0;
 #pragma unroll
-    for (int part = 0; part < kTokens / kStagedTokens; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       GroupSync(group_);
-#pragma unroll
-      for (int i = 0; i < kRegisters; ++i) {
-        // Token 8j + 2t + i % 2, row g + 8 (i / 2).
-        const int at = (i / 4 * 8 + i % 2) * kStagedStride + i % 4 / 2 * 8 * 4;
-        *reinterpret_cast<float*>(mine + at) =
-            (part == 0 ? sum_[i] : c[(part * kRegisters + i) % (kTokens / 2)]) * factor;
-      }
+      Stage(part, factor, c);
       GroupSync(group_);
       if (adds) {
         Leave(to, left, args.y_stride, [](float4* at, float4 value) { AddInMemory(at, value); });
@@ -187,6 +177,23 @@ class SegmentSums {
       }
       to += int64_t{kStagedTokens} * args.y_stride;
       left -= kStagedTokens;
+    }
+  }
+
+  // Parts that a sum leaves in.
+  static constexpr int kParts = kTokens / kStagedTokens;
+  // Puts kStagedTokens tokens, from part * kStagedTokens on, into shared memory, [token][row].
+  __device__ __forceinline__ void Stage(int part, float factor, const float (&c)[kTokens / 2]) {
+    const int warp = thread_ / 32;
+    const int lane = thread_ % 32;
+    uint8_t* const mine =
+        staged_ + lane % 4 * 2 * kStagedStride + (warp * kTileRows + lane / 4) * 4;
+#pragma unroll
+    for (int i = 0; i < kRegisters; ++i) {
+      // Token 8j + 2t + i % 2, row g + 8 (i / 2).
+      const int at = (i / 4 * 8 + i % 2) * kStagedStride + i % 4 / 2 * 8 * 4;
+      *reinterpret_cast<float*>(mine + at) =
+          (part == 0 ? sum_[i] : c[(part * kRegisters + i) % (kTokens / 2)]) * factor;
     }
   }
 

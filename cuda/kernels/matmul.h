@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/activations.h"
+#include "cuda/kernels/step.h"
 #include "cuda/kernels/tile_format.h"
 
 namespace orcd::cuda {
@@ -141,6 +142,13 @@ struct MatmulArgs {
   HandedSums handed = {};
   // The same, of one F16 matrix alone.
   UnpackAhead ahead = {};
+
+  // Where roped.q is not null, in place of y: what LaunchRope makes of the result, of which
+  // roped.qkv knows all but where it is. The matrices are whole heads, and the first one's first
+  // row is row roped_first_row of q, k and v. LaunchGemm of F16 weights and more than
+  // kMaxSegmentTokens alone.
+  RopeArgs roped = {};
+  int roped_first_row = 0;
 };
 
 // Of all its matrices.

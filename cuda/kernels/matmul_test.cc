@@ -580,6 +580,128 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   }
 }
 
+// Of so many tokens the product makes queries, keys and values itself: those that LaunchRope makes.
+TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
+  struct Case {
+    int heads;
+    int kv_heads;
+    int head_dim;
+    int block_tokens;
+    int cols;
+    TensorType type;
+  };
+  for (const auto& [heads, kv_heads, head_dim, block_tokens, cols, type] :
+       {Case{28, 4, 128, 16, 3584, TensorType::kF16}, Case{14, 2, 64, 16, 896, TensorType::kQ8_0},
+        Case{3, 2, 64, 8, 128, TensorType::kF16}, Case{2, 1, 128, 64, 2048, TensorType::kQ4_K}}) {
+    const int q_rows = heads * head_dim;
+    const int kv_rows = kv_heads * head_dim;
+    const int rows = q_rows + 2 * kv_rows;
+    const DeviceMatrix q_weights(type, q_rows, cols, 71, stream(), 0.1f);
+    const DeviceMatrix k_weights(type, kv_rows, cols, 72, stream(), 0.1f);
+    const DeviceMatrix v_weights(type, kv_rows, cols, 73, stream(), 0.1f);
+    MatmulArgs args = {.matrices = {q_weights.tiles, k_weights.tiles, v_weights.tiles},
+                       .num_matrices = 3,
+                       .y_rows = rows,
+                       .y_stride = rows};
+    args.splits = Splits(RowTiles(args), cols);
+    const DeviceArray<float> bias(RandomFloats(rows, 74, 3.0f));
+    for (const int tokens : {513, 700, 1100}) {
+      SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
+                                      << ", " << tokens << " tokens");
+      // Three sequences, and a last token that pads a bucket.
+      const int lengths[] = {37, tokens - 37 - 2, 1};
+      const int first_positions[] = {5, 0, 90};
+      std::vector<SequenceEntry> sequences;
+      std::vector<TokenEntry> entries;
+      std::vector<int32_t> blocks;
+      for (int s = 0; s < 3; ++s) {
+        sequences.push_back({.slot = 2 - s,
+                             .starts = 0,
+                             .first_token = static_cast<int32_t>(entries.size()),
+                             .tokens = lengths[s],
+                             .first_position = first_positions[s],
+                             .first_block = static_cast<int32_t>(blocks.size()),
+                             .first_query_tile = 0,
+                             .first_key_tile = 0});
+        for (int i = 0; i < lengths[s]; ++i) {
+          entries.push_back({.id = 0, .sequence = s, .position = first_positions[s] + i});
+        }
+        const int used = (first_positions[s] + lengths[s] + block_tokens - 1) / block_tokens;
+        for (int b = 0; b < used; ++b) blocks.push_back(static_cast<int32_t>(blocks.size()));
+      }
+      entries.push_back({.id = 0, .sequence = -1, .position = 0});
+      std::reverse(blocks.begin(), blocks.end());
+      const DeviceArray<SequenceEntry> device_sequences(sequences);
+      const DeviceArray<TokenEntry> device_entries(entries);
+      const DeviceArray<int32_t> device_blocks(blocks);
+      const DeviceArray<float> angles(RandomFloats(tokens * head_dim, 75));
+      std::vector<uint16_t> halves = InputRows(0, tokens, cols);
+      // Of the first sequence, what is not a number in one token.
+      halves[size_t{20} * cols + 7] = 0x7E00;
+      const DeviceActivations x(halves, tokens, cols);
+      args.x = x.view();
+      args.tokens = tokens;
+      args.y_tokens = tokens;
+
+      KvCacheView view = {.blocks = static_cast<int>(blocks.size()),
+                          .block_tokens = block_tokens,
+                          .kv_heads = kv_heads,
+                          .head_dim = head_dim};
+      constexpr int kLayers = 2;
+      struct Made {
+        DeviceArray<uint16_t> q;
+        DeviceArray<uint16_t> q_rest;
+        DeviceArray<uint16_t> cache;
+        DeviceArray<int32_t> not_finite;
+      };
+      const auto rope = [&](Made& to) {
+        to.q = DeviceArray<uint16_t>(size_t{1} * tokens * q_rows);
+        to.q_rest = DeviceArray<uint16_t>(to.q.size());
+        to.cache = DeviceArray<uint16_t>(kLayers * view.blocks * view.block_size());
+        to.not_finite = DeviceArray<int32_t>(std::vector<int32_t>{0, 0, 0});
+        view.data = reinterpret_cast<__half*>(to.cache.data());
+        return RopeArgs{.step = {.tokens = device_entries.data(),
+                                 .sequences = device_sequences.data(),
+                                 .blocks = device_blocks.data()},
+                        .qkv = {.bias = bias.data(),
+                                .angles = angles.data(),
+                                .heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = head_dim},
+                        .q = reinterpret_cast<__half*>(to.q.data()),
+                        .q_rest = reinterpret_cast<__half*>(to.q_rest.data()),
+                        .kv = view,
+                        .not_finite = to.not_finite.data(),
+                        .layer = 1,
+                        .tokens = tokens};
+      };
+      Made expected;
+      {
+        const DeviceArray<float> y(size_t{1} * tokens * rows);
+        args.y = y.data();
+        args.roped = {};
+        ASSERT_EQ(Launch(args, multiprocessors()), cudaSuccess);
+        RopeArgs apart = rope(expected);
+        apart.qkv.partials = y.data();
+        apart.qkv.splits = 1;
+        apart.qkv.partials_tokens = tokens;
+        ASSERT_EQ(LaunchRope(apart, stream()), cudaSuccess);
+        EXPECT_EQ(expected.not_finite.Read(), (std::vector<int32_t>{0, 0, 1}));
+      }
+      args.y = nullptr;
+      for (const int some : {multiprocessors(), 17, 18}) {
+        Made made;
+        args.roped = rope(made);
+        ASSERT_EQ(Launch(args, some), cudaSuccess);
+        EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " multiprocessors";
+        EXPECT_TRUE(SameBits(made.q_rest.Read(), expected.q_rest.Read()));
+        EXPECT_TRUE(SameBits(made.cache.Read(), expected.cache.Read()));
+        EXPECT_EQ(made.not_finite.Read(), expected.not_finite.Read());
+      }
+    }
+  }
+}
+
 // A part of a matrix's rows, as the head is unpacked.
 TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());

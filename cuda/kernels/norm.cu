@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/launch.h"
+#include "cuda/kernels/matmul.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/step.h"

@@ -224,6 +224,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int last_key =
       group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
 
+  const int tiles = (keys + kKeyTile - 1) / kKeyTile;
+  // Those of which any row of the warpgroup sees keys.
+  const int seen_tiles = last_key < 0 ? 0 : last_key / kKeyTile + 1;
   float total[kHeadDim / 2] = {};
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
   const Turn turn = {group};
@@ -237,20 +240,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[place.slot]));
     place.Next();
   };
-  for (int first_key = 0; first_key < keys; first_key += kKeyTile) {
-    const bool last = first_key + kKeyTile >= keys;
-    if (first_key > last_key) {
-      turn.Begin();
-      turn.End(last);
-      for (int i = 0; i < 2; ++i) {
-        await();
-        release();
-      }
-      continue;
-    }
+  float s[kKeyTile / 2];
+  // Begins to multiply by the next tile's keys.
+  const auto score = [&] {
     const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
-    float s[kKeyTile / 2];
-    turn.Begin();
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
@@ -259,10 +252,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
     }
     WgmmaCommit();
+  };
+  turn.Begin();
+  if (seen_tiles > 0) score();
+  turn.End(false);
+  for (int tile = 0; tile < seen_tiles; ++tile) {
     WgmmaWait<0>();
-    turn.End(last);
     release();
 
+    const int first_key = tile * kKeyTile;
     RowState state[2];
     uint32_t weights[kKeyChunks][4];
     Softmax(reinterpret_cast<ChunkScores(&)[kKeyChunks]>(s), scale,
@@ -280,6 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     const uint64_t value_matrix = SharedMatrix(SharedAddress(values), kRowGroupBytes, 128);
     float out[kHeadDim / 2];
+    turn.Begin();
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kKeyChunks; ++step) {
@@ -289,12 +288,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     WgmmaCommit();
     WgmmaWait<0>();
     release();
+    // The next scores are on their way while this tile is merged.
+    if (tile + 1 < seen_tiles) score();
+    turn.End(tile == tiles - 1);
 
     const MergeFactors factors[2] = {Merge(total_state[0], state[0]),
                                      Merge(total_state[1], state[1])};
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) {
       total[i] = MergeValues(total[i], out[i], factors[i / 2 % 2]);
+    }
+  }
+  // There are none on their way, which the compiler does not know.
+  WgmmaWait<0>();
+  for (int tile = seen_tiles; tile < tiles; ++tile) {
+    turn.Begin();
+    turn.End(tile == tiles - 1);
+    for (int i = 0; i < 2; ++i) {
+      await();
+      release();
     }
   }
 

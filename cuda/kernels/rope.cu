@@ -22,9 +22,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const QkvProduct& qkv = args.qkv;
   const int quads = qkv.head_dim / 2 / kPairs;
   const int all_heads = qkv.heads + 2 * qkv.kv_heads;
-  const SequenceEntry& sequence = args.step.sequences[token.sequence];
-  const int block = args.step.blocks[sequence.first_block + token.position / args.kv.block_tokens];
-  const int in_block = token.position % args.kv.block_tokens;
+  const int block = CacheBlock(args, token.sequence, token.position);
   for (int i = blockIdx.y * kThreads + threadIdx.x; i < all_heads * quads;
        i += gridDim.y * kThreads) {
     const int head = i / quads;
@@ -33,24 +31,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     constants.Load(qkv, token.position, head, first_col);
     const RotatedPairs values =
         LoadPairs<1>(qkv, constants, PairSource(qkv, t, head, first_col), qkv.head_dim / 2);
-    const int kv_head = head - qkv.heads;
+    if (head < qkv.heads) {
+      StoreQuery(args, QueryIndex(args, t, head, first_col), values);
+    } else {
+      StoreCached(args, t, token.position, block, head - qkv.heads, first_col, values);
+    }
+    if (args.biased == nullptr) continue;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = first_col + half * qkv.head_dim / 2;
-      uint2 halves = values.Halves(half);
-      const int64_t in_q = (int64_t{t} * qkv.heads + head) * qkv.head_dim + col;
-      __half* to = args.q + in_q;
-      if (kv_head < 0) {
-        *reinterpret_cast<uint2*>(args.q_rest + in_q) = values.Rest(half, halves);
-      } else {
-        // Heads of keys, then of values, lie one after another in the cache.
-        to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
-             args.kv.InBlock(in_block, col);
-        if (Sanitize(halves)) args.not_finite[sequence.slot] = 1;
-      }
-      *reinterpret_cast<uint2*>(to) = halves;
-      if (args.biased == nullptr) continue;
-      const int64_t index = (int64_t{t} * all_heads + head) * qkv.head_dim + col;
+      const int64_t index =
+          (int64_t{t} * all_heads + head) * qkv.head_dim + first_col + half * qkv.head_dim / 2;
       for (int j = 0; j < kPairs; ++j) {
         args.biased[index + j] = values.biased[half][j];
         args.rotated[index + j] = values.rotated[half][j];

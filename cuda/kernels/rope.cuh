@@ -67,25 +67,61 @@ __device__ __forceinline__ void LoadFourEarly(const float* from, float (&to)[kPa
                : "memory");
 }
 
-// What pairs are made with, which no kernel of a step writes.
-struct PairConstants {
+// What pairs are made with, which no kernel of a step writes. kEarly: before WaitForDependency.
+struct PairAngles {
   float cosine[kPairs];
   float sine[kPairs];
-  float bias[2][kPairs];
 
-  // As LoadPairs takes them. kEarly: before WaitForDependency.
   template <bool kEarly = false>
-  __device__ __forceinline__ void Load(const QkvProduct& qkv, int position, int head, int col) {
+  __device__ __forceinline__ void Load(const QkvProduct& qkv, int position, int col) {
     constexpr auto kLoad = kEarly ? LoadFourEarly : LoadFour;
-    const int half_dim = qkv.head_dim / 2;
-    const float* const angles = qkv.angles + int64_t{position} * qkv.head_dim + col;
-    const float* const head_bias = qkv.bias + head * qkv.head_dim + col;
-    kLoad(angles, cosine);
-    kLoad(angles + half_dim, sine);
-    kLoad(head_bias, bias[0]);
-    kLoad(head_bias + half_dim, bias[1]);
+    const float* const from = qkv.angles + int64_t{position} * qkv.head_dim + col;
+    kLoad(from, cosine);
+    kLoad(from + qkv.head_dim / 2, sine);
   }
 };
+struct PairBias {
+  float bias[2][kPairs];
+
+  template <bool kEarly = false>
+  __device__ __forceinline__ void Load(const QkvProduct& qkv, int head, int col) {
+    constexpr auto kLoad = kEarly ? LoadFourEarly : LoadFour;
+    const float* const from = qkv.bias + head * qkv.head_dim + col;
+    kLoad(from, bias[0]);
+    kLoad(from + qkv.head_dim / 2, bias[1]);
+  }
+};
+struct PairConstants {
+  PairAngles angles;
+  PairBias bias;
+
+  template <bool kEarly = false>
+  __device__ __forceinline__ void Load(const QkvProduct& qkv, int position, int head, int col) {
+    angles.Load<kEarly>(qkv, position, col);
+    bias.Load<kEarly>(qkv, head, col);
+  }
+};
+
+// Pairs from what the segments of a product add up to.
+__device__ __forceinline__ RotatedPairs Rotate(const float (&sums)[2][kPairs], const PairBias& bias,
+                                               const PairAngles& angles, bool rotates) {
+  RotatedPairs result;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    result.biased[0][i] = sums[0][i] + bias.bias[0][i];
+    result.biased[1][i] = sums[1][i] + bias.bias[1][i];
+  }
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float first = result.biased[0][i];
+    const float second = result.biased[1][i];
+    const float cosine = angles.cosine[i];
+    const float sine = angles.sine[i];
+    result.rotated[0][i] = rotates ? fmaf(first, cosine, -(second * sine)) : first;
+    result.rotated[1][i] = rotates ? fmaf(second, cosine, first * sine) : second;
+  }
+  return result;
+}
 
 // Where pairs come from. `head` counts the heads of q, then of k, then of v, which are not rotated.
 // `col` is a multiple of kPairs, below head_dim / 2.
@@ -111,12 +147,12 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
                                                   const PairConstants& constants,
                                                   const PairSource& source, int half_dim) {
   const int stride = qkv.partials_tokens * PairSource::Rows(qkv);
-  RotatedPairs result;
+  float sums[2][kPairs];
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     // What is added to -0 stays what it is.
-    result.biased[0][i] = -0.0f;
-    result.biased[1][i] = -0.0f;
+    sums[0][i] = -0.0f;
+    sums[1][i] = -0.0f;
   }
 #pragma unroll 1
   for (int first = 0; first < qkv.splits; first += kTogether) {
@@ -134,25 +170,51 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int i = 0; i < kPairs; ++i) result.biased[half][i] += part[s][half][i];
+        for (int i = 0; i < kPairs; ++i) sums[half][i] += part[s][half][i];
       }
     }
   }
+  return Rotate(sums, constants.bias, constants.angles, source.rotates);
+}
+
+// Of RopeArgs::q and q_rest.
+__device__ __forceinline__ int64_t QueryIndex(const RopeArgs& args, int token, int head, int col) {
+  return (int64_t{token} * args.qkv.heads + head) * args.qkv.head_dim + col;
+}
+// The block of the cache that has a sequence's position.
+__device__ __forceinline__ int CacheBlock(const RopeArgs& args, int sequence, int position) {
+  const int first = args.step.sequences[sequence].first_block;
+  return args.step.blocks[first + (position >> Log2(args.kv.block_tokens))];
+}
+
+// Stores pairs of a query, whose first is at `index`.
+__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index,
+                                           const RotatedPairs& values) {
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    result.biased[0][i] += constants.bias[0][i];
-    result.biased[1][i] += constants.bias[1][i];
+  for (int half = 0; half < 2; ++half) {
+    const uint2 halves = values.Halves(half);
+    const int64_t at = index + half * args.qkv.head_dim / 2;
+    *reinterpret_cast<uint2*>(args.q + at) = halves;
+    *reinterpret_cast<uint2*>(args.q_rest + at) = values.Rest(half, halves);
   }
+}
+// Stores pairs of a key or a value, of head kv_head of the keys' and then of the values', in
+// `block` of the cache.
+__device__ __forceinline__ void StoreCached(const RopeArgs& args, int token, int position,
+                                            int block, int kv_head, int col,
+                                            const RotatedPairs& values) {
+  // Heads of keys, then of values, lie one after another in the cache.
+  __half* const to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
+                     args.kv.InBlock(position & (args.kv.block_tokens - 1), col);
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const float first = result.biased[0][i];
-    const float second = result.biased[1][i];
-    const float cosine = constants.cosine[i];
-    const float sine = constants.sine[i];
-    result.rotated[0][i] = source.rotates ? fmaf(first, cosine, -(second * sine)) : first;
-    result.rotated[1][i] = source.rotates ? fmaf(second, cosine, first * sine) : second;
+  for (int half = 0; half < 2; ++half) {
+    uint2 halves = values.Halves(half);
+    if (Sanitize(halves)) {
+      args.not_finite[args.step.sequences[args.step.tokens[token].sequence].slot] = 1;
+    }
+    // Eights of columns lie 64 values apart.
+    *reinterpret_cast<uint2*>(to + half * args.qkv.head_dim / 2 * 8) = halves;
   }
-  return result;
 }
 
 }  // namespace orcd::cuda

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "cuda/kernels/activations.h"
-#include "cuda/kernels/matmul.h"
 #include "cuda/kernels/tile_format.h"
 
 namespace orcd::cuda {

@@ -277,7 +277,10 @@ Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int toke
 
 void SymbolicGpu::Rope(const RopeArgs& args) {
   Launch launch(*this, "RoPE");
-  const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.tokens);
+  WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens));
+}
+
+void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
   const int64_t bytes = int64_t{args.tokens} * config_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
   launch.Write(args.q_rest, bytes, {qkv, 1});
@@ -307,7 +310,9 @@ void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
 void SymbolicGpu::Matvec(const MatmulArgs& args) {
   Launch launch(*this, "a product of few tokens");
   const int cols = args.matrices[0].cols;
-  if (args.residual != nullptr || args.ahead.count > 0) launch.Complain("is asked for too much");
+  if (args.residual != nullptr || args.ahead.count > 0 || args.roped.q != nullptr) {
+    launch.Complain("is asked for too much");
+  }
   if (args.tokens > kMatvecTokens) launch.Complain("has too many");
   if (args.norm.residual == nullptr) {
     const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, cols), "its input");
@@ -335,6 +340,9 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
   if ((args.residual != nullptr || args.ahead.count > 0) &&
       (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
     launch.Complain("is asked for what it has no code for");
+  }
+  if (args.roped.q != nullptr && (format != TileFormat::kF16 || !adds_up)) {
+    launch.Complain("makes no queries of that");
   }
   const Symbol x =
       launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.matrices[0].cols), "its input");
@@ -378,6 +386,9 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
       if (!is_whole || args.num_matrices != 1) launch.Complain("gates a part of a matrix");
       launch.Write(args.gated.data, ActivationBytes(args.gated.tokens, matrix.rows / 2),
                    {Gate(product)});
+    } else if (args.roped.q != nullptr) {
+      if (!is_whole) launch.Complain("makes queries of a part of a matrix");
+      roped_[args.roped_first_row + first_row] = product;
     } else if (args.residual != nullptr) {
       if (!is_whole || args.num_matrices != 1) launch.Complain("adds a part of a matrix");
       const int64_t bytes = int64_t{args.tokens} * args.y_stride * 4;
@@ -395,6 +406,18 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   }
   if (args.gated.data == nullptr && first_row != args.y_rows) {
     launch.Complain("has other rows than its result");
+  }
+  // Queries are taken for written when values are.
+  const int values_at = config_.q_size() + config_.kv_size();
+  if (args.roped.q != nullptr && roped_.contains(values_at)) {
+    const QkvProduct& qkv = args.roped.qkv;
+    const Symbol bias =
+        launch.Whole(qkv.bias, int64_t{values_at + config_.kv_size()} * 4, "a bias");
+    launch.Whole(qkv.angles, 4, "the angles");
+    if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
+    if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
+    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[config_.q_size()], roped_[values_at], bias));
+    roped_.clear();
   }
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];

@@ -77,6 +77,8 @@ class SymbolicGpu {
   // What a product of any kernel does once its input is known; `segments` are left apart, or one
   // sum.
   void Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments);
+  // What RoPE leaves, of whichever kernel.
+  void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
 
   const ModelConfig& config_;
   const ForwardBuffers& buffers_;
@@ -87,6 +89,8 @@ class SymbolicGpu {
   std::map<Symbol, int> row_tiles_;
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
+  // Products that make queries, keys and values themselves, by their first row, until all have.
+  std::map<int, Symbol> roped_;
   int step_ = 0;
   int launches_ = 0;
   std::string problem_;

@@ -1,0 +1,132 @@
+// Queries, keys and values straight from the product of gemm_f16.cu, whose blocks have all rows of
+// a head, or of two: pairs are made where results wait in shared memory to leave.
+#ifndef ORCD_CUDA_KERNELS_GEMM_F16_ROPE_CUH_
+#define ORCD_CUDA_KERNELS_GEMM_F16_ROPE_CUH_
+
+#include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/gemm_f16_results.cuh"
+#include "cuda/kernels/rope.cuh"
+
+namespace orcd::cuda::gemm {
+
+// Of all threads of both warpgroups.
+__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
+
+// Where a token of a piece stands: its position, -1 where there is no such token, and the block of
+// the cache that has it.
+struct RopedToken {
+  int position;
+  int block;
+
+  RopedToken() = default;
+  // `cached`: whether the block matters.
+  __device__ __forceinline__ RopedToken(const MatmulArgs& args, int token, bool cached) {
+    position = -1;
+    block = 0;
+    if (token >= args.tokens) return;
+    const TokenEntry entry = args.roped.step.tokens[token];
+    if (entry.sequence < 0) return;
+    position = entry.position;
+    if (cached) block = CacheBlock(args.roped, entry.sequence, position);
+  }
+};
+
+// The pairs that a thread makes of a block's rows: all of the same columns. Threads beside each
+// other have what lies together.
+class RopedRows {
+ public:
+  // first_row: of the block, in the product. `tokens`: those of the piece, kTokens or more, which
+  // are there with the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
+  __device__ __forceinline__ RopedRows(const MatmulArgs& args, int first_row, int first_token,
+                                       const RopedToken* tokens, const uint8_t* staged)
+      : args_(args.roped) {
+    const int half_dim = args_.qkv.head_dim / 2;
+    const int at_once = static_cast<int>(threadIdx.x) / kQuads;
+    // The thread's first column of every token, counted over the first halves of the block's heads.
+    const int pair = static_cast<int>(threadIdx.x) % kQuads * kPairs;
+    const int row = (pair & -half_dim) + pair;
+    head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
+    col_ = pair & (half_dim - 1);
+    token_ = first_token + at_once;
+    tokens_ = tokens + at_once;
+    const auto at = [&](int of_row) {
+      return staged + of_row / kGroupRows * kStagedBytes + of_row % kGroupRows * 4 +
+             at_once * kStagedStride;
+    };
+    staged_[0] = at(row);
+    staged_[1] = at(row + half_dim);
+  }
+
+  // Stores kStagedTokens tokens, once they are staged, from the part-th that many on.
+  __device__ __forceinline__ void Leave(int part) const {
+    if (head_ >= args_.qkv.heads + 2 * args_.qkv.kv_heads) return;
+    PairBias bias;
+    bias.Load(args_.qkv, head_, col_);
+#pragma unroll 1
+    for (int first = 0; first < kTokens; first += kTogether) {
+      Together now;
+      Load(part * kTokens + first, now);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (now.token[i].position < 0) continue;
+        Store(part * kTokens + first + i, (first + i) * (kTokensAtOnce * kStagedStride), bias,
+              now.token[i], now.angles[i]);
+      }
+    }
+  }
+
+ private:
+  // Fours of pairs that a block's rows are.
+  static constexpr int kQuads = kGroups * kGroupRows / 2 / kPairs;
+  static constexpr int kTokensAtOnce = kGroups * 128 / kQuads;
+  // A thread's.
+  static constexpr int kTokens = kStagedTokens / kTokensAtOnce;
+  // Of these, whose angles are on their way together.
+  static constexpr int kTogether = 4;
+
+  struct Together {
+    RopedToken token[kTogether];
+    PairAngles angles[kTogether];
+  };
+
+  __device__ __forceinline__ void Load(int first, Together& to) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) to.token[i] = tokens_[(first + i) * kTokensAtOnce];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (to.token[i].position >= 0) to.angles[i].Load(args_.qkv, to.token[i].position, col_);
+    }
+  }
+  // The thread's `index`-th token, `at` bytes from where the first one is staged.
+  __device__ __forceinline__ void Store(int index, int at, const PairBias& bias,
+                                        const RopedToken& place, const PairAngles& angles) const {
+    float sums[2][kPairs];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 four = *reinterpret_cast<const float4*>(staged_[half] + at);
+      sums[half][0] = four.x;
+      sums[half][1] = four.y;
+      sums[half][2] = four.z;
+      sums[half][3] = four.w;
+    }
+    const RotatedPairs pairs =
+        Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
+    const int token = token_ + index * kTokensAtOnce;
+    if (head_ < args_.qkv.heads) {
+      StoreQuery(args_, QueryIndex(args_, token, head_, col_), pairs);
+    } else {
+      StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_, pairs);
+    }
+  }
+
+  const RopeArgs& args_;
+  int head_;
+  int col_;
+  int token_;
+  const RopedToken* tokens_;
+  const uint8_t* staged_[2];
+};
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_GEMM_F16_ROPE_CUH_
