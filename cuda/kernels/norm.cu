@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 }
 
 // So many that multiprocessors have enough of them two by two.
-constexpr int kManyRows = 1024;
+constexpr int kManyRows = 512;
 
 template <int kSplits>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {

@@ -1,10 +1,12 @@
 // A row of logits is spread over the shared memory of a cluster of eight blocks; a thread owns
 // consecutive tokens. Every step of the sampler is then a pass over shared memory, and every
 // decision a sum or an extremum over the cluster, with a barrier of it at the end: no block ends
-// while another writes into its shared memory. Sums are of integers (exact_exp.h), so their order
-// does not matter.
+// while another writes into its shared memory. Two blocks of many share a multiprocessor: while one
+// waits for its cluster, the other works. Sums are of integers (exact_exp.h), so their order does
+// not matter.
 #include <cooperative_groups.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -30,9 +32,17 @@ constexpr int TokensAThread(int vocab) {
   return ((vocab + kBlocks * kThreads - 1) / (kBlocks * kThreads)) | 1;
 }
 constexpr int TokensABlock(int vocab) { return TokensAThread(vocab) * kThreads; }
+// Tokens whose occurrences a block counts at a time.
+constexpr int CountedTokens(int vocab) { return TokensABlock(vocab) / 2; }
 constexpr size_t SharedBytes(int vocab) {
-  return static_cast<size_t>(TokensABlock(vocab)) * (sizeof(float) + sizeof(uint16_t));
+  return static_cast<size_t>(TokensABlock(vocab)) * sizeof(float) +
+         static_cast<size_t>(CountedTokens(vocab)) * sizeof(uint16_t);
 }
+
+// Blocks so few that each is to have a multiprocessor for itself, and what they take so that no two
+// share one.
+constexpr int kFewBlocks = 128;
+constexpr size_t kSharedBytesAlone = kMultiprocessorSharedBytes / 2;
 
 // What the blocks of a cluster tell each other, twice: a block may be one exchange ahead.
 struct Exchange {
@@ -227,36 +237,34 @@ __device__ double LogSum(Row& row, float max) {
   return static_cast<double>(max) + log(__longlong_as_double(bits[0]));
 }
 
-// Bias, penalties and forbidden tokens. `counts` is the block's, for its tokens.
-__device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row& row,
-                       uint16_t* counts) {
-  for (int i = threadIdx.x; i < draw.biases; i += kThreads) {
-    const LogitBias bias = args.biases[draw.first_bias + i];
-    if (float* const logit = row.Find(bias.token)) *logit += bias.bias;
-  }
-  if (draw.has_penalties != 0) {
-    uint32_t* const pairs = reinterpret_cast<uint32_t*>(counts);
-    for (int i = threadIdx.x; i < (row.block_count() + 1) / 2; i += kThreads) pairs[i] = 0;
-    __syncthreads();
-    const int32_t* const blocks = args.step.blocks + args.step.sequences[draw.sequence].first_block;
-    for (int p = threadIdx.x; p < draw.position; p += kThreads) {
-      const int token =
-          args.block_token_ids[int64_t{blocks[p / args.block_tokens]} * args.block_tokens +
-                               p % args.block_tokens] -
-          row.block_first();
-      if (token < 0 || token >= row.block_count()) continue;
-      // Halves of a word; a count stays at its most.
-      const int shift = token % 2 * 16;
-      uint32_t old = pairs[token / 2];
-      while ((old >> shift & 0xffff) < 0xffff) {
-        const uint32_t seen = atomicCAS(&pairs[token / 2], old, old + (1u << shift));
-        if (seen == old) break;
-        old = seen;
-      }
+// Penalises those of the block's tokens [first, first + counted) that have been. Each is all of a
+// thread's, or none.
+__device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, const Row& row,
+                                 int first, int counted, uint16_t* counts) {
+  uint32_t* const pairs = reinterpret_cast<uint32_t*>(counts);
+  for (int i = threadIdx.x; i < counted / 2; i += kThreads) pairs[i] = 0;
+  __syncthreads();
+  const int32_t* const blocks = args.step.blocks + args.step.sequences[draw.sequence].first_block;
+  for (int p = threadIdx.x; p < draw.position; p += kThreads) {
+    const int token =
+        args.block_token_ids[int64_t{blocks[p / args.block_tokens]} * args.block_tokens +
+                             p % args.block_tokens] -
+        row.block_first() - first;
+    if (token < 0 || token >= counted) continue;
+    // Halves of a word; a count stays at its most.
+    const int shift = token % 2 * 16;
+    uint32_t old = pairs[token / 2];
+    while ((old >> shift & 0xffff) < 0xffff) {
+      const uint32_t seen = atomicCAS(&pairs[token / 2], old, old + (1u << shift));
+      if (seen == old) break;
+      old = seen;
     }
-    __syncthreads();
+  }
+  __syncthreads();
+  const int mine = static_cast<int>(threadIdx.x) * (row.block_count() / kThreads) - first;
+  if (mine >= 0 && mine < counted) {
     for (int i = 0; i < row.count(); ++i) {
-      const int count = counts[threadIdx.x * (row.block_count() / kThreads) + i];
+      const int count = counts[mine + i];
       float logit = row.logit(i);
       if (count == 0 || logit == -INFINITY) continue;
       logit = logit <= 0 ? __fmul_rn(logit, draw.repetition_penalty)
@@ -265,6 +273,21 @@ __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row&
       logit = __fsub_rn(logit, draw.presence_penalty);
       row.logit(i) = fminf(fmaxf(logit, -3.40282347e38f), 3.40282347e38f);
     }
+  }
+  __syncthreads();
+}
+
+// Bias, penalties and forbidden tokens. `counts` is the block's, for half of its tokens.
+__device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row& row,
+                       uint16_t* counts) {
+  for (int i = threadIdx.x; i < draw.biases; i += kThreads) {
+    const LogitBias bias = args.biases[draw.first_bias + i];
+    if (float* const logit = row.Find(bias.token)) *logit += bias.bias;
+  }
+  if (draw.has_penalties != 0) {
+    const int counted = row.block_count() / 2;
+    CountAndPenalise(args, draw, row, 0, counted, counts);
+    CountAndPenalise(args, draw, row, counted, counted, counts);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < draw.forbidden; i += kThreads) {
@@ -412,7 +435,7 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   return row.Locate(weight, __umul64hi(total, random) + 1);
 }
 
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
     SampleKernel(const __grid_constant__ SampleArgs args) {
   extern __shared__ __align__(16) float logits[];
   __shared__ Exchange exchange;
@@ -522,12 +545,14 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads)
 
 cudaError_t PrepareSampleKernel(int vocab) {
   return cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(SharedBytes(vocab)));
+                              static_cast<int>(std::max(SharedBytes(vocab), kSharedBytesAlone)));
 }
 
 cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
-  return Launch(SampleKernel, dim3(args.rows * kBlocks), kThreads, SharedBytes(args.vocab), stream,
-                args);
+  const int blocks = args.rows * kBlocks;
+  const size_t bytes = SharedBytes(args.vocab);
+  return Launch(SampleKernel, dim3(blocks), kThreads,
+                blocks <= kFewBlocks ? std::max(bytes, kSharedBytesAlone) : bytes, stream, args);
 }
 
 }  // namespace orcd::cuda
