@@ -300,6 +300,13 @@ absl::Status AllocateWorkspace(Parts& p) {
       cuda::LaunchRopeAngles(config.rope_base, config.head_dim, config.context_length,
                              p.buffers->angles, p.stream.get()),
       "computing RoPE's angles");
+  for (int layer = 0; layer < config.layers; ++layer) {
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cuda::LaunchQueryParts(p.weights.layers()[layer].qkv_bias + config.q_size(),
+                               config.kv_heads, config.head_dim,
+                               p.buffers->query_parts + layer * config.kv_heads, p.stream.get()),
+        "choosing the parts of queries");
+  }
 
   const size_t table_bytes = cuda::TableBytes(p.plan.step);
   ORCD_ASSIGN_OR_RETURN(p.tables,

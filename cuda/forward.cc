@@ -106,6 +106,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   head_in = activations(rows, config.hidden);
   logits = carver.Take<float>(int64_t{rows} * config.vocab);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
+  query_parts = carver.Take<int32_t>(int64_t{config.layers} * config.kv_heads);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
   handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
   handed.ready = carver.Take<int32_t>(HandedSums::kReady);
@@ -410,6 +411,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   }
   QkvProduct qkv = {.bias = w.qkv_bias,
                     .angles = buffers_.angles,
+                    .query_parts = buffers_.query_parts + layer * config_.kv_heads,
                     .heads = config_.heads,
                     .kv_heads = config_.kv_heads,
                     .head_dim = config_.head_dim};
@@ -442,6 +444,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                       .query_tiles = step.shape.query_tiles,
                                                       .q = buffers_.q,
                                                       .q_rest = buffers_.q_rest,
+                                                      .query_parts = qkv.query_parts,
                                                       .kv = kv_,
                                                       .layer = layer,
                                                       .heads = config_.heads,

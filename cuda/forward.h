@@ -56,7 +56,7 @@ struct ForwardBuffers {
   float* products;
   float* qkv;
   __half* q;         // [tokens, heads, head_dim]
-  __half* q_rest;    // as RopeArgs has it
+  __half* q_rest;    // the same: the second part of queries
   __half* attended;  // Activations, heads * head_dim
   __half* gated;     // Activations, ffn
   // What the last layer goes on with, where logits are not wanted of all tokens; of one row
@@ -66,6 +66,7 @@ struct ForwardBuffers {
   __half* head_in;        // Activations of logit rows, hidden
   float* logits;          // [logit rows, vocab]
   float* angles;          // [positions, head_dim]
+  int32_t* query_parts;   // [layers, kv_heads]
   uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
   int64_t unpacked_bytes;
   // Room for weights that are unpacked ahead, where nothing else is then: from qkv to attended

@@ -1,6 +1,7 @@
 // Causal attention over the paged cache, query heads of one key-value head together.
 //
-// Queries are two F16 parts; of every 16 columns the smaller part's products come first.
+// Queries are one F16 part or two (LaunchQueryParts); of every 16 columns the second part's
+// products come first.
 //
 // One order of summation for decode and prefill, whole or in chunks: keys are taken in tiles of 128
 // positions, each with its own maximum, and tiles are merged in order. So a token's result does not
@@ -63,8 +64,10 @@ struct PrefillAttentionArgs {
   int sequences = 0;
   // Tiles of kQueryRows rows, of all sequences together.
   int query_tiles = 0;
-  const __half* q = nullptr;       // [tokens, heads, head_dim]
-  const __half* q_rest = nullptr;  // as RopeArgs has it
+  // As RopeArgs and QkvProduct have them.
+  const __half* q = nullptr;
+  const __half* q_rest = nullptr;
+  const int32_t* query_parts = nullptr;
   KvCacheView kv = {};
   int layer = 0;
   int heads = 0;

@@ -26,6 +26,12 @@ struct AttentionCase {
   int block_tokens;
 
   int heads() const { return kv_heads * group_heads; }
+  // Of queries: one and two in turn.
+  std::vector<int32_t> QueryParts() const {
+    std::vector<int32_t> parts;
+    for (int h = 0; h < kv_heads; ++h) parts.push_back(1 + (h + group_heads) % 2);
+    return parts;
+  }
 };
 
 void PrintTo(const AttentionCase& c, std::ostream* out) {
@@ -259,12 +265,14 @@ class AttentionTest : public GpuTest {
     }
     const DeviceArray<uint16_t> q(queries);
     const DeviceArray<uint16_t> q_rest(std::vector<uint16_t>(queries.size(), 0));
+    const DeviceArray<int32_t> query_parts(all.shape().QueryParts());
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
     EXPECT_EQ(LaunchPrefillAttention({.step = step.tables(),
                                       .sequences = step.entries(),
                                       .query_tiles = step.query_tiles(),
                                       .q = reinterpret_cast<const __half*>(q.data()),
                                       .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
+                                      .query_parts = query_parts.data(),
                                       .kv = all.view(),
                                       .layer = kLayer,
                                       .heads = all.shape().heads(),
@@ -299,6 +307,7 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(std::vector<float>(rows, 0.0f));
     const DeviceArray<float> device_angles(angles);
+    const DeviceArray<int32_t> query_parts(shape.QueryParts());
     const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
@@ -311,6 +320,7 @@ class AttentionTest : public GpuTest {
                                              .partials_tokens = step.tokens(),
                                              .bias = bias.data(),
                                              .angles = device_angles.data(),
+                                             .query_parts = query_parts.data(),
                                              .heads = shape.heads(),
                                              .kv_heads = shape.kv_heads,
                                              .head_dim = shape.head_dim},
@@ -528,11 +538,13 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
     const DeviceArray<float> bias(RandomFloats(rows, 9));
     std::vector<float> angles = RandomFloats(kLongest * shape.head_dim, 10, 0.5f);
     const DeviceArray<float> device_angles(angles);
+    const DeviceArray<int32_t> query_parts(shape.QueryParts());
     const QkvProduct qkv = {.partials = device_products.data(),
                             .splits = kSplits,
                             .partials_tokens = count,
                             .bias = bias.data(),
                             .angles = device_angles.data(),
+                            .query_parts = query_parts.data(),
                             .heads = shape.heads(),
                             .kv_heads = shape.kv_heads,
                             .head_dim = shape.head_dim};
@@ -563,6 +575,7 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                                       .query_tiles = step.query_tiles(),
                                       .q = reinterpret_cast<const __half*>(q.data()),
                                       .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
+                                      .query_parts = query_parts.data(),
                                       .kv = all.view(),
                                       .layer = kLayer,
                                       .heads = shape.heads(),

@@ -57,7 +57,7 @@ struct Shared {
   };
 
   typename Copier::Ring ring;
-  // Core matrices: queries, and what F16 leaves out of them.
+  // Core matrices: both parts of queries, of which the second counts where there is one.
   alignas(16) __half q[2][kRows * kHeadDim];
   // The key and the value of the token itself.
   __half own[2][kHeadDim];
@@ -90,8 +90,8 @@ __device__ __forceinline__ void LoadRows(const __half* rows, int step,
   }
 }
 
-// Scores of the queries by 16 keys, rows first_row… of core matrices.
-template <int kHeadDim, int kHalves>
+// Scores of the queries, of kParts parts, by 16 keys, rows first_row… of core matrices.
+template <int kHeadDim, int kHalves, int kParts>
 __device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * kHeadDim],
                                       const __half* keys, int first_row, ChunkScores& s) {
   constexpr int kRowsStride = kHeadDim * 16;
@@ -103,9 +103,9 @@ __device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * k
   }
 #pragma unroll
   for (int first = 0; first < kHeadDim / 16; first += kStepsALoad<kHalves>) {
-    uint32_t a[2][kStepsALoad<kHalves>][4];
+    uint32_t a[kParts][kStepsALoad<kHalves>][4];
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       LoadRows<kHeadDim, kHalves>(queries[part], first, a[part]);
     }
 #pragma unroll
@@ -115,7 +115,7 @@ __device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * k
                        ((first + i) * 2 + lane / 8 % 2) * 128 + lane % 8 * 16,
                    b);
 #pragma unroll
-      for (int part = 1; part >= 0; --part) {
+      for (int part = kParts - 1; part >= 0; --part) {
         Mma(s[0], a[part][i], b[0], b[1]);
         Mma(s[1], a[part][i], b[2], b[3]);
       }
@@ -262,9 +262,9 @@ __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Com
 }
 
 // A round's scores of a warp's 16 keys at a time, `s`, of tiles from `first` on, whose items of the
-// ring begin with `item`; and the largest of each row, for the others.
+// ring begin with `item`; and the largest of each row, for the others. `parts`: of queries.
 template <int kHeadDim, int kHalves, int kWarps>
-__device__ __forceinline__ void ScoreKeys(const Work& work, int first, int item,
+__device__ __forceinline__ void ScoreKeys(const Work& work, int parts, int first, int item,
                                           Shared<kHeadDim, kHalves, kWarps>& shared,
                                           ChunkScores (&s)[kChunks<kWarps>]) {
   const int warp = threadIdx.x / 32;
@@ -283,7 +283,11 @@ __device__ __forceinline__ void ScoreKeys(const Work& work, int first, int item,
       if (own_row / kKeyChunk == chunk) {
         PatchRows<kHeadDim, kHeadDim>(own_row % kHalfTile, 0, shared.own[kKeys], half);
       }
-      Score<kHeadDim, kHalves>(shared.q, half, first_key % kHalfTile, s[i]);
+      if (parts == 1) {
+        Score<kHeadDim, kHalves, 1>(shared.q, half, first_key % kHalfTile, s[i]);
+      } else {
+        Score<kHeadDim, kHalves, 2>(shared.q, half, first_key % kHalfTile, s[i]);
+      }
     }
     int visible[kHalves];
 #pragma unroll
@@ -430,6 +434,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     return;
   }
 
+  const int parts = __ldg(args.qkv.query_parts + work.kv_head);
   PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
   constexpr bool kEarly = kWarps == kFewWarps;
   RowMaker<kHeadDim, kWarps * 32, kEarly ? 1 : 2, 4, kEarly, BlockShared> rows(args, work,
@@ -453,7 +458,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
        first += kTiles * work.tile_stride, ++round) {
     const int item = round * Copier::kItems;
     ChunkScores s[kChunks<kWarps>];
-    ScoreKeys(work, first, item, shared, s);
+    ScoreKeys(work, parts, first, item, shared, s);
     WorkersSync<kWarps>();
     // Not before, as no warp waits for keys that are others'.
     shared.ring.Release(round, kKeys);

@@ -47,6 +47,7 @@ class RopedRows {
     const int row = (pair & -half_dim) + pair;
     head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
     col_ = pair & (half_dim - 1);
+    two_parts_ = head_ < args_.qkv.heads && HasTwoParts(args_.qkv, head_);
     token_ = first_token + at_once;
     tokens_ = tokens + at_once;
     const auto at = [&](int of_row) {
@@ -113,7 +114,7 @@ class RopedRows {
         Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
     const int token = token_ + index * kTokensAtOnce;
     if (head_ < args_.qkv.heads) {
-      StoreQuery(args_, QueryIndex(args_, token, head_, col_), pairs);
+      StoreQuery(args_, QueryIndex(args_, token, head_, col_), two_parts_, pairs);
     } else {
       StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_, pairs);
     }
@@ -122,6 +123,7 @@ class RopedRows {
   const RopeArgs& args_;
   int head_;
   int col_;
+  bool two_parts_;
   int token_;
   const RopedToken* tokens_;
   const uint8_t* staged_[2];

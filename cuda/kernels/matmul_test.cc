@@ -635,6 +635,9 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       const DeviceArray<TokenEntry> device_entries(entries);
       const DeviceArray<int32_t> device_blocks(blocks);
       const DeviceArray<float> angles(RandomFloats(tokens * head_dim, 75));
+      std::vector<int32_t> parts;
+      for (int h = 0; h < kv_heads; ++h) parts.push_back(2 - h % 2);
+      const DeviceArray<int32_t> query_parts(parts);
       std::vector<uint16_t> halves = InputRows(0, tokens, cols);
       // Of the first sequence, what is not a number in one token.
       halves[size_t{20} * cols + 7] = 0x7E00;
@@ -665,6 +668,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
                                  .blocks = device_blocks.data()},
                         .qkv = {.bias = bias.data(),
                                 .angles = angles.data(),
+                                .query_parts = query_parts.data(),
                                 .heads = heads,
                                 .kv_heads = kv_heads,
                                 .head_dim = head_dim},

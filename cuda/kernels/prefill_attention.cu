@@ -21,7 +21,7 @@ constexpr int kStages = 5;
 
 template <int kHeadDim>
 struct Shared {
-  // Core matrices: queries, and what F16 leaves out of them.
+  // Core matrices: both parts of queries, the second where there is one.
   __half q[kGroups][2][kGroupRows * kHeadDim];
   // A tile's keys, its values, the next one's keys…
   __half ring[kStages][kKeyTile * kHeadDim];
@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
+  const bool two_parts = args.query_parts[kv_head] > 1;
 
   LaunchDependents();
   // The tile's sequence: the last whose first tile is no later. Tiles that see most keys come
@@ -202,14 +203,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
     const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
     pieces[0][j] = *reinterpret_cast<const uint4*>(args.q + index);
-    pieces[1][j] = *reinterpret_cast<const uint4*>(args.q_rest + index);
+    if (two_parts) pieces[1][j] = *reinterpret_cast<const uint4*>(args.q_rest + index);
   }
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      reinterpret_cast<uint4*>(shared.q[group][part])[thread + j * 128] = pieces[part][j];
-    }
+    reinterpret_cast<uint4*>(shared.q[group][0])[thread + j * 128] = pieces[0][j];
+    if (two_parts) reinterpret_cast<uint4*>(shared.q[group][1])[thread + j * 128] = pieces[1][j];
   }
   SharedStoreFence();
   GroupSync(group);
@@ -244,14 +243,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Begins to multiply by the next tile's keys.
   const auto score = [&] {
     const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
-    WgmmaFence();
+    // Each way has its own fence, as the compiler wants it.
+    if (two_parts) {
+      WgmmaFence();
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step) {
-      const int offset = step * (256 >> 4);
-      Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
-      Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        const int offset = step * (256 >> 4);
+        Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
+        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
+      }
+      WgmmaCommit();
+    } else {
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        const int offset = step * (256 >> 4);
+        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, step > 0);
+      }
+      WgmmaCommit();
     }
-    WgmmaCommit();
   };
   turn.Begin();
   if (seen_tiles > 0) score();

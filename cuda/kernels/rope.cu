@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     const RotatedPairs values =
         LoadPairs<1>(qkv, constants, PairSource(qkv, t, head, first_col), qkv.head_dim / 2);
     if (head < qkv.heads) {
-      StoreQuery(args, QueryIndex(args, t, head, first_col), values);
+      StoreQuery(args, QueryIndex(args, t, head, first_col), HasTwoParts(qkv, head), values);
     } else {
       StoreCached(args, t, token.position, block, head - qkv.heads, first_col, values);
     }

@@ -187,15 +187,19 @@ __device__ __forceinline__ int CacheBlock(const RopeArgs& args, int sequence, in
   return args.step.blocks[first + (position >> Log2(args.kv.block_tokens))];
 }
 
+// Whether the queries of `head` have two parts.
+__device__ __forceinline__ bool HasTwoParts(const QkvProduct& qkv, int head) {
+  return __ldg(qkv.query_parts + head / (qkv.heads / qkv.kv_heads)) > 1;
+}
 // Stores pairs of a query, whose first is at `index`.
-__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index,
+__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, bool two_parts,
                                            const RotatedPairs& values) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint2 halves = values.Halves(half);
     const int64_t at = index + half * args.qkv.head_dim / 2;
     *reinterpret_cast<uint2*>(args.q + at) = halves;
-    *reinterpret_cast<uint2*>(args.q_rest + at) = values.Rest(half, halves);
+    if (two_parts) *reinterpret_cast<uint2*>(args.q_rest + at) = values.Rest(half, halves);
   }
 }
 // Stores pairs of a key or a value, of head kv_head of the keys' and then of the values', in

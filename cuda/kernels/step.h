@@ -128,6 +128,8 @@ struct QkvProduct {
   const float* bias = nullptr;  // [q, k, v]
   // [positions, head_dim]: cosines, then sines.
   const float* angles = nullptr;
+  // [kv_heads] F16 parts of the queries of each one's heads, as LaunchQueryParts has them.
+  const int32_t* query_parts = nullptr;
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -138,12 +140,19 @@ struct QkvProduct {
 cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
                              cudaStream_t stream);
 
-// Stores queries as two F16 parts, keys and values in the cache.
+// A query is one F16 number, or two, of which the second is what the first leaves out: where keys
+// have large biases scores are small differences of large products. (Measured with
+// Qwen2.5-Coder-0.5B, of whose 48 kv heads 5 have such: bench/RESULTS.md.) Fills `parts`,
+// [kv_heads], given [kv_heads, head_dim].
+inline constexpr float kLargeKeyBias = 64;
+cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
+                             cudaStream_t stream);
+
+// Stores queries, and keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};
   QkvProduct qkv = {};
-  // [tokens, heads, head_dim] each: queries, and what F16 leaves out of them, as F16. Scores are
-  // small differences of large products where keys have large biases.
+  // [tokens, heads, head_dim] each: the first part of queries, and the second, where they have two.
   __half* q = nullptr;
   __half* q_rest = nullptr;
   KvCacheView kv = {};

@@ -299,6 +299,20 @@ TEST_F(GatherRowsTest, TakesRowsOfBoth) {
 
 class RopeTest : public GpuTest {};
 
+TEST_F(RopeTest, QueriesHaveTwoPartsWhereKeyBiasesAreLarge) {
+  constexpr int kHeadDim = 128;
+  constexpr int kHeads = 5;
+  std::vector<float> bias = RandomFloats(kHeads * kHeadDim, 3, 5.0f);
+  bias[1 * kHeadDim + 127] = -kLargeKeyBias;
+  bias[3 * kHeadDim] = 400.0f;
+  bias[4 * kHeadDim + 40] = 0.99f * kLargeKeyBias;
+  const DeviceArray<float> device_bias(bias);
+  const DeviceArray<int32_t> parts(kHeads);
+  ASSERT_EQ(LaunchQueryParts(device_bias.data(), kHeads, kHeadDim, parts.data(), stream()),
+            cudaSuccess);
+  EXPECT_EQ(parts.Read(), (std::vector<int32_t>{1, 2, 1, 2, 1}));
+}
+
 TEST_F(RopeTest, SumsRotatesAndStores) {
   struct Case {
     int heads;
@@ -339,6 +353,10 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const DeviceArray<float> device_parts(parts);
     const DeviceArray<float> device_bias(bias);
     const DeviceArray<float> device_angles(angles);
+    // The second kv head's queries have one part.
+    std::vector<int32_t> query_parts;
+    for (int h = 0; h < kv_heads; ++h) query_parts.push_back(h == 1 ? 1 : 2);
+    const DeviceArray<int32_t> device_query_parts(query_parts);
     const DeviceArray<uint16_t> q(size_t{1} * tokens * heads * head_dim);
     const DeviceArray<uint16_t> q_rest(q.size());
     KvCacheView view = {.blocks = kBlocks,
@@ -356,6 +374,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
                                   .partials_tokens = partials_tokens,
                                   .bias = device_bias.data(),
                                   .angles = device_angles.data(),
+                                  .query_parts = device_query_parts.data(),
                                   .heads = heads,
                                   .kv_heads = kv_heads,
                                   .head_dim = head_dim},
@@ -412,7 +431,9 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
           const size_t at = size_t{1} * t * heads * head_dim + i;
           expected_q[at] = half;
           const float left_out = seen_rotated[size_t{1} * t * rows + i] - HalfToFloat(half);
-          if (std::isnan(left_out)) {
+          if (query_parts[head / (heads / kv_heads)] == 1) {
+            ASSERT_TRUE(IsPoison(rest[at]));
+          } else if (std::isnan(left_out)) {
             ASSERT_TRUE(std::isnan(HalfToFloat(rest[at])));
           } else {
             ASSERT_EQ(rest[at], FloatToHalf(left_out));

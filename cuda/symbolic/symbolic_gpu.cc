@@ -150,6 +150,10 @@ SymbolicGpu::SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights
   PlaceVector("output_norm", weights.output_norm(), config.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
   memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
+  for (int layer = 0; layer < config.layers; ++layer) {
+    memory_.Write(Address(buffers.query_parts + layer * config.kv_heads), config.kv_heads * 4,
+                  {QueryParts(layer)});
+  }
   memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
   current = this;
 }
@@ -255,9 +259,19 @@ void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
 
 namespace {
 
+// What RoPE takes besides.
+template <typename Launch>
+void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
+  launch.Whole(qkv.angles, 4, "the angles");
+  if (launch.Whole(qkv.query_parts, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
+      gpu.QueryParts(layer)) {
+    launch.Complain("has another layer's parts of queries");
+  }
+}
+
 // The products of q, k and v, and the bias.
 template <typename Launch>
-Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int tokens) {
+Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int tokens, int layer) {
   const int q_size = qkv.heads * qkv.head_dim;
   const int kv_size = qkv.kv_heads * qkv.head_dim;
   const int rows = q_size + 2 * kv_size;
@@ -269,7 +283,7 @@ Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int toke
   const Symbol k = read(q_size, kv_size, "k");
   const Symbol v = read(q_size + kv_size, kv_size, "v");
   const Symbol bias = launch.Whole(qkv.bias, int64_t{rows} * 4, "a bias");
-  launch.Whole(qkv.angles, 4, "the angles");
+  ReadConstants(gpu, launch, qkv, layer);
   return gpu.Qkv(q, k, v, bias);
 }
 
@@ -277,7 +291,7 @@ Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int toke
 
 void SymbolicGpu::Rope(const RopeArgs& args) {
   Launch launch(*this, "RoPE");
-  WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens));
+  WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens, args.layer));
 }
 
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
@@ -293,7 +307,10 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
   const int64_t bytes = all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.q));
   const Content q = launch.Read(args.q, bytes, "queries");
   const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
-  if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol) {
+  const Symbol parts =
+      launch.Whole(args.query_parts, int64_t{config_.kv_heads} * 4, "the parts of queries");
+  if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
+      parts != QueryParts(args.layer)) {
     launch.Complain("has queries, keys and values that do not belong together");
   }
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()),
@@ -302,7 +319,7 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
 
 void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
   Launch launch(*this, "decode attention");
-  const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences);
+  const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences, args.layer);
   keys_and_values_[args.layer] = qkv;
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()), {Attention(qkv)});
 }
@@ -413,7 +430,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
     const QkvProduct& qkv = args.roped.qkv;
     const Symbol bias =
         launch.Whole(qkv.bias, int64_t{values_at + config_.kv_size()} * 4, "a bias");
-    launch.Whole(qkv.angles, 4, "the angles");
+    ReadConstants(*this, launch, qkv, args.roped.layer);
     if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
     if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
     WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[config_.q_size()], roped_[values_at], bias));

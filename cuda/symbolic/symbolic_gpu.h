@@ -66,6 +66,7 @@ class SymbolicGpu {
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }
+  Symbol QueryParts(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
   Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
 
  private:
