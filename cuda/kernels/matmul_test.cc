@@ -592,7 +592,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
   };
   for (const auto& [heads, kv_heads, head_dim, block_tokens, cols, type] :
        {Case{28, 4, 128, 16, 3584, TensorType::kF16}, Case{14, 2, 64, 16, 896, TensorType::kQ8_0},
-        Case{3, 2, 64, 8, 128, TensorType::kF16}, Case{2, 1, 128, 64, 2048, TensorType::kQ4_K}}) {
+        Case{3, 1, 64, 8, 128, TensorType::kF16}, Case{2, 1, 128, 64, 2048, TensorType::kQ4_K}}) {
     const int q_rows = heads * head_dim;
     const int kv_rows = kv_heads * head_dim;
     const int rows = q_rows + 2 * kv_rows;
