@@ -326,7 +326,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   }
   // A part of the rows at a time: the head.
   if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr ||
-      args.ahead.count > 0) {
+      args.ahead.count > 0 || args.roped.q != nullptr) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
   const MatmulArgs all = args;
