@@ -161,6 +161,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   for (int i = 0; i < launches && error == cudaSuccess; ++i) {
     matrix.data = weights.data() + i % copies * bytes;
     args.matrices[0] = matrix;
+    args.sums_segments = cuda::GemmSums(args);
     error = tokens <= cuda::kMatvecTokens
                 ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
                 : cuda::LaunchGemm(args, device.multiprocessors, stream.get());

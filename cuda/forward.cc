@@ -249,7 +249,9 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
   args.y = to;
   args.y_stride = args.y_rows;
   const int tokens = step.shape.tokens;
-  splits_ = tokens <= kMaxSegmentTokens ? args.splits : 1;
+  args.tokens = tokens;
+  args.sums_segments = GemmSums(args);
+  splits_ = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits;
   products_tokens_ = tokens <= kMatvecTokens ? kMatvecTokens : tokens;
   return Multiply(step, args);
 }

@@ -9,6 +9,9 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t
   if (args.ahead.count > 0 && !takes_ahead) return cudaErrorInvalidValue;
   const bool ropes = args.matrices[0].format == TileFormat::kF16 && args.tokens > kMaxSegmentTokens;
   if (args.roped.q != nullptr && !ropes) return cudaErrorInvalidValue;
+  if (args.sums_segments && args.matrices[0].format != TileFormat::kF16) {
+    return cudaErrorInvalidValue;
+  }
   switch (args.matrices[0].format) {
     case TileFormat::kF16:
       return gemm::LaunchFormat<TileFormat::kF16>(args, multiprocessors, stream);

@@ -20,16 +20,24 @@ constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
 // Of a block, beside the ring's barriers.
 constexpr int kSharedBytesF16 = 226 * 1024;
 
+// What a cluster's blocks have in common.
+enum class Common { kTokens, kRows };
+
 // Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
 // of one segment, or, with kSum, of the sum of all. kBlocks blocks, a cluster, have pieces of the
-// same tokens at a time, whose activations each copies a part of to all.
+// same tokens at a time, whose activations each copies a part of to all; or pieces of the same rows
+// and neighbouring tokens, with the weights so, which are of the sum of all too, in registers.
 template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1, int kFirst = 1,
-          int kSecond = 1, bool kMakesQkv = false>
+          int kSecond = 1, bool kMakesQkv = false, Common kInCommon = Common::kTokens>
 struct Shape {
   static constexpr int kBlocks = kBlockCount;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRestTokens = kRestTokenCount;
   static constexpr bool kSum = kSumOfAll;
+  static constexpr bool kSameRows = kInCommon == Common::kRows;
+  // Blocks of a cluster with rows of their own, and with tokens of their own.
+  static constexpr int kRowRanks = kSameRows ? 1 : kBlocks;
+  static constexpr int kTokenRanks = kSameRows ? kBlocks : 1;
   // Queries, keys and values in place of the sum.
   static constexpr bool kRopes = kMakesQkv;
   // Row blocks, of 4 tiles, of the first warpgroup and of the second.
@@ -61,8 +69,13 @@ __host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1
 
 template <typename S>
 __host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
-  const int cluster_tiles = S::kBlocks * block_tiles;
+  const int cluster_tiles = S::kRowRanks * block_tiles;
   return (tiles + cluster_tiles - 1) / cluster_tiles;
+}
+template <typename S>
+__host__ __device__ constexpr int TokenClusters(int tokens, int piece_tokens) {
+  const int cluster_tokens = S::kTokenRanks * piece_tokens;
+  return (tokens + cluster_tokens - 1) / cluster_tokens;
 }
 
 // What a block computes at a time.
@@ -70,6 +83,7 @@ struct Piece {
   int first_tile;
   // At most Shape::kTiles; 0 or less: none.
   int tiles;
+  // Not one of the product's: none.
   int first_token;
 };
 
@@ -91,10 +105,10 @@ class Pieces {
         block_tiles_(block_tiles),
         tokens_(tokens),
         row_clusters_(RowClusters<S>(tiles, block_tiles)),
-        token_tiles_((args.tokens + tokens - 1) / tokens),
+        token_clusters_(TokenClusters<S>(args.tokens, tokens)),
         splits_(args.splits),
-        whole_(min(row_clusters_ * token_tiles_ * (S::kSum ? 1 : splits_), whole)),
-        total_(2 * row_clusters_ * token_tiles_ * (S::kSum ? 1 : splits_) - whole_),
+        whole_(min(row_clusters_ * token_clusters_ * (kWhole ? 1 : splits_), whole)),
+        total_(2 * row_clusters_ * token_clusters_ * (kWhole ? 1 : splits_) - whole_),
         next_(start) {}
   // Those of kTokens.
   __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
@@ -117,37 +131,43 @@ class Pieces {
   __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
   __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
   __device__ __forceinline__ Segments segments() const {
-    if constexpr (S::kSum) {
+    if constexpr (kWhole) {
       if (!shared()) return {0, splits_};
       const int first = FirstSegments(splits_);
       return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
     }
     // Divided by only where it must be.
-    const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_tiles_);
+    const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_clusters_);
     return {split, split + 1};
   }
   __device__ __forceinline__ Piece piece() const {
     // Blocks that are at work at a time share weights and tokens.
-    const int index = shared()  ? whole_ + shared_index()
-                      : S::kSum ? index_
-                                : index_ - segments().begin * row_clusters_ * token_tiles_;
+    const int index = shared() ? whole_ + shared_index()
+                      : kWhole ? index_
+                               : index_ - segments().begin * row_clusters_ * token_clusters_;
     const int panel = index / (kSharedTokenTiles * row_clusters_);
     const int in_panel = index % (kSharedTokenTiles * row_clusters_);
-    const int panel_tiles = min(kSharedTokenTiles, token_tiles_ - panel * kSharedTokenTiles);
+    const int panel_tiles = min(kSharedTokenTiles, token_clusters_ - panel * kSharedTokenTiles);
     const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
-    const int row_tile = (in_panel / panel_tiles * S::kBlocks + rank) * block_tiles_;
+    const int row_rank = S::kSameRows ? 0 : rank;
+    const int token_rank = S::kSameRows ? rank : 0;
+    const int row_tile = (in_panel / panel_tiles * S::kRowRanks + row_rank) * block_tiles_;
+    const int token_cluster = panel * kSharedTokenTiles + in_panel % panel_tiles;
     return {.first_tile = first_tile_ + row_tile,
             .tiles = min(block_tiles_, tiles_ - row_tile),
-            .first_token = (panel * kSharedTokenTiles + in_panel % panel_tiles) * tokens_};
+            .first_token = (token_cluster * S::kTokenRanks + token_rank) * tokens_};
   }
 
  private:
+  // A piece has all segments.
+  static constexpr bool kWhole = S::kSum || S::kSameRows;
+
   int first_tile_;
   int tiles_;
   int block_tiles_;
   int tokens_;
   int row_clusters_;
-  int token_tiles_;
+  int token_clusters_;
   int splits_;
   int whole_;
   int total_;
@@ -228,7 +248,15 @@ class Feed {
   }
 
  private:
-  static constexpr int kMostTiles = kTilesAFeeder<S::kTiles>;
+  static constexpr int kMostTiles = kTilesAFeeder<S::kTiles / S::kTokenRanks>;
+  static_assert(S::kTiles % S::kTokenRanks == 0);
+
+  // The number of the i-th row tile that this feeder copies, to all blocks where they share rows.
+  __device__ __forceinline__ int Tile(int i) const {
+    const int tile = FedTile(feeder_, i);
+    if constexpr (!S::kSameRows) return tile;
+    return tile * S::kBlocks + static_cast<int>(ClusterRank());
+  }
 
   __device__ __forceinline__ uint32_t Stage() const {
     return shared_ + place_.slot * Ring::kStageBytes;
@@ -239,10 +267,15 @@ class Feed {
   __device__ __forceinline__ void AskForWeights() const {
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
-      const int tile = FedTile(feeder_, i);
+      const int tile = Tile(i);
       if (tile >= piece_.tiles) break;
-      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes,
-               weights_[i] + int64_t{col_} * kTileBytes, kTileBytes, Full());
+      const uint32_t to = Stage() + XBytes(kTokens) + tile * kTileBytes;
+      const uint8_t* const from = weights_[i] + int64_t{col_} * kTileBytes;
+      if constexpr (S::kSameRows) {
+        BulkCopyToCluster<S::kBlocks>(to, from, kTileBytes, Full());
+      } else {
+        BulkCopy(to, from, kTileBytes, Full());
+      }
     }
   }
   // Of the only feeder, and the only matrix.
@@ -258,7 +291,9 @@ class Feed {
     const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
                                 XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
     BarrierExpect(Full(), max(piece_.tiles, 0) * kTileBytes + x_bytes_);
-    if constexpr (S::kBlocks == 1) {
+    if constexpr (S::kSameRows) {
+      if (x_bytes_ > 0) BulkCopy(Stage(), from, x_bytes_, Full());
+    } else if constexpr (S::kBlocks == 1) {
       BulkCopy(Stage(), from, x_bytes_, Full());
     } else {
       constexpr int kPart = XBytes(kTokens / S::kBlocks);
@@ -275,14 +310,14 @@ class Feed {
     const int cols = args_.matrices[0].cols;
     col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
     end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
-    x_bytes_ = XBytes(min(kTokens, args_.x.tokens - piece_.first_token));
+    x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - piece_.first_token)));
     if (feeder_ == kXFeeder) {
       if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
-      const int tile = FedTile(feeder_, i);
+      const int tile = Tile(i);
       if (tile >= piece_.tiles) break;
       weights_[i] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile + tile);
     }
@@ -369,6 +404,27 @@ __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split
   return before;
 }
 
+// Adds to c, the first segment's, those that follow, which `multiply` puts there.
+template <int kTokens, int kRowBlocks, typename Multiply>
+__device__ __forceinline__ void AddSegments(const Segments& segments, const Multiply& multiply,
+                                            float (&c)[kRowBlocks][kTokens / 2]) {
+  float sum[kRowBlocks][kTokens / 2];
+#pragma unroll 1
+  for (int split = segments.begin + 1; split < segments.end; ++split) {
+#pragma unroll
+    for (int i = 0; i < kRowBlocks * kTokens / 2; ++i) {
+      float& value = sum[i / (kTokens / 2)][i % (kTokens / 2)];
+      const float segment = c[i / (kTokens / 2)][i % (kTokens / 2)];
+      value = split == segments.begin + 1 ? segment : value + segment;
+    }
+    multiply(split, split == segments.end - 1);
+  }
+#pragma unroll
+  for (int i = 0; i < kRowBlocks * kTokens / 2; ++i) {
+    c[i / (kTokens / 2)][i % (kTokens / 2)] += sum[i / (kTokens / 2)][i % (kTokens / 2)];
+  }
+}
+
 // The piece that `pieces` is at, of kTokens tokens.
 template <typename S, int kTokens, int kGroup>
 __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
@@ -442,8 +498,9 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
                  factor_of(first_tile + warp), c[0]);
     }
   } else {
-    const int split = segments.begin;
-    multiply(split, true);
+    multiply(segments.begin, !S::kSameRows);
+    if constexpr (S::kSameRows) AddSegments<kTokens>(segments, multiply, c);
+    const int split = S::kSameRows ? 0 : segments.begin;
 #pragma unroll
     for (int block = 0; block < kRowBlocks; ++block) {
       const int first = first_tile + block * kTilesAGroup;
@@ -518,8 +575,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // Of a cluster, with `tiles` row tiles.
 template <typename S>
 int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tokens) {
-  return RowClusters<S>(tiles, block_tiles) * ((args.tokens + piece_tokens - 1) / piece_tokens) *
-         (S::kSum ? 1 : args.splits);
+  return RowClusters<S>(tiles, block_tiles) * TokenClusters<S>(args.tokens, piece_tokens) *
+         (S::kSum || S::kSameRows ? 1 : args.splits);
 }
 
 template <typename S>
@@ -599,6 +656,23 @@ using WideSum = Shape<256, 128, true, kBlocks>;
 template <int kBlocks>
 using WideQkv = Shape<256, 128, true, kBlocks, 1, 1, true>;
 
+// All segments of kBlocks * 64 tokens: no segment leaves a multiprocessor, and weights, of which
+// every block reads as many as of activations or more, leave the L2 cache once.
+template <int kFirst>
+using Quad = Shape<64, 0, false, 4, kFirst, 1, false, Common::kRows>;
+
+cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  // Not all multiprocessors find three others free beside them.
+  const int clusters = std::max(1, multiprocessors / Quad<1>::kBlocks * 7 / 8);
+  const int tiles = RowTiles(args);
+  constexpr int kXTiles = XBytes(Quad<1>::kTokens) / kTileBytes;
+  const int block_tiles = EvenBlockTiles(tiles, 1, clusters, Quad<2>::kTiles, kXTiles);
+  const PieceRows rows = {tiles, 0, block_tiles};
+  return block_tiles <= Quad<1>::kTiles
+             ? LaunchF16<Quad<1>>(args, rows, multiprocessors, stream)
+             : LaunchF16<Quad<2>>(args, rows, multiprocessors, stream);
+}
+
 // Of more than 64 tokens.
 template <int kBlocks>
 cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
@@ -625,6 +699,7 @@ template <>
 cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiprocessors,
                                            cudaStream_t stream) {
   const int tiles = RowTiles(args);
+  if (args.sums_segments && args.splits > 1) return LaunchQuad(args, multiprocessors, stream);
   if (args.tokens <= Tall::kTokens) {
     constexpr int kXTiles = XBytes(Tall::kTokens) / kTileBytes;
     // Of fewer columns a block's beginning and end weigh more than what it reads.
@@ -650,7 +725,7 @@ template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
+        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Quad<1>>(), PrepareF16<Quad<2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
         PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(), PrepareF16<WideQkv<1>>(),
         PrepareF16<WideQkv<2>>()}) {
     if (error != cudaSuccess) return error;

@@ -176,7 +176,8 @@ class ProductTest : public GpuTest {
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
     Result result = {.tokens = tokens,
                      .y_tokens = tokens <= kMatvecTokens ? kMatvecTokens : tokens,
-                     .segments = tokens <= kMaxSegmentTokens ? args.splits : 1,
+                     .segments =
+                         tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits,
                      .rows = args.y_rows,
                      .values = {}};
     const size_t floats = size_t{1} * args.splits * result.y_tokens * Stride(args.y_rows);
@@ -397,6 +398,16 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
       if (tokens > most) continue;
       expect_same(Multiply(args, 0, tokens, multiprocessors()), 0);
       if (HasFatalFailure()) return;
+    }
+    if (GetParam() == TensorType::kF16) {
+      MatmulArgs sums = args;
+      sums.sums_segments = true;
+      for (const int tokens : {9, 130, 193, 256, 300}) {
+        for (const int fewer : {17, 40, multiprocessors()}) {
+          expect_same(Multiply(sums, 0, tokens, fewer), 0);
+          if (HasFatalFailure()) return;
+        }
+      }
     }
     // Fewer multiprocessors cut the launches otherwise.
     for (const int tokens : {9, 100, 200, 513}) {

@@ -354,6 +354,7 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
   const TileFormat format = args.matrices[0].format;
   if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
   const bool adds_up = args.tokens > kMaxSegmentTokens;
+  if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
   if ((args.residual != nullptr || args.ahead.count > 0) &&
       (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
     launch.Complain("is asked for what it has no code for");
@@ -368,7 +369,7 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
     launch.Write(args.handed.sums, HandedSums::kSumsBytes,
                  {symbols_.Make(absl::StrCat("scratch ", launches_++))});
   }
-  Multiply(launch, args, x, adds_up ? 1 : args.splits);
+  Multiply(launch, args, x, adds_up || args.sums_segments ? 1 : args.splits);
 }
 
 void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments) {
