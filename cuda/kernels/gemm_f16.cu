@@ -1,10 +1,10 @@
 // Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
-// there. As many blocks as multiprocessors, alone or in pairs that share what they read of the
-// activations, take piece after piece; four threads of each feed two warpgroups from a ring that
-// bulk copies fill, and are ahead of them by its length, also from one piece to the next; or one
-// does, and warps beside it unpack weights for the products that follow. Of up to 64 tokens, which
-// are bound by the reading of weights, it is for large matrices alone; for others the kernel of
-// gemm.cuh is faster.
+// there. As many blocks as multiprocessors, alone or in clusters that share what they read of the
+// activations, or of the weights, take piece after piece; four threads of each feed two warpgroups
+// from a ring that bulk copies fill, and are ahead of them by its length, also from one piece to
+// the next; or one does, and warps beside it unpack weights for the products that follow. Of up to
+// 64 tokens, which are bound by the reading of weights, it is for large matrices alone; for others
+// the kernel of gemm.cuh is faster.
 #include <limits>
 
 #include "cuda/kernels/gemm.cuh"
@@ -180,7 +180,7 @@ class Pieces {
 template <typename S, int kTokens>
 struct F16Ring {
   static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
-  static constexpr int kStages = std::min(6, S::kRingBytes / kStageBytes);
+  static constexpr int kStages = std::min(9, S::kRingBytes / kStageBytes);
   using Place = RingPlace<kStages>;
   static_assert(!S::kRopes || kStages * kStageBytes <= S::kTokensAt);
 
@@ -579,6 +579,30 @@ int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tok
          (S::kSum || S::kSameRows ? 1 : args.splits);
 }
 
+// Clusters of which the current GPU, or `multiprocessors` of it, computes all blocks at a time. Two
+// multiprocessors belong together everywhere; where a cluster is of more blocks, not every one of
+// the GPU's finds others free beside it.
+template <typename S>
+int ClustersAtOnce(int multiprocessors) {
+  const int all = multiprocessors / S::kBlocks;
+  if constexpr (S::kBlocks <= 2) return all;
+  static const int most = [] {
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {S::kBlocks, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(S::kBlocks);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kSharedBytesF16;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters = 0;
+    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, F16Kernel<S>, &config);
+    return error == cudaSuccess ? clusters : 0;
+  }();
+  return std::max(1, std::min(most, all));
+}
+
 template <typename S>
 cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multiprocessors,
                       cudaStream_t stream) {
@@ -588,15 +612,21 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
   if constexpr (S::kRestTokens > 0) {
     pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
   }
-  const int clusters = std::min(pieces, multiprocessors / S::kBlocks);
+  const int clusters = std::min(pieces, ClustersAtOnce<S>(multiprocessors));
   return LaunchInClusters(S::kBlocks, F16Kernel<S>, dim3(clusters * S::kBlocks), kThreads,
                           kSharedBytesF16, stream, args, rows);
 }
 
+struct Plan {
+  PieceRows rows;
+  // In units of its own.
+  int time;
+};
+
 // What takes least time: all row tiles in wide pieces, or none, or as many as whole waves of them
 // take; the rest in narrower ones, or, of segments to sum, shared.
 template <typename S>
-PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
+Plan BestPlan(const MatmulArgs& args, int multiprocessors) {
   // Times, measured, in 256ths of that in which a wide piece is multiplied. Narrow ones wait for
   // what they read.
   constexpr int kWideTime = 280;
@@ -604,7 +634,7 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
   constexpr int kSharingTime = 48;
   constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
   const int tiles = RowTiles(args);
-  const int clusters = multiprocessors / S::kBlocks;
+  const int clusters = ClustersAtOnce<S>(multiprocessors);
   const auto pieces = [&](int count, int tokens) {
     return PieceCount<S>(args, count, kBlockTiles, tokens);
   };
@@ -612,16 +642,14 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
   const int all = pieces(tiles, S::kTokens);
   const int whole_waves = all / clusters;
 
-  PieceRows best = {.wide_tiles = tiles, .rest_tiles = 0};
-  int best_time = waves(all) * kWideTime;
+  Plan best = {.rows = {.wide_tiles = tiles, .rest_tiles = 0}, .time = waves(all) * kWideTime};
   const int in_whole_waves =
       whole_waves * clusters / pieces(kClusterTiles, S::kTokens) * kClusterTiles;
   for (const int wide_tiles : {std::min(tiles, in_whole_waves), 0}) {
     const int time = waves(pieces(wide_tiles, S::kTokens)) * kWideTime +
                      waves(pieces(tiles - wide_tiles, S::kRestTokens)) * kRestTime;
-    if (time >= best_time) continue;
-    best = {.wide_tiles = wide_tiles, .rest_tiles = tiles - wide_tiles};
-    best_time = time;
+    if (time >= best.time) continue;
+    best = {.rows = {.wide_tiles = wide_tiles, .rest_tiles = tiles - wide_tiles}, .time = time};
   }
   const int left = all - whole_waves * clusters;
   if (S::kSum && args.splits > 1 && args.handed.sums != nullptr && left > 0 &&
@@ -631,8 +659,10 @@ PieceRows BestRows(const MatmulArgs& args, int multiprocessors) {
     // The second cluster waits for the first one when it has two segments.
     const int steps = first + std::max(0, second - 2);
     const int time = whole_waves * kWideTime + steps * 256 / args.splits + kSharingTime;
-    if (time < best_time) {
-      best = {.wide_tiles = tiles, .rest_tiles = 0, .whole_pieces = whole_waves * clusters};
+    if (time < best.time) {
+      best = {
+          .rows = {.wide_tiles = tiles, .rest_tiles = 0, .whole_pieces = whole_waves * clusters},
+          .time = time};
     }
   }
   return best;
@@ -662,30 +692,36 @@ template <int kFirst>
 using Quad = Shape<64, 0, false, 4, kFirst, 1, false, Common::kRows>;
 
 cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  // Not all multiprocessors find three others free beside them.
-  const int clusters = std::max(1, multiprocessors / Quad<1>::kBlocks * 7 / 8);
+  const int clusters = ClustersAtOnce<Quad<2>>(multiprocessors);
   const int tiles = RowTiles(args);
   constexpr int kXTiles = XBytes(Quad<1>::kTokens) / kTileBytes;
   const int block_tiles = EvenBlockTiles(tiles, 1, clusters, Quad<2>::kTiles, kXTiles);
   const PieceRows rows = {tiles, 0, block_tiles};
-  return block_tiles <= Quad<1>::kTiles
-             ? LaunchF16<Quad<1>>(args, rows, multiprocessors, stream)
-             : LaunchF16<Quad<2>>(args, rows, multiprocessors, stream);
+  return block_tiles <= Quad<1>::kTiles ? LaunchF16<Quad<1>>(args, rows, multiprocessors, stream)
+                                        : LaunchF16<Quad<2>>(args, rows, multiprocessors, stream);
 }
 
 // Of more than 64 tokens.
 template <int kBlocks>
 cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   if (args.roped.q != nullptr) {
-    return LaunchF16<WideQkv<kBlocks>>(args, BestRows<WideQkv<kBlocks>>(args, multiprocessors),
+    return LaunchF16<WideQkv<kBlocks>>(args, BestPlan<WideQkv<kBlocks>>(args, multiprocessors).rows,
                                        multiprocessors, stream);
   }
   if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
     if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
-    return LaunchF16<WideSum<kBlocks>>(args, BestRows<WideSum<kBlocks>>(args, multiprocessors),
+    return LaunchF16<WideSum<kBlocks>>(args, BestPlan<WideSum<kBlocks>>(args, multiprocessors).rows,
                                        multiprocessors, stream);
   }
-  const PieceRows rows = BestRows<Wide<kBlocks>>(args, multiprocessors);
+  const auto [rows, time] = BestPlan<Wide<kBlocks>>(args, multiprocessors);
+  if constexpr (kBlocks == 2) {
+    // Four blocks take half as much from the L2 cache, so that power is left for more cycles, where
+    // pairs would leave as many multiprocessors idle as find no three others.
+    const Plan fours = BestPlan<Wide<4>>(args, multiprocessors);
+    if (rows.wide_tiles > 0 && fours.rows.wide_tiles > 0 && fours.time <= time) {
+      return LaunchF16<Wide<4>>(args, fours.rows, multiprocessors, stream);
+    }
+  }
   // The kernel of narrow ones alone does not unpack.
   if (rows.wide_tiles > 0 || args.ahead.count > 0) {
     return LaunchF16<Wide<kBlocks>>(args, rows, multiprocessors, stream);
@@ -725,7 +761,8 @@ template <>
 cudaError_t PrepareFormat<TileFormat::kF16>() {
   for (const cudaError_t error :
        {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Quad<1>>(), PrepareF16<Quad<2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
+        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Quad<1>>(), PrepareF16<Quad<2>>(),
+        PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(), PrepareF16<Wide<4>>(),
         PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(), PrepareF16<WideQkv<1>>(),
         PrepareF16<WideQkv<2>>()}) {
     if (error != cudaSuccess) return error;

@@ -121,8 +121,8 @@ struct MatmulArgs {
 
   // The result, where `gated` is null: F32 [y_rows], segment s of token t begins at
   // (s * y_tokens + t) * y_stride. LaunchMatvec writes every segment; LaunchGemm of more than
-  // kMaxSegmentTokens, and where it is asked to, their sum, at s = 0; where there are several y_rows
-  // and y_stride are multiples of 4 then.
+  // kMaxSegmentTokens, and where it is asked to, their sum, at s = 0; where there are several
+  // y_rows and y_stride are multiples of 4 then.
   float* y = nullptr;
   int y_rows = 0;
   int y_stride = 0;
@@ -186,9 +186,9 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
 }
 
 // Whether LaunchGemm of no more than kMaxSegmentTokens had better sum segments itself
-// (MatmulArgs::sums_segments), as it can of F16 weights and more than kMatvecTokens: where blocks of
-// 64 tokens and all columns are as many as a large GPU takes at once, and have so few columns that
-// reading what they do not share takes no longer than writing segments and adding them up.
+// (MatmulArgs::sums_segments), as it can of F16 weights and more than kMatvecTokens: where blocks
+// of 64 tokens and all columns are as many as a large GPU takes at once, and have so few columns
+// that reading what they do not share takes no longer than writing segments and adding them up.
 constexpr bool GemmSums(const MatmulArgs& args) {
   for (int i = 0; i < args.num_matrices; ++i) {
     if (args.matrices[i].format != TileFormat::kF16) return false;

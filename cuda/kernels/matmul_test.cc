@@ -176,8 +176,7 @@ class ProductTest : public GpuTest {
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
     Result result = {.tokens = tokens,
                      .y_tokens = tokens <= kMatvecTokens ? kMatvecTokens : tokens,
-                     .segments =
-                         tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits,
+                     .segments = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits,
                      .rows = args.y_rows,
                      .values = {}};
     const size_t floats = size_t{1} * args.splits * result.y_tokens * Stride(args.y_rows);
@@ -509,6 +508,49 @@ TEST_F(ProductTest, ManyRowsOfOneSegment) {
             << "token " << first + t << " of " << tokens;
       }
     }
+  }
+}
+
+// As q, k and v of 256 tokens are multiplied: clusters of blocks that share weights.
+TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
+  constexpr int kCols = 1536;
+  const DeviceMatrix q(TensorType::kF16, 512, kCols, 71, stream());
+  const DeviceMatrix k(TensorType::kF16, 64, kCols, 72, stream());
+  const DeviceMatrix v(TensorType::kF16, 72, kCols, 73, stream());
+  const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
+  MatmulArgs args = {.matrices = {q.tiles, k.tiles, v.tiles},
+                     .num_matrices = 3,
+                     .splits = Splits(tiles, kCols),
+                     .y_rows = 512 + 64 + 72};
+  ASSERT_GT(args.splits, 1);
+  for (const int tokens : {9, 201, 256}) {
+    args.sums_segments = false;
+    const Result apart = Multiply(args, 0, tokens, multiprocessors());
+    ASSERT_EQ(apart.segments, args.splits);
+    args.sums_segments = true;
+    // Of fewer multiprocessors a block has more rows.
+    for (const int available : {multiprocessors(), 17}) {
+      const Result sums = Multiply(args, 0, tokens, available);
+      for (int t = 0; t < tokens; ++t) {
+        const std::vector<float> expected = apart.Sum(t);
+        ASSERT_TRUE(SameBits(sums.Row(0, t), std::span<const float>(expected)))
+            << "token " << t << " of " << tokens;
+      }
+    }
+  }
+}
+
+// As gate and up of 256 tokens are multiplied: clusters of four that share activations.
+TEST_F(ProductTest, FourBlocksSharingActivationsAreWhatOneIs) {
+  constexpr int kRows = 2453;
+  constexpr int kCols = 2048;
+  const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 74, stream());
+  const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
+  const Result fours = Multiply(args, 0, 250, multiprocessors());
+  // An odd number of multiprocessors works without clusters.
+  const Result ones = Multiply(args, 0, 250, 17);
+  for (int t = 0; t < fours.tokens; ++t) {
+    ASSERT_TRUE(SameBits(fours.Row(0, t), ones.Row(0, t))) << "token " << t;
   }
 }
 
