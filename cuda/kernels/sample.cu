@@ -165,12 +165,18 @@ class Row {
     return first;
   }
 
-  // The lowest token such that the weights of tokens up to it reach `goal`, at least 1 and at most
-  // their sum.
+  // The weight of all of this thread's tokens.
   template <typename WeightOf>
-  __device__ int Locate(WeightOf weight, uint64_t goal) {
-    uint64_t own = 0;
-    for (int i = 0; i < count_; ++i) own += weight(i);
+  __device__ uint64_t OwnSum(WeightOf weight) const {
+    uint64_t sum = 0;
+    for (int i = 0; i < count_; ++i) sum += weight(i);
+    return sum;
+  }
+
+  // The lowest token such that the weights of tokens up to it reach `goal`, at least 1 and at most
+  // their sum. `own`: OwnSum.
+  template <typename WeightOf>
+  __device__ int Locate(WeightOf weight, uint64_t own, uint64_t goal) {
     // The sum of the threads before, in the block.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -345,7 +351,8 @@ __device__ void KeepLikeliest(Row& row, Candidates& candidates, float max, Weigh
     return candidates.Holds(row.logit(i), row.first() + i) ? CodeOf(row.logit(i)) : ~0u;
   };
   const uint32_t last = row.Select(CodeOf(max), candidates.last_code, code, weight, goal);
-  const int token = row.Locate([&](int i) { return code(i) == last ? weight(i) : 0; }, goal);
+  const auto weight_of_last = [&](int i) { return code(i) == last ? weight(i) : 0; };
+  const int token = row.Locate(weight_of_last, row.OwnSum(weight_of_last), goal);
   candidates.last_code = last;
   candidates.last_token = token;
 }
@@ -385,8 +392,8 @@ __device__ void KeepTypical(Row& row, Candidates& candidates, float max, float t
     return candidates.Holds(row.logit(i), row.first() + i) ? next.Surprise(row.logit(i)) : ~0u;
   };
   next.last_surprise = row.Select(0, kOctavesFar, code, weight, goal);
-  next.last_surprised_token =
-      row.Locate([&](int i) { return code(i) == next.last_surprise ? weight(i) : 0; }, goal);
+  const auto weight_of_last = [&](int i) { return code(i) == next.last_surprise ? weight(i) : 0; };
+  next.last_surprised_token = row.Locate(weight_of_last, row.OwnSum(weight_of_last), goal);
   candidates = next;
 }
 
@@ -412,11 +419,9 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   if (draw.top_p < 1) {
     const float scale = OctaveScale(1);
     const auto weight = [&](int i) { return WeightOfLogit(max, row.logit(i), scale); };
-    uint64_t total = 0;
-    for (int i = 0; i < row.count(); ++i) {
-      if (candidates.Holds(row.logit(i), row.first() + i)) total += weight(i);
-    }
-    total = row.Sum(total);
+    const uint64_t total = row.Sum(row.OwnSum([&](int i) {
+      return candidates.Holds(row.logit(i), row.first() + i) ? weight(i) : uint64_t{0};
+    }));
     KeepLikeliest(row, candidates, max, weight, ShareOnDevice(total, draw.top_p));
   }
   float bound = -INFINITY;
@@ -427,12 +432,11 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
                ? WeightOfLogit(max, logit, draw.octave_scale)
                : 0;
   };
-  uint64_t total = 0;
-  for (int i = 0; i < row.count(); ++i) total += weight(i);
-  total = row.Sum(total);
+  const uint64_t own = row.OwnSum(weight);
+  const uint64_t total = row.Sum(own);
   const uint64_t random =
       RandomBitsAt(uint64_t{draw.seed_high} << 32 | draw.seed_low, draw.position);
-  return row.Locate(weight, __umul64hi(total, random) + 1);
+  return row.Locate(weight, own, __umul64hi(total, random) + 1);
 }
 
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
