@@ -102,14 +102,14 @@ ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
 // Some sequences of one token, or prompts of which some rows' logits are wanted.
 std::vector<StepShape> Steps() {
   std::vector<StepShape> steps;
-  for (const int sequences : {1, 8, 9, 64, 512, 513}) {
+  for (const int sequences : {1, 8, 9, 64, 256, 512, 513}) {
     steps.push_back({.tokens = sequences,
                      .sequences = sequences,
                      .logit_rows = sequences,
                      .decode = true,
                      .key_splits = 4});
   }
-  for (const int tokens : {1, 8, 100, 512, 513, 3071, 3072, 4096}) {
+  for (const int tokens : {1, 8, 100, 256, 512, 513, 3071, 3072, 4096}) {
     for (const int rows : {0, 1, 8, 512, 513, 1000}) {
       if (rows > tokens) continue;
       steps.push_back({.tokens = tokens, .sequences = rows + 1, .logit_rows = rows});
