@@ -195,7 +195,7 @@ constexpr bool GemmSums(const MatmulArgs& args) {
   }
   const int tiles = RowTiles(args);
   return args.splits > 1 && args.tokens > 192 && args.tokens <= 256 && tiles >= 192 &&
-         tiles <= 320 && args.matrices[0].cols <= 4096;
+         tiles <= 300 && args.matrices[0].cols <= 4096;
 }
 
 // Many tokens; all matrices of one format.

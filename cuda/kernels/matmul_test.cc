@@ -420,7 +420,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
 
 TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   for (const Shape& shape :
-       {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}, Shape{1224, 2048}}) {
+       {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}, Shape{2448, 2048}}) {
     if (shape.cols % block_weights() != 0) continue;
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
     const int ffn = shape.rows;
@@ -472,7 +472,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
             << "gate " << g << " up " << u;
       }
     }
-    for (const int tokens : {1, 2, 7, 8, 9, 64, 65, 130, 300, 512, 513, 600}) {
+    for (const int tokens : {1, 2, 7, 8, 9, 64, 65, 130, 193, 256, 300, 512, 513, 600}) {
       const DeviceActivations x(std::span<const float>(all).first(size_t{1} * tokens * shape.cols),
                                 tokens, shape.cols);
       const DeviceActivations out(tokens, ffn);
@@ -480,8 +480,8 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       fused.x = x.view();
       fused.tokens = tokens;
       fused.gated = out.view();
-      // Of fewer multiprocessors a block has more rows.
-      for (const int available : {multiprocessors(), 17}) {
+      // Of fewer multiprocessors a block has more rows; of 306 row tiles 34 have nine each.
+      for (const int available : {multiprocessors(), 34, 17}) {
         ASSERT_EQ(Launch(fused, available), cudaSuccess);
         ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
                              std::span<const uint16_t>(expected).first(size_t{1} * tokens * ffn)))
@@ -551,6 +551,30 @@ TEST_F(ProductTest, FourBlocksSharingActivationsAreWhatOneIs) {
   const Result ones = Multiply(args, 0, 250, 17);
   for (int t = 0; t < fours.tokens; ++t) {
     ASSERT_TRUE(SameBits(fours.Row(0, t), ones.Row(0, t))) << "token " << t;
+  }
+}
+
+// As gate and up of 256 tokens are multiplied where nine row tiles a block are whole waves: tensor
+// cores have tokens as their rows.
+TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
+  // So few that a wave of such blocks takes the matrix.
+  constexpr int kMultiprocessors = 18;
+  constexpr int kRows = kMultiprocessors * 9 * kTileRows - 6;
+  // In pairs, and alone.
+  for (const int cols : {2048, 1536}) {
+    const DeviceMatrix matrix(TensorType::kF16, kRows, cols, 75, stream());
+    const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
+    for (const int tokens : {193, 250, 256}) {
+      const Result together = Multiply(args, 0, tokens, kMultiprocessors);
+      for (int first = 0; first < tokens; first += kMatvecTokens) {
+        const int some = std::min(kMatvecTokens, tokens - first);
+        const Result eight = Multiply(args, first, some, multiprocessors());
+        for (int t = 0; t < some; ++t) {
+          ASSERT_TRUE(SameBits(together.Row(0, first + t), eight.Row(0, t)))
+              << cols << " columns, token " << first + t << " of " << tokens;
+        }
+      }
+    }
   }
 }
 

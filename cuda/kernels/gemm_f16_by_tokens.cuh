@@ -1,0 +1,111 @@
+// How blocks of a TokenShape multiply, and how their results leave.
+#ifndef ORCD_CUDA_KERNELS_GEMM_F16_BY_TOKENS_CUH_
+#define ORCD_CUDA_KERNELS_GEMM_F16_BY_TOKENS_CUH_
+
+#include <cuda_fp16.h>
+
+#include "cuda/kernels/gemm_f16_feed.cuh"
+
+namespace orcd::cuda::gemm {
+
+// Results of a piece whose 64 tokens, from `first_token` on, are the rows of c: token 16w + g + 8h
+// of warp w, columns 8j + 2t + e. They leave from registers, as what a warp stores lies together.
+
+// Gated: a core matrix of each row tile, 8 units of 8 tokens, at a time.
+template <int kCols>
+__device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const Piece& piece,
+                                                   int first_token, const float (&c)[kCols / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kCols / kTileRows; ++i) {
+    if (i >= piece.tiles) break;
+    const int tile = piece.first_tile + i;
+    const float factor = ResultFactor(MatrixOf(args, tile));
+    __half* const to = args.gated.data + args.gated.Index(token, tile * 8 + lane % 4 * 2);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (token + h * 8 >= args.tokens) continue;
+      const float* const gate = &c[8 * i + 2 * h];
+      const float* const up = gate + 4;
+      *reinterpret_cast<__half2*>(to + h * (kActivationCols * 8)) =
+          __halves2half2(GatedUnit(gate[0], up[0], factor), GatedUnit(gate[1], up[1], factor));
+    }
+  }
+}
+
+// To segment `split` of y, of which each token has an even number of rows.
+template <int kCols>
+__device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piece& piece,
+                                              int first_token, int split,
+                                              const float (&c)[kCols / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
+  const int first_row = piece.first_tile * kTileRows + lane % 4 * 2;
+  float* const to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + first_row;
+#pragma unroll
+  for (int i = 0; i < kCols / kTileRows; ++i) {
+    if (i >= piece.tiles) break;
+    const float factor = ResultFactor(MatrixOf(args, piece.first_tile + i));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int col = i * kTileRows + j / 2 * 8;
+      const int h = j % 2;
+      const float* const from = &c[8 * i + j / 2 * 4 + 2 * h];
+      if (token + h * 8 >= args.tokens || first_row + col >= args.y_rows) continue;
+      *reinterpret_cast<float2*>(to + int64_t{h} * 8 * args.y_stride + col) =
+          make_float2(from[0] * factor, from[1] * factor);
+    }
+  }
+}
+
+// All pieces, whose tokens tensor cores have as their rows.
+template <typename S>
+__device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const PieceRows& rows,
+                                                const uint8_t* shared,
+                                                F16Ring<S, S::kTokens>& ring) {
+  constexpr int kCols = S::kTiles * kTileRows;
+  const int own_token = static_cast<int>(threadIdx.x) / 128 * S::kTokenBlocks * 64;
+  auto pieces = Pieces<S>::Wide(args, rows);
+  typename F16Ring<S, S::kTokens>::Place place;
+  while (pieces.Next()) {
+    const Segments segments = pieces.segments();
+    float c[S::kTokenBlocks][kCols / 2];
+    const auto multiply = [&](int split) {
+      const int slot = MultiplySegment<kCols>(args, split, XBytes(own_token), XBytes(S::kTokens),
+                                              shared, ring, place, c);
+      WgmmaWait<0>();
+      ring.Release(slot);
+    };
+    if constexpr (S::kSum) {
+      float sum[kCols / 2];
+      // What is added to -0 stays what it is.
+#pragma unroll
+      for (float& value : sum) value = -0.0f;
+#pragma unroll 1
+      for (int split = segments.begin; split < segments.end; ++split) {
+        multiply(split);
+#pragma unroll
+        for (int i = 0; i < kCols / 2; ++i) sum[i] += c[0][i];
+      }
+      const Piece piece = pieces.piece();
+      StoreByTokens<kCols>(args, piece, piece.first_token, 0, sum);
+    } else {
+      multiply(segments.begin);
+      const Piece piece = pieces.piece();
+#pragma unroll
+      for (int block = 0; block < S::kTokenBlocks; ++block) {
+        const int first_token = piece.first_token + own_token + block * 64;
+        if (args.gated.data != nullptr) {
+          StoreGatedByTokens<kCols>(args, piece, first_token, c[block]);
+        } else {
+          StoreByTokens<kCols>(args, piece, first_token, segments.begin, c[block]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_GEMM_F16_BY_TOKENS_CUH_

@@ -1,0 +1,426 @@
+// Which pieces of a product with F16 weights a block computes, the ring by which four threads of it
+// feed the others, and how these multiply what it holds (gemm_f16.cu).
+#ifndef ORCD_CUDA_KERNELS_GEMM_F16_FEED_CUH_
+#define ORCD_CUDA_KERNELS_GEMM_F16_FEED_CUH_
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/gemm_f16_results.cuh"
+#include "cuda/kernels/gemm_f16_rope.cuh"
+#include "cuda/kernels/ring_place.cuh"
+
+namespace orcd::cuda::gemm {
+
+constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
+// Of a block, beside the ring's barriers.
+constexpr int kSharedBytesF16 = 226 * 1024;
+
+// Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
+// of one segment, or, with kSum, of the sum of all. Tensor cores have 64 rows of weights at a time
+// and all tokens. kBlocks blocks, a cluster, have pieces of the same tokens at a time, whose
+// activations each copies a part of to all.
+template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1, int kFirst = 1,
+          int kSecond = 1, bool kMakesQkv = false>
+struct Shape {
+  static constexpr int kBlocks = kBlockCount;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRestTokens = kRestTokenCount;
+  static constexpr bool kSum = kSumOfAll;
+  // Blocks of a cluster with rows of their own, and with tokens of their own.
+  static constexpr int kRowRanks = kBlocks;
+  static constexpr int kTokenRanks = 1;
+  // Queries, keys and values in place of the sum.
+  static constexpr bool kRopes = kMakesQkv;
+  static constexpr bool kByTokens = false;
+  // Row blocks, of 4 tiles, of the first warpgroup and of the second.
+  static constexpr int kFirstBlocks = kFirst;
+  static constexpr int kSecondBlocks = kSecond;
+  static constexpr int kTiles = (kFirst + kSecond) * kTilesAGroup;
+  // Warpgroups that multiply.
+  static constexpr int kConsumers = kGroups;
+  // What leaves through shared memory.
+  static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
+  static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
+  // Where the tokens of a piece are that RoPE is for (RopedToken): behind what the rings take.
+  static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopedToken));
+};
+
+// What a cluster's blocks have in common.
+enum class Common { kTokens, kRows };
+
+// Pieces for which tensor cores have 64 tokens at a time and all rows, of which there may so be any
+// number of tiles, and not the multiple of four that leaves multiprocessors idle; one piece of
+// tokens. Blocks of a cluster have the same tokens, as above; or the same rows and neighbouring
+// tokens, 64 each: each copies a part of the weights to all, and sums all segments in registers.
+template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
+struct TokenShape {
+  static constexpr int kBlocks = kBlockCount;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRestTokens = 0;
+  static constexpr bool kSum = kInCommon == Common::kRows;
+  static constexpr int kRowRanks = kSum ? 1 : kBlocks;
+  static constexpr int kTokenRanks = kSum ? kBlocks : 1;
+  static constexpr bool kRopes = false;
+  static constexpr bool kByTokens = true;
+  static constexpr int kTiles = kTileCount;
+  static constexpr int kConsumers = kTokens == 64 ? 1 : kGroups;
+  // Of 64 tokens, those of a warpgroup.
+  static constexpr int kTokenBlocks = kTokens / (kConsumers * 64);
+  static constexpr int kRingBytes = kSharedBytesF16;
+  static_assert(kTokens == kConsumers * kTokenBlocks * 64);
+};
+
+// The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.
+struct PieceRows {
+  int wide_tiles;
+  int rest_tiles;
+  // Of a piece; at most Shape::kTiles.
+  int block_tiles = kBlockTiles;
+  // Of pieces of kTokens; those beyond, half as many as there are clusters at most, have their
+  // segments computed by two clusters each, which take them last. The one with the first segments
+  // waits for nobody and has the lower number, so that it is there no later than the other one:
+  // blocks are given to multiprocessors in the order of their numbers.
+  int whole_pieces = std::numeric_limits<int>::max();
+};
+
+// Of the segments of a piece that two clusters share: those of the first one.
+__host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1) / 2; }
+
+template <typename S>
+__host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
+  const int cluster_tiles = S::kRowRanks * block_tiles;
+  return (tiles + cluster_tiles - 1) / cluster_tiles;
+}
+template <typename S>
+__host__ __device__ constexpr int TokenClusters(int tokens, int piece_tokens) {
+  const int cluster_tokens = S::kTokenRanks * piece_tokens;
+  return (tokens + cluster_tokens - 1) / cluster_tokens;
+}
+
+// What a block computes at a time.
+struct Piece {
+  int first_tile;
+  // At most Shape::kTiles; 0 or less: none.
+  int tiles;
+  // Not one of the product's: none.
+  int first_token;
+};
+
+// What of its segments: [begin, end).
+struct Segments {
+  int begin;
+  int end;
+};
+
+// A cluster's pieces of one width, as one of its blocks has them: its own rows, of which the last
+// ones may have none.
+template <typename S>
+class Pieces {
+ public:
+  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
+                                    int block_tiles, int tokens, int whole, int start)
+      : first_tile_(first_tile),
+        tiles_(tiles),
+        block_tiles_(block_tiles),
+        tokens_(tokens),
+        row_clusters_(RowClusters<S>(tiles, block_tiles)),
+        token_clusters_(TokenClusters<S>(args.tokens, tokens)),
+        splits_(args.splits),
+        whole_(min(row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_), whole)),
+        total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
+        next_(start) {}
+  // Those of kTokens.
+  __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
+    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
+                  static_cast<int>(blockIdx.x) / S::kBlocks);
+  }
+  // Those of kRestTokens, which follow when the others have been taken.
+  __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
+    return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
+                  std::numeric_limits<int>::max(), index_ - total_);
+  }
+
+  // Goes on to the next piece; false: there is none.
+  __device__ __forceinline__ bool Next() {
+    index_ = next_;
+    next_ += static_cast<int>(gridDim.x) / S::kBlocks;
+    return index_ < total_;
+  }
+  // Whether two clusters share it, and its number among those.
+  __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
+  __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
+  __device__ __forceinline__ Segments segments() const {
+    if constexpr (S::kSum) {
+      if (!shared()) return {0, splits_};
+      const int first = FirstSegments(splits_);
+      return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
+    }
+    // Divided by only where it must be.
+    const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_clusters_);
+    return {split, split + 1};
+  }
+  __device__ __forceinline__ Piece piece() const {
+    // Blocks that are at work at a time share weights and tokens.
+    const int index = shared()  ? whole_ + shared_index()
+                      : S::kSum ? index_
+                                : index_ - segments().begin * row_clusters_ * token_clusters_;
+    const int panel = index / (kSharedTokenTiles * row_clusters_);
+    const int in_panel = index % (kSharedTokenTiles * row_clusters_);
+    const int panel_tiles = min(kSharedTokenTiles, token_clusters_ - panel * kSharedTokenTiles);
+    const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
+    const int row_rank = S::kRowRanks > 1 ? rank : 0;
+    const int token_rank = S::kTokenRanks > 1 ? rank : 0;
+    const int row_tile = (in_panel / panel_tiles * S::kRowRanks + row_rank) * block_tiles_;
+    const int token_cluster = panel * kSharedTokenTiles + in_panel % panel_tiles;
+    return {.first_tile = first_tile_ + row_tile,
+            .tiles = min(block_tiles_, tiles_ - row_tile),
+            .first_token = (token_cluster * S::kTokenRanks + token_rank) * tokens_};
+  }
+
+ private:
+  int first_tile_;
+  int tiles_;
+  int block_tiles_;
+  int tokens_;
+  int row_clusters_;
+  int token_clusters_;
+  int splits_;
+  int whole_;
+  int total_;
+  int next_;
+  int index_ = 0;
+};
+
+// The barriers of a ring for pieces of kTokens tokens. A stage has 64 columns of activations, then
+// of weights.
+template <typename S, int kTokens>
+struct F16Ring {
+  static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
+  static constexpr int kStages = std::min(9, S::kRingBytes / kStageBytes);
+  using Place = RingPlace<kStages>;
+
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+
+  __device__ void Init() {
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(SharedAddress(&full[i]), 1);
+      BarrierInit(SharedAddress(&empty[i]), S::kBlocks * S::kConsumers * 4);
+    }
+    BarrierInitFence();
+  }
+  // A feeder's: returns when `place` may be filled.
+  __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
+    BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
+  }
+  // A consumer's warp: it does not read a slot any more, into which all blocks of a cluster copy.
+  __device__ __forceinline__ void Release(int slot) {
+    const int lane = threadIdx.x % 32;
+    if (lane >= S::kBlocks) return;
+    if constexpr (S::kBlocks == 1) {
+      BarrierArrive(SharedAddress(&empty[slot]));
+    } else {
+      BarrierArriveAt(SharedAddress(&empty[slot]), lane);
+    }
+  }
+};
+
+// The stages that a block needs for pieces of one width, one after another, as a feeder sees them
+// (FeederIndex).
+template <typename S, int kTokens>
+class Feed {
+ public:
+  using Ring = F16Ring<S, kTokens>;
+
+  __device__ __forceinline__ Feed(const MatmulArgs& args, const Pieces<S>& pieces, uint32_t shared,
+                                  Ring& ring)
+      : args_(args), pieces_(pieces), shared_(shared), ring_(ring) {
+    NextPiece();
+  }
+
+  // When there are none left.
+  __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
+
+  // Keeps the ring full until there are none left.
+  __device__ __forceinline__ void AskForAll() {
+#pragma unroll 1
+    while (!done_) {
+      ring_.AwaitEmpty(place_);
+      if (feeder_ == kXFeeder) {
+        AskForX();
+        if (alone_) AskForAllWeights();
+      } else {
+        AskForWeights();
+      }
+      place_.Next();
+      if (++col_ == end_) NextPiece();
+    }
+  }
+  // Returns when nothing that was copied is read any more.
+  __device__ __forceinline__ void Drain() {
+#pragma unroll 1
+    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) ring_.AwaitEmpty(place_);
+  }
+
+ private:
+  static constexpr int kMostTiles =
+      kTilesAFeeder<(S::kTiles + S::kTokenRanks - 1) / S::kTokenRanks>;
+
+  // The number of the i-th row tile that this feeder copies, to all blocks where they share rows.
+  __device__ __forceinline__ int Tile(int i) const {
+    const int tile = FedTile(feeder_, i);
+    if constexpr (S::kTokenRanks == 1) return tile;
+    return tile * S::kTokenRanks + static_cast<int>(ClusterRank());
+  }
+
+  __device__ __forceinline__ uint32_t Stage() const {
+    return shared_ + place_.slot * Ring::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t Full() const {
+    return SharedAddress(&ring_.full[place_.slot]);
+  }
+  __device__ __forceinline__ void AskForWeights() const {
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = Tile(i);
+      if (tile >= piece_.tiles) break;
+      const uint32_t to = Stage() + XBytes(kTokens) + tile * kTileBytes;
+      const uint8_t* const from = weights_[i] + int64_t{col_} * kTileBytes;
+      if constexpr (S::kTokenRanks > 1) {
+        BulkCopyToCluster<S::kBlocks>(to, from, kTileBytes, Full());
+      } else {
+        BulkCopy(to, from, kTileBytes, Full());
+      }
+    }
+  }
+  // Of the only feeder, and the only matrix.
+  __device__ __forceinline__ void AskForAllWeights() const {
+    const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
+#pragma unroll 1
+    for (int tile = 0; tile < piece_.tiles; ++tile, from += tile_stride_) {
+      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
+    }
+  }
+  // And says how much the others ask for, of which some may be there already.
+  __device__ __forceinline__ void AskForX() const {
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
+                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
+    BarrierExpect(Full(), max(piece_.tiles, 0) * kTileBytes + x_bytes_);
+    if constexpr (S::kTokenRanks > 1) {
+      if (x_bytes_ > 0) BulkCopy(Stage(), from, x_bytes_, Full());
+    } else if constexpr (S::kBlocks == 1) {
+      BulkCopy(Stage(), from, x_bytes_, Full());
+    } else {
+      constexpr int kPart = XBytes(kTokens / S::kBlocks);
+      const int begin = static_cast<int>(ClusterRank()) * kPart;
+      const int bytes = min(kPart, x_bytes_ - begin);
+      if (bytes > 0) BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, Full());
+    }
+  }
+  __device__ __forceinline__ void NextPiece() {
+    done_ = !pieces_.Next();
+    if (done_) return;
+    piece_ = pieces_.piece();
+    const Segments segments = pieces_.segments();
+    const int cols = args_.matrices[0].cols;
+    col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
+    end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
+    x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - piece_.first_token)));
+    if (feeder_ == kXFeeder) {
+      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = Tile(i);
+      if (tile >= piece_.tiles) break;
+      weights_[i] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile + tile);
+    }
+  }
+
+  const MatmulArgs& args_;
+  Pieces<S> pieces_;
+  const uint32_t shared_;
+  Ring& ring_;
+  const int feeder_ = FeederIndex();
+  // The other warps unpack (UnpackAhead).
+  const bool alone_ = args_.ahead.count > 0;
+  const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
+  bool done_ = false;
+  Piece piece_ = {};
+  int x_bytes_ = 0;
+  const uint8_t* weights_[kMostTiles] = {};
+  // Columns by tens of 64: the stage's, and where the piece ends.
+  int col_ = 0;
+  int end_ = 0;
+  typename Ring::Place place_;
+};
+
+// Where S has no pieces of another width, its ring has nothing to do.
+template <typename S>
+struct F16Rings {
+  F16Ring<S, S::kTokens> wide;
+  F16Ring<S, S::kRestTokens> rest;
+};
+
+template <typename S>
+__device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
+                                        uint32_t shared, F16Rings<S>& rings) {
+  // Weights of a model's own are there from the start; what the kernel before made is not.
+  if (FeederIndex() == kXFeeder) WaitForDependency();
+  Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
+  feed.AskForAll();
+  // The other ring lies in the same memory; and what other blocks arrive at must be there.
+  if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
+  if constexpr (S::kRestTokens > 0) {
+    Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
+    rest.AskForAll();
+    if constexpr (S::kBlocks > 1) rest.Drain();
+  }
+}
+
+// Starts the products of the columns of segment `split` of a piece, into c. The 64 rows of each of
+// its parts, one behind the other, begin in a stage at `rows`, its kCols columns at `cols`: weights
+// and tokens, or tokens and weights. Returns the slot of the last ones, which may still be at work.
+template <int kCols, typename Ring, int kParts>
+__device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int rows,
+                                               int cols, const uint8_t* shared, Ring& ring,
+                                               typename Ring::Place& place,
+                                               float (&c)[kParts][kCols / 2]) {
+  const int matrix_cols = args.matrices[0].cols;
+  const int stages = (SegmentBegin(matrix_cols, args.splits, split + 1) -
+                      SegmentBegin(matrix_cols, args.splits, split)) /
+                     kActivationCols;
+  // The slot before, which is read until the next one's products are under way.
+  int before = -1;
+  bool add = false;
+  for (int i = 0; i < stages; ++i) {
+    BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
+    const uint32_t stage = SharedAddress(shared) + place.slot * Ring::kStageBytes;
+    const uint64_t a = SharedMatrix(stage + rows, 128, 1024);
+    const uint64_t b = SharedMatrix(stage + cols, 128, 1024);
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Wgmma<kCols>::MultiplyShared(c[part], a + step * (2 * 128 >> 4) + part * (XBytes(64) >> 4),
+                                     b + step * (2 * 128 >> 4), add);
+      }
+      add = true;
+    }
+    WgmmaCommit();
+    WgmmaWait<1>();
+    if (before >= 0) ring.Release(before);
+    before = place.slot;
+    place.Next();
+  }
+  return before;
+}
+static_assert(XBytes(64) == kTilesAGroup * kTileBytes);
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_GEMM_F16_FEED_CUH_
