@@ -26,6 +26,9 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 // Parts into which a pass of Select cuts the codes that are left.
 constexpr int kBins = 8;
+// Tokens that are few enough to be compared each with each.
+constexpr int kMaxListed = 256;
+static_assert(kMaxListed <= kThreads);
 
 // Tokens a thread owns: odd, so that the threads of a warp reach different banks.
 constexpr int TokensAThread(int vocab) {
@@ -44,10 +47,21 @@ constexpr size_t SharedBytes(int vocab) {
 constexpr int kFewBlocks = 128;
 constexpr size_t kSharedBytesAlone = kMultiprocessorSharedBytes / 2;
 
+// A token in the order of a filter: by code, then by id.
+struct Listed {
+  uint64_t key;
+  uint64_t weight;
+};
+
 // What the blocks of a cluster tell each other, twice: a block may be one exchange ahead.
 struct Exchange {
   uint64_t values[2][kBlocks][kBins];
   int32_t token[2];
+  uint64_t key[2];
+  // The first block's: tokens that a filter ends at, or might, and how many there are, also those
+  // that found no room. Zero before a list is made.
+  Listed list[kMaxListed];
+  int32_t listed[2];
 };
 
 // MultiplyHigh and ShareOf of exact_exp.h, whose 128-bit integers a device has not.
@@ -63,6 +77,85 @@ __device__ __forceinline__ uint32_t CodeOf(float logit) {
   const uint32_t bits = __float_as_uint(logit + 0.0f);
   return bits >> 31 ? bits : ~bits & 0x7fffffff;
 }
+
+__device__ __forceinline__ float LogitOf(uint32_t code) {
+  return __uint_as_float(code >> 31 ? code : ~code & 0x7fffffff);
+}
+// A token's place in an order.
+__device__ __forceinline__ uint64_t Key(uint32_t code, int token) {
+  return uint64_t{code} << 32 | static_cast<uint32_t>(token);
+}
+
+// The tokens that are left while filters apply: those up to a place in the order of likelihood,
+// and, after `typical`, up to a place in the order of surprise. A place is a token's key: its code
+// in the order, then its id.
+struct Candidates {
+  uint64_t last = 0xff7fffffffffffff;  // all tokens of the least finite logit
+  bool typical = false;
+  float typical_max = 0;
+  uint32_t mean = 0;
+  uint64_t last_surprise = 0;
+
+  __device__ uint32_t Surprise(float logit) const {
+    const uint32_t octaves = Octaves(__fsub_rn(typical_max, logit), OctaveScale(1));
+    return octaves > mean ? octaves - mean : mean - octaves;
+  }
+  __device__ bool Holds(float logit, int token) const {
+    return Key(CodeOf(logit), token) <= last &&
+           (!typical || Key(Surprise(logit), token) <= last_surprise);
+  }
+};
+
+// The weight of `logit` where the likeliest candidate's is `max`.
+__device__ __forceinline__ uint64_t WeightOfLogit(float max, float logit, float scale) {
+  return Weight(Octaves(__fsub_rn(max, logit), scale));
+}
+
+// Keeps the first candidates, in an order, whose weights reach a share of all candidates'.
+struct Filter {
+  Candidates candidates = {};
+  // The likeliest candidate's logit.
+  float max = 0;
+  // The order; candidates.Surprise is that of the filter then, which Holds does not know yet.
+  bool by_surprise = false;
+  // The share; or so many candidates.
+  float share = 0;
+  uint64_t count = 0;
+
+  static constexpr uint32_t kNoCode = ~0u;
+
+  __device__ __forceinline__ uint32_t Code(float logit, int token) const {
+    if (!candidates.Holds(logit, token)) return kNoCode;
+    return by_surprise ? candidates.Surprise(logit) : CodeOf(logit);
+  }
+  __device__ __forceinline__ uint64_t WeightOf(float logit) const {
+    return count > 0 ? 1 : WeightOfLogit(max, logit, OctaveScale(1));
+  }
+  __device__ uint64_t Goal(uint64_t total) const {
+    return count > 0 ? min(total, count) : ShareOnDevice(total, share);
+  }
+  // Of all candidates' codes.
+  __device__ uint32_t First() const { return by_surprise ? 0 : CodeOf(max); }
+  __device__ uint32_t Last() const {
+    return by_surprise ? kOctavesFar : static_cast<uint32_t>(candidates.last >> 32);
+  }
+  // Where pass `pass` ends part b, but the last one, of the codes from `first` to `last`.
+  __device__ uint32_t Bound(int pass, uint32_t first, uint32_t last, int b) const {
+    // Few tokens lie between these in most distributions.
+    constexpr float kDistances[kBins - 1] = {0.5f, 1.5f, 3, 4.5f, 6.5f, 9, 13};
+    constexpr int kPassesByLogit = 5;
+    if (by_surprise || pass >= kPassesByLogit) {
+      const uint32_t codes = last - first;
+      return first + codes / kBins * (b + 1) + codes % kBins * (b + 1) / kBins;
+    }
+    const float greatest = LogitOf(first);
+    const float logit =
+        pass == 0 ? max - kDistances[b]
+                  : greatest - (greatest - LogitOf(last)) * (static_cast<float>(b + 1) / kBins);
+    const uint32_t code = CodeOf(logit);
+    return code < first ? first : code > last ? last : code;
+  }
+};
 
 // The row's cluster, as one of its threads sees it.
 class Row {
@@ -92,13 +185,34 @@ class Row {
   template <int kCount, typename Combine>
   __device__ void Reduce(uint64_t (&values)[kCount], Combine combine) {
     const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    if constexpr (kCount == kBins) {
+      // Lanes keep a half of their values, then a half of those…: value i is that of lanes 4i….
+      static_assert(kBins == 8);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+      for (int kept = kBins / 2; kept > 0; kept /= 2) {
+        const bool upper = lane & kept * 4;
 #pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) {
-        values[i] = combine(values[i], __shfl_xor_sync(~0u, values[i], offset));
+        for (int i = 0; i < kept; ++i) {
+          const uint64_t given = upper ? values[i] : values[i + kept];
+          values[i] =
+              combine(upper ? values[i + kept] : values[i], __shfl_xor_sync(~0u, given, kept * 4));
+        }
       }
-      if (threadIdx.x % 32 == 0) scratch_[warp][i] = values[i];
+#pragma unroll
+      for (int offset = 2; offset > 0; offset /= 2) {
+        values[0] = combine(values[0], __shfl_xor_sync(~0u, values[0], offset));
+      }
+      if (lane % 4 == 0) scratch_[warp][lane / 4] = values[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+          values[i] = combine(values[i], __shfl_xor_sync(~0u, values[i], offset));
+        }
+        if (lane == 0) scratch_[warp][i] = values[i];
+      }
     }
     __syncthreads();
     if (threadIdx.x < kBlocks * kCount) {
@@ -131,38 +245,52 @@ class Row {
     return values[0];
   }
 
-  // The least code such that the weights of codes up to it reach `goal`, which loses the weight of
-  // lower codes. code(i) and weight(i) are of this thread's tokens; a token whose code is above
-  // `last` is passed over.
-  template <typename Code, typename WeightOf>
-  __device__ uint32_t Select(uint32_t first, uint32_t last, Code code, WeightOf weight,
-                             uint64_t& goal) {
-    while (first < last) {
-      const int shift = max(0, 29 - __clz(static_cast<int>(last - first)));
-      uint64_t sums[kBins] = {};
-      for (int i = 0; i < count_; ++i) {
-        const uint32_t c = code(i);
-        if (c < first || c > last) continue;
-        const uint64_t w = weight(i);
-        const uint32_t bin = (c - first) >> shift;
+  // The key of the last candidate that a filter keeps.
+  __device__ uint64_t Select(const Filter& filter) {
+    uint32_t first = filter.First();
+    uint32_t last = filter.Last();
+    uint64_t goal = 0;
+#pragma unroll 1
+    for (int pass = 0;; ++pass) {
+      uint32_t bounds[kBins];
 #pragma unroll
-        for (uint32_t b = 0; b < kBins; ++b) sums[b] += bin == b ? w : 0;
+      for (int b = 0; b + 1 < kBins; ++b) bounds[b] = filter.Bound(pass, first, last, b);
+      bounds[kBins - 1] = last;
+      // Of codes up to each bound.
+      uint64_t sums[kBins] = {};
+#pragma unroll 1
+      for (int i = 0; i < count_; ++i) {
+        const uint32_t code = filter.Code(logit(i), first_ + i);
+        if (code < first || code > last) continue;
+        const uint64_t weight = filter.WeightOf(logit(i));
+#pragma unroll
+        for (int b = 0; b < kBins; ++b) sums[b] += code <= bounds[b] ? weight : 0;
       }
       Reduce(sums, [](uint64_t a, uint64_t b) { return a + b; });
-      uint32_t bin = 0;
-      uint64_t inside = sums[0];
+      if (pass == 0) goal = filter.Goal(sums[kBins - 1]);
+      uint64_t before = 0;
+      bool found = false;
 #pragma unroll
-      for (uint32_t b = 0; b + 1 < kBins; ++b) {
-        if (bin == b && inside < goal) {
-          goal -= inside;
-          bin = b + 1;
-          inside = sums[b + 1];
+      for (int b = 0; b < kBins; ++b) {
+        if (found) continue;
+        if (sums[b] >= goal) {
+          last = bounds[b];
+          found = true;
+        } else {
+          before = sums[b];
+          first = bounds[b] + 1;
         }
       }
-      first += bin << shift;
-      last = first + min(last - first, (1u << shift) - 1);
+      goal -= before;
+      if (List(filter, first, last)) return EndOfList(goal);
+      if (first == last) {
+        // Too many of one logit.
+        const auto weight_of_these = [&](int i) {
+          return filter.Code(logit(i), first_ + i) == first ? filter.WeightOf(logit(i)) : 0;
+        };
+        return Key(first, Locate(weight_of_these, OwnSum(weight_of_these), goal));
+      }
     }
-    return first;
   }
 
   // The weight of all of this thread's tokens.
@@ -200,15 +328,29 @@ class Row {
     }
     cg::this_cluster().sync();
     for (int b = 0; b < rank_; ++b) before += exchange_.values[parity_][b][0];
-    if (before < goal && goal - before <= own) {
-      int i = 0;
-      for (uint64_t left = goal - before;; ++i) {
-        const uint64_t w = weight(i);
-        if (w >= left) break;
-        left -= w;
-      }
-      for (int b = 0; b < kBlocks; ++b) {
-        cg::this_cluster().map_shared_rank(&exchange_, b)->token[parity_] = first_ + i;
+    // A warp looks for the place among the tokens of the thread that has it.
+    const unsigned found = __ballot_sync(~0u, before < goal && goal - before <= own);
+    if (found != 0) {
+      const int lane_of = __ffs(found) - 1;
+      uint64_t left = __shfl_sync(~0u, goal - before, lane_of);
+      const int count = __shfl_sync(~0u, count_, lane_of);
+      const int begin = (lane_of - lane) * per_thread_;
+      for (int i = lane;; i += 32) {
+        uint64_t up_to = i < count ? weight(begin + i) : 0;
+#pragma unroll
+        for (int offset = 1; offset < 32; offset *= 2) {
+          const uint64_t other = __shfl_up_sync(~0u, up_to, offset);
+          if (lane >= offset) up_to += other;
+        }
+        const unsigned reached = __ballot_sync(~0u, up_to >= left);
+        if (reached != 0) {
+          const int token = first_ + begin + i - lane + __ffs(reached) - 1;
+          if (lane < kBlocks) {
+            cg::this_cluster().map_shared_rank(&exchange_, lane)->token[parity_] = token;
+          }
+          break;
+        }
+        left -= __shfl_sync(~0u, up_to, 31);
       }
     }
     cg::this_cluster().sync();
@@ -218,6 +360,62 @@ class Row {
   }
 
  private:
+  // Gives the first block the candidates whose codes are from `first` to `last`; false: there are
+  // too many.
+  __device__ bool List(const Filter& filter, uint32_t first, uint32_t last) {
+    const int lane = threadIdx.x % 32;
+    Exchange* const list = cg::this_cluster().map_shared_rank(&exchange_, 0);
+    int own = 0;
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i) {
+      const uint32_t code = filter.Code(logit(i), first_ + i);
+      own += code >= first && code <= last ? 1 : 0;
+    }
+    int end = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(~0u, end, offset);
+      if (lane >= offset) end += other;
+    }
+    int begin = 0;
+    if (lane == 31 && end > 0) begin = atomicAdd(&list->listed[lists_ % 2], end);
+    int to = __shfl_sync(~0u, begin, 31) + end - own;
+#pragma unroll 1
+    for (int i = 0; i < count_ && own > 0 && to < kMaxListed; ++i) {
+      const uint32_t code = filter.Code(logit(i), first_ + i);
+      if (code < first || code > last) continue;
+      list->list[to++] = {Key(code, first_ + i), filter.WeightOf(logit(i))};
+      --own;
+    }
+    cg::this_cluster().sync();
+    listed_ = list->listed[lists_ % 2];
+    ++lists_;
+    // All have seen how many there were the time before.
+    if (rank_ == 0 && threadIdx.x == 0) exchange_.listed[lists_ % 2] = 0;
+    return listed_ <= kMaxListed;
+  }
+
+  // The key of what is listed such that the weights up to it are the first to reach `goal`.
+  __device__ uint64_t EndOfList(uint64_t goal) {
+    if (rank_ == 0 && static_cast<int>(threadIdx.x) < listed_) {
+      const Listed own = exchange_.list[threadIdx.x];
+      uint64_t before = 0;
+      for (int i = 0; i < listed_; ++i) {
+        const Listed other = exchange_.list[i];
+        before += other.key < own.key ? other.weight : 0;
+      }
+      if (before < goal && before + own.weight >= goal) {
+        for (int b = 0; b < kBlocks; ++b) {
+          cg::this_cluster().map_shared_rank(&exchange_, b)->key[parity_] = own.key;
+        }
+      }
+    }
+    cg::this_cluster().sync();
+    const uint64_t key = exchange_.key[parity_];
+    parity_ ^= 1;
+    return key;
+  }
+
   Exchange& exchange_;
   uint64_t (&scratch_)[kWarps][kBins];
   float* logits_;
@@ -227,6 +425,9 @@ class Row {
   int first_;
   int count_;
   int parity_ = 0;
+  // Made so far, and tokens of the last one.
+  int lists_ = 0;
+  int listed_ = 0;
 };
 
 // The log-probability of tokens in the model's own distribution.
@@ -304,35 +505,6 @@ __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row&
   __syncthreads();
 }
 
-// The tokens that are left while filters apply: those up to a place in the order of likelihood,
-// and, after `typical`, up to a place in the order of surprise.
-struct Candidates {
-  uint32_t last_code = 0xff7fffff;  // of the least finite logit
-  int last_token = 1 << 30;         // among those with last_code
-  bool typical = false;
-  float typical_max = 0;
-  uint32_t mean = 0;
-  uint32_t last_surprise = 0;
-  int last_surprised_token = 0;
-
-  __device__ uint32_t Surprise(float logit) const {
-    const uint32_t octaves = Octaves(__fsub_rn(typical_max, logit), OctaveScale(1));
-    return octaves > mean ? octaves - mean : mean - octaves;
-  }
-  __device__ bool Holds(float logit, int token) const {
-    const uint32_t code = CodeOf(logit);
-    if (code > last_code || (code == last_code && token > last_token)) return false;
-    if (!typical) return true;
-    const uint32_t surprise = Surprise(logit);
-    return surprise < last_surprise || (surprise == last_surprise && token <= last_surprised_token);
-  }
-};
-
-// The weight of `logit` where the likeliest candidate's is `max`.
-__device__ __forceinline__ uint64_t WeightOfLogit(float max, float logit, float scale) {
-  return Weight(Octaves(__fsub_rn(max, logit), scale));
-}
-
 __device__ float MaxOf(Row& row, const Candidates& candidates) {
   uint64_t best = ~uint64_t{0};
   for (int i = 0; i < row.count(); ++i) {
@@ -343,87 +515,57 @@ __device__ float MaxOf(Row& row, const Candidates& candidates) {
   return __uint_as_float(static_cast<uint32_t>(row.Min(best)));
 }
 
-// Keeps the first candidates by likelihood whose weights reach `goal`.
-template <typename WeightOf>
-__device__ void KeepLikeliest(Row& row, Candidates& candidates, float max, WeightOf weight,
-                              uint64_t goal) {
-  const auto code = [&](int i) {
-    return candidates.Holds(row.logit(i), row.first() + i) ? CodeOf(row.logit(i)) : ~0u;
-  };
-  const uint32_t last = row.Select(CodeOf(max), candidates.last_code, code, weight, goal);
-  const auto weight_of_last = [&](int i) { return code(i) == last ? weight(i) : 0; };
-  const int token = row.Locate(weight_of_last, row.OwnSum(weight_of_last), goal);
-  candidates.last_code = last;
-  candidates.last_token = token;
-}
-
-__device__ void KeepTypical(Row& row, Candidates& candidates, float max, float typical_p) {
-  const float scale = OctaveScale(1);
-  uint64_t sums[3] = {};
+// Where the order of surprise has its middle: the distribution's entropy, but for a constant.
+__device__ uint32_t MeanOctaves(Row& row, const Candidates& candidates, float max) {
+  uint64_t sums[2] = {};
+#pragma unroll 1
   for (int i = 0; i < row.count(); ++i) {
     const float logit = row.logit(i);
     if (!candidates.Holds(logit, row.first() + i)) continue;
-    const uint32_t octaves = Octaves(__fsub_rn(max, logit), scale);
-    const uint64_t w = Weight(octaves);
-    sums[0] += w;
-    sums[1] += w >> 8;
-    sums[2] += (w >> 8) * octaves >> kOctaveBits;
+    const uint32_t octaves = Octaves(__fsub_rn(max, logit), OctaveScale(1));
+    const uint64_t weight = Weight(octaves) >> 8;
+    sums[0] += weight;
+    sums[1] += weight * octaves >> kOctaveBits;
   }
   row.Reduce(sums, [](uint64_t a, uint64_t b) { return a + b; });
-  // floor(sums[2] * 2^kOctaveBits / sums[1]), whose dividend has more than 64 bits.
-  uint64_t quotient = sums[2] / sums[1];
-  uint64_t remainder = sums[2] % sums[1];
+  // floor(sums[1] * 2^kOctaveBits / sums[0]), whose dividend has more than 64 bits.
+  uint64_t quotient = sums[1] / sums[0];
+  uint64_t remainder = sums[1] % sums[0];
   for (int bit = 0; bit < kOctaveBits; ++bit) {
     remainder <<= 1;
     quotient <<= 1;
-    if (remainder >= sums[1]) {
-      remainder -= sums[1];
+    if (remainder >= sums[0]) {
+      remainder -= sums[0];
       quotient |= 1;
     }
   }
-  Candidates next = candidates;
-  next.typical = true;
-  next.typical_max = max;
-  next.mean = static_cast<uint32_t>(quotient);
-  uint64_t goal = ShareOnDevice(sums[0], typical_p);
-  const auto weight = [&](int i) { return WeightOfLogit(max, row.logit(i), scale); };
-  // No surprise has the code of what is passed over.
-  const auto code = [&](int i) {
-    return candidates.Holds(row.logit(i), row.first() + i) ? next.Surprise(row.logit(i)) : ~0u;
-  };
-  next.last_surprise = row.Select(0, kOctavesFar, code, weight, goal);
-  const auto weight_of_last = [&](int i) { return code(i) == next.last_surprise ? weight(i) : 0; };
-  next.last_surprised_token = row.Locate(weight_of_last, row.OwnSum(weight_of_last), goal);
-  candidates = next;
+  return static_cast<uint32_t>(quotient);
 }
 
 __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
-  Candidates candidates;
-  bool max_stands = true;
-  if (draw.top_k > 0 && draw.top_k < vocab) {
-    const uint64_t finite = row.Sum([&] {
-      uint64_t count = 0;
-      for (int i = 0; i < row.count(); ++i) count += row.logit(i) > -INFINITY ? 1 : 0;
-      return count;
-    }());
-    if (static_cast<uint64_t>(draw.top_k) < finite) {
-      KeepLikeliest(
-          row, candidates, max, [](int) { return uint64_t{1}; }, draw.top_k);
+  Filter filter = {.max = max};
+  Candidates& candidates = filter.candidates;
+  // top_k, typical_p, top_p: one code for them all.
+#pragma unroll 1
+  for (int i = 0; i < 3; ++i) {
+    filter.by_surprise = i == 1;
+    filter.count = i == 0 ? draw.top_k : 0;
+    filter.share = i == 1 ? draw.typical_p : draw.top_p;
+    if (i == 0 ? draw.top_k <= 0 || draw.top_k >= vocab : filter.share >= 1) continue;
+    if (filter.by_surprise) {
+      candidates.mean = MeanOctaves(row, candidates, filter.max);
+      candidates.typical_max = filter.max;
+    }
+    const uint64_t last = row.Select(filter);
+    if (filter.by_surprise) {
+      candidates.typical = true;
+      candidates.last_surprise = last;
+      filter.max = MaxOf(row, candidates);
+    } else {
+      candidates.last = last;
     }
   }
-  if (draw.typical_p < 1) {
-    KeepTypical(row, candidates, max, draw.typical_p);
-    max_stands = false;
-  }
-  if (!max_stands) max = MaxOf(row, candidates);
-  if (draw.top_p < 1) {
-    const float scale = OctaveScale(1);
-    const auto weight = [&](int i) { return WeightOfLogit(max, row.logit(i), scale); };
-    const uint64_t total = row.Sum(row.OwnSum([&](int i) {
-      return candidates.Holds(row.logit(i), row.first() + i) ? weight(i) : uint64_t{0};
-    }));
-    KeepLikeliest(row, candidates, max, weight, ShareOnDevice(total, draw.top_p));
-  }
+  max = filter.max;
   float bound = -INFINITY;
   if (draw.log_min_p > -INFINITY) bound = __fadd_rn(max, draw.log_min_p);
   const auto weight = [&](int i) {
@@ -445,6 +587,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   __shared__ Exchange exchange;
   __shared__ uint64_t scratch[kWarps][kBins];
   const int index = blockIdx.x / kBlocks;
+  if (threadIdx.x < 2) exchange.listed[threadIdx.x] = 0;
   // Every block must run before another writes into its shared memory.
   cg::this_cluster().barrier_arrive();
   LaunchDependents();
@@ -487,10 +630,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   cg::this_cluster().barrier_wait();
   best = row.Min(best);
   bool finite = best != 0 && not_finite == 0;
-  const auto max_of = [](uint64_t key) {
-    const uint32_t code = static_cast<uint32_t>(key >> 32);
-    return __uint_as_float(code >> 31 ? code : ~code & 0x7fffffff);
-  };
+  const auto max_of = [](uint64_t key) { return LogitOf(static_cast<uint32_t>(key >> 32)); };
   const float model_max = max_of(best);
 
   double log_sum = 0;

@@ -44,13 +44,13 @@ constexpr uint32_t Octaves(float distance, float scale) {
 constexpr uint64_t Weight(uint32_t octaves) {
   // 2^-f for the fraction f = x / 2^32: a minimax polynomial of degree 6 by Horner's rule, values
   // in units of 2^-31. Its coefficients alternate in sign and fall fast enough that no difference
-  // is negative.
+  // is negative, so that all values have 32 bits.
   constexpr uint32_t kCoefficients[] = {2147483648u, 1488521986u, 515877902u, 119165493u,
                                         20571132u,   2737501u,    234126u};
   const uint64_t x = static_cast<uint32_t>(octaves << (32 - kOctaveBits));
-  uint64_t p = kCoefficients[6];
-  for (int i = 5; i >= 0; --i) p = kCoefficients[i] - (p * x >> 32);
-  return octaves < kOctavesFar ? p << 9 >> (octaves >> kOctaveBits) : 0;
+  uint32_t p = kCoefficients[6];
+  for (int i = 5; i >= 0; --i) p = kCoefficients[i] - static_cast<uint32_t>(p * x >> 32);
+  return octaves < kOctavesFar ? uint64_t{p} << 9 >> (octaves >> kOctaveBits) : 0;
 }
 
 // `total` * `fraction` / 2^64, rounded down: what a CUDA device calls __umul64hi.

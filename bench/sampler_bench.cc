@@ -1,0 +1,165 @@
+// How fast the GPU's sampler is: microseconds a launch, by rows and by what is asked of it. Rows
+// are of logits as models have them, Zipf's law over shuffled tokens, and of normal ones, of which
+// a third of the vocabulary is likely.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "cuda/device.h"
+#include "cuda/device_memory.h"
+#include "cuda/kernels/sample.h"
+#include "cuda/status.h"
+#include "runtime/error.h"
+#include "runtime/sampling/exact_exp.h"
+
+namespace orcd {
+namespace {
+
+using cuda::DeviceMemory;
+using cuda::DrawEntry;
+
+constexpr int kVocab = 152'064;
+
+struct Options {
+  std::vector<int> rows = {1, 64, 256};
+};
+
+struct Asked {
+  const char* name;
+  float temperature;
+  int top_k;
+  float top_p;
+};
+constexpr Asked kAsked[] = {{"greedy", 0, 0, 1},
+                            {"temperature", 0.7f, 0, 1},
+                            {"top_p 0.9", 0.7f, 0, 0.9f},
+                            {"top_k 20", 0.7f, 20, 1},
+                            {"top_k 20, top_p 0.8", 0.7f, 20, 0.8f}};
+
+std::vector<float> Logits(bool normal) {
+  std::mt19937 random(1);
+  std::vector<float> logits(kVocab);
+  if (normal) {
+    std::normal_distribution<float> bell;
+    for (float& logit : logits) logit = bell(random);
+  } else {
+    constexpr float kExponent = 1.3f;
+    for (int i = 0; i < kVocab; ++i) {
+      logits[i] = 20 - kExponent * std::log(static_cast<float>(i + 1));
+    }
+    std::shuffle(logits.begin(), logits.end(), random);
+  }
+  return logits;
+}
+
+absl::Status MeasureOne(const Asked& asked, const char* logits_name, const DeviceMemory& logits,
+                        int rows) {
+  std::vector<DrawEntry> entries(rows);
+  for (int i = 0; i < rows; ++i) {
+    DrawEntry& entry = entries[i];
+    entry = {};
+    entry.slot = i;
+    entry.octave_scale = asked.temperature > 0 ? OctaveScale(asked.temperature) : 0;
+    entry.top_k = asked.top_k;
+    entry.typical_p = 1;
+    entry.top_p = asked.top_p;
+    entry.log_min_p = -INFINITY;
+    entry.logprobs = -1;
+    entry.result = i;
+    entry.seed_low = i;
+  }
+  const size_t entry_bytes = rows * sizeof(DrawEntry);
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory draws, DeviceMemory::Allocate(entry_bytes, "draws"));
+  ORCD_RETURN_IF_CUDA_ERROR(
+      cudaMemcpy(draws.data(), entries.data(), entry_bytes, cudaMemcpyHostToDevice), "draws");
+  ORCD_ASSIGN_OR_RETURN(const cuda::PinnedMemory results,
+                        cuda::PinnedMemory::Allocate(rows * sizeof(cuda::DrawResult), "results"));
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory flags,
+                        DeviceMemory::Allocate(rows * 2 * sizeof(int32_t), "flags"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(flags.data(), 0, flags.size()), "flags");
+  cuda::SampleArgs args;
+  args.draws = reinterpret_cast<const DrawEntry*>(draws.data());
+  args.block_tokens = 1;
+  args.not_finite = reinterpret_cast<const int32_t*>(flags.data());
+  args.logits = reinterpret_cast<const float*>(logits.data());
+  args.vocab = kVocab;
+  args.rows = rows;
+  args.results = reinterpret_cast<cuda::DrawResult*>(results.data());
+  args.last_sample = reinterpret_cast<int32_t*>(flags.data()) + rows;
+
+  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin), "an event");
+  const cuda::Event own_begin(begin);
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&end), "an event");
+  const cuda::Event own_end(end);
+  constexpr int kLaunches = 50;
+  std::vector<float> times;
+  while (times.size() < 5) {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, stream.get()), "an event");
+    for (int i = 0; i < kLaunches; ++i) {
+      ORCD_RETURN_IF_CUDA_ERROR(cuda::LaunchSample(args, stream.get()), "drawing tokens");
+    }
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(end, stream.get()), "an event");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "drawing tokens");
+    float milliseconds = 0;
+    ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end), "an event");
+    times.push_back(milliseconds);
+  }
+  std::sort(times.begin(), times.end());
+  std::printf("%4d rows  %-6s  %-20s %8.1f us\n", rows, logits_name, asked.name,
+              times[times.size() / 2] * 1e3 / kLaunches);
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Options& options) {
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
+  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareSampleKernel(kVocab), "preparing the sampler");
+  std::printf("%s\n", device.name.c_str());
+  const int most = *std::max_element(options.rows.begin(), options.rows.end());
+  constexpr size_t kRowBytes = kVocab * sizeof(float);
+  for (const bool normal : {false, true}) {
+    const std::vector<float> row = Logits(normal);
+    ORCD_ASSIGN_OR_RETURN(const DeviceMemory logits,
+                          DeviceMemory::Allocate(most * kRowBytes, "logits"));
+    for (int i = 0; i < most; ++i) {
+      ORCD_RETURN_IF_CUDA_ERROR(
+          cudaMemcpy(logits.data() + i * kRowBytes, row.data(), kRowBytes, cudaMemcpyHostToDevice),
+          "logits");
+    }
+    for (const Asked& asked : kAsked) {
+      for (const int rows : options.rows) {
+        ORCD_RETURN_IF_ERROR(MeasureOne(asked, normal ? "normal" : "Zipf", logits, rows));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Speed of the GPU backend's sampler");
+  app.add_option("--rows", options.rows)->capture_default_str()->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  if (const absl::Status status = Measure(options); !status.ok()) {
+    std::cerr << "sampler_bench: " << status.message() << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace orcd
+
+int main(int argc, char** argv) { return orcd::Main(argc, argv); }
