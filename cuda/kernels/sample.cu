@@ -245,7 +245,8 @@ class Row {
     return values[0];
   }
 
-  // The key of the last candidate that a filter keeps.
+  // The key of the last candidate that a filter keeps. Each pass leaves a part of the codes, until
+  // the first block can compare what tokens they have each with each.
   __device__ uint64_t Select(const Filter& filter) {
     uint32_t first = filter.First();
     uint32_t last = filter.Last();
