@@ -16,18 +16,16 @@ namespace orcd::cuda::gemm {
 namespace {
 
 // The piece that `pieces` is at, of kTokens tokens.
-template <typename S, int kTokens, int kGroup>
+template <typename S, int kTokens>
 __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
                                              uint8_t* shared, F16Ring<S, kTokens>& ring,
                                              typename F16Ring<S, kTokens>::Place& place) {
-  constexpr int kRowBlocks = kGroup == 0 ? S::kFirstBlocks : S::kSecondBlocks;
-  // Where both warpgroups have as many, they share the code.
   const int group = threadIdx.x / 128;
-  const int first_tile = group * S::kFirstBlocks * kTilesAGroup;
+  const int first_tile = group * kTilesAGroup;
   const int warp = threadIdx.x / 32 % 4;
   const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
   uint8_t* const out = shared + S::kRingBytes;
-  float c[kRowBlocks][kTokens / 2];
+  float c[1][kTokens / 2];
   Piece piece;
   RopedToken roped;
   const auto multiply = [&](int split, bool last) {
@@ -92,36 +90,33 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
     }
   } else {
     multiply(segments.begin, true);
-#pragma unroll
-    for (int block = 0; block < kRowBlocks; ++block) {
-      const int first = first_tile + block * kTilesAGroup;
-      const int tile = first + warp;
-      if (args.gated.data != nullptr) {
-        StoreGated<kTokens>(args, piece.first_tile + first, min(kTilesAGroup, piece.tiles - first),
-                            piece.first_token, group, out, factor_of(tile), c[block]);
-      } else if (tile < piece.tiles) {
-        Store<kTokens>(args, piece.first_tile + tile, piece.first_token, segments.begin,
-                       factor_of(tile), c[block]);
-      }
+    const int tile = first_tile + warp;
+    if (args.gated.data != nullptr) {
+      StoreGated<kTokens>(args, piece.first_tile + first_tile,
+                          min(kTilesAGroup, piece.tiles - first_tile), piece.first_token, group,
+                          out, factor_of(tile), c[0]);
+    } else if (tile < piece.tiles) {
+      Store<kTokens>(args, piece.first_tile + tile, piece.first_token, segments.begin,
+                     factor_of(tile), c[0]);
     }
   }
 }
 
-template <typename S, int kTokens, int kGroup>
+template <typename S, int kTokens>
 __device__ __forceinline__ void ConsumePieces(const MatmulArgs& args, Pieces<S>& pieces,
                                               uint8_t* shared, F16Ring<S, kTokens>& ring) {
   typename F16Ring<S, kTokens>::Place place;
-  while (pieces.Next()) ConsumePiece<S, kTokens, kGroup>(args, pieces, shared, ring, place);
+  while (pieces.Next()) ConsumePiece<S, kTokens>(args, pieces, shared, ring, place);
 }
 
-template <typename S, int kGroup>
+template <typename S>
 __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRows& rows,
                                            uint8_t* shared, F16Rings<S>& rings) {
   auto pieces = Pieces<S>::Wide(args, rows);
-  ConsumePieces<S, S::kTokens, kGroup>(args, pieces, shared, rings.wide);
+  ConsumePieces<S, S::kTokens>(args, pieces, shared, rings.wide);
   if constexpr (S::kRestTokens > 0) {
     auto rest = pieces.Rest(args, rows);
-    ConsumePieces<S, S::kRestTokens, kGroup>(args, rest, shared, rings.rest);
+    ConsumePieces<S, S::kRestTokens>(args, rest, shared, rings.rest);
   }
 }
 
@@ -155,10 +150,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     WaitForDependency();
     if constexpr (S::kByTokens) {
       if (threadIdx.x < S::kConsumers * 128) ConsumeByTokens<S>(args, rows, shared, rings.wide);
-    } else if (S::kFirstBlocks == S::kSecondBlocks || threadIdx.x < 128) {
-      ConsumeF16<S, 0>(args, rows, shared, rings);
     } else {
-      ConsumeF16<S, 1>(args, rows, shared, rings);
+      ConsumeF16<S>(args, rows, shared, rings);
     }
   }
   // Until then other blocks copy into this one's memory.
@@ -267,9 +260,12 @@ cudaError_t PrepareF16() {
                               kSharedBytesF16);
 }
 
+// Blocks that have tokens as rows store results two by two.
+bool HasEvenRows(const MatmulArgs& args) { return args.y_rows % 2 == 0 && args.y_stride % 2 == 0; }
+
 // Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
 // its weights, and all of it comes through the L2 cache.
-using Tall = Shape<64, 0, false, 1, 3, 2>;
+using Tall = TokenShape<64, 18, 1>;
 // Where none are wide: weights are asked for at once.
 using Narrow = Shape<128, 0, false>;
 template <int kBlocks>
@@ -277,7 +273,7 @@ using Wide = Shape<256, 128, false, kBlocks>;
 template <int kBlocks>
 using WideSum = Shape<256, 128, true, kBlocks>;
 template <int kBlocks>
-using WideQkv = Shape<256, 128, true, kBlocks, 1, 1, true>;
+using WideQkv = Shape<256, 128, true, kBlocks, true>;
 
 // All segments of 256 tokens: no segment leaves a multiprocessor, and weights, of which every block
 // reads as many as of activations or more, leave the L2 cache once.
@@ -285,7 +281,7 @@ template <int kTiles>
 using Quad = TokenShape<64, kTiles, 4, Common::kRows>;
 
 cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  if (args.y_rows % 2 != 0 || args.y_stride % 2 != 0) return cudaErrorInvalidValue;
+  if (!HasEvenRows(args)) return cudaErrorInvalidValue;
   const int clusters = ClustersAtOnce<Quad<10>>(multiprocessors);
   const int tiles = RowTiles(args);
   constexpr int kXTiles = XBytes(Quad<10>::kTokens) / kTileBytes;
@@ -304,7 +300,7 @@ template <int kBlocks>
 int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
   using S = ByTokens<kBlocks>;
   if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens || args.splits > 1 ||
-      args.residual != nullptr || args.y_rows % 2 != 0 || args.y_stride % 2 != 0) {
+      args.residual != nullptr || !HasEvenRows(args)) {
     return std::numeric_limits<int>::max();
   }
   const int clusters = ClustersAtOnce<S>(multiprocessors);
@@ -356,7 +352,7 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
     // Of fewer columns a block's beginning and end weigh more than what it reads.
     constexpr int kTallCols = 2048;
     if (args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
-        args.matrices[0].cols >= kTallCols) {
+        args.matrices[0].cols >= kTallCols && HasEvenRows(args)) {
       return LaunchF16<Tall>(
           args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
           multiprocessors, stream);

@@ -64,16 +64,25 @@ template <typename S>
 __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const PieceRows& rows,
                                                 const uint8_t* shared,
                                                 F16Ring<S, S::kTokens>& ring) {
-  constexpr int kCols = S::kTiles * kTileRows;
-  const int own_token = static_cast<int>(threadIdx.x) / 128 * S::kTokenBlocks * 64;
+  constexpr int kCols = S::kGroupTiles * kTileRows;
+  const int group = threadIdx.x / 128;
+  const int own_token = S::kOwnRows ? 0 : group * S::kTokenBlocks * 64;
+  const int own_tile = S::kOwnRows ? group * S::kGroupTiles : 0;
   auto pieces = Pieces<S>::Wide(args, rows);
   typename F16Ring<S, S::kTokens>::Place place;
   while (pieces.Next()) {
     const Segments segments = pieces.segments();
     float c[S::kTokenBlocks][kCols / 2];
+    Piece piece;
     const auto multiply = [&](int split) {
-      const int slot = MultiplySegment<kCols>(args, split, XBytes(own_token), XBytes(S::kTokens),
-                                              shared, ring, place, c);
+      const int slot = MultiplySegment<kCols>(args, split, XBytes(own_token),
+                                              XBytes(S::kTokens) + own_tile * kTileBytes, shared,
+                                              ring, place, c);
+      // Found while tensor cores are at work: divisions take as long as a stage.
+      piece = pieces.piece();
+      piece.first_tile += own_tile;
+      piece.tiles -= own_tile;
+      asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
       WgmmaWait<0>();
       ring.Release(slot);
     };
@@ -88,11 +97,9 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
 #pragma unroll
         for (int i = 0; i < kCols / 2; ++i) sum[i] += c[0][i];
       }
-      const Piece piece = pieces.piece();
       StoreByTokens<kCols>(args, piece, piece.first_token, 0, sum);
     } else {
       multiply(segments.begin);
-      const Piece piece = pieces.piece();
 #pragma unroll
       for (int block = 0; block < S::kTokenBlocks; ++block) {
         const int first_token = piece.first_token + own_token + block * 64;

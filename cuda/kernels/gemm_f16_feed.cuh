@@ -21,8 +21,8 @@ constexpr int kSharedBytesF16 = 226 * 1024;
 // of one segment, or, with kSum, of the sum of all. Tensor cores have 64 rows of weights at a time
 // and all tokens. kBlocks blocks, a cluster, have pieces of the same tokens at a time, whose
 // activations each copies a part of to all.
-template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1, int kFirst = 1,
-          int kSecond = 1, bool kMakesQkv = false>
+template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1,
+          bool kMakesQkv = false>
 struct Shape {
   static constexpr int kBlocks = kBlockCount;
   static constexpr int kTokens = kTokenCount;
@@ -34,10 +34,7 @@ struct Shape {
   // Queries, keys and values in place of the sum.
   static constexpr bool kRopes = kMakesQkv;
   static constexpr bool kByTokens = false;
-  // Row blocks, of 4 tiles, of the first warpgroup and of the second.
-  static constexpr int kFirstBlocks = kFirst;
-  static constexpr int kSecondBlocks = kSecond;
-  static constexpr int kTiles = (kFirst + kSecond) * kTilesAGroup;
+  static constexpr int kTiles = kBlockTiles;
   // Warpgroups that multiply.
   static constexpr int kConsumers = kGroups;
   // What leaves through shared memory.
@@ -50,10 +47,11 @@ struct Shape {
 // What a cluster's blocks have in common.
 enum class Common { kTokens, kRows };
 
-// Pieces for which tensor cores have 64 tokens at a time and all rows, of which there may so be any
-// number of tiles, and not the multiple of four that leaves multiprocessors idle; one piece of
-// tokens. Blocks of a cluster have the same tokens, as above; or the same rows and neighbouring
-// tokens, 64 each: each copies a part of the weights to all, and sums all segments in registers.
+// Pieces for which tensor cores have 64 tokens at a time and all rows of a warpgroup, of which
+// there may so be any number of tiles, and not the multiple of four that leaves multiprocessors
+// idle; one piece of tokens. Warpgroups have tokens of their own, or, of 64 and many rows, rows.
+// Blocks of a cluster have the same tokens, as above; or the same rows and neighbouring tokens, 64
+// each: each copies a part of the weights to all, and sums all segments in registers.
 template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
 struct TokenShape {
   static constexpr int kBlocks = kBlockCount;
@@ -65,11 +63,15 @@ struct TokenShape {
   static constexpr bool kRopes = false;
   static constexpr bool kByTokens = true;
   static constexpr int kTiles = kTileCount;
-  static constexpr int kConsumers = kTokens == 64 ? 1 : kGroups;
-  // Of 64 tokens, those of a warpgroup.
-  static constexpr int kTokenBlocks = kTokens / (kConsumers * 64);
+  // Most columns of the instruction, in row tiles.
+  static constexpr int kMostTiles = 16;
+  static constexpr int kConsumers = kTokens == 64 && kTiles <= kMostTiles ? 1 : kGroups;
+  static constexpr bool kOwnRows = kTokens == 64 && kConsumers > 1;
+  // A warpgroup's: row tiles, and tokens by sixty-fours.
+  static constexpr int kGroupTiles = kOwnRows ? kTiles / kConsumers : kTiles;
+  static constexpr int kTokenBlocks = kOwnRows ? 1 : kTokens / (kConsumers * 64);
   static constexpr int kRingBytes = kSharedBytesF16;
-  static_assert(kTokens == kConsumers * kTokenBlocks * 64);
+  static_assert(kTokens * kTiles == kConsumers * kTokenBlocks * 64 * kGroupTiles);
 };
 
 // The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.

@@ -494,7 +494,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
 
 // As the head is multiplied: with one segment, by blocks of many rows where tokens are few.
 TEST_F(ProductTest, ManyRowsOfOneSegment) {
-  constexpr int kRows = 2453;
+  constexpr int kRows = 2454;
   constexpr int kCols = 2048;
   const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 61, stream());
   const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
