@@ -1,10 +1,13 @@
 // Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
-// there. As many blocks as multiprocessors, alone or in clusters that share what they read of the
-// activations, or of the weights, take piece after piece; four threads of each feed two warpgroups
-// from a ring that bulk copies fill, and are ahead of them by its length, also from one piece to
-// the next; or one does, and warps beside it unpack weights for the products that follow. Of up to
-// 64 tokens, which are bound by the reading of weights, it is for large matrices alone; for others
-// the kernel of gemm.cuh is faster.
+// there, as their rows, 64 at a time, or as their columns, beside 64 tokens. As many blocks as
+// multiprocessors, alone or in clusters that share what they read of the activations, or of the
+// weights, take piece after piece; four threads of each feed two warpgroups from a ring that bulk
+// copies fill, and are ahead of them by its length, also from one piece to the next; or one does,
+// and warps beside it unpack weights for the products that follow. Of up to 64 tokens, which are
+// bound by the reading of weights, it is for large matrices alone; for others the kernel of gemm.cuh
+// is faster.
+#include <limits>
+
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/gemm_f16_by_tokens.cuh"
 #include "cuda/kernels/gemm_f16_feed.cuh"
@@ -294,6 +297,7 @@ cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t
 // Of 193 to 256 tokens, one segment: 2,368 row tiles, the 7B's gate and up, are two whole waves.
 template <int kBlocks>
 using ByTokens = TokenShape<256, 9, kBlocks>;
+// Of a piece, as BestPlan counts.
 constexpr int kByTokensTime = 310;
 
 template <int kBlocks>
