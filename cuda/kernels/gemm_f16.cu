@@ -4,8 +4,8 @@
 // weights, take piece after piece; four threads of each feed two warpgroups from a ring that bulk
 // copies fill, and are ahead of them by its length, also from one piece to the next; or one does,
 // and warps beside it unpack weights for the products that follow. Of up to 64 tokens, which are
-// bound by the reading of weights, it is for large matrices alone; for others the kernel of gemm.cuh
-// is faster.
+// bound by the reading of weights, it is for large matrices alone; for others the kernel of
+// gemm.cuh is faster.
 #include <limits>
 
 #include "cuda/kernels/gemm.cuh"
