@@ -37,6 +37,7 @@ struct Options {
   std::vector<std::string> cases = {"1:16:128"};
   int repetitions = 3;
   float temperature = 0;
+  int64_t kv_cache_bytes = 0;
 };
 
 struct Case {
@@ -161,13 +162,11 @@ absl::Status Measure(const Options& options) {
   LoadModelOptions load;
   load.model.with_text = true;
   load.model.threads = 8;
-  int64_t tokens = 0;
+  load.backend.kv_cache_bytes = options.kv_cache_bytes;
   for (const std::string& text : options.cases) {
     ORCD_ASSIGN_OR_RETURN(const Case parsed, ParseCase(text));
     cases.push_back(parsed);
     load.backend.max_seqs = std::max(load.backend.max_seqs, parsed.parallel);
-    tokens =
-        std::max<int64_t>(tokens, int64_t{parsed.parallel} * (parsed.prompt + parsed.tokens + 16));
   }
   BackendMaker backend = {.make = CreateCpuBackend};
 #ifdef ORCD_CUDA
@@ -200,6 +199,8 @@ int Main(int argc, char** argv) {
   app.add_option("--case", options.cases, "PARALLEL:PROMPT:NEW")->capture_default_str();
   app.add_option("--repetitions", options.repetitions)->capture_default_str();
   app.add_option("--temperature", options.temperature)->capture_default_str();
+  app.add_option("--kv-cache-bytes", options.kv_cache_bytes, "0: the backend chooses")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "engine_bench: " << status.message() << "\n";
