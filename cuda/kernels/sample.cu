@@ -86,6 +86,18 @@ __device__ __forceinline__ uint64_t Key(uint32_t code, int token) {
   return uint64_t{code} << 32 | static_cast<uint32_t>(token);
 }
 
+// The lane's value and those of the lanes before it, summed; a whole warp.
+template <typename T>
+__device__ __forceinline__ T SumOfLanesTo(T value) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const T other = __shfl_up_sync(~0u, value, offset);
+    if (lane >= offset) value += other;
+  }
+  return value;
+}
+
 // The tokens that are left while filters apply: those up to a place in the order of likelihood,
 // and, after `typical`, up to a place in the order of surprise. A place is a token's key: its code
 // in the order, then its id.
@@ -309,12 +321,7 @@ class Row {
     // The sum of the threads before, in the block.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    uint64_t before = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint64_t other = __shfl_up_sync(~0u, before, offset);
-      if (lane >= offset) before += other;
-    }
+    uint64_t before = SumOfLanesTo(own);
     if (lane == 31) scratch_[warp][0] = before;
     before -= own;
     __syncthreads();
@@ -337,12 +344,7 @@ class Row {
       const int count = __shfl_sync(~0u, count_, lane_of);
       const int begin = (lane_of - lane) * per_thread_;
       for (int i = lane;; i += 32) {
-        uint64_t up_to = i < count ? weight(begin + i) : 0;
-#pragma unroll
-        for (int offset = 1; offset < 32; offset *= 2) {
-          const uint64_t other = __shfl_up_sync(~0u, up_to, offset);
-          if (lane >= offset) up_to += other;
-        }
+        const uint64_t up_to = SumOfLanesTo(i < count ? weight(begin + i) : uint64_t{0});
         const unsigned reached = __ballot_sync(~0u, up_to >= left);
         if (reached != 0) {
           const int token = first_ + begin + i - lane + __ffs(reached) - 1;
@@ -372,12 +374,7 @@ class Row {
       const uint32_t code = filter.Code(logit(i), first_ + i);
       own += code >= first && code <= last ? 1 : 0;
     }
-    int end = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(~0u, end, offset);
-      if (lane >= offset) end += other;
-    }
+    const int end = SumOfLanesTo(own);
     int begin = 0;
     if (lane == 31 && end > 0) begin = atomicAdd(&list->listed[lists_ % 2], end);
     int to = __shfl_sync(~0u, begin, 31) + end - own;
@@ -622,9 +619,8 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
       if (at >= row.block_count()) break;
       logits[at] = some[j];
       // Before every code: what must not be there.
-      const uint64_t key = some[j] < INFINITY ? uint64_t{CodeOf(some[j])} << 32 |
-                                                    static_cast<uint32_t>(row.block_first() + at)
-                                              : uint64_t{0};
+      const uint64_t key =
+          some[j] < INFINITY ? Key(CodeOf(some[j]), row.block_first() + at) : uint64_t{0};
       if (row.block_first() + at < args.vocab) best = min(best, key);
     }
   }
@@ -647,8 +643,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
       }
       uint64_t next = ~uint64_t{0};
       for (int i = 0; i < row.count(); ++i) {
-        const uint64_t k =
-            uint64_t{CodeOf(row.logit(i))} << 32 | static_cast<uint32_t>(row.first() + i);
+        const uint64_t k = Key(CodeOf(row.logit(i)), row.first() + i);
         if (k > key) next = min(next, k);
       }
       key = row.Min(next);
@@ -663,8 +658,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
     Adjust(args, draw, row, counts);
     best = ~uint64_t{0};
     for (int i = 0; i < row.count(); ++i) {
-      best =
-          min(best, uint64_t{CodeOf(row.logit(i))} << 32 | static_cast<uint32_t>(row.first() + i));
+      best = min(best, Key(CodeOf(row.logit(i)), row.first() + i));
     }
     best = row.Min(best);
   }
