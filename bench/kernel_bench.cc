@@ -16,6 +16,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "bench/gpu_timing.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/matmul.h"
@@ -174,26 +175,10 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   static_cast<void>(cudaGraphDestroy(captured));
   const cuda::Graph graph(executable);
 
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin), "an event");
-  const cuda::Event own_begin(begin);
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&end), "an event");
-  const cuda::Event own_end(end);
-  std::vector<float> times;
-  double warmed = 0;
-  while (times.size() < 5) {
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, stream.get()), "an event");
-    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph.get(), stream.get()), "a graph");
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(end, stream.get()), "an event");
-    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "a graph");
-    float milliseconds = 0;
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end), "an event");
-    if (warmed > warm_seconds) times.push_back(milliseconds);
-    warmed += milliseconds * 1e-3;
-  }
-  std::sort(times.begin(), times.end());
-  const double seconds = times[times.size() / 2] * 1e-3 / launches;
+  ORCD_ASSIGN_OR_RETURN(const double graph_seconds, MedianSeconds(stream.get(), warm_seconds, [&] {
+                          return cudaGraphLaunch(graph.get(), stream.get());
+                        }));
+  const double seconds = graph_seconds / launches;
   const double flops = 2.0 * shape.rows * shape.cols * tokens;
   const double floor =
       std::max(static_cast<double>(matrix.bytes()) / kBytesASecond, flops / kFlopsASecond);

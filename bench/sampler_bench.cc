@@ -14,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "bench/gpu_timing.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/sample.h"
@@ -97,28 +98,16 @@ absl::Status MeasureOne(const Asked& asked, const char* logits_name, const Devic
   args.last_sample = reinterpret_cast<int32_t*>(flags.data()) + rows;
 
   ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin), "an event");
-  const cuda::Event own_begin(begin);
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreate(&end), "an event");
-  const cuda::Event own_end(end);
   constexpr int kLaunches = 50;
-  std::vector<float> times;
-  while (times.size() < 5) {
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, stream.get()), "an event");
-    for (int i = 0; i < kLaunches; ++i) {
-      ORCD_RETURN_IF_CUDA_ERROR(cuda::LaunchSample(args, stream.get()), "drawing tokens");
-    }
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(end, stream.get()), "an event");
-    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream.get()), "drawing tokens");
-    float milliseconds = 0;
-    ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end), "an event");
-    times.push_back(milliseconds);
-  }
-  std::sort(times.begin(), times.end());
+  ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), 0, [&] {
+                          cudaError_t error = cudaSuccess;
+                          for (int i = 0; i < kLaunches && error == cudaSuccess; ++i) {
+                            error = cuda::LaunchSample(args, stream.get());
+                          }
+                          return error;
+                        }));
   std::printf("%4d rows  %-6s  %-20s %8.1f us\n", rows, logits_name, asked.name,
-              times[times.size() / 2] * 1e3 / kLaunches);
+              seconds * 1e6 / kLaunches);
   std::fflush(stdout);
   return absl::OkStatus();
 }
