@@ -274,7 +274,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   }
   args.y_tokens = args.tokens;
   args.handed = buffers_.handed;
-  // Matrices of one format at a time, or of several that are to be unpacked.
+  // Matrices of formats that one kernel takes at a time, or that are to be unpacked.
   const auto unpacks = [&](const TiledMatrix& matrix) {
     return !GemmTakes(matrix.format, args.tokens);
   };
@@ -286,7 +286,12 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     args.y_rows = 0;
     for (int j = i; j < all.num_matrices; ++j) {
       const TiledMatrix& matrix = all.matrices[j];
-      if (matrix.format != first.format && !(unpacks(first) && unpacks(matrix))) break;
+      const bool together =
+          unpacks(first)
+              ? unpacks(matrix)
+              : !unpacks(matrix) &&
+                    (j == i || GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
+      if (!together) break;
       args.matrices[args.num_matrices++] = matrix;
       args.y_rows += matrix.rows;
     }

@@ -12,17 +12,20 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t
   if (args.sums_segments && args.matrices[0].format != TileFormat::kF16) {
     return cudaErrorInvalidValue;
   }
+  for (int i = 1; i < args.num_matrices; ++i) {
+    if (!GemmTakesBehind(args.matrices[i - 1].format, args.matrices[i].format)) {
+      return cudaErrorInvalidValue;
+    }
+  }
   switch (args.matrices[0].format) {
     case TileFormat::kF16:
-      return gemm::LaunchFormat<TileFormat::kF16>(args, multiprocessors, stream);
-    case TileFormat::kQ8_0:
-      return gemm::LaunchFormat<TileFormat::kQ8_0>(args, multiprocessors, stream);
+      return gemm::LaunchOfF16(args, multiprocessors, stream);
     case TileFormat::kQ5_0:
-      return gemm::LaunchFormat<TileFormat::kQ5_0>(args, multiprocessors, stream);
+    case TileFormat::kQ8_0:
+      return gemm::LaunchOfBlocks(args, multiprocessors, stream);
     case TileFormat::kQ4_K:
-      return gemm::LaunchFormat<TileFormat::kQ4_K>(args, multiprocessors, stream);
     case TileFormat::kQ6_K:
-      return gemm::LaunchFormat<TileFormat::kQ6_K>(args, multiprocessors, stream);
+      return gemm::LaunchOfSuperBlocks(args, multiprocessors, stream);
     default:
       return cudaErrorInvalidValue;
   }
@@ -30,9 +33,7 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t
 
 cudaError_t PrepareGemmKernels() {
   for (const cudaError_t error :
-       {gemm::PrepareFormat<TileFormat::kF16>(), gemm::PrepareFormat<TileFormat::kQ8_0>(),
-        gemm::PrepareFormat<TileFormat::kQ5_0>(), gemm::PrepareFormat<TileFormat::kQ4_K>(),
-        gemm::PrepareFormat<TileFormat::kQ6_K>()}) {
+       {gemm::PrepareOfF16(), gemm::PrepareOfBlocks(), gemm::PrepareOfSuperBlocks()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -26,6 +26,8 @@ constexpr int kTilesAGroup = 4;
 constexpr int kBlockTiles = kGroups * kTilesAGroup;
 constexpr int kThreads = (kGroups + 1) * 128;
 constexpr int kConsumerWarps = kGroups * 4;
+// Of all threads of both warpgroups.
+__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
 // Token tiles that blocks close in time share, so that weights are read from memory once.
 constexpr int kSharedTokenTiles = 8;
 
@@ -48,13 +50,22 @@ constexpr int SharedBytes(TileFormat format, int tokens, int residents) {
          WeightStages(format, tokens, residents) * WeightBytes(format);
 }
 
-// The row tiles of a launch.
+// Row tiles of a launch, of one format.
 struct Rows {
-  int first_tile;
-  int tiles;
+  int first_tile = 0;
+  int tiles = 0;
   // Of a block; at most kBlockTiles.
   int block_tiles = kBlockTiles;
+
+  __host__ __device__ constexpr int Blocks() const {
+    return (tiles + block_tiles - 1) / block_tiles;
+  }
 };
+// Tiles of kTokens.
+template <int kTokens>
+__host__ __device__ constexpr int TokenTiles(int tokens) {
+  return (tokens + kTokens - 1) / kTokens;
+}
 
 // A thread of each warp of a warpgroup feeds the others: that of the first one asks for
 // activations, those of the other three for a row tile each in turn. (With one for all row tiles,
@@ -87,13 +98,13 @@ struct BlockTile {
   int first_tile;
   int first_token;
 
+  // Of block `block` of those of `rows`.
   template <int kTokens>
-  static __device__ BlockTile Of(const Rows& rows, int tokens) {
-    const int row_tiles = rows.tiles;
-    const int row_blocks = (row_tiles + rows.block_tiles - 1) / rows.block_tiles;
-    const int token_tiles = (tokens + kTokens - 1) / kTokens;
-    const int panel = blockIdx.x / (kSharedTokenTiles * row_blocks);
-    const int in_panel = blockIdx.x % (kSharedTokenTiles * row_blocks);
+  static __device__ BlockTile Of(const Rows& rows, int tokens, int block) {
+    const int row_blocks = rows.Blocks();
+    const int token_tiles = TokenTiles<kTokens>(tokens);
+    const int panel = block / (kSharedTokenTiles * row_blocks);
+    const int in_panel = block % (kSharedTokenTiles * row_blocks);
     const int panel_tiles = min(kSharedTokenTiles, token_tiles - panel * kSharedTokenTiles);
     return {rows.first_tile + in_panel / panel_tiles * rows.block_tiles,
             (panel * kSharedTokenTiles + in_panel % panel_tiles) * kTokens};
@@ -185,32 +196,69 @@ __device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& b
   }
 }
 
+// How results leave: c is a warpgroup's, of 64 rows, as wgmma leaves them: token 8j + 2t + e of a
+// warp's row g + 8h.
+
+// To segment `split` of y: a warp's row tile `tile`. Straight from registers, in so few
+// instructions as can be: they are executed once, so that each must be fetched.
 template <int kTokens>
 __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
                                       float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
-  const int g = lane / 4;
+  const int row = tile * kTileRows + lane / 4;
+  const int token = first_token + lane % 4 * 2;
+  // The tokens from there on that there are.
+  const int left[2] = {row < args.y_rows ? args.tokens - token : 0,
+                       row + 8 < args.y_rows ? args.tokens - token : 0};
+  float* to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + row;
 #pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    const int token = first_token + 8 * j + lane % 4 * 2;
-    if (args.gated.data != nullptr) {
+  for (int j = 0; j < kTokens / 8; ++j, to += int64_t{8} * args.y_stride) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (token + i < args.tokens) {
-          args.gated.data[args.gated.Index(token + i, tile * 8 + g)] =
-              GatedUnit(c[4 * j + i], c[4 * j + 2 + i], factor);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = tile * kTileRows + g + i / 2 * 8;
-        if (token + i % 2 < args.tokens && row < args.y_rows) {
-          args.y[(int64_t{split} * args.y_tokens + token + i % 2) * args.y_stride + row] =
-              c[4 * j + i] * factor;
-        }
-      }
+    for (int e = 0; e < 2; ++e) {
+      float* const of_token = to + e * args.y_stride;
+      if (j * 8 + e < left[0]) of_token[0] = c[4 * j + e] * factor;
+      if (j * 8 + e < left[1]) of_token[8] = c[4 * j + 2 + e] * factor;
     }
+  }
+}
+
+// Gated results, 8 units of each row tile: shared memory takes core matrices as they will lie.
+template <int kTokens>
+__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
+                                           int first_token, int group, uint8_t* out, float factor,
+                                           const float (&c)[kTokens / 2]) {
+  constexpr int kTokenGroups = kTokens / 8;
+  // Of eight tokens, a core matrix for each tile.
+  constexpr int kGroupBytes = kTilesAGroup * 128;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32 % 4;
+  uint8_t* const mine = out + group * kTokenGroups * kGroupBytes;
+  // What was put there before has been read.
+  GroupSync(group);
+#pragma unroll
+  for (int j = 0; j < kTokenGroups; j += 4) {
+    uint32_t halves[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const v = &c[4 * (j + i)];
+      halves[i] =
+          AsBits(__halves2half2(GatedUnit(v[0], v[2], factor), GatedUnit(v[1], v[3], factor)));
+    }
+    StoreMatricesTransposed(
+        SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
+  }
+  GroupSync(group);
+  // A lane has 16 bytes: a token's units of a tile.
+  const int tile = lane / 8;
+  if (tile >= tiles) return;
+  const int token = first_token + lane % 8;
+  uint8_t* const to = reinterpret_cast<uint8_t*>(args.gated.data +
+                                                 args.gated.Index(token, (first_tile + tile) * 8));
+#pragma unroll
+  for (int j = warp; j < kTokenGroups; j += 4) {
+    if (token + j * 8 >= args.tokens) break;
+    *reinterpret_cast<uint4*>(to + j * XBytes(8)) =
+        *reinterpret_cast<const uint4*>(mine + j * kGroupBytes + lane * 16);
   }
 }
 
@@ -275,14 +323,13 @@ class Consumer {
   int index_ = 0;
 };
 
-// A block computes one segment, blockIdx.y.
+// A block's work: block `index` of those of `rows`, of one segment, blockIdx.y.
 template <TileFormat kFormat, int kTokens, int kResidents>
-__global__ void __launch_bounds__(kThreads, kResidents)
-    Kernel(const __grid_constant__ MatmulArgs args, const Rows rows) {
-  extern __shared__ __align__(1024) uint8_t shared[];
-  __shared__ __align__(8) Rings<kFormat, kTokens, kResidents> rings;
+__device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows& rows, int index,
+                                              uint8_t* shared,
+                                              Rings<kFormat, kTokens, kResidents>& rings) {
   const int group = threadIdx.x / 128;
-  const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens);
+  const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens, index);
   const int end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles);
   const int cols = args.matrices[0].cols;
   const int split = blockIdx.y;
@@ -327,25 +374,53 @@ __global__ void __launch_bounds__(kThreads, kResidents)
     }
     if (i < range.end) consumer.Multiply(c, a[0]);
     WgmmaWait<0>();
-    if (tile < end_tile) {
+    if (args.gated.data != nullptr) {
+      // Activations are read no more, where results go now.
+      ConsumersSync();
+      const int first_tile = block.first_tile + group * kTilesAGroup;
+      StoreGated<kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group, shared,
+                          ResultFactor(matrix), c);
+    } else if (tile < end_tile) {
       Store<kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
     }
   }
 }
 
-template <TileFormat kFormat, int kTokens, int kResidents = 1>
-cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, cudaStream_t stream) {
-  const int blocks = (rows.tiles + rows.block_tiles - 1) / rows.block_tiles *
-                     ((args.tokens + kTokens - 1) / kTokens);
-  return Launch(Kernel<kFormat, kTokens, kResidents>, dim3(blocks, args.splits), kThreads,
-                SharedBytes(kFormat, kTokens, kResidents), stream, args, rows);
+// Row tiles of format kFormat, and behind them those of kOther.
+template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents>
+__global__ void __launch_bounds__(kThreads, kResidents)
+    Kernel(const __grid_constant__ MatmulArgs args, const Rows rows, const Rows others) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ __align__(8) union {
+    Rings<kFormat, kTokens, kResidents> first;
+    Rings<kOther, kTokens, kResidents> second;
+  } rings;
+  const int index = static_cast<int>(blockIdx.x);
+  const int blocks = rows.Blocks() * TokenTiles<kTokens>(args.tokens);
+  if (kFormat == kOther || index < blocks) {
+    MultiplyBlock<kFormat, kTokens, kResidents>(args, rows, index, shared, rings.first);
+  } else {
+    MultiplyBlock<kOther, kTokens, kResidents>(args, others, index - blocks, shared, rings.second);
+  }
 }
 
-template <TileFormat kFormat, int kTokens, int kResidents = 1>
+template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents>
+constexpr int kKernelBytes = std::max(SharedBytes(kFormat, kTokens, kResidents),
+                                      SharedBytes(kOther, kTokens, kResidents));
+
+template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents = 1>
+cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, const Rows& others,
+                         cudaStream_t stream) {
+  const int blocks = (rows.Blocks() + others.Blocks()) * TokenTiles<kTokens>(args.tokens);
+  return Launch(Kernel<kFormat, kOther, kTokens, kResidents>, dim3(blocks, args.splits), kThreads,
+                kKernelBytes<kFormat, kOther, kTokens, kResidents>, stream, args, rows, others);
+}
+
+template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents = 1>
 cudaError_t PrepareKernel() {
-  return cudaFuncSetAttribute(Kernel<kFormat, kTokens, kResidents>,
+  return cudaFuncSetAttribute(Kernel<kFormat, kOther, kTokens, kResidents>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              SharedBytes(kFormat, kTokens, kResidents));
+                              kKernelBytes<kFormat, kOther, kTokens, kResidents>);
 }
 
 // Row tiles that whole waves of blocks take, a block a multiprocessor; the rest would leave most
@@ -378,50 +453,72 @@ inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, 
   return best;
 }
 
-// Up to 64 tokens.
-template <TileFormat kFormat>
-cudaError_t LaunchFewTokens(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  const int tiles = RowTiles(args);
+// Up to 64 tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles` of kOther.
+template <TileFormat kFormat, TileFormat kOther>
+cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
+                            cudaStream_t stream) {
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
+  static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
   constexpr int kXTiles = 2;
-  const Rows rows = {0, tiles,
-                     kEven
-                         ? EvenBlockTiles(tiles, args.splits, multiprocessors, kBlockTiles, kXTiles)
-                         : kBlockTiles};
+  const int block_tiles = kEven ? EvenBlockTiles(tiles + other_tiles, args.splits, multiprocessors,
+                                                 kBlockTiles, kXTiles)
+                                : kBlockTiles;
+  const Rows rows = {0, tiles, block_tiles};
+  const Rows others = {tiles, other_tiles, block_tiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
-  const int blocks = (tiles + rows.block_tiles - 1) / rows.block_tiles * args.splits;
-  return blocks > multiprocessors ? LaunchKernel<kFormat, 64, 2>(args, rows, stream)
-                                  : LaunchKernel<kFormat, 64>(args, rows, stream);
+  const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
+  return blocks > multiprocessors ? LaunchKernel<kFormat, kOther, 64, 2>(args, rows, others, stream)
+                                  : LaunchKernel<kFormat, kOther, 64>(args, rows, others, stream);
 }
 
-template <TileFormat kFormat>
+template <TileFormat kFormat, TileFormat kOther>
 cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  const int tiles = RowTiles(args);
-  if (args.tokens <= 64) return LaunchFewTokens<kFormat>(args, multiprocessors, stream);
-  const bool wide = args.tokens > 128;
-  const int main = TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
-  const cudaError_t error = wide ? LaunchKernel<kFormat, 256>(args, {0, main}, stream)
-                                 : LaunchKernel<kFormat, 128>(args, {0, main}, stream);
-  if (error != cudaSuccess || main == tiles) return error;
-  return LaunchKernel<kFormat, 64>(args, {main, tiles - main}, stream);
+  int tiles = 0;
+  for (int i = 0; i < args.num_matrices && args.matrices[i].format == kFormat; ++i) {
+    tiles += args.matrices[i].row_tiles();
+  }
+  const int other_tiles = RowTiles(args) - tiles;
+  if (args.tokens <= 64) {
+    return LaunchFewTokens<kFormat, kOther>(args, tiles, other_tiles, multiprocessors, stream);
+  }
+  const auto launch_wide = [&](const Rows& rows, const Rows& others) {
+    return args.tokens > 128 ? LaunchKernel<kFormat, kOther, 256>(args, rows, others, stream)
+                             : LaunchKernel<kFormat, kOther, 128>(args, rows, others, stream);
+  };
+  if (tiles > 0 && other_tiles > 0) return launch_wide({0, tiles}, {tiles, other_tiles});
+  const auto of_format = [&](int first_tile, int count, const auto& launch) {
+    const Rows rows = {first_tile, count};
+    return tiles > 0 ? launch(rows, {}) : launch({}, rows);
+  };
+  const int all = tiles + other_tiles;
+  const int main =
+      TilesOfWholeWaves(args, args.tokens > 128 ? 256 : 128, args.splits, multiprocessors);
+  const cudaError_t error = of_format(0, main, launch_wide);
+  if (error != cudaSuccess || main == all) return error;
+  return of_format(main, all - main, [&](const Rows& rows, const Rows& others) {
+    return LaunchKernel<kFormat, kOther, 64>(args, rows, others, stream);
+  });
 }
 
-template <TileFormat kFormat>
+template <TileFormat kFormat, TileFormat kOther>
 cudaError_t PrepareSegments() {
-  for (const cudaError_t error : {PrepareKernel<kFormat, 64>(), PrepareKernel<kFormat, 64, 2>(),
-                                  PrepareKernel<kFormat, 128>(), PrepareKernel<kFormat, 256>()}) {
+  for (const cudaError_t error :
+       {PrepareKernel<kFormat, kOther, 64>(), PrepareKernel<kFormat, kOther, 64, 2>(),
+        PrepareKernel<kFormat, kOther, 128>(), PrepareKernel<kFormat, kOther, 256>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
-// Each in a file of its own.
-template <TileFormat kFormat>
-cudaError_t LaunchFormat(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
-template <TileFormat kFormat>
-cudaError_t PrepareFormat();
+// Each in a file of its own: of F16; of Q5_0 and Q8_0; of Q4_K and Q6_K.
+cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t PrepareOfF16();
+cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t PrepareOfBlocks();
+cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t PrepareOfSuperBlocks();
 
 }  // namespace gemm
 }  // namespace orcd::cuda

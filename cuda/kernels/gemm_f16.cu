@@ -346,9 +346,7 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
 
 }  // namespace
 
-template <>
-cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiprocessors,
-                                           cudaStream_t stream) {
+cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
   if (args.sums_segments && args.splits > 1) return LaunchQuad(args, multiprocessors, stream);
   if (args.tokens <= Tall::kTokens) {
@@ -361,7 +359,8 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
           args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
           multiprocessors, stream);
     }
-    return LaunchFewTokens<TileFormat::kF16>(args, multiprocessors, stream);
+    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16>(args, tiles, 0, multiprocessors,
+                                                               stream);
   }
   // Fewer columns are over before what two blocks read in common outweighs that they wait for each
   // other.
@@ -372,11 +371,11 @@ cudaError_t LaunchFormat<TileFormat::kF16>(const MatmulArgs& args, int multiproc
              : LaunchWide<1>(args, multiprocessors, stream);
 }
 
-template <>
-cudaError_t PrepareFormat<TileFormat::kF16>() {
+cudaError_t PrepareOfF16() {
+  constexpr TileFormat kF16 = TileFormat::kF16;
   for (const cudaError_t error :
-       {PrepareKernel<TileFormat::kF16, 64>(), PrepareKernel<TileFormat::kF16, 64, 2>(),
-        PrepareF16<Tall>(), PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
+       {PrepareKernel<kF16, kF16, 64>(), PrepareKernel<kF16, kF16, 64, 2>(), PrepareF16<Tall>(),
+        PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
         PrepareF16<ByTokens<1>>(), PrepareF16<ByTokens<2>>(), PrepareF16<Wide<1>>(),
         PrepareF16<Wide<2>>(), PrepareF16<Wide<4>>(), PrepareF16<WideSum<1>>(),
         PrepareF16<WideSum<2>>(), PrepareF16<WideQkv<1>>(), PrepareF16<WideQkv<2>>()}) {

@@ -12,46 +12,6 @@ namespace orcd::cuda::gemm {
 
 constexpr int kGroupRows = kTilesAGroup * kTileRows;
 
-// Gated results, 8 units of each row tile: shared memory takes core matrices as they will lie.
-template <int kTokens>
-__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
-                                           int first_token, int group, uint8_t* out, float factor,
-                                           const float (&c)[kTokens / 2]) {
-  constexpr int kTokenGroups = kTokens / 8;
-  // Of eight tokens, a core matrix for each tile.
-  constexpr int kGroupBytes = kTilesAGroup * 128;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32 % 4;
-  uint8_t* const mine = out + group * kTokenGroups * kGroupBytes;
-  // What was put there before has been read.
-  GroupSync(group);
-#pragma unroll
-  for (int j = 0; j < kTokenGroups; j += 4) {
-    uint32_t halves[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const v = &c[4 * (j + i)];
-      halves[i] =
-          AsBits(__halves2half2(GatedUnit(v[0], v[2], factor), GatedUnit(v[1], v[3], factor)));
-    }
-    StoreMatricesTransposed(
-        SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
-  }
-  GroupSync(group);
-  // A lane has 16 bytes: a token's units of a tile.
-  const int tile = lane / 8;
-  if (tile >= tiles) return;
-  const int token = first_token + lane % 8;
-  uint8_t* const to = reinterpret_cast<uint8_t*>(args.gated.data +
-                                                 args.gated.Index(token, (first_tile + tile) * 8));
-#pragma unroll
-  for (int j = warp; j < kTokenGroups; j += 4) {
-    if (token + j * 8 >= args.tokens) break;
-    *reinterpret_cast<uint4*>(to + j * XBytes(8)) =
-        *reinterpret_cast<const uint4*>(mine + j * kGroupBytes + lane * 16);
-  }
-}
-
 // What leaves at a time of the sums of segments, and the bytes of a token, 64 rows, in shared
 // memory: so many more that no two rows of what a warp stores at once lie in one bank.
 constexpr int kStagedTokens = 128;

@@ -9,9 +9,6 @@
 
 namespace orcd::cuda::gemm {
 
-// Of all threads of both warpgroups.
-__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
-
 // Where a token of a piece stands: its position, -1 where there is no such token, and the block of
 // the cache that has it.
 struct RopedToken {

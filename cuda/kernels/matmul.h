@@ -185,6 +185,13 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
   }
 }
 
+// Whether LaunchGemm takes a matrix of format `format` behind one of `before`: where they differ,
+// those that files keep together as they give the values of some layers more bits.
+constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
+  return format == before || (before == TileFormat::kQ4_K && format == TileFormat::kQ6_K) ||
+         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0);
+}
+
 // Whether LaunchGemm of no more than kMaxSegmentTokens had better sum segments itself
 // (MatmulArgs::sums_segments), as it can of F16 weights and more than kMatvecTokens: where blocks
 // of 64 tokens and all columns are as many as a large GPU takes at once, and have so few columns
@@ -198,7 +205,7 @@ constexpr bool GemmSums(const MatmulArgs& args) {
          tiles <= 300 && args.matrices[0].cols <= 4096;
 }
 
-// Many tokens; all matrices of one format.
+// Many tokens; each matrix of a format that may follow the one before (GemmTakesBehind).
 cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
 
 // Raise the shared-memory limits of the kernels above; once a device.

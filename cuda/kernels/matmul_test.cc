@@ -585,9 +585,12 @@ TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
 // Queries, keys and values in one launch, of different types.
 TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   constexpr int kCols = 1536;
-  const DeviceMatrix q(TensorType::kQ4_K, 512, kCols, 31, stream());
-  const DeviceMatrix k(TensorType::kQ4_K, 64, kCols, 32, stream());
-  for (const TensorType last : {TensorType::kQ4_K, TensorType::kQ6_K, TensorType::kF16}) {
+  for (const auto& [first, last] : {std::pair(TensorType::kQ4_K, TensorType::kQ4_K),
+                                    std::pair(TensorType::kQ4_K, TensorType::kQ6_K),
+                                    std::pair(TensorType::kQ5_0, TensorType::kQ8_0),
+                                    std::pair(TensorType::kQ4_K, TensorType::kF16)}) {
+    const DeviceMatrix q(first, 512, kCols, 31, stream());
+    const DeviceMatrix k(first, 64, kCols, 32, stream());
     const DeviceMatrix v(last, 72, kCols, 33, stream());
     const std::vector<const DeviceMatrix*> parts = {&q, &k, &v};
     const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
@@ -596,11 +599,11 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
                       .splits = Splits(tiles, kCols),
                       .y_rows = 512 + 64 + 72};
     ASSERT_GT(all.splits, 1);
-    // The kernels of many tokens take matrices of one type.
-    const std::vector<int> token_counts = last == TensorType::kQ4_K
-                                              ? std::vector<int>{1, 3, 8, 9, 200, 513}
-                                              : std::vector<int>{1, 3, 8};
-    for (const int tokens : token_counts) {
+    for (const int tokens : {1, 3, 8, 9, 64, 100, 200, 512, 513}) {
+      const bool alike = q.tiles.format == v.tiles.format;
+      if (tokens > kMatvecTokens && !GemmTakesBehind(q.tiles.format, v.tiles.format)) break;
+      // Unpacked, each format by a launch of its own.
+      if (tokens > kMaxSegmentTokens && !alike) break;
       const Result together = Multiply(all, 0, tokens, multiprocessors());
       int first_row = 0;
       for (const DeviceMatrix* part : parts) {

@@ -376,8 +376,9 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   int first_row = 0;
   for (int i = 0; i < args.num_matrices; ++i) {
     const TiledMatrix& matrix = args.matrices[i];
-    if (matrix.format != args.matrices[0].format && args.tokens > kMatvecTokens) {
-      launch.Complain("has matrices of several formats");
+    if (args.tokens > kMatvecTokens && i > 0 &&
+        !GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
+      launch.Complain("does not take such formats together");
     }
     Symbol weights = -1;
     int first_tile = 0;

@@ -1,0 +1,13 @@
+#include "cuda/kernels/gemm.cuh"
+
+namespace orcd::cuda::gemm {
+
+cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  return LaunchSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
+}
+
+cudaError_t PrepareOfSuperBlocks() {
+  return PrepareSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>();
+}
+
+}  // namespace orcd::cuda::gemm
