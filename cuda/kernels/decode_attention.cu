@@ -402,6 +402,8 @@ template <int kWarps>
 __device__ __forceinline__ void WorkersSync() {
   NamedBarrierSync(1, kWarps * 32);
 }
+// And that of those who make rows.
+constexpr int kRowsBarrier = 2;
 
 // grid (sequences, kv heads, key splits or more).
 template <int kHeadDim, int kHalves, int kWarps>
@@ -429,20 +431,28 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   work.tile_stride = split ? args.key_splits : 1;
   if (warp == kWarps) shared.ring.Init(kWarps);
   __syncthreads();
-  if (warp == kWarps) {
-    Copier(args, work, shared.ring).Run();
-    return;
+  // As many as it takes for a thread to make one item of most models' rows.
+  constexpr bool kCopierMakesRows = kWarps == kManyWarps;
+  constexpr int kMakers = (kCopierMakesRows ? kWarps + 1 : kWarps) * 32;
+  const bool copies = warp == kWarps;
+  Copier copier(args, work, shared.ring);
+  if (copies) {
+    copier.Run(kCopierMakesRows ? Copier::kAtOnce : Copier::kAll);
+    if (!kCopierMakesRows) return;
+  } else {
+    PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
   }
-
   const int parts = __ldg(args.qkv.query_parts + work.kv_head);
-  PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
-  constexpr bool kEarly = kWarps == kFewWarps;
-  RowMaker<kHeadDim, kWarps * 32, kEarly ? 1 : 2, 4, kEarly, BlockShared> rows(args, work,
-                                                                               group_heads, shared);
+  RowMaker<kHeadDim, kMakers, 4, BlockShared> rows(args, work, group_heads, shared);
   rows.Prefetch();
   WaitForDependency();
   if (work.first_tile < work.tiles) rows.Make();
-  WorkersSync<kWarps>();
+  if (copies) {
+    NamedBarrierArrive(kRowsBarrier, kMakers);
+    copier.Run(Copier::kAll);
+    return;
+  }
+  NamedBarrierSync(kRowsBarrier, kMakers);
 
   const int first_head = work.kv_head * group_heads;
   const float scale = ScoreScale(kHeadDim);

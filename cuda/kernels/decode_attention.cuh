@@ -5,6 +5,8 @@
 
 #include <cuda_fp16.h>
 
+#include <limits>
+
 #include "cuda/kernels/attention.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/ring_place.cuh"
@@ -91,7 +93,7 @@ struct TileRing {
 };
 
 // Copies the tiles of a block through its ring, in rounds of kTogether tiles: the keys of each in
-// two halves, then the values of each in two. One warp, which does nothing else.
+// two halves, then the values of each in two. One warp.
 template <int kHeadDim, int kPlaces, int kTogether>
 class TileCopier {
  public:
@@ -101,45 +103,52 @@ class TileCopier {
   static constexpr int kItems = kTogether * 4;
   static constexpr int kValueItems = kTogether * 2;
   using Ring = TileRing<kHeadDim, kPlaces, kItems>;
+  // Of Run: what it can do without waiting, and everything.
+  static constexpr int kAtOnce = kPlaces;
+  static constexpr int kAll = std::numeric_limits<int>::max();
 
   __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
                                         Ring& ring)
       : args_(args), work_(work), ring_(ring), block_shift_(Log2(args.kv.block_tokens)) {}
 
-  __device__ __forceinline__ void Run() const {
+  // Goes on for `most` items, or until there are none left.
+  __device__ __forceinline__ void Run(int most) {
     const int lane = threadIdx.x % 32;
     const int bytes = args_.kv.block_tokens * kHeadDim * 2;
     const int64_t values = int64_t{args_.kv.kv_heads} * args_.kv.block_tokens * kHeadDim;
-    RingPlace<kPlaces> place;
-    int block = Block(0);
 #pragma unroll 1
-    for (int round = 0; Tile(round * kTogether) < work_.tiles; ++round) {
-      const __half* const keys_from =
-          args_.kv.data + args_.kv.Offset(args_.layer, block, work_.kv_head);
-      block = Block(round + 1);
-#pragma unroll 1
-      for (int item = 0; item < kItems; ++item, place.Next()) {
-        const int tile = item % kValueItems / 2;
-        const int half = item % 2;
-        const int keys = work_.HalfKeys(Tile(round * kTogether + tile), half);
-        if (keys <= 0) continue;
-        // Rows of 16, as they are multiplied.
-        const int copies = Blocks((keys + 15) / 16 * 16);
-        const uint32_t full = SharedAddress(&ring_.full[place.slot]);
-        const int before = round * kItems + item - kPlaces;
-        if (before >= 0) ring_.AwaitRead(before);
-        if (lane == 0) BarrierExpect(full, copies * bytes);
-        __syncwarp();
-        const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
-        if (copy >= 0 && copy < copies) {
-          BulkCopy(SharedAddress(ring_.places[place.slot]) + copy * bytes,
-                   item < kValueItems ? keys_from : keys_from + values, bytes, full);
-        }
+    for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, place_.Next(), Next()) {
+      if (item_ == 0) {
+        if (round_ == 0) block_ = Block(0);
+        keys_from_ = args_.kv.data + args_.kv.Offset(args_.layer, block_, work_.kv_head);
+        block_ = Block(round_ + 1);
+      }
+      const int tile = item_ % kValueItems / 2;
+      const int half = item_ % 2;
+      const int keys = work_.HalfKeys(Tile(round_ * kTogether + tile), half);
+      if (keys <= 0) continue;
+      // Rows of 16, as they are multiplied.
+      const int copies = Blocks((keys + 15) / 16 * 16);
+      const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
+      const int before = round_ * kItems + item_ - kPlaces;
+      if (before >= 0) ring_.AwaitRead(before);
+      if (lane == 0) BarrierExpect(full, copies * bytes);
+      __syncwarp();
+      const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
+      if (copy >= 0 && copy < copies) {
+        BulkCopy(SharedAddress(ring_.places[place_.slot]) + copy * bytes,
+                 item_ < kValueItems ? keys_from_ : keys_from_ + values, bytes, full);
       }
     }
   }
 
  private:
+  __device__ __forceinline__ void Next() {
+    if (++item_ < kItems) return;
+    item_ = 0;
+    ++round_;
+  }
+
   // The block's tile `index`.
   __device__ __forceinline__ int Tile(int index) const {
     return work_.first_tile + index * work_.tile_stride;
@@ -163,6 +172,13 @@ class TileCopier {
   const Work& work_;
   Ring& ring_;
   const int block_shift_;
+  // What Run is at: the item's place, and the lane's part of the round's keys.
+  RingPlace<kPlaces> place_;
+  int round_ = 0;
+  int item_ = 0;
+  const __half* keys_from_ = nullptr;
+  // The lane's block of the round, of the next one where Run is within it.
+  int block_ = 0;
 };
 
 // Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.
@@ -178,11 +194,9 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
 
 // Makes the queries, and the token's own key and value: to shared memory (its q and own), the
 // latter two to the cache as well where this block has the last tile. kThreads: those that make
-// them. kTogether: items (kPairs pairs of a row) that a thread makes at once, kSegmentsTogether
-// segments of each; so many that one wait is enough for most models. kEarly: what was there before
-// any kernel is asked for before the wait, where a thread has registers for it.
-template <int kHeadDim, int kThreads, int kTogether, int kSegmentsTogether, bool kEarly,
-          typename Shared>
+// them, of most models' rows one item (kPairs pairs of a row) each. kSegmentsTogether: segments of
+// an item that are on their way at once.
+template <int kHeadDim, int kThreads, int kSegmentsTogether, typename Shared>
 class RowMaker {
  public:
   __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
@@ -197,26 +211,15 @@ class RowMaker {
     const int own_block = LoadEarly(args_.step.blocks + work_.sequence.first_block + block);
     own_row_ = args_.kv.data + args_.kv.Offset(args_.layer, own_block, work_.kv_head) +
                args_.kv.InBlock(work_.position & (args_.kv.block_tokens - 1), 0);
-    if constexpr (kEarly) LoadConstants<true>(threadIdx.x);
+    LoadConstants<true>(threadIdx.x);
   }
 
   // All threads, after Prefetch.
   __device__ __forceinline__ void Make() {
 #pragma unroll 1
-    for (int first = threadIdx.x; first < items_; first += kThreads * kTogether) {
-      RotatedPairs made[kTogether];
-      if (!kEarly || first >= kThreads) LoadConstants<false>(first);
-#pragma unroll
-      for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items_) {
-          made[m] =
-              LoadPairs<kSegmentsTogether>(args_.qkv, constants_[m], sources_[m], kHeadDim / 2);
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kTogether; ++m) {
-        if (first + m * kThreads < items_) Store(first + m * kThreads, made[m]);
-      }
+    for (int i = threadIdx.x; i < items_; i += kThreads) {
+      if (i >= kThreads) LoadConstants<false>(i);
+      Store(i, LoadPairs<kSegmentsTogether>(args_.qkv, constants_, source_, kHeadDim / 2));
     }
   }
 
@@ -233,18 +236,14 @@ class RowMaker {
                      : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
   }
 
-  // Of items `first`, `first` + kThreads….
+  // Of item i.
   template <bool kBeforeWait>
-  __device__ __forceinline__ void LoadConstants(unsigned first) {
-#pragma unroll
-    for (int m = 0; m < kTogether; ++m) {
-      const unsigned i = first + m * kThreads;
-      if (static_cast<int>(i) >= items_) continue;
-      const int head = Head(i / kQuads);
-      const int col = i % kQuads * kPairs;
-      constants_[m].template Load<kBeforeWait>(args_.qkv, work_.position, head, col);
-      sources_[m] = PairSource(args_.qkv, work_.sequence.first_token, head, col);
-    }
+  __device__ __forceinline__ void LoadConstants(unsigned i) {
+    if (static_cast<int>(i) >= items_) return;
+    const int head = Head(i / kQuads);
+    const int col = i % kQuads * kPairs;
+    constants_.template Load<kBeforeWait>(args_.qkv, work_.position, head, col);
+    source_ = PairSource(args_.qkv, work_.sequence.first_token, head, col);
   }
 
   __device__ __forceinline__ void Store(unsigned i, const RotatedPairs& made) const {
@@ -279,8 +278,8 @@ class RowMaker {
   int items_ = 0;
   // The token's own row of keys in the cache; that of values has the same place among values.
   __half* own_row_ = nullptr;
-  PairConstants constants_[kTogether];
-  PairSource sources_[kTogether];
+  PairConstants constants_;
+  PairSource source_;
 };
 
 // Puts columns first_col… (kCols of them) of the token's own row into rows that the cache gave
