@@ -402,8 +402,8 @@ template <int kWarps>
 __device__ __forceinline__ void WorkersSync() {
   NamedBarrierSync(1, kWarps * 32);
 }
-// And that of those who make rows.
-constexpr int kRowsBarrier = 2;
+// And that of all.
+constexpr int kAllBarrier = 2;
 
 // grid (sequences, kv heads, key splits or more).
 template <int kHeadDim, int kHalves, int kWarps>
@@ -429,30 +429,32 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   }
   work.first_tile = split ? blockIdx.z : 0;
   work.tile_stride = split ? args.key_splits : 1;
-  if (warp == kWarps) shared.ring.Init(kWarps);
-  __syncthreads();
   // As many as it takes for a thread to make one item of most models' rows.
   constexpr bool kCopierMakesRows = kWarps == kManyWarps;
-  constexpr int kMakers = (kCopierMakesRows ? kWarps + 1 : kWarps) * 32;
   const bool copies = warp == kWarps;
   Copier copier(args, work, shared.ring);
   if (copies) {
-    copier.Run(kCopierMakesRows ? Copier::kAtOnce : Copier::kAll);
-    if (!kCopierMakesRows) return;
+    shared.ring.Init(kWarps);
+    __syncwarp();
+    copier.Run(Copier::kAtOnce);
   } else {
     PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
   }
   const int parts = __ldg(args.qkv.query_parts + work.kv_head);
-  RowMaker<kHeadDim, kMakers, 4, BlockShared> rows(args, work, group_heads, shared);
-  rows.Prefetch();
-  WaitForDependency();
-  if (work.first_tile < work.tiles) rows.Make();
+  if (kCopierMakesRows || !copies) {
+    constexpr int kMakers = (kCopierMakesRows ? kWarps + 1 : kWarps) * 32;
+    RowMaker<kHeadDim, kMakers, 4, BlockShared> rows(args, work, group_heads, shared);
+    rows.Prefetch();
+    WaitForDependency();
+    if (work.first_tile < work.tiles) rows.Make();
+  }
+  // The rows are there, and so is the ring.
   if (copies) {
-    NamedBarrierArrive(kRowsBarrier, kMakers);
+    NamedBarrierArrive(kAllBarrier, Threads(kWarps));
     copier.Run(Copier::kAll);
     return;
   }
-  NamedBarrierSync(kRowsBarrier, kMakers);
+  NamedBarrierSync(kAllBarrier, Threads(kWarps));
 
   const int first_head = work.kv_head * group_heads;
   const float scale = ScoreScale(kHeadDim);

@@ -66,7 +66,7 @@ struct TileRing {
   uint64_t read[2][2];
   static_assert(kPlaces <= 2 * kItems);
 
-  // One warp, before a __syncthreads(). `readers`: warps that read.
+  // One warp, before a barrier of all. `readers`: warps that read.
   __device__ __forceinline__ void Init(int readers) {
     const int lane = threadIdx.x % 32;
     if (lane < kPlaces) BarrierInit(SharedAddress(&full[lane]), 1);

@@ -11,18 +11,18 @@ namespace orcd::cuda::gemm {
 // Results of a piece whose 64 tokens, from `first_token` on, are the rows of c: token 16w + g + 8h
 // of warp w, columns 8j + 2t + e. They leave from registers, as what a warp stores lies together.
 
-// Gated: a core matrix of each row tile, 8 units of 8 tokens, at a time.
+// Gated: a core matrix of each row tile, 8 units of 8 tokens, at a time. Of one matrix.
 template <int kCols>
 __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const Piece& piece,
                                                    int first_token, const float (&c)[kCols / 2]) {
   const int lane = threadIdx.x % 32;
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
+  const float factor = ResultFactor(args.matrices[0]);
 #pragma unroll
   for (int i = 0; i < kCols / kTileRows; ++i) {
     if (i >= piece.tiles) break;
-    const int tile = piece.first_tile + i;
-    const float factor = ResultFactor(MatrixOf(args, tile));
-    __half* const to = args.gated.data + args.gated.Index(token, tile * 8 + lane % 4 * 2);
+    __half* const to =
+        args.gated.data + args.gated.Index(token, (piece.first_tile + i) * 8 + lane % 4 * 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (token + h * 8 >= args.tokens) continue;
