@@ -46,7 +46,8 @@ constexpr int kPlaces = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
 template <int kHeadDim, int kHalves, int kWarps>
 struct Shared {
   static constexpr int kRows = kHalves * 8;
-  using Copier = TileCopier<kHeadDim, kPlaces<kHeadDim, kHalves, kWarps>, kTogether<kWarps>>;
+  using Copier = TileCopier<kHeadDim, kPlaces<kHeadDim, kHalves, kWarps>, kTogether<kWarps>,
+                            kWarps == kManyWarps>;
   // What warps tell each other of a tile.
   struct Tile {
     // Core matrices: weights of keys.

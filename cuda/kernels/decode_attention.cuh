@@ -93,8 +93,9 @@ struct TileRing {
 };
 
 // Copies the tiles of a block through its ring, in rounds of kTogether tiles: the keys of each in
-// two halves, then the values of each in two. One warp.
-template <int kHeadDim, int kPlaces, int kTogether>
+// two halves, then the values of each in two. One warp. kOnce: what there is to copy is so much
+// that the L2 cache had better keep what rows are made of.
+template <int kHeadDim, int kPlaces, int kTogether, bool kOnce>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
@@ -136,8 +137,13 @@ class TileCopier {
       __syncwarp();
       const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
       if (copy >= 0 && copy < copies) {
-        BulkCopy(SharedAddress(ring_.places[place_.slot]) + copy * bytes,
-                 item_ < kValueItems ? keys_from_ : keys_from_ + values, bytes, full);
+        const uint32_t to = SharedAddress(ring_.places[place_.slot]) + copy * bytes;
+        const __half* const from = item_ < kValueItems ? keys_from_ : keys_from_ + values;
+        if constexpr (kOnce) {
+          BulkCopyOnce(to, from, bytes, full);
+        } else {
+          BulkCopy(to, from, bytes, full);
+        }
       }
     }
   }

@@ -294,22 +294,25 @@ cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t
                                         : LaunchF16<Quad<10>>(args, rows, multiprocessors, stream);
 }
 
-// Of 193 to 256 tokens, one segment: 2,368 row tiles, the 7B's gate and up, are two whole waves.
-template <int kBlocks>
-using ByTokens = TokenShape<256, 9, kBlocks>;
-// Of a piece, as BestPlan counts.
-constexpr int kByTokensTime = 310;
+// Of 193 to 256 tokens, with as many row tiles as make whole waves: of one segment nine, of which
+// the 7B's gate and up, 2,368, are two waves; of several seven, of which its `down`, 224 in four
+// segments, is one of 128 blocks.
+template <int kTiles, int kBlocks>
+using ByTokens = TokenShape<256, kTiles, kBlocks>;
+constexpr int kOneSegmentTiles = 9;
+constexpr int kSegmentsTiles = 7;
 
-template <int kBlocks>
+// Of a piece of nine, as BestPlan counts.
+constexpr int kByTokensTime = 310;
+template <typename S>
 int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
-  using S = ByTokens<kBlocks>;
-  if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens || args.splits > 1 ||
-      args.residual != nullptr || !HasEvenRows(args)) {
+  if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens || args.residual != nullptr ||
+      !HasEvenRows(args)) {
     return std::numeric_limits<int>::max();
   }
   const int clusters = ClustersAtOnce<S>(multiprocessors);
   const int pieces = PieceCount<S>(args, RowTiles(args), S::kTiles, S::kTokens);
-  return (pieces + clusters - 1) / clusters * kByTokensTime;
+  return (pieces + clusters - 1) / clusters * (kByTokensTime * S::kTiles / kOneSegmentTiles);
 }
 
 // Of more than 64 tokens.
@@ -325,9 +328,16 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
                                        multiprocessors, stream);
   }
   const auto [rows, time] = BestPlan<Wide<kBlocks>>(args, multiprocessors);
-  if (ByTokensTime<kBlocks>(args, multiprocessors) < time) {
-    return LaunchF16<ByTokens<kBlocks>>(args, {RowTiles(args), 0, ByTokens<kBlocks>::kTiles},
-                                        multiprocessors, stream);
+  using OneSegment = ByTokens<kOneSegmentTiles, kBlocks>;
+  using InSegments = ByTokens<kSegmentsTiles, kBlocks>;
+  const auto launch_by_tokens = [&]<typename S>(S) {
+    return LaunchF16<S>(args, {RowTiles(args), 0, S::kTiles}, multiprocessors, stream);
+  };
+  if (args.splits == 1 && ByTokensTime<OneSegment>(args, multiprocessors) < time) {
+    return launch_by_tokens(OneSegment());
+  }
+  if (args.splits > 1 && ByTokensTime<InSegments>(args, multiprocessors) < time) {
+    return launch_by_tokens(InSegments());
   }
   if constexpr (kBlocks == 2) {
     // Four blocks take half as much from the L2 cache, so that power is left for more cycles, where
@@ -376,9 +386,10 @@ cudaError_t PrepareOfF16() {
   for (const cudaError_t error :
        {PrepareKernel<kF16, kF16, 64>(), PrepareKernel<kF16, kF16, 64, 2>(), PrepareF16<Tall>(),
         PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
-        PrepareF16<ByTokens<1>>(), PrepareF16<ByTokens<2>>(), PrepareF16<Wide<1>>(),
-        PrepareF16<Wide<2>>(), PrepareF16<Wide<4>>(), PrepareF16<WideSum<1>>(),
-        PrepareF16<WideSum<2>>(), PrepareF16<WideQkv<1>>(), PrepareF16<WideQkv<2>>()}) {
+        PrepareF16<ByTokens<9, 1>>(), PrepareF16<ByTokens<9, 2>>(), PrepareF16<ByTokens<7, 1>>(),
+        PrepareF16<ByTokens<7, 2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
+        PrepareF16<Wide<4>>(), PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(),
+        PrepareF16<WideQkv<1>>(), PrepareF16<WideQkv<2>>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

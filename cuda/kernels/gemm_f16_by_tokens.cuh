@@ -34,6 +34,30 @@ __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const
   }
 }
 
+// ResultFactor of each of a product's matrices. In few instructions, as Store of gemm.cuh.
+class ResultFactors {
+ public:
+  __device__ __forceinline__ explicit ResultFactors(const MatmulArgs& args) {
+    int end = 0;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (i < args.num_matrices) end += args.matrices[i].row_tiles();
+      ends_[i] = end;
+      factors_[i] = ResultFactor(args.matrices[i]);
+    }
+  }
+  // Of row tile `tile` of all.
+  __device__ __forceinline__ float Of(int tile) const {
+    const float behind = tile < ends_[1] ? factors_[1] : factors_[2];
+    return tile < ends_[0] ? factors_[0] : behind;
+  }
+
+ private:
+  static constexpr int kMost = 3;
+  int ends_[kMost];
+  float factors_[kMost];
+};
+
 // To segment `split` of y, of which each token has an even number of rows.
 template <int kCols>
 __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piece& piece,
@@ -43,17 +67,21 @@ __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piec
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
   const int first_row = piece.first_tile * kTileRows + lane % 4 * 2;
   float* const to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + first_row;
+  float* const tokens_at[2] = {to, to + int64_t{8} * args.y_stride};
+  // The columns from the first on that there are, of either token.
+  const int cols = min(piece.tiles * kTileRows, args.y_rows - first_row);
+  const int left[2] = {token < args.tokens ? cols : 0, token + 8 < args.tokens ? cols : 0};
+  const ResultFactors factors(args);
 #pragma unroll
   for (int i = 0; i < kCols / kTileRows; ++i) {
-    if (i >= piece.tiles) break;
-    const float factor = ResultFactor(MatrixOf(args, piece.first_tile + i));
+    const float factor = factors.Of(piece.first_tile + i);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int col = i * kTileRows + j / 2 * 8;
       const int h = j % 2;
       const float* const from = &c[8 * i + j / 2 * 4 + 2 * h];
-      if (token + h * 8 >= args.tokens || first_row + col >= args.y_rows) continue;
-      *reinterpret_cast<float2*>(to + int64_t{h} * 8 * args.y_stride + col) =
+      if (col >= left[h]) continue;
+      *reinterpret_cast<float2*>(tokens_at[h] + col) =
           make_float2(from[0] * factor, from[1] * factor);
     }
   }

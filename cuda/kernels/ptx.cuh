@@ -153,6 +153,18 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
+// The same of what nobody reads again soon: the L2 cache gives it up first.
+__device__ __forceinline__ void BulkCopyOnce(uint32_t shared, const void* global, int bytes,
+                                             uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], policy;\n}" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // The same to the same place in each block of a cluster of kBlocks, counted there.
 template <int kBlocks>
 __device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* global, int bytes,
