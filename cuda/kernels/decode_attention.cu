@@ -430,7 +430,8 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   }
   work.first_tile = split ? blockIdx.z : 0;
   work.tile_stride = split ? args.key_splits : 1;
-  // As many as it takes for a thread to make one item of most models' rows.
+  // Of four warps the one that copies makes rows as well, so that one item of most models' is a
+  // thread's.
   constexpr bool kCopierMakesRows = kWarps == kManyWarps;
   const bool copies = warp == kWarps;
   Copier copier(args, work, shared.ring);

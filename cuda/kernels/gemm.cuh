@@ -26,10 +26,11 @@ constexpr int kTilesAGroup = 4;
 constexpr int kBlockTiles = kGroups * kTilesAGroup;
 constexpr int kThreads = (kGroups + 1) * 128;
 constexpr int kConsumerWarps = kGroups * 4;
-// Of all threads of both warpgroups.
-__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
 // Token tiles that blocks close in time share, so that weights are read from memory once.
 constexpr int kSharedTokenTiles = 8;
+
+// A barrier of all threads that multiply.
+__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
 
 constexpr int kRingBytes = 216 * 1024;
 // Registers of a consumer's thread; those of the feeders' warps give up theirs. `residents`: blocks

@@ -158,9 +158,8 @@ __device__ __forceinline__ void BulkCopyOnce(uint32_t shared, const void* global
                                              uint32_t barrier) {
   asm volatile(
       "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], "
-      "%2, [%3], policy;\n}" ::"r"(shared),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], policy;\n}" ::"r"(shared),
       "l"(global), "r"(bytes), "r"(barrier)
       : "memory");
 }
