@@ -287,10 +287,8 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     for (int j = i; j < all.num_matrices; ++j) {
       const TiledMatrix& matrix = all.matrices[j];
       const bool together =
-          unpacks(first)
-              ? unpacks(matrix)
-              : !unpacks(matrix) &&
-                    (j == i || GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
+          j == i || (unpacks(first) ? unpacks(matrix)
+                                    : GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
       if (!together) break;
       args.matrices[args.num_matrices++] = matrix;
       args.y_rows += matrix.rows;

@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   }
   const int parts = __ldg(args.qkv.query_parts + work.kv_head);
   if (kCopierMakesRows || !copies) {
-    constexpr int kMakers = (kCopierMakesRows ? kWarps + 1 : kWarps) * 32;
+    constexpr int kMakers = kCopierMakesRows ? Threads(kWarps) : kWarps * 32;
     RowMaker<kHeadDim, kMakers, 4, BlockShared> rows(args, work, group_heads, shared);
     rows.Prefetch();
     WaitForDependency();

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/kernels/find_tile.cuh"
 #include "cuda/kernels/launch.h"
@@ -484,23 +485,21 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
   if (args.tokens <= 64) {
     return LaunchFewTokens<kFormat, kOther>(args, tiles, other_tiles, multiprocessors, stream);
   }
-  const auto launch_wide = [&](const Rows& rows, const Rows& others) {
-    return args.tokens > 128 ? LaunchKernel<kFormat, kOther, 256>(args, rows, others, stream)
-                             : LaunchKernel<kFormat, kOther, 128>(args, rows, others, stream);
-  };
-  if (tiles > 0 && other_tiles > 0) return launch_wide({0, tiles}, {tiles, other_tiles});
-  const auto of_format = [&](int first_tile, int count, const auto& launch) {
-    const Rows rows = {first_tile, count};
-    return tiles > 0 ? launch(rows, {}) : launch({}, rows);
-  };
   const int all = tiles + other_tiles;
-  const int main =
-      TilesOfWholeWaves(args, args.tokens > 128 ? 256 : 128, args.splits, multiprocessors);
-  const cudaError_t error = of_format(0, main, launch_wide);
+  // Row tiles [begin, end), which are of either format, or of both.
+  const auto launch = [&]<int kTokens>(std::integral_constant<int, kTokens>, int begin, int end) {
+    const int middle = std::clamp(tiles, begin, end);
+    return LaunchKernel<kFormat, kOther, kTokens>(args, {begin, middle - begin},
+                                                  {middle, end - middle}, stream);
+  };
+  const bool wide = args.tokens > 128;
+  const int main = tiles > 0 && other_tiles > 0
+                       ? all
+                       : TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
+  const cudaError_t error = wide ? launch(std::integral_constant<int, 256>(), 0, main)
+                                 : launch(std::integral_constant<int, 128>(), 0, main);
   if (error != cudaSuccess || main == all) return error;
-  return of_format(main, all - main, [&](const Rows& rows, const Rows& others) {
-    return LaunchKernel<kFormat, kOther, 64>(args, rows, others, stream);
-  });
+  return launch(std::integral_constant<int, 64>(), main, all);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
