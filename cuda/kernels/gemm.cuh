@@ -1,7 +1,7 @@
-// Products of many tokens with quantised weights: two warpgroups of 64 rows share a tile of tokens;
-// four threads of a third one feed both from two rings, of weights and of activations, that bulk
-// copies fill. Weights go through registers, where they are unpacked; activations stay in shared
-// memory. And what is shared with the products of F16 weights (gemm_f16.cu).
+// Products of many tokens with quantised weights: warpgroups of 64 rows share a tile of tokens; four
+// threads of one more feed them from two rings, of weights and of activations, that bulk copies
+// fill. Weights go through registers, where they are unpacked; activations stay in shared memory.
+// And what is shared with the products of F16 weights (gemm_f16.cu).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 
@@ -22,6 +22,7 @@
 namespace orcd::cuda {
 namespace gemm {
 
+// Warpgroups that multiply, and the row tiles of each.
 constexpr int kGroups = 2;
 constexpr int kTilesAGroup = 4;
 constexpr int kBlockTiles = kGroups * kTilesAGroup;
@@ -31,32 +32,52 @@ constexpr int kConsumerWarps = kGroups * 4;
 constexpr int kSharedTokenTiles = 8;
 
 // A barrier of all threads that multiply.
-__device__ __forceinline__ void ConsumersSync() { NamedBarrierSync(kGroups + 1, kGroups * 128); }
-
-constexpr int kRingBytes = 216 * 1024;
-// Registers of a consumer's thread; those of the feeders' warps give up theirs. `residents`: blocks
-// that share a multiprocessor.
-constexpr int ConsumerRegisters(int residents) { return residents == 2 ? 104 : 240; }
+template <int kGroupCount = kGroups>
+__device__ __forceinline__ void ConsumersSync() {
+  NamedBarrierSync(kGroupCount + 1, kGroupCount * 128);
+}
 
 constexpr int XBytes(int tokens) { return tokens * kActivationCols * 2; }
-constexpr int XStages(int tokens, int residents) {
-  return tokens >= 256 || residents > 1 ? 4 : tokens >= 128 ? 6 : 8;
-}
-constexpr int WeightBytes(TileFormat format) { return kBlockTiles * UnitBytes(format); }
-constexpr int WeightStages(TileFormat format, int tokens, int residents) {
-  const int x_bytes = XStages(tokens, residents) * XBytes(tokens);
-  return std::min(8, (kRingBytes / residents - x_bytes) / WeightBytes(format));
-}
-constexpr int SharedBytes(TileFormat format, int tokens, int residents) {
-  return XStages(tokens, residents) * XBytes(tokens) +
-         WeightStages(format, tokens, residents) * WeightBytes(format);
-}
+
+// Blocks of kTokens tokens and up to kTiles row tiles, kResidents of which share a multiprocessor.
+template <int kTokenCount, int kResidentCount = 1, int kTileCount = kBlockTiles>
+struct BlockShape {
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kResidents = kResidentCount;
+  static constexpr int kTiles = kTileCount;
+  static constexpr int kGroups = (kTiles + kTilesAGroup - 1) / kTilesAGroup;
+  static constexpr int kConsumerWarps = kGroups * 4;
+  static constexpr int kThreads = (kGroups + 1) * 128;
+  static constexpr bool kCrowded = kResidents > 1 || kGroups > 2;
+  // Registers of a consumer's thread; those of the feeders' warps give up theirs.
+  static constexpr int kConsumerRegisters = !kCrowded ? 240 : kResidents > 1 ? 104 : 88;
+  // Whether what is unpacked next has registers of its own, or waits until tensor cores have what
+  // was before: with many warps they have others' meanwhile. (Where registers do not suffice, the
+  // assembler has each instruction wait for the one before.)
+  static constexpr bool kUnpacksAhead = !kCrowded;
+  static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : kTokens >= 128 ? 6 : 8;
+  static constexpr int kXRingBytes = kXStages * XBytes(kTokens);
+
+  static constexpr int WeightBytes(TileFormat format) { return kTiles * UnitBytes(format); }
+  static constexpr int WeightStages(TileFormat format) {
+    constexpr int kRingBytes = 216 * 1024;
+    return std::min(8, (kRingBytes / kResidents - kXRingBytes) / WeightBytes(format));
+  }
+  static constexpr int SharedBytes(TileFormat format) {
+    return kXRingBytes + WeightStages(format) * WeightBytes(format);
+  }
+  // Groups of columns that are unpacked at a time: of K-quants, which take many instructions one
+  // behind the other, two where few warps have the registers for it.
+  static constexpr int GroupsAtOnce(TileFormat format) {
+    return !kCrowded && kTokens == 64 && UnitGroups(format) > 1 ? 2 : 1;
+  }
+};
 
 // Row tiles of a launch, of one format.
 struct Rows {
   int first_tile = 0;
   int tiles = 0;
-  // Of a block; at most kBlockTiles.
+  // Of a block; at most BlockShape::kTiles.
   int block_tiles = kBlockTiles;
 
   __host__ __device__ constexpr int Blocks() const {
@@ -75,9 +96,10 @@ __host__ __device__ constexpr int TokenTiles(int tokens) {
 // cycles each, 3 to 8%.)
 constexpr int kWeightFeeders = 3;
 constexpr int kXFeeder = 0;
-// Which of them this is.
+// Which of them this is, behind kWarps that multiply.
+template <int kWarps = kConsumerWarps>
 __device__ __forceinline__ int FeederIndex() {
-  return static_cast<int>(threadIdx.x / 32) - kConsumerWarps;
+  return static_cast<int>(threadIdx.x / 32) - kWarps;
 }
 // The row tiles of a feeder, of kTiles that a block has at most, and the number of its i-th.
 template <int kTiles>
@@ -119,10 +141,11 @@ struct Range {
   int end;
 };
 
-template <TileFormat kFormat, int kTokens, int kResidents>
+template <TileFormat kFormat, typename S>
 struct Rings {
-  static constexpr int kXStages = XStages(kTokens, kResidents);
-  static constexpr int kWeightStages = WeightStages(kFormat, kTokens, kResidents);
+  static constexpr int kXStages = S::kXStages;
+  static constexpr int kWeightStages = S::WeightStages(kFormat);
+  static constexpr int kWeightBytes = S::WeightBytes(kFormat);
   static constexpr int kGroupsAUnit = UnitGroups(kFormat);
 
   uint64_t x_full[kXStages];
@@ -133,25 +156,25 @@ struct Rings {
   __device__ void Init() {
     for (int i = 0; i < kXStages; ++i) {
       BarrierInit(SharedAddress(&x_full[i]), 1);
-      BarrierInit(SharedAddress(&x_empty[i]), kConsumerWarps);
+      BarrierInit(SharedAddress(&x_empty[i]), S::kConsumerWarps);
     }
     for (int i = 0; i < kWeightStages; ++i) {
       BarrierInit(SharedAddress(&weight_full[i]), 1);
-      BarrierInit(SharedAddress(&weight_empty[i]), kConsumerWarps * kArrivalsAWarp);
+      BarrierInit(SharedAddress(&weight_empty[i]), S::kConsumerWarps * kArrivalsAWarp);
     }
     BarrierInitFence();
   }
 };
 
 // The columns of `range`, of the row tiles from the block's first to `end_tile`.
-template <TileFormat kFormat, int kTokens, int kResidents>
+template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockTile& block,
                                             int end_tile, const Range& range, uint32_t shared,
-                                            Rings<kFormat, kTokens, kResidents>& rings) {
-  using Ring = Rings<kFormat, kTokens, kResidents>;
+                                            Rings<kFormat, S>& rings) {
+  using Ring = Rings<kFormat, S>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
-  constexpr int kMost = kTilesAFeeder<kBlockTiles>;
-  const int feeder = FeederIndex();
+  constexpr int kMost = kTilesAFeeder<S::kTiles>;
+  const int feeder = FeederIndex<S::kConsumerWarps>();
   const int tiles = end_tile - block.first_tile;
   const int begin = range.begin / Ring::kGroupsAUnit;
   const int units = (range.end + Ring::kGroupsAUnit - 1) / Ring::kGroupsAUnit - begin;
@@ -172,19 +195,19 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
     for (int i = 0; i < kMost; ++i) {
       const int tile = FedTile(feeder, i);
       if (tile >= tiles) break;
-      BulkCopy(shared + place.slot * WeightBytes(kFormat) + tile * kUnitBytes, weights[i],
-               kUnitBytes, full);
+      BulkCopy(shared + place.slot * Ring::kWeightBytes + tile * kUnitBytes, weights[i], kUnitBytes,
+               full);
       weights[i] += kUnitBytes;
     }
   }
 }
 
-template <TileFormat kFormat, int kTokens, int kResidents>
+template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& block,
                                       const Range& range, uint32_t shared,
-                                      Rings<kFormat, kTokens, kResidents>& rings) {
-  using Ring = Rings<kFormat, kTokens, kResidents>;
-  const int x_bytes = XBytes(min(kTokens, args.x.tokens - block.first_token));
+                                      Rings<kFormat, S>& rings) {
+  using Ring = Rings<kFormat, S>;
+  const int x_bytes = XBytes(min(S::kTokens, args.x.tokens - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
                      range.begin * x_stride;
@@ -194,7 +217,7 @@ __device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& b
     const uint32_t full = SharedAddress(&rings.x_full[place.slot]);
     BarrierWait(SharedAddress(&rings.x_empty[place.slot]), place.parity ^ 1);
     BarrierExpect(full, x_bytes);
-    BulkCopy(shared + place.slot * XBytes(kTokens), x, x_bytes, full);
+    BulkCopy(shared + place.slot * XBytes(S::kTokens), x, x_bytes, full);
   }
 }
 
@@ -265,56 +288,80 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
 }
 
 // A consumer's place in the rings, and what it multiplies with.
-template <TileFormat kFormat, int kTokens, int kResidents>
+template <TileFormat kFormat, typename S>
 class Consumer {
  public:
-  using Ring = Rings<kFormat, kTokens, kResidents>;
+  using Ring = Rings<kFormat, S>;
+  // Groups of 64 columns of a Multiply.
+  static constexpr int kAtOnce = S::GroupsAtOnce(kFormat);
+  using Fragments = uint32_t[kAtOnce][kGroupSteps][4];
+  // Of Multiply in turn.
+  static constexpr int kFragments = S::kUnpacksAhead ? 2 : 1;
 
-  // `matrix`: the tile's.
+  // `matrix`: the tile's. Warps beyond the block's last tile multiply it as well.
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
       : shared_(shared),
         rings_(rings),
         factors_(SuperBlockFactors(matrix.exponent)),
-        tile_(threadIdx.x / 32),
+        tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
         lane_(threadIdx.x % 32) {}
 
-  // c += the next 64 columns' products, with the weights in `a`, which must not change until the
-  // next call returns.
-  __device__ __forceinline__ void Multiply(float (&c)[kTokens / 2], uint32_t (&a)[kGroupSteps][4]) {
+  // c += the next columns' products, with the weights in `a`, which must not change until a call
+  // has returned that follows.
+  __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments& a) {
     const int group = index_ % Ring::kGroupsAUnit;
     const int unit = index_ / Ring::kGroupsAUnit;
     const int weight_slot = unit % Ring::kWeightStages;
-    const uint8_t* const weights = shared_ + Ring::kXStages * XBytes(kTokens) +
-                                   weight_slot * WeightBytes(kFormat) + tile_ * UnitBytes(kFormat);
+    const uint8_t* const weights = shared_ + S::kXRingBytes + weight_slot * Ring::kWeightBytes +
+                                   tile_ * UnitBytes(kFormat);
     if (group == 0) {
       BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
       scales_.Load(weights, factors_, lane_);
     }
-    Group<kFormat> loaded;
-    loaded.Load(weights, scales_, group, lane_);
-    loaded.Unpack(a);
+    Group<kFormat> loaded[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
+    if constexpr (!S::kUnpacksAhead) AwaitProducts<0>();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) loaded[i].Unpack(a[i]);
 
     const int slot = index_ % Ring::kXStages;
-    BarrierWait(SharedAddress(&rings_.x_full[slot]), index_ / Ring::kXStages % 2);
-    const uint64_t x = SharedMatrix(SharedAddress(shared_) + slot * XBytes(kTokens), 128, 1024);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      BarrierWait(SharedAddress(&rings_.x_full[slot + i]), index_ / Ring::kXStages % 2);
+    }
     WgmmaFence();
 #pragma unroll
-    for (int step = 0; step < kGroupSteps; ++step) {
-      Wgmma<kTokens>::Multiply(c, a[step], x + step * (2 * 128 >> 4));
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint64_t x =
+          SharedMatrix(SharedAddress(shared_) + (slot + i) * XBytes(S::kTokens), 128, 1024);
+#pragma unroll
+      for (int step = 0; step < kGroupSteps; ++step) {
+        Wgmma<S::kTokens>::Multiply(c, a[i][step], x + step * (2 * 128 >> 4));
+      }
     }
     WgmmaCommit();
     // Not before: what is multiplied has been loaded.
-    if (group == Ring::kGroupsAUnit - 1) {
+    if (group + kAtOnce == Ring::kGroupsAUnit) {
       WarpArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
     }
-    WgmmaWait<1>();
-    if (index_ > 0 && lane_ == 0) {
-      BarrierArrive(SharedAddress(&rings_.x_empty[(index_ - 1) % Ring::kXStages]));
-    }
-    ++index_;
+    if constexpr (S::kUnpacksAhead) AwaitProducts<1>();
+    index_ += kAtOnce;
   }
 
  private:
+  static_assert(Ring::kXStages % kAtOnce == 0 && Ring::kGroupsAUnit % kAtOnce == 0);
+
+  // Returns when at most the last kPending calls' products are under way, and gives back what those
+  // before have read.
+  template <int kPending>
+  __device__ __forceinline__ void AwaitProducts() {
+    WgmmaWait<kPending>();
+    if (index_ > 0 && lane_ < kAtOnce) {
+      BarrierArrive(SharedAddress(&rings_.x_empty[(index_ - kAtOnce + lane_) % Ring::kXStages]));
+    }
+  }
+
   const uint8_t* const shared_;
   Ring& rings_;
   const uint32_t factors_;
@@ -326,12 +373,11 @@ class Consumer {
 };
 
 // A block's work: block `index` of those of `rows`, of one segment, blockIdx.y.
-template <TileFormat kFormat, int kTokens, int kResidents>
+template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows& rows, int index,
-                                              uint8_t* shared,
-                                              Rings<kFormat, kTokens, kResidents>& rings) {
+                                              uint8_t* shared, Rings<kFormat, S>& rings) {
   const int group = threadIdx.x / 128;
-  const BlockTile block = BlockTile::Of<kTokens>(rows, args.tokens, index);
+  const BlockTile block = BlockTile::Of<S::kTokens>(rows, args.tokens, index);
   const int end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles);
   const int cols = args.matrices[0].cols;
   const int split = blockIdx.y;
@@ -344,85 +390,86 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
   // Unpacked weights are the kernel before's.
   if (args.weights_are_new) WaitForDependency();
 
-  if (group == kGroups) {
+  if (group == S::kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    using Ring = Rings<kFormat, kTokens, kResidents>;
     const uint32_t x_ring = SharedAddress(shared);
-    const uint32_t weight_ring = x_ring + Ring::kXStages * XBytes(kTokens);
+    const uint32_t weight_ring = x_ring + S::kXRingBytes;
     if (ElectThread()) {
-      if (FeederIndex() == kXFeeder) {
+      if (FeederIndex<S::kConsumerWarps>() == kXFeeder) {
         // Weights of a model's own are there from the start; what the kernel before made is not.
         WaitForDependency();
-        FeedX<kFormat, kTokens, kResidents>(args, block, range, x_ring, rings);
+        FeedX<kFormat, S>(args, block, range, x_ring, rings);
       } else {
-        FeedWeights<kFormat, kTokens, kResidents>(args, block, end_tile, range, weight_ring, rings);
+        FeedWeights<kFormat, S>(args, block, end_tile, range, weight_ring, rings);
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(ConsumerRegisters(kResidents)));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
     // The result's memory may still be read.
     WaitForDependency();
     const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
     const TiledMatrix matrix = MatrixOf(args, tile);
-    Consumer<kFormat, kTokens, kResidents> consumer(shared, rings, matrix);
-    float c[kTokens / 2];
+    using Warp = Consumer<kFormat, S>;
+    Warp warp(shared, rings, matrix);
+    float c[S::kTokens / 2];
 #pragma unroll
     for (float& value : c) value = 0;
-    uint32_t a[2][kGroupSteps][4];
+    typename Warp::Fragments a[Warp::kFragments];
+    constexpr int kStep = Warp::kFragments * Warp::kAtOnce;
     int i = range.begin;
-    for (; i + 1 < range.end; i += 2) {
-      consumer.Multiply(c, a[0]);
-      consumer.Multiply(c, a[1]);
+    for (; i + kStep <= range.end; i += kStep) {
+#pragma unroll
+      for (auto& fragments : a) warp.Multiply(c, fragments);
     }
-    if (i < range.end) consumer.Multiply(c, a[0]);
+    // Units of several groups are whole.
+    if (kStep == 2 && i < range.end) warp.Multiply(c, a[0]);
     WgmmaWait<0>();
     if (args.gated.data != nullptr) {
       // Activations are read no more, where results go now.
-      ConsumersSync();
+      ConsumersSync<S::kGroups>();
       const int first_tile = block.first_tile + group * kTilesAGroup;
-      StoreGated<kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group, shared,
-                          ResultFactor(matrix), c);
+      StoreGated<S::kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group,
+                             shared, ResultFactor(matrix), c);
     } else if (tile < end_tile) {
-      Store<kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
+      Store<S::kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
     }
   }
 }
 
 // Row tiles of format kFormat, and behind them those of kOther.
-template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents>
-__global__ void __launch_bounds__(kThreads, kResidents)
+template <TileFormat kFormat, TileFormat kOther, typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kResidents)
     Kernel(const __grid_constant__ MatmulArgs args, const Rows rows, const Rows others) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) union {
-    Rings<kFormat, kTokens, kResidents> first;
-    Rings<kOther, kTokens, kResidents> second;
+    Rings<kFormat, S> first;
+    Rings<kOther, S> second;
   } rings;
   const int index = static_cast<int>(blockIdx.x);
-  const int blocks = rows.Blocks() * TokenTiles<kTokens>(args.tokens);
+  const int blocks = rows.Blocks() * TokenTiles<S::kTokens>(args.tokens);
   if (kFormat == kOther || index < blocks) {
-    MultiplyBlock<kFormat, kTokens, kResidents>(args, rows, index, shared, rings.first);
+    MultiplyBlock<kFormat, S>(args, rows, index, shared, rings.first);
   } else {
-    MultiplyBlock<kOther, kTokens, kResidents>(args, others, index - blocks, shared, rings.second);
+    MultiplyBlock<kOther, S>(args, others, index - blocks, shared, rings.second);
   }
 }
 
-template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents>
-constexpr int kKernelBytes = std::max(SharedBytes(kFormat, kTokens, kResidents),
-                                      SharedBytes(kOther, kTokens, kResidents));
+template <TileFormat kFormat, TileFormat kOther, typename S>
+constexpr int kKernelBytes = std::max(S::SharedBytes(kFormat), S::SharedBytes(kOther));
 
-template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents = 1>
+template <TileFormat kFormat, TileFormat kOther, typename S>
 cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, const Rows& others,
                          cudaStream_t stream) {
-  const int blocks = (rows.Blocks() + others.Blocks()) * TokenTiles<kTokens>(args.tokens);
-  return Launch(Kernel<kFormat, kOther, kTokens, kResidents>, dim3(blocks, args.splits), kThreads,
-                kKernelBytes<kFormat, kOther, kTokens, kResidents>, stream, args, rows, others);
+  const int blocks = (rows.Blocks() + others.Blocks()) * TokenTiles<S::kTokens>(args.tokens);
+  return Launch(Kernel<kFormat, kOther, S>, dim3(blocks, args.splits), S::kThreads,
+                kKernelBytes<kFormat, kOther, S>, stream, args, rows, others);
 }
 
-template <TileFormat kFormat, TileFormat kOther, int kTokens, int kResidents = 1>
+template <TileFormat kFormat, TileFormat kOther, typename S>
 cudaError_t PrepareKernel() {
-  return cudaFuncSetAttribute(Kernel<kFormat, kOther, kTokens, kResidents>,
+  return cudaFuncSetAttribute(Kernel<kFormat, kOther, S>,
                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              kKernelBytes<kFormat, kOther, kTokens, kResidents>);
+                              kKernelBytes<kFormat, kOther, S>);
 }
 
 // Row tiles that whole waves of blocks take, a block a multiprocessor; the rest would leave most
@@ -455,24 +502,48 @@ inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, 
   return best;
 }
 
+// Up to 64 tokens: blocks of up to 8 row tiles, one or two a multiprocessor; of many rows tall ones,
+// whose warps are as many as two blocks' and a quarter more, for whole waves of blocks.
+using Few = BlockShape<64>;
+using FewOfTwo = BlockShape<64, 2>;
+using Tall = BlockShape<64, 1, 18>;
+
+// What a block of up to 64 tokens reads besides weights, in row tiles.
+constexpr int kXTiles = 2;
+
+// Whether tall blocks are faster for `tiles` row tiles.
+inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
+  // Of fewer columns a block's beginning and end weigh more than what it reads.
+  constexpr int kTallCols = 2048;
+  return args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
+         args.matrices[0].cols >= kTallCols;
+}
+
 // Up to 64 tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles` of kOther.
 template <TileFormat kFormat, TileFormat kOther>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
                             cudaStream_t stream) {
+  static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
+  const int all = tiles + other_tiles;
+  if constexpr (kFormat != TileFormat::kF16) {
+    if (TallIsBest(args, all, multiprocessors)) {
+      const int block_tiles = EvenBlockTiles(all, 1, multiprocessors, Tall::kTiles, kXTiles);
+      return LaunchKernel<kFormat, kOther, Tall>(args, {0, tiles, block_tiles},
+                                                 {tiles, other_tiles, block_tiles}, stream);
+    }
+  }
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
-  static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
-  constexpr int kXTiles = 2;
-  const int block_tiles = kEven ? EvenBlockTiles(tiles + other_tiles, args.splits, multiprocessors,
-                                                 kBlockTiles, kXTiles)
-                                : kBlockTiles;
+  const int block_tiles =
+      kEven ? EvenBlockTiles(all, args.splits, multiprocessors, kBlockTiles, kXTiles) : kBlockTiles;
   const Rows rows = {0, tiles, block_tiles};
   const Rows others = {tiles, other_tiles, block_tiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
   const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
-  return blocks > multiprocessors ? LaunchKernel<kFormat, kOther, 64, 2>(args, rows, others, stream)
-                                  : LaunchKernel<kFormat, kOther, 64>(args, rows, others, stream);
+  return blocks > multiprocessors
+             ? LaunchKernel<kFormat, kOther, FewOfTwo>(args, rows, others, stream)
+             : LaunchKernel<kFormat, kOther, Few>(args, rows, others, stream);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
@@ -482,31 +553,32 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
     tiles += args.matrices[i].row_tiles();
   }
   const int other_tiles = RowTiles(args) - tiles;
-  if (args.tokens <= 64) {
+  if (args.tokens <= Few::kTokens) {
     return LaunchFewTokens<kFormat, kOther>(args, tiles, other_tiles, multiprocessors, stream);
   }
   const int all = tiles + other_tiles;
   // Row tiles [begin, end), which are of either format, or of both.
-  const auto launch = [&]<int kTokens>(std::integral_constant<int, kTokens>, int begin, int end) {
+  const auto launch = [&]<typename S>(S, int begin, int end) {
     const int middle = std::clamp(tiles, begin, end);
-    return LaunchKernel<kFormat, kOther, kTokens>(args, {begin, middle - begin},
-                                                  {middle, end - middle}, stream);
+    return LaunchKernel<kFormat, kOther, S>(args, {begin, middle - begin}, {middle, end - middle},
+                                            stream);
   };
   const bool wide = args.tokens > 128;
   const int main = tiles > 0 && other_tiles > 0
                        ? all
                        : TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
-  const cudaError_t error = wide ? launch(std::integral_constant<int, 256>(), 0, main)
-                                 : launch(std::integral_constant<int, 128>(), 0, main);
+  const cudaError_t error =
+      wide ? launch(BlockShape<256>(), 0, main) : launch(BlockShape<128>(), 0, main);
   if (error != cudaSuccess || main == all) return error;
-  return launch(std::integral_constant<int, 64>(), main, all);
+  return launch(Few(), main, all);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
 cudaError_t PrepareSegments() {
   for (const cudaError_t error :
-       {PrepareKernel<kFormat, kOther, 64>(), PrepareKernel<kFormat, kOther, 64, 2>(),
-        PrepareKernel<kFormat, kOther, 128>(), PrepareKernel<kFormat, kOther, 256>()}) {
+       {PrepareKernel<kFormat, kOther, Few>(), PrepareKernel<kFormat, kOther, FewOfTwo>(),
+        PrepareKernel<kFormat, kOther, Tall>(), PrepareKernel<kFormat, kOther, BlockShape<128>>(),
+        PrepareKernel<kFormat, kOther, BlockShape<256>>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -268,7 +268,7 @@ bool HasEvenRows(const MatmulArgs& args) { return args.y_rows % 2 == 0 && args.y
 
 // Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
 // its weights, and all of it comes through the L2 cache.
-using Tall = TokenShape<64, 18, 1>;
+using TallF16 = TokenShape<64, 18, 1>;
 // Where none are wide: weights are asked for at once.
 using Narrow = Shape<128, 0, false>;
 template <int kBlocks>
@@ -359,14 +359,11 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
 cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
   if (args.sums_segments && args.splits > 1) return LaunchQuad(args, multiprocessors, stream);
-  if (args.tokens <= Tall::kTokens) {
-    constexpr int kXTiles = XBytes(Tall::kTokens) / kTileBytes;
-    // Of fewer columns a block's beginning and end weigh more than what it reads.
-    constexpr int kTallCols = 2048;
-    if (args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
-        args.matrices[0].cols >= kTallCols && HasEvenRows(args)) {
-      return LaunchF16<Tall>(
-          args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, Tall::kTiles, kXTiles)},
+  if (args.tokens <= TallF16::kTokens) {
+    if (TallIsBest(args, tiles, multiprocessors) && HasEvenRows(args)) {
+      constexpr int kX = XBytes(TallF16::kTokens) / kTileBytes;
+      return LaunchF16<TallF16>(
+          args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, TallF16::kTiles, kX)},
           multiprocessors, stream);
     }
     return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16>(args, tiles, 0, multiprocessors,
@@ -384,7 +381,7 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
 cudaError_t PrepareOfF16() {
   constexpr TileFormat kF16 = TileFormat::kF16;
   for (const cudaError_t error :
-       {PrepareKernel<kF16, kF16, 64>(), PrepareKernel<kF16, kF16, 64, 2>(), PrepareF16<Tall>(),
+       {PrepareKernel<kF16, kF16, Few>(), PrepareKernel<kF16, kF16, FewOfTwo>(), PrepareF16<TallF16>(),
         PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
         PrepareF16<ByTokens<9, 1>>(), PrepareF16<ByTokens<9, 2>>(), PrepareF16<ByTokens<7, 1>>(),
         PrepareF16<ByTokens<7, 2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),

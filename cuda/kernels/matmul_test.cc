@@ -506,17 +506,20 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   }
 }
 
-// As the head is multiplied: with one segment, by blocks of many rows where tokens are few and rows
-// are even in number.
+// As the head is multiplied: with one segment, by blocks of many rows where tokens are few and, of
+// F16, rows are even in number.
 TEST_F(ProductTest, ManyRowsOfOneSegment) {
   constexpr int kCols = 2048;
-  for (const int rows : {2454, 2453}) {
-    SCOPED_TRACE(rows);
-    const DeviceMatrix matrix(TensorType::kF16, rows, kCols, 61, stream());
-    const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = rows};
-    for (const int tokens : {9, 31, 64}) {
-      ExpectAsByEights(args, tokens, 17);
-      if (HasFatalFailure()) return;
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
+                                TensorType::kQ4_K, TensorType::kQ6_K}) {
+    for (const int rows : {2454, 2453}) {
+      SCOPED_TRACE(testing::Message() << GetTensorTypeInfo(type).name << ", " << rows);
+      const DeviceMatrix matrix(type, rows, kCols, 61, stream());
+      const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = rows};
+      for (const int tokens : {9, 31, 64}) {
+        ExpectAsByEights(args, tokens, 17);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
