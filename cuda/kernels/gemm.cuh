@@ -55,7 +55,7 @@ struct BlockShape {
   // was before: with many warps they have others' meanwhile. (Where registers do not suffice, the
   // assembler has each instruction wait for the one before.)
   static constexpr bool kUnpacksAhead = !kCrowded;
-  static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : kTokens >= 128 ? 6 : 8;
+  static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : 8;
   static constexpr int kXRingBytes = kXStages * XBytes(kTokens);
 
   static constexpr int WeightBytes(TileFormat format) { return kTiles * UnitBytes(format); }
@@ -287,16 +287,17 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
   }
 }
 
-// A consumer's place in the rings, and what it multiplies with.
+// A consumer's places in the rings, and what it multiplies with.
 template <TileFormat kFormat, typename S>
 class Consumer {
  public:
   using Ring = Rings<kFormat, S>;
-  // Groups of 64 columns of a Multiply.
+  // Groups of 64 columns that are unpacked at a time.
   static constexpr int kAtOnce = S::GroupsAtOnce(kFormat);
   using Fragments = uint32_t[kAtOnce][kGroupSteps][4];
-  // Of Multiply in turn.
   static constexpr int kFragments = S::kUnpacksAhead ? 2 : 1;
+  // Calls of Multiply after which the first fragments' turn comes again.
+  static constexpr int kCalls = Ring::kGroupsAUnit / kAtOnce % kFragments == 0 ? 1 : kFragments;
 
   // `matrix`: the tile's. Warps beyond the block's last tile multiply it as well.
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
@@ -306,60 +307,64 @@ class Consumer {
         tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
         lane_(threadIdx.x % 32) {}
 
-  // c += the next columns' products, with the weights in `a`, which must not change until a call
-  // has returned that follows.
-  __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments& a) {
-    const int group = index_ % Ring::kGroupsAUnit;
-    const int unit = index_ / Ring::kGroupsAUnit;
-    const int weight_slot = unit % Ring::kWeightStages;
-    const uint8_t* const weights = shared_ + S::kXRingBytes + weight_slot * Ring::kWeightBytes +
+  // c += the products of the next unit's columns, call kCall of every kCalls. What is in `a` must
+  // not change between calls, nor before all products are there.
+  template <int kCall>
+  __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2],
+                                           Fragments (&a)[kFragments]) {
+    const uint8_t* const weights = shared_ + S::kXRingBytes +
+                                   weights_place_.slot * Ring::kWeightBytes +
                                    tile_ * UnitBytes(kFormat);
-    if (group == 0) {
-      BarrierWait(SharedAddress(&rings_.weight_full[weight_slot]), unit / Ring::kWeightStages % 2);
-      scales_.Load(weights, factors_, lane_);
-    }
-    Group<kFormat> loaded[kAtOnce];
+    BarrierWait(SharedAddress(&rings_.weight_full[weights_place_.slot]), weights_place_.parity);
+    scales_.Load(weights, factors_, lane_);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
-    if constexpr (!S::kUnpacksAhead) AwaitProducts<0>();
+    for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
+      Fragments& fragments = a[(kCall + group / kAtOnce) % kFragments];
+      Group<kFormat> loaded[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) loaded[i].Unpack(a[i]);
+      for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
+      if constexpr (!S::kUnpacksAhead) WgmmaWait<0>();
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) loaded[i].Unpack(fragments[i]);
 
-    const int slot = index_ % Ring::kXStages;
+      const int slot = x_place_.slot * Ring::kGroupsAUnit + group;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      BarrierWait(SharedAddress(&rings_.x_full[slot + i]), index_ / Ring::kXStages % 2);
-    }
-    WgmmaFence();
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint64_t x =
-          SharedMatrix(SharedAddress(shared_) + (slot + i) * XBytes(S::kTokens), 128, 1024);
-#pragma unroll
-      for (int step = 0; step < kGroupSteps; ++step) {
-        Wgmma<S::kTokens>::Multiply(c, a[i][step], x + step * (2 * 128 >> 4));
+      for (int i = 0; i < kAtOnce; ++i) {
+        BarrierWait(SharedAddress(&rings_.x_full[slot + i]), x_place_.parity);
       }
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint64_t x =
+            SharedMatrix(SharedAddress(shared_) + (slot + i) * XBytes(S::kTokens), 128, 1024);
+#pragma unroll
+        for (int step = 0; step < kGroupSteps; ++step) {
+          Wgmma<S::kTokens>::Multiply(c, fragments[i][step], x + step * (2 * 128 >> 4));
+        }
+      }
+      WgmmaCommit();
+      // Not before: what is multiplied has been loaded.
+      if (group + kAtOnce == Ring::kGroupsAUnit) {
+        WarpArrive(SharedAddress(&rings_.weight_empty[weights_place_.slot]));
+      }
+      if constexpr (S::kUnpacksAhead) WgmmaWait<1>();
+      ReleaseXBefore(group);
     }
-    WgmmaCommit();
-    // Not before: what is multiplied has been loaded.
-    if (group + kAtOnce == Ring::kGroupsAUnit) {
-      WarpArrive(SharedAddress(&rings_.weight_empty[weight_slot]));
-    }
-    if constexpr (S::kUnpacksAhead) AwaitProducts<1>();
-    index_ += kAtOnce;
+    weights_place_.Next();
+    x_place_.Next();
+    first_ = false;
   }
 
  private:
-  static_assert(Ring::kXStages % kAtOnce == 0 && Ring::kGroupsAUnit % kAtOnce == 0);
+  static_assert(Ring::kXStages % Ring::kGroupsAUnit == 0 && Ring::kGroupsAUnit % kAtOnce == 0);
 
-  // Returns when at most the last kPending calls' products are under way, and gives back what those
-  // before have read.
-  template <int kPending>
-  __device__ __forceinline__ void AwaitProducts() {
-    WgmmaWait<kPending>();
-    if (index_ > 0 && lane_ < kAtOnce) {
-      BarrierArrive(SharedAddress(&rings_.x_empty[(index_ - kAtOnce + lane_) % Ring::kXStages]));
-    }
+  // Gives back what the products have read of the activations that were begun before those of
+  // `group` of this unit.
+  __device__ __forceinline__ void ReleaseXBefore(int group) {
+    if ((group == 0 && first_) || lane_ >= kAtOnce) return;
+    const int here = x_place_.slot * Ring::kGroupsAUnit + group;
+    const int before = (here == 0 ? Ring::kXStages : here) - kAtOnce;
+    BarrierArrive(SharedAddress(&rings_.x_empty[before + lane_]));
   }
 
   const uint8_t* const shared_;
@@ -368,8 +373,10 @@ class Consumer {
   const int tile_;
   const int lane_;
   UnitScales<kFormat> scales_;
-  // 64 columns behind.
-  int index_ = 0;
+  RingPlace<Ring::kWeightStages> weights_place_;
+  // Of as many groups as a unit has.
+  RingPlace<Ring::kXStages / Ring::kGroupsAUnit> x_place_;
+  bool first_ = true;
 };
 
 // A block's work: block `index` of those of `rows`, of one segment, blockIdx.y.
@@ -415,14 +422,15 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
 #pragma unroll
     for (float& value : c) value = 0;
     typename Warp::Fragments a[Warp::kFragments];
-    constexpr int kStep = Warp::kFragments * Warp::kAtOnce;
-    int i = range.begin;
-    for (; i + kStep <= range.end; i += kStep) {
-#pragma unroll
-      for (auto& fragments : a) warp.Multiply(c, fragments);
+    // Segments of columns are whole units.
+    const int units = (range.end - range.begin) / UnitGroups(kFormat);
+    int unit = 0;
+#pragma unroll 1
+    for (; unit + Warp::kCalls <= units; unit += Warp::kCalls) {
+      warp.template Multiply<0>(c, a);
+      if constexpr (Warp::kCalls == 2) warp.template Multiply<1>(c, a);
     }
-    // Units of several groups are whole.
-    if (kStep == 2 && i < range.end) warp.Multiply(c, a[0]);
+    if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
     WgmmaWait<0>();
     if (args.gated.data != nullptr) {
       // Activations are read no more, where results go now.
