@@ -69,7 +69,7 @@ struct BlockShape {
   // Groups of columns that are unpacked at a time: of K-quants, which take many instructions one
   // behind the other, two where few warps have the registers for it.
   static constexpr int GroupsAtOnce(TileFormat format) {
-    return !kCrowded && kTokens == 64 && UnitGroups(format) > 1 ? 2 : 1;
+    return !kCrowded && kTokens <= 64 && UnitGroups(format) > 1 ? 2 : 1;
   }
 };
 
@@ -510,11 +510,18 @@ inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, 
   return best;
 }
 
-// Up to 64 tokens: blocks of up to 8 row tiles, one or two a multiprocessor; of many rows tall ones,
-// whose warps are as many as two blocks' and a quarter more, for whole waves of blocks.
-using Few = BlockShape<64>;
-using FewOfTwo = BlockShape<64, 2>;
-using Tall = BlockShape<64, 1, 18>;
+// Up to kTokens of no more than 64 tokens: blocks of up to 8 row tiles, one or two a
+// multiprocessor; of many rows tall ones, whose warps are as many as two blocks' and a quarter
+// more, for whole waves of blocks.
+template <int kTokens>
+using Few = BlockShape<kTokens>;
+template <int kTokens>
+using FewOfTwo = BlockShape<kTokens, 2>;
+template <int kTokens>
+using Tall = BlockShape<kTokens, 1, 18>;
+constexpr int kFewTokens = 64;
+// Half as many take half of the tensor cores' time, which is what quantised weights wait for.
+constexpr int kFewestTokens = 32;
 
 // What a block of up to 64 tokens reads besides weights, in row tiles.
 constexpr int kXTiles = 2;
@@ -527,31 +534,33 @@ inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
          args.matrices[0].cols >= kTallCols;
 }
 
-// Up to 64 tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles` of kOther.
-template <TileFormat kFormat, TileFormat kOther>
+// Up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles` of
+// kOther.
+template <TileFormat kFormat, TileFormat kOther, int kTokens>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
                             cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
   const int all = tiles + other_tiles;
+  const auto launch = [&]<typename S>(S, int block_tiles) {
+    return LaunchKernel<kFormat, kOther, S>(args, {0, tiles, block_tiles},
+                                            {tiles, other_tiles, block_tiles}, stream);
+  };
   if constexpr (kFormat != TileFormat::kF16) {
     if (TallIsBest(args, all, multiprocessors)) {
-      const int block_tiles = EvenBlockTiles(all, 1, multiprocessors, Tall::kTiles, kXTiles);
-      return LaunchKernel<kFormat, kOther, Tall>(args, {0, tiles, block_tiles},
-                                                 {tiles, other_tiles, block_tiles}, stream);
+      return launch(Tall<kTokens>(), EvenBlockTiles(all, 1, multiprocessors, Tall<kTokens>::kTiles,
+                                                    kXTiles));
     }
   }
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
   const int block_tiles =
       kEven ? EvenBlockTiles(all, args.splits, multiprocessors, kBlockTiles, kXTiles) : kBlockTiles;
-  const Rows rows = {0, tiles, block_tiles};
-  const Rows others = {tiles, other_tiles, block_tiles};
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
-  const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
-  return blocks > multiprocessors
-             ? LaunchKernel<kFormat, kOther, FewOfTwo>(args, rows, others, stream)
-             : LaunchKernel<kFormat, kOther, Few>(args, rows, others, stream);
+  const auto blocks = [&](int count) { return (count + block_tiles - 1) / block_tiles; };
+  return (blocks(tiles) + blocks(other_tiles)) * args.splits > multiprocessors
+             ? launch(FewOfTwo<kTokens>(), block_tiles)
+             : launch(Few<kTokens>(), block_tiles);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
@@ -561,8 +570,11 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
     tiles += args.matrices[i].row_tiles();
   }
   const int other_tiles = RowTiles(args) - tiles;
-  if (args.tokens <= Few::kTokens) {
-    return LaunchFewTokens<kFormat, kOther>(args, tiles, other_tiles, multiprocessors, stream);
+  if (args.tokens <= kFewTokens) {
+    const auto launch_few = args.tokens <= kFewestTokens
+                                ? LaunchFewTokens<kFormat, kOther, kFewestTokens>
+                                : LaunchFewTokens<kFormat, kOther, kFewTokens>;
+    return launch_few(args, tiles, other_tiles, multiprocessors, stream);
   }
   const int all = tiles + other_tiles;
   // Row tiles [begin, end), which are of either format, or of both.
@@ -578,18 +590,22 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
   const cudaError_t error =
       wide ? launch(BlockShape<256>(), 0, main) : launch(BlockShape<128>(), 0, main);
   if (error != cudaSuccess || main == all) return error;
-  return launch(Few(), main, all);
+  return launch(Few<kFewTokens>(), main, all);
+}
+
+template <TileFormat kFormat, TileFormat kOther, typename... Shapes>
+cudaError_t PrepareShapes() {
+  for (const cudaError_t error : {PrepareKernel<kFormat, kOther, Shapes>()...}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 template <TileFormat kFormat, TileFormat kOther>
 cudaError_t PrepareSegments() {
-  for (const cudaError_t error :
-       {PrepareKernel<kFormat, kOther, Few>(), PrepareKernel<kFormat, kOther, FewOfTwo>(),
-        PrepareKernel<kFormat, kOther, Tall>(), PrepareKernel<kFormat, kOther, BlockShape<128>>(),
-        PrepareKernel<kFormat, kOther, BlockShape<256>>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return PrepareShapes<kFormat, kOther, Few<kFewestTokens>, FewOfTwo<kFewestTokens>,
+                       Tall<kFewestTokens>, Few<kFewTokens>, FewOfTwo<kFewTokens>, Tall<kFewTokens>,
+                       BlockShape<128>, BlockShape<256>>();
 }
 
 // Each in a file of its own: of F16; of Q5_0 and Q8_0; of Q4_K and Q6_K.

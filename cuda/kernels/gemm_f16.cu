@@ -366,7 +366,7 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
           args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, TallF16::kTiles, kX)},
           multiprocessors, stream);
     }
-    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16>(args, tiles, 0, multiprocessors,
+    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0, multiprocessors,
                                                                stream);
   }
   // Fewer columns are over before what two blocks read in common outweighs that they wait for each
@@ -381,7 +381,7 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
 cudaError_t PrepareOfF16() {
   constexpr TileFormat kF16 = TileFormat::kF16;
   for (const cudaError_t error :
-       {PrepareKernel<kF16, kF16, Few>(), PrepareKernel<kF16, kF16, FewOfTwo>(), PrepareF16<TallF16>(),
+       {PrepareShapes<kF16, kF16, Few<kFewTokens>, FewOfTwo<kFewTokens>>(), PrepareF16<TallF16>(),
         PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
         PrepareF16<ByTokens<9, 1>>(), PrepareF16<ByTokens<9, 2>>(), PrepareF16<ByTokens<7, 1>>(),
         PrepareF16<ByTokens<7, 2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
