@@ -1,7 +1,7 @@
-// Products of many tokens with quantised weights: warpgroups of 64 rows share a tile of tokens; four
-// threads of one more feed them from two rings, of weights and of activations, that bulk copies
-// fill. Weights go through registers, where they are unpacked; activations stay in shared memory.
-// And what is shared with the products of F16 weights (gemm_f16.cu).
+// Products of many tokens with quantised weights: warpgroups of 64 rows share a tile of tokens;
+// four threads of one more feed them from two rings, of weights and of activations, that bulk
+// copies fill. Weights go through registers, where they are unpacked; activations stay in shared
+// memory. And what is shared with the products of F16 weights (gemm_f16.cu).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 
@@ -310,8 +310,7 @@ class Consumer {
   // c += the products of the next unit's columns, call kCall of every kCalls. What is in `a` must
   // not change between calls, nor before all products are there.
   template <int kCall>
-  __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2],
-                                           Fragments (&a)[kFragments]) {
+  __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments (&a)[kFragments]) {
     const uint8_t* const weights = shared_ + S::kXRingBytes +
                                    weights_place_.slot * Ring::kWeightBytes +
                                    tile_ * UnitBytes(kFormat);
@@ -547,8 +546,8 @@ cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, 
   };
   if constexpr (kFormat != TileFormat::kF16) {
     if (TallIsBest(args, all, multiprocessors)) {
-      return launch(Tall<kTokens>(), EvenBlockTiles(all, 1, multiprocessors, Tall<kTokens>::kTiles,
-                                                    kXTiles));
+      return launch(Tall<kTokens>(),
+                    EvenBlockTiles(all, 1, multiprocessors, Tall<kTokens>::kTiles, kXTiles));
     }
   }
   // K-quants are bound by unpacking, where fewer warps a block are a loss.

@@ -366,8 +366,8 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
           args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, TallF16::kTiles, kX)},
           multiprocessors, stream);
     }
-    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0, multiprocessors,
-                                                               stream);
+    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0,
+                                                                           multiprocessors, stream);
   }
   // Fewer columns are over before what two blocks read in common outweighs that they wait for each
   // other.
