@@ -319,10 +319,12 @@ class Consumer {
 #pragma unroll
     for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
       Fragments& fragments = a[(kCall + group / kAtOnce) % kFragments];
+      // Before weights are loaded: the compiler, which does not know that products still read these
+      // registers, moves what it computes from them up to where they are there.
+      if constexpr (!S::kUnpacksAhead) WgmmaWait<0>();
       Group<kFormat> loaded[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
-      if constexpr (!S::kUnpacksAhead) WgmmaWait<0>();
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) loaded[i].Unpack(fragments[i]);
 
