@@ -524,9 +524,6 @@ constexpr int kFewTokens = 64;
 // Half as many take half of the tensor cores' time, which is what quantised weights wait for.
 constexpr int kFewestTokens = 32;
 
-// What a block of up to 64 tokens reads besides weights, in row tiles.
-constexpr int kXTiles = 2;
-
 // Whether tall blocks are faster for `tiles` row tiles.
 inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
   // Of fewer columns a block's beginning and end weigh more than what it reads.
@@ -541,27 +538,28 @@ template <TileFormat kFormat, TileFormat kOther, int kTokens>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
                             cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
-  const int all = tiles + other_tiles;
-  const auto launch = [&]<typename S>(S, int block_tiles) {
-    return LaunchKernel<kFormat, kOther, S>(args, {0, tiles, block_tiles},
-                                            {tiles, other_tiles, block_tiles}, stream);
-  };
-  if constexpr (kFormat != TileFormat::kF16) {
-    if (TallIsBest(args, all, multiprocessors)) {
-      return launch(Tall<kTokens>(),
-                    EvenBlockTiles(all, 1, multiprocessors, Tall<kTokens>::kTiles, kXTiles));
-    }
-  }
+  // Those of F16 are gemm_f16.cu's.
+  constexpr bool kHasTall = kFormat != TileFormat::kF16;
   // K-quants are bound by unpacking, where fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
+  // What a block reads besides weights.
+  constexpr int kXTiles = 2;
+  const int all = tiles + other_tiles;
+  const bool tall = kHasTall && TallIsBest(args, all, multiprocessors);
+  const int most = tall ? Tall<kTokens>::kTiles : kBlockTiles;
   const int block_tiles =
-      kEven ? EvenBlockTiles(all, args.splits, multiprocessors, kBlockTiles, kXTiles) : kBlockTiles;
+      kEven || tall ? EvenBlockTiles(all, args.splits, multiprocessors, most, kXTiles) : most;
+  const Rows rows = {0, tiles, block_tiles};
+  const Rows others = {tiles, other_tiles, block_tiles};
+  if constexpr (kHasTall) {
+    if (tall) return LaunchKernel<kFormat, kOther, Tall<kTokens>>(args, rows, others, stream);
+  }
   // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
   // several for a multiprocessor, another goes on meanwhile.
-  const auto blocks = [&](int count) { return (count + block_tiles - 1) / block_tiles; };
-  return (blocks(tiles) + blocks(other_tiles)) * args.splits > multiprocessors
-             ? launch(FewOfTwo<kTokens>(), block_tiles)
-             : launch(Few<kTokens>(), block_tiles);
+  const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
+  return blocks > multiprocessors
+             ? LaunchKernel<kFormat, kOther, FewOfTwo<kTokens>>(args, rows, others, stream)
+             : LaunchKernel<kFormat, kOther, Few<kTokens>>(args, rows, others, stream);
 }
 
 template <TileFormat kFormat, TileFormat kOther>

@@ -361,9 +361,9 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
   if (args.sums_segments && args.splits > 1) return LaunchQuad(args, multiprocessors, stream);
   if (args.tokens <= TallF16::kTokens) {
     if (TallIsBest(args, tiles, multiprocessors) && HasEvenRows(args)) {
-      constexpr int kX = XBytes(TallF16::kTokens) / kTileBytes;
+      constexpr int kXTiles = XBytes(TallF16::kTokens) / kTileBytes;
       return LaunchF16<TallF16>(
-          args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, TallF16::kTiles, kX)},
+          args, {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, TallF16::kTiles, kXTiles)},
           multiprocessors, stream);
     }
     return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0,
