@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "integration_tests/real_model_fixture.h"
@@ -144,9 +145,6 @@ TEST_F(RealModelLimitsTest, Speed) {
   std::vector<uint32_t> ids = client().Tokens(tokenize);
   ASSERT_GE(ids.size(), 512u);
   ids.resize(512);
-  v1::GenerateRequest request = TokenRequest(ids, 1);
-  request.mutable_sampling()->set_temperature(0);
-  request.mutable_stop()->set_ignore_eog(true);
   v1::GenerateRequest chat = ChatRequest("Write about rivers.", 64);
   chat.mutable_sampling()->set_temperature(0);
   chat.mutable_stop()->set_ignore_eog(true);
@@ -155,9 +153,16 @@ TEST_F(RealModelLimitsTest, Speed) {
   double prefill = 0;
   double decode = 0;
   for (int i = 0; i < 3; ++i) {
+    // Another first token each time: what the prefix cache has takes no time.
+    std::rotate(ids.begin(), ids.begin() + 1, ids.end());
+    v1::GenerateRequest request = TokenRequest(ids, 1);
+    request.mutable_sampling()->set_temperature(0);
+    request.mutable_stop()->set_ignore_eog(true);
     const Stopwatch prefill_watch(worker().pid());
-    ASSERT_TRUE(IsComplete(client().Generate(request)));
+    const Generation generation = client().Generate(request);
     prefill = std::max(prefill, 512 / prefill_watch.Read().undisturbed);
+    ASSERT_TRUE(IsComplete(generation));
+    ASSERT_EQ(generation.started->cached_prompt_tokens(), 0u);
 
     // The times between tokens, without the prompt.
     GenerateCall call(client().stub(), chat, absl::Seconds(120));
@@ -167,11 +172,14 @@ TEST_F(RealModelLimitsTest, Speed) {
     ASSERT_TRUE(IsComplete(call.Finish()));
     decode = std::max(decode, tokens / decode_watch.Read().undisturbed);
   }
+  const std::string device = client().Status().device().name();
   std::cout << "prefill " << prefill << " tok/s (512 tokens), decode " << decode
             << " tok/s (one request), without other processes; "
-            << client().Status().device().threads() << " threads\n";
+            << client().Status().device().threads() << " threads of " << device << "\n";
   EXPECT_GE(prefill, 60);
-  EXPECT_GE(decode, 15);
+  // Processors without AVX-512 unpack weights in registers half as wide, and the oldest of them in
+  // two halves each.
+  EXPECT_GE(decode, absl::StrContains(device, "(avx512 kernels)") ? 15 : 10);
 }
 
 TEST_F(RealModelLimitsTest, TokenizesTenMegabytesASecond) {

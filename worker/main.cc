@@ -107,7 +107,7 @@ int Threads(const WorkerConfig& config) {
 ChosenBackend ChooseCpu(const WorkerConfig& config) {
   ChosenBackend chosen = {.maker = {.make = CreateCpuBackend}, .device = {}, .max_seqs = 16};
   chosen.device.set_backend("cpu");
-  chosen.device.set_name(cpu::ProcessorName());
+  chosen.device.set_name(CpuDeviceName());
   chosen.device.set_threads(Threads(config));
   return chosen;
 }

@@ -24,7 +24,6 @@ namespace {
 using cpu::AvailableMemoryBytes;
 using cpu::Forward;
 using cpu::ForwardSequence;
-using cpu::KernelTable;
 using cpu::KvCache;
 using cpu::KvShape;
 using cpu::ThreadPool;
@@ -89,8 +88,8 @@ class CpuBackend : public Backend {
  public:
   // `kv` and `forward` refer to `pool` and to each other and stay where they are.
   CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
-             const KernelTable& kernels, std::unique_ptr<ThreadPool> pool,
-             std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward);
+             std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCache> kv,
+             std::unique_ptr<Forward> forward);
 
   const BackendInfo& info() const override { return info_; }
   absl::Status Launch(const StepBatch& batch) override;
@@ -124,8 +123,8 @@ class CpuBackend : public Backend {
 };
 
 CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
-                       const KernelTable& kernels, std::unique_ptr<ThreadPool> pool,
-                       std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward)
+                       std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCache> kv,
+                       std::unique_ptr<Forward> forward)
     : model_(std::move(model)),
       pool_(std::move(pool)),
       kv_(std::move(kv)),
@@ -133,7 +132,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
       slots_(options.max_seqs),
       samplers_(pool_->threads()) {
   info_.name = "cpu";
-  info_.device = absl::StrCat(cpu::ProcessorName(), " (", kernels.name, " kernels)");
+  info_.device = CpuDeviceName();
   info_.threads = pool_->threads();
   info_.max_seqs = options.max_seqs;
   info_.max_step_tokens = options.max_step_tokens;
@@ -283,16 +282,20 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
       model->size_bytes(), blocks * shape.block_bytes(),
       Forward::ActivationBytes(config, options.max_step_tokens, options.max_seqs), available));
 
-  const KernelTable& kernels = cpu::BestKernels();
   auto pool =
       std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu::UsableCores());
   ORCD_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(shape, blocks));
   auto kv = std::make_unique<KvCache>(std::move(cache));
-  ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(config, model->weights(), kernels, *pool, *kv,
-                                                      options.max_step_tokens, options.max_seqs));
+  ORCD_ASSIGN_OR_RETURN(auto forward,
+                        Forward::Create(config, model->weights(), cpu::BestKernels(), *pool, *kv,
+                                        options.max_step_tokens, options.max_seqs));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
-  return std::make_unique<CpuBackend>(std::move(model), options, kernels, std::move(pool),
-                                      std::move(kv), std::move(forward));
+  return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),
+                                      std::move(forward));
+}
+
+std::string CpuDeviceName() {
+  return absl::StrCat(cpu::ProcessorName(), " (", cpu::BestKernels().name, " kernels)");
 }
 
 }  // namespace orcd

@@ -5,11 +5,15 @@
 #define ORCD_RUNTIME_CPU_CPU_BACKEND_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "runtime/backend.h"
 
 namespace orcd {
+
+// The processor and which kernels it runs: `AMD EPYC (avx2 kernels)`.
+std::string CpuDeviceName();
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const BackendOptions& options,

@@ -62,6 +62,9 @@ struct KernelTable {
   // As orcd::Dequantize, bit for bit.
   void (*dequantize)(TensorType type, const std::byte* src, int64_t count, float* dst);
   void (*multiply)(const MultiplyArgs& args);
+  // The sum over cols of weights[c] * x[c] that `multiply` makes of what `dequantize` stores, bit
+  // for bit, storing nothing. Cols are a multiple of 16.
+  float (*dot)(TensorType type, const std::byte* weights, const float* x, int64_t cols);
   void (*attend_f16)(const AttendArgs& args);
   void (*attend_f32)(const AttendArgs& args);
   // gate = silu(gate) * up.

@@ -15,6 +15,7 @@ const KernelTable kAvx512Kernels = {
     .name = "avx512",
     .dequantize = DequantizeWeights,
     .multiply = Multiply,
+    .dot = Dot,
     .attend_f16 = AttendTile<uint16_t>,
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,

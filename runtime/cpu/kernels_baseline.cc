@@ -14,6 +14,7 @@ const KernelTable kBaselineKernels = {
     .name = "baseline",
     .dequantize = DequantizeWeights,
     .multiply = Multiply,
+    .dot = Dot,
     .attend_f16 = AttendTile<uint16_t>,
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,

@@ -37,6 +37,33 @@ TEST_P(KernelsTest, DequantizesEveryTypeBitForBit) {
   }
 }
 
+// One activation row must get the sums that it gets among others.
+TEST_P(KernelsTest, DotIsMultiplyOfTheDequantisedRowBitForBit) {
+  for (const TensorTypeInfo& type : AllTensorTypes()) {
+    for (int64_t cols : {256, 1024}) {
+      const TestMatrix weights(type.type, 5, cols, static_cast<uint32_t>(cols));
+      const std::vector<float> dequantised = weights.Dequantized();
+      const std::vector<float> x = RandomFloats(cols, 7);
+      std::vector<float> expected(5);
+      GetParam()->multiply({.weights = dequantised.data(),
+                            .weight_stride = cols,
+                            .weight_rows = 5,
+                            .x = x.data(),
+                            .x_stride = cols,
+                            .x_rows = 1,
+                            .cols = cols,
+                            .y = expected.data(),
+                            .y_stride = 5,
+                            .accumulate = false});
+      for (int64_t r = 0; r < 5; ++r) {
+        const float actual = GetParam()->dot(type.type, weights.matrix().row(r), x.data(), cols);
+        EXPECT_EQ(std::memcmp(&actual, &expected[r], sizeof(float)), 0)
+            << type.name << " row " << r << ": " << actual << ", not " << expected[r];
+      }
+    }
+  }
+}
+
 // Every half, and so every scale: subnormal, infinite and NaN ones too.
 TEST_P(KernelsTest, WidensEveryHalf) {
   std::vector<uint16_t> halves(65536);

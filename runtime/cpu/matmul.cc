@@ -71,12 +71,21 @@ void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows
       const int64_t cols = std::min(kPanelCols, weights.cols - col);
       const int64_t offset = col / type.block_weights * type.block_bytes;
       const int64_t panel_bytes = cols / type.block_weights * type.block_bytes;
+      // One activation row takes each weight once, so a tile would only be written and read again.
+      const bool once = x_rows == 1 && cols % 16 == 0;
       for (int64_t r = 0; r < count; ++r) {
         const int64_t next_row = std::min(row + r + kPrefetchRows, weights.rows - 1);
         Prefetch(weights.row(next_row) + offset, panel_bytes);
-        kernels_.dequantize(weights.type, weights.row(row + r) + offset, cols,
-                            tile + r * kTileStride);
+        const std::byte* src = weights.row(row + r) + offset;
+        if (once) {
+          const float sum = kernels_.dot(weights.type, src, x + col, cols);
+          float& y = product.y[row + r];
+          y = col > 0 ? y + sum : sum;
+        } else {
+          kernels_.dequantize(weights.type, src, cols, tile + r * kTileStride);
+        }
       }
+      if (once) continue;
       kernels_.multiply({.weights = tile,
                          .weight_stride = kTileStride,
                          .weight_rows = count,
