@@ -172,14 +172,14 @@ TEST_F(RealModelLimitsTest, Speed) {
     ASSERT_TRUE(IsComplete(call.Finish()));
     decode = std::max(decode, tokens / decode_watch.Read().undisturbed);
   }
-  const std::string device = client().Status().device().name();
+  const auto device = client().Status().device();
   std::cout << "prefill " << prefill << " tok/s (512 tokens), decode " << decode
-            << " tok/s (one request), without other processes; "
-            << client().Status().device().threads() << " threads of " << device << "\n";
+            << " tok/s (one request), without other processes; " << device.threads()
+            << " threads of " << device.name() << "\n";
   EXPECT_GE(prefill, 60);
   // Processors without AVX-512 unpack weights in registers half as wide, and the oldest of them in
   // two halves each.
-  EXPECT_GE(decode, absl::StrContains(device, "(avx512 kernels)") ? 15 : 10);
+  EXPECT_GE(decode, absl::StrContains(device.name(), "(avx512 kernels)") ? 15 : 10);
 }
 
 TEST_F(RealModelLimitsTest, TokenizesTenMegabytesASecond) {

@@ -48,8 +48,9 @@ class CheckMachineCodeTest(unittest.TestCase):
     def test_weights_are_loaded_behind_the_wait(self):
         status, said = self.fragments(
             "LDSM.16.M88.4 R4, [R9]", PRODUCT, WAIT_FOR_ALL, "LDSM.16.M88.4 R4, [R9+0x100]", "EXIT")
-        self.assertEqual((status, said), (0, "1 products, 0 instructions that touch their registers "
-                                             "too early\n"))
+        self.assertEqual(
+            (status, said),
+            (0, "1 products, 0 instructions that touch their registers too early\n"))
 
     def test_weights_are_loaded_too_early(self):
         # Of four registers that are loaded the last is the product's first.
@@ -64,8 +65,8 @@ class CheckMachineCodeTest(unittest.TestCase):
 
     def test_other_registers_may_be_touched(self):
         self.assertEqual(
-            self.fragments(PRODUCT, "IMAD.WIDE R2, R4, R9, R10", "MOV R32, R7", WAIT_FOR_ALL, "EXIT")
-            [0], 0)
+            self.fragments(
+                PRODUCT, "IMAD.WIDE R2, R4, R9, R10", "MOV R32, R7", WAIT_FOR_ALL, "EXIT")[0], 0)
 
     def test_a_wait_leaves_the_youngest_groups(self):
         younger = PRODUCT.replace("R4,", "R8,")
@@ -87,7 +88,8 @@ class CheckMachineCodeTest(unittest.TestCase):
 
     def test_a_place_is_given_back_behind_its_loads(self):
         load = ("LDS R4, [R9]", control(sets=2))
-        self.assertEqual(self.arrivals(load, ("FADD R5, R4, R4", control(waits=[2])), ARRIVAL)[0], 0)
+        use = ("FADD R5, R4, R4", control(waits=[2]))
+        self.assertEqual(self.arrivals(load, use, ARRIVAL)[0], 0)
         status, said = self.arrivals(load, ("FADD R5, R6, R6", control(waits=[1])), ARRIVAL)
         self.assertEqual(status, 1)
         self.assertIn("kernel at 0020: on their way are 0000 LDS R4, [R9]", said)

@@ -42,6 +42,7 @@ def disassemble(objects):
         [TOOLS / "fetch-cuda", "--cuobjdump"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
     for path in objects:
-        out = subprocess.run([program, "-sass", path], check=True, stdout=subprocess.PIPE, text=True)
+        out = subprocess.run(
+            [program, "-sass", path], check=True, stdout=subprocess.PIPE, text=True)
         for function, code in parse(out.stdout):
             yield path, function, code
