@@ -120,9 +120,9 @@ class TileCopier {
 #pragma unroll 1
     for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, place_.Next(), Next()) {
       if (item_ == 0) {
-        if (round_ == 0) block_ = Block(0);
-        keys_from_ = args_.kv.data + args_.kv.Offset(args_.layer, block_, work_.kv_head);
-        block_ = Block(round_ + 1);
+        if (round_ == 0) next_block_ = Block(0);
+        keys_from_ = args_.kv.data + args_.kv.Offset(args_.layer, next_block_, work_.kv_head);
+        next_block_ = Block(round_ + 1);
       }
       const int tile = item_ % kValueItems / 2;
       const int half = item_ % 2;
@@ -183,8 +183,8 @@ class TileCopier {
   int round_ = 0;
   int item_ = 0;
   const __half* keys_from_ = nullptr;
-  // The lane's block of the round, of the next one where Run is within it.
-  int block_ = 0;
+  // The lane's block of the next round.
+  int next_block_ = 0;
 };
 
 // Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.

@@ -135,10 +135,20 @@ struct BlockTile {
   }
 };
 
-// Columns by tens of 64: where a block begins and ends.
+// Columns by tens of 64: where a block begins and ends. Segments are whole units.
 struct Range {
   int begin;
   int end;
+
+  // Of format kFormat: the first one, and how many.
+  template <TileFormat kFormat>
+  __device__ __forceinline__ int FirstUnit() const {
+    return begin / UnitGroups(kFormat);
+  }
+  template <TileFormat kFormat>
+  __device__ __forceinline__ int Units() const {
+    return (end - begin) / UnitGroups(kFormat);
+  }
 };
 
 template <TileFormat kFormat, typename S>
@@ -176,18 +186,17 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
   constexpr int kMost = kTilesAFeeder<S::kTiles>;
   const int feeder = FeederIndex<S::kConsumerWarps>();
   const int tiles = end_tile - block.first_tile;
-  const int begin = range.begin / Ring::kGroupsAUnit;
-  const int units = (range.end + Ring::kGroupsAUnit - 1) / Ring::kGroupsAUnit - begin;
   const uint8_t* weights[kMost] = {};
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
     const int tile = FedTile(feeder, i);
     if (tile >= tiles) break;
-    weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) + int64_t{begin} * kUnitBytes;
+    weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) +
+                 int64_t{range.FirstUnit<kFormat>()} * kUnitBytes;
   }
   RingPlace<Ring::kWeightStages> place;
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit, place.Next()) {
+  for (int left = range.Units<kFormat>(); left > 0; --left, place.Next()) {
     const uint32_t full = SharedAddress(&rings.weight_full[place.slot]);
     BarrierWait(SharedAddress(&rings.weight_empty[place.slot]), place.parity ^ 1);
     if (FedTile(feeder, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
@@ -423,8 +432,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
 #pragma unroll
     for (float& value : c) value = 0;
     typename Warp::Fragments a[Warp::kFragments];
-    // Segments of columns are whole units.
-    const int units = (range.end - range.begin) / UnitGroups(kFormat);
+    const int units = range.Units<kFormat>();
     int unit = 0;
 #pragma unroll 1
     for (; unit + Warp::kCalls <= units; unit += Warp::kCalls) {

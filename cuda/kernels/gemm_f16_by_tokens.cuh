@@ -42,7 +42,7 @@ class ResultFactors {
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       if (i < args.num_matrices) end += args.matrices[i].row_tiles();
-      ends_[i] = end;
+      if (i < kMost - 1) ends_[i] = end;
       factors_[i] = ResultFactor(args.matrices[i]);
     }
   }
@@ -54,7 +54,8 @@ class ResultFactors {
 
  private:
   static constexpr int kMost = 3;
-  int ends_[kMost];
+  // Of the last one's tiles there is nothing behind them.
+  int ends_[kMost - 1];
   float factors_[kMost];
 };
 

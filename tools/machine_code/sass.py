@@ -5,7 +5,7 @@ import pathlib
 import re
 import subprocess
 
-TOOLS = pathlib.Path(__file__).resolve().parent
+TOOLS = pathlib.Path(__file__).resolve().parents[1]
 FUNCTION = re.compile(r"Function : (\S+)")
 INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,6})\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/")
 UPPER_HALF = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")
