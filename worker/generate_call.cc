@@ -40,6 +40,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackSer
                            .seed = request.sampling.seed,
                            .encoder = options.encoder(request, call.prepared.lease->engine()),
                            .observer = std::move(call.observer),
+                           .writes = options.writes,
                            .cancel = std::move(call.cancel)},
                           options.limits, log);
   SubmitCall(std::move(call.prepared), stream);

@@ -22,11 +22,14 @@
 #include "worker/response_encoder.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 
 struct GenerateCallOptions {
   TokenStreamLimits limits = {};
+  // Writes what the engine tells; null: the engine's own thread does.
+  WriteQueue* writes = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
   // Makes the encoder of the request, which lacks its sink only.
@@ -62,7 +65,7 @@ void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
 }
 
 // The call's reactor. What the engine refuses ends it. The errors are those of PrepareRequest.
-// `host`, `log` and the telemetry must outlive the call.
+// `host`, `log`, the write queue and the telemetry must outlive the call.
 absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackServerContext* context,
                                                                const v1::GenerateRequest& proto,
                                                                absl::Time arrival, ModelHost& host,

@@ -59,6 +59,7 @@
 #include "worker/vllm/vllm_service.h"
 #include "worker/watchdog.h"
 #include "worker/worker_service.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 namespace {
@@ -399,19 +400,25 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     exporter.emplace(ExporterOptions(config, host_options, credentials->otlp, metrics), log);
   }
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
+  // Outlives what the engine may leave in it.
+  WriteQueue writes(WriteQueue::ThreadsFor(cpu::UsableCores()));
   ModelHost host(host_options);
   host.Subscribe([&] { teller.Tell(host); });
   const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
-  WorkerService worker(
-      host, log,
-      {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
+  WorkerService worker(host, log,
+                       {.limits = {},
+                        .authorizer = authorizer->get(),
+                        .writes = &writes,
+                        .telemetry = &telemetry,
+                        .on_exit = exit});
   std::optional<VllmService> vllm;
   std::vector<grpc::Service*> services = {&worker, &health};
   if (config.vllm) {
-    services.push_back(
-        &vllm.emplace(host, log,
-                      VllmServiceOptions{
-                          .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
+    services.push_back(&vllm.emplace(host, log,
+                                     VllmServiceOptions{.limits = {},
+                                                        .authorizer = authorizer->get(),
+                                                        .writes = &writes,
+                                                        .telemetry = &telemetry}));
   }
   std::optional<kserve::KserveService> kserve_service;
   if (config.kserve) {

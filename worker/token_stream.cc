@@ -45,6 +45,7 @@ TokenStream::TokenStream(grpc::CallbackServerContext* context, Request request,
       id_(std::move(request.id)),
       seed_(request.seed),
       observer_(std::move(request.observer)),
+      writes_(request.writes),
       limits_(limits),
       log_(log),
       encoder_(std::move(request.encoder)),
@@ -62,7 +63,7 @@ void TokenStream::OnStarted(const StartedEvent& event) {
     std::lock_guard lock(mutex_);
     started_ = event;
   }
-  Advance();
+  AdvanceLater();
 }
 
 void TokenStream::OnDelta(DeltaEvent event) {
@@ -73,10 +74,10 @@ void TokenStream::OnDelta(DeltaEvent event) {
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
     if (gave_up_ || client_gone_) return;
     // What comes at once may be large, as a long prompt's log-probabilities: the client is slow
-    // only where it has not taken what came before.
-    const bool some_wait = !deltas_.empty();
+    // only where it has not taken what came before, and it is for it that events wait.
+    const bool others_wait = unread_ && !deltas_.empty();
     deltas_.Add(std::move(event));
-    became_slow = some_wait && OverLimits();
+    became_slow = others_wait && OverLimits();
     if (became_slow) {
       gave_up_ = SlowReader(limits_);
       SetGrace(limits_.grace);
@@ -85,7 +86,7 @@ void TokenStream::OnDelta(DeltaEvent event) {
   if (became_slow) {
     CancelRequest();
   } else {
-    Advance();
+    AdvanceLater();
   }
 }
 
@@ -104,6 +105,14 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
     end_ = gave_up_ ? *gave_up_ : CallStatus(event, id_, seed_);
     if (!gave_up_ && !done_) SetGrace(limits_.linger);
   }
+  AdvanceLater();
+}
+
+void TokenStream::Write() {
+  {
+    std::lock_guard lock(mutex_);
+    left_ = false;
+  }
   Advance();
 }
 
@@ -111,6 +120,7 @@ void TokenStream::OnWriteDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     writing_ = false;
+    unread_ = false;
     if (!ok) client_gone_ = true;
   }
   if (!ok) CancelRequest();
@@ -132,6 +142,17 @@ void TokenStream::OnDone() {
   TellRequestEnd(log_, id_, *finished_, *end_, observer_.get());
   done_ = true;
   self = std::move(self_);
+}
+
+void TokenStream::AdvanceLater() {
+  if (writes_ == nullptr) return Advance();
+  {
+    std::lock_guard lock(mutex_);
+    // Whoever writes looks again when that is done.
+    if (writing_ || left_) return;
+    left_ = true;
+  }
+  writes_->Leave(shared_from_this());
 }
 
 void TokenStream::Advance() {
@@ -167,6 +188,10 @@ void TokenStream::Advance() {
     } else {
       return WriteEnd();
     }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    unread_ = true;
   }
   outgoing_.Swap(&*message);
   StartWrite(&outgoing_);

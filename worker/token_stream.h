@@ -22,6 +22,7 @@
 #include "worker/pending_deltas.h"
 #include "worker/request_observer.h"
 #include "worker/response_encoder.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 
@@ -42,11 +43,12 @@ struct TokenStreamLimits {
 
 // Owns the call's events until they are written, as its encoder has them. One write is under way at
 // a time; what happens meanwhile is merged into one pending delta. The engine calls it as a sink,
-// gRPC calls it as a reactor, each from threads of its own; none of them waits for another. It
-// lives until both are done with it: the engine holds it as its request's sink, and it holds itself
-// until OnDone.
+// gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none of them
+// waits for another. It lives until all are done with it: the engine holds it as its request's
+// sink, the queue until it has written, and it holds itself until OnDone.
 class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public GenerationSink,
+                          public Writer,
                           public std::enable_shared_from_this<TokenStream> {
  public:
   struct Request {
@@ -55,6 +57,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::unique_ptr<ResponseEncoder> encoder;
     // Told of the request where set.
     std::shared_ptr<RequestObserver> observer = nullptr;
+    // Writes what the engine tells; null: the engine's own thread does.
+    WriteQueue* writes = nullptr;
     // Asks the engine to end the request. Called at most a few times, from any thread, and dropped
     // once the request has ended.
     std::function<void()> cancel;
@@ -72,6 +76,9 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDelta(DeltaEvent event) override;
   void OnFinished(const FinishedEvent& event) override;
 
+  // Writer.
+  void Write() override;
+
   // grpc::ServerWriteReactor.
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -83,6 +90,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Starts the next write, or finishes the call, where that is due and nobody else does.
   void Advance();
+  // Has that done where it may take its time: what the engine calls.
+  void AdvanceLater();
   // By who has the right to write: the next message, where there is one.
   std::optional<grpc::ByteBuffer> Encode(DeltaEvent delta);
   void WriteEnd();
@@ -98,6 +107,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::string id_;
   const uint64_t seed_;
   const std::shared_ptr<RequestObserver> observer_;
+  WriteQueue* const writes_;
   const TokenStreamLimits limits_;
   const Logger& log_;
 
@@ -120,6 +130,10 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> end_;
   // A write is under way, or the call has been finished: the right to call gRPC is taken.
   bool writing_ = false;
+  // A message is on its way that the client has not taken.
+  bool unread_ = false;
+  // The write queue is to advance it.
+  bool left_ = false;
   // Why no more deltas are kept: the client does not keep up, or asked for too much.
   std::optional<absl::Status> gave_up_;
   // Nothing can be written any more.

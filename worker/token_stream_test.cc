@@ -51,8 +51,9 @@ std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  FakeService(const TokenStreamLimits& limits, EncoderMaker encoder)
-      : limits_(limits), encoder_(std::move(encoder)) {}
+  // `writes`: TokenStream::Request's.
+  FakeService(const TokenStreamLimits& limits, EncoderMaker encoder, WriteQueue* writes)
+      : limits_(limits), encoder_(std::move(encoder)), writes_(writes) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer*) override {
@@ -64,6 +65,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
         {.id = "r1",
          .seed = 42,
          .encoder = encoder_(),
+         .writes = writes_,
          .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }},
         limits_, log_);
     grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();
@@ -85,6 +87,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
  private:
   const TokenStreamLimits limits_;
   const EncoderMaker encoder_;
+  WriteQueue* const writes_;
   const Logger log_{LogFormat::kText, LogLevel::kError};
   std::mutex mutex_;
   std::condition_variable there_;
@@ -95,7 +98,7 @@ class TokenStreamTest : public testing::Test {
  protected:
   explicit TokenStreamTest(const TokenStreamLimits& limits = {},
                            EncoderMaker encoder = MakeGenerateEncoder)
-      : service_(limits, std::move(encoder)) {
+      : service_(limits, std::move(encoder), &writes_) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -125,6 +128,13 @@ class TokenStreamTest : public testing::Test {
     return responses;
   }
 
+  static std::string ReadText(Call& call) {
+    std::string text;
+    for (const v1::GenerateResponse& response : ReadAll(call)) text += response.delta().text();
+    return text;
+  }
+
+  WriteQueue writes_{2};
   FakeService service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Worker::Stub> stub_;
@@ -438,7 +448,7 @@ TEST_F(TokenStreamTest, ManyStreamsAtOnce) {
   }));
 }
 
-// Says nothing before the end, and then as many messages as there were deltas.
+// Says nothing before the end, and then as many messages as it was told of deltas.
 class HoldingEncoder final : public ResponseEncoder {
  public:
   std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent&) override { return std::nullopt; }
@@ -477,7 +487,7 @@ TEST_F(HoldingStreamTest, WhatIsHeldIsNotPending) {
   served.stream->OnStarted({});
   for (int i = 0; i < 10; ++i) served.stream->OnDelta(Delta(std::string(90, 'x'), {i}));
   served.stream->OnFinished(Finished(FinishReason::kEog));
-  EXPECT_EQ(ReadAll(*call).size(), 10u);
+  EXPECT_EQ(ReadText(*call).size(), 900u);
   EXPECT_TRUE(call->reader->Finish().ok());
   EXPECT_EQ(*served.cancels, 0);
 }
@@ -486,6 +496,7 @@ TEST_F(HoldingStreamTest, MoreThanMayBeHeldEndsTheRequest) {
   auto call = Start();
   Served served = service_.Next();
   for (int i = 0; i < 20; ++i) served.stream->OnDelta(Delta(std::string(90, 'x'), {i}));
+  EXPECT_TRUE(Eventually([&] { return *served.cancels > 0; }));
   EXPECT_EQ(*served.cancels, 1);
   served.stream->OnFinished(Finished(FinishReason::kCancelled));
   EXPECT_TRUE(ReadAll(*call).empty());
@@ -500,7 +511,7 @@ TEST_F(HoldingStreamTest, WhatComesAtOnceMayBeMoreThanMayWait) {
   served.stream->OnStarted({});
   for (int i = 0; i < 3; ++i) served.stream->OnDelta(Delta(std::string(200, 'x'), {i}));
   served.stream->OnFinished(Finished(FinishReason::kEog));
-  EXPECT_EQ(ReadAll(*call).size(), 3u);
+  EXPECT_EQ(ReadText(*call).size(), 600u);
   EXPECT_TRUE(call->reader->Finish().ok());
   EXPECT_EQ(*served.cancels, 0);
 }

@@ -84,6 +84,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
                                                          Permission::kInference, bytes));
   return StartGenerateCall(context, proto, arrival, host_, log_,
                            {.limits = options_.limits,
+                            .writes = options_.writes,
                             .telemetry = options_.telemetry,
                             .encoder = [](const GenerationRequest& request, const Engine& engine) {
                               return std::make_unique<GenerateEncoder>(

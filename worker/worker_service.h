@@ -15,6 +15,7 @@
 #include "worker/multiplexed_call.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 
@@ -45,6 +46,8 @@ struct WorkerServiceOptions {
   MultiplexedCallLimits many_limits = {};
   // Who may make which calls. Null: everyone all.
   const Authorizer* authorizer = nullptr;
+  // Writes what the engine tells; null: the engine's own thread does.
+  WriteQueue* writes = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
   // Called once a drain is over whose request asks for the worker's exit. From any thread.

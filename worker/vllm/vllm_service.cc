@@ -72,6 +72,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
   absl::StatusOr<std::shared_ptr<TokenStream>> stream =
       StartGenerateCall(context, proto, arrival, host_, log_,
                         {.limits = options_.limits,
+                         .writes = options_.writes,
                          .telemetry = options_.telemetry,
                          .encoder = [&](const GenerationRequest& prepared, const Engine&) {
                            return std::make_unique<VllmEncoder>(VllmEncoder::Request{

@@ -20,6 +20,7 @@
 #include "worker/vllm/tokenizer_archives.h"
 #include "worker/vllm/tokenizer_call.h"
 #include "worker/vllm/wire.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 
@@ -51,6 +52,8 @@ struct VllmServiceOptions {
   TokenStreamLimits limits = {};
   // Who may make which calls. Null: everyone all.
   const Authorizer* authorizer = nullptr;
+  // Writes what the engine tells; null: the engine's own thread does.
+  WriteQueue* writes = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
 };

@@ -1,0 +1,55 @@
+#include "worker/write_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace orcd {
+
+WriteQueue::WriteQueue(int threads) {
+  threads_.reserve(threads);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+WriteQueue::~WriteQueue() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WriteQueue::Leave(std::shared_ptr<Writer> writer) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    left_.push_back(std::move(writer));
+    // A thread that is awake looks again before it waits.
+    wake = idle_ > 0;
+  }
+  if (wake) changed_.notify_one();
+}
+
+int WriteQueue::ThreadsFor(int processors) { return std::clamp(processors / 4, 1, 4); }
+
+void WriteQueue::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (left_.empty()) {
+      if (stopping_) return;
+      ++idle_;
+      changed_.wait(lock);
+      --idle_;
+      continue;
+    }
+    std::shared_ptr<Writer> writer = std::move(left_.front());
+    left_.pop_front();
+    lock.unlock();
+    writer->Write();
+    // It may be the last one that holds it.
+    writer = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace orcd
