@@ -100,18 +100,21 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   q_rest = carver.Take<__half>(int64_t{tokens} * config.q_size());
   attended = activations(tokens, config.q_size());
   qkv_to_attended_bytes = static_cast<int64_t>(carver.taken() - before_qkv);
-  gated = activations(tokens, config.ffn);
   kept_residual = carver.Take<float>(int64_t{rows} * config.hidden);
   kept_attended = activations(rows, config.q_size());
   head_in = activations(rows, config.hidden);
-  logits = carver.Take<float>(int64_t{rows} * config.vocab);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
   query_parts = carver.Take<int32_t>(int64_t{config.layers} * config.kv_heads);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
   handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
   handed.ready = carver.Take<int32_t>(HandedSums::kReady);
-  attention_partials =
-      carver.Take<float>(int64_t{limits.max_key_tiles} * config.heads * (config.head_dim + 2));
+  constexpr int64_t kFloat = sizeof(float);
+  uint8_t* const by_turns = carver.Take<uint8_t>(
+      std::max({ActivationBytes(tokens, config.ffn), kFloat * rows * config.vocab,
+                kFloat * limits.max_key_tiles * config.heads * (config.head_dim + 2)}));
+  gated = reinterpret_cast<__half*>(by_turns);
+  logits = reinterpret_cast<float*>(by_turns);
+  attention_partials = reinterpret_cast<float*>(by_turns);
   attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);

@@ -58,13 +58,11 @@ struct ForwardBuffers {
   __half* q;         // [tokens, heads, head_dim]
   __half* q_rest;    // the same: the second part of queries
   __half* attended;  // Activations, heads * head_dim
-  __half* gated;     // Activations, ffn
   // What the last layer goes on with, where logits are not wanted of all tokens; of one row
   // residual[1] then alternates with it.
   float* kept_residual;   // [logit rows, hidden]
   __half* kept_attended;  // Activations of logit rows, heads * head_dim
   __half* head_in;        // Activations of logit rows, hidden
-  float* logits;          // [logit rows, vocab]
   float* angles;          // [positions, head_dim]
   int32_t* query_parts;   // [layers, kv_heads]
   uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
@@ -75,7 +73,10 @@ struct ForwardBuffers {
   int64_t qkv_to_attended_bytes;
   int64_t products_bytes;
   HandedSums handed;
-  float* attention_partials;  // AttentionArgs::partials
+  // One and the same memory: of these there is no more than one at a time.
+  __half* gated;              // Activations, ffn
+  float* logits;              // [logit rows, vocab]
+  float* attention_partials;  // DecodeAttentionArgs::partials
   int32_t* attention_counters;
   int32_t* last_sample;  // [slots]
   // [block][block_tokens], the tokens that stand in the KV blocks.
