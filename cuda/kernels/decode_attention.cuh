@@ -117,6 +117,7 @@ class TileCopier {
     const int lane = threadIdx.x % 32;
     const int bytes = args_.kv.block_tokens * kHeadDim * 2;
     const int64_t values = int64_t{args_.kv.kv_heads} * args_.kv.block_tokens * kHeadDim;
+    const CachePolicy policy = CachePolicy::Of(kOnce);
 #pragma unroll 1
     for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, place_.Next(), Next()) {
       if (item_ == 0) {
@@ -139,11 +140,7 @@ class TileCopier {
       if (copy >= 0 && copy < copies) {
         const uint32_t to = SharedAddress(ring_.places[place_.slot]) + copy * bytes;
         const __half* const from = item_ < kValueItems ? keys_from_ : keys_from_ + values;
-        if constexpr (kOnce) {
-          BulkCopyOnce(to, from, bytes, full);
-        } else {
-          BulkCopy(to, from, bytes, full);
-        }
+        BulkCopy(to, from, bytes, full, policy);
       }
     }
   }

@@ -156,6 +156,9 @@ struct Rings {
   static constexpr int kXStages = S::kXStages;
   static constexpr int kWeightStages = S::WeightStages(kFormat);
   static constexpr int kWeightBytes = S::WeightBytes(kFormat);
+  // Stages that are on their way at a time when the ring is first filled: the kernel before, a
+  // norm, is still reading then, and what it reads would wait behind all that is asked for.
+  static constexpr int kWeightsAhead = std::max(1, (44 << 10) / kWeightBytes);
   static constexpr int kGroupsAUnit = UnitGroups(kFormat);
 
   uint64_t x_full[kXStages];
@@ -194,10 +197,16 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
     weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) +
                  int64_t{range.FirstUnit<kFormat>()} * kUnitBytes;
   }
+  // What other blocks do not read leaves room in the L2 cache for activations.
+  const CachePolicy policy = CachePolicy::Of(args.tokens <= S::kTokens);
   RingPlace<Ring::kWeightStages> place;
+  const int units = range.Units<kFormat>();
 #pragma unroll 1
-  for (int left = range.Units<kFormat>(); left > 0; --left, place.Next()) {
+  for (int unit = 0; unit < units; ++unit, place.Next()) {
     const uint32_t full = SharedAddress(&rings.weight_full[place.slot]);
+    if (unit >= Ring::kWeightsAhead && unit < Ring::kWeightStages) {
+      BarrierWait(SharedAddress(&rings.weight_full[unit - Ring::kWeightsAhead]), 0);
+    }
     BarrierWait(SharedAddress(&rings.weight_empty[place.slot]), place.parity ^ 1);
     if (FedTile(feeder, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
 #pragma unroll
@@ -205,7 +214,7 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
       const int tile = FedTile(feeder, i);
       if (tile >= tiles) break;
       BulkCopy(shared + place.slot * Ring::kWeightBytes + tile * kUnitBytes, weights[i], kUnitBytes,
-               full);
+               full, policy);
       weights[i] += kUnitBytes;
     }
   }

@@ -291,9 +291,9 @@ class Feed {
       const uint32_t to = Stage() + XBytes(kTokens) + tile * kTileBytes;
       const uint8_t* const from = weights_[i] + int64_t{col_} * kTileBytes;
       if constexpr (S::kTokenRanks > 1) {
-        BulkCopyToCluster<S::kBlocks>(to, from, kTileBytes, Full());
+        BulkCopyToCluster<S::kBlocks>(to, from, kTileBytes, Full(), weights_policy_);
       } else {
-        BulkCopy(to, from, kTileBytes, Full());
+        BulkCopy(to, from, kTileBytes, Full(), weights_policy_);
       }
     }
   }
@@ -318,7 +318,10 @@ class Feed {
       constexpr int kPart = XBytes(kTokens / S::kBlocks);
       const int begin = static_cast<int>(ClusterRank()) * kPart;
       const int bytes = min(kPart, x_bytes_ - begin);
-      if (bytes > 0) BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, Full());
+      if (bytes > 0) {
+        BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, Full(),
+                                      CachePolicy::Of(false));
+      }
     }
   }
   __device__ __forceinline__ void NextPiece() {
@@ -349,6 +352,8 @@ class Feed {
   const int feeder_ = FeederIndex();
   // The other warps unpack (UnpackAhead).
   const bool alone_ = args_.ahead.count > 0;
+  // What other blocks do not read leaves room in the L2 cache for activations.
+  const CachePolicy weights_policy_ = CachePolicy::Of(args_.tokens <= S::kTokenRanks * kTokens);
   const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
   bool done_ = false;
   Piece piece_ = {};

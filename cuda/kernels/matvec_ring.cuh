@@ -91,6 +91,8 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
   const uint32_t full = SharedAddress(barriers.full[lane]);
   const uint32_t empty = SharedAddress(barriers.empty[lane]);
+  // What no other block reads leaves room in the L2 cache for activations.
+  const CachePolicy policy = CachePolicy::Of(true);
   int slot = 0;
   int parity = 1;
   int issued = 0;
@@ -115,7 +117,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
       }
       const int bytes = min(left, most);
       BarrierExpect(full + slot * 8, bytes);
-      BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8);
+      BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8, policy);
       from += bytes;
       left -= bytes;
       ++issued;

@@ -153,25 +153,38 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
-// The same of what nobody reads again soon: the L2 cache gives it up first.
-__device__ __forceinline__ void BulkCopyOnce(uint32_t shared, const void* global, int bytes,
-                                             uint32_t barrier) {
+// What the L2 cache does with what is copied.
+struct CachePolicy {
+  uint64_t bits;
+
+  // As without a policy; or, of what is `read_once`, gives it up first, before what others want.
+  __device__ __forceinline__ static CachePolicy Of(bool read_once) {
+    CachePolicy normal;
+    CachePolicy first;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal.bits));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first.bits));
+    return read_once ? first : normal;
+  }
+};
+
+__device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, int bytes,
+                                         uint32_t barrier, CachePolicy policy) {
   asm volatile(
-      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], policy;\n}" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy.bits)
       : "memory");
 }
 
 // The same to the same place in each block of a cluster of kBlocks, counted there.
 template <int kBlocks>
 __device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* global, int bytes,
-                                                  uint32_t barrier) {
+                                                  uint32_t barrier, CachePolicy policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>((1 << kBlocks) - 1)),
+      "l"(policy.bits)
       : "memory");
 }
 
