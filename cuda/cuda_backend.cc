@@ -182,7 +182,6 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
                .driver_version = p.device.driver_version,
                .memory_total_bytes = p.device.total_bytes,
                .memory_free_bytes = p.device.free_bytes};
-  info_.threads = 1;
   info_.max_seqs = p.plan.options.max_seqs;
   info_.max_step_tokens = p.plan.options.max_step_tokens;
   info_.block_tokens = p.plan.options.block_tokens;
