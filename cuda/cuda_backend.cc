@@ -291,7 +291,8 @@ absl::Status AllocateWorkspace(Parts& p) {
   const BackendOptions& options = p.plan.options;
   const ForwardBuffers counted(config, p.weights, p.plan.forward, nullptr);
   ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
-  // Counters begin at zero, and what pads activations stays there.
+  // Counters begin at zero. So does what pads tokens, which is multiplied, whatever it becomes, and
+  // goes nowhere.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
                             "clearing activations");
   p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());

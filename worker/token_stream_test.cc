@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "orcd/v1/worker.grpc.pb.h"
 #include "runtime/error.h"
+#include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
 #include "worker/generate_encoder.h"
 #include "worker/messages.h"
@@ -94,6 +96,16 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
   std::deque<Served> served_;
 };
 
+// Keeps a thread of a queue.
+class Holdup final : public Writer {
+ public:
+  void Write() override { let_go_.WaitFor(kLong); }
+  void LetGo() { let_go_.Notify(); }
+
+ private:
+  Event let_go_;
+};
+
 class TokenStreamTest : public testing::Test {
  protected:
   explicit TokenStreamTest(const TokenStreamLimits& limits = {},
@@ -134,7 +146,17 @@ class TokenStreamTest : public testing::Test {
     return text;
   }
 
-  WriteQueue writes_{2};
+  // Until they are let go the queue writes nothing.
+  std::vector<std::shared_ptr<Holdup>> HoldUpTheQueue() {
+    std::vector<std::shared_ptr<Holdup>> holdups;
+    for (int i = 0; i < kQueueThreads; ++i) {
+      writes_.Leave(holdups.emplace_back(std::make_shared<Holdup>()));
+    }
+    return holdups;
+  }
+
+  static constexpr int kQueueThreads = 2;
+  WriteQueue writes_{kQueueThreads};
   FakeService service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Worker::Stub> stub_;
@@ -234,6 +256,26 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
   EXPECT_EQ(got_text, text);
   EXPECT_EQ(got_tokens, tokens);
   EXPECT_LT(responses.size(), 5000u);
+}
+
+// The engine's thread, which has better things to do.
+TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
+  auto call = Start();
+  Served served = service_.Next();
+  const auto holdups = HoldUpTheQueue();
+  served.stream->OnStarted({});
+  served.stream->OnDelta(Delta("a", {1}));
+  served.stream->OnDelta(Delta("b", {2}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  auto reading = std::async(std::launch::async, [&] { return ReadAll(*call); });
+  EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  for (const auto& holdup : holdups) holdup->LetGo();
+  const std::vector<v1::GenerateResponse> responses = reading.get();
+  EXPECT_TRUE(call->reader->Finish().ok());
+  ASSERT_EQ(responses.size(), 3u);
+  EXPECT_TRUE(responses[0].has_started());
+  EXPECT_EQ(responses[1].delta().text(), "ab");
+  EXPECT_TRUE(responses[2].has_finished());
 }
 
 TEST_F(TokenStreamTest, RequestsThatEndWithoutHavingStarted) {
@@ -380,6 +422,19 @@ TEST_F(SlowReaderTest, IsToldWhenItReadsOn) {
   const grpc::Status status = call->reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(Reason(status), "SLOW_READER");
+}
+
+TEST_F(SlowReaderTest, IsNotWhoWaitsForTheQueue) {
+  auto call = Start();
+  Served served = service_.Next();
+  const auto holdups = HoldUpTheQueue();
+  served.stream->OnStarted({});
+  for (int i = 0; i < 20; ++i) served.stream->OnDelta(Delta(std::string(1000, '.'), {i}));
+  EXPECT_EQ(*served.cancels, 0);
+  for (const auto& holdup : holdups) holdup->LetGo();
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  EXPECT_EQ(ReadText(*call).size(), 20'000u);
+  EXPECT_TRUE(call->reader->Finish().ok());
 }
 
 TEST_F(SlowReaderTest, IsTornDownWhenItDoesNot) {
