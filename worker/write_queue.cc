@@ -35,13 +35,12 @@ int WriteQueue::ThreadsFor(int processors) { return std::clamp(processors / 4, 1
 void WriteQueue::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (left_.empty()) {
-      if (stopping_) return;
+    while (left_.empty() && !stopping_) {
       ++idle_;
       changed_.wait(lock);
       --idle_;
-      continue;
     }
+    if (left_.empty()) return;
     std::shared_ptr<Writer> writer = std::move(left_.front());
     left_.pop_front();
     lock.unlock();
