@@ -160,6 +160,7 @@ void ConnectionFilter::SetPeerNames(std::vector<std::string> names) {
 }
 
 void ConnectionFilter::Dismiss(Output& out) {
+  dismissed_ = true;
   Fail(Http2Error::kNoError, "the worker has as many connections as --max-connections allows", out);
 }
 
@@ -177,7 +178,6 @@ void ConnectionFilter::Tick(absl::Time now) {
 void ConnectionFilter::Fail(Http2Error error, std::string_view why, Output& out) {
   if (failed_) return;
   failed_ = true;
-  failure_ = std::string(why);
   // A client that never began to speak HTTP/2 would not understand it.
   if (server_at_boundary_ && preface_bytes_ == kPreface.size()) {
     AppendGoaway(last_stream_, error, why, out.to_client);

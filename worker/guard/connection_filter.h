@@ -100,8 +100,8 @@ class ConnectionFilter {
   bool established() const { return established_; }
   // The connection must end; a GOAWAY has been appended where one could be.
   bool failed() const { return failed_; }
-  // Why, for the log.
-  std::string_view failure() const { return failure_; }
+  // The client did nothing wrong: it made room.
+  bool dismissed() const { return dismissed_; }
   size_t open_calls() const { return streams_.size(); }
   // Bytes charged now, and at most.
   const ConnectionBudget& budget() const { return budget_; }
@@ -189,7 +189,7 @@ class ConnectionFilter {
   std::deque<Linger> lingering_;
   absl::flat_hash_map<uint32_t, Stream> streams_;
   bool failed_ = false;
-  std::string failure_;
+  bool dismissed_ = false;
 
   // The client's side.
   size_t preface_bytes_ = 0;

@@ -197,9 +197,9 @@ void ConnectionLoop::Settle(Slot& slot, absl::Time now) {
   if (slot.active && !connection.active()) {
     slot.active = false;
     --shared_.connections;
-    const std::string_view failure = connection.filter().failure();
-    if (!failure.empty() && shared_.options.on_connection_ended) {
-      shared_.options.on_connection_ended(failure);
+    if (connection.filter().failed() && shared_.options.on_connection_ended) {
+      shared_.options.on_connection_ended(connection.filter().dismissed() ? "TOO_MANY_CONNECTIONS"
+                                                                          : "HTTP2_VIOLATION");
     }
   }
   if (connection.phase() == Connection::Phase::kClosed) return Remove(slot, now);
