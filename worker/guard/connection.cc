@@ -59,11 +59,12 @@ void Keep(std::string& waiting, std::string& fresh, size_t count) {
 }  // namespace
 
 Connection::Connection(const GuardOptions& options, const ConnectServer& connect,
-                       TransportBudget& total, Descriptor client, absl::Time now)
+                       TransportBudget& total, ServerProgress& progress, Descriptor client,
+                       absl::Time now)
     : options_(options),
       connect_(connect),
       client_(std::move(client)),
-      filter_(options.filter, total),
+      filter_(options.filter, total, &progress),
       deadline_(now + options.handshake_timeout),
       idle_since_(now) {
   const int on = 1;

@@ -49,9 +49,9 @@ class Connection {
     ConnectionFilter::Output output;
   };
 
-  // `options`, `connect` and `total` must outlive the connection. `client` does not block.
+  // All that is given by reference must outlive the connection. `client` does not block.
   Connection(const GuardOptions& options, const ConnectServer& connect, TransportBudget& total,
-             Descriptor client, absl::Time now);
+             ServerProgress& progress, Descriptor client, absl::Time now);
 
   bool ChargeConnection() { return filter_.ChargeConnection(); }
   // Moves what there is to move.

@@ -23,6 +23,11 @@ constexpr size_t kMinContinuations = 64;
 // Credit is given back in no smaller parts.
 constexpr uint32_t kCreditPart = 2048;
 constexpr size_t kSettingBytes = 6;
+// Reset calls of a connection that gRPC may be busy with, before the client is not read: where a
+// loop has few of them, and where it has many.
+constexpr size_t kMaxLingering = 128;
+constexpr size_t kMinLingering = 2;
+constexpr int64_t kManyUnconfirmed = 512;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -149,8 +154,10 @@ absl::Status BadBinary(std::string_view name) {
 
 }  // namespace
 
-ConnectionFilter::ConnectionFilter(const FilterOptions& options, TransportBudget& total)
+ConnectionFilter::ConnectionFilter(const FilterOptions& options, TransportBudget& total,
+                                   ServerProgress* progress)
     : options_(options),
+      progress_(progress),
       budget_(options.max_connection_bytes, total),
       decoder_(options.max_header_list_bytes) {}
 
@@ -168,10 +175,23 @@ bool ConnectionFilter::ChargeConnection() {
   return budget_.Charge(options_.connection_charge) == ConnectionBudget::Result::kCharged;
 }
 
+ConnectionFilter::~ConnectionFilter() {
+  if (progress_ != nullptr) progress_->unconfirmed -= static_cast<int64_t>(lingering_.size());
+}
+
+size_t ConnectionFilter::MaxLingering() const {
+  if (progress_ == nullptr) return SIZE_MAX;
+  return progress_->unconfirmed < kManyUnconfirmed ? kMaxLingering : kMinLingering;
+}
+
 void ConnectionFilter::Tick(absl::Time now) {
-  while (!lingering_.empty() && lingering_.front().until <= now) {
-    budget_.Release(lingering_.front().charge);
+  const bool by_time = progress_ == nullptr || progress_->unknown;
+  while (!lingering_.empty()) {
+    const Linger& first = lingering_.front();
+    if (by_time ? first.until > now : first.fence > progress_->answered) return;
+    budget_.Release(first.charge);
     lingering_.pop_front();
+    if (progress_ != nullptr) --progress_->unconfirmed;
   }
 }
 
@@ -693,7 +713,10 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
   if (found == streams_.end()) return;
   const int64_t charge = found->second.call_charge + found->second.body_charge;
   if (linger) {
-    lingering_.push_back({.until = now + options_.reset_linger, .charge = charge});
+    lingering_.push_back({.until = now + options_.reset_linger,
+                          .fence = progress_ == nullptr ? 0 : progress_->Fence(),
+                          .charge = charge});
+    if (progress_ != nullptr) ++progress_->unconfirmed;
   } else {
     budget_.Release(charge);
   }

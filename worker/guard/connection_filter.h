@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "worker/guard/header_codec.h"
 #include "worker/guard/http2_frame.h"
+#include "worker/guard/server_probe.h"
 #include "worker/guard/transport_budget.h"
 
 namespace orcd::guard {
@@ -41,10 +42,10 @@ struct FilterOptions {
   uint32_t max_streams = 8192;
   // Bytes charged for a connection, and for each open call beside its headers and body.
   int64_t connection_charge = 64 << 10;
-  int64_t stream_charge = 8 << 10;
+  int64_t stream_charge = 12 << 10;
   // Largest sum of charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
-  // Time that gRPC may need to free what a client has reset.
+  // Time that gRPC may need to free what a client has reset, where nothing else tells.
   absl::Duration reset_linger = absl::Seconds(1);
   // Called with a call's headers, before its body is read; a call that is not OK is refused with
   // that status. Any thread. Null: every call may go on.
@@ -74,8 +75,12 @@ class ConnectionFilter {
     std::string to_client;
   };
 
-  // `options` and `total` must outlive the filter.
-  ConnectionFilter(const FilterOptions& options, TransportBudget& total);
+  // `options`, `total` and `progress`, which tells when gRPC has freed reset calls, must outlive
+  // the filter. `progress` null: time tells.
+  ConnectionFilter(const FilterOptions& options, TransportBudget& total, ServerProgress* progress);
+  ~ConnectionFilter();
+  ConnectionFilter(const ConnectionFilter&) = delete;
+  ConnectionFilter& operator=(const ConnectionFilter&) = delete;
 
   // Charges the connection itself; false where there is no room for it.
   bool ChargeConnection();
@@ -92,10 +97,14 @@ class ConnectionFilter {
   // Releases charges that have lingered long enough. Call every fraction of a second.
   void Tick(absl::Time now);
 
-  // Whether the client may be read: not where the server owes it answers that it has not sent.
+  // Whether the client may be read: not where the server owes it answers, or has not got through
+  // the calls that the client has reset. Tick may make it true again.
   bool accepting() const {
-    return !failed_ && unanswered_ < kMaxUnanswered && pending_.size() < kMaxInjected;
+    return !failed_ && unanswered_ < kMaxUnanswered && pending_.size() < kMaxInjected &&
+           lingering_.size() < MaxLingering();
   }
+  // Whether reset calls may hold memory of the server.
+  bool lingers() const { return !lingering_.empty(); }
   // The client has sent its preface and its first SETTINGS.
   bool established() const { return established_; }
   // The connection must end; a GOAWAY has been appended where one could be.
@@ -137,6 +146,8 @@ class ConnectionFilter {
   };
   struct Linger {
     absl::Time until;
+    // Of progress_.
+    uint64_t fence;
     int64_t charge;
   };
   // What the payload of the client's frame is for.
@@ -174,6 +185,7 @@ class ConnectionFilter {
   // Ends a call that gRPC has: it is told now, the client once gRPC cannot send on it any more.
   void RefuseOpen(uint32_t id, Stream& stream, absl::Status status, Output& out);
   void SendFence(Output& out);
+  size_t MaxLingering() const;
   void CountRefusal(const absl::Status& status);
   absl::Status FullError(ConnectionBudget::Result result) const;
   // Where the filter's own frames go: to the client at once, or at the end of the server's frame.
@@ -185,6 +197,7 @@ class ConnectionFilter {
   std::vector<std::string> peer_names_;
   // As header values: a zero, then the bytes.
   std::vector<std::string> peer_values_;
+  ServerProgress* const progress_;
   ConnectionBudget budget_;
   std::deque<Linger> lingering_;
   absl::flat_hash_map<uint32_t, Stream> streams_;

@@ -31,7 +31,7 @@ class ConnectionFilterTest : public ::testing::Test {
  protected:
   // Makes the filter; before that `options_` may be changed.
   void Begin(std::vector<std::string> peer_names = {}) {
-    filter_ = std::make_unique<ConnectionFilter>(options_, total_);
+    filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
     ASSERT_TRUE(filter_->ChargeConnection());
     if (!peer_names.empty()) filter_->SetPeerNames(std::move(peer_names));
     FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
@@ -323,6 +323,7 @@ TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
   Begin();
   size_t forwarded = 0;
   for (uint32_t stream = 1; stream < 4000; stream += 2) {
+    if (stream < 3999) out_.to_client.clear();
     FromClient(HeadersFrame(stream, CallOf(kPath)) +
                MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
   }
@@ -336,6 +337,34 @@ TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
   now_ += absl::Seconds(2);
   Open(4001);
   EXPECT_EQ(TakeToServer().size(), 1u);
+}
+
+TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn) {
+  ServerProgress progress;
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kSettings, 0, 0)));
+  uint32_t stream = 1;
+  const auto reset_some = [&] {
+    int resets = 0;
+    for (; filter_->accepting() && resets < 1000; ++resets, stream += 2) {
+      FromClient(HeadersFrame(stream, CallOf(kPath)) +
+                 MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
+    }
+    return resets;
+  };
+  EXPECT_EQ(reset_some(), 128);
+  now_ += absl::Seconds(10);
+  filter_->Tick(now_);
+  EXPECT_FALSE(filter_->accepting()) << "time does not tell where the server does";
+  progress.sent = progress.answered = 2;
+  filter_->Tick(now_);
+  EXPECT_EQ(progress.unconfirmed, 0);
+  // Where many are under way each client has few.
+  progress.unconfirmed = 10000;
+  EXPECT_EQ(reset_some(), 2);
+  filter_ = nullptr;
+  EXPECT_EQ(progress.unconfirmed, 10000);
 }
 
 TEST_F(ConnectionFilterTest, TheServersSettingsSayTheGuardsLimits) {
@@ -466,11 +495,11 @@ TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
 }
 
 TEST_F(ConnectionFilterTest, WhatDoesNotBeginAsHttp2IsNotAnswered) {
-  filter_ = std::make_unique<ConnectionFilter>(options_, total_);
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
   FromClient("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(filter_->failed());
   EXPECT_EQ(out_.to_client, "");
-  filter_ = std::make_unique<ConnectionFilter>(options_, total_);
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
   FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
                           MakeFrame(frame_type::kPing, 0, 0, "12345678")));
   EXPECT_TRUE(filter_->failed());

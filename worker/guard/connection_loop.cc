@@ -29,6 +29,7 @@ constexpr absl::Duration kTrimAfter = absl::Milliseconds(1500);
 // Tags of epoll events: a Slot's address, odd for its server's side, or one of these.
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kListenTag = 2;
+constexpr uint64_t kProbeTag = 4;
 
 uint64_t TagOf(const void* slot, bool server) {
   return reinterpret_cast<uint64_t>(slot) | (server ? 1 : 0);
@@ -40,7 +41,8 @@ ConnectionLoop::ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>
     : shared_(shared),
       sockets_(sockets),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      probe_(progress_) {}
 
 ConnectionLoop::~ConnectionLoop() {
   if (!thread_.joinable()) return;
@@ -92,6 +94,8 @@ void ConnectionLoop::Run() {
       if (tag == kWakeTag) {
         uint64_t ignored = 0;
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &ignored, sizeof(ignored));
+      } else if (tag == kProbeTag) {
+        OnProbe(now);
       } else if ((tag & 3) == kListenTag && (tag >> 2) < sockets_.size()) {
         Accept(sockets_[tag >> 2].get(), now);
       } else {
@@ -106,11 +110,46 @@ void ConnectionLoop::Run() {
       Settle(*slot, now);
     }
     if (!shared_.accepting) Listen(false);
+    Probe();
     if (now >= next_tick_) Tick(now);
     removed_.clear();
   }
   while (!slots_.empty()) Remove(*slots_.back(), SteadyNow());
   removed_.clear();
+}
+
+void ConnectionLoop::Probe() {
+  if ((progress_.unconfirmed == 0 && lingering_.empty()) || progress_.unknown) return;
+  if (probe_.fd() < 0) {
+    const int server = probe_.Connect().Release();
+    if (server < 0) return;
+    epoll_event event = {.events = EPOLLIN, .data = {.u64 = kProbeTag}};
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, probe_.fd(), &event);
+    shared_.connect(server);
+  }
+  probe_.Send();
+}
+
+void ConnectionLoop::OnProbe(absl::Time now) {
+  const uint64_t answered = progress_.answered;
+  probe_.Receive();
+  if (progress_.answered == answered && !progress_.unknown) return;
+  ReleaseLingering(now);
+  for (size_t i = slots_.size(); i > 0; --i) {
+    Slot& slot = *slots_[i - 1];
+    if (!slot.connection->filter().lingers()) continue;
+    slot.connection->Tick(now);
+    Settle(slot, now);
+  }
+}
+
+void ConnectionLoop::ReleaseLingering(absl::Time now) {
+  while (!lingering_.empty()) {
+    const Linger& first = lingering_.front();
+    if (progress_.unknown ? first.until > now : first.fence > progress_.answered) return;
+    shared_.budget.Release(first.charge);
+    lingering_.pop_front();
+  }
 }
 
 void ConnectionLoop::Accept(int socket, absl::Time now) {
@@ -138,7 +177,7 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
   }
   auto slot = std::make_unique<Slot>();
   slot->connection = std::make_unique<Connection>(shared_.options, shared_.connect, shared_.budget,
-                                                  std::move(client), now);
+                                                  progress_, std::move(client), now);
   if (!slot->connection->ChargeConnection()) return refuse("TRANSPORT_FULL");
   ++shared_.connections;
   ++open_;
@@ -230,8 +269,9 @@ void ConnectionLoop::Remove(Slot& slot, absl::Time now) {
   Connection& connection = *slot.connection;
   freed_ += connection.filter().budget().peak();
   if (freed_ >= kTrimBytes && trim_at_ == absl::InfiniteFuture()) trim_at_ = now + kTrimAfter;
-  lingering_.push_back(
-      {.until = now + shared_.options.filter.reset_linger, .charge = connection.DetachCharge()});
+  lingering_.push_back({.until = now + shared_.options.filter.reset_linger,
+                        .fence = progress_.Fence(),
+                        .charge = connection.DetachCharge()});
   connection.Close();
   --open_;
   const size_t index = slot.index;
@@ -244,10 +284,7 @@ void ConnectionLoop::Remove(Slot& slot, absl::Time now) {
 void ConnectionLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   if (!listening_ && shared_.accepting && now >= listen_again_) Listen(true);
-  while (!lingering_.empty() && lingering_.front().until <= now) {
-    shared_.budget.Release(lingering_.front().charge);
-    lingering_.pop_front();
-  }
+  ReleaseLingering(now);
   for (size_t i = slots_.size(); i > 0; --i) {
     Slot& slot = *slots_[i - 1];
     slot.connection->Tick(now);
@@ -255,7 +292,10 @@ void ConnectionLoop::Tick(absl::Time now) {
       // There is no server any more that could take it.
       slot.connection->OnClientGone();
     }
-    if (slot.connection->phase() == Connection::Phase::kClosed) Remove(slot, now);
+    // Where time alone tells, a client may be read again now.
+    if (slot.connection->phase() == Connection::Phase::kClosed || progress_.unknown) {
+      Settle(slot, now);
+    }
   }
   if (now >= trim_at_) {
     trim_at_ = absl::InfiniteFuture();

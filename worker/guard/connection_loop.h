@@ -13,6 +13,7 @@
 #include "worker/guard/connection.h"
 #include "worker/guard/guard_options.h"
 #include "worker/guard/listen_sockets.h"
+#include "worker/guard/server_probe.h"
 #include "worker/guard/transport_budget.h"
 
 namespace orcd::guard {
@@ -62,6 +63,7 @@ class ConnectionLoop {
   };
   struct Linger {
     absl::Time until;
+    uint64_t fence;
     int64_t charge;
   };
 
@@ -78,11 +80,17 @@ class ConnectionLoop {
   void Watch(int fd, bool add, uint32_t& told, uint32_t wanted, uint64_t tag) const;
   void Remove(Slot& slot, absl::Time now);
   void Tick(absl::Time now);
+  // Asks gRPC how far it is where somebody waits to know.
+  void Probe();
+  void OnProbe(absl::Time now);
+  void ReleaseLingering(absl::Time now);
 
   LoopShared& shared_;
   const std::vector<Descriptor>& sockets_;
   Descriptor epoll_;
   Descriptor wake_;
+  ServerProgress progress_;
+  ServerProbe probe_;
   std::vector<std::unique_ptr<Slot>> slots_;
   // Removed in this round; events of the round may still name them.
   std::vector<std::unique_ptr<Slot>> removed_;
