@@ -38,38 +38,47 @@ void AddExtension(X509* certificate, X509* issuer, int id, const char* value) {
 
 }  // namespace
 
-CertificateAuthority::CertificateAuthority(const std::string& name)
+CertificateAuthority::CertificateAuthority(const std::string& name, const ValidFor& valid)
     : key_(MakeKey()),
-      certificate_(Make(name, key_.get(), nullptr, key_.get())),
+      certificate_(Make(name, key_.get(), nullptr, key_.get(), /*is_authority=*/true, valid)),
       pem_(ToPem(certificate_.get())) {}
 
-Issued CertificateAuthority::Issue(const std::string& common_name) const {
+CertificateAuthority::CertificateAuthority(const std::string& name,
+                                           const CertificateAuthority& parent)
+    : key_(MakeKey()),
+      certificate_(Make(name, key_.get(), parent.certificate_.get(), parent.key_.get(),
+                        /*is_authority=*/true, {})),
+      pem_(ToPem(certificate_.get())) {}
+
+Issued CertificateAuthority::Issue(const std::string& common_name, const ValidFor& valid) const {
   const Key key = MakeKey();
-  const Certificate certificate = Make(common_name, key.get(), certificate_.get(), key_.get());
+  const Certificate certificate =
+      Make(common_name, key.get(), certificate_.get(), key_.get(), /*is_authority=*/false, valid);
   return {.certificate = ToPem(certificate.get()), .key = ToPem(key.get())};
 }
 
 CertificateAuthority::Key CertificateAuthority::MakeKey() { return Key(EVP_EC_gen("P-256")); }
 
 CertificateAuthority::Certificate CertificateAuthority::Make(const std::string& name, EVP_PKEY* key,
-                                                             X509* issuer, EVP_PKEY* issuer_key) {
+                                                             X509* issuer, EVP_PKEY* issuer_key,
+                                                             bool is_authority,
+                                                             const ValidFor& valid) {
   Certificate certificate(X509_new());
   X509* const made = certificate.get();
   X509_set_version(made, X509_VERSION_3);
   uint32_t serial = 0;
   RAND_bytes(reinterpret_cast<uint8_t*>(&serial), sizeof(serial));
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(made), serial);
-  // Begun already for a clock that is a little behind.
-  X509_gmtime_adj(X509_getm_notBefore(made), -300);
-  X509_gmtime_adj(X509_getm_notAfter(made), 3600);
+  X509_gmtime_adj(X509_getm_notBefore(made), absl::ToInt64Seconds(valid.begin));
+  X509_gmtime_adj(X509_getm_notAfter(made), absl::ToInt64Seconds(valid.end));
   X509_set_pubkey(made, key);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(made), "CN", MBSTRING_UTF8,
                              reinterpret_cast<const uint8_t*>(name.c_str()), -1, -1, 0);
   X509* const signer = issuer == nullptr ? made : issuer;
   X509_set_issuer_name(made, X509_get_subject_name(signer));
   AddExtension(made, signer, NID_basic_constraints,
-               issuer == nullptr ? "critical,CA:TRUE" : "critical,CA:FALSE");
-  if (issuer != nullptr) {
+               is_authority ? "critical,CA:TRUE" : "critical,CA:FALSE");
+  if (!is_authority) {
     AddExtension(made, signer, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
     AddExtension(made, signer, NID_ext_key_usage, "serverAuth,clientAuth");
   }

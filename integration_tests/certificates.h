@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace orcd::testing {
 
 // A certificate and its key, as PEM.
@@ -16,16 +18,26 @@ struct Issued {
   std::string key;
 };
 
-// Owns an authority's key. Certificates hold for an hour.
+// When a certificate is valid, from now on.
+struct ValidFor {
+  // Begun already for a clock that is a little behind.
+  absl::Duration begin = -absl::Minutes(5);
+  absl::Duration end = absl::Hours(1);
+};
+
+// Owns an authority's key.
 class CertificateAuthority {
  public:
-  explicit CertificateAuthority(const std::string& name);
+  // One that signs itself.
+  explicit CertificateAuthority(const std::string& name, const ValidFor& valid = {});
+  // One that `parent` has signed.
+  CertificateAuthority(const std::string& name, const CertificateAuthority& parent);
 
   // As PEM.
   const std::string& certificate() const { return pem_; }
 
   // For `common_name`, and for `localhost` and 127.0.0.1, as client and as server.
-  Issued Issue(const std::string& common_name) const;
+  Issued Issue(const std::string& common_name, const ValidFor& valid = {}) const;
 
  private:
   struct Free {
@@ -38,7 +50,7 @@ class CertificateAuthority {
   static Key MakeKey();
   // Signed by `issuer_key`; `issuer` is null where it signs itself, as an authority.
   static Certificate Make(const std::string& name, EVP_PKEY* key, X509* issuer,
-                          EVP_PKEY* issuer_key);
+                          EVP_PKEY* issuer_key, bool is_authority, const ValidFor& valid);
 
   Key key_;
   Certificate certificate_;

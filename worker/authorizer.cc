@@ -1,12 +1,8 @@
 #include "worker/authorizer.h"
 
-#include <grpc/grpc_security_constants.h>
-#include <grpcpp/security/auth_context.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,21 +10,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/error.h"
-#include "runtime/steady_time.h"
+#include "worker/guard/connection_filter.h"
 
 namespace orcd {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
 // Shorter ones can be guessed.
 constexpr size_t kMinTokenBytes = 16;
 constexpr std::string_view kScheme = "bearer ";
 
+constexpr char kAdvice[] =
+    "each line is `inference TOKEN`, `control TOKEN` or `inference,control TOKEN`, or begins with "
+    "#; one line that does allows no token at all";
+
 absl::Status BadTokenFile(const std::string& path, const std::string& what) {
   return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat(path, ": ", what,
-                                "; each line is `inference TOKEN`, `control TOKEN` or "
-                                "`inference,control TOKEN`"),
+                   absl::StrCat(path, ": ", what, "; ", kAdvice),
                    {.reason = "TOKEN_FILE_INVALID", .subject = path});
 }
 
@@ -58,32 +55,36 @@ bool Contains(const std::vector<std::string>& list, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Authorizer>> Authorizer::Create(Options options, const Logger& log) {
-  std::unique_ptr<Authorizer> authorizer(new Authorizer(std::move(options), log));
-  const std::string& path = authorizer->options_.token_file;
-  if (!path.empty()) {
-    std::lock_guard lock(authorizer->mutex_);
-    authorizer->version_ = VersionOf(path);
-    ORCD_ASSIGN_OR_RETURN(authorizer->tokens_, ReadTokens(path));
-    authorizer->looked_ = SteadyNow();
+absl::StatusOr<std::unique_ptr<Authorizer>> Authorizer::Create(Options options,
+                                                               FileWatcher& watcher) {
+  std::optional<LastGood<Tokens>> tokens;
+  if (const std::string& path = options.token_file; !path.empty()) {
+    ORCD_ASSIGN_OR_RETURN(
+        tokens, LastGood<Tokens>::Watch(
+                    watcher, {.paths = {path}, .reason = "TOKEN_FILE_INVALID", .advice = kAdvice},
+                    [path](const std::vector<std::string>& contents) {
+                      return ParseTokens(path, contents[0]);
+                    }));
   }
-  return authorizer;
+  return std::unique_ptr<Authorizer>(new Authorizer(std::move(options), std::move(tokens)));
 }
 
-Authorizer::Authorizer(Options options, const Logger& log)
+Authorizer::Authorizer(Options options, std::optional<LastGood<Tokens>> tokens)
     : options_(std::move(options)),
-      log_(log),
-      open_(!options_.client_certificates && options_.token_file.empty()) {}
+      open_(!options_.client_certificates && options_.token_file.empty()),
+      tokens_(std::move(tokens)) {}
 
-absl::StatusOr<Authorizer::Tokens> Authorizer::ReadTokens(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return BadTokenFile(path, "cannot be read");
-  Tokens tokens;
+absl::StatusOr<std::shared_ptr<const Authorizer::Tokens>> Authorizer::ParseTokens(
+    const std::string& path, const std::string& content) {
+  auto tokens = std::make_shared<Tokens>();
   int number = 0;
-  for (std::string line; std::getline(file, line);) {
+  bool is_blank = true;
+  for (const absl::string_view line : absl::StrSplit(content, '\n')) {
     ++number;
     const std::string text(absl::StripAsciiWhitespace(line));
-    if (text.empty() || text[0] == '#') continue;
+    if (text.empty()) continue;
+    is_blank = false;
+    if (text[0] == '#') continue;
     const std::vector<std::string> words =
         absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     // What is wrong is named by its line alone: the line holds a secret.
@@ -106,58 +107,38 @@ absl::StatusOr<Authorizer::Tokens> Authorizer::ReadTokens(const std::string& pat
     }
     Digest digest;
     SHA256(reinterpret_cast<const uint8_t*>(words[1].data()), words[1].size(), digest.data());
-    tokens[digest] = grant;
+    (*tokens)[digest] = grant;
   }
-  if (file.bad()) return BadTokenFile(path, "cannot be read to its end");
+  if (is_blank) return BadTokenFile(path, "has blank lines alone");
   return tokens;
-}
-
-Authorizer::Version Authorizer::VersionOf(const std::string& path) {
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0) return {};
-  return {.modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec,
-          .size = info.st_size,
-          .inode = info.st_ino};
-}
-
-void Authorizer::RefreshLocked() const {
-  const absl::Time now = SteadyNow();
-  if (now - looked_ < kLookEvery) return;
-  looked_ = now;
-  const Version version = VersionOf(options_.token_file);
-  if (version == version_) return;
-  absl::StatusOr<Tokens> tokens = ReadTokens(options_.token_file);
-  if (!tokens.ok()) {
-    // It is tried again at each look: rights or descriptors may be there the next time.
-    if (!std::exchange(told_, true)) {
-      log_.Warning("the tokens stay as they were",
-                   {{"error", std::string(tokens.status().message())}});
-    }
-    return;
-  }
-  version_ = version;
-  told_ = false;
-  tokens_ = *std::move(tokens);
-  log_.Info("tokens read again", {{"tokens", tokens_.size()}});
 }
 
 absl::Status Authorizer::Check(const grpc::ServerContextBase& context,
                                Permission permission) const {
   if (open_) return absl::OkStatus();
   Caller caller;
-  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
-  if (options_.client_certificates && auth != nullptr && auth->IsPeerAuthenticated()) {
-    for (const char* property : {GRPC_X509_CN_PROPERTY_NAME, GRPC_X509_SAN_PROPERTY_NAME}) {
-      for (const grpc::string_ref& name : auth->FindPropertyValues(property)) {
-        caller.names.emplace_back(name.data(), name.size());
-      }
+  const auto& metadata = context.client_metadata();
+  if (options_.client_certificates) {
+    // The connection guard has verified them, and lets no client send such headers.
+    const auto [begin, end] = metadata.equal_range(
+        grpc::string_ref(guard::kPeerNameHeader.data(), guard::kPeerNameHeader.size()));
+    for (auto name = begin; name != end; ++name) {
+      caller.names.emplace_back(name->second.data(), name->second.size());
     }
   }
-  const auto& metadata = context.client_metadata();
   if (const auto header = metadata.find("authorization"); header != metadata.end()) {
     caller.authorization = {header->second.data(), header->second.size()};
   }
   return Check(caller, permission);
+}
+
+absl::Status Authorizer::CheckKnown(std::string_view method, std::string_view authorization,
+                                    const std::vector<std::string>& names) const {
+  // Probes have no credentials; the gate of channelz asks for more by itself.
+  if (open_ || method.starts_with("/grpc.")) return absl::OkStatus();
+  Caller caller = {.names = {}, .authorization = authorization};
+  if (options_.client_certificates) caller.names = names;
+  return Check(caller, Permission::kStatus);
 }
 
 absl::Status Authorizer::Check(const Caller& caller, Permission permission) const {
@@ -204,10 +185,9 @@ bool Authorizer::FindToken(std::string_view token, Grant& grant) const {
   // What is compared are digests: how long it takes tells nothing of the tokens.
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), digest.data());
-  std::lock_guard lock(mutex_);
-  RefreshLocked();
-  const auto found = tokens_.find(digest);
-  if (found == tokens_.end()) return false;
+  const std::shared_ptr<const Tokens> tokens = tokens_->Get();
+  const auto found = tokens->find(digest);
+  if (found == tokens->end()) return false;
   grant.inference |= found->second.inference;
   grant.control |= found->second.control;
   return true;

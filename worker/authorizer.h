@@ -8,15 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "worker/logging.h"
+#include "worker/watched_files.h"
 
 namespace orcd {
 
@@ -47,7 +46,8 @@ class Authorizer {
     bool client_certificates = false;
     std::vector<std::string> inference_clients;
     std::vector<std::string> control_clients;
-    // Read again within a second of a change; what cannot be read leaves the tokens as they were.
+    // Read again within about a second of a change. A file that cannot be used, such as an empty
+    // one, leaves the tokens as they were; one with nothing but comments takes all of them away.
     std::string token_file;
   };
   // What is known of a caller.
@@ -58,9 +58,8 @@ class Authorizer {
     std::string_view authorization;
   };
 
-  // kInvalidArgument (TOKEN_FILE_INVALID) where the file cannot be used as it is now. `log` must
-  // outlive the authorizer.
-  static absl::StatusOr<std::unique_ptr<Authorizer>> Create(Options options, const Logger& log);
+  // kInvalidArgument (TOKEN_FILE_INVALID) where the file cannot be used as it is now.
+  static absl::StatusOr<std::unique_ptr<Authorizer>> Create(Options options, FileWatcher& watcher);
 
   // Whether everyone may do everything.
   bool open() const { return open_; }
@@ -69,6 +68,10 @@ class Authorizer {
   // (PERMISSION_DENIED) for one that may not.
   absl::Status Check(const grpc::ServerContextBase& context, Permission permission) const;
   absl::Status Check(const Caller& caller, Permission permission) const;
+  // What can be said before a call's body is read: kUnauthenticated for a caller that is not known,
+  // unless the method is one of gRPC's own services. `names` are those of its certificate.
+  absl::Status CheckKnown(std::string_view method, std::string_view authorization,
+                          const std::vector<std::string>& names) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;
@@ -76,36 +79,19 @@ class Authorizer {
     bool inference = false;
     bool control = false;
   };
-  // Which version of the file was read.
-  struct Version {
-    int64_t modified_ns = 0;
-    int64_t size = 0;
-    uint64_t inode = 0;
-    bool operator==(const Version&) const = default;
-  };
   using Tokens = std::map<Digest, Grant>;
 
-  Authorizer(Options options, const Logger& log);
+  Authorizer(Options options, std::optional<LastGood<Tokens>> tokens);
 
-  static absl::StatusOr<Tokens> ReadTokens(const std::string& path);
-  static Version VersionOf(const std::string& path);
+  static absl::StatusOr<std::shared_ptr<const Tokens>> ParseTokens(const std::string& path,
+                                                                   const std::string& content);
   Grant GrantOfNames(const std::vector<std::string>& names) const;
   // Whether the token is known, and what it allows.
   bool FindToken(std::string_view token, Grant& grant) const;
-  // With mutex_ held: reads the file again where it is due and has changed.
-  void RefreshLocked() const;
 
   const Options options_;
-  const Logger& log_;
   const bool open_;
-
-  // Guards what follows.
-  mutable std::mutex mutex_;
-  mutable Tokens tokens_;
-  mutable Version version_;
-  // The log has been told that the file cannot be used.
-  mutable bool told_ = false;
-  mutable absl::Time looked_;
+  const std::optional<LastGood<Tokens>> tokens_;
 };
 
 // As Authorizer::Check; where `authorizer` is null, everyone may do everything.

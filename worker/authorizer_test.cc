@@ -28,7 +28,7 @@ class AuthorizerTest : public testing::Test {
   }
   std::unique_ptr<Authorizer> New(Authorizer::Options options) {
     absl::StatusOr<std::unique_ptr<Authorizer>> authorizer =
-        Authorizer::Create(std::move(options), log_);
+        Authorizer::Create(std::move(options), watcher_);
     EXPECT_TRUE(authorizer.ok()) << authorizer.status();
     return *std::move(authorizer);
   }
@@ -47,6 +47,7 @@ class AuthorizerTest : public testing::Test {
   }
 
   const Logger log_{LogFormat::kText, LogLevel::kError};
+  FileWatcher watcher_{log_, absl::Milliseconds(100)};
   const std::string path_ = absl::StrCat(testing::TempDir(), "/tokens-", getpid());
 };
 
@@ -140,6 +141,19 @@ TEST_F(AuthorizerTest, AFileThatCannotBeReadLeavesTheTokensAsTheyWere) {
   EXPECT_EQ(Code(*authorizer, {{}, kReader}, Permission::kInference), kOk);
 }
 
+TEST_F(AuthorizerTest, AnEmptiedFileLeavesTheTokensAndOneOfCommentsTakesThemAway) {
+  const auto authorizer = NewWithTokens();
+  for (const char* text : {"", "\n", " \n\t\n"}) {
+    WriteTokens(text);
+    absl::SleepFor(absl::Milliseconds(600));
+    EXPECT_EQ(Code(*authorizer, {{}, kReader}, Permission::kInference), kOk) << text;
+  }
+  WriteTokens("# nobody\n");
+  EXPECT_TRUE(Eventually([&] {
+    return Code(*authorizer, {{}, kReader}, Permission::kInference) == kUnauthenticated;
+  }));
+}
+
 TEST_F(AuthorizerTest, AFileThatCouldNotBeReadIsTriedAgainThoughItLooksTheSame) {
   const auto authorizer = NewWithTokens();
   const std::string good = "inference fresh-0123456789\n";
@@ -155,14 +169,15 @@ TEST_F(AuthorizerTest, AFileThatCouldNotBeReadIsTriedAgainThoughItLooksTheSame) 
 }
 
 TEST_F(AuthorizerTest, AFileThatIsWrongAtTheStartIsAnErrorThatTellsNoSecret) {
-  for (const char* text : {"inference secret\n", "root secret-0123456789\n",
-                           "inference secret-0123456789 secret\n", "secret-0123456789\n"}) {
+  for (const char* text :
+       {"inference secret\n", "root secret-0123456789\n", "inference secret-0123456789 secret\n",
+        "secret-0123456789\n", "", "\n"}) {
     WriteTokens(text);
     const absl::Status status = Authorizer::Create({.client_certificates = false,
                                                     .inference_clients = {},
                                                     .control_clients = {},
                                                     .token_file = path_},
-                                                   log_)
+                                                   watcher_)
                                     .status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(GetErrorDetails(status).reason, "TOKEN_FILE_INVALID");

@@ -99,16 +99,23 @@ void SetRequest(CURL* easy, const HttpRequest& request, const curl_slist* header
   curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
 }
 
+// `text` is copied.
+void SetPem(CURL* easy, CURLoption option, const std::string& text) {
+  curl_blob blob = {
+      .data = const_cast<char*>(text.data()), .len = text.size(), .flags = CURL_BLOB_COPY};
+  curl_easy_setopt(easy, option, &blob);
+}
+
 void SetTls(CURL* easy, const HttpClient::Options& options) {
   curl_easy_setopt(easy, CURLOPT_SSLVERSION, long{CURL_SSLVERSION_TLSv1_2});
   if (!options.ca.empty()) {
-    curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca.c_str());
+    SetPem(easy, CURLOPT_CAINFO_BLOB, options.ca);
     // The system's authorities would count, too.
     curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
   }
   if (!options.certificate.empty()) {
-    curl_easy_setopt(easy, CURLOPT_SSLCERT, options.certificate.c_str());
-    curl_easy_setopt(easy, CURLOPT_SSLKEY, options.key.c_str());
+    SetPem(easy, CURLOPT_SSLCERT_BLOB, options.certificate);
+    SetPem(easy, CURLOPT_SSLKEY_BLOB, options.key);
   }
 }
 

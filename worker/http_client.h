@@ -32,7 +32,7 @@ struct HttpResponse {
 class HttpClient {
  public:
   struct Options {
-    // PEM files. The authorities that an https server's certificate has; empty: the system's.
+    // PEM. The authorities that an https server's certificate has; empty: the system's.
     std::string ca = {};
     // Certificate and key that an https server is shown; both or neither.
     std::string certificate = {};

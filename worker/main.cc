@@ -58,6 +58,7 @@
 #include "worker/version.h"
 #include "worker/vllm/vllm_service.h"
 #include "worker/watchdog.h"
+#include "worker/watched_files.h"
 #include "worker/worker_service.h"
 #include "worker/write_queue.h"
 
@@ -210,37 +211,70 @@ v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
   return capabilities;
 }
 
-// With all but its address; certificate and authorities as for the orchestrators of orcd.v1.
-SmgLink::Options SmgOptions(const WorkerConfig& config) {
-  SmgLink::Options options;
-  options.http.ca = config.orchestrator_ca;
-  if (!config.orchestrator_ca.empty()) {
-    options.http.certificate = config.tls_cert;
-    options.http.key = config.tls_key;
+// What the worker shows, and what it asks for, where it speaks TLS; null where it does not.
+struct Credentials {
+  std::shared_ptr<const ServerTls> server;
+  std::shared_ptr<const ClientTls> orchestrator;
+  std::shared_ptr<const ClientTls> otlp;
+  // That smg asks for.
+  std::optional<LastGood<std::string>> orchestrator_key;
+};
+
+absl::StatusOr<Credentials> MakeCredentials(const WorkerConfig& config, FileWatcher& files,
+                                            Metrics& metrics) {
+  const auto on_certificate = [&metrics](std::string_view name, absl::Time expiry) {
+    metrics.OnCertificate(name, expiry);
+  };
+  const auto watch = [&](const std::string& path, const char* name) {
+    return WatchAuthorities(path, name, files, on_certificate);
+  };
+  Credentials credentials;
+  std::optional<LastGood<KeyPair>> own;
+  if (!config.tls_cert.empty()) {
+    ORCD_ASSIGN_OR_RETURN(own,
+                          WatchKeyPair(config.tls_cert, config.tls_key, files, on_certificate));
+    std::optional<LastGood<Authorities>> clients;
+    if (!config.tls_client_ca.empty()) {
+      ORCD_ASSIGN_OR_RETURN(clients, watch(config.tls_client_ca, "tls-client-ca"));
+    }
+    credentials.server = std::make_shared<ServerTls>(*own, std::move(clients));
   }
-  options.api_key_file = config.orchestrator_key_file;
-  return options;
+  if (!config.orchestrator_ca.empty()) {
+    ORCD_ASSIGN_OR_RETURN(LastGood<Authorities> servers,
+                          watch(config.orchestrator_ca, "orchestrator-ca"));
+    credentials.orchestrator = std::make_shared<ClientTls>(std::move(servers), own);
+  }
+  if (!config.otlp_ca.empty()) {
+    ORCD_ASSIGN_OR_RETURN(LastGood<Authorities> servers, watch(config.otlp_ca, "otlp-ca"));
+    credentials.otlp = std::make_shared<ClientTls>(std::move(servers), own);
+  }
+  if (!config.orchestrator_key_file.empty()) {
+    ORCD_ASSIGN_OR_RETURN(credentials.orchestrator_key,
+                          WatchSmgApiKey(config.orchestrator_key_file, files));
+  }
+  return credentials;
 }
 
-absl::StatusOr<Registration::Options> RegistrationOptions(
-    const WorkerConfig& config, const std::string& bound,
-    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+absl::StatusOr<Registration::Options> RegistrationOptions(const WorkerConfig& config,
+                                                          const std::string& bound,
+                                                          const Credentials& credentials) {
   Registration::Options options;
   const std::string address =
       config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
   for (const std::string& text : config.orchestrators) {
     ORCD_ASSIGN_OR_RETURN(const OrchestratorAddress orchestrator, ParseOrchestratorAddress(text));
     if (orchestrator.protocol == OrchestratorAddress::Protocol::kSmg) {
-      SmgLink::Options smg = SmgOptions(config);
-      smg.orchestrator = orchestrator.text;
-      smg.address = address;
-      options.orchestrators.push_back(std::make_unique<SmgLink>(std::move(smg)));
+      options.orchestrators.push_back(
+          std::make_unique<SmgLink>(SmgLink::Options{.orchestrator = orchestrator.text,
+                                                     .address = address,
+                                                     .tls = credentials.orchestrator,
+                                                     .api_key = credentials.orchestrator_key}));
     } else {
       options.orchestrators.push_back(
           std::make_unique<OrcdLink>(OrcdLink::Options{.orchestrator = orchestrator.text,
                                                        .address = address,
                                                        .capabilities = MakeCapabilities(config),
-                                                       .credentials = credentials,
+                                                       .tls = credentials.orchestrator,
                                                        .retry_after = options.backoff.initial}));
     }
   }
@@ -277,29 +311,6 @@ bool WriteAddressFile(const std::string& base, const char* ending, const std::st
   return !error;
 }
 
-struct Credentials {
-  std::shared_ptr<grpc::ServerCredentials> server = grpc::InsecureServerCredentials();
-  std::shared_ptr<grpc::ChannelCredentials> orchestrator = grpc::InsecureChannelCredentials();
-  std::shared_ptr<grpc::ChannelCredentials> otlp = grpc::InsecureChannelCredentials();
-};
-
-absl::StatusOr<Credentials> MakeCredentials(const WorkerConfig& config) {
-  Credentials credentials;
-  TlsFiles files{.certificate = config.tls_cert, .key = config.tls_key, .ca = config.tls_client_ca};
-  if (!config.tls_cert.empty()) {
-    ORCD_ASSIGN_OR_RETURN(credentials.server, MakeServerCredentials(files));
-  }
-  if (!config.orchestrator_ca.empty()) {
-    files.ca = config.orchestrator_ca;
-    ORCD_ASSIGN_OR_RETURN(credentials.orchestrator, MakeChannelCredentials(files));
-  }
-  if (!config.otlp_ca.empty()) {
-    files.ca = config.otlp_ca;
-    ORCD_ASSIGN_OR_RETURN(credentials.otlp, MakeChannelCredentials(files));
-  }
-  return credentials;
-}
-
 Authorizer::Options AuthorizerOptions(const WorkerConfig& config) {
   return {.client_certificates = !config.tls_client_ca.empty(),
           .inference_clients = config.inference_clients,
@@ -308,11 +319,10 @@ Authorizer::Options AuthorizerOptions(const WorkerConfig& config) {
 }
 
 SpanExporter::Options ExporterOptions(const WorkerConfig& config, const ModelHostOptions& host,
-                                      std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                      Metrics& metrics) {
+                                      std::shared_ptr<const ClientTls> tls, Metrics& metrics) {
   SpanExporter::Options options;
   options.endpoint = config.otlp_endpoint;
-  options.credentials = std::move(credentials);
+  options.tls = std::move(tls);
   options.worker_id = host.worker_id;
   options.instance_id = host.instance_id;
   options.on_result = [&metrics](std::string_view result, size_t count) {
@@ -321,15 +331,29 @@ SpanExporter::Options ExporterOptions(const WorkerConfig& config, const ModelHos
   return options;
 }
 
-ServerOptions MainServerOptions(const WorkerConfig& config,
-                                std::shared_ptr<grpc::ServerCredentials> credentials,
-                                const Authorizer& authorizer) {
+ServerOptions MainServerOptions(const WorkerConfig& config, const Authorizer& authorizer,
+                                const std::shared_ptr<const ServerTls>& tls, Metrics& metrics) {
   ServerOptions options;
   options.listen = config.listen;
   options.max_message_bytes = config.max_message_bytes;
   options.max_metadata_bytes = config.max_metadata_bytes;
   options.max_streams = config.max_streams;
-  options.credentials = std::move(credentials);
+  options.max_connections = config.max_connections;
+  options.max_connection_bytes = config.max_connection_bytes;
+  options.max_transport_bytes = config.max_transport_bytes;
+  if (config.max_connection_age > absl::ZeroDuration()) {
+    options.max_connection_age = config.max_connection_age;
+  }
+  if (tls != nullptr) options.tls = [tls] { return tls->context(); };
+  if (!authorizer.open()) {
+    options.admit = [&authorizer](std::string_view method, std::string_view authorization,
+                                  const std::vector<std::string>& peer_names) {
+      return authorizer.CheckKnown(method, authorization, peer_names);
+    };
+  }
+  options.on_refused = [&metrics](std::string_view what, std::string_view reason) {
+    metrics.OnTransportRefused(what, reason);
+  };
   if (config.channelz) {
     grpc::channelz::experimental::InitChannelzService();
     options.channelz = true;
@@ -347,6 +371,11 @@ ServerOptions HealthServerOptions(const WorkerConfig& config) {
   options.listen = config.health_listen;
   options.flag = "--health-listen";
   options.max_message_bytes = 4 << 10;
+  options.max_connections = 256;
+  options.max_connection_bytes = int64_t{1} << 20;
+  options.max_transport_bytes = int64_t{32} << 20;
+  // It shares no thread with the main port.
+  options.relay_threads = 1;
   options.filter = [](std::string_view method, const grpc::ServerContextBase&) {
     return method.starts_with("/grpc.health.v1.Health/");
   };
@@ -376,10 +405,12 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   });
 
   for (const char* which : kAddressFiles) RemoveAddressFile(config.listen_address_file, which);
-  absl::StatusOr<Credentials> credentials = MakeCredentials(config);
+  Metrics metrics;
+  FileWatcher files(log);
+  absl::StatusOr<Credentials> credentials = MakeCredentials(config, files, metrics);
   if (!credentials.ok()) return BadConfig(log, credentials.status());
   absl::StatusOr<std::unique_ptr<Authorizer>> authorizer =
-      Authorizer::Create(AuthorizerOptions(config), log);
+      Authorizer::Create(AuthorizerOptions(config), files);
   if (!authorizer.ok()) return BadConfig(log, authorizer.status());
 
   const absl::StatusOr<ChosenBackend> backend = ChooseBackend(config, log);
@@ -389,7 +420,6 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
 
   HealthService health;
-  Metrics metrics;
   StateTeller teller(health, log, [&](const std::string& kind) {
     metrics.OnFault(kind);
     ending.Tell(ExitCode::kFault);
@@ -433,7 +463,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   teller.Tell(host);
 
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(MainServerOptions(config, credentials->server, **authorizer), services);
+      Server::Start(MainServerOptions(config, **authorizer, credentials->server, metrics), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
   std::unique_ptr<Server> health_server;
@@ -486,7 +516,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   std::unique_ptr<Registration> registration;
   if (!config.orchestrators.empty()) {
     absl::StatusOr<Registration::Options> options =
-        RegistrationOptions(config, address, credentials->orchestrator);
+        RegistrationOptions(config, address, *credentials);
     if (!options.ok()) return BadConfig(log, options.status());
     options->directives = DirectiveActions(host, log, telemetry, exit);
     options->on_heartbeat = [&metrics](std::string_view result) { metrics.OnHeartbeat(result); };

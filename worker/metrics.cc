@@ -101,6 +101,16 @@ Metrics::Metrics()
       loads_(
           NewCounters(*registry_, "orcd_model_loads_total", "Loads that ended, by status code.")),
       spans_(NewCounters(*registry_, "orcd_spans_total", "Trace spans, by what became of them.")),
+      transport_refusals_(NewCounters(
+          *registry_, "orcd_transport_refusals_total",
+          "Calls and connections that were refused or ended before gRPC saw them, by reason.")),
+      certificate_expiry_(
+          prometheus::BuildGauge()
+              .Name("orcd_tls_certificate_expiry_timestamp_seconds")
+              .Help(
+                  "When the certificates in use expire, since 1970, by the flag that names their "
+                  "file: of the own certificate and its chain the first, of authorities the last.")
+              .Register(*registry_)),
       time_to_first_token_(OneHistogram(*registry_, "orcd_time_to_first_token_seconds",
                                         "From a request's arrival to its first token.",
                                         kFirstTokenBuckets)),
@@ -188,6 +198,16 @@ void Metrics::OnFault(const std::string& kind) { gpu_faults_.Add({{"kind", kind}
 
 void Metrics::OnSpans(std::string_view result, size_t count) {
   spans_.Add({{"result", std::string(result)}}).Increment(static_cast<double>(count));
+}
+
+void Metrics::OnTransportRefused(std::string_view what, std::string_view reason) {
+  transport_refusals_.Add({{"what", std::string(what)}, {"reason", std::string(reason)}})
+      .Increment();
+}
+
+void Metrics::OnCertificate(std::string_view file, absl::Time expiry) {
+  certificate_expiry_.Add({{"file", std::string(file)}})
+      .Set(static_cast<double>(absl::ToUnixSeconds(expiry)));
 }
 
 std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {

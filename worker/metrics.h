@@ -12,6 +12,7 @@
 #include "orcd/v1/worker.pb.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
+#include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
@@ -45,11 +46,16 @@ class Metrics {
   void OnHeartbeat(std::string_view result);
   void OnFault(const std::string& kind);
   void OnSpans(std::string_view result, size_t count);
+  // `what`, a call or a connection, was refused or ended before gRPC saw it.
+  void OnTransportRefused(std::string_view what, std::string_view reason);
+  // The certificates of `file`, such as `tls-cert`, are in use; they expire then.
+  void OnCertificate(std::string_view file, absl::Time expiry);
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
  private:
   using Counters = prometheus::Family<prometheus::Counter>;
+  using Gauges = prometheus::Family<prometheus::Gauge>;
   using Histogram = prometheus::Histogram;
 
   const std::shared_ptr<prometheus::Registry> registry_;
@@ -62,6 +68,8 @@ class Metrics {
   Counters& heartbeats_;
   Counters& loads_;
   Counters& spans_;
+  Counters& transport_refusals_;
+  Gauges& certificate_expiry_;
   Histogram& time_to_first_token_;
   Histogram& inter_token_latency_;
   Histogram& request_queue_;

@@ -17,7 +17,9 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-std::unique_ptr<v1::Orchestrator::Stub> NewStub(const OrcdLink::Options& options) {
+std::unique_ptr<v1::Orchestrator::Stub> NewStub(
+    const OrcdLink::Options& options,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // A connection of its own: another channel's may be the one that was given up.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -28,7 +30,7 @@ std::unique_ptr<v1::Orchestrator::Stub> NewStub(const OrcdLink::Options& options
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, reconnect_ms);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, reconnect_ms);
   return v1::Orchestrator::NewStub(
-      grpc::CreateCustomChannel(options.orchestrator, options.credentials, arguments));
+      grpc::CreateCustomChannel(options.orchestrator, credentials, arguments));
 }
 
 // The instance that has the worker_id now, where `status` says that it is another than `own`.
@@ -74,7 +76,11 @@ absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& 
 
 }  // namespace
 
-OrcdLink::OrcdLink(Options options) : options_(std::move(options)), stub_(NewStub(options_)) {}
+OrcdLink::OrcdLink(Options options)
+    : options_(std::move(options)),
+      credentials_(options_.tls == nullptr ? grpc::InsecureChannelCredentials()
+                                           : options_.tls->credentials()),
+      stub_(NewStub(options_, credentials_)) {}
 
 absl::StatusOr<LinkReply> OrcdLink::Register(const LinkReport& report, absl::Duration timeout,
                                              CallCancellation& cancel) {
@@ -128,17 +134,30 @@ absl::Status OrcdLink::Deregister(const std::string& lease_id, const LinkReport&
   }));
 }
 
+OrcdLink::Stub& OrcdLink::UpToDateStub() {
+  if (options_.tls != nullptr) {
+    std::shared_ptr<grpc::ChannelCredentials> now = options_.tls->credentials();
+    if (now != credentials_) {
+      credentials_ = std::move(now);
+      stub_ = NewStub(options_, credentials_);
+    }
+  }
+  return *stub_;
+}
+
 grpc::Status OrcdLink::MakeCall(absl::Duration timeout, CallCancellation& cancel, const Rpc& rpc) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
   grpc::Status status;
   {
     const CallCancellation::Scope scope(cancel, [&context] { context.TryCancel(); });
-    status = rpc(*stub_, &context);
+    status = rpc(UpToDateStub(), &context);
   }
   // Where packets vanish, TCP believes in a connection for many minutes after the way is free
   // again.
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) stub_ = NewStub(options_);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    stub_ = NewStub(options_, credentials_);
+  }
   return status;
 }
 

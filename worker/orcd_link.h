@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "orcd/v1/orchestrator.grpc.pb.h"
 #include "worker/orchestrator_link.h"
+#include "worker/tls.h"
 
 namespace orcd {
 
@@ -24,8 +25,8 @@ class OrcdLink final : public OrchestratorLink {
     // Where the worker's gRPC server is reached, as host:port.
     std::string address;
     v1::Capabilities capabilities;
-    // Of the channel.
-    std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+    // Null: plaintext.
+    std::shared_ptr<const ClientTls> tls = nullptr;
     // Soonest that a call is tried again after a failure.
     absl::Duration retry_after = absl::Milliseconds(200);
   };
@@ -48,9 +49,13 @@ class OrcdLink final : public OrchestratorLink {
   using Stub = v1::Orchestrator::Stub;
   using Rpc = std::function<grpc::Status(Stub&, grpc::ClientContext*)>;
 
+  // The channel for the next call.
+  Stub& UpToDateStub();
   grpc::Status MakeCall(absl::Duration timeout, CallCancellation& cancel, const Rpc& rpc);
 
   const Options options_;
+  // Those that stub_'s channel has.
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<Stub> stub_;
   bool maybe_entered_ = false;
 };

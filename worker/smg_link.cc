@@ -1,7 +1,6 @@
 #include "worker/smg_link.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,6 +13,7 @@ namespace orcd {
 namespace {
 
 constexpr size_t kMaxApiKeyBytes = 4096;
+constexpr char kApiKeyAdvice[] = "--orchestrator-key-file names a file that holds smg's API key";
 // Stands in for the ttl while an entry is about to change.
 constexpr absl::Duration kSoon = absl::Seconds(1);
 // Of an answer that says what is wrong, as much as a log line needs.
@@ -49,7 +49,7 @@ bool OutcomeIsUnknown(const absl::StatusOr<HttpResponse>& response) {
     // What stands between has no answer.
     return response->status == kBadGateway || response->status == kGatewayTimeout;
   }
-  return !absl::IsUnavailable(response.status()) && !absl::IsFailedPrecondition(response.status());
+  return !absl::IsUnavailable(response.status());
 }
 
 std::string EntryOf(const std::string& url) {
@@ -57,21 +57,19 @@ std::string EntryOf(const std::string& url) {
   return entry.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path);
-  std::string key(kMaxApiKeyBytes + 1, '\0');
-  file.read(key.data(), static_cast<std::streamsize>(key.size()));
-  key.resize(static_cast<size_t>(file.gcount()));
-  std::string stripped(absl::StripAsciiWhitespace(key));
-  const bool is_one_line = std::all_of(stripped.begin(), stripped.end(),
-                                       [](unsigned char c) { return absl::ascii_isgraph(c); });
-  if (stripped.empty() || key.size() > kMaxApiKeyBytes || !is_one_line) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--orchestrator-key-file ", path, " cannot be read or is not one key of at ",
-                     "most ", kMaxApiKeyBytes, " visible characters"));
+// The key of a file's content. Errors tell nothing of it.
+absl::StatusOr<std::shared_ptr<const std::string>> ParseApiKey(const std::string& path,
+                                                               const std::string& content) {
+  std::string key(absl::StripAsciiWhitespace(content));
+  const bool is_one_word =
+      std::all_of(key.begin(), key.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (key.empty() || key.size() > kMaxApiKeyBytes || !is_one_word) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat(path, ": is not one key of at most ", kMaxApiKeyBytes,
+                                  " visible characters; ", kApiKeyAdvice),
+                     {.reason = "API_KEY_FILE_INVALID", .subject = path});
   }
-  return stripped;
+  return std::make_shared<const std::string>(std::move(key));
 }
 
 // smg takes an entry before it has spoken to the worker; this says how that goes on.
@@ -92,10 +90,15 @@ std::string ProblemOf(const SmgWorker& worker, const std::string& url) {
 
 }  // namespace
 
+absl::StatusOr<LastGood<std::string>> WatchSmgApiKey(const std::string& path,
+                                                     FileWatcher& watcher) {
+  return LastGood<std::string>::Watch(
+      watcher, {.paths = {path}, .reason = "API_KEY_FILE_INVALID", .advice = kApiKeyAdvice},
+      [path](const std::vector<std::string>& contents) { return ParseApiKey(path, contents[0]); });
+}
+
 SmgLink::SmgLink(Options options)
-    : options_(std::move(options)),
-      http_(options_.http),
-      url_(absl::StrCat("grpc://", options_.address)) {}
+    : options_(std::move(options)), url_(absl::StrCat("grpc://", options_.address)) {}
 
 absl::StatusOr<LinkReply> SmgLink::Register(const LinkReport& report, absl::Duration timeout,
                                             CallCancellation& cancel) {
@@ -229,13 +232,21 @@ absl::StatusOr<std::optional<SmgWorker>> SmgLink::FindInList(const Bounds& bound
 
 absl::StatusOr<HttpResponse> SmgLink::Call(const std::string& method, const std::string& path,
                                            const std::string& body, const Bounds& bounds) const {
-  ORCD_ASSIGN_OR_RETURN(const std::string key, ReadApiKey(options_.api_key_file));
+  HttpClient::Options http;
+  if (options_.tls != nullptr) {
+    http.ca = options_.tls->servers()->pem();
+    if (const std::shared_ptr<const KeyPair> own = options_.tls->own()) {
+      http.certificate = own->certificate_pem();
+      http.key = own->key_pem();
+    }
+  }
   const absl::Duration left = std::max(bounds.deadline - SteadyNow(), absl::ZeroDuration());
-  return http_.Call({.method = method,
-                     .url = absl::StrCat(options_.orchestrator, path),
-                     .body = body,
-                     .bearer_token = key},
-                    left, bounds.cancel);
+  return HttpClient(std::move(http))
+      .Call({.method = method,
+             .url = absl::StrCat(options_.orchestrator, path),
+             .body = body,
+             .bearer_token = options_.api_key ? *options_.api_key->Get() : std::string()},
+            left, bounds.cancel);
 }
 
 LinkReply SmgLink::Reply(bool entered) const {

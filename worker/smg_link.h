@@ -3,6 +3,7 @@
 #ifndef ORCD_WORKER_SMG_LINK_H_
 #define ORCD_WORKER_SMG_LINK_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -12,8 +13,14 @@
 #include "worker/http_client.h"
 #include "worker/orchestrator_link.h"
 #include "worker/smg_workers.h"
+#include "worker/tls.h"
+#include "worker/watched_files.h"
 
 namespace orcd {
+
+// The API key that a file holds, and nothing else, read again when it changes. At the start
+// kInvalidArgument (API_KEY_FILE_INVALID) where it is not one key.
+absl::StatusOr<LastGood<std::string>> WatchSmgApiKey(const std::string& path, FileWatcher& watcher);
 
 // Keeps the worker in smg's list while it is ready, and out of it while it is not. smg grants no
 // leases: what stands for one is that a look at the list found what it should. One thread.
@@ -29,9 +36,10 @@ class SmgLink final : public OrchestratorLink {
     std::string orchestrator;
     // Where smg reaches the worker's gRPC server, as host:port.
     std::string address;
-    HttpClient::Options http;
-    // Holds what smg's --api-key names; read for each call. Empty: none is sent.
-    std::string api_key_file;
+    // For https://; null: the system's authorities, and no certificate of ours is shown.
+    std::shared_ptr<const ClientTls> tls = nullptr;
+    // As smg's --api-key; none is sent where there is none.
+    std::optional<LastGood<std::string>> api_key = std::nullopt;
     // Twice the time between two looks at the list.
     absl::Duration ttl = absl::Seconds(10);
   };
@@ -74,7 +82,6 @@ class SmgLink final : public OrchestratorLink {
   LinkReply Reply(bool entered) const;
 
   const Options options_;
-  const HttpClient http_;
   // What smg calls the worker by.
   const std::string url_;
 

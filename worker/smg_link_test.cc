@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "integration_tests/scripted_smg.h"
+#include "runtime/error.h"
 
 namespace orcd {
 namespace {
@@ -28,11 +30,11 @@ class SmgLinkTest : public testing::Test {
     link_ = NewLink();
   }
 
-  std::unique_ptr<SmgLink> NewLink(const std::string& api_key_file = "") {
+  std::unique_ptr<SmgLink> NewLink(std::optional<LastGood<std::string>> api_key = std::nullopt) {
     SmgLink::Options options;
     options.orchestrator = smg_.url();
     options.address = "10.1.2.3:50051";
-    options.api_key_file = api_key_file;
+    options.api_key = std::move(api_key);
     return std::make_unique<SmgLink>(std::move(options));
   }
 
@@ -239,17 +241,27 @@ TEST_F(SmgLinkTest, WhatMayHaveBeenEnteredIsNotEnteredAnew) {
 TEST_F(SmgLinkTest, SendsTheKeyOfItsFile) {
   const std::string path = absl::StrCat(testing::TempDir(), "/smg_link_test_key");
   std::ofstream(path) << "the-key\n";
-  link_ = NewLink(path);
+  const Logger log(LogFormat::kText, LogLevel::kError);
+  FileWatcher watcher(log, absl::Hours(1));
+  const auto key = WatchSmgApiKey(path, watcher);
+  ASSERT_TRUE(key.ok()) << key.status();
+  link_ = NewLink(*key);
   ASSERT_TRUE(Register(Ready()).ok());
   EXPECT_THAT(smg_.last_headers(), HasSubstr("authorization: bearer the-key\r\n"));
   std::ofstream(path) << "another\n";
+  watcher.Look();
+  watcher.Look();
   ASSERT_TRUE(Heartbeat(Ready()).ok());
   EXPECT_THAT(smg_.last_headers(), HasSubstr("authorization: bearer another\r\n"));
   for (const char* bad : {"", "\n", "two\nlines", "a b"}) {
     std::ofstream(path, std::ios::trunc) << bad;
-    const absl::Status status = Heartbeat(Ready()).status();
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(status.message(), HasSubstr(path));
+    watcher.Look();
+    watcher.Look();
+    ASSERT_TRUE(Heartbeat(Ready()).ok());
+    EXPECT_THAT(smg_.last_headers(), HasSubstr("authorization: bearer another\r\n")) << bad;
+    const absl::Status at_the_start = WatchSmgApiKey(path, watcher).status();
+    EXPECT_EQ(GetErrorDetails(at_the_start).reason, "API_KEY_FILE_INVALID");
+    EXPECT_THAT(at_the_start.message(), HasSubstr(path));
   }
 }
 

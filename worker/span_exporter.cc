@@ -37,9 +37,7 @@ bool MayRetry(grpc::StatusCode code) {
 }  // namespace
 
 SpanExporter::SpanExporter(Options options, const Logger& log)
-    : options_(std::move(options)),
-      log_(log),
-      stub_(TraceService::NewStub(grpc::CreateChannel(options_.endpoint, options_.credentials))) {
+    : options_(std::move(options)), log_(log) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -139,6 +137,18 @@ void SpanExporter::Send(std::vector<Span> batch) {
        {"error", status.error_message()}});
 }
 
+SpanExporter::Stub& SpanExporter::UpToDateStub() {
+  if (stub_ == nullptr || options_.tls != nullptr) {
+    std::shared_ptr<grpc::ChannelCredentials> now =
+        options_.tls == nullptr ? grpc::InsecureChannelCredentials() : options_.tls->credentials();
+    if (now != credentials_) {
+      credentials_ = std::move(now);
+      stub_ = TraceService::NewStub(grpc::CreateChannel(options_.endpoint, credentials_));
+    }
+  }
+  return *stub_;
+}
+
 grpc::Status SpanExporter::Try(const Request& request) {
   grpc::ClientContext context;
   {
@@ -148,7 +158,7 @@ grpc::Status SpanExporter::Try(const Request& request) {
     in_flight_ = &context;
   }
   ExportTraceServiceResponse response;
-  grpc::Status status = stub_->Export(&context, request, &response);
+  grpc::Status status = UpToDateStub().Export(&context, request, &response);
   std::lock_guard lock(mutex_);
   in_flight_ = nullptr;
   changed_.notify_all();

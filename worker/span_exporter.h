@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
 #include "worker/logging.h"
+#include "worker/tls.h"
 
 namespace orcd {
 
@@ -32,7 +33,8 @@ class SpanExporter {
   struct Options {
     // host:port of the collector.
     std::string endpoint;
-    std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+    // Null: plaintext.
+    std::shared_ptr<const ClientTls> tls = nullptr;
     // Of the resource that the spans come from.
     std::string worker_id;
     std::string instance_id;
@@ -63,19 +65,24 @@ class SpanExporter {
 
  private:
   using Request = opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+  using Stub = opentelemetry::proto::collector::trace::v1::TraceService::Stub;
 
   void Run();
   // Takes up to a batch of what waits; false once there is nothing and the exporter stops.
   bool TakeBatch(std::vector<Span>& batch);
   void Send(std::vector<Span> batch);
+  // The channel for the next try.
+  Stub& UpToDateStub();
   grpc::Status Try(const Request& request);
   // False where the exporter stops before.
   bool Wait(absl::Duration duration);
 
   const Options options_;
   const Logger& log_;
-  const std::unique_ptr<opentelemetry::proto::collector::trace::v1::TraceService::Stub> stub_;
   // Of thread_ alone.
+  std::unique_ptr<Stub> stub_;
+  // Those that stub_'s channel has.
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
   bool failing_ = false;
 
   std::mutex mutex_;
