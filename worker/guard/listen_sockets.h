@@ -1,0 +1,45 @@
+// Sockets that listen on an address of the flags.
+#ifndef ORCD_WORKER_GUARD_LISTEN_SOCKETS_H_
+#define ORCD_WORKER_GUARD_LISTEN_SOCKETS_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orcd::guard {
+
+// Owns a descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { Close(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void Close();
+
+ private:
+  int fd_ = -1;
+};
+
+struct ListenSockets {
+  // One for each address that the host's name stands for; they do not block.
+  std::vector<Descriptor> sockets;
+  int port = 0;
+};
+
+// Listens on host:port. The host is an address, an IPv6 one in brackets, or a name; 0.0.0.0 and
+// [::] are all addresses of both families. Port 0 is any that is free. Nothing where one of the
+// addresses cannot be had; no port is shared with another process.
+std::optional<ListenSockets> Listen(const std::string& address);
+
+}  // namespace orcd::guard
+
+#endif  // ORCD_WORKER_GUARD_LISTEN_SOCKETS_H_
