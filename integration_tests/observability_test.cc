@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -99,6 +101,35 @@ class ObservabilityTest : public WorkerTest {
     return DecodeError(reader->Finish());
   }
 };
+
+TEST_F(ObservabilityTest, IdleConnectionsDelayNoScrape) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--metrics-listen", "localhost:0"}));
+  std::vector<int> idle;
+  for (const size_t count : {0u, 2u, 50u, 200u}) {
+    while (idle.size() < count) {
+      idle.push_back(ConnectTo(worker().SideAddress("metrics")));
+      ASSERT_GE(idle.back(), 0);
+    }
+    const absl::Time begun = absl::Now();
+    EXPECT_EQ(Scrape().count("orcd_requests_running"), 1u) << count << " idle connections";
+    EXPECT_LT(absl::Now() - begun, Bound(absl::Seconds(5))) << count << " idle connections";
+  }
+  for (const int fd : idle) close(fd);
+}
+
+TEST_F(ObservabilityTest, MetricsAreServedOverIpv6) {
+  const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const bool has_ipv6 =
+      ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(socket);
+  if (!has_ipv6) GTEST_SKIP() << "this machine has no IPv6";
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--metrics-listen", "[::1]:0"}));
+  EXPECT_TRUE(absl::StartsWith(worker().SideAddress("metrics"), "[::1]:"));
+  EXPECT_EQ(Scrape().count("orcd_requests_running"), 1u);
+}
 
 TEST_F(ObservabilityTest, MetricsCountWhatHappened) {
   ASSERT_NO_FATAL_FAILURE(

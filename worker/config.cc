@@ -116,7 +116,7 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
   app.add_option("--metrics-listen", config.metrics_listen,
                  "Serve Prometheus' /metrics here, in plaintext")
       ->check(CheckListenAddress)
-      ->option_text("IP:PORT")
+      ->option_text("HOST:PORT")
       ->group(kGroup);
   app.add_option("--otlp-endpoint", config.otlp_endpoint,
                  "Send trace spans to this collector, over OTLP/gRPC")

@@ -5,33 +5,44 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "orcd/v1/worker.pb.h"
-#include "prometheus/collectable.h"
-#include "prometheus/exposer.h"
 #include "worker/metrics.h"
 
 namespace orcd {
 
-// Owns the HTTP server and its two threads. One thread.
+// Owns the HTTP servers, one for each address that the name to listen on stands for, and their
+// threads. One thread.
+//
+// A client takes at most kConnectionBytes and a connection, which ends after kIdleSeconds without a
+// byte. Of more than kMaxConnections to an address the oldest makes room, so that nobody who holds
+// connections keeps others out.
 class MetricsEndpoint {
  public:
-  // Serves GET /metrics at `listen` (host:port; port 0: any that is free) when it returns.
-  // kUnavailable where it cannot listen. `status` is called for each scrape, from the server's
-  // threads, and must not block; it and `metrics` must outlive the endpoint.
+  static constexpr unsigned int kMaxConnections = 128;
+  static constexpr unsigned int kIdleSeconds = 10;
+  // Of a connection's request and the headers of the answer.
+  static constexpr size_t kConnectionBytes = 16 << 10;
+
+  // Serves GET and HEAD of /metrics at `listen` (host:port; port 0: any that is free; an IPv6
+  // address in brackets) when it returns. kUnavailable (CANNOT_LISTEN) where it cannot. `status` is
+  // called for each scrape, from the servers' threads, and must not block; it and `metrics` must
+  // outlive the endpoint.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
       const std::string& listen, const Metrics& metrics, std::function<v1::WorkerStatus()> status);
+  ~MetricsEndpoint();
 
   // host:port, the port as it was bound.
   const std::string& address() const { return address_; }
 
  private:
-  MetricsEndpoint() = default;
+  class HttpServer;
 
-  // The server knows it by a weak pointer.
-  std::shared_ptr<prometheus::Collectable> gauges_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  MetricsEndpoint();
+
+  std::vector<std::unique_ptr<HttpServer>> servers_;
   std::string address_;
 };
 
