@@ -37,7 +37,7 @@ class Line {
   // In units of `unit` bytes or threads, which `suffix` names.
   void AddLimit(int resource, uint64_t unit, std::string_view suffix) {
     rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
-    getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+    getrlimit(resource, &limit);
     if (limit.rlim_cur == RLIM_INFINITY) return Add("not limited");
     Add("limited to ");
     char digits[24];
