@@ -80,6 +80,13 @@ TEST_F(RegistrationTest, AdvertisesTheAddressItWasTold) {
   EXPECT_EQ(orchestrator_.registrations().front().address(), "worker.example:1234");
 }
 
+TEST_F(RegistrationTest, AdvertisesTheHostItWasToldWithItsPortAndBrackets) {
+  ASSERT_NO_FATAL_FAILURE(StartRegistered({"--advertise-host", "fd00::7"}));
+  const std::string& bound = worker().address();
+  EXPECT_EQ(orchestrator_.registrations().front().address(),
+            "[fd00::7]" + bound.substr(bound.rfind(':')));
+}
+
 TEST_F(RegistrationTest, HeartbeatsWithinTheLeaseAndCounts) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() >= 4; }));

@@ -49,6 +49,70 @@ TEST_F(StartupTest, BadFlagsSayWhatToChange) {
   }
 }
 
+TEST_F(StartupTest, BadSettingsSayWhereTheyAre) {
+  TempDir dir;
+  const std::string file = dir.File("worker.toml");
+  std::ofstream(file) << "worker-id = \"a#b\"\nmax-seq = 3\n";
+  const std::string why = WhyNot({"--config", file});
+  EXPECT_THAT(why, HasSubstr("exited with 2"));
+  EXPECT_THAT(why, HasSubstr(absl::StrCat(file, ", line 2: there is no setting 'max-seq'")));
+}
+
+TEST_F(StartupTest, AModelDirThatIsNoneIsSaidSo) {
+  struct Case {
+    const char* dir;
+    const char* why;
+  };
+  for (const Case& c : {Case{"/no/such/dir", "'/no/such/dir' is not there"},
+                        Case{"/etc/passwd", "'/etc/passwd' is no directory"}}) {
+    WorkerOptions options;
+    options.model_dir = c.dir;
+    const auto worker = WorkerProcess::Start(options);
+    ASSERT_FALSE(worker.ok()) << c.dir;
+    EXPECT_THAT(worker.status().ToString(), HasSubstr("exited with 2"));
+    EXPECT_THAT(worker.status().ToString(), HasSubstr(c.why));
+  }
+}
+
+TEST_F(StartupTest, TheFileMayHaveAByteOrderMarkAndHashesInQuotes) {
+  TempDir dir;
+  std::ofstream(dir.File("worker.toml"))
+      << "\xEF\xBB\xBFworker-id = \"a#b\" # c\r\nmax-seqs = 3\r\n";
+  WorkerOptions options;
+  options.args = {"--config", dir.File("worker.toml")};
+  options.environment = {"ORCD_MAX_WAITING=5 ", "ORCD_MAX_WAITNG=6"};
+  const absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  WorkerClient client((*worker)->address());
+  const v1::WorkerStatus status = client.Status();
+  EXPECT_EQ(status.worker_id(), "a#b");
+  EXPECT_EQ(status.queue().max_running_requests(), 3u);
+  EXPECT_EQ(status.queue().max_waiting_requests(), 5u);
+  EXPECT_THAT((*worker)->Log(), HasSubstr("ORCD_MAX_WAITNG is no setting and does nothing; is it "
+                                          "meant to be ORCD_MAX_WAITING?"));
+}
+
+TEST_F(StartupTest, ServesOnIpv6) {
+  for (const char* host : {"[::1]", "[::]"}) {
+    WorkerOptions options;
+    options.listen = absl::StrCat(host, ":0");
+    options.args = {"--health-listen", absl::StrCat(host, ":0")};
+    const absl::StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(options);
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    for (const std::string& address : {(*worker)->address(), (*worker)->SideAddress("health")}) {
+      EXPECT_THAT(address, ::testing::StartsWith(absl::StrCat(host, ":")));
+      const std::string port = address.substr(address.rfind(':'));
+      grpc::health::v1::HealthCheckResponse::ServingStatus liveness;
+      ASSERT_TRUE(WorkerClient("[::1]" + port).Check("liveness", &liveness).ok());
+      EXPECT_EQ(liveness, grpc::health::v1::HealthCheckResponse::SERVING);
+      // All of the machine's addresses are IPv4's too.
+      if (std::string(host) == "[::]") {
+        EXPECT_TRUE(WorkerClient("127.0.0.1" + port).Check("liveness", &liveness).ok());
+      }
+    }
+  }
+}
+
 TEST_F(StartupTest, TakenPortIsSaidSo) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   const std::string why = WhyNot({}, worker().address());

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,6 +95,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
     if (network >= 0 && ::setns(network, CLONE_NEWNET) != 0) ::_exit(126);
+    if (options.address_space != 0) {
+      const rlimit limit = {.rlim_cur = options.address_space, .rlim_max = options.address_space};
+      if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(126);
+    }
     if (::chdir(worker->working_dir_.c_str()) != 0) ::_exit(126);
     ::execve(binary.c_str(), argv.data(), envp.data());
     ::_exit(127);

@@ -48,6 +48,8 @@ struct WorkerOptions {
   std::vector<std::string> args;
   // The network namespace that it runs in, as `ip netns` names it; empty: the test's.
   std::string network_namespace;
+  // RLIMIT_AS in bytes; 0: none.
+  uint64_t address_space = 0;
   // More environment, such as {"ORCD_THREADS=2"}.
   std::vector<std::string> environment;
 };

@@ -5,13 +5,14 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "worker/config_file.h"
 #include "worker/exit_codes.h"
+#include "worker/host_port.h"
+#include "worker/identity.h"
 #include "worker/orchestrator_address.h"
+#include "worker/quantity.h"
+#include "worker/setting_sources.h"
 #include "worker/version.h"
 
 namespace orcd {
@@ -39,29 +40,13 @@ absl::Duration ToDuration(const std::string& text) {
   return duration;
 }
 
-// A number and, optionally, a unit: KiB, MiB, GiB, TiB; KB, MB, GB, TB (powers of 1000); B.
-bool ParseBytes(const std::string& text, int64_t& bytes) {
-  static constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1},         {"b", 1},    {"kib", 1024}, {"mib", 1048576}, {"gib", 0x1p30},
-      {"tib", 0x1p40}, {"kb", 1e3}, {"mb", 1e6},   {"gb", 1e9},      {"tb", 1e12}};
-  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  double number = 0;
-  if (!absl::SimpleAtod(text.substr(0, digits), &number)) return false;
-  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
-  for (const auto& [name, factor] : kUnits) {
-    if (unit != name) continue;
-    if (number * factor >= 0x1p63) return false;
-    bytes = static_cast<int64_t>(number * factor);
-    return true;
-  }
-  return false;
-}
+// CLI11's way of a check: what is wrong, or empty.
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-std::string CheckBytes(const std::string& text) {
-  int64_t bytes = 0;
-  if (ParseBytes(text, bytes)) return "";
-  return absl::StrCat("'", text, "' is not a number of bytes, such as 2GiB or 500000000");
-}
+std::string CheckBytes(const std::string& text) { return Message(ParseBytes(text).status()); }
+std::string CheckShare(const std::string& text) { return Message(ParseShare(text).status()); }
+std::string CheckHost(const std::string& text) { return Message(ParseHost(text).status()); }
+std::string CheckWorkerIdFlag(const std::string& text) { return Message(CheckWorkerId(text)); }
 
 LogLevel ToLogLevel(const std::string& name) {
   if (name == "debug") return LogLevel::kDebug;
@@ -69,40 +54,29 @@ LogLevel ToLogLevel(const std::string& name) {
   return name == "warning" ? LogLevel::kWarning : LogLevel::kError;
 }
 
-std::string VariableOf(const std::string& flag) {
-  return absl::StrCat("ORCD_",
-                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
-}
-
-// Also as its opposite, --no-….
-bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
-  const std::string opposite = absl::StrCat("--no-", flag.substr(2));
-  return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-    return arg == flag || arg == opposite || absl::StartsWith(arg, absl::StrCat(flag, "="));
-  });
-}
-
-std::string DefaultModelDir(const std::function<const char*(const char*)>& getenv) {
-  if (const char* cache = getenv("ORCD_MODEL_CACHE"); cache != nullptr && *cache != '\0') {
-    return cache;
-  }
-  const char* home = getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.cache/orcd/models");
+std::string DefaultModelDir(const Environment& environment) {
+  const auto cache = environment.find("ORCD_MODEL_CACHE");
+  if (cache != environment.end() && !cache->second.empty()) return cache->second;
+  const auto home = environment.find("HOME");
+  return absl::StrCat(home == environment.end() ? "" : home->second, "/.cache/orcd/models");
 }
 
 ConfigResult BadConfig(const std::string& what) {
   return {.config = std::nullopt,
           .exit_code = static_cast<int>(ExitCode::kBadConfig),
-          .output = absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n")};
+          .output = absl::StrCat("worker-orcd: ", what, "\nworker-orcd --help lists the flags.\n"),
+          .warnings = {}};
 }
 
 // Port 0: any that is free.
-std::string CheckListenAddress(const std::string& text) { return CheckHostPort(text, 0); }
-std::string CheckPeerAddress(const std::string& text) { return CheckHostPort(text, 1); }
-
-// CLI11's way: the error, or empty.
+std::string CheckListenAddress(const std::string& text) {
+  return Message(ParseHostPort(text, 0).status());
+}
+std::string CheckPeerAddress(const std::string& text) {
+  return Message(ParseHostPort(text, 1).status());
+}
 std::string CheckOrchestrator(const std::string& text) {
-  return std::string(ParseOrchestratorAddress(text).status().message());
+  return Message(ParseOrchestratorAddress(text).status());
 }
 
 void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
@@ -128,7 +102,7 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
   app.add_option("--trace-sample-ratio", config.trace_sample_ratio,
                  "Share of the traces that begin here and are sent; a caller's own choice stands")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(CheckShare)
       ->option_text("RATIO [1]")
       ->group(kGroup);
   app.add_flag("--channelz", config.channelz,
@@ -266,10 +240,9 @@ std::string CheckSecurity(const WorkerConfig& config) {
 
 }  // namespace
 
-ConfigResult ParseConfig(const std::vector<std::string>& args,
-                         const std::function<const char*(const char*)>& getenv) {
+ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment& environment) {
   WorkerConfig config;
-  config.model_dir = DefaultModelDir(getenv);
+  config.model_dir = DefaultModelDir(environment);
   // Values that are checked as text and converted afterwards.
   std::string kv_cache_bytes = "0";
   std::string drain_timeout = "30s";
@@ -283,16 +256,14 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   CLI::App app(kDescription, "worker-orcd");
   app.footer(std::string(kExitCodesHelp));
   app.set_version_flag("--version", absl::StrCat("worker-orcd ", std::string(Version())));
-  app.set_config("--config", "", "Settings, as TOML or INI")->option_text("FILE");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  std::string config_file;
+  app.add_option("--config", config_file, "Settings, as TOML or INI")->option_text("FILE");
   app.get_formatter()->column_width(40);
 
-  const auto listen_address = [](const std::string& text) { return CheckHostPort(text, 0); };
-  const auto peer_address = [](const std::string& text) { return CheckHostPort(text, 1); };
   constexpr int kUnlimited = std::numeric_limits<int>::max();
 
   app.add_option("--listen", config.listen, "Serve here; port 0: any that is free")
-      ->check(listen_address)
+      ->check(CheckListenAddress)
       ->option_text("HOST:PORT [127.0.0.1:50051]")
       ->group("Server");
   app.add_option("--listen-address-file", config.listen_address_file,
@@ -362,14 +333,15 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--kv-cache-bytes", kv_cache_bytes,
-                 "Memory for keys and values, such as 2GiB; 0: chosen from what there is")
+                 "Memory for keys and values, such as 2Gi or 2GiB (2^31 bytes) or 2G (2*10^9); 0: "
+                 "chosen from what there is")
       ->check(CheckBytes)
       ->option_text("SIZE [0]")
       ->group("Engine");
   app.add_option("--kv-cache-fraction", config.kv_cache_fraction,
                  "Share for keys and values of the GPU memory that weights and workspace leave, "
                  "where --kv-cache-bytes is 0; 0: 0.9")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(CheckShare)
       ->option_text("F [0]")
       ->group("Engine");
   app.add_option("--kv-type", kv_type, "Type of keys and values")
@@ -401,10 +373,17 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->group("Fleet");
   app.add_option("--advertise-address", config.advertise_address,
                  "Where the orchestrator reaches this worker")
-      ->check(peer_address)
+      ->check(CheckPeerAddress)
       ->option_text("HOST:PORT [the bound one; this machine's name for a wildcard]")
       ->group("Fleet");
+  app.add_option("--advertise-host", config.advertise_host,
+                 "The same at the bound port: a name or an address, an IPv6 one with brackets or "
+                 "without; --advertise-address comes before it")
+      ->check(CheckHost)
+      ->option_text("HOST")
+      ->group("Fleet");
   app.add_option("--worker-id", config.worker_id, "Name that survives restarts")
+      ->check(CheckWorkerIdFlag)
       ->option_text("NAME [this machine's name and the port]")
       ->group("Fleet");
   app.add_option("--drain-timeout", drain_timeout,
@@ -431,32 +410,47 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   TransportTexts transport;
   AddSecurityOptions(app, config, transport);
 
-  // CLI11 would let the file go before the environment, and has no environment for --config: the
-  // variables become flags where the flag itself is absent.
-  std::vector<std::string> all_args;
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string flag = absl::StrCat("--", option->get_single_name());
-    if (flag == "--help" || flag == "--version" || IsGiven(args, flag)) continue;
-    const char* value = getenv(VariableOf(flag).c_str());
-    if (value != nullptr && *value != '\0') all_args.push_back(absl::StrCat(flag, "=", value));
-  }
-  all_args.insert(all_args.end(), args.begin(), args.end());
-
+  std::vector<Setting> settings;
   try {
-    // CLI11 takes them from the back.
-    std::reverse(all_args.begin(), all_args.end());
-    app.parse(all_args);
+    // Flags alone first: they say where the file is, and which other settings do not count.
+    ParseArgs(app, args);
+    SettingSources sources(app);
+    sources.AddEnvironment(environment);
+    if (config_file.empty()) config_file = sources.ValueOf("config");
+    if (!config_file.empty()) {
+      const absl::StatusOr<std::vector<FileSetting>> file = ReadConfigFile(config_file);
+      if (!file.ok()) return BadConfig(absl::StrCat("--config: ", file.status().message()));
+      const absl::Status added = sources.AddFile(config_file, *file);
+      if (!added.ok()) return BadConfig(absl::StrCat("--config: ", added.message()));
+    }
+    settings = sources.settings();
   } catch (const CLI::CallForHelp&) {
-    return {.config = std::nullopt, .exit_code = 0, .output = app.help()};
+    return {.config = std::nullopt, .exit_code = 0, .output = app.help(), .warnings = {}};
   } catch (const CLI::CallForVersion& version) {
-    return {.config = std::nullopt, .exit_code = 0, .output = absl::StrCat(version.what(), "\n")};
-  } catch (const CLI::ConfigError& error) {
-    return BadConfig(absl::StrCat("in the file of --config: ", error.what()));
-  } catch (const CLI::FileError& error) {
-    return BadConfig(absl::StrCat("--config: ", error.what()));
+    return {.config = std::nullopt,
+            .exit_code = 0,
+            .output = absl::StrCat(version.what(), "\n"),
+            .warnings = {}};
   } catch (const CLI::Error& error) {
     return BadConfig(error.what());
   }
+  std::vector<std::string> all_args;
+  for (const Setting& setting : settings) {
+    // Alone, so that what is wrong with it is said with its source.
+    try {
+      ParseArgs(app, {setting.arg});
+    } catch (const CLI::Error& error) {
+      return BadConfig(absl::StrCat(setting.source, ": ", error.what()));
+    }
+    all_args.push_back(setting.arg);
+  }
+  all_args.insert(all_args.end(), args.begin(), args.end());
+  try {
+    ParseArgs(app, std::move(all_args));
+  } catch (const CLI::Error& error) {
+    return BadConfig(error.what());
+  }
+  config.is_default_model_dir = app.get_option("--model-dir")->count() == 0;
 
   if (config.max_step_tokens != 0 && config.max_step_tokens < config.max_seqs) {
     return BadConfig(absl::StrCat("--max-step-tokens is ", config.max_step_tokens,
@@ -464,9 +458,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
                                   ": a step needs room for a token of every request that runs"));
   }
   if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
-  ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
-  ParseBytes(transport.max_connection_bytes, config.max_connection_bytes);
-  ParseBytes(transport.max_transport_bytes, config.max_transport_bytes);
+  config.kv_cache_bytes = ParseBytes(kv_cache_bytes).value();
+  config.max_connection_bytes = ParseBytes(transport.max_connection_bytes).value();
+  config.max_transport_bytes = ParseBytes(transport.max_transport_bytes).value();
   config.max_connection_age = ToDuration(transport.max_connection_age);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);
@@ -475,7 +469,10 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   config.kv_type = kv_type == "f32" ? KvType::kF32 : KvType::kF16;
   config.log_format = log_format == "json" ? LogFormat::kJson : LogFormat::kText;
   config.log_level = ToLogLevel(log_level);
-  return {.config = std::move(config), .exit_code = 0, .output = ""};
+  return {.config = std::move(config),
+          .exit_code = 0,
+          .output = "",
+          .warnings = UnknownVariables(environment, SettingNames(app))};
 }
 
 }  // namespace orcd

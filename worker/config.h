@@ -3,13 +3,13 @@
 #define ORCD_WORKER_CONFIG_H_
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "runtime/backend.h"
+#include "worker/environment.h"
 #include "worker/logging.h"
 
 namespace orcd {
@@ -19,8 +19,11 @@ struct WorkerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string listen_address_file;
   std::string advertise_address;
+  std::string advertise_host;
 
   std::string model_dir;
+  // Whether model_dir is the default, which need not be there.
+  bool is_default_model_dir = true;
   std::string model;
   std::string model_id;
 
@@ -83,13 +86,15 @@ struct ConfigResult {
   std::optional<WorkerConfig> config;
   int exit_code = 0;
   std::string output;
+  // For the log of a worker that starts: variables that look like settings and are none.
+  std::vector<std::string> warnings;
 };
 
 // Reads flags, then ORCD_<FLAG> variables, then the file of --config; the first that names a
-// setting decides it. `args` are those after the program's name; `getenv` returns null where a
-// variable is unset.
-ConfigResult ParseConfig(const std::vector<std::string>& args,
-                         const std::function<const char*(const char*)>& getenv);
+// setting decides it. `args` are those after the program's name. Blanks around the values of
+// variables do not count, and an empty value leaves the default. What is wrong is said with the
+// flag, the variable, or the file and its line.
+ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment& environment);
 
 }  // namespace orcd
 

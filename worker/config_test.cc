@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -16,13 +15,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-using Environment = std::map<std::string, std::string>;
-
 ConfigResult Parse(const std::vector<std::string>& args, const Environment& environment = {}) {
-  return ParseConfig(args, [&](const char* name) -> const char* {
-    const auto it = environment.find(name);
-    return it == environment.end() ? nullptr : it->second.c_str();
-  });
+  return ParseConfig(args, environment);
 }
 
 std::string WriteFile(const std::string& content) {
@@ -176,6 +170,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "/tmp/a",
                                      "--advertise-address",
                                      "gpu7:9",
+                                     "--advertise-host",
+                                     "fd00::7",
                                      "--model-dir",
                                      "/m",
                                      "--model",
@@ -231,6 +227,7 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.listen, "[::]:0");
   EXPECT_EQ(config.listen_address_file, "/tmp/a");
   EXPECT_EQ(config.advertise_address, "gpu7:9");
+  EXPECT_EQ(config.advertise_host, "fd00::7");
   EXPECT_EQ(config.model_dir, "/m");
   EXPECT_EQ(config.model, "a/b.gguf");
   EXPECT_EQ(config.model_id, "b");
@@ -302,7 +299,17 @@ TEST(ConfigTest, SaysWhatIsWrong) {
     std::string message;
   };
   const Case cases[] = {
-      {{"--listen", "localhost"}, "'localhost' is not host:port"},
+      {{"--listen", "localhost"}, "'localhost' is not host:port: it has no port"},
+      {{"--listen", "127.0.0.1: 0"}, "byte 11 is a blank"},
+      {{"--listen", "::1:50051"}, "--listen: '::1:50051' is not host:port: an IPv6 address needs"},
+      {{"--health-listen", "::1:50051"}, "an IPv6 address needs brackets"},
+      {{"--metrics-listen", "0.0.0.0:99999"}, "its port is out of range"},
+      {{"--advertise-address", "fd00::1:50051"}, "an IPv6 address needs brackets"},
+      {{"--advertise-address", "gpu7"}, "it has no port"},
+      {{"--advertise-host", "gpu7:1"}, "'gpu7:1' is not a host: it has a port"},
+      {{"--otlp-endpoint", "collector :4317"}, "byte 10 is a blank"},
+      {{"--orchestrator", "fd00::1:50051"}, "an IPv6 address needs brackets"},
+      {{"--orchestrator", "http://fd00::1:50051"}, "an IPv6 address needs brackets"},
       {{"--listen", "localhost:70000"}, "'localhost:70000' is not host:port"},
       {{"--listen", ":80"}, "':80' is not host:port"},
       {{"--orchestrator", "o:0"}, "port of 1 to 65535"},
@@ -317,6 +324,12 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--kv-cache-bytes", "2 buckets"}, "'2 buckets' is not a number of bytes, such as 2GiB"},
       {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},
       {{"--kv-cache-bytes", "99999999TiB"}, "is not a number of bytes"},
+      {{"--kv-cache-bytes", "0.5"}, "it is less than one byte"},
+      {{"--kv-cache-fraction", "nan"}, "--kv-cache-fraction: 'nan' is not a number of 0 to 1"},
+      {{"--trace-sample-ratio", "nan"}, "--trace-sample-ratio: 'nan' is not a number of 0 to 1"},
+      {{"--trace-sample-ratio", "inf"}, "'inf' is not a number of 0 to 1"},
+      {{"--worker-id", "w1\n"}, "--worker-id: must be at most 256 bytes of UTF-8 without control"},
+      {{"--worker-id", "w\xE9"}, "bytes that are not UTF-8"},
       {{"--kv-type", "q8"}, "--kv-type"},
       {{"--backend", "tpu"}, "--backend"},
       {{"--drain-timeout", "30"}, "'30' is not a duration"},
@@ -325,7 +338,8 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--no-such-flag"}, "--no-such-flag"},
       {{"stray"}, "stray"},
       {{"--config", "/nowhere/at/all"}, "--config: /nowhere/at/all"},
-      {{"--config", unknown_key}, "in the file of --config: INI was not able to parse treads"},
+      {{"--config", unknown_key},
+       ", line 1: there is no setting 'treads'; is it meant to be threads?"},
   };
   for (const Case& c : cases) {
     const ConfigResult result = Parse(c.args);
@@ -336,10 +350,102 @@ TEST(ConfigTest, SaysWhatIsWrong) {
   unlink(unknown_key.c_str());
 }
 
-TEST(ConfigTest, BadVariablesAreNamedByTheirFlag) {
+TEST(ConfigTest, BadVariablesAreNamedWithTheirFlag) {
   const ConfigResult result = Parse({}, {{"ORCD_MAX_SEQS", "none"}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.output, HasSubstr("--max-seqs"));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("the variable ORCD_MAX_SEQS: "), HasSubstr("--max-seqs")));
+  // A flag decides, and the variable is nobody's then.
+  EXPECT_TRUE(Parse({"--max-seqs=1"}, {{"ORCD_MAX_SEQS", "none"}}).config.has_value());
+}
+
+TEST(ConfigTest, BlanksAroundVariablesDoNotCount) {
+  const ConfigResult result = Parse({}, {{"ORCD_MAX_SEQS", "3 "},
+                                         {"ORCD_WORKER_ID", "w1\n"},
+                                         {"ORCD_LISTEN", "\t[::]:0"},
+                                         {"ORCD_KV_CACHE_BYTES", " 512Mi\r\n"},
+                                         {"ORCD_KV_CACHE_FRACTION", " 0.5"},
+                                         {"ORCD_VLLM", "false "},
+                                         {"ORCD_DRAIN_TIMEOUT", " 5s "},
+                                         {"ORCD_ORCHESTRATOR", " a:1 , b:2,\n"},
+                                         {"ORCD_THREADS", "  "}});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->max_seqs, 3);
+  EXPECT_EQ(result.config->worker_id, "w1");
+  EXPECT_EQ(result.config->listen, "[::]:0");
+  EXPECT_EQ(result.config->kv_cache_bytes, 512 << 20);
+  EXPECT_EQ(result.config->kv_cache_fraction, 0.5);
+  EXPECT_FALSE(result.config->vllm);
+  EXPECT_EQ(result.config->drain_timeout, absl::Seconds(5));
+  EXPECT_THAT(result.config->orchestrators, ElementsAre("a:1", "b:2"));
+  EXPECT_EQ(result.config->threads, 0);
+}
+
+TEST(ConfigTest, VariablesThatAreNoSettingsWarn) {
+  const ConfigResult result =
+      Parse({}, {{"ORCD_MAX_SEQ", "3"}, {"ORCD_ADDRESS", "a:1"}, {"ORCD_CONFIG", ""}});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_THAT(result.warnings,
+              ElementsAre(AllOf(HasSubstr("ORCD_MAX_SEQ "), HasSubstr("ORCD_MAX_SEQS?"))));
+}
+
+TEST(ConfigTest, TheFileIsReadAsItsFormatsAre) {
+  const std::string good = WriteFile(
+      "\xEF\xBB\xBFworker-id = \"a#b\"  # a comment\n"
+      "model-dir = '/srv/models#1'\n"
+      "no-vllm\n"
+      "listen = 0.0.0.0:50051\n"
+      "inference-clients = [\n  \"a\",\n  \"b\" # the second\n]\n"
+      "orchestrator = \"o:1\"\n"
+      "orchestrator = \"o:2\"\n"
+      "otlp-ca = \"\"\n"
+      "kv-cache-bytes = \"2 Gi\"\n"
+      "kserve = false\n"
+      "tls-cert = c\ntls-key = k\ntls-client-ca = a\n");
+  const ConfigResult result = Parse({"--config", good});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->worker_id, "a#b");
+  EXPECT_EQ(result.config->model_dir, "/srv/models#1");
+  EXPECT_FALSE(result.config->is_default_model_dir);
+  EXPECT_FALSE(result.config->vllm);
+  EXPECT_FALSE(result.config->kserve);
+  EXPECT_EQ(result.config->listen, "0.0.0.0:50051");
+  EXPECT_THAT(result.config->inference_clients, ElementsAre("a", "b"));
+  EXPECT_THAT(result.config->orchestrators, ElementsAre("o:1", "o:2"));
+  EXPECT_EQ(result.config->otlp_ca, "");
+  EXPECT_EQ(result.config->kv_cache_bytes, int64_t{2} << 30);
+  EXPECT_EQ(result.config->tls_client_ca, "a");
+  EXPECT_TRUE(Parse({}).config->is_default_model_dir);
+  unlink(good.c_str());
+}
+
+TEST(ConfigTest, ErrorsOfTheFileNameItAndTheLine) {
+  struct Case {
+    const char* content;
+    int line;
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{"\nmax-seqs = 3\nmax-seq = 3\n", 3, "there is no setting 'max-seq'; is "},
+        Case{"config = x\n", 1, "leave 'config' out"},
+        Case{"version\n", 1, "there is no setting 'version'"},
+        Case{"\n\nmax-seqs = many\n", 3, "--max-seqs"},
+        Case{"threads = 1\nkv-cache-bytes = 2 Gi\n", 2, "takes one value and has 2"},
+        Case{"# c\nkv-cache-bytes = 0.5\n", 2, "it is less than one byte"},
+        Case{"trace-sample-ratio = nan\n", 1, "'nan' is not a number of 0 to 1"},
+        Case{"listen = [::1]:0\n", 1, "a value that begins with '[' needs quotes"},
+        Case{"listen = \"::1:0\"\n", 1, "an IPv6 address needs brackets"},
+        Case{"orchestrator = a:1\norchestrator = b\n", 1, "'b' is not host:port"},
+        Case{"vllm = maybe\n", 1, "vllm"},
+        Case{"worker-id = \"a\\nb\"\n", 1, "a control character at byte 2"},
+        Case{"model = \"x\n", 1, "a quote (\") is not closed"}}) {
+    const std::string path = WriteFile(c.content);
+    const ConfigResult result = Parse({"--config", path});
+    EXPECT_EQ(result.exit_code, 2) << c.content;
+    EXPECT_THAT(result.output, AllOf(HasSubstr(absl::StrCat(path, ", line ", c.line, ": ")),
+                                     HasSubstr(c.message)));
+    unlink(path.c_str());
+  }
 }
 
 TEST(ConfigTest, HelpAndVersion) {

@@ -7,7 +7,7 @@
 namespace orcd {
 
 enum class ExitCode : int {
-  // Drained after SIGTERM or SIGINT; or --help, --version.
+  // Drained after SIGTERM, SIGINT or SIGHUP; or --help, --version.
   kOk = 0,
   // A flag, variable or config file is wrong; the message says which. Starting again will not help.
   kBadConfig = 2,
@@ -25,13 +25,17 @@ enum class ExitCode : int {
   // The engine made no progress for longer than --watchdog allows: its device hangs. A new process
   // may succeed.
   kStalled = 72,
+  // The system gave it no memory or no thread: RLIMIT_AS, RLIMIT_NPROC, pids.max or memory.max are
+  // too small. A new process may succeed where others held what was missing.
+  kNoResources = 73,
 };
 
 inline constexpr std::string_view kExitCodesHelp =
-    "Exit status: 0 drained after SIGTERM or SIGINT; 2 bad configuration; 3 cannot listen;\n"
-    "4 the model of --model could not be loaded; 5 --backend cuda without a GPU to use;\n"
-    "70 fault of the model or its device; 71 ended at once by a second signal;\n"
-    "72 the engine hung for longer than --watchdog.";
+    "Exit status: 0 drained after SIGTERM, SIGINT or SIGHUP; 2 bad configuration;\n"
+    "3 cannot listen; 4 the model of --model could not be loaded;\n"
+    "5 --backend cuda without a GPU to use; 70 fault of the model or its device;\n"
+    "71 ended at once by a second signal; 72 the engine hung for longer than --watchdog;\n"
+    "73 the system gave it no memory or no thread.";
 
 }  // namespace orcd
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdint>
@@ -9,8 +10,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "runtime/text/unicode.h"
+#include "worker/host_port.h"
 
 namespace orcd {
+namespace {
+
+constexpr size_t kMaxWorkerIdBytes = 256;
+
+}  // namespace
 
 std::string HostName() {
   std::array<char, HOST_NAME_MAX + 1> name{};
@@ -33,11 +42,34 @@ std::string DefaultWorkerId(const std::string& listen, const std::string& instan
   return absl::StrCat(HostName(), "-", port == "0" ? instance_id.substr(0, 8) : port);
 }
 
-std::string ReachableAddress(const std::string& bound) {
-  const size_t colon = bound.rfind(':');
-  const std::string host = bound.substr(0, colon);
-  const bool all = host == "0.0.0.0" || host == "[::]" || host == "*";
-  return all ? HostName() + bound.substr(colon) : bound;
+absl::Status CheckWorkerId(const std::string& worker_id) {
+  const auto wrong = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("must be at most ", kMaxWorkerIdBytes,
+                     " bytes of UTF-8 without control characters; it has ", why));
+  };
+  if (worker_id.size() > kMaxWorkerIdBytes) {
+    return wrong(absl::StrCat(worker_id.size(), " bytes"));
+  }
+  if (FindInvalidUtf8(worker_id) < worker_id.size()) return wrong("bytes that are not UTF-8");
+  const auto control = std::find_if(worker_id.begin(), worker_id.end(),
+                                    [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  if (control == worker_id.end()) return absl::OkStatus();
+  return wrong(absl::StrCat("a control character at byte ", control - worker_id.begin() + 1));
+}
+
+std::string ReachableAddress(const std::string& bound, const std::string& host) {
+  absl::StatusOr<HostPort> address = ParseHostPort(bound, 0);
+  if (!address.ok()) return bound;
+  if (absl::StatusOr<HostPort> given = ParseHost(host); given.ok()) {
+    given->port = address->port;
+    return given->ToString();
+  }
+  // All of the machine's addresses, however they are written.
+  if (address->host.find_first_not_of("0:.") == std::string::npos) {
+    *address = {.host = HostName(), .port = address->port, .is_ipv6 = false};
+  }
+  return address->ToString();
 }
 
 }  // namespace orcd

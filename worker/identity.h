@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace orcd {
 
 // This machine's name.
@@ -17,9 +19,14 @@ std::string MakeInstanceId();
 // apart but the process, and the start of `instance_id` stands in its place.
 std::string DefaultWorkerId(const std::string& listen, const std::string& instance_id);
 
-// The address under which others reach a server bound to `bound` (host:port): the same, with this
-// machine's name in place of a host that means "all".
-std::string ReachableAddress(const std::string& bound);
+// kInvalidArgument where `worker_id` is not up to 256 bytes of UTF-8 without control characters. It
+// comes back in every status, heartbeat, log line and metric.
+absl::Status CheckWorkerId(const std::string& worker_id);
+
+// The address under which others reach a server bound to `bound` (host:port): `host` and the bound
+// port, an IPv6 address in brackets. Where `host` (as ParseHost takes it) is empty, `bound` itself,
+// with this machine's name in place of a host that means "all".
+std::string ReachableAddress(const std::string& bound, const std::string& host = "");
 
 }  // namespace orcd
 

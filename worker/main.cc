@@ -37,6 +37,8 @@
 #include "worker/authorizer.h"
 #include "worker/config.h"
 #include "worker/directive_actions.h"
+#include "worker/environment.h"
+#include "worker/exhaustion.h"
 #include "worker/exit_codes.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
@@ -44,6 +46,7 @@
 #include "worker/logging.h"
 #include "worker/metrics.h"
 #include "worker/metrics_endpoint.h"
+#include "worker/model_dir.h"
 #include "worker/model_host.h"
 #include "worker/orcd_link.h"
 #include "worker/orchestrator_address.h"
@@ -259,8 +262,9 @@ absl::StatusOr<Registration::Options> RegistrationOptions(const WorkerConfig& co
                                                           const std::string& bound,
                                                           const Credentials& credentials) {
   Registration::Options options;
-  const std::string address =
-      config.advertise_address.empty() ? ReachableAddress(bound) : config.advertise_address;
+  const std::string address = config.advertise_address.empty()
+                                  ? ReachableAddress(bound, config.advertise_host)
+                                  : config.advertise_address;
   for (const std::string& text : config.orchestrators) {
     ORCD_ASSIGN_OR_RETURN(const OrchestratorAddress orchestrator, ParseOrchestratorAddress(text));
     if (orchestrator.protocol == OrchestratorAddress::Protocol::kSmg) {
@@ -405,6 +409,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   });
 
   for (const char* which : kAddressFiles) RemoveAddressFile(config.listen_address_file, which);
+  const absl::Status model_dir = CheckModelDir(config.model_dir, config.is_default_model_dir);
+  if (!model_dir.ok()) return BadConfig(log, model_dir);
   Metrics metrics;
   FileWatcher files(log);
   absl::StatusOr<Credentials> credentials = MakeCredentials(config, files, metrics);
@@ -582,17 +588,24 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// The dynamic loader calls it once all libraries are in place, before any of their initialisers:
+// those of gRPC, protobuf and the others take longer than the loader itself.
+__attribute__((section(".preinit_array"),
+               used)) void (*const block_signals_first)() = BlockSignalsBeforeAnythingElse;
+
 int Main(int argc, char** argv) {
-  const ConfigResult parsed = ParseConfig(std::vector<std::string>(argv + 1, argv + argc),
-                                          [](const char* name) { return getenv(name); });
+  BlockSignals();
+  ExitWhereResourcesEnd();
+  const ConfigResult parsed =
+      ParseConfig(std::vector<std::string>(argv + 1, argv + argc), ReadEnvironment(environ));
   if (!parsed.config) {
     std::fputs(parsed.output.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
   }
-  BlockSignals();
   RaiseDescriptorLimit();
   const Logger log(parsed.config->log_format, parsed.config->log_level);
   log.TakeLibraryLogs();
+  for (const std::string& warning : parsed.warnings) log.Warning(warning);
   return static_cast<int>(Serve(*parsed.config, log));
 }
 

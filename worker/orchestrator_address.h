@@ -23,9 +23,6 @@ struct OrchestratorAddress {
 // kInvalidArgument with what is wrong and what would be right.
 absl::StatusOr<OrchestratorAddress> ParseOrchestratorAddress(const std::string& text);
 
-// Checks host:port; empty, or what is wrong.
-std::string CheckHostPort(const std::string& address, int min_port);
-
 }  // namespace orcd
 
 #endif  // ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_

@@ -5,25 +5,48 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace orcd {
 namespace {
 
-sigset_t Signals() {
+constexpr int kDrainSignals[] = {SIGTERM, SIGINT, SIGHUP};
+
+sigset_t BlockedSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : kDrainSignals) sigaddset(&signals, signal);
+  return signals;
+}
+
+// The kernel keeps blocked signals pending even where they are ignored.
+bool IsIgnored(int signal) {
+  struct sigaction action;
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+sigset_t AwaitedSignals() {
+  sigset_t signals = BlockedSignals();
+  if (IsIgnored(SIGHUP)) sigdelset(&signals, SIGHUP);
   return signals;
 }
 
 }  // namespace
 
+__attribute__((no_sanitize("address", "thread", "undefined"))) void
+BlockSignalsBeforeAnythingElse() {
+  // The kernel's own set of signals: bit N - 1 stands for signal N.
+  uint64_t signals = 0;
+  for (const int signal : kDrainSignals) signals |= uint64_t{1} << (signal - 1);
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, &signals, nullptr, sizeof(signals));
+}
+
 void BlockSignals() {
-  const sigset_t signals = Signals();
+  const sigset_t signals = BlockedSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // A log that has reached the limit of a file's size is one that cannot be written, no more.
@@ -42,7 +65,7 @@ SignalListener::~SignalListener() {
 }
 
 void SignalListener::Run() {
-  const sigset_t signals = Signals();
+  const sigset_t signals = AwaitedSignals();
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
   pollfd fds[] = {{.fd = signal_fd, .events = POLLIN, .revents = 0},
                   {.fd = stop_fd_, .events = POLLIN, .revents = 0}};

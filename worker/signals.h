@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as calls on a thread.
+// SIGTERM, SIGINT and SIGHUP as calls on a thread.
 #ifndef ORCD_WORKER_SIGNALS_H_
 #define ORCD_WORKER_SIGNALS_H_
 
@@ -7,12 +7,19 @@
 
 namespace orcd {
 
-// Blocks the signals for the thread that calls and all that it starts, so that only a
+// Blocks SIGTERM, SIGINT and SIGHUP for the calling thread by a plain system call. main.cc calls it
+// before the initialisers of any library run, where neither libc nor a sanitizer may be relied on:
+// from then on the signals stay pending until a SignalListener takes them, also for PID 1.
+void BlockSignalsBeforeAnythingElse();
+
+// Blocks the same signals for the thread that calls and all that it starts, so that only a
 // SignalListener gets them; and ignores SIGPIPE, so that a reader of the log that goes away does
-// not take the process with it. To be called before any thread is started.
+// not take the process with it, and SIGXFSZ. To be called before any thread is started.
 void BlockSignals();
 
-// Owns the thread that waits for the blocked signals and calls `on_signal` for each.
+// Owns the thread that waits for the blocked signals and calls `on_signal` for each, also for those
+// that came before it was made. It leaves SIGHUP alone where the process was started with SIGHUP
+// ignored, as nohup does.
 class SignalListener {
  public:
   explicit SignalListener(std::function<void(int signal)> on_signal);

@@ -34,6 +34,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* Where pods listen: on every address that a pod may have. */ -}}
+{{- define "worker-orcd.listenHost" -}}
+{{- if or (has "IPv6" .Values.ipFamilies) (has .Values.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack")) }}[::]{{ else }}0.0.0.0{{ end -}}
+{{- end -}}
+
+{{- /* The address families of a Service; empty where the cluster decides. */ -}}
+{{- define "worker-orcd.ipFamilies" -}}
+{{- if or .Values.ipFamilyPolicy (gt (len .Values.ipFamilies) 1) }}
+ipFamilyPolicy: {{ .Values.ipFamilyPolicy | default "PreferDualStack" }}
+{{- end }}
+{{- with .Values.ipFamilies }}
+ipFamilies: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- /* What restricted Pod Security asks of each container. */ -}}
 {{- define "worker-orcd.containerSecurity" -}}
 allowPrivilegeEscalation: false
@@ -53,6 +68,8 @@ capabilities: {drop: [ALL]}
 {{- if and (not .Values.tls.clientCertificates) (or .Values.tls.inferenceClients .Values.tls.controlClients) }}{{ fail "tls.inferenceClients and tls.controlClients need tls.clientCertificates" }}{{ end -}}
 {{- if and .Values.tls.secret (or .Values.smg.enabled (include "worker-orcd.entersSmg" .)) }}{{ fail "smg reaches workers in plaintext only: set tls.secret, or smg.enabled and http:// orchestrators, not both" }}{{ end -}}
 {{- if and .Values.tokenSecret .Values.smg.enabled }}{{ fail "smg shows workers no token: set tokenSecret or smg.enabled, not both" }}{{ end -}}
+{{- if and .Values.tokenSecret (include "worker-orcd.entersSmg" .) (not (hasKey .Values.env "ORCD_ADVERTISE_ADDRESS")) }}{{ fail "smg shows workers no token: set tokenSecret or http:// orchestrators, not both, or let env.ORCD_ADVERTISE_ADDRESS name what adds one" }}{{ end -}}
+{{- if and (eq .Values.ipFamilyPolicy "SingleStack") (gt (len .Values.ipFamilies) 1) }}{{ fail "ipFamilyPolicy: SingleStack has one address family: name one in ipFamilies, or PreferDualStack" }}{{ end -}}
 {{- if and .Values.orchestratorKeySecret (not (include "worker-orcd.entersSmg" .)) }}{{ fail "orchestratorKeySecret is for smg: it needs an http:// address in orchestrators" }}{{ end -}}
 {{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}{{ fail "autoscaling.maxReplicas is less than minReplicas" }}{{ end -}}
 {{- end -}}
