@@ -9,13 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 
 std::string HostName() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
+  return ReplaceInvalidUtf8(name.data());
 }
 
 std::string MakeInstanceId() {
