@@ -411,7 +411,7 @@ TEST_F(BadRequestTest, OtherCallsCheckTheirArgumentsToo) {
   expect("Load with another file's sum",
          load([](v1::LoadRequest& r) { r.set_sha256(std::string(64, 'a')); }),
          StatusCode::DATA_LOSS, "SHA256_MISMATCH");
-  ASSERT_TRUE(client().Load("nano.gguf").loaded) << "what was to be replaced is gone by then";
+  ASSERT_TRUE(client().Load("nano.gguf").loaded) << "it is found out before anything is replaced";
   expect("Load with a long model_id",
          load([](v1::LoadRequest& r) { r.set_model_id(std::string(257, 'x')); }),
          StatusCode::INVALID_ARGUMENT, "INVALID_FIELD", "model_id");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -168,6 +169,46 @@ TEST_F(LoadTest, AnotherModelNeedsReplace) {
   EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
 }
 
+TEST_F(LoadTest, AFileThatIsTouchedIsServedOn) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  GenerateCall call(stub(), EndlessRequest("running"), absl::Seconds(60));
+  ASSERT_TRUE(call.ReadUntilTokens(1));
+  const std::string path = models().File("nano.gguf");
+  for (int i = 0; i < 3; ++i) {
+    std::filesystem::last_write_time(
+        path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+    EXPECT_TRUE(call.ReadUntilTokens(call.so_far().ids.size() + 5));
+    EXPECT_TRUE(client().Load("nano.gguf").loaded);
+  }
+  EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(LoadTest, AFileThatWasReplacedIsLoadedWithReplace) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  const std::string old = client().Status().model().digest();
+  WriteNanoModel(models().File("new"), /*seed=*/2);
+  std::filesystem::rename(models().File("new"), models().File("nano.gguf"));
+  const LoadResult told = client().Load("nano.gguf");
+  EXPECT_TRUE(IsError(told.error, StatusCode::FAILED_PRECONDITION, "MODEL_LOADED"));
+  EXPECT_THAT(told.error.message, HasSubstr(old));
+  EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
+  v1::LoadRequest request = Request("nano.gguf");
+  request.set_replace(true);
+  const LoadResult replaced = client().Load(request);
+  ASSERT_TRUE(replaced.loaded) << replaced.error;
+  EXPECT_NE(replaced.loaded->digest(), old);
+  EXPECT_THAT(told.error.message, HasSubstr(replaced.loaded->digest()));
+
+  // A file that cannot be loaded costs nobody the model.
+  std::filesystem::copy_file(models().File("nano.gguf"), models().File("cut"));
+  std::filesystem::resize_file(models().File("cut"), 1000);
+  std::filesystem::rename(models().File("cut"), models().File("nano.gguf"));
+  EXPECT_TRUE(
+      IsError(client().Load(request).error, StatusCode::INVALID_ARGUMENT, "GGUF_TRUNCATED"));
+  EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
+  EXPECT_EQ(client().Status().model().digest(), replaced.loaded->digest());
+}
+
 TEST_F(LoadTest, CancelledLoadIsRolledBack) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   WriteSlowToLoadModel(models().File("large.gguf"));
@@ -266,6 +307,31 @@ TEST_F(LoadTest, UnloadOfABusyModelNeedsForce) {
   EXPECT_EQ(generation.reason(), v1::FINISH_REASON_CANCELLED);
   EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_IDLE);
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
+}
+
+// As huggingface_hub lays its cache out; the name of the file is in capitals, as some have it.
+TEST_F(LoadTest, ASnapshotOfTheHuggingFaceCacheIsAModelDirectory) {
+  const std::filesystem::path folder = models().File("models--Qwen--Qwen2.5-0.5B-Instruct-GGUF");
+  const std::filesystem::path snapshot = folder / "snapshots" / "9217f5db79a2";
+  std::filesystem::create_directories(folder / "blobs");
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::rename(models().File("nano.gguf"), folder / "blobs" / "74a4da8c9fdb");
+  std::filesystem::create_symlink("../../blobs/74a4da8c9fdb", snapshot / "NANO.GGUF");
+  const auto started =
+      WorkerProcess::Start({.model_dir = snapshot.string(), .args = {"--model", "NANO.GGUF"}});
+  ASSERT_TRUE(started.ok()) << started.status();
+  {
+    WorkerClient own((*started)->address());
+    ASSERT_TRUE(own.WaitForState(v1::WORKER_STATE_READY)) << (*started)->Log();
+    EXPECT_EQ(own.Status().model().model_id(), "NANO");
+    EXPECT_TRUE(IsComplete(own.Generate(TextRequest("Hello", 3))));
+  }
+  EXPECT_EQ((*started)->Terminate()->exit_code, 0);
+  // Of the directory that holds the cache the message says what is there.
+  ASSERT_NO_FATAL_FAILURE(StartWorker());
+  EXPECT_THAT(
+      client().Load("NANO.GGUF").error.message,
+      HasSubstr("models--Qwen--Qwen2.5-0.5B-Instruct-GGUF/snapshots/9217f5db79a2/NANO.GGUF"));
 }
 
 // Many clients that load, unload and generate at once: each is told something sensible, and the

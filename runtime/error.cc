@@ -3,6 +3,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {
@@ -15,7 +16,7 @@ constexpr std::string_view kRetryAfterMsUrl = "orcd/retry_after_ms";
 absl::string_view Abseil(std::string_view s) { return {s.data(), s.size()}; }
 
 void Attach(absl::Status& status, std::string_view url, std::string_view value) {
-  if (!value.empty()) status.SetPayload(Abseil(url), absl::Cord(Abseil(value)));
+  if (!value.empty()) status.SetPayload(Abseil(url), absl::Cord(ReplaceInvalidUtf8(value)));
 }
 
 std::string Payload(const absl::Status& status, std::string_view url) {
@@ -27,7 +28,7 @@ std::string Payload(const absl::Status& status, std::string_view url) {
 
 absl::Status MakeError(absl::StatusCode code, std::string_view message,
                        const ErrorDetails& details) {
-  absl::Status status(code, Abseil(message));
+  absl::Status status(code, ReplaceInvalidUtf8(message));
   Attach(status, kReasonUrl, details.reason);
   Attach(status, kFieldUrl, details.field);
   Attach(status, kSubjectUrl, details.subject);
@@ -57,7 +58,8 @@ ErrorDetails GetErrorDetails(const absl::Status& status) {
 
 absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
   if (status.ok()) return status;
-  absl::Status annotated(status.code(), absl::StrCat(Abseil(prefix), ": ", status.message()));
+  absl::Status annotated(status.code(),
+                         absl::StrCat(ReplaceInvalidUtf8(prefix), ": ", status.message()));
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& value) { annotated.SetPayload(url, value); });
   return annotated;

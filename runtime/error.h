@@ -27,6 +27,8 @@ struct ErrorDetails {
   std::optional<absl::Duration> retry_after = {};
 };
 
+// Bytes of message and details that are not UTF-8 become U+FFFD: file names, a file's metadata and
+// the system's error texts may hold any.
 absl::Status MakeError(absl::StatusCode code, std::string_view message,
                        const ErrorDetails& details);
 

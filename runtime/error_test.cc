@@ -26,6 +26,18 @@ TEST(ErrorTest, CarriesWhatItWasGiven) {
   EXPECT_EQ(details.retry_after, absl::Milliseconds(1500));
 }
 
+TEST(ErrorTest, IsTextWhateverItWasMadeOf) {
+  const std::string latin1 = "d\xe9riv\xe9.gguf";
+  const std::string text = "d\xEF\xBF\xBDriv\xEF\xBF\xBD.gguf";
+  const absl::Status status = MakeError(absl::StatusCode::kNotFound, "no " + latin1,
+                                        {.reason = "R", .field = latin1, .subject = latin1});
+  EXPECT_EQ(status.message(), "no " + text);
+  EXPECT_EQ(GetErrorDetails(status).field, text);
+  EXPECT_EQ(GetErrorDetails(status).subject, text);
+  EXPECT_EQ(Annotate(status, latin1).message(), text + ": no " + text);
+  EXPECT_EQ(InvalidField(latin1, latin1).message(), text + ": " + text);
+}
+
 TEST(ErrorTest, EmptyDetailsAreNotAttached) {
   const absl::Status status = MakeError(absl::StatusCode::kInternal, "broken", {.reason = "BUG"});
   int payloads = 0;

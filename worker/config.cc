@@ -119,8 +119,9 @@ struct TransportTexts {
 
 // A connection alone takes a part of it, a call and its message more.
 std::string CheckTransportBytes(const std::string& text) {
-  int64_t bytes = 0;
-  if (ParseBytes(text, bytes) && bytes >= int64_t{1} << 20) return "";
+  const absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  if (!bytes.ok()) return Message(bytes.status());
+  if (*bytes >= int64_t{1} << 20) return "";
   return absl::StrCat("'", text, "' is not a number of bytes of 1MiB or more, such as 64MiB");
 }
 

@@ -31,10 +31,7 @@ ReportStream::Report Poll(ModelHost& host, bool client_gone) {
 
 absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::DrainRequest& request) {
   if (!request.has_timeout()) return std::nullopt;
-  const absl::Duration timeout = FromProto(request.timeout());
-  if (timeout < absl::ZeroDuration()) {
-    return InvalidField("timeout", "is negative; give zero or more, or leave it out");
-  }
+  ORCD_ASSIGN_OR_RETURN(const absl::Duration timeout, ReadDuration(request.timeout(), "timeout"));
   return timeout;
 }
 

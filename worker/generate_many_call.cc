@@ -22,7 +22,15 @@ absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuf
     case v1::GenerateManyRequest::kGenerate: {
       MultiplexedGenerate asked;
       asked.request = std::move(*request.mutable_generate());
-      if (request.has_timeout()) asked.timeout = FromProto(request.timeout());
+      if (request.has_timeout()) {
+        // A timeout that is none ends its own request and no other.
+        const absl::StatusOr<absl::Duration> timeout = ReadDuration(request.timeout(), "timeout");
+        if (timeout.ok()) {
+          asked.timeout = *timeout;
+        } else {
+          asked.refusal = timeout.status();
+        }
+      }
       return asked;
     }
     case v1::GenerateManyRequest::kCancel:

@@ -213,6 +213,17 @@ TEST_F(GenerateManyTest, ARefusedRequestEndsAlone) {
   hot.mutable_sampling()->set_temperature(-1);
   call.Generate(hot);
   call.Generate(Request("", 3));
+  const std::pair<const char*, std::pair<int64_t, int32_t>> bad_timeouts[] = {
+      {"mixed", {1, -5}}, {"nanos", {0, 2'000'000'000}}, {"negative", {-1, 0}}};
+  for (const auto& [id, timeout] : bad_timeouts) {
+    v1::GenerateManyRequest message = Call::Message(Request(id, 3));
+    message.mutable_timeout()->set_seconds(timeout.first);
+    message.mutable_timeout()->set_nanos(timeout.second);
+    EXPECT_TRUE(call.stream->Write(message));
+    call.ReadUntilEnd(id);
+    EXPECT_EQ(call.by_id[id].code(), grpc::StatusCode::INVALID_ARGUMENT) << id;
+    EXPECT_EQ(call.by_id[id].reason(), "INVALID_FIELD") << id;
+  }
   call.ReadUntilEnd("hot");
   call.ReadUntilEnd("");
   EXPECT_EQ(call.by_id["hot"].code(), grpc::StatusCode::INVALID_ARGUMENT);

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "runtime/text/unicode.h"
+#include "runtime/utf8.h"
 #include "worker/host_port.h"
 
 namespace orcd {
@@ -24,7 +24,7 @@ constexpr size_t kMaxWorkerIdBytes = 256;
 std::string HostName() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
+  return ReplaceInvalidUtf8(name.data());
 }
 
 std::string MakeInstanceId() {

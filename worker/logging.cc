@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/clock.h"
+#include "runtime/utf8.h"
 #include "spdlog/spdlog.h"
 #include "worker/stderr_sink.h"
 
@@ -72,7 +73,7 @@ std::string OneLine(std::string_view message) {
   for (unsigned char c : message) {
     if (c < ' ' || c == 0x7f) return Dump(nlohmann::ordered_json(message));
   }
-  return std::string(message);
+  return ReplaceInvalidUtf8(message);
 }
 
 // Libraries call plain functions; spdlog's default logger is how these find ours.

@@ -38,8 +38,9 @@ struct LogField {
 };
 using LogFields = std::initializer_list<LogField>;
 
-// One line without its newline. JSON: `time`, `level`, `msg`, then the fields. Text that is not
-// UTF-8 and control characters come out escaped, so that an event is always one line.
+// One line without its newline. JSON: `time`, `level`, `msg`, then the fields. Control
+// characters come out escaped, so that an event is always one line, and bytes that are not UTF-8 as
+// U+FFFD.
 std::string FormatLogLine(LogFormat format, absl::Time time, LogLevel level,
                           std::string_view message, LogFields fields);
 

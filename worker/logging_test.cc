@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gtest/gtest.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {
@@ -36,6 +37,15 @@ TEST(FormatLogLineTest, Json) {
   EXPECT_EQ(json["bytes"], uint64_t{1} << 40);
   EXPECT_EQ(json["share"], 0.25);
   EXPECT_EQ(json["on"], false);
+}
+
+TEST(FormatLogLineTest, IsUtf8WhateverItIsGiven) {
+  for (LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    const std::string line = FormatLogLine(format, kTime, LogLevel::kInfo, "d\xe9riv\xe9",
+                                           {{"file", "\xe4.gguf"}, {"name", "\xc3\xa9"}});
+    EXPECT_EQ(FindInvalidUtf8(line), line.size()) << line;
+    EXPECT_NE(line.find("d\xEF\xBF\xBDriv"), std::string::npos) << line;
+  }
 }
 
 TEST(FormatLogLineTest, BytesThatAreNoTextStayOneValidLine) {

@@ -34,6 +34,7 @@
 #include "runtime/gguf/block_formats.h"
 #include "runtime/null/null_backend.h"
 #include "runtime/steady_time.h"
+#include "runtime/utf8.h"
 #include "worker/authorizer.h"
 #include "worker/config.h"
 #include "worker/directive_actions.h"
@@ -430,7 +431,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     metrics.OnFault(kind);
     ending.Tell(ExitCode::kFault);
   });
-  const ModelHostOptions host_options = HostOptions(config, *backend);
+  ModelHostOptions host_options = HostOptions(config, *backend);
   std::optional<SpanExporter> exporter;
   if (!config.otlp_endpoint.empty()) {
     exporter.emplace(ExporterOptions(config, host_options, credentials->otlp, metrics), log);
@@ -438,6 +439,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
   // Outlives what the engine may leave in it.
   WriteQueue writes(WriteQueue::ThreadsFor(cpu::UsableCores()));
+  host_options.on_warning = [&log](const std::string& model_id, const std::string& warning) {
+    log.Warning("the model is not served as its file says",
+                {{"model_id", model_id}, {"warning", warning}});
+  };
   ModelHost host(host_options);
   host.Subscribe([&] { teller.Tell(host); });
   const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
@@ -599,7 +604,7 @@ int Main(int argc, char** argv) {
   const ConfigResult parsed =
       ParseConfig(std::vector<std::string>(argv + 1, argv + argc), ReadEnvironment(environ));
   if (!parsed.config) {
-    std::fputs(parsed.output.c_str(), parsed.exit_code == 0 ? stdout : stderr);
+    std::fputs(ReplaceInvalidUtf8(parsed.output).c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
   }
   RaiseDescriptorLimit();

@@ -3,10 +3,12 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
+#include "worker/message_text.h"
 
 namespace orcd {
 
@@ -26,6 +28,14 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
   grpc::Slice slice(message.ByteSizeLong());
   message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
   return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ByteBuffer SerializeReply(const google::protobuf::Message& message) {
+  if (FindInvalidText(message).empty()) return SerializeMessage(message);
+  const std::unique_ptr<google::protobuf::Message> valid(message.New());
+  valid->CopyFrom(message);
+  MakeTextValid(*valid);
+  return SerializeMessage(*valid);
 }
 
 }  // namespace orcd

@@ -24,7 +24,12 @@ absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
   return request;
 }
 
+// For the messages of a generation, whose text is UTF-8 already.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
+
+// For messages that may hold text from outside: a string that is not UTF-8 goes out with U+FFFD in
+// place of each bad byte.
+grpc::ByteBuffer SerializeReply(const google::protobuf::Message& message);
 
 }  // namespace orcd
 

@@ -6,6 +6,7 @@
 
 #include "prometheus/client_metric.h"
 #include "prometheus/gauge.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {
@@ -61,6 +62,7 @@ MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values
   for (Value& value : values) {
     ClientMetric metric;
     metric.label = std::move(value.labels);
+    for (ClientMetric::Label& label : metric.label) label.value = ReplaceInvalidUtf8(label.value);
     metric.gauge.value = value.number;
     family.metric.push_back(std::move(metric));
   }
@@ -69,7 +71,8 @@ MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values
 
 // Of the whole load: its stages count alike.
 double LoadProgress(const v1::WorkerStatus& status) {
-  if (status.has_model()) return 1;
+  // While the model that is to replace it is verified, the one before is still there.
+  if (status.has_model() && status.state() != v1::WORKER_STATE_LOADING) return 1;
   if (!status.has_load()) return 0;
   const v1::LoadProgress& load = status.load();
   constexpr double kStages = v1::LoadStage_MAX;

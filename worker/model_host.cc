@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
+#include "runtime/utf8.h"
 #include "worker/model_path.h"
 #include "worker/to_proto.h"
 #include "worker/version.h"
@@ -34,6 +35,9 @@ constexpr size_t kMaxModelIdBytes = 256;
 absl::Status CheckModelId(const std::string& model_id) {
   const bool has_control = std::any_of(model_id.begin(), model_id.end(),
                                        [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  if (const size_t bad = FindInvalidUtf8(model_id); bad < model_id.size()) {
+    return InvalidField("model_id", absl::StrCat("is not UTF-8 at byte ", bad, "; give text"));
+  }
   if (model_id.size() <= kMaxModelIdBytes && !has_control) return absl::OkStatus();
   return InvalidField(
       "model_id", absl::StrCat("must be at most ", kMaxModelIdBytes,
@@ -128,6 +132,11 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
     return task;
   }
   absl::AsciiStrToLower(&spec.sha256);
+  {
+    std::lock_guard lock(mutex_);
+    // The description's text may stand for a name that is not UTF-8.
+    if (phase_ == Phase::kReady && spec.model == description_.file()) spec.model = loaded_file_;
+  }
   absl::StatusOr<std::string> path = ResolveModelPath(options_.model_dir, spec.model);
   if (!path.ok()) {
     done(path.status());
@@ -135,33 +144,58 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   }
   // One name for a file, however it was spelled.
   spec.model = std::filesystem::path(spec.model).lexically_normal().string();
+  if (spec.model_id.empty()) checked = CheckModelId(DefaultModelId(spec.model));
+  if (!checked.ok()) {
+    done(checked);
+    return task;
+  }
   // Unset where the host's thread will answer.
   std::optional<absl::StatusOr<v1::ModelDescription>> answer;
-  {
+  bool state_changed = false;
+  while (true) {
+    std::shared_ptr<const SeenFiles> seen;
+    {
+      std::lock_guard lock(mutex_);
+      seen = seen_;
+    }
+    // Without the mutex: a file system may take long, and Status must not.
+    const bool unchanged = seen != nullptr && AreUnchanged(*seen);
     std::lock_guard lock(mutex_);
-    const bool is_loaded = phase_ == Phase::kReady && description_.file() == spec.model &&
+    if (seen != seen_) continue;
+    const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
                            (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
                            (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
-    absl::Status status = is_loaded ? fault_ : CheckMayLoad(spec);
-    if (status.ok() && !is_loaded) {
+    if (is_loaded && unchanged) {
+      answer = fault_.ok() ? absl::StatusOr<v1::ModelDescription>(description_) : fault_;
+      break;
+    }
+    // What has another name or time may have the same bytes, which hurts no running request to find
+    // out.
+    const bool compare = is_loaded && (!spec.replace || requests_ > 0);
+    const absl::Status status = compare ? CheckMayCompare() : CheckMayLoad(spec);
+    if (!status.ok()) {
+      answer = status;
+      break;
+    }
+    task_ = task;
+    if (spec.model_id.empty()) {
+      spec.model_id = is_loaded ? description_.model_id() : DefaultModelId(spec.model);
+    }
+    if (!compare) {
       phase_ = Phase::kLoading;
       reason_.clear();
-      task_ = task;
-      if (spec.model_id.empty()) spec.model_id = DefaultModelId(spec.model);
-      jobs_.push_back([this, spec = std::move(spec), path = *std::move(path), task, done] {
-        RunLoad(spec, path, *task, done);
-      });
-    } else if (status.ok()) {
-      answer = description_;
-    } else {
-      answer = std::move(status);
+      state_changed = true;
     }
+    jobs_.push_back([this, compare, spec = std::move(spec), path = *std::move(path), task, done] {
+      compare ? RunCompare(spec, path, *task, done) : RunLoad(spec, path, *task, done);
+    });
+    break;
   }
   if (answer) {
     done(*answer);
   } else {
     changed_.notify_all();
-    NotifyStateChanged();
+    if (state_changed) NotifyStateChanged();
   }
   return task;
 }
@@ -254,7 +288,8 @@ absl::Status ModelHost::CheckServing(const std::string& model_id) const {
 }
 
 absl::Status ModelHost::CheckNotBusy() const {
-  if (phase_ == Phase::kLoading) {
+  // There is a task in kReady, too, while a file is compared with the model.
+  if (task_ != nullptr) {
     const std::optional<absl::Duration> eta = task_->Eta();
     return MakeError(absl::StatusCode::kUnavailable,
                      "a model is being loaded; try again when it is ready",
@@ -269,13 +304,17 @@ absl::Status ModelHost::CheckNotBusy() const {
   return absl::OkStatus();
 }
 
-absl::Status ModelHost::CheckMayLoad(const LoadSpec& spec) const {
+absl::Status ModelHost::CheckMayCompare() const {
   if (!fault_.ok()) return fault_;
   if (drain_) return Draining();
-  ORCD_RETURN_IF_ERROR(CheckNotBusy());
+  return CheckNotBusy();
+}
+
+absl::Status ModelHost::CheckMayLoad(const LoadSpec& spec) const {
+  ORCD_RETURN_IF_ERROR(CheckMayCompare());
   if (phase_ != Phase::kReady) return absl::OkStatus();
   if (spec.replace) return requests_ > 0 ? RequestsRunning() : absl::OkStatus();
-  const bool same_file = description_.file() == spec.model;
+  const bool same_file = loaded_file_ == spec.model;
   return MakeError(
       absl::StatusCode::kFailedPrecondition,
       absl::StrCat("'", description_.model_id(), "' is loaded",
@@ -354,7 +393,7 @@ std::string ModelHost::fault_kind() const {
 v1::WorkerStatus ModelHost::Status() const {
   const absl::Time now = SteadyNow();
   v1::WorkerStatus status;
-  status.set_worker_id(options_.worker_id);
+  status.set_worker_id(ReplaceInvalidUtf8(options_.worker_id));
   status.set_instance_id(options_.instance_id);
   status.set_version(std::string(Version()));
   *status.mutable_uptime() = ToProto(now - start_);
@@ -362,7 +401,7 @@ v1::WorkerStatus ModelHost::Status() const {
 
   std::lock_guard lock(mutex_);
   status.set_state(StateLocked());
-  status.set_reason(ReasonLocked());
+  status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
   v1::Queue* queue = status.mutable_queue();
   queue->set_max_waiting_requests(options_.load.engine.max_waiting);
@@ -484,11 +523,97 @@ void ModelHost::Run() {
   DestroyEngine(/*force=*/true);
 }
 
+std::shared_ptr<const ModelHost::SeenFiles> ModelHost::FilesOf(const Model& model) {
+  auto files = std::make_shared<SeenFiles>();
+  for (const MappedFile& file : model.gguf().files()) {
+    files->push_back({.path = file.path(), .identity = file.identity()});
+  }
+  return files;
+}
+
+bool ModelHost::AreUnchanged(const SeenFiles& files) {
+  return std::all_of(files.begin(), files.end(),
+                     [](const SeenFile& file) { return IdentifyFile(file.path) == file.identity; });
+}
+
+absl::Status ModelHost::FileChanged(
+    const LoadSpec& spec, const absl::StatusOr<std::shared_ptr<const Model>>& found) const {
+  const std::string now =
+      found.ok() ? absl::StrCat("the file has digest ", (*found)->digest())
+                 : absl::StrCat("the file cannot be loaded: ", found.status().message());
+  const std::string what =
+      absl::StrCat("'", description_.model_id(), "' is loaded with digest ", description_.digest(),
+                   ", and ", spec.model, " has changed since: ", now);
+  if (spec.replace && found.ok()) {
+    return Annotate(RequestsRunning(), what);
+  }
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrCat(what, found.ok() ? "; set replace to load it, or unload the model first"
+                                    : "; put a good file there, the loaded model serves on"),
+      {.reason = "MODEL_LOADED", .subject = description_.model_id()});
+}
+
+void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTask& task,
+                           const LoadDone& done) {
+  const absl::StatusOr<std::shared_ptr<const Model>> found = OpenAndCheck(spec, path, task);
+  absl::StatusOr<v1::ModelDescription> result = absl::UnknownError("not compared");
+  {
+    std::lock_guard lock(mutex_);
+    task_ = nullptr;
+    if (!fault_.ok()) {
+      result = fault_;
+    } else if (absl::IsCancelled(found.status())) {
+      result = found.status();
+    } else if (found.ok() && (*found)->digest() == description_.digest()) {
+      seen_ = FilesOf(**found);
+      result = description_;
+    } else {
+      result = FileChanged(spec, found);
+    }
+  }
+  done(result);
+}
+
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
                         const LoadDone& done) {
-  // With `replace` a model may still be there; no request uses it.
+  absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
+  // With `replace` a model may still be there; no request uses it. Only this thread changes
+  // engine_.
+  const bool has_engine = engine_ != nullptr;
+  const bool is_same = has_engine && model.ok() && (*model)->digest() == engine_->model().digest();
+  if (has_engine && (is_same || !model.ok())) {
+    absl::StatusOr<v1::ModelDescription> result = model.status();
+    {
+      std::lock_guard lock(mutex_);
+      task_ = nullptr;
+      phase_ = Phase::kReady;
+      if (is_same) {
+        description_.set_model_id(spec.model_id);
+        description_.set_file(ReplaceInvalidUtf8(spec.model));
+        loaded_file_ = spec.model;
+        if (!spec.sha256.empty()) loaded_sha256_ = spec.sha256;
+        seen_ = FilesOf(**model);
+        result = description_;
+      } else {
+        reason_ = absl::StrCat("loading ", spec.model, " failed: ", model.status().message(), "; '",
+                               description_.model_id(), "' serves on");
+      }
+    }
+    NotifyStateChanged();
+    done(result);
+    return;
+  }
   DestroyEngine(/*force=*/false);
-  absl::StatusOr<std::unique_ptr<Engine>> engine = LoadEngine(spec, path, task);
+  std::shared_ptr<const SeenFiles> files;
+  if (model.ok()) files = FilesOf(**model);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = model.status();
+  if (model.ok()) engine = LoadEngine(*std::move(model), task);
+  if (engine.ok() && options_.on_warning != nullptr) {
+    for (const std::string& warning : (*engine)->model().Warnings()) {
+      options_.on_warning(spec.model_id, warning);
+    }
+  }
   const absl::StatusOr<v1::ModelDescription> result =
       engine.ok() ? DescribeModel(**engine, spec.model_id, spec.model)
                   : absl::StatusOr<v1::ModelDescription>(engine.status());
@@ -498,7 +623,9 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
     if (engine.ok()) {
       engine_ = *std::move(engine);
       description_ = *result;
+      loaded_file_ = spec.model;
       loaded_sha256_ = spec.sha256;
+      seen_ = std::move(files);
       phase_ = Phase::kReady;
     } else {
       reason_ = absl::StrCat("loading ", spec.model, " failed: ", engine.status().message());
@@ -509,21 +636,27 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   done(result);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& spec,
-                                                              const std::string& path,
-                                                              LoadTask& task) {
+absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadSpec& spec,
+                                                                     const std::string& path,
+                                                                     LoadTask& task) const {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, LoadModel(
-                                                            path, load, options_.backend,
-                                                            [this](const absl::Status& status) {
-                                                              Fail(BackendFault(status),
-                                                                   GetErrorDetails(status).reason);
-                                                            },
-                                                            task));
-  for (const MappedFile& file : engine->model().gguf().files()) {
+  ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
+  for (const MappedFile& file : model->gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<const Model> model,
+                                                              LoadTask& task) {
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                        StartEngine(
+                            std::move(model), options_.load, options_.backend,
+                            [this](const absl::Status& status) {
+                              Fail(BackendFault(status), GetErrorDetails(status).reason);
+                            },
+                            task));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }
@@ -551,7 +684,9 @@ void ModelHost::DestroyEngine(bool force) {
   computed_prompt_tokens_before_ += stats.computed_prompt_tokens;
   engine = std::move(engine_);
   description_.Clear();
+  loaded_file_.clear();
   loaded_sha256_.clear();
+  seen_ = nullptr;
 }
 
 bool ModelHost::AwaitNoLeases(std::optional<absl::Duration> timeout) {

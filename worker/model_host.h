@@ -18,6 +18,7 @@
 #include "orcd/v1/worker.pb.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
+#include "runtime/gguf/mapped_file.h"
 #include "runtime/steady_time.h"
 #include "worker/load_task.h"
 #include "worker/rate_meter.h"
@@ -61,6 +62,9 @@ struct ModelHostOptions {
   BackendMaker backend;
   // What Status says while no model is loaded.
   v1::Device device;
+  // Told of each thing that the worker does otherwise than the file of a model that was loaded asks
+  // for, on the host's thread before the load is answered; may be null. It must not block.
+  std::function<void(const std::string& model_id, const std::string& warning)> on_warning = nullptr;
   // How long a drain goes on admitting requests after it has ceased to be ready, so that whoever
   // routes to this worker can learn of it.
   absl::Duration settle;
@@ -91,9 +95,12 @@ class ModelHost {
   ModelHost& operator=(const ModelHost&) = delete;
 
   // Loads a model. The returned task shows the progress and can be cancelled, which rolls the load
-  // back and ends it with kCancelled. Errors beside those of LoadModel and ResolveModelPath:
-  // kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT), kFailedPrecondition (MODEL_LOADED,
-  // REQUESTS_RUNNING).
+  // back and ends it with kCancelled. Where that model is loaded already, answers with its
+  // description: at once where the file at its path is the one that was loaded, else after the file
+  // has been read and its digest is the same. With `replace` the new file is opened and verified
+  // before the old model is freed; where that fails the old model serves on. Errors beside those of
+  // LoadModel and ResolveModelPath: kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT),
+  // kFailedPrecondition (MODEL_LOADED, REQUESTS_RUNNING).
   std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done);
 
   // Frees the model and every buffer, then calls `done`. kFailedPrecondition (REQUESTS_RUNNING)
@@ -150,6 +157,13 @@ class ModelHost {
     std::string reason;
   };
 
+  // A file that the loaded model was found to be in.
+  struct SeenFile {
+    std::string path;
+    FileIdentity identity;
+  };
+  using SeenFiles = std::vector<SeenFile>;
+
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
   void NotifyStateChanged();
@@ -160,6 +174,8 @@ class ModelHost {
   absl::Status CheckServing(const std::string& model_id) const;
   // Why nothing may be loaded or unloaded now.
   absl::Status CheckNotBusy() const;
+  // Why nothing may be loaded or compared now.
+  absl::Status CheckMayCompare() const;
   absl::Status CheckMayLoad(const LoadSpec& spec) const;
   absl::Status RequestsRunning() const;
   bool refusing(absl::Time now) const;
@@ -169,8 +185,21 @@ class ModelHost {
   // The host's thread.
   void Run();
   void RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task, const LoadDone& done);
-  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec, const std::string& path,
+  // Of a file that stands where the loaded model's stood: answers with the loaded model's
+  // description where the digest is the same, and says the difference where it is not. The model
+  // goes on serving.
+  void RunCompare(const LoadSpec& spec, const std::string& path, LoadTask& task,
+                  const LoadDone& done);
+  absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
+                                                            const std::string& path,
+                                                            LoadTask& task) const;
+  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(std::shared_ptr<const Model> model,
                                                      LoadTask& task);
+  // With mutex_ held: what RunCompare says of a file that is not the loaded model.
+  absl::Status FileChanged(const LoadSpec& spec,
+                           const absl::StatusOr<std::shared_ptr<const Model>>& found) const;
+  static std::shared_ptr<const SeenFiles> FilesOf(const Model& model);
+  static bool AreUnchanged(const SeenFiles& files);
   // Waits until no lease is held, ending the requests where `force`, and destroys the engine.
   void DestroyEngine(bool force);
   // False where leases are still held after `timeout`; without one, waits for as long as it takes.
@@ -193,11 +222,16 @@ class ModelHost {
   std::string fault_kind_;
   std::optional<DrainState> drain_;
   std::vector<std::function<void(const absl::Status&)>> when_drained_;
-  // Set in kReady and kUnloading. Created and destroyed on the host's thread only.
+  // Set in kReady and kUnloading, and in kLoading while the model that is to replace it is opened
+  // and verified. Created and destroyed on the host's thread only.
   std::unique_ptr<Engine> engine_;
   v1::ModelDescription description_;
+  // As Load had it, which may be other bytes than the description's text.
+  std::string loaded_file_;
   std::string loaded_sha256_;
-  // Set in kLoading.
+  // Replaced, never changed.
+  std::shared_ptr<const SeenFiles> seen_;
+  // Set in kLoading, and in kReady while a file is compared with the model.
   std::shared_ptr<LoadTask> task_;
   int leases_ = 0;
   // Those of them that are requests.

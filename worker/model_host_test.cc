@@ -1,8 +1,10 @@
 #include "worker/model_host.h"
 
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "runtime/error.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/message_text.h"
 #include "worker/nano_model_for_test.h"
 
 namespace orcd {
@@ -171,6 +174,18 @@ class ModelHostTest : public testing::Test {
 
   static std::string Reason(const absl::Status& status) { return GetErrorDetails(status).reason; }
 
+  std::string File(const std::string& name) const { return absl::StrCat(dir_.path(), "/", name); }
+  void Touch(const std::string& name) {
+    std::filesystem::last_write_time(
+        File(name), std::filesystem::last_write_time(File(name)) + std::chrono::seconds(1));
+  }
+  // Another model under the name, as a rename puts it there.
+  void ReplaceFile(const std::string& name, uint64_t seed) {
+    dir_.Write("new", seed);
+    std::filesystem::rename(File("new"), File(name));
+  }
+  std::string LoadedDigest() const { return host_->Status().model().digest(); }
+
   NanoModelDir dir_;
   Controls controls_;
   std::mutex mutex_;
@@ -294,6 +309,157 @@ TEST_F(ModelHostTest, AnotherModelNeedsReplace) {
   EXPECT_EQ(host_->Status().model().model_id(), "other");
 }
 
+TEST_F(ModelHostTest, AFileThatWasTouchedIsComparedWhileTheModelServes) {
+  const auto first = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (const bool replace : {false, true}) {
+    Touch("nano.gguf");
+    // A backend that is made again would wait here.
+    controls_.hold_load = true;
+    const auto again = Load({.model = "nano.gguf", .replace = replace});
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->digest(), first->digest());
+    EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+    EXPECT_FALSE(host_->Status().has_load());
+  }
+}
+
+TEST_F(ModelHostTest, AStepWaitsForATouchedFileToBeRead) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  auto sink = Generate("r");
+  for (int i = 0; i < 3; ++i) {
+    Touch("nano.gguf");
+    const uint64_t before = host_->Status().queue().generated_tokens();
+    EXPECT_TRUE(
+        Eventually([&] { return host_->Status().queue().generated_tokens() > before + 2; }));
+    EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY) << host_->Status().reason();
+  }
+  // Other bytes in place end the worker, as before.
+  {
+    std::fstream file(File("nano.gguf"), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x55');
+  }
+  Touch("nano.gguf");
+  EXPECT_TRUE(AwaitState(v1::WORKER_STATE_FAILED));
+  EXPECT_EQ(host_->fault_kind(), "FILE_CHANGED");
+  sink->Await();
+}
+
+TEST_F(ModelHostTest, AFileThatWasReplacedIsToldAndLoadedWithReplace) {
+  const auto old = Load({.model = "nano.gguf", .model_id = "a"});
+  ASSERT_TRUE(old.ok()) << old.status();
+  ReplaceFile("nano.gguf", 2);
+  const auto told = Load({.model = "nano.gguf"});
+  EXPECT_EQ(told.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Reason(told.status()), "MODEL_LOADED");
+  EXPECT_THAT(std::string(told.status().message()), HasSubstr("replace"));
+  EXPECT_THAT(std::string(told.status().message()), HasSubstr(old->digest()));
+  EXPECT_EQ(LoadedDigest(), old->digest());
+  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+
+  const auto loaded = Load({.model = "nano.gguf", .replace = true});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_NE(loaded->digest(), old->digest());
+  EXPECT_EQ(loaded->model_id(), "a") << "it is still the same model to those who ask";
+  EXPECT_THAT(std::string(told.status().message()), HasSubstr(loaded->digest()));
+  EXPECT_EQ(LoadedDigest(), loaded->digest());
+  // What is there now is what is loaded.
+  EXPECT_EQ(Load({.model = "nano.gguf"})->digest(), loaded->digest());
+}
+
+TEST_F(ModelHostTest, RequestsOfAModelWhoseFileChangedGoOn) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  const std::string old = LoadedDigest();
+  auto sink = Generate("r");
+  Touch("nano.gguf");
+  EXPECT_TRUE(Load({.model = "nano.gguf", .replace = true}).ok()) << "there is nothing to replace";
+  ReplaceFile("nano.gguf", 2);
+  const auto refused = Load({.model = "nano.gguf", .replace = true});
+  EXPECT_EQ(Reason(refused.status()), "REQUESTS_RUNNING") << refused.status();
+  EXPECT_EQ(LoadedDigest(), old);
+  host_->Borrow("")->engine().Cancel("r", FinishReason::kCancelled, [](bool) {});
+  EXPECT_EQ(sink->Await().reason, FinishReason::kCancelled);
+  EXPECT_TRUE(Eventually([&] { return Load({.model = "nano.gguf", .replace = true}).ok(); }));
+  EXPECT_NE(LoadedDigest(), old);
+}
+
+TEST_F(ModelHostTest, AFileThatCannotBeLoadedReplacesNothing) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  const std::string digest = LoadedDigest();
+  dir_.Write("bad.gguf", 2);
+  std::filesystem::resize_file(File("bad.gguf"), 1000);
+  const auto serves_on = [&] {
+    const v1::WorkerStatus status = host_->Status();
+    EXPECT_EQ(status.state(), v1::WORKER_STATE_READY);
+    EXPECT_EQ(status.model().digest(), digest);
+    EXPECT_TRUE(host_->Admit("nano").ok());
+  };
+  const auto other = Load({.model = "bad.gguf", .replace = true});
+  EXPECT_EQ(Reason(other.status()), "GGUF_TRUNCATED") << other.status();
+  EXPECT_THAT(host_->Status().reason(), HasSubstr("'nano' serves on"));
+  serves_on();
+  // Another file's sum, too, is found out first.
+  dir_.Write("other.gguf", 2);
+  EXPECT_EQ(
+      Reason(
+          Load({.model = "other.gguf", .sha256 = std::string(64, 'a'), .replace = true}).status()),
+      "SHA256_MISMATCH");
+  serves_on();
+  // The same of a bad file under the loaded one's name.
+  std::filesystem::rename(File("bad.gguf"), File("nano.gguf"));
+  const auto told = Load({.model = "nano.gguf"});
+  EXPECT_EQ(Reason(told.status()), "MODEL_LOADED") << told.status();
+  EXPECT_THAT(std::string(told.status().message()), HasSubstr("cannot be loaded"));
+  EXPECT_EQ(Reason(Load({.model = "nano.gguf", .replace = true}).status()), "GGUF_TRUNCATED");
+  serves_on();
+}
+
+TEST_F(ModelHostTest, TheSameBytesUnderAnotherNameAreNotPlacedAgain) {
+  const auto first = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(first.ok());
+  std::filesystem::copy_file(File("nano.gguf"), File("copy.gguf"));
+  controls_.hold_load = true;
+  const auto copy = Load({.model = "copy.gguf", .replace = true});
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(copy->model_id(), "copy");
+  EXPECT_EQ(copy->file(), "copy.gguf");
+  EXPECT_EQ(copy->digest(), first->digest());
+  EXPECT_EQ(Load({.model = "copy.gguf"})->model_id(), "copy");
+  EXPECT_TRUE(host_->Admit("copy").ok());
+}
+
+TEST_F(ModelHostTest, ACancelledReplacementLeavesTheModel) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  dir_.Write("other.gguf", 2);
+  std::shared_ptr<LoadTask> task;
+  // Cancelled before its file has been verified: a lease keeps nothing from that.
+  auto answer = StartLoad({.model = "other.gguf", .replace = true}, &task);
+  task->Cancel();
+  const auto result = answer->Await();
+  if (result.ok()) GTEST_SKIP() << "it was over before it was cancelled";
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(host_->Status().model().model_id(), "nano");
+}
+
+TEST_F(ModelHostTest, AFileMayHaveANameThatIsNoUtf8) {
+  std::filesystem::rename(File("nano.gguf"), File("d\xe9.gguf"));
+  const auto loaded = Load({.model = "d\xe9.gguf"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->model_id(), "d\xEF\xBF\xBD");
+  EXPECT_EQ(loaded->file(), "d\xEF\xBF\xBD.gguf");
+  EXPECT_EQ(FindInvalidText(host_->Status()), "");
+  // Under the name that Status has for it.
+  EXPECT_TRUE(Load({.model = loaded->file()}).ok());
+  EXPECT_TRUE(host_->Admit(loaded->model_id()).ok());
+  EXPECT_TRUE(Unload()->model_id() == loaded->model_id());
+  std::filesystem::resize_file(File("d\xe9.gguf"), 100);
+  EXPECT_FALSE(Load({.model = "d\xe9.gguf"}).ok());
+  EXPECT_EQ(FindInvalidText(host_->Status()), "");
+  EXPECT_THAT(host_->Status().reason(), HasSubstr("d\xEF\xBF\xBD.gguf"));
+}
+
 TEST_F(ModelHostTest, OneLoadAtATime) {
   controls_.hold_load = true;
   auto first = StartLoad({.model = "nano.gguf"});
@@ -341,7 +507,7 @@ TEST_F(ModelHostTest, RefusesBadSpecs) {
   EXPECT_EQ(Reason(Load({.model = "none.gguf"}).status()), "MODEL_NOT_FOUND");
   EXPECT_EQ(GetErrorDetails(Load({.model = "nano.gguf", .sha256 = "abc"}).status()).field,
             "sha256");
-  for (const std::string& id : {std::string(257, 'x'), std::string("a\nb")}) {
+  for (const std::string& id : {std::string(257, 'x'), std::string("a\nb"), std::string("\xff")}) {
     EXPECT_EQ(GetErrorDetails(Load({.model = "nano.gguf", .model_id = id}).status()).field,
               "model_id");
   }

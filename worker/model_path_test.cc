@@ -75,6 +75,97 @@ TEST_F(ModelPathTest, NoFile) {
   EXPECT_THAT(std::string(path.status().message()), Not(HasSubstr("notes.txt")));
 }
 
+TEST_F(ModelPathTest, NoFileNamesWhatIsBelowToo) {
+  const fs::path models = root_ / "models";
+  fs::create_directories(models / "deep" / "er");
+  std::ofstream(models / "deep" / "er" / "d.GGUF") << "d";
+  std::ofstream(models / "deep" / "split-00001-of-00002.gguf") << "s";
+  std::ofstream(models / "deep" / "split-00002-of-00002.gguf") << "s";
+  EXPECT_THAT(std::string(Resolve("none.gguf").status().message()),
+              HasSubstr("it has a.gguf, inside-link.gguf, outside-link.gguf, "
+                        "deep/split-00001-of-00002.gguf, family/b.gguf, deep/er/d.GGUF"));
+  for (int i = 0; i < 20; ++i) std::ofstream(models / absl::StrCat("many", 10 + i, ".gguf")) << "m";
+  const std::string message(Resolve("none.gguf").status().message());
+  EXPECT_THAT(message, HasSubstr("inside-link.gguf, many10.gguf"));
+  EXPECT_THAT(message, HasSubstr(" and 18 more"));
+}
+
+TEST_F(ModelPathTest, AnErrorThatIsNoAbsenceIsNotCalledOne) {
+  const fs::path models = root_ / "models";
+  fs::create_symlink("loop.gguf", models / "loop.gguf");
+  const absl::Status loop = Resolve("loop.gguf").status();
+  EXPECT_EQ(GetErrorDetails(loop).reason, "FILE_UNREADABLE") << loop;
+  const absl::Status longer = Resolve(std::string(1000, 'x') + ".gguf").status();
+  EXPECT_EQ(longer.code(), absl::StatusCode::kInvalidArgument) << longer;
+  EXPECT_EQ(GetErrorDetails(longer).reason, "FILE_UNREADABLE");
+}
+
+TEST_F(ModelPathTest, TheEndingMayBeInCapitals) {
+  const fs::path models = root_ / "models";
+  std::ofstream(models / "B.GGUF") << "b";
+  std::ofstream(models / "c-00001-of-00002.Gguf") << "c";
+  std::ofstream(models / "c-00002-of-00002.Gguf") << "c";
+  std::error_code error;
+  EXPECT_THAT(ListModels(models.string(), error),
+              testing::ElementsAre("B.GGUF", "a.gguf", "c-00001-of-00002.Gguf", "inside-link.gguf",
+                                   "outside-link.gguf"));
+  EXPECT_EQ(DefaultModelId("B.GGUF"), "B");
+  EXPECT_EQ(FindModelFile(models.string(), "B"), "B.GGUF");
+  EXPECT_EQ(FindModelFile(models.string(), "B.GGUF"), "B.GGUF");
+  EXPECT_EQ(FindModelFile(models.string(), "a"), "a.gguf");
+  EXPECT_EQ(FindModelFile(models.string(), "none"), "none.gguf");
+  EXPECT_EQ(FindModelFile(models.string(), "family/b"), "family/b.gguf");
+}
+
+TEST_F(ModelPathTest, NamesThatAreNoUtf8) {
+  const fs::path models = root_ / "models";
+  std::ofstream(models / "d\xe9.gguf") << "d";
+  EXPECT_EQ(DefaultModelId("d\xe9.gguf"), "d\xEF\xBF\xBD");
+  EXPECT_EQ(FindModelFile(models.string(), "d\xEF\xBF\xBD"), "d\xe9.gguf");
+  EXPECT_EQ(FindModelFile(models.string(), "d\xEF\xBF\xBD.gguf"), "d\xe9.gguf");
+  const std::string message(Resolve("none.gguf").status().message());
+  EXPECT_THAT(message, HasSubstr("d\xEF\xBF\xBD.gguf"));
+}
+
+// As huggingface_hub lays it out: files in `snapshots/REVISION` are links to `blobs/SUM`.
+TEST_F(ModelPathTest, ASnapshotOfTheHuggingFaceCache) {
+  const fs::path hub = root_ / "hub";
+  const fs::path folder = hub / "models--Qwen--Qwen2.5-0.5B-Instruct-GGUF";
+  const fs::path snapshot = folder / "snapshots" / "9217f5db79a29953eb74d5343926648285ec7e67";
+  fs::create_directories(folder / "blobs");
+  fs::create_directories(snapshot / "sub");
+  fs::create_directories(hub / "models--other--secret" / "blobs");
+  std::ofstream(folder / "blobs" / "74a4da8c9f") << "m";
+  std::ofstream(hub / "models--other--secret" / "blobs" / "1") << "s";
+  fs::create_symlink("../../blobs/74a4da8c9f", snapshot / "m.gguf");
+  fs::create_symlink("../../../blobs/74a4da8c9f", snapshot / "sub" / "s.gguf");
+  fs::create_symlink("../../../models--other--secret/blobs/1", snapshot / "other.gguf");
+  fs::create_symlink(root_ / "secret.gguf", snapshot / "out.gguf");
+  fs::create_symlink("../../refs", snapshot / "refs.gguf");
+  std::ofstream(folder / "refs") << "main";
+
+  const auto resolve = [&](const fs::path& dir, const std::string& model) {
+    return ResolveModelPath(dir.string(), model);
+  };
+  EXPECT_EQ(*resolve(snapshot, "m.gguf"), (snapshot / "m.gguf").string());
+  EXPECT_TRUE(resolve(snapshot, "sub/s.gguf").ok());
+  EXPECT_TRUE(resolve(snapshot / "sub", "s.gguf").ok());
+  EXPECT_TRUE(CheckInsideModelDir(snapshot.string(), (snapshot / "m.gguf").string()).ok());
+  EXPECT_TRUE(resolve(folder, "snapshots/9217f5db79a29953eb74d5343926648285ec7e67/m.gguf").ok());
+  for (const char* out : {"other.gguf", "out.gguf", "refs.gguf"}) {
+    const absl::Status refused = resolve(snapshot, out).status();
+    EXPECT_EQ(GetErrorDetails(refused).reason, "MODEL_PATH_NOT_ALLOWED") << out;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("Hugging Face"));
+  }
+  // A folder that only looks like one of them gives no more than itself.
+  const fs::path alike = root_ / "alike" / "snapshots" / "r";
+  fs::create_directories(alike);
+  fs::create_directories(root_ / "alike" / "blobs");
+  std::ofstream(root_ / "alike" / "blobs" / "1") << "s";
+  fs::create_symlink("../../blobs/1", alike / "m.gguf");
+  EXPECT_EQ(GetErrorDetails(resolve(alike, "m.gguf").status()).reason, "MODEL_PATH_NOT_ALLOWED");
+}
+
 TEST_F(ModelPathTest, NotAFile) {
   EXPECT_EQ(Resolve("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Resolve("family").status().code(), absl::StatusCode::kInvalidArgument);

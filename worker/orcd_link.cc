@@ -9,13 +9,12 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "runtime/error.h"
+#include "worker/message_text.h"
+#include "worker/to_proto.h"
 
 namespace orcd {
 namespace {
-
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
 
 std::unique_ptr<v1::Orchestrator::Stub> NewStub(
     const OrcdLink::Options& options,
@@ -62,6 +61,13 @@ void Fill(Request& request, const LinkReport& report) {
   for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
 }
 
+// The absent ttl is zero.
+template <typename Response>
+absl::StatusOr<absl::Duration> TtlOf(const Response& response) {
+  if (!response.has_lease_ttl()) return absl::ZeroDuration();
+  return ReadDuration(response.lease_ttl(), "lease_ttl");
+}
+
 template <typename Response>
 absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& report,
                                   const Response& response) {
@@ -69,8 +75,9 @@ absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& 
     return LinkReply{.lease_id = {}, .ttl = {}, .directives = {}, .superseded_by = *instance};
   }
   if (!status.ok()) return ToAbsl(status);
+  ORCD_ASSIGN_OR_RETURN(const absl::Duration ttl, TtlOf(response));
   return LinkReply{.lease_id = {},
-                   .ttl = FromProto(response.lease_ttl()),
+                   .ttl = ttl,
                    .directives = {response.directives().begin(), response.directives().end()}};
 }
 
@@ -88,6 +95,7 @@ absl::StatusOr<LinkReply> OrcdLink::Register(const LinkReport& report, absl::Dur
   Fill(request, report);
   request.set_address(options_.address);
   *request.mutable_capabilities() = options_.capabilities;
+  MakeTextValid(request);
   v1::RegisterResponse response;
   const grpc::Status status =
       MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
@@ -113,6 +121,7 @@ absl::StatusOr<LinkReply> OrcdLink::Heartbeat(const std::string& lease_id, uint6
   Fill(request, report);
   request.set_lease_id(lease_id);
   request.set_sequence(sequence);
+  MakeTextValid(request);
   v1::HeartbeatResponse response;
   const grpc::Status status =
       MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
@@ -128,6 +137,7 @@ absl::Status OrcdLink::Deregister(const std::string& lease_id, const LinkReport&
   request.set_worker_id(report.status.worker_id());
   request.set_instance_id(report.status.instance_id());
   for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
+  MakeTextValid(request);
   v1::DeregisterResponse response;
   return ToAbsl(MakeCall(timeout, cancel, [&](Stub& stub, grpc::ClientContext* context) {
     return stub.Deregister(context, request, &response);

@@ -180,7 +180,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 8:
       if (const auto request = ParseRequest<v1::GenerateManyRequest>(bytes); request.ok()) {
-        (void)FromProto(request->timeout());
+        const auto timeout = ReadDuration(request->timeout(), "timeout");
+        Require(!timeout.ok() || *timeout >= absl::ZeroDuration());
         (void)CheckRequestId(request->cancel().request_id());
         TryGenerate(request->generate(), fixture.model());
       }
@@ -212,7 +213,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 14:
       if (const auto request = ParseRequest<inference::RepositoryModelLoadRequest>(bytes);
           request.ok()) {
-        if (const auto spec = kserve::ToLoadSpec(*request, {}); spec.ok()) {
+        if (const auto spec = kserve::ToLoadSpec(*request, fixture.directory(), {}); spec.ok()) {
           TryLoad(*spec, fixture.directory());
         }
       }

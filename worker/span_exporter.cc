@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "runtime/steady_time.h"
+#include "worker/message_text.h"
 #include "worker/version.h"
 
 namespace orcd {
@@ -116,6 +117,7 @@ void SpanExporter::Send(std::vector<Span> batch) {
   scope_spans->mutable_scope()->set_name("worker-orcd");
   scope_spans->mutable_scope()->set_version(std::string(Version()));
   for (Span& span : batch) *scope_spans->add_spans() = std::move(span);
+  MakeTextValid(request);
 
   grpc::Status status;
   for (int i = 0; i < kTries; ++i) {

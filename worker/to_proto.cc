@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "runtime/error.h"
+#include "worker/message_text.h"
+
 namespace orcd {
 namespace {
 
 // https://protobuf.dev/reference/protobuf/google.protobuf/#duration: about 10,000 years.
 constexpr absl::Duration kMaxDuration = absl::Seconds(315'576'000'000);
+constexpr int32_t kMaxNanos = 999'999'999;
 
 void Fill(v1::TokenLogprobs& logprobs, const SampledToken& token) {
   logprobs.set_token_id(token.token);
@@ -43,6 +48,30 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   if (result > kMaxDuration) return absl::InfiniteDuration();
   if (result < -kMaxDuration) return -absl::InfiniteDuration();
   return result;
+}
+
+absl::StatusOr<absl::Duration> ReadDuration(const google::protobuf::Duration& duration,
+                                            std::string_view field) {
+  const int64_t seconds = duration.seconds();
+  const int32_t nanos = duration.nanos();
+  const auto invalid = [&](std::string_view why) {
+    return InvalidField(
+        field, absl::StrCat("has seconds ", seconds, " and nanos ", nanos, ": ", std::string(why)));
+  };
+  const int64_t max_seconds = absl::ToInt64Seconds(kMaxDuration);
+  if (seconds < -max_seconds || seconds > max_seconds) {
+    return invalid(absl::StrCat("seconds must be at most ", max_seconds));
+  }
+  if (nanos < -kMaxNanos || nanos > kMaxNanos) {
+    return invalid(absl::StrCat("nanos must be from 0 to ", kMaxNanos));
+  }
+  if ((seconds > 0 && nanos < 0) || (seconds < 0 && nanos > 0)) {
+    return invalid("their signs must not differ");
+  }
+  if (seconds < 0 || nanos < 0) {
+    return InvalidField(field, "is negative; give zero or more, or leave it out");
+  }
+  return absl::Seconds(seconds) + absl::Nanoseconds(nanos);
 }
 
 v1::Rates ToProto(const RateMeter::Rates& rates) {
@@ -111,6 +140,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   description.set_context_length(engine.max_context());
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());
+  MakeTextValid(description);
   return description;
 }
 

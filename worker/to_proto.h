@@ -3,7 +3,9 @@
 #define ORCD_WORKER_TO_PROTO_H_
 
 #include <string>
+#include <string_view>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "google/protobuf/duration.pb.h"
 #include "orcd/v1/worker.pb.h"
@@ -15,8 +17,14 @@
 namespace orcd {
 
 google::protobuf::Duration ToProto(absl::Duration duration);
-// Beyond what a google.protobuf.Duration may hold: infinite. Unset: zero.
+// Beyond what a google.protobuf.Duration may hold: infinite. Unset: zero. Only for durations of our
+// own; those of a request or of an orchestrator's reply go through ReadDuration.
 absl::Duration FromProto(const google::protobuf::Duration& duration);
+// The value of a request's field: kInvalidArgument (INVALID_FIELD, `field`) where it is no valid
+// Duration (seconds beyond ±315,576,000,000, nanos beyond ±999,999,999, signs that differ) or is
+// negative.
+absl::StatusOr<absl::Duration> ReadDuration(const google::protobuf::Duration& duration,
+                                            std::string_view field);
 
 v1::Rates ToProto(const RateMeter::Rates& rates);
 v1::FinishReason ToProto(FinishReason reason);

@@ -1,6 +1,11 @@
 #include "worker/to_proto.h"
 
+#include <cstdint>
+#include <limits>
+#include <utility>
+
 #include "gtest/gtest.h"
+#include "runtime/error.h"
 
 namespace orcd {
 namespace {
@@ -18,6 +23,35 @@ TEST(ToProtoTest, Durations) {
   google::protobuf::Duration beyond;
   beyond.set_seconds(std::numeric_limits<int64_t>::max());
   EXPECT_EQ(FromProto(beyond), absl::InfiniteDuration());
+}
+
+TEST(ToProtoTest, DurationsOfRequestsAreChecked) {
+  const auto read = [](int64_t seconds, int32_t nanos) {
+    google::protobuf::Duration duration;
+    duration.set_seconds(seconds);
+    duration.set_nanos(nanos);
+    return ReadDuration(duration, "timeout");
+  };
+  EXPECT_EQ(*read(0, 0), absl::ZeroDuration());
+  EXPECT_EQ(*read(1, 999'999'999), absl::Seconds(2) - absl::Nanoseconds(1));
+  EXPECT_EQ(*read(315'576'000'000, 0), absl::Seconds(315'576'000'000));
+  const std::pair<int64_t, int32_t> bad[] = {{1, -5},
+                                             {-1, 5},
+                                             {0, 1'000'000'000},
+                                             {1, 2'000'000'000},
+                                             {0, std::numeric_limits<int32_t>::min()},
+                                             {315'576'000'001, 0},
+                                             {std::numeric_limits<int64_t>::max(), 0},
+                                             {std::numeric_limits<int64_t>::min(), 0},
+                                             {-1, 0},
+                                             {0, -1}};
+  for (const auto& [seconds, nanos] : bad) {
+    const absl::StatusOr<absl::Duration> duration = read(seconds, nanos);
+    EXPECT_EQ(duration.status().code(), absl::StatusCode::kInvalidArgument)
+        << seconds << " s " << nanos << " ns";
+    EXPECT_EQ(GetErrorDetails(duration.status()).field, "timeout");
+    EXPECT_EQ(GetErrorDetails(duration.status()).reason, "INVALID_FIELD");
+  }
 }
 
 TEST(ToProtoTest, OnlyAGpuIsDescribedAsOne) {

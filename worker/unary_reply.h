@@ -15,7 +15,7 @@ namespace orcd {
 
 inline void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
                   const google::protobuf::Message& message) {
-  *response = SerializeMessage(message);
+  *response = SerializeReply(message);
   reactor->Finish(grpc::Status::OK);
 }
 

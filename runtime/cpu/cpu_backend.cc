@@ -157,8 +157,9 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   StartSlots(batch);
   ResolveTokens(batch);
   const std::span<const float> logits = forward_->Run(sequences_, batch.tap);
-  // Numbers computed from a file that changed meanwhile must not be taken for the model's.
-  if (absl::Status intact = model_->gguf().CheckIntact(); !intact.ok()) {
+  // Numbers computed from a file that changed meanwhile must not be taken for the model's. Where it
+  // was only touched, the step waits until its bytes have been held to the digest.
+  if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
     result_ = intact;
   } else {
     StepResult result = Sample(batch, logits);
@@ -290,6 +291,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                         Forward::Create(config, model->weights(), cpu::BestKernels(), *pool, *kv,
                                         options.max_step_tokens, options.max_seqs));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
+  ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),
                                       std::move(forward));
 }

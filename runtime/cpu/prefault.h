@@ -10,7 +10,8 @@
 namespace orcd::cpu {
 
 // Touches every page of the model's files, on all threads, and reports LoadStage::kPlace.
-// kCancelled where the observer says so; kDataLoss where a file is no longer what it was.
+// kCancelled where the observer says so. Whether the files are still what they were is for the
+// caller to ask.
 absl::Status Prefault(const GgufReader& gguf, ThreadPool& pool, LoadObserver& observer);
 
 }  // namespace orcd::cpu

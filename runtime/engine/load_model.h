@@ -31,6 +31,17 @@ struct BackendMaker {
   bool self_check = true;
 };
 
+// The first half of LoadModel: opens and checks the file, and places nothing.
+absl::StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path,
+                                                       const LoadModelOptions& options,
+                                                       LoadObserver& observer);
+
+// The second half: places the weights, runs the self-check, starts the engine.
+absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
+    std::shared_ptr<const Model> model, const LoadModelOptions& options,
+    const BackendMaker& backend, std::function<void(const absl::Status&)> on_fault,
+    LoadObserver& observer);
+
 // Opens and checks the file, places the weights, runs the self-check, starts the engine: the stages
 // of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing behind. The
 // self-check (self_check.h) fails the load where the backend computes garbage: a worker never

@@ -98,12 +98,15 @@ absl::Status GgufReader::OpenParts(const std::string& path, AllowedTensorTypes a
                         "had, and the other parts with it",
                         split.no + 1, split.count, SplitPath("", split.no, split.count)));
   }
+  // The other parts spell it alike.
+  const std::string_view suffix = std::string_view(path).substr(path.size() - kGgufSuffix.size());
   if (split.no != 0) {
     return BadSplit(absl::StrFormat("is part %d of %d; name the first part, %s", split.no + 1,
-                                    split.count, FileName(SplitPath(*prefix, 0, split.count))));
+                                    split.count,
+                                    FileName(SplitPath(*prefix, 0, split.count, suffix))));
   }
   for (int no = 1; no < split.count; ++no) {
-    const std::string part_path = SplitPath(*prefix, no, split.count);
+    const std::string part_path = SplitPath(*prefix, no, split.count, suffix);
     auto part = MappedFile::Open(part_path);
     if (!part.ok()) {
       return Annotate(part.status(), absl::StrFormat("part %d of %d", no + 1, split.count));
@@ -233,6 +236,23 @@ uint64_t GgufReader::total_bytes() const {
 absl::Status GgufReader::CheckIntact() const {
   for (const MappedFile& file : files_) ORCD_RETURN_IF_ERROR(file.CheckIntact());
   return absl::OkStatus();
+}
+
+std::optional<std::vector<int64_t>> GgufReader::TouchedAt() const {
+  std::vector<int64_t> times;
+  bool touched = false;
+  for (const MappedFile& file : files_) {
+    const std::optional<int64_t> time = file.TouchedAt();
+    if (!time && !file.CheckIntact().ok()) return std::nullopt;
+    touched = touched || time.has_value();
+    times.push_back(time.value_or(file.identity().mtime_ns));
+  }
+  if (!touched) return std::nullopt;
+  return times;
+}
+
+void GgufReader::AcceptTouch(const std::vector<int64_t>& mtimes_ns) const {
+  for (size_t i = 0; i < files_.size(); ++i) files_[i].AcceptTouch(mtimes_ns[i]);
 }
 
 }  // namespace orcd

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,10 @@ class GgufReader {
   uint64_t total_bytes() const;
   // The first file that is no longer what it was; see MappedFile::CheckIntact.
   absl::Status CheckIntact() const;
+  // The files' modification times, file by file, where CheckIntact fails for nothing but these.
+  std::optional<std::vector<int64_t>> TouchedAt() const;
+  // Takes those for the files' from now on; see MappedFile::AcceptTouch.
+  void AcceptTouch(const std::vector<int64_t>& mtimes_ns) const;
 
  private:
   GgufReader() = default;

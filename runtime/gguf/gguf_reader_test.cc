@@ -220,6 +220,15 @@ TEST_F(SplitTest, AllPartsAreOneModel) {
   EXPECT_EQ((*gguf)->CheckIntact().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST_F(SplitTest, NamesMayEndInCapitals) {
+  WriteAll();
+  const auto capital = [&](int no) { return SplitPath(Folder() + "model", no, 3, ".GGUF"); };
+  for (int no = 0; no < 3; ++no) std::filesystem::rename(Path(no), capital(no));
+  const auto gguf = GgufReader::Open(capital(0));
+  ASSERT_TRUE(gguf.ok()) << gguf.status();
+  EXPECT_EQ((*gguf)->files()[2].path(), capital(2));
+}
+
 TEST_F(SplitTest, APartIsMissing) {
   WriteAll();
   std::filesystem::remove(Path(2));

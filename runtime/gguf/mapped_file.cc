@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "runtime/error.h"
+#include "runtime/gguf/file_error.h"
 
 namespace orcd {
 namespace {
@@ -20,57 +21,45 @@ int64_t ModificationTimeNs(const struct stat& stat) {
   return int64_t{stat.st_mtim.tv_sec} * 1'000'000'000 + stat.st_mtim.tv_nsec;
 }
 
-absl::Status FileError(absl::StatusCode code, std::string_view reason, const std::string& path,
-                       std::string_view what) {
-  return MakeError(code, absl::StrFormat("%s: %s", path, what),
-                   {.reason = std::string(reason), .subject = path});
-}
-
-absl::Status OpenError(const std::string& path, int error) {
-  const std::string text = std::strerror(error);
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return FileError(absl::StatusCode::kNotFound, "FILE_NOT_FOUND", path,
-                       "there is no such file; check the path");
-    case EACCES:
-    case EPERM:
-      return FileError(absl::StatusCode::kPermissionDenied, "FILE_UNREADABLE", path,
-                       "may not be read (" + text + "); give this user the right to read it");
-    case EMFILE:
-    case ENFILE:
-      return FileError(absl::StatusCode::kResourceExhausted, "FILE_LIMIT", path,
-                       "no file descriptor is left (" + text + "); raise the limit (ulimit -n)");
-    default:
-      return FileError(absl::StatusCode::kInvalidArgument, "FILE_UNREADABLE", path,
-                       "cannot be opened: " + text);
-  }
+FileIdentity IdentityOf(const struct stat& stat) {
+  return {.device = stat.st_dev,
+          .inode = stat.st_ino,
+          .size = static_cast<uint64_t>(stat.st_size),
+          .mtime_ns = ModificationTimeNs(stat)};
 }
 
 }  // namespace
+
+std::optional<FileIdentity> IdentifyFile(const std::string& path) {
+  struct stat stat = {};
+  if (::stat(path.c_str(), &stat) != 0) return std::nullopt;
+  return IdentityOf(stat);
+}
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile file;
   file.path_ = path;
   // A pipe without a writer would else block here.
   file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) return OpenError(path, errno);
+  if (file.fd_ < 0) return FileError(path, errno);
   struct stat stat = {};
-  if (fstat(file.fd_, &stat) != 0) return OpenError(path, errno);
+  if (fstat(file.fd_, &stat) != 0) return FileError(path, errno);
   if (!S_ISREG(stat.st_mode)) {
-    return FileError(
+    return MakeFileError(
         absl::StatusCode::kInvalidArgument, "FILE_NOT_REGULAR", path,
         S_ISDIR(stat.st_mode) ? "is a directory; name a file in it" : "is not a regular file");
   }
   if (stat.st_size == 0) {
-    return FileError(absl::StatusCode::kInvalidArgument, "FILE_EMPTY", path,
-                     "is empty; fetch it again");
+    return MakeFileError(absl::StatusCode::kInvalidArgument, "FILE_EMPTY", path,
+                         "is empty; fetch it again");
   }
-  file.opened_mtime_ns_ = ModificationTimeNs(stat);
+  file.opened_ = IdentityOf(stat);
+  file.mtime_ns_ = file.opened_.mtime_ns;
   const auto size = static_cast<size_t>(stat.st_size);
   void* mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd_, 0);
   if (mapping == MAP_FAILED) {
-    return FileError(
+    if (errno != ENOMEM && errno != EAGAIN && errno != EOVERFLOW) return FileError(path, errno);
+    return MakeFileError(
         absl::StatusCode::kResourceExhausted, "FILE_LIMIT", path,
         absl::StrFormat("%d bytes cannot be mapped: %s; raise the limit on address space "
                         "(ulimit -v) or on mappings (vm.max_map_count)",
@@ -79,10 +68,10 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   file.bytes_ = {static_cast<const std::byte*>(mapping), size};
   file.watch_ = SigbusWatch::Create(file.bytes_);
   if (!file.watch_) {
-    return FileError(absl::StatusCode::kResourceExhausted, "FILE_LIMIT", path,
-                     absl::StrFormat("%d files are mapped already, and no more can be; use a "
-                                     "model in fewer parts",
-                                     SigbusWatch::kMaxWatches));
+    return MakeFileError(absl::StatusCode::kResourceExhausted, "FILE_LIMIT", path,
+                         absl::StrFormat("%d files are mapped already, and no more can be; use a "
+                                         "model in fewer parts",
+                                         SigbusWatch::kMaxWatches));
   }
   return file;
 }
@@ -91,7 +80,8 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       bytes_(std::exchange(other.bytes_, {})),
       fd_(std::exchange(other.fd_, -1)),
-      opened_mtime_ns_(other.opened_mtime_ns_),
+      opened_(other.opened_),
+      mtime_ns_(other.mtime_ns_.load()),
       watch_(std::exchange(other.watch_, std::nullopt)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
@@ -100,7 +90,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     path_ = std::move(other.path_);
     bytes_ = std::exchange(other.bytes_, {});
     fd_ = std::exchange(other.fd_, -1);
-    opened_mtime_ns_ = other.opened_mtime_ns_;
+    opened_ = other.opened_;
+    mtime_ns_ = other.mtime_ns_.load();
     watch_ = std::exchange(other.watch_, std::nullopt);
   }
   return *this;
@@ -116,25 +107,47 @@ void MappedFile::Close() {
   fd_ = -1;
 }
 
+FileIdentity MappedFile::identity() const {
+  FileIdentity identity = opened_;
+  identity.mtime_ns = mtime_ns_;
+  return identity;
+}
+
 absl::Status MappedFile::CheckIntact() const {
   std::string what;
   struct stat stat = {};
-  if (fd_ < 0 || fstat(fd_, &stat) != 0) {
+  if (fd_ < 0) {
     what = "can no longer be examined";
+  } else if (fstat(fd_, &stat) != 0) {
+    return FileError(path_, errno);
   } else if (static_cast<size_t>(stat.st_size) != bytes_.size()) {
     what = absl::StrFormat("had %d bytes when it was opened and has %d now", bytes_.size(),
                            stat.st_size);
-  } else if (watch_->lost_pages()) {
+  } else if (const std::optional<size_t> lost = watch_->first_lost_byte()) {
+    // A fault has no text; a read of the same place has.
+    std::byte byte;
+    if (pread(fd_, &byte, 1, static_cast<off_t>(*lost)) < 0) return FileError(path_, errno);
     what = "could not be read in full (cut short for a while, or the disk failed)";
-  } else if (ModificationTimeNs(stat) != opened_mtime_ns_) {
+  } else if (ModificationTimeNs(stat) != mtime_ns_) {
     what = "was written to after it was opened";
   } else {
     return absl::OkStatus();
   }
-  return FileError(absl::StatusCode::kDataLoss, "FILE_CHANGED", path_,
-                   what +
-                       "; leave a model's file alone while it is in use (replace it by renaming "
-                       "a new file over it) and load it again");
+  return MakeFileError(absl::StatusCode::kDataLoss, "FILE_CHANGED", path_,
+                       what +
+                           "; leave a model's file alone while it is in use (replace it by "
+                           "renaming a new file over it) and load it again");
 }
+
+std::optional<int64_t> MappedFile::TouchedAt() const {
+  struct stat stat = {};
+  if (fd_ < 0 || fstat(fd_, &stat) != 0 || watch_->lost_pages() ||
+      static_cast<size_t>(stat.st_size) != bytes_.size() || ModificationTimeNs(stat) == mtime_ns_) {
+    return std::nullopt;
+  }
+  return ModificationTimeNs(stat);
+}
+
+void MappedFile::AcceptTouch(int64_t mtime_ns) const { mtime_ns_ = mtime_ns; }
 
 }  // namespace orcd

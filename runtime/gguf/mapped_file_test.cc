@@ -158,6 +158,41 @@ TEST(MappedFileTest, NoticesThatItWasWrittenTo) {
   EXPECT_EQ(file->CheckIntact().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(MappedFileTest, ATouchIsToldFromOtherChanges) {
+  const std::string path = WriteFile("mapped_touched", "before");
+  auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_FALSE(file->TouchedAt());
+  EXPECT_EQ(IdentifyFile(path), file->identity());
+  std::filesystem::last_write_time(
+      path, std::filesystem::last_write_time(path) + std::chrono::milliseconds(1));
+  ASSERT_TRUE(file->TouchedAt());
+  EXPECT_NE(IdentifyFile(path), file->identity());
+  file->AcceptTouch(*file->TouchedAt());
+  EXPECT_FALSE(file->TouchedAt());
+  EXPECT_TRUE(file->CheckIntact().ok());
+  EXPECT_EQ(IdentifyFile(path), file->identity());
+  // What is moved is still the one that was touched.
+  const MappedFile moved = *std::move(file);
+  EXPECT_TRUE(moved.CheckIntact().ok());
+  EXPECT_EQ(IdentifyFile(path), moved.identity());
+  std::filesystem::resize_file(path, 3);
+  EXPECT_FALSE(moved.TouchedAt()) << "bytes are gone";
+  EXPECT_FALSE(moved.CheckIntact().ok());
+}
+
+TEST(MappedFileTest, AnotherFileAtThePathIsAnother) {
+  const std::string path = WriteFile("mapped_renamed", "before");
+  auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  const std::string other = WriteFile("mapped_renamed_other", "before");
+  std::filesystem::last_write_time(other, std::filesystem::last_write_time(path));
+  std::filesystem::rename(other, path);
+  EXPECT_NE(IdentifyFile(path), file->identity());
+  EXPECT_TRUE(file->CheckIntact().ok());
+  EXPECT_FALSE(IdentifyFile(path + "_that_is_not_there"));
+}
+
 TEST(MappedFileTest, DoesNotMindBeingRemoved) {
   const std::string path = WritePages("mapped_removed");
   auto file = MappedFile::Open(path);

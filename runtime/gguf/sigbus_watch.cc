@@ -20,7 +20,8 @@ struct Entry {
   std::atomic<uint32_t> version = 0;
   std::atomic<uintptr_t> begin = 0;
   std::atomic<uintptr_t> end = 0;
-  std::atomic<bool> lost = false;
+  // Where zeros begin; 0 while there are none.
+  std::atomic<uintptr_t> lost_from = 0;
 };
 static_assert(std::atomic<bool>::is_always_lock_free);
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
@@ -38,10 +39,13 @@ bool ReplaceLostPages(uintptr_t address) {
     const uintptr_t end = entry.end.load();
     if (version % 2 != 0 || entry.version.load() != version) continue;
     if (address < begin || address >= end) continue;
-    entry.lost.store(true, std::memory_order_relaxed);
     // All that follows, not the one page: a file that lost gigabytes would else cost a fault and
     // perhaps a mapping for each of its pages, and the whole file is to be refused anyway.
     const uintptr_t page = address / page_bytes * page_bytes;
+    uintptr_t before = entry.lost_from.load(std::memory_order_relaxed);
+    while ((before == 0 || page < before) &&
+           !entry.lost_from.compare_exchange_weak(before, page, std::memory_order_relaxed)) {
+    }
     return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
   }
@@ -99,7 +103,7 @@ std::optional<SigbusWatch> SigbusWatch::Create(std::span<const std::byte> mappin
   for (int i = 0; i < kMaxWatches; ++i) {
     Entry& entry = watch_table[i];
     if (entry.used.exchange(true, std::memory_order_acquire)) continue;
-    entry.lost.store(false, std::memory_order_relaxed);
+    entry.lost_from.store(0, std::memory_order_relaxed);
     const auto begin = reinterpret_cast<uintptr_t>(mapping.data());
     SetRange(entry, begin, begin + mapping.size());
     return SigbusWatch(i);
@@ -127,8 +131,12 @@ void SigbusWatch::Release() {
   entry_ = -1;
 }
 
-bool SigbusWatch::lost_pages() const {
-  return entry_ >= 0 && watch_table[entry_].lost.load(std::memory_order_relaxed);
+std::optional<size_t> SigbusWatch::first_lost_byte() const {
+  if (entry_ < 0) return std::nullopt;
+  const Entry& entry = watch_table[entry_];
+  const uintptr_t from = entry.lost_from.load(std::memory_order_relaxed);
+  if (from == 0) return std::nullopt;
+  return static_cast<size_t>(from - entry.begin.load());
 }
 
 }  // namespace orcd

@@ -28,7 +28,9 @@ class SigbusWatch {
   ~SigbusWatch();
 
   // True once a page was replaced.
-  bool lost_pages() const;
+  bool lost_pages() const { return first_lost_byte().has_value(); }
+  // Where the first page that was replaced begins, from the mapping's begin.
+  std::optional<size_t> first_lost_byte() const;
 
  private:
   explicit SigbusWatch(int entry) : entry_(entry) {}

@@ -7,11 +7,14 @@
 #include "absl/strings/str_format.h"
 #include "runtime/error.h"
 #include "runtime/model/model_error.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {
 
 constexpr std::string_view kArchitecture = "qwen2";
+// Of general.name. Every status and heartbeat repeats it, and a client takes 4 MiB at most.
+constexpr size_t kMaxNameBytes = 256;
 
 std::string Key(std::string_view name) { return absl::StrFormat("%s.%s", kArchitecture, name); }
 
@@ -169,7 +172,8 @@ absl::StatusOr<ModelConfig> ModelConfig::FromGguf(const GgufReader& gguf) {
   ModelConfig config;
   config.architecture = kArchitecture;
   if (gguf.Find("general.name") != nullptr) {
-    ORCD_ASSIGN_OR_RETURN(config.name, gguf.GetString("general.name"));
+    ORCD_ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.name"));
+    config.name = ReplaceInvalidUtf8(name.substr(0, kMaxNameBytes));
   }
   const std::string causal_key = Key("attention.causal");
   if (gguf.Find(causal_key) != nullptr) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,10 +17,12 @@
 namespace orcd {
 namespace {
 
+constexpr std::string_view kChatTemplateKey = "tokenizer.chat_template";
+
 // An unknown template, or one whose control tokens the vocabulary lacks, makes chat unsupported and
 // nothing else.
 ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
-  const auto source = gguf.GetString("tokenizer.chat_template");
+  const auto source = gguf.GetString(kChatTemplateKey);
   if (!source.ok() || tokenizer.FindSpecial("<|im_start|>") < 0 ||
       tokenizer.FindSpecial("<|im_end|>") < 0) {
     return ChatTemplate();
@@ -66,6 +69,41 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path
   }
   model->digest_ = *std::move(digest);
   return model;
+}
+
+absl::Status Model::CheckIntact(int threads) const {
+  absl::Status status = gguf_->CheckIntact();
+  if (status.ok() || !gguf_->TouchedAt()) return status;
+  std::lock_guard lock(recheck_mutex_);
+  // Another thread may have read it meanwhile.
+  const std::optional<std::vector<int64_t>> times = gguf_->TouchedAt();
+  if (!times || DigestFiles(*gguf_, threads) != digest_) return gguf_->CheckIntact();
+  gguf_->AcceptTouch(*times);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Model::Warnings() const {
+  std::vector<std::string> warnings;
+  if (tokenizer_ == nullptr) return warnings;
+  const auto source = gguf_->GetString(kChatTemplateKey);
+  if (source.ok() && !chat_template_.supported()) {
+    const bool has_turns =
+        tokenizer_->FindSpecial("<|im_start|>") >= 0 && tokenizer_->FindSpecial("<|im_end|>") >= 0;
+    warnings.push_back(absl::StrCat(
+        std::string(kChatTemplateKey),
+        has_turns ? absl::StrFormat(" (%d bytes) is none that this worker renders", source->size())
+                  : std::string(" needs the tokens <|im_start|> and <|im_end|>, which the "
+                                "vocabulary lacks"),
+        ": chat requests are refused; use a file with the template of Qwen2 or Qwen2.5, or send "
+        "rendered prompts"));
+  }
+  if (const auto add_bos = gguf_->GetBool("tokenizer.ggml.add_bos_token");
+      add_bos.ok() && *add_bos) {
+    warnings.push_back(
+        "tokenizer.ggml.add_bos_token is true and not followed: prompts begin without a BOS token, "
+        "as Qwen2's tokenizer has it; send token ids where the model wants one");
+  }
+  return warnings;
 }
 
 absl::Status Model::ReadMetadata(bool with_text) {

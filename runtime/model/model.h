@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,15 @@ class Model {
                                                            const ModelLoadOptions& options,
                                                            LoadObserver& observer);
 
+  // As GgufReader::CheckIntact, but a file whose modification time alone has changed is read again,
+  // by so many threads, and is intact where the digest is what it was. The bytes are held to the
+  // digest before the caller goes on: whatever was computed from them meanwhile is good. Any
+  // thread; one reads at a time.
+  absl::Status CheckIntact(int threads) const;
+
+  // What the worker does otherwise than the file asks for, a sentence each.
+  std::vector<std::string> Warnings() const;
+
   const GgufReader& gguf() const { return *gguf_; }
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
@@ -65,6 +76,8 @@ class Model {
   std::string digest_;
   uint64_t parameters_ = 0;
   std::string quantization_;
+
+  mutable std::mutex recheck_mutex_;
 };
 
 }  // namespace orcd

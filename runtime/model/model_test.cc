@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <ostream>
 #include <set>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "runtime/error.h"
 #include "runtime/model/test_model.h"
+#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {
@@ -172,6 +175,76 @@ TEST(ModelTest, ChecksTheExpectedSum) {
       Model::Load(dir.File("none.gguf"), {.expected_sha256 = "123", .threads = 1}, observer)
           .status();
   EXPECT_EQ(GetErrorDetails(malformed).field, "sha256");
+}
+
+TEST(ModelTest, ATouchedFileIsReadAgainAndKept) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel::Valid().Write(path);
+  const auto model = Load(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE((*model)->CheckIntact(2).ok());
+  for (int i = 1; i <= 3; ++i) {
+    std::filesystem::last_write_time(
+        path, std::filesystem::last_write_time(path) + std::chrono::seconds(i));
+    EXPECT_FALSE((*model)->gguf().CheckIntact().ok());
+    EXPECT_TRUE((*model)->CheckIntact(2).ok());
+    EXPECT_TRUE((*model)->gguf().CheckIntact().ok()) << "read once, not at each question";
+  }
+  // Other bytes, whatever the time.
+  const char byte = '\x7f';
+  Patch(path, std::filesystem::file_size(path) - 1, &byte, 1);
+  std::filesystem::last_write_time(
+      path, std::filesystem::last_write_time(path) + std::chrono::seconds(9));
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = (*model)->CheckIntact(2);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(GetErrorDetails(status).reason, "FILE_CHANGED");
+  }
+}
+
+TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel spoilt = TestModel::Valid();
+  spoilt.Write(path);
+  EXPECT_THAT((*Load(path))->Warnings(), testing::IsEmpty());
+  spoilt.keys["tokenizer.chat_template"] = "{{ messages | shout }}";
+  spoilt.keys["tokenizer.ggml.add_bos_token"] = true;
+  spoilt.Write(path);
+  const auto model = Load(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_FALSE((*model)->chat_template().supported());
+  EXPECT_THAT((*model)->Warnings(),
+              testing::ElementsAre(testing::HasSubstr("tokenizer.chat_template (22 bytes) is none"),
+                                   testing::HasSubstr("tokenizer.ggml.add_bos_token is true")));
+}
+
+TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {
+  TempDir dir;
+  TestModel named = TestModel::Valid();
+  named.keys["general.name"] = "d\xe9riv\xe9";
+  named.Write(dir.File("name.gguf"));
+  const auto model = Load(dir.File("name.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->config().name, "d\xEF\xBF\xBDriv\xEF\xBF\xBD");
+  named.keys["general.name"] = std::string(1 << 20, 'x');
+  named.Write(dir.File("long.gguf"));
+  EXPECT_EQ((*Load(dir.File("long.gguf")))->config().name, std::string(256, 'x'));
+  // What is refused is named in the refusal.
+  for (const auto& [key, value] : std::map<std::string, TestModel::Value>{
+           {"tokenizer.ggml.pre", "\xff\xfe"},
+           {"tokenizer.ggml.model", "\xff\xfe"},
+           {"tokenizer.ggml.merges", std::vector<std::string>{"\xff \xfe"}}}) {
+    TestModel bad = TestModel::Valid();
+    bad.keys[key] = value;
+    bad.Write(dir.File("bad\xe4.gguf"));
+    const absl::Status status = Load(dir.File("bad\xe4.gguf")).status();
+    EXPECT_FALSE(status.ok()) << key;
+    const std::string message(status.message());
+    EXPECT_EQ(FindInvalidUtf8(message), message.size()) << key;
+    EXPECT_THAT(message, testing::HasSubstr("\xEF\xBF\xBD"));
+  }
 }
 
 class StageObserver : public LoadObserver {

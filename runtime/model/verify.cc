@@ -198,7 +198,20 @@ void RunOnThreads(Reading& reading, int threads) {
   reading.Run();
 }
 
+std::string ToDigest(const std::vector<Sha256Sum>& chunk_sums) {
+  Sha256 tree;
+  for (const Sha256Sum& sum : chunk_sums) tree.Update(sum);
+  return absl::StrCat("sha256-tree:", ToHex(tree.Finish()));
+}
+
 }  // namespace
+
+std::string DigestFiles(const GgufReader& gguf, int threads) {
+  NullLoadObserver observer;
+  Reading reading(gguf, /*sum_first_file=*/false, observer);
+  RunOnThreads(reading, threads);
+  return ToDigest(reading.chunk_sums());
+}
 
 absl::Status CheckSha256Text(std::string_view text) {
   const bool digits = std::ranges::all_of(text, absl::ascii_isxdigit);
@@ -229,9 +242,7 @@ absl::StatusOr<std::string> VerifyFiles(const GgufReader& gguf, const VerifyOpti
     }
   }
   if (const std::optional<BadBlock> bad = reading.first_bad()) return NotFiniteError(*bad);
-  Sha256 tree;
-  for (const Sha256Sum& sum : reading.chunk_sums()) tree.Update(sum);
-  return absl::StrCat("sha256-tree:", ToHex(tree.Finish()));
+  return ToDigest(reading.chunk_sums());
 }
 
 }  // namespace orcd

@@ -26,6 +26,9 @@ struct VerifyOptions {
 // kInvalidArgument (field `sha256`) unless `text` is empty or 64 hexadecimal digits.
 absl::Status CheckSha256Text(std::string_view text);
 
+// The digest that VerifyFiles gives, of the bytes as they are now, and no check of anything.
+std::string DigestFiles(const GgufReader& gguf, int threads);
+
 // Returns the model's digest: `sha256-tree:` and 64 hex digits, the SHA-256 of the concatenated
 // SHA-256 sums of the files' 64 MiB chunks, file by file. A tree, so that it can be computed by
 // many threads at once.

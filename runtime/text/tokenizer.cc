@@ -30,7 +30,7 @@ bool ComesOutOfPlainText(TokenType type) {
 
 std::string Quoted(std::string_view text) {
   std::string quoted = "'";
-  quoted.append(text).push_back('\'');
+  quoted.append(ReplaceInvalidUtf8(text)).push_back('\'');
   return quoted;
 }
 

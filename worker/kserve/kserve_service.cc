@@ -200,7 +200,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(grpc::CallbackServe
     ORCD_ASSIGN_OR_RETURN(const inference::RepositoryModelLoadRequest request,
                           OpenRequest<inference::RepositoryModelLoadRequest>(
                               options_.authorizer, *context, Permission::kControl, *bytes));
-    return ToLoadSpec(request, host_.Status());
+    return ToLoadSpec(request, options_.model_dir, host_.Status());
   };
   const absl::StatusOr<ModelHost::LoadSpec> spec = translate();
   if (!spec.ok()) return Refuse(context, "RepositoryModelLoad", spec.status());

@@ -4,9 +4,11 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -268,6 +270,24 @@ TEST_F(KserveServiceTest, AFileMayHaveAnyName) {
   EXPECT_EQ(response.models(1).name(), "\xEF\xBF\xBD");
   inference::RepositoryIndexResponse again;
   EXPECT_TRUE(again.ParseFromString(response.SerializeAsString()));
+}
+
+TEST_F(KserveServiceTest, ALoadOfTheLoadedModelLoadsWhatItsFileHoldsNow) {
+  const std::string before = host_.Status().model().digest();
+  dir_.Write("new", 2);
+  std::filesystem::rename(dir_.path() + "/new", dir_.path() + "/nano.gguf");
+  const auto load = [&](std::optional<bool> replace) {
+    grpc::ClientContext context;
+    inference::RepositoryModelLoadRequest request;
+    request.set_model_name("nano");
+    if (replace) (*request.mutable_parameters())["replace"].set_bool_param(*replace);
+    inference::RepositoryModelLoadResponse response;
+    return stub_->RepositoryModelLoad(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(load(false), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(host_.Status().model().digest(), before);
+  EXPECT_EQ(load(std::nullopt), grpc::StatusCode::OK);
+  EXPECT_NE(host_.Status().model().digest(), before);
 }
 
 TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {

@@ -7,11 +7,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "runtime/error.h"
-#include "runtime/text/unicode.h"
+#include "runtime/utf8.h"
 #include "worker/kserve/infer_translation.h"
 #include "worker/kserve/tensors.h"
 #include "worker/load_call.h"
@@ -96,8 +95,7 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
   const auto add = [&](const std::string& name, const std::string& not_ready) {
     if (only_ready && !not_ready.empty()) return;
     auto* model = response.add_models();
-    // A file's name may be any bytes, and a message with such a string could not be read.
-    model->set_name(ReplaceInvalidUtf8(name));
+    model->set_name(name);
     model->set_version(kModelVersion);
     model->set_state(not_ready.empty() ? "READY" : "UNAVAILABLE");
     model->set_reason(not_ready);
@@ -107,7 +105,7 @@ inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
   }
   std::error_code unreadable;
   for (const std::string& file : ListModels(model_dir, unreadable)) {
-    if (status.has_model() && file == status.model().file()) continue;
+    if (status.has_model() && ReplaceInvalidUtf8(file) == status.model().file()) continue;
     add(DefaultModelId(file), "unloaded");
   }
   return response;
@@ -163,6 +161,7 @@ inference::ModelConfigResponse DescribeConfig(const std::string& name) {
 }
 
 absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelLoadRequest& request,
+                                               const std::string& model_dir,
                                                const v1::WorkerStatus& status) {
   ORCD_ASSIGN_OR_RETURN(const std::string name,
                         ModelName(request.repository_name(), request.model_name()));
@@ -170,8 +169,9 @@ absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelL
   if (status.has_model() && status.model().model_id() == name) {
     spec.model = status.model().file();
     spec.model_id = name;
+    spec.replace = true;
   } else {
-    spec.model = absl::EndsWith(name, ".gguf") ? name : absl::StrCat(name, ".gguf");
+    spec.model = FindModelFile(model_dir, name);
   }
   for (const auto& [key, value] : request.parameters()) {
     if (key == "replace") {

@@ -29,8 +29,11 @@ absl::StatusOr<bool> IsReady(const std::string& model_dir, const v1::WorkerStatu
 inference::ModelMetadataResponse DescribeTensors(const std::string& name);
 inference::ModelConfigResponse DescribeConfig(const std::string& name);
 
-// kInvalidArgument (INVALID_FIELD) where no model is named, or a parameter is unknown.
+// kInvalidArgument (INVALID_FIELD) where no model is named, or a parameter is unknown. As Triton
+// has it, a load of the loaded model loads what its file holds now: `replace` is set for it unless
+// the request says otherwise.
 absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelLoadRequest& request,
+                                               const std::string& model_dir,
                                                const v1::WorkerStatus& status);
 
 struct UnloadSpec {

@@ -12,6 +12,9 @@ namespace orcd {
 namespace {
 
 absl::StatusOr<TokenizerArchive> MakeArchive(const Engine& engine) {
+  // A file that was only touched is still the model's, and must not keep the export from being
+  // made.
+  ORCD_RETURN_IF_ERROR(engine.model().CheckIntact(/*threads=*/1));
   ORCD_ASSIGN_OR_RETURN(const TokenizerFiles files,
                         ExportTokenizer(engine.model().gguf(), engine.max_context()));
   TokenizerArchive archive;
