@@ -276,7 +276,6 @@ std::vector<BadRequest> BadSampling() {
       {"sampling parameters that are cut off", Sampling(R"({"temperature": 1)"), p},
       {"sampling parameters with a rest", Sampling("{} {}"), p},
       {"sampling parameters that are a list", Sampling("[1]"), p},
-      {"sampling parameters that are null", Sampling("null"), p},
       {"sampling parameters that are not UTF-8", Sampling("{\"stop\": \"\xFF\"}"), p},
       {"sampling parameters with a NUL", Sampling(std::string("{}\0", 3)), p},
       {"a parameter twice", Sampling(R"({"seed": 1, "seed": 2})"), p},
@@ -287,9 +286,7 @@ std::vector<BadRequest> BadSampling() {
       {"JSON schema", json("guided_json", R"({"type": "object"})"), p},
       {"structured outputs", json("structured_outputs", R"("{}")"), p},
       {"regex", json("guided_regex", R"("a+")"), p},
-      {"LoRA", json("lora_name", R"("x")"), p},
       {"logprobs", json("logprobs", "1"), p},
-      {"beam search", json("use_beam_search", "true"), p},
       {"unknown parameter", json("temprature", "1"), p},
       {"unknown parameter without a name", json("", "1"), p},
   };
@@ -306,16 +303,20 @@ std::vector<BadRequest> BadSampling() {
       {"presence_penalty", {"101"}},
       {"max_tokens", {"0", "-1", "0.5", "4294967296", "\"x\""}},
       {"min_tokens", {"-1", "4294967296"}},
-      {"seed", {"-2", "0.5", "18446744073709551616", "true"}},
+      {"seed", {"-0.5", "0.5", "18446744073709551616", "true"}},
       {"n", {"0", "2", "-1"}},
       {"best_of", {"4"}},
       {"ignore_eos", {"1", "\"maybe\""}},
       {"stop", {"5", "[\"\"]", "[\"a\", null]", "{\"a\": 1}"}},
       {"stop_token_ids", {"[-1]", "[99999999]", "[\"x\"]"}},
-      {"logit_bias",
-       {"[1]", "{\"x\": 1}", "{\"-1\": 1}", "{\"5\": 1001}", "{\"99999999\": 1}", "{\"5\": null}"}},
+      {"logit_bias", {"[1]", "{\"x\": 1}", "{\"-1\": 1}", "{\"5\": 1001}", "{\"99999999\": 1}"}},
       {"skip_special_tokens", {"false"}},
       {"include_stop_str_in_output", {"true"}},
+      {"use_beam_search", {"true"}},
+      {"early_stopping", {"true", "\"never\""}},
+      {"length_penalty", {"0.5"}},
+      {"bad_words", {"[\"x\"]"}},
+      {"lora_name", {"\"x\""}},
   };
   for (const auto& [name, values] : wrong) {
     for (const char* value : values) {
@@ -500,6 +501,15 @@ TEST_F(KserveBadRequestTest, BoundsAreAllowed) {
       Sampling(R"({"temperature": "0.5", "top_k": -1, "seed": -1, "max_tokens": "3"})"),
       Sampling(R"({"seed": 18446744073709551615, "max_tokens": 3, "n": 1, "best_of": null})"),
       Sampling(R"({"top_k": 4294967295, "max_tokens": 3})"),
+      Sampling("null"),
+      Sampling(R"({"max_tokens": 3, "logprobs": null, "guided_json": null, "stop": null,
+                   "use_beam_search": false, "early_stopping": false, "length_penalty": 1.0,
+                   "best_of": 1, "seed": -7, "bad_words": [], "logit_bias": {"5": null}})"),
+      [](Request& r) {
+        for (const char* name : {"timeout", "triton_enable_empty_final_response", "logprobs"}) {
+          (*r.mutable_parameters())[name];
+        }
+      },
       Sampling(R"({"stop": ["a", "b"], "stop_token_ids": [1, 2], "max_tokens": 3})"),
       Sampling(R"({"logit_bias": {"5": -1000, "6": 1000}, "max_tokens": 3})"),
       [](Request& r) { r.set_id(std::string(256, 'x')); },
