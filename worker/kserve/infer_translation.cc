@@ -119,10 +119,6 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   SamplingParameters sampling(asked.request);
   ORCD_RETURN_IF_ERROR(sampling.AddJson(inputs.sampling_parameters));
   for (const auto& [name, value] : request.parameters()) {
-    // A parameter without a value is as if it were not there.
-    if (value.parameter_choice_case() == inference::InferParameter::PARAMETER_CHOICE_NOT_SET) {
-      continue;
-    }
     if (name == kTimeout) {
       ORCD_RETURN_IF_ERROR(ReadTimeout(value, asked));
     } else if (name == kEmptyFinal) {

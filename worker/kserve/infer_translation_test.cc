@@ -95,18 +95,16 @@ TEST(InferTranslationTest, TritonsParameters) {
   EXPECT_EQ(RefusedField(request), "parameters.timeout");
   parameters["timeout"].set_string_param("1");
   EXPECT_EQ(RefusedField(request), "parameters.timeout");
-  // Without a value it is as if it were not there.
-  parameters["timeout"].clear_parameter_choice();
-  parameters["triton_enable_empty_final_response"].clear_parameter_choice();
-  parameters["sequence_id"];
-  const MultiplexedGenerate plain = TranslateInfer(request, InferCallKind::kStream);
-  ASSERT_TRUE(plain.refusal.ok()) << plain.refusal;
-  EXPECT_FALSE(FormOf(plain).empty_final);
-  EXPECT_TRUE(plain.request.sampling().temperature_first());
-  EXPECT_FALSE(plain.request.sampling().count_prompt());
   parameters.erase("timeout");
   parameters["sequence_id"].set_int64_param(1);
   EXPECT_EQ(RefusedField(request), "parameters");
+}
+
+TEST(InferTranslationTest, WhatThePenaltiesCountAndTheOrderAreVllms) {
+  const MultiplexedGenerate asked = TranslateInfer(InferRequest("a"), InferCallKind::kUnary);
+  ASSERT_TRUE(asked.refusal.ok()) << asked.refusal;
+  EXPECT_TRUE(asked.request.sampling().temperature_first());
+  EXPECT_FALSE(asked.request.sampling().count_prompt());
 }
 
 TEST(InferTranslationTest, TheModelIsNamedAndOfOneVersion) {

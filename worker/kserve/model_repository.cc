@@ -46,12 +46,6 @@ absl::Status BadParameter(const std::string& name, std::string_view must_be) {
   return InvalidField(absl::StrCat("parameters.", name), must_be);
 }
 
-// A parameter without a value is as if it were not there.
-bool HasValue(const inference::ModelRepositoryParameter& value) {
-  return value.parameter_choice_case() !=
-         inference::ModelRepositoryParameter::PARAMETER_CHOICE_NOT_SET;
-}
-
 // Answers once the load has ended. gRPC and the load's thread hold it.
 class LoadCall final : public grpc::ServerUnaryReactor {
  public:
@@ -180,7 +174,6 @@ absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelL
     spec.model = absl::EndsWith(name, ".gguf") ? name : absl::StrCat(name, ".gguf");
   }
   for (const auto& [key, value] : request.parameters()) {
-    if (!HasValue(value)) continue;
     if (key == "replace") {
       if (!value.has_bool_param()) return BadParameter(key, "must be a bool_param");
       spec.replace = value.bool_param();
@@ -200,7 +193,6 @@ absl::StatusOr<UnloadSpec> ToUnloadSpec(const inference::RepositoryModelUnloadRe
   UnloadSpec spec;
   ORCD_ASSIGN_OR_RETURN(spec.model_id, ModelName(request.repository_name(), request.model_name()));
   for (const auto& [key, value] : request.parameters()) {
-    if (!HasValue(value)) continue;
     if (key != "force" && key != "unload_dependents") {
       return InvalidField("parameters", absl::StrCat("has ", Quoted(key),
                                                      ", which is not supported; leave it out. "
