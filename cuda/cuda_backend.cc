@@ -219,7 +219,9 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
   Pending pending = {.turn = static_cast<int>(steps_ % kMaxInFlight), .number = ++steps_};
   for (const StepSequence& seq : batch.seqs) {
-    if (seq.start_params != nullptr) slots_[seq.slot].params = *seq.start_params;
+    if (seq.start_params != nullptr) {
+      slots_[seq.slot] = {.params = *seq.start_params, .prompt_tokens = seq.start_prompt_tokens};
+    }
     pending.rows += seq.sample ? 1 : 0;
   }
   const ModelConfig& config = p.model->config();

@@ -250,6 +250,7 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
       if (done[i] == 0) {
         seq.start_params = &requests[i].params;
         seq.start_history = prompt;
+        seq.start_prompt_tokens = static_cast<int32_t>(prompt.size());
       }
       seq.sample = part == left;
       if (seq.sample) owners.push_back(i);
@@ -546,7 +547,8 @@ TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
   Sampler sampler;
   TokenCounts counts;
-  for (const int32_t token : prompt) ++counts[token];
+  // The prompt's tokens stand in the sequence and are not counted.
+  for (const int32_t token : prompt) counts[token] = 0;
   for (int step = 0; step < 40; ++step) {
     seq.sample = true;
     seq.forbidden = forbidden;

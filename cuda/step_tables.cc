@@ -1,8 +1,6 @@
 #include "cuda/step_tables.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "cuda/device_memory.h"
 #include "cuda/kernels/attention.h"
@@ -19,7 +17,8 @@ int QueryTiles(int tokens, const ModelConfig& config) {
   return (tokens * (config.heads / config.kv_heads) + kQueryRows - 1) / kQueryRows;
 }
 
-DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SamplingParams& params) {
+DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SlotState& state) {
+  const SamplingParams& params = state.params;
   return {.sequence = sequence,
           .slot = seq.slot,
           .position = seq.start_position + static_cast<int32_t>(seq.tokens.size()),
@@ -27,13 +26,14 @@ DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SamplingParams
           .top_k = params.top_k,
           .typical_p = params.typical_p,
           .top_p = params.top_p,
-          .log_min_p = params.min_p > 0
-                           ? static_cast<float>(std::log(static_cast<double>(params.min_p)))
-                           : -std::numeric_limits<float>::infinity(),
+          .min_p_distance = params.min_p_distance(),
+          .filter_scale = params.greedy() ? 0 : OctaveScale(params.filter_temperature()),
+          .min_p_first = params.temperature_first ? 1 : 0,
           .repetition_penalty = params.repetition_penalty,
           .frequency_penalty = params.frequency_penalty,
           .presence_penalty = params.presence_penalty,
           .has_penalties = params.has_penalties() ? 1 : 0,
+          .first_counted = params.count_prompt ? 0 : state.prompt_tokens,
           .first_bias = 0,
           .biases = static_cast<int32_t>(params.logit_bias.size()),
           .first_forbidden = 0,
@@ -136,7 +136,7 @@ size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_
     if (seq.sample) {
       const SamplingParams& params = slots[seq.slot].params;
       DrawEntry& draw = host.draws[rows];
-      draw = DrawOf(seq, sequences, params);
+      draw = DrawOf(seq, sequences, slots[seq.slot]);
       draw.first_bias = biases;
       draw.first_forbidden = forbidden;
       draw.result = name.first_result + rows;

@@ -54,6 +54,7 @@ size_t TableBytes(const StepLimits& limits);
 // What a backend keeps of a sequence between steps.
 struct SlotState {
   SamplingParams params;
+  int32_t prompt_tokens = 0;
 };
 
 // The shape of a batch itself.

@@ -299,6 +299,68 @@ TEST_F(GenerateTest, MinTokensKeepsEndIdsFromBeingDrawn) {
   EXPECT_THAT(later.ids, Not(::testing::Contains(base.ids[0])));
 }
 
+TEST_F(GenerateTest, MinTokensHoldsOffIgnoredEndIdsAndStopStringsToo) {
+  const uint32_t eog = client().Status().model().eog_token_ids(0);
+  v1::GenerateRequest request = Sampled(4, 12);
+  (*request.mutable_sampling()->mutable_logit_bias())[eog] = 1000;
+  request.mutable_stop()->set_min_tokens(7);
+  const Generation ignored = client().Generate(request);
+  ASSERT_TRUE(IsComplete(ignored));
+  ASSERT_EQ(ignored.ids.size(), 12u);
+  EXPECT_EQ(std::find(ignored.ids.begin(), ignored.ids.end(), eog) - ignored.ids.begin(), 7);
+
+  // A stop string that ends with the last of min_tokens does not count, one that ends later does.
+  const Generation base = client().Generate(Sampled(3, 50));
+  ASSERT_TRUE(IsComplete(base));
+  const auto character_at = [&](size_t byte) {
+    while ((static_cast<unsigned char>(base.text[byte]) & 0xC0) == 0x80) --byte;
+    return byte;
+  };
+  ASSERT_GT(base.text.size(), 60u);
+  const size_t at = character_at(base.text.size() / 2);
+  const std::string stop = base.text.substr(at, character_at(at + 20) - at);
+  ASSERT_EQ(base.text.find(stop), at);
+  ASSERT_EQ(base.text.rfind(stop), at);
+  request = Sampled(3, 50);
+  request.mutable_stop()->add_strings(stop);
+  const Generation stopped = client().Generate(request);
+  ASSERT_TRUE(IsComplete(stopped));
+  ASSERT_EQ(stopped.reason(), v1::FINISH_REASON_STOP_STRING);
+  const auto needed = static_cast<uint32_t>(stopped.ids.size());
+  for (const uint32_t min_tokens : {needed - 1, needed}) {
+    request.mutable_stop()->set_min_tokens(min_tokens);
+    const Generation generation = client().Generate(request);
+    ASSERT_TRUE(IsComplete(generation));
+    const bool counts = min_tokens < needed;
+    EXPECT_EQ(generation.reason(),
+              counts ? v1::FINISH_REASON_STOP_STRING : v1::FINISH_REASON_MAX_TOKENS);
+    EXPECT_EQ(generation.text, counts ? base.text.substr(0, at) : base.text);
+  }
+}
+
+// Tokens in resume_token_ids were generated: the penalties and min_tokens count them as such.
+TEST_F(GenerateTest, AResumedRequestCountsWhatWasGenerated) {
+  v1::GenerateRequest request = Sampled(9, 40);
+  request.mutable_text()->set_text("Once upon a time upon a time upon a time");
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_frequency_penalty(3);
+  sampling.set_presence_penalty(1);
+  sampling.set_repetition_penalty(1.3f);
+  for (const bool count_prompt : {false, true}) {
+    sampling.set_count_prompt(count_prompt);
+    const Generation whole = client().Generate(request);
+    ASSERT_TRUE(IsComplete(whole));
+    for (const size_t kept : {1u, 17u, 39u}) {
+      v1::GenerateRequest rest = request;
+      for (size_t i = 0; i < kept; ++i) rest.add_resume_token_ids(whole.ids[i]);
+      const Generation generation = client().Generate(rest);
+      ASSERT_TRUE(IsComplete(generation));
+      EXPECT_EQ(generation.ids, std::vector<uint32_t>(whole.ids.begin() + kept, whole.ids.end()))
+          << "after " << kept << " tokens";
+    }
+  }
+}
+
 TEST_F(GenerateTest, EndOfGenerationIdEndsUnlessIgnored) {
   const v1::ModelDescription model = client().Status().model();
   ASSERT_GT(model.eog_token_ids_size(), 0);

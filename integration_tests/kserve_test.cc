@@ -142,6 +142,38 @@ TEST_F(KserveTest, StopStringsAndTheTextBefore) {
   EXPECT_EQ(one.text, "Hello" + whole.text.substr(0, whole.text.find(stop)));
 }
 
+// As vLLM does: the penalties count generated tokens, min_tokens holds stop strings off too, and a
+// negative seed is a random one.
+TEST_F(KserveTest, SamplingParametersMeanWhatVllmsDo) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  v1::TokenizeRequest tokenize;
+  tokenize.mutable_text()->set_text("a a a a a a a a a a a a");
+  const uint32_t token = client().Tokens(tokenize).back();
+  const auto infer = [&](const std::string& sampling) {
+    inference::ModelInferRequest request = InferRequest(tokenize.text().text(), sampling);
+    AddBool(request, "exclude_input_in_output", true);
+    AskForTokens(request);
+    const Inference answer = Infer(kserve(), request);
+    EXPECT_TRUE(answer.error.ok()) << answer.error;
+    return answer;
+  };
+  const std::string biased =
+      absl::StrCat(R"("temperature": 0, "ignore_eos": true, "max_tokens": 30, "logit_bias": {")",
+                   token, R"(": 1000})");
+  const Inference penalised = infer("{" + biased + R"(, "frequency_penalty": 100})");
+  ASSERT_EQ(penalised.ids.size(), 30u);
+  EXPECT_EQ(std::count(penalised.ids.begin(), penalised.ids.begin() + 8, token), 8);
+  EXPECT_LE(std::count(penalised.ids.begin(), penalised.ids.end(), token), 11);
+
+  const Inference stopped = infer("{" + biased + R"(, "stop": "a"})");
+  EXPECT_EQ(stopped.ids.size(), 1u);
+  const Inference later = infer("{" + biased + R"(, "stop": "a", "min_tokens": 12})");
+  EXPECT_EQ(later.ids.size(), 13u);
+
+  const std::string random = R"({"seed": -3, "ignore_eos": true, "max_tokens": 40})";
+  EXPECT_NE(infer(random).ids, infer(random).ids);
+}
+
 TEST_F(KserveTest, ManyRequestsShareAStreamAndOneThatFailsEndsAlone) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--max-seqs", "2", "--max-waiting", "1"}));
   InferStream stream(kserve());

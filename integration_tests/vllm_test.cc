@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,7 +27,10 @@ namespace orcd::testing {
 namespace {
 
 using ::grpc::StatusCode;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAreArray;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class VllmTest : public WorkerTest {
@@ -111,6 +116,7 @@ TEST_F(VllmTest, SameTokensAndFiguresAsByOrcdV1) {
     requests.push_back(request);
     v1::SamplingParams& sampling = *request.mutable_sampling();
     sampling.set_temperature(0.7f);
+    sampling.set_temperature_first(true);
     sampling.set_top_p(0.9f);
     sampling.set_top_k(50);
     sampling.set_min_p(0.01f);
@@ -159,6 +165,97 @@ TEST_F(VllmTest, TheEndOfTheModelsTurnCounts) {
     EXPECT_EQ(generation.first().ids.back(), eog);
     EXPECT_EQ(generation.first().complete->matched_stop_case(),
               vllm_wire::GenerateComplete::MATCHED_STOP_NOT_SET);
+  }
+}
+
+// As vLLM does: generated tokens count, the prompt's do not.
+TEST_F(VllmTest, FrequencyAndPresencePenaltiesDoNotSeeThePrompt) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  constexpr uint32_t kToken = 45;
+  v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(30, kToken), 30);
+  request.mutable_stop()->set_ignore_eog(true);
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_temperature(0);
+  (*sampling.mutable_logit_bias())[kToken] = 1000;
+  sampling.set_frequency_penalty(100);
+  sampling.set_presence_penalty(50);
+  for (const bool stream : {false, true}) {
+    VllmGeneration generation = vllm().Generate(ToVllm(request, stream));
+    ASSERT_TRUE(IsComplete(generation));
+    const std::vector<uint32_t>& ids = generation.first().ids;
+    EXPECT_THAT(std::vector<uint32_t>(ids.begin(), ids.begin() + 8), Each(kToken));
+    EXPECT_LE(std::count(ids.begin(), ids.end(), kToken), 11);
+  }
+  const Generation ours = client().Generate(request);
+  ASSERT_TRUE(IsComplete(ours));
+  EXPECT_EQ(ours.ids, vllm().Generate(ToVllm(request, false)).first().ids);
+  sampling.set_count_prompt(true);
+  const Generation counted = client().Generate(request);
+  ASSERT_TRUE(IsComplete(counted));
+  EXPECT_THAT(counted.ids, Not(Contains(kToken)));
+}
+
+TEST_F(VllmTest, StopStringsHoldFromMinTokensOn) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  v1::GenerateRequest request = Sampled(2, 60);
+  const Generation whole = client().Generate(request);
+  ASSERT_TRUE(IsComplete(whole));
+  // Every character that can stand alone: without min_tokens it ends early.
+  const std::string characters = "etaoinsrhldcumfp";
+  for (const char c : characters) request.mutable_stop()->add_strings(std::string(1, c));
+  VllmGeneration early = vllm().Generate(ToVllm(request, false));
+  ASSERT_TRUE(IsComplete(early));
+  ASSERT_TRUE(early.first().complete->has_matched_stop_str()) << whole.text;
+  const size_t at_least = early.first().ids.size();
+  request.mutable_stop()->set_min_tokens(static_cast<uint32_t>(at_least));
+  const Generation ours = client().Generate(request);
+  ASSERT_TRUE(IsComplete(ours));
+  for (const bool stream : {false, true}) {
+    VllmGeneration later = vllm().Generate(ToVllm(request, stream));
+    ASSERT_TRUE(IsComplete(later));
+    const std::vector<uint32_t>& ids = later.first().ids;
+    EXPECT_GT(ids.size(), at_least);
+    EXPECT_EQ(ids, ours.ids);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), whole.ids.begin()));
+  }
+}
+
+TEST_F(VllmTest, NegativeSeedsAreRandom) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  vllm_wire::GenerateRequest request = ToVllm(Sampled(1, 40), false);
+  std::set<std::vector<uint32_t>> drawn;
+  for (const int32_t seed : {-1, -1, -7, -7}) {
+    request.mutable_sampling_params()->set_seed(seed);
+    VllmGeneration generation = vllm().Generate(request);
+    ASSERT_TRUE(IsComplete(generation));
+    drawn.insert(generation.first().ids);
+  }
+  EXPECT_THAT(drawn, SizeIs(4));
+}
+
+TEST_F(VllmTest, TheTokenThatEndedItHasItsLogprobToo) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  const uint32_t eog = client().Status().model().eog_token_ids(0);
+  v1::GenerateRequest request = Sampled(5, 40);
+  request.mutable_stop()->set_ignore_eog(false);
+  request.mutable_stop()->set_min_tokens(4);
+  request.set_logprobs(2);
+  (*request.mutable_sampling()->mutable_logit_bias())[eog] = 1000;
+  const Generation ours = client().Generate(request);
+  ASSERT_TRUE(IsComplete(ours));
+  ASSERT_EQ(ours.reason(), v1::FINISH_REASON_EOG);
+  const v1::TokenLogprobs& last = ours.finished->matched_logprobs();
+  EXPECT_EQ(last.token_id(), eog);
+  EXPECT_LT(last.logprob(), 0);
+  EXPECT_EQ(last.top_size(), 2);
+  for (const bool stream : {false, true}) {
+    VllmGeneration generation = vllm().Generate(ToVllm(request, stream));
+    ASSERT_TRUE(IsComplete(generation));
+    const VllmGeneration::Output& output = generation.first();
+    EXPECT_EQ(output.ids.back(), eog);
+    EXPECT_EQ(output.logprob_ids, output.ids);
+    EXPECT_EQ(output.logprobs.back(), last.logprob());
+    EXPECT_EQ(output.top_logprobs.back().token_ids_size(), 2);
   }
 }
 
@@ -302,12 +399,6 @@ TEST_F(VllmTest, ZeroesThatMeanNothingWasSaid) {
   v1::GenerateRequest ours = Sampled(9, 20);
   ours.mutable_sampling()->set_temperature(1);
   EXPECT_EQ(theirs.first().ids, client().Generate(ours).ids);
-  // Negative seeds are seeds, too.
-  bare.mutable_sampling_params()->set_seed(-9);
-  VllmGeneration negative = vllm().Generate(bare);
-  ASSERT_TRUE(IsComplete(negative));
-  ours.mutable_sampling()->set_seed(static_cast<uint64_t>(int64_t{-9}));
-  EXPECT_EQ(negative.first().ids, client().Generate(ours).ids);
 }
 
 TEST_F(VllmTest, AbortAnswersAfterTheReleaseAndTheStreamEndsWell) {

@@ -35,9 +35,11 @@ struct StepSequence {
   int32_t slot = 0;
   // Set in the first step of a sequence in this slot, which need not begin at position 0: what was
   // there before is forgotten. `history` is every token of the sequence known so far (for the
-  // penalties), `tokens` included. The pointees live until Launch returns.
+  // penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those after
+  // them were generated. The pointees live until Launch returns.
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
+  int32_t start_prompt_tokens = 0;
   // Sorted ids that cannot be drawn in this step (end ids before min_tokens).
   std::span<const int32_t> forbidden;
   // The tokens to run, at positions start_position, start_position + 1, …; at least one.

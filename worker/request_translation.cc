@@ -109,6 +109,8 @@ absl::StatusOr<SamplingParams> TranslateSampling(const v1::GenerateRequest& requ
   if (proto.has_repetition_penalty()) params.repetition_penalty = proto.repetition_penalty();
   if (proto.has_frequency_penalty()) params.frequency_penalty = proto.frequency_penalty();
   if (proto.has_presence_penalty()) params.presence_penalty = proto.presence_penalty();
+  params.count_prompt = proto.count_prompt();
+  params.temperature_first = proto.temperature_first();
   for (const auto& [id, bias] : proto.logit_bias()) {
     params.logit_bias.emplace_back(ToId(id), bias);
   }

@@ -100,6 +100,8 @@ TEST_F(RequestTranslationTest, DefaultsAreThoseOfTheProto) {
   EXPECT_EQ(request->sampling.repetition_penalty, 1.0f);
   EXPECT_EQ(request->sampling.frequency_penalty, 0.0f);
   EXPECT_EQ(request->sampling.presence_penalty, 0.0f);
+  EXPECT_FALSE(request->sampling.count_prompt);
+  EXPECT_FALSE(request->sampling.temperature_first);
   EXPECT_TRUE(request->sampling.logit_bias.empty());
   EXPECT_EQ(request->sampling.logprobs, -1);
   EXPECT_TRUE(request->stop.strings.empty());
@@ -124,6 +126,8 @@ TEST_F(RequestTranslationTest, EveryField) {
   sampling.set_repetition_penalty(1.1f);
   sampling.set_frequency_penalty(-2);
   sampling.set_presence_penalty(3);
+  sampling.set_count_prompt(true);
+  sampling.set_temperature_first(true);
   sampling.set_seed(0);
   for (uint32_t id : {9u, 4u, 700u, 5u}) (*sampling.mutable_logit_bias())[id] = id / 10.0f;
   v1::StopConditions& stop = *proto.mutable_stop();
@@ -145,6 +149,8 @@ TEST_F(RequestTranslationTest, EveryField) {
   EXPECT_EQ(request->sampling.repetition_penalty, 1.1f);
   EXPECT_EQ(request->sampling.frequency_penalty, -2);
   EXPECT_EQ(request->sampling.presence_penalty, 3);
+  EXPECT_TRUE(request->sampling.count_prompt);
+  EXPECT_TRUE(request->sampling.temperature_first);
   EXPECT_EQ(request->sampling.seed, 0u);
   EXPECT_THAT(request->sampling.logit_bias,
               ElementsAre(Pair(4, 0.4f), Pair(5, 0.5f), Pair(9, 0.9f), Pair(700, 70.0f)));

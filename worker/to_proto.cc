@@ -30,6 +30,7 @@ void FillEnd(const Event& event, Message& message) {
   message.set_reason(ToProto(event.reason));
   if (event.reason == FinishReason::kStopString) message.set_stop_string(event.stop_string);
   if (event.stop_token >= 0) message.set_token_id(event.stop_token);
+  if (event.stop_logprobs) Fill(*message.mutable_matched_logprobs(), *event.stop_logprobs);
 }
 
 }  // namespace

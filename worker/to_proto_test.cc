@@ -68,6 +68,21 @@ TEST(ToProtoTest, OnlyAGpuIsDescribedAsOne) {
   EXPECT_EQ(device.gpu().memory_free_bytes(), 79u);
 }
 
+TEST(ToProtoTest, TheTokenThatEndedItHasItsLogprob) {
+  FinishedEvent event;
+  event.stop_token = 7;
+  EXPECT_FALSE(ToProto(event, "d").has_matched_logprobs());
+  event.stop_logprobs = SampledToken{.token = 7, .logprob = -0.5f, .top = {{7, -0.5f}, {2, -1}}};
+  event.samples = {{.stop_string = "", .stop_token = 7, .stop_logprobs = event.stop_logprobs},
+                   {.reason = FinishReason::kMaxTokens, .stop_string = ""}};
+  const v1::GenerateFinished finished = ToProto(event, "d");
+  EXPECT_EQ(finished.matched_logprobs().token_id(), 7u);
+  EXPECT_EQ(finished.matched_logprobs().logprob(), -0.5f);
+  EXPECT_EQ(finished.matched_logprobs().top_size(), 2);
+  EXPECT_EQ(finished.samples(0).matched_logprobs().token_id(), 7u);
+  EXPECT_FALSE(finished.samples(1).has_matched_logprobs());
+}
+
 TEST(ToProtoTest, FailedRequestsHaveNoReason) {
   FinishedEvent event;
   event.reason = FinishReason::kEog;

@@ -29,13 +29,15 @@ constexpr int kBins = 8;
 // Tokens that are few enough to be compared each with each.
 constexpr int kMaxListed = 256;
 static_assert(kMaxListed <= kThreads);
+static_assert(kMaxTokenCount == 0xffff - 1);
 
 // Tokens a thread owns: odd, so that the threads of a warp reach different banks.
 constexpr int TokensAThread(int vocab) {
   return ((vocab + kBlocks * kThreads - 1) / (kBlocks * kThreads)) | 1;
 }
 constexpr int TokensABlock(int vocab) { return TokensAThread(vocab) * kThreads; }
-// Tokens whose occurrences a block counts at a time.
+// Tokens whose occurrences a block counts at a time, in 16 bits each: 0 where the token does not
+// stand in the sequence, else 1 more than its count for the frequency and presence penalties.
 constexpr int CountedTokens(int vocab) { return TokensABlock(vocab) / 2; }
 constexpr size_t SharedBytes(int vocab) {
   return static_cast<size_t>(TokensABlock(vocab)) * sizeof(float) +
@@ -103,13 +105,15 @@ __device__ __forceinline__ T SumOfLanesTo(T value) {
 // in the order, then its id.
 struct Candidates {
   uint64_t last = 0xff7fffffffffffff;  // all tokens of the least finite logit
+  // Of the temperature at which the filters see the logits.
+  float scale = 0;
   bool typical = false;
   float typical_max = 0;
   uint32_t mean = 0;
   uint64_t last_surprise = 0;
 
   __device__ uint32_t Surprise(float logit) const {
-    const uint32_t octaves = Octaves(__fsub_rn(typical_max, logit), OctaveScale(1));
+    const uint32_t octaves = Octaves(__fsub_rn(typical_max, logit), scale);
     return octaves > mean ? octaves - mean : mean - octaves;
   }
   __device__ bool Holds(float logit, int token) const {
@@ -141,7 +145,7 @@ struct Filter {
     return by_surprise ? candidates.Surprise(logit) : CodeOf(logit);
   }
   __device__ __forceinline__ uint64_t WeightOf(float logit) const {
-    return count > 0 ? 1 : WeightOfLogit(max, logit, OctaveScale(1));
+    return count > 0 ? 1 : WeightOfLogit(max, logit, candidates.scale);
   }
   __device__ uint64_t Goal(uint64_t total) const {
     return count > 0 ? min(total, count) : ShareOnDevice(total, share);
@@ -442,8 +446,8 @@ __device__ double LogSum(Row& row, float max) {
   return static_cast<double>(max) + log(__longlong_as_double(bits[0]));
 }
 
-// Penalises those of the block's tokens [first, first + counted) that have been. Each is all of a
-// thread's, or none.
+// Penalises those of the block's tokens [first, first + counted) that stand in the sequence. Each
+// is all of a thread's, or none.
 __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, const Row& row,
                                  int first, int counted, uint16_t* counts) {
   uint32_t* const pairs = reinterpret_cast<uint32_t*>(counts);
@@ -456,11 +460,15 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
                              p % args.block_tokens] -
         row.block_first() - first;
     if (token < 0 || token >= counted) continue;
-    // Halves of a word; a count stays at its most.
+    // Halves of a word; a count stays at its most. The order of the additions does not matter.
+    const uint32_t counts_here = p >= draw.first_counted ? 1 : 0;
     const int shift = token % 2 * 16;
     uint32_t old = pairs[token / 2];
-    while ((old >> shift & 0xffff) < 0xffff) {
-      const uint32_t seen = atomicCAS(&pairs[token / 2], old, old + (1u << shift));
+    while (true) {
+      const uint32_t count = old >> shift & 0xffff;
+      const uint32_t next = min(max(count, 1u) + counts_here, 0xffffu);
+      if (next == count) break;
+      const uint32_t seen = atomicCAS(&pairs[token / 2], old, old + ((next - count) << shift));
       if (seen == old) break;
       old = seen;
     }
@@ -469,13 +477,15 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
   const int mine = static_cast<int>(threadIdx.x) * (row.block_count() / kThreads) - first;
   if (mine >= 0 && mine < counted) {
     for (int i = 0; i < row.count(); ++i) {
-      const int count = counts[mine + i];
+      const int stands = counts[mine + i];
       float logit = row.logit(i);
-      if (count == 0 || logit == -INFINITY) continue;
+      if (stands == 0 || logit == -INFINITY) continue;
       logit = logit <= 0 ? __fmul_rn(logit, draw.repetition_penalty)
                          : __fdiv_rn(logit, draw.repetition_penalty);
-      logit = __fmaf_rn(-static_cast<float>(count), draw.frequency_penalty, logit);
-      logit = __fsub_rn(logit, draw.presence_penalty);
+      if (stands > 1) {
+        logit = __fmaf_rn(-static_cast<float>(stands - 1), draw.frequency_penalty, logit);
+        logit = __fsub_rn(logit, draw.presence_penalty);
+      }
       row.logit(i) = fminf(fmaxf(logit, -3.40282347e38f), 3.40282347e38f);
     }
   }
@@ -520,7 +530,7 @@ __device__ uint32_t MeanOctaves(Row& row, const Candidates& candidates, float ma
   for (int i = 0; i < row.count(); ++i) {
     const float logit = row.logit(i);
     if (!candidates.Holds(logit, row.first() + i)) continue;
-    const uint32_t octaves = Octaves(__fsub_rn(max, logit), OctaveScale(1));
+    const uint32_t octaves = Octaves(__fsub_rn(max, logit), candidates.scale);
     const uint64_t weight = Weight(octaves) >> 8;
     sums[0] += weight;
     sums[1] += weight * octaves >> kOctaveBits;
@@ -543,6 +553,12 @@ __device__ uint32_t MeanOctaves(Row& row, const Candidates& candidates, float ma
 __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   Filter filter = {.max = max};
   Candidates& candidates = filter.candidates;
+  candidates.scale = draw.filter_scale;
+  if (draw.min_p_first != 0) {
+    // All tokens of the least logit that min_p keeps. What top_k keeps of them is what min_p keeps
+    // of the top k.
+    candidates.last = min(candidates.last, Key(CodeOf(__fadd_rn(max, draw.min_p_distance)), ~0));
+  }
   // top_k, typical_p, top_p: one code for them all.
 #pragma unroll 1
   for (int i = 0; i < 3; ++i) {
@@ -565,7 +581,7 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   }
   max = filter.max;
   float bound = -INFINITY;
-  if (draw.log_min_p > -INFINITY) bound = __fadd_rn(max, draw.log_min_p);
+  if (draw.min_p_distance > -INFINITY) bound = __fadd_rn(max, draw.min_p_distance);
   const auto weight = [&](int i) {
     const float logit = row.logit(i);
     return logit >= bound && candidates.Holds(logit, row.first() + i)

@@ -26,12 +26,19 @@ struct DrawEntry {
   int32_t top_k;
   float typical_p;
   float top_p;
-  // ln(min_p); -infinity: off.
-  float log_min_p;
+  // SamplingParams::min_p_distance; -infinity: off.
+  float min_p_distance;
+  // kOctaveScale of the filters' temperature.
+  float filter_scale;
+  // min_p comes before typical_p and top_p.
+  int32_t min_p_first;
   float repetition_penalty;
   float frequency_penalty;
   float presence_penalty;
   int32_t has_penalties;
+  // Frequency and presence penalties count the sequence's tokens from this position on; the
+  // repetition penalty sees all of them.
+  int32_t first_counted;
   // In SampleArgs::biases and ::forbidden.
   int32_t first_bias;
   int32_t biases;

@@ -30,6 +30,8 @@ struct Draw {
   SamplingParams params;
   std::vector<int32_t> history;
   std::vector<int32_t> forbidden;
+  // So many of the first tokens of `history` are the prompt.
+  int32_t prompt_tokens = 0;
   // Its sequence met a key or value that was not finite.
   bool flagged = false;
 };
@@ -80,7 +82,7 @@ class SampleTest : public GpuTest {
       }
       // Slots in another order than rows.
       const int slot = rows - 1 - i;
-      slots[slot].params = draw.params;
+      slots[slot] = {.params = draw.params, .prompt_tokens = draw.prompt_tokens};
       flags[slot] = draw.flagged ? 1 : 0;
     }
     for (int i = 0; i < rows; ++i) {
@@ -150,7 +152,7 @@ class SampleTest : public GpuTest {
       const Draw& draw = draws[i];
       TokenCounts counts;
       if (draw.params.has_penalties()) {
-        for (const int32_t token : draw.history) ++counts[token];
+        CountTokens(draw.history, draw.prompt_tokens, draw.params, counts);
       }
       Sampler sampler;
       expected[i] =
@@ -255,12 +257,14 @@ SamplingParams RandomParams(int vocab, std::mt19937& rng) {
   p.min_p = Pick(rng, min_ps);
   const float typical_ps[] = {1.0f, 1.0f, 1.0f, 0.999f, 0.9f, 0.5f, 0.01f};
   p.typical_p = Pick(rng, typical_ps);
+  p.temperature_first = rng() % 2 == 0;
   if (rng() % 3 == 0) {
     const float repetitions[] = {1.0f, 1.1f, 2.0f, 0.5f, 100.0f, 1e-3f};
     p.repetition_penalty = Pick(rng, repetitions);
     const float additive[] = {0.0f, 0.5f, -1.0f, 2.0f, 100.0f, -100.0f};
     p.frequency_penalty = Pick(rng, additive);
     p.presence_penalty = Pick(rng, additive);
+    p.count_prompt = rng() % 4 == 0;
   }
   if (rng() % 3 == 0) {
     const int counts[] = {1, 5, 100, kMaxLogitBiases};
@@ -288,6 +292,7 @@ Draw RandomDraw(int vocab, std::mt19937& rng) {
     // Some often, others once.
     token = static_cast<int32_t>(rng() % (rng() % 2 == 0 ? std::min(vocab, 20) : vocab));
   }
+  draw.prompt_tokens = static_cast<int32_t>(rng() % (draw.history.size() + 1));
   if (rng() % 4 == 0) {
     for (int i = 0; i < 30; ++i) draw.forbidden.push_back(static_cast<int32_t>(rng() % vocab));
     std::sort(draw.forbidden.begin(), draw.forbidden.end());
@@ -326,27 +331,60 @@ TEST_F(SampleTest, EachFilterAlone) {
   std::vector<float> logits(kVocab);
   for (float& logit : logits) logit = 3 * Bell(rng);
   std::vector<Draw> draws;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 120; ++i) {
     Draw draw = {.logits = logits, .params = {}, .history = {1, 2, 3}, .forbidden = {}};
     draw.params.seed = i;
-    draw.params.temperature = 0.8f;
+    draw.params.temperature = i % 4 < 2 ? 0.8f : 1.6f;
+    draw.params.temperature_first = i >= 60;
     switch (i % 5) {
       case 0:
         draw.params.top_k = 1 + i * i;
         break;
       case 1:
-        draw.params.top_p = 0.99f - 0.015f * static_cast<float>(i);
+        draw.params.top_p = 0.99f - 0.015f * static_cast<float>(i % 60);
         break;
       case 2:
-        draw.params.min_p = 0.001f * static_cast<float>(i + 1);
+        draw.params.min_p = 0.001f * static_cast<float>(i % 60 + 1);
         break;
       case 3:
-        draw.params.typical_p = 0.99f - 0.015f * static_cast<float>(i);
+        draw.params.typical_p = 0.99f - 0.015f * static_cast<float>(i % 60);
         break;
       default:
         break;
     }
     draws.push_back(std::move(draw));
+  }
+  ExpectAsReference(draws);
+}
+
+// A token of the prompt alone, one that was generated alone, one that was both, and more of them
+// than are counted: each logit is told from its neighbours' by 0.5 at most.
+TEST_F(SampleTest, PenaltiesTellThePromptFromWhatWasGenerated) {
+  constexpr int kVocab = 5000;
+  std::vector<Draw> draws;
+  for (const bool count_prompt : {false, true}) {
+    for (const int32_t token : {0, 1, 4, 2500, 4998, 4999}) {
+      for (const int generated : {0, 1, 2, 3000, 70'000}) {
+        Draw draw = {.logits = std::vector<float>(kVocab, 1.0f),
+                     .params = {},
+                     .history = std::vector<int32_t>(40, token),
+                     .forbidden = {},
+                     .prompt_tokens = 40};
+        draw.history.insert(draw.history.end(), generated, token);
+        draw.logits[token] = 1.5f;
+        draw.logits[token ^ 1] = 1.25f;
+        draw.params.temperature = 0;
+        draw.params.frequency_penalty = 0.00001f;
+        draw.params.presence_penalty = 0.1f;
+        draw.params.count_prompt = count_prompt;
+        draws.push_back(draw);
+        draw.params.repetition_penalty = 1.1f;
+        draws.push_back(draw);
+        draw.params.temperature = 1;
+        draw.params.seed = draws.size();
+        draws.push_back(draw);
+      }
+    }
   }
   ExpectAsReference(draws);
 }

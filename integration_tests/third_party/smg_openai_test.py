@@ -142,6 +142,7 @@ class Stack:
             request.stop.max_tokens = params.max_tokens
         if params.HasField("logprobs"):
             request.logprobs = params.logprobs
+        request.sampling.temperature_first = True
         request.sampling.top_p = params.top_p or 1
         request.sampling.top_k = params.top_k
         request.sampling.repetition_penalty = params.repetition_penalty or 1

@@ -191,7 +191,7 @@ void CpuBackend::StartSlots(const StepBatch& batch) {
     slot.last_sample.reset();
     slot.counts.clear();
     if (!slot.params.has_penalties()) continue;
-    for (int32_t token : seq.start_history) ++slot.counts[token];
+    CountTokens(seq.start_history, seq.start_prompt_tokens, slot.params, slot.counts);
   }
 }
 

@@ -106,6 +106,7 @@ inline StepSequence StartSequence(int slot, std::span<const int32_t> tokens,
   seq.slot = slot;
   seq.start_params = &params;
   seq.start_history = tokens;
+  seq.start_prompt_tokens = static_cast<int32_t>(tokens.size());
   seq.tokens = tokens;
   seq.blocks = blocks;
   return seq;

@@ -131,7 +131,7 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
                                      "after ",
                                      most, "; there is nothing left to generate"));
   }
-  OutputText text(request.stop.strings);
+  OutputText text(request.stop.strings, request.stop.min_tokens);
   for (size_t i = 0; i < resume.size(); ++i) {
     const int32_t token = resume[i];
     const std::string field = absl::StrCat("resume_token_ids[", i, "]");

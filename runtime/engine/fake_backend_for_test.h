@@ -1,6 +1,6 @@
-// A backend whose model is a hash: the next token is a function of seed, position and every token
-// before it, read back from the KV blocks that the batch names. A wrong block, position, slot or
-// order changes the tokens.
+// A backend whose model is a hash: the next token is a function of seed, position, the prompt's
+// length and every token before it, read back from the KV blocks that the batch names. A wrong
+// block, position, slot, order or share of the prompt changes the tokens.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -34,6 +34,11 @@ class FakeBackend : public Backend {
     return token;
   }
 
+  // The seed that stands for a request's seed and the length of its prompt.
+  static uint64_t SeedOf(uint64_t seed, size_t prompt_tokens) {
+    return seed ^ uint64_t { prompt_tokens } << 32;
+  }
+
   // What stands for the log-probability of the token that follows `context`.
   static float Logprob(const std::vector<int32_t>& context) {
     return -static_cast<float>(NextToken(context, 1, 1000, {}, 999)) / 100;
@@ -63,7 +68,9 @@ class FakeBackend : public Backend {
       tokens += seq.tokens.size();
       Slot& slot = slots_[seq.slot];
       if (seq.start_params != nullptr) {
-        slot = {seq.start_params->seed, kPreviousSample, seq.start_position};
+        EXPECT_GT(seq.start_prompt_tokens, 0);
+        slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens), kPreviousSample,
+                seq.start_position};
         ++starts;
       }
       blocks += seq.blocks.size();
@@ -83,6 +90,7 @@ class FakeBackend : public Backend {
       if (!seq.sample) continue;
       SampledToken sample;
       sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
+      sample.logprob = Logprob(context);
       sample.finite = !not_finite;
       slot.last_sample = sample.token;
       result.samples.push_back(sample);

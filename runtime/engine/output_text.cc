@@ -16,20 +16,24 @@ size_t OverlapAtEnd(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-OutputText::OutputText(std::vector<std::string> stop_strings)
-    : stop_strings_(std::move(stop_strings)) {}
+OutputText::OutputText(std::vector<std::string> stop_strings, int min_tokens)
+    : stop_strings_(std::move(stop_strings)), min_tokens_(min_tokens) {}
 
 std::string OutputText::Append(std::string_view bytes) {
+  ++tokens_;
   held_ += utf8_.Append(bytes);
   return TakeCertain();
 }
 
 std::string OutputText::TakeCertain() {
+  if (tokens_ <= min_tokens_) exempt_ = held_.size();
   // The stop string that begins first wins; of two that begin together, the one the caller named
   // first.
   size_t first = std::string::npos;
   for (const std::string& stop : stop_strings_) {
-    const size_t pos = held_.find(stop);
+    // The first position at which the stop string would end beyond the exempt text.
+    const size_t from = exempt_ < stop.size() ? 0 : exempt_ - stop.size() + 1;
+    const size_t pos = held_.find(stop, from);
     if (pos < first) {
       first = pos;
       stopped_ = stop;
@@ -47,6 +51,7 @@ std::string OutputText::TakeCertain() {
   const size_t cut = held_.size() - held_back;
   std::string certain = held_.substr(0, cut);
   held_.erase(0, cut);
+  exempt_ -= std::min(exempt_, cut);
   return certain;
 }
 

@@ -11,12 +11,14 @@
 
 namespace orcd {
 
-// Holds back what may still become a stop string. One thread.
+// Holds back text that may still become a stop string. One thread.
 class OutputText {
  public:
-  explicit OutputText(std::vector<std::string> stop_strings);
+  // A stop string counts where its last character comes with a token after the first `min_tokens`;
+  // it may begin before.
+  explicit OutputText(std::vector<std::string> stop_strings, int min_tokens = 0);
 
-  // Takes the bytes of a drawn token and returns the text that is now certain. Once a stop string
+  // Takes the bytes of the next token and returns the text that is now certain. Once a stop string
   // has appeared, the text before it has been returned, stopped() names it, and no more may be
   // appended.
   std::string Append(std::string_view bytes);
@@ -29,8 +31,12 @@ class OutputText {
   std::string TakeCertain();
 
   const std::vector<std::string> stop_strings_;
+  const int min_tokens_;
+  int tokens_ = 0;
   Utf8Stream utf8_;
   std::string held_;
+  // A stop string within the first so many bytes of held_ does not count.
+  size_t exempt_ = 0;
   std::optional<std::string> stopped_;
 };
 

@@ -56,6 +56,74 @@ TEST(OutputTextTest, OfTwoThatBeginTogetherTheFirstNamedWins) {
   EXPECT_EQ(*text.stopped(), "stop");
 }
 
+TEST(OutputTextTest, StopStringsCountFromMinTokensOn) {
+  OutputText text({"ab"}, 2);
+  EXPECT_EQ(text.Append("ab"), "ab");
+  EXPECT_EQ(text.Append("ab"), "ab") << "the last of min_tokens does not end it either";
+  EXPECT_EQ(text.Append("cab"), "c");
+  ASSERT_TRUE(text.stopped());
+}
+
+TEST(OutputTextTest, AStopStringMayBeginBeforeMinTokens) {
+  OutputText text({"abab"}, 3);
+  EXPECT_EQ(text.Append("xa"), "x");
+  EXPECT_EQ(text.Append("ba"), "");
+  EXPECT_EQ(text.Append("ba"), "ab") << "one that ends here does not count, and may begin another";
+  EXPECT_EQ(text.Append("bz"), "") << "the text before it was given out";
+  ASSERT_TRUE(text.stopped());
+}
+
+TEST(OutputTextTest, TheEndAddsNothingThatStopsBeforeMinTokens) {
+  OutputText text({"\xEF\xBF\xBD"}, 1);
+  EXPECT_EQ(text.Append("a\xE2\x82"), "a");
+  EXPECT_EQ(text.Finish(), "\xEF\xBF\xBD");
+  EXPECT_FALSE(text.stopped());
+}
+
+// Against a search of the whole text: after each token beyond min_tokens, the stop strings that end
+// in its characters.
+TEST(OutputTextTest, AnyCutAndAnyMinTokensFindTheSameEnd) {
+  std::mt19937 random(2);
+  int stopped = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::vector<std::string> tokens(10);
+    for (std::string& token : tokens) {
+      for (uint32_t n = random() % 4; n > 0; --n) token += random() % 3 == 0 ? "b" : "a";
+    }
+    std::vector<std::string> stops(1 + random() % 2);
+    for (std::string& stop : stops) {
+      for (uint32_t n = 1 + random() % 4; n > 0; --n) stop += random() % 3 == 0 ? "b" : "a";
+    }
+    const size_t min_tokens = random() % 6;
+    std::string whole;
+    size_t end = std::string::npos;
+    for (size_t i = 0; i < tokens.size() && end == std::string::npos; ++i) {
+      const size_t before = whole.size();
+      whole += tokens[i];
+      if (i < min_tokens) continue;
+      for (const std::string& stop : stops) {
+        for (size_t at = 0; at + stop.size() <= whole.size(); ++at) {
+          if (whole.compare(at, stop.size(), stop) == 0 && at + stop.size() > before) {
+            end = std::min(end, at);
+          }
+        }
+      }
+    }
+
+    OutputText text(stops, static_cast<int>(min_tokens));
+    std::string got;
+    for (const std::string& token : tokens) {
+      got += text.Append(token);
+      if (text.stopped()) break;
+    }
+    EXPECT_EQ(text.stopped().has_value(), end != std::string::npos) << round;
+    if (!text.stopped()) got += text.Finish();
+    stopped += text.stopped() ? 1 : 0;
+    ASSERT_EQ(got, whole.substr(0, end)) << "of " << whole << " from token " << min_tokens;
+  }
+  EXPECT_GT(stopped, 1000);
+}
+
 // However the text is cut into tokens, what comes out is the text up to the first stop string.
 TEST(OutputTextTest, AnyCutGivesTheSameText) {
   std::mt19937 random(1);

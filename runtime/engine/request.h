@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,8 @@ struct SampleEnd {
   std::string stop_string;
   int32_t stop_token = -1;
   int32_t generated_tokens = 0;
+  // Of stop_token, which is in no delta, where logprobs were asked for.
+  std::optional<SampledToken> stop_logprobs = std::nullopt;
 };
 
 struct FinishedEvent {
@@ -80,6 +83,8 @@ struct FinishedEvent {
   std::string stop_string;
   // With kStopToken and kEog; else -1.
   int32_t stop_token = -1;
+  // Of stop_token, which is in no delta, where logprobs were asked for.
+  std::optional<SampledToken> stop_logprobs = std::nullopt;
   int32_t prompt_tokens = 0;
   int32_t cached_prompt_tokens = 0;
   // Drawn here, the ending ones included, all samples together.

@@ -58,10 +58,8 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     live->limit_reason = FinishReason::kMaxTokens;
   }
   live->end_ids = asked.stop.ids;
-  if (!asked.stop.ignore_eog) {
-    const std::vector<int32_t>& eog = tokenizer_.eog_ids();
-    live->end_ids.insert(live->end_ids.end(), eog.begin(), eog.end());
-  }
+  const std::vector<int32_t>& eog = tokenizer_.eog_ids();
+  live->end_ids.insert(live->end_ids.end(), eog.begin(), eog.end());
   std::sort(live->end_ids.begin(), live->end_ids.end());
   if (asked.prefix_cache) {
     live->prefix_root = PrefixRoot(options_.model_digest, asked.cache_salt);
@@ -352,6 +350,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (sequence.starts) {
     part.start_params = &sequence.sampling;
     part.start_history = sequence.tokens;
+    part.start_prompt_tokens = live.prompt_tokens();
     sequence.starts = false;
   }
   const std::span<const int32_t> known = sequence.tokens;
@@ -442,11 +441,11 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
 
   const StopConditions& stop = live.request.stop;
   if (std::find(stop.ids.begin(), stop.ids.end(), sample.token) != stop.ids.end()) {
-    Finish(sequence, FinishReason::kStopToken, {}, sample.token);
+    Finish(sequence, FinishReason::kStopToken, {}, &sample);
     return;
   }
   if (!stop.ignore_eog && tokenizer_.IsEog(sample.token)) {
-    Finish(sequence, FinishReason::kEog, {}, sample.token);
+    Finish(sequence, FinishReason::kEog, {}, &sample);
     return;
   }
 
@@ -471,7 +470,7 @@ void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
 }
 
 void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop_string,
-                       int32_t stop_token) {
+                       const SampledToken* stop_token) {
   LiveRequest& live = *sequence.live;
   // What came of a request that was ended is the beginning of what would have come, so that it can
   // go on elsewhere: what is held back here comes there.
@@ -481,11 +480,12 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
     // What a request that was resumed held back there says nothing before it has started here.
     if (!rest.empty() && live.started) SendDelta(sequence, {.text = std::move(rest)});
   }
-  live.ends[sequence.sample] = {
-      .reason = reason,
-      .stop_string = std::move(stop_string),
-      .stop_token = stop_token,
-      .generated_tokens = sequence.drawn - static_cast<int>(live.request.resume.size())};
+  SampleEnd& end = live.ends[sequence.sample];
+  end = {.reason = reason,
+         .stop_string = std::move(stop_string),
+         .stop_token = stop_token != nullptr ? stop_token->token : -1,
+         .generated_tokens = sequence.drawn - static_cast<int>(live.request.resume.size())};
+  if (stop_token != nullptr && live.request.sampling.logprobs >= 0) end.stop_logprobs = *stop_token;
   MarkFinished(sequence);
   if (live.unfinished > 0) return;
   FinishedEvent event;
@@ -494,6 +494,7 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
   if (!ended) {
     event.stop_string = live.ends[0].stop_string;
     event.stop_token = live.ends[0].stop_token;
+    event.stop_logprobs = live.ends[0].stop_logprobs;
   }
   if (live.ends.size() > 1) event.samples = live.ends;
   SendFinished(live, std::move(event));

@@ -169,7 +169,7 @@ class Scheduler {
   // Ends a sequence, and its request with the last one. It goes with the next Sweep that finds no
   // step using it.
   void Finish(Sequence& sequence, FinishReason reason, std::string stop_string = {},
-              int32_t stop_token = -1);
+              const SampledToken* stop_token = nullptr);
   void FinishAll(LiveRequest& live, FinishReason reason);
   void Fail(LiveRequest& live, const absl::Status& status);
   // Fails the request of a sequence that gave no finite numbers for `position`, whose KV nobody

@@ -152,16 +152,14 @@ class SchedulerHarness {
     context.insert(context.end(), request.resume.begin(), request.resume.end());
     const int resumed = static_cast<int>(request.resume.size());
     std::vector<int32_t> end_ids = request.stop.ids;
-    if (!request.stop.ignore_eog) {
-      const auto& eog = model_->tokenizer().eog_ids();
-      end_ids.insert(end_ids.end(), eog.begin(), eog.end());
-    }
+    const auto& eog = model_->tokenizer().eog_ids();
+    end_ids.insert(end_ids.end(), eog.begin(), eog.end());
     std::sort(end_ids.begin(), end_ids.end());
     while (true) {
       const bool may_end = resumed + expected.drawn >= request.stop.min_tokens;
       const int32_t token = FakeBackend::NextToken(
-          context, request.sampling.seed + sample, vocab_,
-          may_end ? std::span<const int32_t>() : std::span<const int32_t>(end_ids), eog_);
+          context, FakeBackend::SeedOf(request.sampling.seed + sample, request.prompt.size()),
+          vocab_, may_end ? std::span<const int32_t>() : std::span<const int32_t>(end_ids), eog_);
       ++expected.drawn;
       if (std::count(request.stop.ids.begin(), request.stop.ids.end(), token) > 0) {
         expected.reason = FinishReason::kStopToken;

@@ -453,6 +453,102 @@ TEST_F(SchedulerTest, StopStringEndsTheText) {
   EXPECT_EQ(sinks_["a"]->text, text.substr(0, text.find(stop)));
 }
 
+TEST_F(SchedulerTest, StopStringsHoldFromMinTokensOnAlsoOfAResumedRequest) {
+  Make(Info(2, 32, 2));
+  const auto ask = [&](const std::string& id) {
+    GenerationRequest request = Request(id, {3});
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 24;
+    request.stop.min_tokens = 10;
+    return request;
+  };
+  scheduler_->Add(ask("probe"), now_);
+  RunToEnd();
+  const RecordingSink& probe = *sinks_["probe"];
+  ASSERT_EQ(probe.tokens.size(), 24u);
+  // Every token of one ASCII character ends it, but for the first ten.
+  std::vector<std::string> stops;
+  size_t first = 0;
+  for (size_t i = 0; i < probe.tokens.size(); ++i) {
+    const std::string bytes(model_->tokenizer().TokenBytes(probe.tokens[i]));
+    if (bytes.size() != 1 || static_cast<unsigned char>(bytes[0]) >= 0x80) continue;
+    stops.push_back(bytes);
+    if (i >= 10 && first == 0) first = i;
+    if (stops.size() == 16) break;
+  }
+  ASSERT_GT(first, 0u);
+  ASSERT_GT(stops.size(), 1u);
+
+  GenerationRequest request = ask("a");
+  request.stop.strings = stops;
+  scheduler_->Add(std::move(request), now_);
+  RunToEnd();
+  const RecordingSink& whole = *sinks_["a"];
+  EXPECT_EQ(whole.finished->reason, FinishReason::kStopString);
+  EXPECT_LE(whole.tokens.size(), first + 1);
+  EXPECT_GT(whole.tokens.size(), 10u);
+  EXPECT_TRUE(std::equal(whole.tokens.begin(), whole.tokens.end(), probe.tokens.begin()));
+
+  for (size_t cut = 1; cut < whole.tokens.size(); ++cut) {
+    const std::string id = absl::StrCat("cut", cut);
+    request = ask(id);
+    request.stop.strings = stops;
+    request.resume.assign(whole.tokens.begin(), whole.tokens.begin() + static_cast<int>(cut));
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    EXPECT_EQ(sinks_[id]->finished->reason, FinishReason::kStopString) << id;
+    EXPECT_EQ(sinks_[id]->tokens.size(), whole.tokens.size() - cut) << id;
+    EXPECT_TRUE(whole.text.ends_with(sinks_[id]->text)) << id;
+  }
+}
+
+TEST_F(SchedulerTest, NoEndIdIsDrawnBeforeMinTokensAlsoOneThatIsIgnored) {
+  Make(Info(2, 32, 2));
+  // The token that would be the first, as a stop id and as the model's end.
+  const int32_t stop = Naive(Request("probe", {3})).tokens.at(0);
+  for (const bool ignore_eog : {false, true}) {
+    GenerationRequest request = Request(absl::StrCat("a", ignore_eog), {3});
+    request.stop.ids = {stop};
+    request.stop.ignore_eog = ignore_eog;
+    request.stop.min_tokens = 5;
+    StepBatch batch;
+    scheduler_->Add(std::move(request), now_);
+    ASSERT_TRUE(scheduler_->Plan(now_, batch));
+    std::vector<int32_t> ends = model_->tokenizer().eog_ids();
+    ends.push_back(stop);
+    EXPECT_THAT(batch.seqs[0].forbidden, testing::UnorderedElementsAreArray(ends));
+    EXPECT_TRUE(backend_->Launch(batch).ok());
+    RunToEnd();
+  }
+}
+
+TEST_F(SchedulerTest, TheTokenThatEndsItHasItsLogprobWhereAskedFor) {
+  Make(Info(4, 64, 2));
+  GenerationRequest probe = Request("probe", {3});
+  probe.stop.ignore_eog = true;
+  probe.stop.max_tokens = 8;
+  const Expected expected = Naive(probe);
+  for (const int32_t logprobs : {-1, 0, 3}) {
+    GenerationRequest request = Request(absl::StrCat("a", logprobs), {3});
+    request.stop.ids = {expected.tokens[5]};
+    request.sampling.logprobs = logprobs;
+    request.samples = 2;
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    const RecordingSink& sink = *sinks_[absl::StrCat("a", logprobs)];
+    ASSERT_EQ(sink.finished->reason, FinishReason::kStopToken);
+    ASSERT_EQ(sink.finished->samples.size(), 2u);
+    EXPECT_EQ(sink.finished->stop_logprobs.has_value(), logprobs >= 0);
+    EXPECT_EQ(sink.finished->samples[0].stop_logprobs.has_value(), logprobs >= 0);
+    if (logprobs < 0) continue;
+    std::vector<int32_t> context = {3};
+    context.insert(context.end(), sink.tokens.begin(), sink.tokens.end());
+    EXPECT_EQ(sink.finished->stop_logprobs->token, sink.finished->stop_token);
+    EXPECT_EQ(sink.finished->stop_logprobs->logprob, FakeBackend::Logprob(context));
+    EXPECT_EQ(sink.finished->samples[0].stop_logprobs->logprob, FakeBackend::Logprob(context));
+  }
+}
+
 TEST_F(SchedulerTest, ContextLengthEndsAGeneration) {
   Make(Info(2, 16, 2), 20);
   GenerationRequest request = Request("a", {1, 2, 3, 4});

@@ -17,7 +17,7 @@ Sequence::Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64
       order(arrival_order),
       sampling(ParamsOf(live->request, sample_index)),
       tokens(live->request.prompt),
-      text(live->request.stop.strings),
+      text(live->request.stop.strings, live->request.stop.min_tokens),
       drawn(static_cast<int>(live->request.resume.size())) {
   tokens.insert(tokens.end(), live->request.resume.begin(), live->request.resume.end());
 }

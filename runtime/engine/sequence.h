@@ -51,7 +51,8 @@ struct LiveRequest {
   std::optional<BlockHash> prefix_root;
   // Anybody may begin alike, and hear what is there to begin with.
   bool shares_with_all = false;
-  // Sorted ids that end a generation, and so are forbidden before min_tokens.
+  // Sorted ids that are forbidden before min_tokens: stop ids and end-of-generation ids, those that
+  // ignore_eog lets pass later included.
   std::vector<int32_t> end_ids;
   // New tokens at most, from max_tokens and the context; those resumed from included.
   int max_new_tokens = 0;

@@ -1,6 +1,7 @@
 #include "runtime/sampling/params.h"
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,12 @@ absl::Status CheckRange(std::string_view field, float value, const Range& range,
 }
 
 }  // namespace
+
+float SamplingParams::min_p_distance() const {
+  if (min_p <= 0) return -std::numeric_limits<float>::infinity();
+  return static_cast<float>(std::log(static_cast<double>(min_p)) *
+                            static_cast<double>(filter_temperature()));
+}
 
 absl::Status SamplingParams::Validate(int vocab) const {
   ORCD_RETURN_IF_ERROR(CheckRange("sampling.temperature", temperature, {0, 100},

@@ -12,6 +12,8 @@ namespace orcd {
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBiases = 1024;
+// The penalties count a token no further, so that a backend can count in 16 bits.
+inline constexpr int32_t kMaxTokenCount = 65534;
 
 // Ranges and defaults are those of orcd.v1.SamplingParams.
 struct SamplingParams {
@@ -23,6 +25,11 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;
   float frequency_penalty = 0.0f;
   float presence_penalty = 0.0f;
+  // Whether frequency and presence penalties count the prompt's tokens like generated ones. The
+  // repetition penalty always does.
+  bool count_prompt = false;
+  // Whether the filters see the distribution at the temperature, and min_p comes before typical_p.
+  bool temperature_first = false;
   // (id, bias), ids distinct and ascending.
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
@@ -33,6 +40,11 @@ struct SamplingParams {
   bool has_penalties() const {
     return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
   }
+
+  // The temperature of the distribution that the filters see.
+  float filter_temperature() const { return temperature_first ? temperature : 1.0f; }
+  // Tokens that min_p keeps have logits no less than the greatest plus this; -infinity: all.
+  float min_p_distance() const;
 
   // kInvalidArgument naming the field, as `sampling.top_p`, its value and its range. `vocab` bounds
   // ids.

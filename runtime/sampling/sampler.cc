@@ -25,13 +25,24 @@ uint64_t LikeliestFirst(float logit, int32_t token) {
 float Penalize(float logit, int32_t count, const SamplingParams& params) {
   if (logit == -kInfinity) return logit;
   logit = logit <= 0 ? logit * params.repetition_penalty : logit / params.repetition_penalty;
-  logit = std::fma(-static_cast<float>(count), params.frequency_penalty, logit);
-  logit -= params.presence_penalty;
+  if (count > 0) {
+    count = std::min(count, kMaxTokenCount);
+    logit = std::fma(-static_cast<float>(count), params.frequency_penalty, logit);
+    logit -= params.presence_penalty;
+  }
   constexpr float kMax = std::numeric_limits<float>::max();
   return std::clamp(logit, -kMax, kMax);
 }
 
 }  // namespace
+
+void CountTokens(std::span<const int32_t> sequence, int32_t prompt_tokens,
+                 const SamplingParams& params, TokenCounts& counts) {
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    int32_t& count = counts[sequence[i]];
+    if (params.count_prompt || i >= static_cast<size_t>(prompt_tokens)) ++count;
+  }
+}
 
 SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                              const TokenCounts& counts, std::span<const int32_t> forbidden,
@@ -55,10 +66,13 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams
   } else {
     filtered_ = false;
     candidates_.clear();
+    const float scale = OctaveScale(params.filter_temperature());
+    const bool has_min_p = params.min_p > 0;
     if (params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size()) TopK(params.top_k);
-    if (params.typical_p < 1) Typical(params.typical_p);
-    if (params.top_p < 1) TopP(params.top_p);
-    if (params.min_p > 0) MinP(params.min_p);
+    if (has_min_p && params.temperature_first) MinP(params.min_p_distance());
+    if (params.typical_p < 1) Typical(params.typical_p, scale);
+    if (params.top_p < 1) TopP(params.top_p, scale);
+    if (has_min_p && !params.temperature_first) MinP(params.min_p_distance());
     const uint64_t random = RandomBitsAt(params.seed, position);
     sample.token = filtered_ ? DrawFromCandidates(params.temperature, random)
                              : DrawFromAll(params.temperature, random);
@@ -121,7 +135,7 @@ void Sampler::TopK(size_t k) {
   filtered_ = true;
 }
 
-void Sampler::Typical(float typical_p) {
+void Sampler::Typical(float typical_p, float scale) {
   if (!filtered_) {
     scan_.ForEachAtLeast(-kInfinity, [&](float logit, int32_t token) {
       candidates_.push_back({LikeliestFirst(logit, token), 0});
@@ -129,7 +143,6 @@ void Sampler::Typical(float typical_p) {
     filtered_ = true;
   }
   const float max = MaxOfCandidates();
-  const float scale = OctaveScale(1);
   // The surprise of a token is its octaves plus a constant, so its distance from the entropy is the
   // distance of its octaves from their mean. The shifts keep the sums within 64 bits.
   uint64_t total = 0;
@@ -152,8 +165,7 @@ void Sampler::Typical(float typical_p) {
   candidates_.resize(PartitionPrefix(ShareOf(total, typical_p)));
 }
 
-void Sampler::TopP(float top_p) {
-  const float scale = OctaveScale(1);
+void Sampler::TopP(float top_p, float scale) {
   if (filtered_) {
     const float max = MaxOfCandidates();
     uint64_t total = 0;
@@ -196,14 +208,13 @@ void Sampler::TopP(float top_p) {
   candidates_.resize(PartitionPrefix(goal));
 }
 
-void Sampler::MinP(float min_p) {
-  const float log_min_p = static_cast<float>(std::log(static_cast<double>(min_p)));
+void Sampler::MinP(float distance) {
   if (filtered_) {
-    const float bound = MaxOfCandidates() + log_min_p;
+    const float bound = MaxOfCandidates() + distance;
     std::erase_if(candidates_, [&](const Candidate& c) { return LogitOf(c) < bound; });
     return;
   }
-  scan_.ForEachAtLeast(scan_.max() + log_min_p, [&](float logit, int32_t token) {
+  scan_.ForEachAtLeast(scan_.max() + distance, [&](float logit, int32_t token) {
     candidates_.push_back({LikeliestFirst(logit, token), 0});
   });
   filtered_ = true;

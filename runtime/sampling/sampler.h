@@ -4,13 +4,16 @@
 //
 // In this order, each step on what the one before left. "Candidates" are the tokens whose adjusted
 // logit is not -infinity; max is the greatest logit among the candidates that a step starts with;
-// weights are those of exact_exp.h for max - logit, at temperature 1 in the filters, and total is
-// their sum over the candidates the step starts with.
+// weights are those of exact_exp.h for max - logit, at the filters' temperature in the filters (1,
+// or with temperature_first the draw's), and total is their sum over the candidates the step starts
+// with.
 //
 //   logit_bias   l += bias.
-//   penalties    Of every token in the sequence so far, prompt included, `count` times:
-//                l = l <= 0 ? l * repetition : l / repetition; l = fma(-count, frequency, l);
-//                l -= presence; then l is clamped to the finite numbers. F32.
+//   penalties    For every token in the sequence so far, prompt included:
+//                l = l <= 0 ? l * repetition : l / repetition. For those of them whose count is not
+//                0: l = fma(-count, frequency, l); l -= presence. The count is how often the token
+//                was generated, with count_prompt also how often it stands in the prompt, and at
+//                most kMaxTokenCount. Then l is clamped to the finite numbers. F32.
 //   forbidden    l = -infinity.
 //   greedy       With temperature 0: the lowest id that has max. The end.
 //   top_k        The first k by logit descending, then id ascending.
@@ -22,7 +25,8 @@
 //   top_p        The fewest tokens whose weights reach top_p * total, by logit descending, then id
 //                ascending. (Holtzman et al., "The curious case of neural text degeneration",
 //                2020.)
-//   min_p        l >= max + float(ln min_p), the sum in F32.
+//   min_p        l >= max + float(ln min_p * the filters' temperature), the sum in F32. With
+//                temperature_first this comes before typical_p.
 //   draw         Weights at the temperature. With goal = floor(total * RandomBitsAt(seed, position)
 //                / 2^64), the first token by id ascending whose cumulative weight exceeds goal.
 #ifndef ORCD_RUNTIME_SAMPLING_SAMPLER_H_
@@ -55,8 +59,13 @@ struct SampledToken {
   bool finite = true;
 };
 
-// How often each token stands in a sequence, prompt included. What the penalties count.
+// Every token that stands in a sequence, prompt included, with its count for the frequency and
+// presence penalties. A token that only stands in the prompt has the count 0 without count_prompt.
 using TokenCounts = absl::flat_hash_map<int32_t, int32_t>;
+
+// Adds the tokens of a sequence, of which the first `prompt_tokens` are the prompt.
+void CountTokens(std::span<const int32_t> sequence, int32_t prompt_tokens,
+                 const SamplingParams& params, TokenCounts& counts);
 
 // Keeps scratch memory between calls; one thread.
 class Sampler {
@@ -92,9 +101,9 @@ class Sampler {
   // Candidates live in scan_ alone until the first filter puts what it keeps into candidates_;
   // filtered_ tells which.
   void TopK(size_t k);
-  void Typical(float typical_p);
-  void TopP(float top_p);
-  void MinP(float min_p);
+  void Typical(float typical_p, float scale);
+  void TopP(float top_p, float scale);
+  void MinP(float distance);
   int32_t DrawFromAll(float temperature, uint64_t random);
   int32_t DrawFromCandidates(float temperature, uint64_t random);
 

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/sampling/counter_rng.h"
@@ -277,8 +278,9 @@ std::set<int> NaiveTopK(const std::vector<float>& logits, const std::set<int>& k
   return {order.begin(), order.begin() + std::min<size_t>(order.size(), k)};
 }
 
-std::set<int> NaiveTypical(const std::vector<float>& logits, const std::set<int>& kept, double p) {
-  const auto probabilities = Softmax(logits, 1, [&](int i) { return kept.contains(i); });
+std::set<int> NaiveTypical(const std::vector<float>& logits, const std::set<int>& kept, double p,
+                           double temperature) {
+  const auto probabilities = Softmax(logits, temperature, [&](int i) { return kept.contains(i); });
   double entropy = 0;
   for (const int i : kept) entropy -= probabilities[i] * std::log(probabilities[i]);
   std::vector<int> order(kept.begin(), kept.end());
@@ -287,13 +289,15 @@ std::set<int> NaiveTypical(const std::vector<float>& logits, const std::set<int>
   return Reaching(order, probabilities, p);
 }
 
-std::set<int> NaiveTopP(const std::vector<float>& logits, const std::set<int>& kept, double p) {
+std::set<int> NaiveTopP(const std::vector<float>& logits, const std::set<int>& kept, double p,
+                        double temperature) {
   return Reaching(LikeliestFirst(logits, kept),
-                  Softmax(logits, 1, [&](int i) { return kept.contains(i); }), p);
+                  Softmax(logits, temperature, [&](int i) { return kept.contains(i); }), p);
 }
 
-std::set<int> NaiveMinP(const std::vector<float>& logits, const std::set<int>& kept, double p) {
-  const auto probabilities = Softmax(logits, 1, [&](int i) { return kept.contains(i); });
+std::set<int> NaiveMinP(const std::vector<float>& logits, const std::set<int>& kept, double p,
+                        double temperature) {
+  const auto probabilities = Softmax(logits, temperature, [&](int i) { return kept.contains(i); });
   const double max = *std::ranges::max_element(probabilities);
   std::set<int> result;
   for (const int i : kept) {
@@ -306,9 +310,12 @@ std::set<int> NaiveKept(const std::vector<float>& logits, const SamplingParams& 
   std::set<int> kept;
   for (size_t i = 0; i < logits.size(); ++i) kept.insert(static_cast<int>(i));
   if (params.top_k > 0) kept = NaiveTopK(logits, kept, params.top_k);
-  if (params.typical_p < 1) kept = NaiveTypical(logits, kept, params.typical_p);
-  if (params.top_p < 1) kept = NaiveTopP(logits, kept, params.top_p);
-  if (params.min_p > 0) kept = NaiveMinP(logits, kept, params.min_p);
+  const double at = params.temperature_first ? params.temperature : 1;
+  const bool first = params.temperature_first;
+  if (first && params.min_p > 0) kept = NaiveMinP(logits, kept, params.min_p, at);
+  if (params.typical_p < 1) kept = NaiveTypical(logits, kept, params.typical_p, at);
+  if (params.top_p < 1) kept = NaiveTopP(logits, kept, params.top_p, at);
+  if (!first && params.min_p > 0) kept = NaiveMinP(logits, kept, params.min_p, at);
   return kept;
 }
 
@@ -364,6 +371,49 @@ TEST(SamplerFilterTest, Together) {
   }
 }
 
+// Whatever is drawn is kept, and what is kept and not rare is drawn; by softmax in float64.
+TEST(SamplerFilterTest, WithTemperatureFirstTheFiltersSeeItsDistribution) {
+  std::mt19937 random(21);
+  const auto pick = [&](const auto& values) { return values[random() % std::size(values)]; };
+  const int ks[] = {0, 0, 5, 30};
+  const float ps[] = {1.0f, 0.3f, 0.7f, 0.95f};
+  const float typicals[] = {1.0f, 1.0f, 0.7f};
+  const float mins[] = {0.0f, 0.02f, 0.3f};
+  const float temperatures[] = {0.2f, 0.7f, 1.5f, 4.0f};
+  int told_apart = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    const std::vector<float> logits = RandomLogits(90, 2, 400 + seed);
+    SamplingParams params;
+    params.temperature = pick(temperatures);
+    params.temperature_first = true;
+    params.top_k = pick(ks);
+    params.typical_p = pick(typicals);
+    params.top_p = pick(ps);
+    params.min_p = pick(mins);
+    const std::set<int> kept = NaiveKept(logits, params);
+    const auto probabilities =
+        Softmax(logits, params.temperature, [&](int i) { return kept.contains(i); });
+    std::set<int> drawn;
+    Sampler sampler;
+    constexpr int kDraws = 2000;
+    for (int position = 0; position < kDraws; ++position) {
+      drawn.insert(sampler.Sample(logits, params, {}, {}, position).token);
+    }
+    const std::string which = testing::PrintToString(
+        std::vector<float>{params.temperature, static_cast<float>(params.top_k), params.typical_p,
+                           params.top_p, params.min_p});
+    EXPECT_TRUE(std::ranges::includes(kept, drawn)) << which;
+    for (const int i : kept) {
+      if (probabilities[i] * kDraws > 30) {
+        EXPECT_TRUE(drawn.contains(i)) << which << " " << i;
+      }
+    }
+    params.temperature_first = false;
+    told_apart += kept != NaiveKept(logits, params) ? 1 : 0;
+  }
+  EXPECT_GT(told_apart, 50);
+}
+
 TEST(SamplerFilterTest, TiesAreKeptByLowerId) {
   const std::vector<float> logits(80, 1.0f);
   SamplingParams params;
@@ -403,6 +453,7 @@ int32_t SampleByDefinition(std::vector<float> logits, const SamplingParams& para
     for (const auto& [id, count] : counts) {
       float& l = logits[id];
       l = l <= 0 ? l * params.repetition_penalty : l / params.repetition_penalty;
+      if (count == 0) continue;
       l = std::fma(-static_cast<float>(count), params.frequency_penalty, l);
       l -= params.presence_penalty;
     }
@@ -440,8 +491,16 @@ int32_t SampleByDefinition(std::vector<float> logits, const SamplingParams& para
     std::ranges::sort(kept, likeliest_first);
     kept.resize(std::min<size_t>(kept.size(), params.top_k));
   }
+  const float filters_at = params.temperature_first ? params.temperature : 1;
+  const auto keep_min_p = [&] {
+    if (params.min_p <= 0) return;
+    const double distance = std::log(static_cast<double>(params.min_p)) * filters_at;
+    const float bound = max() + static_cast<float>(distance);
+    std::erase_if(kept, [&](int i) { return logits[i] < bound; });
+  };
+  if (params.temperature_first) keep_min_p();
   if (params.typical_p < 1) {
-    weigh(1);
+    weigh(filters_at);
     uint64_t sum = 0;
     unsigned __int128 weighted = 0;
     for (const int i : kept) {
@@ -457,14 +516,11 @@ int32_t SampleByDefinition(std::vector<float> logits, const SamplingParams& para
     keep_reaching(params.typical_p);
   }
   if (params.top_p < 1) {
-    weigh(1);
+    weigh(filters_at);
     std::ranges::sort(kept, likeliest_first);
     keep_reaching(params.top_p);
   }
-  if (params.min_p > 0) {
-    const float bound = max() + static_cast<float>(std::log(static_cast<double>(params.min_p)));
-    std::erase_if(kept, [&](int i) { return logits[i] < bound; });
-  }
+  if (!params.temperature_first) keep_min_p();
   weigh(params.temperature);
   std::ranges::sort(kept);
   const uint64_t goal = MultiplyHigh(total, RandomBitsAt(params.seed, position));
@@ -505,11 +561,13 @@ TEST(SamplerTest, IsItsDefinition) {
     params.typical_p = pick(ps);
     params.top_p = pick(ps);
     params.min_p = pick(mins);
+    params.temperature_first = random() % 2 == 0;
     params.repetition_penalty = pick(repetitions);
     params.frequency_penalty = pick(penalties);
     params.presence_penalty = pick(penalties);
     TokenCounts counts;
     for (uint32_t i = random() % 20; i > 0; --i) ++counts[any_id()];
+    for (uint32_t i = random() % 20; i > 0; --i) counts.try_emplace(any_id(), 0);
     std::map<int32_t, float> bias;
     for (uint32_t i = random() % 4; i > 0; --i) bias[any_id()] = pick(penalties);
     params.logit_bias.assign(bias.begin(), bias.end());
@@ -592,6 +650,79 @@ TEST(SamplerTest, FrequencyCountsAndPresenceDoesNot) {
   EXPECT_EQ(Draw({5, 4.1f}, params, 0, {{0, 1}}), 1);
   params.presence_penalty = -1;
   EXPECT_EQ(Draw({5, 4.1f}, params, 0, {{1, 1}}), 1);
+}
+
+TEST(SamplerTest, PresenceAndFrequencyLeaveAloneWhatOnlyThePromptHas) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.presence_penalty = 10;
+  params.frequency_penalty = 10;
+  EXPECT_EQ(Draw({5, 4, 1}, params, 0, {{0, 0}}), 0);
+  EXPECT_EQ(Draw({5, 4, 1}, params, 0, {{0, 1}}), 1);
+  params.repetition_penalty = 2;
+  EXPECT_EQ(Draw({5, 4, 1}, params, 0, {{0, 0}}), 1);
+}
+
+// The definition of OpenAI's and vLLM's parameters in float64, from the tokens themselves:
+// l / r or l * r for tokens of prompt and output, then -frequency * (times generated) and -presence
+// (if generated).
+TEST(SamplerTest, PenaltiesAreThoseOfTheSequence) {
+  std::mt19937 random(31);
+  constexpr int kVocab = 40;
+  const float repetitions[] = {1.0f, 1.3f, 0.5f};
+  int told_apart = 0;
+  for (int round = 0; round < 2000; ++round) {
+    // Coarse, so that no two adjusted logits are within a rounding error of each other unless they
+    // are equal by design.
+    std::vector<float> logits(kVocab);
+    for (float& l : logits) l = static_cast<float>(static_cast<int>(random() % 160)) / 16 - 5;
+    std::vector<int32_t> prompt(random() % 30);
+    std::vector<int32_t> output(random() % 30);
+    for (int32_t& token : prompt) token = static_cast<int32_t>(random() % kVocab);
+    for (int32_t& token : output) token = static_cast<int32_t>(random() % kVocab);
+    SamplingParams params;
+    params.temperature = 0;
+    params.repetition_penalty = repetitions[random() % 3];
+    params.frequency_penalty = static_cast<float>(static_cast<int>(random() % 9) - 4) / 4;
+    params.presence_penalty = static_cast<float>(static_cast<int>(random() % 9) - 4) / 4;
+    std::vector<int32_t> sequence = prompt;
+    sequence.insert(sequence.end(), output.begin(), output.end());
+    int32_t of_scope[2];
+    for (const bool count_prompt : {false, true}) {
+      params.count_prompt = count_prompt;
+      const std::vector<int32_t>& counted = count_prompt ? sequence : output;
+      std::vector<double> adjusted(logits.begin(), logits.end());
+      for (int32_t id = 0; id < kVocab; ++id) {
+        double& l = adjusted[id];
+        if (std::ranges::count(sequence, id) > 0) {
+          l = l > 0 ? l / params.repetition_penalty : l * params.repetition_penalty;
+        }
+        const auto times = static_cast<double>(std::ranges::count(counted, id));
+        l -= params.frequency_penalty * times + (times > 0 ? params.presence_penalty : 0);
+      }
+      const auto expected =
+          static_cast<int32_t>(std::ranges::max_element(adjusted) - adjusted.begin());
+      TokenCounts counts;
+      CountTokens(sequence, static_cast<int32_t>(prompt.size()), params, counts);
+      const int32_t drawn = Draw(logits, params, sequence.size(), counts);
+      of_scope[count_prompt] = drawn;
+      // Two of them may differ by a rounding error.
+      ASSERT_NEAR(adjusted[drawn], adjusted[expected], 1e-5) << "round " << round;
+    }
+    told_apart += of_scope[0] != of_scope[1] ? 1 : 0;
+  }
+  EXPECT_GT(told_apart, 200);
+}
+
+TEST(SamplerTest, CountsBeyondTheMostAreTheMost) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.frequency_penalty = 1.0f / 65536;
+  // 65534 / 65536 is subtracted, however often it was.
+  for (const int32_t count : {65534, 65535, 70000}) {
+    EXPECT_EQ(Draw({2, 1.00002f}, params, 0, {{0, count}}), 0) << count;
+    EXPECT_EQ(Draw({2, 1.00004f}, params, 0, {{0, count}}), 1) << count;
+  }
 }
 
 TEST(SamplerTest, PenaltiesThatOverflowStayFinite) {

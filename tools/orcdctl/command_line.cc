@@ -106,6 +106,14 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
   generate->add_option("--repetition-penalty", o->repetition_penalty, "[1]")->group(sampling);
   generate->add_option("--frequency-penalty", o->frequency_penalty, "[0]")->group(sampling);
   generate->add_option("--presence-penalty", o->presence_penalty, "[0]")->group(sampling);
+  generate
+      ->add_flag("--count-prompt", o->count_prompt,
+                 "Frequency and presence penalties count the prompt's tokens too")
+      ->group(sampling);
+  generate
+      ->add_flag("--temperature-first", o->temperature_first,
+                 "The filters see the distribution after temperature, as vLLM's do")
+      ->group(sampling);
   OneValueEach(
       generate->add_option("--logit-bias", o->logit_bias, "Add BIAS to a logit; repeatable"))
       ->type_name("ID=BIAS")

@@ -105,6 +105,8 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
                                          "world",
                                          "--presence-penalty",
                                          "0.25",
+                                         "--count-prompt",
+                                         "--temperature-first",
                                          "--logit-bias",
                                          "5=-1.5",
                                          "--logit-bias",
@@ -155,6 +157,8 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
   EXPECT_FLOAT_EQ(sampling.repetition_penalty(), 1.1f);
   EXPECT_FLOAT_EQ(sampling.frequency_penalty(), -0.5f);
   EXPECT_FLOAT_EQ(sampling.presence_penalty(), 0.25f);
+  EXPECT_TRUE(sampling.count_prompt());
+  EXPECT_TRUE(sampling.temperature_first());
   EXPECT_EQ(sampling.logit_bias_size(), 2);
   EXPECT_FLOAT_EQ(sampling.logit_bias().at(5), -1.5f);
   EXPECT_EQ(sampling.seed(), 18446744073709551615u);

@@ -25,6 +25,8 @@ v1::SamplingParams Sampling(const GenerateOptions& options) {
   Set(options.repetition_penalty, [&](float v) { sampling.set_repetition_penalty(v); });
   Set(options.frequency_penalty, [&](float v) { sampling.set_frequency_penalty(v); });
   Set(options.presence_penalty, [&](float v) { sampling.set_presence_penalty(v); });
+  sampling.set_count_prompt(options.count_prompt);
+  sampling.set_temperature_first(options.temperature_first);
   Set(options.seed, [&](uint64_t v) { sampling.set_seed(v); });
   return sampling;
 }

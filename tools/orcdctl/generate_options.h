@@ -35,6 +35,8 @@ struct GenerateOptions {
   std::optional<float> repetition_penalty;
   std::optional<float> frequency_penalty;
   std::optional<float> presence_penalty;
+  bool count_prompt = false;
+  bool temperature_first = false;
   std::vector<std::string> logit_bias;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> max_tokens;

@@ -114,6 +114,8 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   form.stream = inputs.stream;
   asked.at_once = !inputs.stream;
 
+  // The parameters are vLLM's, and so is the order of their steps.
+  asked.request.mutable_sampling()->set_temperature_first(true);
   SamplingParameters sampling(asked.request);
   ORCD_RETURN_IF_ERROR(sampling.AddJson(inputs.sampling_parameters));
   for (const auto& [name, value] : request.parameters()) {

@@ -100,6 +100,13 @@ TEST(InferTranslationTest, TritonsParameters) {
   EXPECT_EQ(RefusedField(request), "parameters");
 }
 
+TEST(InferTranslationTest, WhatThePenaltiesCountAndTheOrderAreVllms) {
+  const MultiplexedGenerate asked = TranslateInfer(InferRequest("a"), InferCallKind::kUnary);
+  ASSERT_TRUE(asked.refusal.ok()) << asked.refusal;
+  EXPECT_TRUE(asked.request.sampling().temperature_first());
+  EXPECT_FALSE(asked.request.sampling().count_prompt());
+}
+
 TEST(InferTranslationTest, TheModelIsNamedAndOfOneVersion) {
   inference::ModelInferRequest request = InferRequest("a");
   request.set_model_version("1");

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace {
 
 using nlohmann::json;
 
-// The parameters, and the lists and maps in them.
-constexpr int kMaxDepth = 2;
+// No parameter that is served has more than a list or a map in it; schemas of constraints, which
+// are refused by their name, have.
+constexpr int kMaxDepth = 64;
 constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 // A JSON value, with the path under which errors name it.
@@ -32,14 +34,20 @@ class Value {
   absl::StatusOr<uint32_t> Count() const;
   absl::StatusOr<bool> Bool() const;
   absl::StatusOr<std::string> Text() const;
-  // vLLM's: -1 is none.
+  // Unset where it is negative, which asks for a random one.
   absl::StatusOr<std::optional<uint64_t>> Seed() const;
   // -1, as 0, is off.
   absl::StatusOr<uint32_t> TopK() const;
   // Does something with each element, or with the value where it is no list, until it fails.
   template <typename Do>
   absl::Status ForEachElement(const Do& do_it) const;
-  // Does something with the name and the value of each member of an object.
+  // Whether it is a text, a list or an object with nothing in it.
+  bool IsEmpty() const {
+    return value_.is_string() ? value_.get_ref<const std::string&>().empty()
+                              : value_.is_structured() && value_.empty();
+  }
+  std::optional<double> Number() const;
+  // Does something with the name and the value of each member of an object that is not null.
   template <typename Do>
   absl::Status ForEachMember(const Do& do_it) const;
 
@@ -50,7 +58,6 @@ class Value {
   }
 
  private:
-  std::optional<double> Number() const;
   // Exactly; unset where it is no whole number, or none of these types.
   std::optional<uint64_t> Unsigned() const;
   bool IsMinusOne() const { return Number() == -1.0; }
@@ -111,9 +118,12 @@ absl::StatusOr<uint32_t> Value::TopK() const {
 }
 
 absl::StatusOr<std::optional<uint64_t>> Value::Seed() const {
-  if (IsMinusOne()) return std::nullopt;
+  const std::optional<double> real = Number();
+  if (real && *real < 0 && *real == std::floor(*real)) return std::nullopt;
   const std::optional<uint64_t> number = Unsigned();
-  if (!number) return Wrong("a whole number from 0 to 18446744073709551615, or -1 for any");
+  if (!number) {
+    return Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
+  }
   return number;
 }
 
@@ -144,6 +154,7 @@ template <typename Do>
 absl::Status Value::ForEachMember(const Do& do_it) const {
   if (!value_.is_object()) return Wrong("an object");
   for (const auto& [name, member] : value_.items()) {
+    if (member.is_null()) continue;
     ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
   }
   return absl::OkStatus();
@@ -171,6 +182,20 @@ absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
   ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
   if (is == kIs) return absl::OkStatus();
   return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
+}
+
+// Where it makes no difference here which it is.
+absl::Status MustBeBool(const Value& value, v1::GenerateRequest&) { return value.Bool().status(); }
+
+absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
+  if (value.IsEmpty()) return absl::OkStatus();
+  return value.Wrong("empty here, or left out: it is not supported");
+}
+
+// Of beam search, which is not supported.
+absl::Status MustBeLengthPenaltyOne(const Value& value, v1::GenerateRequest&) {
+  if (value.Number() == 1.0) return absl::OkStatus();
+  return value.Wrong("1 here, or left out: there is no beam search");
 }
 
 absl::Status MustBeOne(const Value& value, v1::GenerateRequest&) {
@@ -249,6 +274,31 @@ constexpr Parameter kParameters[] = {
     {"include_stop_str_in_output", MustBe<false>},
 };
 
+// Of vLLM's, older ones too: what is not done here, at the value that does not ask for it.
+constexpr Parameter kNeutralParameters[] = {
+    // Special tokens are skipped.
+    {"spaces_between_special_tokens", MustBeBool},
+    {"use_beam_search", MustBe<false>},
+    {"early_stopping", MustBe<false>},
+    {"length_penalty", MustBeLengthPenaltyOne},
+    {"flat_logprobs", MustBe<false>},
+    {"bad_words", MustBeEmpty},
+    {"logits_processors", MustBeEmpty},
+    {"extra_args", MustBeEmpty},
+    {"lora_name", MustBeEmpty},
+};
+
+// Null where it is in neither table.
+const Parameter* Find(const std::string& name) {
+  for (const std::span<const Parameter> table :
+       {std::span<const Parameter>(kParameters), std::span<const Parameter>(kNeutralParameters)}) {
+    for (const Parameter& parameter : table) {
+      if (name == parameter.name) return &parameter;
+    }
+  }
+  return nullptr;
+}
+
 std::string Names() {
   std::string names;
   for (const Parameter& parameter : kParameters) {
@@ -263,7 +313,9 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
   if (text.empty()) return absl::OkStatus();
   const JsonShape shape = LookAtJson(text, kMaxDepth);
   if (shape.too_deep) {
-    return InvalidField(kSamplingParameters, "nests deeper than any parameter does");
+    return InvalidField(kSamplingParameters, absl::StrCat("has more than ", kMaxDepth,
+                                                          " objects and lists in each other; no "
+                                                          "parameter that is served has two"));
   }
   if (shape.twice) {
     return InvalidField(kSamplingParameters,
@@ -271,7 +323,9 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
   }
   const json parameters = json::parse(text, nullptr, /*allow_exceptions=*/false);
   // What follows a NUL the parser would not look at.
-  if (!parameters.is_object() || text.find('\0') != std::string::npos) {
+  const bool has_nul = text.find('\0') != std::string::npos;
+  if (parameters.is_null() && !has_nul) return absl::OkStatus();
+  if (!parameters.is_object() || has_nul) {
     return InvalidField(
         kSamplingParameters,
         "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
@@ -310,9 +364,10 @@ absl::Status SamplingParameters::AddParameter(const std::string& name,
 
 absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
                                      const json& value) {
-  const auto* parameter = std::begin(kParameters);
-  while (parameter != std::end(kParameters) && name != parameter->name) ++parameter;
-  if (parameter == std::end(kParameters)) {
+  // Null is as if it were not there, whatever its name.
+  if (value.is_null()) return absl::OkStatus();
+  const Parameter* const parameter = Find(name);
+  if (parameter == nullptr) {
     return InvalidField(
         source, absl::StrCat("has ", Quoted(name),
                              ", which is not supported; leave it out. Supported: ", Names()));
@@ -321,7 +376,6 @@ absl::Status SamplingParameters::Add(std::string_view source, const std::string&
     return InvalidField(source, absl::StrCat("has ", Quoted(name), " again, which came in ",
                                              kSamplingParameters, "; send it once"));
   }
-  if (value.is_null()) return absl::OkStatus();
   return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value), request_);
 }
 

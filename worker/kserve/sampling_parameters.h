@@ -13,9 +13,10 @@
 
 namespace orcd::kserve {
 
-// Collects the sampling parameters of one request. What is absent, or null, keeps the default that
-// worker.proto gives. A number may come as text, as Triton's own examples send it. All errors are
-// kInvalidArgument (INVALID_FIELD), naming the parameter. One thread.
+// Collects the sampling parameters of one request. A parameter that is absent, or null under any
+// name, keeps the default that worker.proto gives. A number may come as text, as Triton's own
+// examples send it. All errors are kInvalidArgument (INVALID_FIELD), naming the parameter. One
+// thread.
 class SamplingParameters {
  public:
   // What they are collected in; must outlive this.

@@ -48,13 +48,121 @@ TEST(SamplingParametersTest, AllThatThereAre) {
 }
 
 TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
-  for (const char* json : {"", "{}", R"({"temperature": null, "seed": null})", R"({"seed": -1})"}) {
+  for (const char* json :
+       {"", "{}", "null", R"({"temperature": null, "seed": null, "max_tokens": null})",
+        R"({"seed": -1})", R"({"seed": -9223372036854775808})", R"({"seed": "-3"})",
+        R"({"seed": -2.0})"}) {
+    SCOPED_TRACE(json);
     v1::GenerateRequest request;
     EXPECT_TRUE(Add(json, &request).ok());
     EXPECT_FALSE(request.sampling().has_temperature());
     EXPECT_FALSE(request.sampling().has_seed());
     EXPECT_FALSE(request.stop().has_max_tokens());
   }
+}
+
+// Of any name, also of parameters that are refused with another value.
+TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
+  for (const char* name : {"temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "frequency_penalty",
+                           "presence_penalty",
+                           "logit_bias",
+                           "seed",
+                           "max_tokens",
+                           "min_tokens",
+                           "stop",
+                           "stop_token_ids",
+                           "ignore_eos",
+                           "n",
+                           "best_of",
+                           "detokenize",
+                           "skip_special_tokens",
+                           "include_stop_str_in_output",
+                           "use_beam_search",
+                           "early_stopping",
+                           "length_penalty",
+                           "logprobs",
+                           "prompt_logprobs",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "guided_decoding",
+                           "structured_outputs",
+                           "bad_words",
+                           "lora_name",
+                           "truncate_prompt_tokens",
+                           "allowed_token_ids",
+                           "response_format",
+                           "priority"}) {
+    SCOPED_TRACE(name);
+    v1::GenerateRequest request;
+    EXPECT_TRUE(Add(absl::StrCat("{\"", name, "\": null}"), &request).ok());
+    EXPECT_EQ(request.ByteSizeLong(), 0u);
+    SamplingParameters parameters(request);
+    EXPECT_TRUE(parameters.AddParameter(name, inference::InferParameter()).ok());
+    EXPECT_EQ(request.ByteSizeLong(), 0u);
+  }
+  v1::GenerateRequest request;
+  ASSERT_TRUE(Add(R"({"logit_bias": {"5": null, "6": 1}})", &request).ok());
+  EXPECT_EQ(request.sampling().logit_bias_size(), 1);
+  EXPECT_EQ(request.sampling().logit_bias().at(6), 1);
+  // A parameter that is absent in one place may come in the other.
+  SamplingParameters parameters(request);
+  inference::InferParameter seed;
+  seed.set_int64_param(4);
+  ASSERT_TRUE(parameters.AddJson(R"({"seed": null})").ok());
+  EXPECT_TRUE(parameters.AddParameter("seed", seed).ok());
+  EXPECT_EQ(request.sampling().seed(), 4u);
+}
+
+TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
+  const struct {
+    const char* name;
+    std::vector<const char*> neutral;
+    std::vector<const char*> refused;
+  } cases[] = {
+      {"n", {"1", "\"1\""}, {"0", "2"}},
+      {"best_of", {"1"}, {"2"}},
+      {"use_beam_search", {"false", "\"false\""}, {"true"}},
+      {"early_stopping", {"false"}, {"true", "\"never\""}},
+      {"length_penalty", {"1", "1.0", "\"1.0\""}, {"0.5", "2", "\"x\"", "true"}},
+      {"detokenize", {"true"}, {"false"}},
+      {"skip_special_tokens", {"true"}, {"false"}},
+      {"spaces_between_special_tokens", {"true", "false"}, {"1", "[]"}},
+      {"include_stop_str_in_output", {"false"}, {"true"}},
+      {"flat_logprobs", {"false"}, {"true"}},
+      {"bad_words", {"[]"}, {"[\"x\"]", "5"}},
+      {"logits_processors", {"[]"}, {"[\"x\"]"}},
+      {"extra_args", {"{}"}, {"{\"a\": 1}"}},
+      {"lora_name", {"\"\""}, {"\"x\"", "0"}},
+  };
+  for (const auto& [name, neutral, refused] : cases) {
+    const auto json = [&](const char* value) {
+      return absl::StrCat("{\"", name, "\": ", value, "}");
+    };
+    for (const char* value : neutral) {
+      v1::GenerateRequest request;
+      EXPECT_TRUE(Add(json(value), &request).ok()) << json(value);
+      EXPECT_EQ(request.ByteSizeLong(), 0u) << json(value);
+    }
+    for (const char* value : refused) {
+      EXPECT_EQ(GetErrorDetails(Add(json(value))).field, absl::StrCat("sampling_parameters.", name))
+          << json(value);
+    }
+  }
+}
+
+// Also where it is an object of many levels.
+TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
+  const absl::Status status =
+      Add(R"({"guided_json": {"type": "object", "properties": {"a": {"enum": [1, [2]]}}}})");
+  EXPECT_EQ(GetErrorDetails(status).field, "sampling_parameters");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'guided_json'"));
 }
 
 // Triton's example client sends numbers so.
@@ -81,8 +189,9 @@ TEST(SamplingParametersTest, WrongValuesAreNamed) {
       {R"({"max_tokens": 1.5})", "sampling_parameters.max_tokens"},
       {R"({"max_tokens": 4294967296})", "sampling_parameters.max_tokens"},
       {R"({"top_k": -2})", "sampling_parameters.top_k"},
-      {R"({"seed": -2})", "sampling_parameters.seed"},
       {R"({"seed": 0.5})", "sampling_parameters.seed"},
+      {R"({"seed": -0.5})", "sampling_parameters.seed"},
+      {R"({"seed": 18446744073709551616})", "sampling_parameters.seed"},
       {R"({"stop": 5})", "sampling_parameters.stop"},
       {R"({"stop": ["a", 5]})", "sampling_parameters.stop[1]"},
       {R"({"stop_token_ids": [1, -1]})", "sampling_parameters.stop_token_ids[1]"},
@@ -97,11 +206,11 @@ TEST(SamplingParametersTest, WrongValuesAreNamed) {
       {R"({"logprobs": 1})", "sampling_parameters"},
       {R"({"seed": 1, "seed": 2})", "sampling_parameters"},
       {R"({"logit_bias": {"1": 1, "1": 2}})", "sampling_parameters"},
-      {R"({"stop": [["a"]]})", "sampling_parameters"},
+      {R"({"stop": [["a"]]})", "sampling_parameters.stop[0]"},
+      {R"({"stop": ["a", null]})", "sampling_parameters.stop[1]"},
       {R"({"temperature": 1e999})", "sampling_parameters"},
       {R"({"temperature": NaN})", "sampling_parameters"},
       {R"([])", "sampling_parameters"},
-      {R"(null)", "sampling_parameters"},
       {R"({"seed": 1} x)", "sampling_parameters"},
       {"{\"stop\": \"\xff\"}", "sampling_parameters"},
   };

@@ -112,6 +112,7 @@ absl::Status CheckLogprobs(const std::string& field, std::optional<int32_t> coun
 
 absl::Status TranslateParams(const vllm_wire::SamplingParams& params, v1::GenerateRequest& proto) {
   v1::SamplingParams& sampling = *proto.mutable_sampling();
+  sampling.set_temperature_first(true);
   if (params.has_temperature()) sampling.set_temperature(params.temperature());
   if (params.top_p() != 0) sampling.set_top_p(params.top_p());
   sampling.set_top_k(params.top_k());
@@ -121,8 +122,9 @@ absl::Status TranslateParams(const vllm_wire::SamplingParams& params, v1::Genera
   if (params.repetition_penalty() != 0) {
     sampling.set_repetition_penalty(params.repetition_penalty());
   }
-  if (params.has_seed()) {
-    sampling.set_seed(static_cast<uint64_t>(static_cast<int64_t>(params.seed())));
+  // A negative seed asks for a random one.
+  if (params.has_seed() && params.seed() >= 0) {
+    sampling.set_seed(static_cast<uint64_t>(params.seed()));
   }
   for (const auto& [id, bias] : params.logit_bias()) {
     if (id < 0) {

@@ -86,12 +86,23 @@ TEST(GenerateTranslationTest, EveryFieldArrives) {
   EXPECT_EQ(proto.prompt_logprobs(), 20u);
 }
 
-TEST(GenerateTranslationTest, NegativeSeedsAreExtended) {
+TEST(GenerateTranslationTest, NegativeSeedsAreRandom) {
   vllm_wire::GenerateRequest request = Request();
-  request.mutable_sampling_params()->set_seed(-1);
-  EXPECT_EQ(Translate(request).sampling().seed(), std::numeric_limits<uint64_t>::max());
+  for (const int32_t seed : {-1, -2, std::numeric_limits<int32_t>::min()}) {
+    request.mutable_sampling_params()->set_seed(seed);
+    EXPECT_FALSE(Translate(request).sampling().has_seed()) << seed;
+  }
+  request.mutable_sampling_params()->set_seed(0);
+  EXPECT_TRUE(Translate(request).sampling().has_seed());
   request.mutable_sampling_params()->set_seed(std::numeric_limits<int32_t>::max());
   EXPECT_EQ(Translate(request).sampling().seed(), 0x7FFFFFFFu);
+}
+
+TEST(GenerateTranslationTest, WhatThePenaltiesCountAndTheOrderAreVllms) {
+  vllm_wire::GenerateRequest request = Request();
+  request.mutable_sampling_params()->set_frequency_penalty(2);
+  EXPECT_FALSE(Translate(request).sampling().count_prompt());
+  EXPECT_TRUE(Translate(request).sampling().temperature_first());
 }
 
 TEST(GenerateTranslationTest, TextMayHoldControlTokens) {

@@ -17,16 +17,19 @@ void AppendTop(vllm_wire::TopLogProbs& top, const SampledToken& token) {
   }
 }
 
+void AppendLogprobs(const SampledToken& token, vllm_wire::OutputLogProbs& logprobs) {
+  logprobs.add_token_logprobs(token.logprob);
+  logprobs.add_token_ids(static_cast<uint32_t>(token.token));
+  AppendTop(*logprobs.add_top_logprobs(), token);
+}
+
 // To a chunk's token_ids or a complete's output_ids, and to its output_logprobs.
 template <typename Message>
 void AppendTokens(const DeltaEvent& event, google::protobuf::RepeatedField<uint32_t>& ids,
                   Message& message) {
   for (int32_t token : event.tokens) ids.Add(static_cast<uint32_t>(token));
   for (const SampledToken& token : event.logprobs) {
-    vllm_wire::OutputLogProbs& logprobs = *message.mutable_output_logprobs();
-    logprobs.add_token_logprobs(token.logprob);
-    logprobs.add_token_ids(static_cast<uint32_t>(token.token));
-    AppendTop(*logprobs.add_top_logprobs(), token);
+    AppendLogprobs(token, *message.mutable_output_logprobs());
   }
 }
 
@@ -119,7 +122,8 @@ ResponseEncoder::End VllmEncoder::OnFinished(const FinishedEvent& event,
               {.reason = event.reason,
                .stop_string = event.stop_string,
                .stop_token = event.stop_token,
-               .generated_tokens = event.generated_tokens},
+               .generated_tokens = event.generated_tokens,
+               .stop_logprobs = event.stop_logprobs},
               end);
   }
   for (size_t i = 0; i < event.samples.size(); ++i) {
@@ -133,14 +137,23 @@ void VllmEncoder::AppendEnd(int32_t sample, const SampleEnd& sample_end, End& en
   const auto last_token = static_cast<uint32_t>(sample_end.stop_token);
   if (request_.stream && has_last_token) {
     vllm_wire::GenerateResponse message = MakeChunk(sample);
-    message.mutable_chunk()->add_token_ids(last_token);
-    message.mutable_chunk()->set_completion_tokens(1);
+    vllm_wire::GenerateStreamChunk& chunk = *message.mutable_chunk();
+    chunk.add_token_ids(last_token);
+    chunk.set_completion_tokens(1);
+    if (sample_end.stop_logprobs) {
+      AppendLogprobs(*sample_end.stop_logprobs, *chunk.mutable_output_logprobs());
+    }
     end.messages.push_back(SerializeMessage(message));
   }
   vllm_wire::GenerateResponse message;
   vllm_wire::GenerateComplete& complete = *message.mutable_complete();
   complete.Swap(&CompleteOf(sample));
-  if (!request_.stream && has_last_token) complete.add_output_ids(last_token);
+  if (!request_.stream && has_last_token) {
+    complete.add_output_ids(last_token);
+    if (sample_end.stop_logprobs) {
+      AppendLogprobs(*sample_end.stop_logprobs, *complete.mutable_output_logprobs());
+    }
+  }
   complete.set_finish_reason(FinishReasonName(sample_end.reason));
   complete.set_prompt_tokens(static_cast<uint32_t>(prompt_tokens_));
   complete.set_completion_tokens(static_cast<uint32_t>(sample_end.generated_tokens));

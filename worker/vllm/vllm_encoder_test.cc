@@ -116,6 +116,42 @@ TEST(VllmEncoderTest, TheTokenThatEndedItComesToo) {
   }
 }
 
+TEST(VllmEncoderTest, TheTokenThatEndedItHasItsLogprob) {
+  FinishedEvent event = Finished(FinishReason::kEog, 2);
+  event.stop_token = 99;
+  event.stop_logprobs = Sampled(99, -0.25f, {{99, -0.25f}, {3, -4.0f}});
+  const DeltaEvent delta = {.tokens = {7}, .logprobs = {Sampled(7, -0.5f, {{7, -0.5f}})}};
+  VllmEncoder whole({});
+  whole.OnDelta(delta);
+  const auto messages = Decode(whole.OnFinished(event, absl::OkStatus()));
+  ASSERT_EQ(messages.size(), 1u);
+  const vllm_wire::OutputLogProbs& all = messages[0].complete().output_logprobs();
+  EXPECT_THAT(all.token_ids(), ElementsAre(7, 99));
+  EXPECT_THAT(all.token_logprobs(), ElementsAre(-0.5f, -0.25f));
+  ASSERT_EQ(all.top_logprobs_size(), 2);
+  EXPECT_THAT(all.top_logprobs(1).token_ids(), ElementsAre(99, 3));
+
+  VllmEncoder stream({.stream = true});
+  stream.OnDelta(delta);
+  const auto streamed = Decode(stream.OnFinished(event, absl::OkStatus()));
+  ASSERT_EQ(streamed.size(), 2u);
+  EXPECT_THAT(streamed[0].chunk().output_logprobs().token_ids(), ElementsAre(99));
+  EXPECT_THAT(streamed[0].chunk().output_logprobs().token_logprobs(), ElementsAre(-0.25f));
+
+  // Of several samples each has its own.
+  event.samples = {{.reason = FinishReason::kEog,
+                    .stop_string = "",
+                    .stop_token = 99,
+                    .generated_tokens = 1,
+                    .stop_logprobs = Sampled(99, -1.5f, {})},
+                   {.reason = FinishReason::kMaxTokens, .stop_string = "", .generated_tokens = 1}};
+  VllmEncoder samples({});
+  const auto two = Decode(samples.OnFinished(event, absl::OkStatus()));
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_THAT(two[0].complete().output_logprobs().token_logprobs(), ElementsAre(-1.5f));
+  EXPECT_EQ(two[1].complete().output_logprobs().token_ids_size(), 0);
+}
+
 TEST(VllmEncoderTest, EachSampleHasItsEnd) {
   FinishedEvent event = Finished(FinishReason::kMaxTokens, 3);
   event.samples = {
