@@ -79,6 +79,10 @@ struct StepBatch {
 };
 
 struct StepResult {
+  // For each sequence of the batch, in its order: whether every key and value that its slot was
+  // given since its sequence began there, this step's included, is finite. Once false it stays so
+  // until another sequence begins in the slot: later keys and values follow from that one.
+  std::vector<bool> kv_finite;
   // For each sequence with `sample` set, in the order of the batch.
   std::vector<SampledToken> samples;
   // For each sequence with `targets`, in the order of the batch: one for each of them.

@@ -39,6 +39,8 @@ struct Slot {
   TokenCounts counts;
   // The token drawn last; none before the first draw.
   std::optional<int32_t> last_sample;
+  // As StepResult has it.
+  bool kv_finite = true;
 };
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -162,6 +164,11 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
     result_ = intact;
   } else {
     StepResult result = Sample(batch, logits);
+    for (size_t i = 0; i < batch.seqs.size(); ++i) {
+      Slot& slot = slots_[batch.seqs[i].slot];
+      slot.kv_finite = slot.kv_finite && forward_->KvFinite(i);
+      result.kv_finite.push_back(slot.kv_finite);
+    }
     // Afterwards, for it needs the same memory.
     int64_t first_row = 0;
     for (const StepSequence& seq : batch.seqs) {
@@ -177,9 +184,7 @@ absl::StatusOr<StepResult> CpuBackend::Wait() {
   if (!result_.has_value()) {
     return absl::FailedPreconditionError("there is no step to wait for");
   }
-  absl::StatusOr<StepResult> result = *std::move(result_);
-  result_.reset();
-  return result;
+  return *std::exchange(result_, std::nullopt);
 }
 
 void CpuBackend::StartSlots(const StepBatch& batch) {
@@ -188,6 +193,7 @@ void CpuBackend::StartSlots(const StepBatch& batch) {
     Slot& slot = slots_[seq.slot];
     slot.params = *seq.start_params;
     slot.last_sample.reset();
+    slot.kv_finite = true;
     slot.counts.clear();
     if (!slot.params.has_penalties()) continue;
     for (int32_t token : seq.start_history) ++slot.counts[token];

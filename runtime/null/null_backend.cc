@@ -72,6 +72,7 @@ class NullBackend : public Backend {
     ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
     for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
+    step.result.kv_finite.assign(batch.seqs.size(), true);
     // The steps of a device follow one another.
     const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
