@@ -91,6 +91,16 @@ struct StepResult {
 
 enum class KvType { kF16, kF32 };
 
+// How the engine's thread waits for a step that a GPU computes.
+enum class WaitMode {
+  // Looks all the time: a core is busy for as long as a step is in flight.
+  kSpin,
+  // As kSpin, and gives the core to any other thread that wants it between looks.
+  kYield,
+  // Looks for a moment, then sleeps until the GPU's interrupt.
+  kBlock,
+};
+
 struct BackendOptions {
   // Sequences that may be in one step, and slots.
   int max_seqs = 16;
@@ -103,6 +113,9 @@ struct BackendOptions {
   // Share of the memory that weights and workspace leave, where kv_cache_bytes is 0. 0: the backend
   // chooses.
   double kv_cache_fraction = 0;
+  // Tokens that a sequence may have, where that is less than the model's context: no memory is
+  // planned for more. 0: the model's.
+  int max_context = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
@@ -111,10 +124,15 @@ struct BackendOptions {
   int threads = 0;
   // Of those that the process can see, for a backend that computes on one.
   int gpu = 0;
+  // For a backend that computes on a GPU; others have no use for it.
+  WaitMode wait = WaitMode::kYield;
 };
 
 // kInvalidArgument naming the field, where options that every backend takes are out of range.
 absl::Status CheckBackendOptions(const BackendOptions& options);
+
+// Tokens that a sequence may have with these options.
+int ContextOf(const ModelConfig& config, const BackendOptions& options);
 
 // The GPU that a backend computes on, for whoever places work or replaces hardware.
 struct GpuInfo {
@@ -137,6 +155,8 @@ struct BackendInfo {
   int max_step_tokens = 0;
   int block_tokens = 0;
   int kv_blocks = 0;
+  // Tokens that a sequence may have; 0: as many as the model's context.
+  int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
   int max_in_flight = 1;
   // Whether StepSequence::targets are computed.

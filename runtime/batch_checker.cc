@@ -1,5 +1,6 @@
 #include "runtime/batch_checker.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,7 +12,8 @@ namespace orcd {
 BatchChecker::BatchChecker(const BackendInfo& info, const ModelConfig& config)
     : info_(info),
       vocab_(config.vocab),
-      context_length_(config.context_length),
+      context_length_(info.max_context > 0 ? std::min(info.max_context, config.context_length)
+                                           : config.context_length),
       used_(info.max_seqs),
       drew_(info.max_seqs) {}
 
@@ -71,7 +73,7 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
   }
   if (end > context_length_) {
-    return wrong("position ", end - 1, ", the model has ", context_length_);
+    return wrong("position ", end - 1, ", a sequence has at most ", context_length_);
   }
   for (const int32_t block : seq.blocks) {
     if (block < 0 || block >= info_.kv_blocks) {

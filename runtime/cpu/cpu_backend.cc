@@ -61,7 +61,7 @@ absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendO
   int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (chosen_here) {
     const int64_t blocks_per_seq =
-        (int64_t{config.context_length} + options.block_tokens - 1) / options.block_tokens;
+        (int64_t{ContextOf(config, options)} + options.block_tokens - 1) / options.block_tokens;
     blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
   }
   if (blocks < 1) {
@@ -140,6 +140,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_step_tokens = options.max_step_tokens;
   info_.block_tokens = options.block_tokens;
   info_.kv_blocks = static_cast<int>(kv_->blocks());
+  info_.max_context = ContextOf(model_->config(), options);
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
   info_.weights_bytes = model_->size_bytes();

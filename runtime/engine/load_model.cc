@@ -31,8 +31,10 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
   try {
     ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                           Model::Load(path, options.model, observer));
+    BackendOptions backend_options = options.backend;
+    backend_options.max_context = options.engine.max_context;
     ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                          maker.make(model, options.backend, observer));
+                          maker.make(model, backend_options, observer));
     ORCD_RETURN_IF_ERROR(CheckNumerics(model, *backend, maker, options.backend.threads, observer));
     ORCD_RETURN_IF_ERROR(model->gguf().CheckIntact());
     return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,

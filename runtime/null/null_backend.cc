@@ -161,6 +161,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
                                     " bytes holds no block; raise kv_cache_bytes"),
                        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
     }
+    info.max_context = ContextOf(model->config(), options);
     info.max_in_flight = kMaxInFlight;
     info.prompt_logprobs = true;
     info.kv_bytes = static_cast<uint64_t>(info.kv_blocks) * info.block_tokens * sizeof(KvRow);
