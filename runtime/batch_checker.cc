@@ -73,7 +73,7 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
   }
   if (end > context_length_) {
-    return wrong("position ", end - 1, ", a sequence has at most ", context_length_);
+    return wrong("position ", end - 1, ", the model has ", context_length_);
   }
   for (const int32_t block : seq.blocks) {
     if (block < 0 || block >= info_.kv_blocks) {
