@@ -8,11 +8,11 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
@@ -22,7 +22,9 @@
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
 #include "runtime/batch_checker.h"
+#include "runtime/cpu/host_info.h"
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -43,6 +45,10 @@ using cuda::SlotState;
 using cuda::StepShape;
 using cuda::Stream;
 using cuda::TableLayout;
+
+// A step that ends sooner than this after it is waited for costs no sleep, which takes longer to
+// end than that.
+constexpr absl::Duration kLooksBeforeBlocking = absl::Microseconds(50);
 
 // A decode step of some shape, for each of the tables that it may read.
 struct StepGraph {
@@ -67,6 +73,9 @@ struct Parts {
   Event done[kMaxInFlight];
   // [step in flight][max_seqs]
   PinnedMemory results;
+  // [step in flight][max_seqs] ForwardBuffers::not_finite after a step in which a sequence drew
+  // nothing.
+  PinnedMemory not_finite;
   std::optional<ForwardBuffers> buffers;
   std::optional<Forward> forward;
   Stream stream;
@@ -75,6 +84,9 @@ struct Parts {
   // By sequences, ascending.
   std::vector<StepGraph> graphs;
 
+  int32_t* host_not_finite(int turn) const {
+    return reinterpret_cast<int32_t*>(not_finite.data()) + turn * plan.options.max_seqs;
+  }
   // Those of the step in flight `turn`.
   uint8_t* device_tables(int turn) const {
     return tables.data() + turn * (tables.size() / kMaxInFlight);
@@ -83,9 +95,17 @@ struct Parts {
 
 // What a step that is in flight owes.
 struct Pending {
+  struct Part {
+    int32_t slot;
+    bool sample;
+  };
   int turn = 0;
   uint32_t number = 0;
   int rows = 0;
+  // In the order of the batch.
+  std::vector<Part> parts;
+
+  bool all_sample() const { return rows == static_cast<int>(parts.size()); }
 };
 
 class CudaBackend : public Backend {
@@ -100,6 +120,8 @@ class CudaBackend : public Backend {
  private:
   // The graph that computes a batch; null where none does.
   const StepGraph* FindGraph(const StepBatch& batch) const;
+  // Returns once `pending` has its results in host memory, or with what the GPU reports.
+  absl::Status WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const;
 
   const std::unique_ptr<Parts> parts_;
   BackendInfo info_;
@@ -109,9 +131,17 @@ class CudaBackend : public Backend {
   uint32_t steps_ = 0;
 };
 
-absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, ActivationTap* tap) {
+// `all_sample`: each sequence draws, and so has its draw to say whether it is finite.
+absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sample,
+                         ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
   ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
+  if (!all_sample) {
+    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.host_not_finite(turn), p.buffers->not_finite,
+                                              sizeof(int32_t) * p.plan.options.max_seqs,
+                                              cudaMemcpyDeviceToHost, p.stream.get()),
+                              "copying what is not finite");
+  }
   if (shape.logit_rows == 0) return absl::OkStatus();
   ORCD_RETURN_IF_CUDA_ERROR(
       cuda::LaunchSample({.step = device.tables(),
@@ -135,7 +165,7 @@ absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn) {
   ORCD_RETURN_IF_CUDA_ERROR(
       cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
       "capturing a graph");
-  const absl::Status enqueued = EnqueueStep(p, shape, turn, nullptr);
+  const absl::Status enqueued = EnqueueStep(p, shape, turn, /*all_sample=*/true, nullptr);
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
   ORCD_RETURN_IF_ERROR(enqueued);
@@ -187,6 +217,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.block_tokens = p.plan.options.block_tokens;
   info_.kv_blocks = p.kv_view.blocks;
   info_.max_in_flight = kMaxInFlight;
+  info_.max_context = p.plan.forward.context_length;
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
   info_.workspace_bytes = p.activations.size() + p.tables.size();
@@ -217,12 +248,15 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   }
   ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
-  Pending pending = {.turn = static_cast<int>(steps_ % kMaxInFlight), .number = ++steps_};
+  Pending pending;
+  pending.turn = static_cast<int>(steps_ % kMaxInFlight);
+  pending.number = ++steps_;
   for (const StepSequence& seq : batch.seqs) {
     if (seq.start_params != nullptr) {
       slots_[seq.slot] = {.params = *seq.start_params, .prompt_tokens = seq.start_prompt_tokens};
     }
     pending.rows += seq.sample ? 1 : 0;
+    pending.parts.push_back({seq.slot, seq.sample});
   }
   const ModelConfig& config = p.model->config();
   const auto* const graph = FindGraph(batch);
@@ -236,39 +270,29 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph->by_turn[pending.turn].get(), p.stream.get()),
                               "launching a step");
   } else {
-    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, pending.turn, batch.tap));
+    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, pending.turn, pending.all_sample(), batch.tap));
   }
   ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[pending.turn].get(), p.stream.get()),
                             "launching a step");
-  pending_.push_back(pending);
+  pending_.push_back(std::move(pending));
   return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> CudaBackend::Wait() {
   Parts& p = *parts_;
   if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
-  const Pending pending = pending_.front();
+  const Pending pending = std::move(pending_.front());
   pending_.pop_front();
   const std::span<const DrawResult> drawn(reinterpret_cast<const DrawResult*>(p.results.data()) +
                                               pending.turn * p.plan.options.max_seqs,
                                           pending.rows);
-  // A result is seen in host memory sooner than the runtime tells that the step is over; but only
-  // the runtime tells of errors.
-  constexpr int kLooksBetweenQueries = 256;
-  for (size_t complete = 0; complete < drawn.size() || drawn.empty();) {
-    for (int look = 0; look < kLooksBetweenQueries && complete < drawn.size(); ++look) {
-      if (*const_cast<const volatile uint32_t*>(&drawn[complete].step) == pending.number) {
-        ++complete;
-      }
-    }
-    if (!drawn.empty() && complete == drawn.size()) break;
-    const cudaError_t state = cudaEventQuery(p.done[pending.turn].get());
-    if (state == cudaSuccess) break;
-    if (state != cudaErrorNotReady) return cuda::ToStatus(state, "computing a step");
-    sched_yield();
-  }
+  ORCD_RETURN_IF_ERROR(WaitFor(pending, drawn));
   std::atomic_thread_fence(std::memory_order_acquire);
   StepResult result;
+  for (size_t row = 0; const Pending::Part& part : pending.parts) {
+    result.kv_finite.push_back(part.sample ? drawn[row++].finite != 0
+                                           : p.host_not_finite(pending.turn)[part.slot] == 0);
+  }
   for (const DrawResult& draw : drawn) {
     SampledToken sample = {
         .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = draw.finite != 0};
@@ -280,12 +304,36 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   return result;
 }
 
+absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const {
+  const WaitMode mode = parts_->plan.options.wait;
+  const cudaEvent_t done = parts_->done[pending.turn].get();
+  // A draw is seen in host memory sooner than the runtime tells that the step is over; but only the
+  // runtime tells of errors, and that what is not finite was copied.
+  const bool draws_tell_all = pending.all_sample();
+  constexpr int kLooksBetweenQueries = 256;
+  const absl::Time begin = SteadyNow();
+  for (size_t complete = 0;;) {
+    for (int look = 0; draws_tell_all && look < kLooksBetweenQueries; ++look) {
+      if (complete == drawn.size()) return absl::OkStatus();
+      if (*const_cast<const volatile uint32_t*>(&drawn[complete].step) == pending.number) {
+        ++complete;
+      }
+    }
+    const cudaError_t state = cudaEventQuery(done);
+    if (state == cudaSuccess) return absl::OkStatus();
+    if (state != cudaErrorNotReady) return cuda::ToStatus(state, "computing a step");
+    if (mode == WaitMode::kYield) sched_yield();
+    if (mode == WaitMode::kBlock && SteadyNow() - begin > kLooksBeforeBlocking) {
+      ORCD_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(done), "computing a step");
+      return absl::OkStatus();
+    }
+  }
+}
+
 // Threads that read weights: more than a few do not make memory faster.
 int Readers(const BackendOptions& options) {
   constexpr int kMaxReaders = 8;
-  const int threads =
-      options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(threads, 1, kMaxReaders);
+  return std::clamp(options.threads > 0 ? options.threads : cpu::UsableCores(), 1, kMaxReaders);
 }
 
 absl::Status AllocateWorkspace(Parts& p) {
@@ -299,7 +347,7 @@ absl::Status AllocateWorkspace(Parts& p) {
                             "clearing activations");
   p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());
   ORCD_RETURN_IF_CUDA_ERROR(
-      cuda::LaunchRopeAngles(config.rope_base, config.head_dim, config.context_length,
+      cuda::LaunchRopeAngles(config.rope_base, config.head_dim, p.plan.forward.context_length,
                              p.buffers->angles, p.stream.get()),
       "computing RoPE's angles");
   for (int layer = 0; layer < config.layers; ++layer) {
@@ -316,11 +364,15 @@ absl::Status AllocateWorkspace(Parts& p) {
   for (int i = 0; i < kMaxInFlight; ++i) {
     ORCD_ASSIGN_OR_RETURN(p.host_tables[i], PinnedMemory::Allocate(table_bytes, "a step's tables"));
     ORCD_ASSIGN_OR_RETURN(p.copied[i], CreateEvent());
-    ORCD_ASSIGN_OR_RETURN(p.done[i], CreateEvent());
+    ORCD_ASSIGN_OR_RETURN(
+        p.done[i], CreateEvent(options.wait == WaitMode::kBlock ? cudaEventBlockingSync : 0));
   }
   const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * options.max_seqs;
   ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));
   std::fill_n(p.results.data(), results_bytes, uint8_t{0});
+  ORCD_ASSIGN_OR_RETURN(p.not_finite,
+                        PinnedMemory::Allocate(sizeof(int32_t) * kMaxInFlight * options.max_seqs,
+                                               "what is not finite"));
   return absl::OkStatus();
 }
 

@@ -588,6 +588,24 @@ std::shared_ptr<const Model> ModelWithABadToken() {
        }});
 }
 
+TEST_F(CudaBackendTest, HowItWaitsChangesNothing) {
+  const std::vector<Request> requests = MakeRequests(6);
+  std::vector<std::vector<SampledToken>> expected;
+  for (const WaitMode mode : {WaitMode::kYield, WaitMode::kSpin, WaitMode::kBlock}) {
+    BackendOptions options = OptionsFor(8, 256);
+    options.wait = mode;
+    auto backend = MakeBackend(model(), options);
+    ASSERT_NE(backend, nullptr);
+    const auto drawn = Generate(*backend, requests, 20, {.ahead = true});
+    if (expected.empty()) expected = drawn;
+    ExpectSame(drawn, expected);
+    // A step that draws nothing.
+    const auto blocks = BlockRange(0, 8);
+    const auto prompt = TestTokens(100);
+    EXPECT_TRUE(RunStep(*backend, {StartSequence(0, prompt, blocks)}).samples.empty());
+  }
+}
+
 TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
   auto backend = MakeBackend(ModelWithABadToken(), OptionsFor(8, 512));
   ASSERT_NE(backend, nullptr);
@@ -618,8 +636,25 @@ TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
   // The same slots again, and blocks where zeros stand for what was not finite.
   ExpectSame(Generate(*backend, requests, 6), alone);
 
-  // In a decode step.
+  // In parts of prompts, before anything is drawn, beside one that is finite.
   const auto blocks = BlockRange(0, 4);
+  const auto more_blocks = BlockRange(4, 4);
+  StepSequence first = StartSequence(6, with_bad[1].prompt, blocks);
+  StepSequence other = StartSequence(2, requests[0].prompt, more_blocks);
+  for (const bool other_draws : {false, true}) {
+    other.sample = other_draws;
+    EXPECT_EQ(RunStep(*backend, {first, other}).kv_finite, (std::vector<bool>{false, true}));
+  }
+  const int32_t good = 8;
+  const std::span<const int32_t> one(&good, 1);
+  EXPECT_EQ(RunStep(*backend, {ContinueSequence(6, 12, one, blocks)}).kv_finite,
+            std::vector<bool>{false})
+      << "what follows from it is no better";
+  EXPECT_EQ(RunStep(*backend, {StartSequence(6, requests[0].prompt, blocks)}).kv_finite,
+            std::vector<bool>{true})
+      << "another sequence in the slot";
+
+  // In a decode step.
   StepSequence seq = StartSequence(5, requests[0].prompt, blocks, requests[0].params);
   seq.sample = true;
   ASSERT_TRUE(RunStep(*backend, {seq}).samples.at(0).finite);

@@ -14,9 +14,9 @@ absl::StatusOr<Stream> CreateStream() {
   return Stream(stream);
 }
 
-absl::StatusOr<Event> CreateEvent() {
+absl::StatusOr<Event> CreateEvent(unsigned flags) {
   cudaEvent_t event = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | flags),
                             "creating an event");
   return Event(event);
 }

@@ -42,7 +42,8 @@ using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 // Of the current device; does not wait for the default stream.
 absl::StatusOr<Stream> CreateStream();
 // Without timing.
-absl::StatusOr<Event> CreateEvent();
+// `flags` beside those of an event that keeps no time.
+absl::StatusOr<Event> CreateEvent(unsigned flags = 0);
 
 // A slab of VRAM.
 class DeviceMemory {

@@ -85,13 +85,6 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
   layers_.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
-    if (FormatFor(layer.ffn_gate.type) != FormatFor(layer.ffn_up.type)) {
-      return MakeError(absl::StatusCode::kUnimplemented,
-                       absl::StrCat("blk.", i, ".ffn_gate and blk.", i,
-                                    ".ffn_up have different types, which the GPU backend does not "
-                                    "support; use --backend cpu or quantise both alike"),
-                       {.reason = "MODEL_UNSUPPORTED"});
-    }
     DeviceLayer& to = layers_[i];
     to.attn_norm = vector({layer.attn_norm});
     place(to.qkv[0], layer.attn_q);
@@ -100,7 +93,13 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
     to.qkv_bias = vector({layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias});
     place(to.attn_output, layer.attn_output);
     to.ffn_norm = vector({layer.ffn_norm});
-    place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
+    // Rows of one tile are read, repacked and multiplied as one type's.
+    if (layer.ffn_gate.type == layer.ffn_up.type) {
+      place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
+    } else {
+      place(to.gate_up, layer.ffn_gate);
+      place(to.up, layer.ffn_up);
+    }
     place(to.down, layer.ffn_down);
   }
   output_norm_ = vector({weights.output_norm});

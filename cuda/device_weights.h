@@ -23,8 +23,12 @@ struct DeviceLayer {
   const float* qkv_bias = nullptr;   // [q, k, v rows]
   TiledMatrix attn_output;
   const float* ffn_norm = nullptr;  // [hidden]
-  // Each tile holds 8 rows of the gate above the same 8 rows of up; 2 * ffn rows, ffn padded to 8.
+  // Of one type, each tile holds 8 rows of the gate above the same 8 rows of up; 2 * ffn rows, ffn
+  // padded to 8. Of two types it is the gate alone, and `up`, which has no rows otherwise, is
+  // apart.
   TiledMatrix gate_up;
+  TiledMatrix up;
+  bool gate_apart() const { return up.rows > 0; }
   TiledMatrix down;
 };
 

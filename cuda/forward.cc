@@ -76,6 +76,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   residual[1] = carver.Take<float>(config.hidden);
   normed = activations(tokens, config.hidden);
   int64_t floats = 0;
+  int64_t gate_and_up_floats = 0;
   unpacked_bytes = kMinUnpackedBytes;
   for (const DeviceLayer& layer : weights.layers()) {
     const int qkv_rows = config.q_size() + 2 * config.kv_size();
@@ -91,6 +92,10 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
         unpacked_bytes = std::max(unpacked_bytes, F16Bytes(*matrix));
     }
     unpacked_bytes = std::max(unpacked_bytes, QkvF16Bytes(layer));
+    if (layer.gate_apart()) {
+      unpacked_bytes = std::max(unpacked_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
+      gate_and_up_floats = int64_t{tokens} * 2 * config.ffn;
+    }
   }
   products_bytes = floats * static_cast<int64_t>(sizeof(float));
   products = carver.Take<float>(floats);
@@ -105,6 +110,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   head_in = activations(rows, config.hidden);
   angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
   query_parts = carver.Take<int32_t>(int64_t{config.layers} * config.kv_heads);
+  gate_and_up = gate_and_up_floats == 0 ? nullptr : carver.Take<float>(gate_and_up_floats);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
   handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
   handed.ready = carver.Take<int32_t>(HandedSums::kReady);
@@ -165,7 +171,7 @@ class Forward::Tap {
     tap_.OnActivation(name, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
-  // Gate and up, 8 rows of each in turn.
+  // Gate and up in one matrix, 8 rows of each in turn.
   absl::Status GateUp(int layer, const float* values, int ffn) {
     const int stride = (ffn + 7) / 8 * kTileRows;
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
@@ -539,31 +545,47 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   const int tokens = step.shape.tokens;
   const Activations gated = View(buffers_.gated, tokens);
 
-  MatmulArgs args = {.matrices = {w.gate_up}, .num_matrices = 1};
+  MatmulArgs args = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
   ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
   uint8_t* const down_at = reinterpret_cast<uint8_t*>(buffers_.qkv);
-  if (step.tap == nullptr) {
+  if (step.tap == nullptr && !w.gate_apart()) {
     args.gated = gated;
     if (step.unpacks_ahead) AddTo(args.ahead, w.down, down_at);
     if (step.unpacks_ahead && layer > 0) TakeUnpacked(buffers_.unpacked, args);
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
-    ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, config_.hidden));
-    ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, config_.hidden, 1));
-    const int rows = w.gate_up.rows;
-    ORCD_ASSIGN_OR_RETURN(const DeviceMemory products,
-                          DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
-    float* const y = reinterpret_cast<float*>(products.data());
-    args.y = y;
+    const int rows = w.gate_up.rows + w.up.rows;
+    DeviceMemory shown;
+    args.y = buffers_.gate_and_up;
+    if (step.tap != nullptr) {
+      ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, config_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, config_.hidden, 1));
+      ORCD_ASSIGN_OR_RETURN(
+          shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
+      args.y = reinterpret_cast<float*>(shown.data());
+    }
     args.y_rows = rows;
     args.y_stride = rows;
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
-    ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, config_.ffn));
-    ORCD_RETURN_IF_CUDA_ERROR(
-        LaunchGate({.products = y, .ffn = config_.ffn, .tokens = tokens, .out = gated},
-                   step.stream),
-        "the gate");
-    ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
+    if (step.tap != nullptr) {
+      if (w.gate_apart()) {
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, args.y, rows, 0, config_.ffn));
+        ORCD_RETURN_IF_ERROR(
+            step.tap->Part("ffn_up", layer, args.y, rows, config_.ffn, config_.ffn));
+      } else {
+        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, args.y, config_.ffn));
+      }
+    }
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchGate({.products = args.y,
+                                          .apart = w.gate_apart(),
+                                          .ffn = config_.ffn,
+                                          .tokens = tokens,
+                                          .out = gated},
+                                         step.stream),
+                              "the gate");
+    if (step.tap != nullptr) {
+      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
+    }
   }
   MatmulArgs down_args = {
       .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden};
@@ -590,6 +612,7 @@ bool Forward::UnpacksAhead(const Step& step) const {
     return false;
   }
   for (const DeviceLayer& layer : weights_.layers()) {
+    if (layer.gate_apart()) return false;
     if (QkvF16Bytes(layer) + F16Bytes(layer.attn_output) > buffers_.products_bytes ||
         F16Bytes(layer.down) > buffers_.qkv_to_attended_bytes ||
         F16Bytes(layer.gate_up) > buffers_.unpacked_bytes) {

@@ -65,7 +65,9 @@ struct ForwardBuffers {
   __half* head_in;        // Activations of logit rows, hidden
   float* angles;          // [positions, head_dim]
   int32_t* query_parts;   // [layers, kv_heads]
-  uint8_t* unpacked;      // F16 tiles of a matrix, or of a part of it
+  // [tokens, 2 * ffn], where a layer has gate and up apart; else null.
+  float* gate_and_up;
+  uint8_t* unpacked;  // F16 tiles of a matrix, or of a part of it
   int64_t unpacked_bytes;
   // Room for weights that are unpacked ahead, where nothing else is then: from qkv to attended
   // while gate and up are multiplied, and that of products where they add to the residual

@@ -83,20 +83,23 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
       uint64_t{2} * config.layers * config.kv_size() * options.block_tokens * sizeof(uint16_t);
 
   // Tables and workspace grow a little with the number of blocks: with as many as there may be.
+  const int most_context = ContextOf(config, options);
   const int64_t blocks_a_seq =
-      (int64_t{config.context_length} + options.block_tokens - 1) / options.block_tokens;
+      (int64_t{most_context} + options.block_tokens - 1) / options.block_tokens;
   const auto set_blocks = [&](int64_t blocks) {
     plan.kv_blocks =
         static_cast<int>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
     const int64_t kv_tokens = int64_t{plan.kv_blocks} * options.block_tokens;
+    // No sequence is longer than the cache.
+    const int context = static_cast<int>(std::min<int64_t>(most_context, kv_tokens));
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
                     .max_seqs = options.max_seqs,
-                    .max_key_tiles = MaxSplitKeyTiles(config, options.max_seqs),
-                    .context_length = config.context_length,
+                    .max_key_tiles = MaxSplitKeyTiles(config, options.max_seqs, context),
+                    .context_length = context,
                     .kv_tokens = kv_tokens};
     plan.step = {.max_tokens = plan.options.max_step_tokens,
                  .max_seqs = options.max_seqs,
-                 .max_blocks = blocks_a_seq * options.max_seqs,
+                 .max_blocks = std::min<int64_t>(blocks_a_seq * options.max_seqs, plan.kv_blocks),
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
     plan.workspace_bytes = ForwardBuffers(config, weights, plan.forward, nullptr).bytes +

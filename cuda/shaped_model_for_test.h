@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -41,6 +42,8 @@ struct ModelShape {
   // Of attn_v and ffn_down, and of the head.
   TensorType better_type = TensorType::kF16;
   int context_length = 8192;
+  // Where set, the type of a matrix, in place of the two above.
+  std::function<TensorType(const std::string& tensor)> type_of = {};
   // May change a row of a matrix before it is written.
   std::function<void(const std::string& tensor, uint64_t row, std::span<std::byte> bytes)> edit =
       {};
@@ -67,6 +70,24 @@ inline std::vector<ModelShape> RealShapes() {
   // A layer between the first and the last.
   ModelShape wide3b_q8_0 = InType(wide3b_f16, "wide3b_q8_0", TensorType::kQ8_0);
   wide3b_q8_0.layers = 3;
+  // Any matrix of any type: gate and up alike, of two types with one tile format (twice), and of
+  // two formats.
+  ModelShape mixed = wide3b_f16;
+  mixed.name = "wide3b_mixed";
+  mixed.layers = 4;
+  mixed.type_of = [](const std::string& tensor) {
+    static const std::map<std::string, TensorType> types = {
+        {"blk.0.attn_q", TensorType::kF32},     {"blk.0.attn_k", TensorType::kQ8_0},
+        {"blk.0.attn_v", TensorType::kQ2_K},    {"blk.0.ffn_gate", TensorType::kQ4_K},
+        {"blk.0.ffn_up", TensorType::kQ4_K},    {"blk.1.attn_q", TensorType::kQ3_K},
+        {"blk.1.attn_k", TensorType::kQ6_K},    {"blk.1.ffn_gate", TensorType::kQ3_K},
+        {"blk.1.ffn_up", TensorType::kQ6_K},    {"blk.1.ffn_down", TensorType::kBF16},
+        {"blk.2.ffn_gate", TensorType::kF32},   {"blk.2.ffn_up", TensorType::kBF16},
+        {"blk.3.ffn_gate", TensorType::kQ5_0},  {"blk.3.ffn_up", TensorType::kF16},
+        {"blk.3.attn_output", TensorType::kF32}};
+    const auto found = types.find(tensor.substr(0, tensor.rfind('.')));
+    return found == types.end() ? TensorType::kQ8_0 : found->second;
+  };
   return {{.name = "wide05b_q5_0",
            .hidden = 896,
            .heads = 14,
@@ -88,6 +109,7 @@ inline std::vector<ModelShape> RealShapes() {
            .better_type = TensorType::kQ6_K},
           wide3b_f16,
           wide3b_q8_0,
+          mixed,
           // With four heads of keys, and such a layer.
           {.name = "wide7b_q4_k",
            .layers = 3,
@@ -133,8 +155,9 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
   };
   std::vector<Tensor> tensors;
   const auto matrix = [&](const std::string& name, int cols, int rows, TensorType type) {
-    tensors.push_back(
-        {name + ".weight", type, static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)});
+    const std::string tensor = name + ".weight";
+    tensors.push_back({tensor, shape.type_of ? shape.type_of(tensor) : type,
+                       static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)});
   };
   const auto vector = [&](const std::string& name, int size) {
     tensors.push_back({name, TensorType::kF32, static_cast<uint64_t>(size), 0});

@@ -87,10 +87,10 @@ StepShape DecodeShape(int sequences, const ModelConfig& config) {
       .key_splits = std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxKeySplits)};
 }
 
-int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs) {
+int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context) {
   // Of so many sequences a block takes all keys of each.
   const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * config.kv_heads));
-  return sequences * KeyTiles(config.context_length);
+  return sequences * KeyTiles(max_context);
 }
 
 StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config) {

@@ -67,7 +67,7 @@ std::vector<int> DecodeBuckets(int max_seqs);
 StepShape DecodeShape(int sequences, const ModelConfig& config);
 
 // Tiles of keys, of all sequences of a step together, that several blocks share at most.
-int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs);
+int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context);
 
 // Which step it is, and where its results go.
 struct StepName {

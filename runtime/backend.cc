@@ -1,5 +1,7 @@
 #include "runtime/backend.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
 
@@ -19,6 +21,10 @@ absl::Status CheckBackendOptions(const BackendOptions& options) {
     return InvalidField("block_tokens",
                         absl::StrCat("is ", options.block_tokens, ", must be at least 1"));
   }
+  if (options.max_context < 0) {
+    return InvalidField("max_context", absl::StrCat("is ", options.max_context,
+                                                    ", must be 0 (the model's) or more"));
+  }
   if (options.kv_cache_bytes < 0) {
     return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
                                                        ", must be 0 (chosen for you) or more"));
@@ -28,6 +34,11 @@ absl::Status CheckBackendOptions(const BackendOptions& options) {
                                                           ", must be 0 (chosen for you) to 1"));
   }
   return absl::OkStatus();
+}
+
+int ContextOf(const ModelConfig& config, const BackendOptions& options) {
+  if (options.max_context == 0) return config.context_length;
+  return std::min(config.context_length, options.max_context);
 }
 
 }  // namespace orcd

@@ -81,6 +81,10 @@ struct StepBatch {
 };
 
 struct StepResult {
+  // For each sequence of the batch, in its order: whether every key and value that its slot was
+  // given since its sequence began there, this step's included, is finite. Once false it stays so
+  // until another sequence begins in the slot: later keys and values follow from that one.
+  std::vector<bool> kv_finite;
   // For each sequence with `sample` set, in the order of the batch.
   std::vector<SampledToken> samples;
   // For each sequence with `targets`, in the order of the batch: one for each of them.
@@ -88,6 +92,16 @@ struct StepResult {
 };
 
 enum class KvType { kF16, kF32 };
+
+// How the engine's thread waits for a step that a GPU computes.
+enum class WaitMode {
+  // Looks all the time: a core is busy for as long as a step is in flight.
+  kSpin,
+  // As kSpin, and gives the core to any other thread that wants it between looks.
+  kYield,
+  // Looks for a moment, then sleeps until the GPU's interrupt.
+  kBlock,
+};
 
 struct BackendOptions {
   // Sequences that may be in one step, and slots.
@@ -101,6 +115,9 @@ struct BackendOptions {
   // Share of the memory that weights and workspace leave, where kv_cache_bytes is 0. 0: the backend
   // chooses.
   double kv_cache_fraction = 0;
+  // Tokens that a sequence may have, where that is less than the model's context: no memory is
+  // planned for more. 0: the model's.
+  int max_context = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
@@ -109,10 +126,15 @@ struct BackendOptions {
   int threads = 0;
   // Of those that the process can see, for a backend that computes on one.
   int gpu = 0;
+  // For a backend that computes on a GPU; others have no use for it.
+  WaitMode wait = WaitMode::kYield;
 };
 
 // kInvalidArgument naming the field, where options that every backend takes are out of range.
 absl::Status CheckBackendOptions(const BackendOptions& options);
+
+// Tokens that a sequence may have with these options.
+int ContextOf(const ModelConfig& config, const BackendOptions& options);
 
 // The GPU that a backend computes on, for whoever places work or replaces hardware.
 struct GpuInfo {
@@ -135,6 +157,8 @@ struct BackendInfo {
   int max_step_tokens = 0;
   int block_tokens = 0;
   int kv_blocks = 0;
+  // Tokens that a sequence may have; 0: as many as the model's context.
+  int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
   int max_in_flight = 1;
   // Whether StepSequence::targets are computed.

@@ -1,5 +1,6 @@
 #include "runtime/batch_checker.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,7 +12,8 @@ namespace orcd {
 BatchChecker::BatchChecker(const BackendInfo& info, const ModelConfig& config)
     : info_(info),
       vocab_(config.vocab),
-      context_length_(config.context_length),
+      context_length_(info.max_context > 0 ? std::min(info.max_context, config.context_length)
+                                           : config.context_length),
       used_(info.max_seqs),
       drew_(info.max_seqs) {}
 

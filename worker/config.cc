@@ -251,6 +251,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   std::string watchdog = "2m";
   std::string null_step = "0s";
   std::string kv_type = "f16";
+  std::string wait = "yield";
   std::string log_format = "text";
   std::string log_level = "info";
 
@@ -348,6 +349,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   app.add_option("--kv-type", kv_type, "Type of keys and values")
       ->check(CLI::IsMember({"f16", "f32"}))
       ->option_text("f16|f32 [f16]")
+      ->group("Engine");
+  app.add_option("--wait", wait,
+                 "How a thread waits for the GPU's steps: spin, a core is busy while anything is "
+                 "computed; yield, likewise, but gives way to other threads; block, it sleeps, and "
+                 "tokens come some tens of microseconds later. No effect on a CPU")
+      ->check(CLI::IsMember({"spin", "yield", "block"}))
+      ->option_text("spin|yield|block [yield]")
       ->group("Engine");
   app.add_option("--block-tokens", config.block_tokens, "Tokens in a block of keys and values")
       ->check(CLI::Range(1, 4096))
@@ -468,6 +476,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   config.watchdog = ToDuration(watchdog);
   config.null_step = ToDuration(null_step);
   config.kv_type = kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  config.wait = wait == "spin"    ? WaitMode::kSpin
+                : wait == "block" ? WaitMode::kBlock
+                                  : WaitMode::kYield;
   config.log_format = log_format == "json" ? LogFormat::kJson : LogFormat::kText;
   config.log_level = ToLogLevel(log_level);
   return {.config = std::move(config),

@@ -39,6 +39,7 @@ struct WorkerConfig {
   int64_t kv_cache_bytes = 0;
   double kv_cache_fraction = 0;
   KvType kv_type = KvType::kF16;
+  WaitMode wait = WaitMode::kYield;
   int block_tokens = 16;
   absl::Duration watchdog = absl::Minutes(2);
   absl::Duration null_step = absl::ZeroDuration();

@@ -32,6 +32,7 @@ TEST(ConfigTest, Defaults) {
   EXPECT_EQ(result.config->model_dir, "/home/someone/.cache/orcd/models");
   EXPECT_EQ(result.config->kv_cache_bytes, 0);
   EXPECT_EQ(result.config->kv_type, KvType::kF16);
+  EXPECT_EQ(result.config->wait, WaitMode::kYield);
   EXPECT_EQ(result.config->drain_timeout, absl::Seconds(30));
   EXPECT_EQ(result.config->settle, absl::ZeroDuration());
   EXPECT_EQ(result.config->log_format, LogFormat::kText);
@@ -204,6 +205,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "0.5",
                                      "--kv-type",
                                      "f32",
+                                     "--wait",
+                                     "block",
                                      "--block-tokens",
                                      "32",
                                      "--orchestrator",
@@ -244,6 +247,7 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.kv_cache_bytes, 1610612736);
   EXPECT_EQ(config.kv_cache_fraction, 0.5);
   EXPECT_EQ(config.kv_type, KvType::kF32);
+  EXPECT_EQ(config.wait, WaitMode::kBlock);
   EXPECT_EQ(config.block_tokens, 32);
   EXPECT_THAT(config.orchestrators, ElementsAre("o1:1", "o2:2"));
   EXPECT_EQ(config.worker_id, "w");
@@ -331,6 +335,7 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--worker-id", "w1\n"}, "--worker-id: must be at most 256 bytes of UTF-8 without control"},
       {{"--worker-id", "w\xE9"}, "bytes that are not UTF-8"},
       {{"--kv-type", "q8"}, "--kv-type"},
+      {{"--wait", "sleep"}, "--wait"},
       {{"--backend", "tpu"}, "--backend"},
       {{"--drain-timeout", "30"}, "'30' is not a duration"},
       {{"--drain-timeout", "-1s"}, "'-1s' is not a duration"},

@@ -11,11 +11,12 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads) GateKernel(const __grid_constant__ GateArgs args) {
   LaunchDependents();
   WaitForDependency();
-  const int rows = (args.ffn + 7) / 8 * kTileRows;
+  const int rows = args.apart ? 2 * args.ffn : (args.ffn + 7) / 8 * kTileRows;
+  const int to_up = args.apart ? args.ffn : 8;
   const float* const products = args.products + int64_t{blockIdx.x} * rows;
   for (int i = threadIdx.x; i < args.ffn; i += kThreads) {
-    const int row = i / 8 * kTileRows + i % 8;
-    args.out.data[args.out.Index(blockIdx.x, i)] = GatedUnit(products[row], products[row + 8]);
+    const int row = args.apart ? i : i / 8 * kTileRows + i % 8;
+    args.out.data[args.out.Index(blockIdx.x, i)] = GatedUnit(products[row], products[row + to_up]);
   }
 }
 

@@ -170,7 +170,10 @@ cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
 // silu(gate) * up * kGatedScale from a product whose rows alternate: 8 of the gate, 8 of up. For
 // taps; products do it themselves.
 struct GateArgs {
-  const float* products = nullptr;  // [tokens, 2 * ffn padded to 8]
+  // [tokens, 2 * ffn padded to 8], 8 of the gate before the same 8 of up; `apart`: [tokens, 2 *
+  // ffn], those of the gate before those of up.
+  const float* products = nullptr;
+  bool apart = false;
   int ffn = 0;
   int tokens = 0;
   Activations out = {};

@@ -521,8 +521,10 @@ class GateTest : public GpuTest {};
 
 TEST_F(GateTest, IsSiluTimesUp) {
   constexpr int kTokens = 5;
-  for (const int ffn : {64, 200, 896, 4864}) {
-    const int stride = (ffn + 7) / 8 * kTileRows;
+  for (const auto& [ffn, apart] :
+       {std::pair(64, false), std::pair(200, false), std::pair(896, false), std::pair(4864, false),
+        std::pair(200, true), std::pair(4864, true)}) {
+    const int stride = apart ? 2 * ffn : (ffn + 7) / 8 * kTileRows;
     std::vector<float> products = RandomFloats(size_t{1} * kTokens * stride, 7, 4.0f);
     // Gates where the exponential overflows and where it is nothing.
     products[0] = 100;
@@ -531,17 +533,19 @@ TEST_F(GateTest, IsSiluTimesUp) {
     products[3] = 0;
     const DeviceArray<float> device_products(products);
     const DeviceActivations out(kTokens, ffn);
-    ASSERT_EQ(
-        LaunchGate(
-            {.products = device_products.data(), .ffn = ffn, .tokens = kTokens, .out = out.view()},
-            stream()),
-        cudaSuccess);
+    ASSERT_EQ(LaunchGate({.products = device_products.data(),
+                          .apart = apart,
+                          .ffn = ffn,
+                          .tokens = kTokens,
+                          .out = out.view()},
+                         stream()),
+              cudaSuccess);
     const std::vector<float> actual = ToFloats(out.Read());
     for (int t = 0; t < kTokens; ++t) {
       for (int i = 0; i < ffn; ++i) {
         const float* const row = &products[size_t{1} * t * stride];
-        const double gate = row[i / 8 * kTileRows + i % 8];
-        const double up = row[i / 8 * kTileRows + i % 8 + 8];
+        const double gate = row[apart ? i : i / 8 * kTileRows + i % 8];
+        const double up = row[apart ? ffn + i : i / 8 * kTileRows + i % 8 + 8];
         const double expected = gate / (1 + std::exp(-gate)) * up * double{kGatedScale};
         const double relative = 0x1p-11 + (8 + 2 * std::abs(gate)) * 0x1p-23;
         ASSERT_NEAR(actual[size_t{1} * t * ffn + i], expected,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -35,10 +36,12 @@ struct Case {
   Qwen2Shape shape;
   FileType file_type;
   int layers;
+  // Not as its file type has it: each matrix has a type of its own.
+  bool mixed = false;
 
   std::string name() const {
-    std::string name =
-        absl::StrCat(std::string(shape.size), "_", std::string(file_type.name), "_", layers);
+    std::string name = absl::StrCat(std::string(shape.size), "_",
+                                    mixed ? "mixed" : std::string(file_type.name), "_", layers);
     std::erase(name, '.');
     return name;
   }
@@ -51,7 +54,25 @@ std::vector<Case> Cases() {
     for (const FileType& type : AllFileTypes()) cases.push_back({shape, type, 3});
   }
   cases.push_back({*FindQwen2Shape("7b"), *FindFileType("Q4_K_M"), 1});
+  // So many layers that each matrix meets each type, and gate and up each pair of neighbours.
+  for (const char* const size : {"0.5b", "7b"}) {
+    cases.push_back({*FindQwen2Shape(size), *FindFileType("F16"), 14, /*mixed=*/true});
+  }
   return cases;
+}
+
+// Another in each layer, and for each matrix of one; some have one tile format.
+TensorType MixedType(MatrixRole role, int layer, int cols) {
+  constexpr TensorType kAny[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
+                                 TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1};
+  constexpr TensorType kWhole[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
+                                   TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1,
+                                   TensorType::kQ3_K, TensorType::kQ6_K, TensorType::kQ4_K,
+                                   TensorType::kQ2_K, TensorType::kQ5_K};
+  // In every third layer gate and up are alike.
+  if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
+  const int which = layer + static_cast<int>(role);
+  return cols % 256 == 0 ? kWhole[which % std::size(kWhole)] : kAny[which % std::size(kAny)];
 }
 
 ModelConfig ConfigOf(const Case& c) {
@@ -72,7 +93,8 @@ ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
   const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
   const auto matrix = [&](MatrixRole role, int rows, int cols, int layer = 0) {
     const int of_all = layer * (c.shape.layers - 1) / std::max(config.layers - 1, 1);
-    return Matrix{.type = ChooseTensorType(c.file_type, c.shape, role, of_all, cols),
+    return Matrix{.type = c.mixed ? MixedType(role, layer, cols)
+                                  : ChooseTensorType(c.file_type, c.shape, role, of_all, cols),
                   .rows = rows,
                   .cols = cols};
   };
@@ -140,7 +162,8 @@ Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape&
     }
     residual = gpu.Add(residual, gpu.Product(at(w.attn_output.data), attended), 1);
     x = gpu.Normed(residual, at(w.ffn_norm));
-    x = gpu.Gate(gpu.Product(at(w.gate_up.data), x));
+    x = w.gate_apart() ? gpu.Gate(gpu.Product(at(w.gate_up.data), x), gpu.Product(at(w.up.data), x))
+                       : gpu.Gate(gpu.Product(at(w.gate_up.data), x));
     residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kGatedScale);
   }
   // The output norm takes the rows that the tables name; of one token there is no choice.

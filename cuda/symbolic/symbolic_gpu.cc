@@ -145,6 +145,7 @@ SymbolicGpu::SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights
     PlaceMatrix(name("attn_output"), layer.attn_output);
     PlaceVector(name("ffn_norm"), layer.ffn_norm, config.hidden);
     PlaceMatrix(name("gate_up"), layer.gate_up);
+    if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
     PlaceMatrix(name("down"), layer.down);
   }
   PlaceVector("output_norm", weights.output_norm(), config.hidden);
@@ -447,6 +448,19 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   }
 }
 
+void SymbolicGpu::Gate(const GateArgs& args) {
+  Launch launch(*this, "the gate");
+  // That of one matrix is for taps, which need a GPU.
+  if (!args.apart) launch.Complain("is of one matrix");
+  const auto read = [&](int first_col, const char* what) {
+    return launch.ProductRows(args.products, 1, args.tokens, args.tokens, 2 * args.ffn, first_col,
+                              args.ffn, what);
+  };
+  const Symbol gate = read(0, "the gate's product");
+  const Symbol up = read(args.ffn, "up's product");
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
+}
+
 void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int tiles,
                               const uint8_t* out) {
   Launch launch(*this, "unpacking");
@@ -486,9 +500,9 @@ cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t) {
   current->Rope(args);
   return Outcome();
 }
-cudaError_t LaunchGate(const GateArgs&, cudaStream_t) {
-  // For taps, which need a GPU.
-  return cudaErrorNotSupported;
+cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
+  current->Gate(args);
+  return Outcome();
 }
 cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t) {
   current->PrefillAttention(args);

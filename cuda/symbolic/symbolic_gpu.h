@@ -52,6 +52,7 @@ class SymbolicGpu {
   void DecodeAttention(const DecodeAttentionArgs& args);
   void Matvec(const MatmulArgs& args);
   void Gemm(const MatmulArgs& args);
+  void Gate(const GateArgs& args);
   void UnpackToF16(const MatmulArgs& product, int first_tile, int tiles, const uint8_t* out);
 
   // The expressions that launches make, for who says what is expected, too.
@@ -63,6 +64,7 @@ class SymbolicGpu {
   }
   Symbol Rows(Symbol of) { return symbols_.Make("rows", {of}); }
   Symbol Gate(Symbol product) { return symbols_.Make("gate", {product}); }
+  Symbol Gate(Symbol gate, Symbol up) { return symbols_.Make("gate apart", {gate, up}); }
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }

@@ -39,6 +39,8 @@ struct Slot {
   TokenCounts counts;
   // The token drawn last; none before the first draw.
   std::optional<int32_t> last_sample;
+  // As StepResult has it.
+  bool kv_finite = true;
 };
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -59,7 +61,7 @@ absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendO
   int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (chosen_here) {
     const int64_t blocks_per_seq =
-        (int64_t{config.context_length} + options.block_tokens - 1) / options.block_tokens;
+        (int64_t{ContextOf(config, options)} + options.block_tokens - 1) / options.block_tokens;
     blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
   }
   if (blocks < 1) {
@@ -138,6 +140,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_step_tokens = options.max_step_tokens;
   info_.block_tokens = options.block_tokens;
   info_.kv_blocks = static_cast<int>(kv_->blocks());
+  info_.max_context = ContextOf(model_->config(), options);
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
   info_.weights_bytes = model_->size_bytes();
@@ -163,6 +166,11 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
     result_ = intact;
   } else {
     StepResult result = Sample(batch, logits);
+    for (size_t i = 0; i < batch.seqs.size(); ++i) {
+      Slot& slot = slots_[batch.seqs[i].slot];
+      slot.kv_finite = slot.kv_finite && forward_->KvFinite(i);
+      result.kv_finite.push_back(slot.kv_finite);
+    }
     // Afterwards, for it needs the same memory.
     int64_t first_row = 0;
     for (const StepSequence& seq : batch.seqs) {
@@ -178,9 +186,7 @@ absl::StatusOr<StepResult> CpuBackend::Wait() {
   if (!result_.has_value()) {
     return absl::FailedPreconditionError("there is no step to wait for");
   }
-  absl::StatusOr<StepResult> result = *std::move(result_);
-  result_.reset();
-  return result;
+  return *std::exchange(result_, std::nullopt);
 }
 
 void CpuBackend::StartSlots(const StepBatch& batch) {
@@ -189,6 +195,7 @@ void CpuBackend::StartSlots(const StepBatch& batch) {
     Slot& slot = slots_[seq.slot];
     slot.params = *seq.start_params;
     slot.last_sample.reset();
+    slot.kv_finite = true;
     slot.counts.clear();
     if (!slot.params.has_penalties()) continue;
     CountTokens(seq.start_history, seq.start_prompt_tokens, slot.params, slot.counts);

@@ -13,10 +13,12 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/error.h"
 
@@ -468,14 +470,23 @@ class ChangedFileTest : public testing::Test {
 
   // Puts a NaN where the file has the last norm's first weight.
   void WriteNan() {
-    const float* weight = model_->weights().output_norm.data();
+    Write(model_->weights().output_norm.data(), std::numeric_limits<float>::quiet_NaN());
+  }
+
+  template <typename T>
+  void Write(const void* where, T value) {
     const std::byte* start = model_->gguf().files()[0].bytes().data();
-    const off_t offset = reinterpret_cast<const std::byte*>(weight) - start;
-    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const off_t offset = reinterpret_cast<const std::byte*>(where) - start;
     const int fd = open(path_.c_str(), O_WRONLY);
     ASSERT_GE(fd, 0);
-    ASSERT_EQ(pwrite(fd, &nan, sizeof(nan), offset), static_cast<ssize_t>(sizeof(nan)));
+    ASSERT_EQ(pwrite(fd, &value, sizeof(value), offset), static_cast<ssize_t>(sizeof(value)));
     close(fd);
+  }
+
+  // As if the file had never been touched, so that only the numbers tell.
+  void HideTheChange() {
+    const timespec times[2] = {before_.st_atim, before_.st_mtim};
+    ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
   }
 
   void Launch() {
@@ -504,14 +515,60 @@ TEST_F(ChangedFileTest, IsNotedBeforeItsNumbersAreBelieved) {
 
 TEST_F(ChangedFileTest, NanInTheLogitsShows) {
   WriteNan();
-  // As if the file had never been touched, so that only the numbers tell.
-  const timespec times[2] = {before_.st_atim, before_.st_mtim};
-  ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
+  HideTheChange();
   Launch();
   const auto result = backend_->Wait();
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_EQ(result->samples.size(), 1u);
   EXPECT_FALSE(result->samples[0].finite);
+  EXPECT_EQ(result->kv_finite, std::vector<bool>{true}) << "they come before";
+}
+
+TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {
+  const int32_t bad = 9;
+  const uint16_t half_nan = 0x7e00;
+  Write(model_->weights().token_embd.row(bad), half_nan);
+  HideTheChange();
+  const std::vector<int32_t> more_blocks = BlockRange(1, 2);
+  std::vector<int32_t> with_bad = tokens_;
+  with_bad[1] = bad;
+  ASSERT_EQ(std::count(tokens_.begin(), tokens_.end(), bad), 0);
+  const auto finite_of = [&](std::vector<StepSequence> seqs) {
+    return RunStep(*backend_, std::move(seqs)).kv_finite;
+  };
+  EXPECT_EQ(
+      finite_of({StartSequence(1, with_bad, more_blocks), StartSequence(0, tokens_, blocks_)}),
+      (std::vector<bool>{false, true}));
+  EXPECT_EQ(finite_of({ContinueSequence(0, 4, tokens_, blocks_),
+                       ContinueSequence(1, 4, tokens_, more_blocks)}),
+            (std::vector<bool>{true, false}))
+      << "what follows from it is no better";
+  EXPECT_EQ(finite_of({StartSequence(1, tokens_, more_blocks)}), std::vector<bool>{true})
+      << "another sequence in the slot";
+}
+
+TEST(KvCacheTest, TellsWhatItsTypeHasNoNumberFor) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const KvType type : {KvType::kF16, KvType::kF32}) {
+    auto cache = KvCache::Create(
+        {.layers = 1, .kv_heads = 2, .head_dim = 20, .block_tokens = 8, .type = type}, 2);
+    ASSERT_TRUE(cache.ok());
+    std::vector<float> keys(40, 1.0f);
+    std::vector<float> values(40, -65000.0f);
+    EXPECT_TRUE(cache->Store(0, 1, 3, keys, values));
+    for (const float bad : {nan, infinity, -infinity, 70000.0f}) {
+      const bool kept = bad == 70000.0f && type == KvType::kF32;
+      for (std::vector<float>* const where : {&keys, &values}) {
+        for (const int i : {0, 19, 39}) {
+          const float before = std::exchange((*where)[i], bad);
+          EXPECT_EQ(cache->Store(0, 1, 3, keys, values), kept) << bad << " at " << i;
+          (*where)[i] = before;
+        }
+      }
+    }
+    EXPECT_TRUE(cache->Store(0, 1, 3, keys, values));
+  }
 }
 
 }  // namespace

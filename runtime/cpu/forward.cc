@@ -151,11 +151,18 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
       const int64_t position = sequence.first_position + static_cast<int64_t>(i);
       kv_rows_.push_back({.position = position,
                           .block = sequence.blocks[position / block_tokens],
-                          .row = static_cast<int>(position % block_tokens)});
+                          .row = static_cast<int>(position % block_tokens),
+                          .finite = true});
     }
   }
   rows_ = static_cast<int64_t>(kv_rows_.size());
   attention_.Plan(attention_rows_);
+}
+
+bool Forward::KvFinite(size_t sequence) const {
+  const auto first = kv_rows_.begin() + attention_rows_[sequence].first_row;
+  return std::all_of(first, first + attention_rows_[sequence].rows,
+                     [](const KvRow& row) { return row.finite; });
 }
 
 void Forward::ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body) {
@@ -213,8 +220,9 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
     const auto angles = Row(b.angles, row, config_.head_dim);
     Rope::Rotate(angles, Row(b.q, row, q_size));
     Rope::Rotate(angles, Row(b.k, row, kv_size));
-    cache_.Store(layer, kv_rows_[row].block, kv_rows_[row].row, Row(b.k, row, kv_size),
-                 Row(b.v, row, kv_size));
+    KvRow& kv = kv_rows_[row];
+    kv.finite &=
+        cache_.Store(layer, kv.block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
   });
   Tap(tap, "q_rope", layer, b.q, rows_, q_size);
   Tap(tap, "k_rope", layer, b.k, rows_, kv_size);

@@ -82,6 +82,9 @@ class Forward {
   // in place of those that Run returned.
   std::span<const float> LogitsOfRows(int64_t first_row, int64_t count);
 
+  // Whether the keys and values of the last step's sequence `sequence` are finite as they are kept.
+  bool KvFinite(size_t sequence) const;
+
   uint64_t workspace_bytes() const;
 
   // All activations, for tests that fill them with what must not be read.
@@ -93,6 +96,8 @@ class Forward {
     int64_t position;
     int32_t block;
     int row;
+    // All that the row has stored so far is.
+    bool finite;
   };
 
   Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,

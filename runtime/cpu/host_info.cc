@@ -16,18 +16,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "runtime/cpu/control_groups.h"
 
 namespace orcd::cpu {
 namespace {
 
-// In a container the control group that limits it is the root of what it sees.
-constexpr char kCpuMax[] = "/sys/fs/cgroup/cpu.max";
-constexpr char kMemoryMax[] = "/sys/fs/cgroup/memory.max";
-constexpr char kMemoryCurrent[] = "/sys/fs/cgroup/memory.current";
-constexpr char kMemoryStat[] = "/sys/fs/cgroup/memory.stat";
-
 // What stands after `key` and the separators on the line that begins with it.
-std::optional<std::string> FindLine(const char* path, absl::string_view key) {
+std::optional<std::string> FindLine(const std::string& path, absl::string_view key) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
@@ -48,6 +43,54 @@ std::optional<int64_t> LeadingNumber(const std::optional<std::string>& text) {
   return value;
 }
 
+std::optional<int64_t> NumberIn(const std::string& path, absl::string_view key = "") {
+  return LeadingNumber(FindLine(path, key));
+}
+
+// Seconds of CPU time that a group has in a second; nullopt: no limit of its own.
+std::optional<double> CoresOf(const ControlGroup& group) {
+  double quota = 0;
+  double period = 0;
+  if (group.version == GroupVersion::kV2) {
+    // `QUOTA PERIOD` in microseconds, or `max PERIOD`.
+    std::ifstream file(group.folder + "/cpu.max");
+    file >> quota >> period;
+  } else {
+    // -1: no limit.
+    quota = static_cast<double>(NumberIn(group.folder + "/cpu.cfs_quota_us").value_or(-1));
+    period = static_cast<double>(NumberIn(group.folder + "/cpu.cfs_period_us").value_or(0));
+  }
+  if (!(quota > 0 && period > 0)) return std::nullopt;
+  return quota / period;
+}
+
+// What a group may still take of memory; nullopt: no limit of its own. Files kept in memory count
+// as used there, and give way.
+std::optional<int64_t> MemoryLeftIn(const ControlGroup& group) {
+  constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+  const std::string stat = group.folder + "/memory.stat";
+  int64_t limit = kUnlimited;
+  std::optional<int64_t> used;
+  int64_t files = 0;
+  if (group.version == GroupVersion::kV2) {
+    limit = std::min(NumberIn(group.folder + "/memory.max").value_or(kUnlimited),
+                     NumberIn(group.folder + "/memory.high").value_or(kUnlimited));
+    used = NumberIn(group.folder + "/memory.current");
+    files =
+        NumberIn(stat, "inactive_file ").value_or(0) + NumberIn(stat, "active_file ").value_or(0);
+  } else {
+    // The second one is the least of the group and its parents, which a container does not see. No
+    // limit is a number that no machine has.
+    limit = std::min(NumberIn(group.folder + "/memory.limit_in_bytes").value_or(kUnlimited),
+                     NumberIn(stat, "hierarchical_memory_limit ").value_or(kUnlimited));
+    used = NumberIn(group.folder + "/memory.usage_in_bytes");
+    files = NumberIn(stat, "total_inactive_file ").value_or(0) +
+            NumberIn(stat, "total_active_file ").value_or(0);
+  }
+  if (limit == kUnlimited || !used) return std::nullopt;
+  return std::max<int64_t>(limit - *used + files, 0);
+}
+
 }  // namespace
 
 std::string ProcessorName() {
@@ -56,32 +99,25 @@ std::string ProcessorName() {
   return uname(&system) == 0 ? system.machine : "CPU";
 }
 
-int UsableCores() {
+int UsableCores(const std::string& root) {
   cpu_set_t set;
   int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  // `QUOTA PERIOD` in microseconds, or `max PERIOD`.
-  std::ifstream file(kCpuMax);
-  double quota = 0;
-  double period = 0;
-  if (file >> quota >> period && period > 0) {
-    cores = std::min(cores, static_cast<int>(std::ceil(quota / period)));
+  for (const ControlGroup& group : GroupsOf("cpu", root)) {
+    if (const std::optional<double> limit = CoresOf(group); limit && *limit < cores) {
+      cores = static_cast<int>(std::ceil(*limit));
+    }
   }
   return std::max(cores, 1);
 }
 
-int64_t AvailableMemoryBytes() {
+int64_t AvailableMemoryBytes(const std::string& root) {
   int64_t available = std::numeric_limits<int64_t>::max();
-  if (auto kib = LeadingNumber(FindLine("/proc/meminfo", "MemAvailable"))) {
+  if (auto kib = LeadingNumber(FindLine(root + "/proc/meminfo", "MemAvailable"))) {
     available = *kib * 1024;
   }
-  const auto limit = LeadingNumber(FindLine(kMemoryMax, ""));
-  const auto used = LeadingNumber(FindLine(kMemoryCurrent, ""));
-  if (limit.has_value() && used.has_value()) {
-    // Files kept in memory count as used there, and give way.
-    const int64_t files = LeadingNumber(FindLine(kMemoryStat, "inactive_file ")).value_or(0) +
-                          LeadingNumber(FindLine(kMemoryStat, "active_file ")).value_or(0);
-    available = std::min(available, std::max<int64_t>(*limit - *used + files, 0));
+  for (const ControlGroup& group : GroupsOf("memory", root)) {
+    available = std::min(available, MemoryLeftIn(group).value_or(available));
   }
   return available;
 }

@@ -1,5 +1,6 @@
 #include "runtime/cpu/kv_cache.h"
 
+#include <cmath>
 #include <utility>
 
 #include "runtime/cpu/kernels.h"
@@ -20,18 +21,28 @@ int64_t GroupBytes(const KvShape& shape) {
          int64_t{kKvGroup} * shape.padded_head_dim() * ValueBytes(shape.type);
 }
 
-// dst[i * stride] = values[i].
+bool IsFinite(float value) { return std::isfinite(value); }
+// Of F16.
+bool IsFinite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+
+// dst[i * stride] = values[i]. False where one of them is not finite there.
 template <typename Convert, typename T>
-void Scatter(std::span<const float> values, Convert convert, int stride, T* dst) {
-  for (size_t i = 0; i < values.size(); ++i) dst[i * stride] = convert(values[i]);
+bool Scatter(std::span<const float> values, Convert convert, int stride, T* dst) {
+  bool finite = true;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const T stored = convert(values[i]);
+    finite &= IsFinite(stored);
+    dst[i * stride] = stored;
+  }
+  return finite;
 }
 
 template <typename T, typename Convert>
-void StoreHead(std::span<const float> key, std::span<const float> value, int row,
+bool StoreHead(std::span<const float> key, std::span<const float> value, int row,
                const KvShape& shape, Convert convert, std::byte* group) {
-  Scatter(key, convert, kKvGroup, reinterpret_cast<T*>(group) + row);
+  const bool finite = Scatter(key, convert, kKvGroup, reinterpret_cast<T*>(group) + row);
   T* values = reinterpret_cast<T*>(group + KeyGroupBytes(shape));
-  Scatter(value, convert, 1, values + int64_t{row} * shape.padded_head_dim());
+  return Scatter(value, convert, 1, values + int64_t{row} * shape.padded_head_dim()) && finite;
 }
 
 }  // namespace
@@ -63,20 +74,22 @@ const std::byte* KvCache::Values(int layer, int32_t block, int kv_head, int grou
   return Group(layer, block, kv_head, group) + KeyGroupBytes(shape_);
 }
 
-void KvCache::Store(int layer, int32_t block, int row, std::span<const float> keys,
+bool KvCache::Store(int layer, int32_t block, int row, std::span<const float> keys,
                     std::span<const float> values) {
+  bool finite = true;
   for (int head = 0; head < shape_.kv_heads; ++head) {
     const size_t offset = static_cast<size_t>(head) * shape_.head_dim;
     const auto key = keys.subspan(offset, shape_.head_dim);
     const auto value = values.subspan(offset, shape_.head_dim);
     std::byte* group = Group(layer, block, head, row / kKvGroup);
     if (shape_.type == KvType::kF16) {
-      StoreHead<uint16_t>(key, value, row % kKvGroup, shape_, FloatToHalf, group);
+      finite &= StoreHead<uint16_t>(key, value, row % kKvGroup, shape_, FloatToHalf, group);
     } else {
-      StoreHead<float>(
+      finite &= StoreHead<float>(
           key, value, row % kKvGroup, shape_, [](float x) { return x; }, group);
     }
   }
+  return finite;
 }
 
 }  // namespace orcd::cpu

@@ -42,8 +42,9 @@ class KvCache {
   const std::byte* Keys(int layer, int32_t block, int kv_head, int group) const;
   const std::byte* Values(int layer, int32_t block, int kv_head, int group) const;
 
-  // Stores one position: `keys` and `values` are [kv_heads, head_dim].
-  void Store(int layer, int32_t block, int row, std::span<const float> keys,
+  // Stores one position: `keys` and `values` are [kv_heads, head_dim]. False where one of them is
+  // not finite in the cache's type.
+  bool Store(int layer, int32_t block, int row, std::span<const float> keys,
              std::span<const float> values);
 
   // All of it, for tests that fill it with what must not be read.

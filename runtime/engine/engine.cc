@@ -13,6 +13,7 @@ namespace {
 
 int EffectiveContext(const Model& model, const BackendInfo& info, int max_context) {
   int context = model.config().context_length;
+  if (info.max_context > 0) context = std::min(context, info.max_context);
   if (max_context > 0) context = std::min(context, max_context);
   const int64_t capacity = static_cast<int64_t>(info.kv_blocks) * info.block_tokens;
   return static_cast<int>(std::min<int64_t>(context, capacity));

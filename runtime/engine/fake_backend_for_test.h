@@ -70,7 +70,7 @@ class FakeBackend : public Backend {
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens), kPreviousSample,
-                seq.start_position};
+                seq.start_position, /*kv_finite=*/true};
         ++starts;
       }
       blocks += seq.blocks.size();
@@ -80,6 +80,14 @@ class FakeBackend : public Backend {
         EXPECT_GE(token, 0);
         Kv(seq, seq.start_position + static_cast<int>(i)) = token;
       }
+      if (poisons && poisons(seq)) {
+        // As the GPU's backend does: zeros stand there, and the slot remembers.
+        slot.kv_finite = false;
+        for (size_t i = 0; i < seq.tokens.size(); ++i) {
+          Kv(seq, seq.start_position + static_cast<int>(i)) = 0;
+        }
+      }
+      result.kv_finite.push_back(slot.kv_finite);
       if (seq.tokens.size() > 1 || seq.start_params != nullptr) {
         prompt_tokens_run += static_cast<int>(seq.tokens.size());
       }
@@ -91,7 +99,7 @@ class FakeBackend : public Backend {
       SampledToken sample;
       sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
       sample.logprob = Logprob(context);
-      sample.finite = !not_finite;
+      sample.finite = !not_finite && slot.kv_finite;
       slot.last_sample = sample.token;
       result.samples.push_back(sample);
     }
@@ -114,6 +122,8 @@ class FakeBackend : public Backend {
   absl::Status fail_with;
   // What is drawn is not finite.
   bool not_finite = false;
+  // Whether the keys and values that a sequence's part of a step gives are not finite.
+  std::function<bool(const StepSequence& seq)> poisons;
   // Sequences that began in a slot, those that began again included.
   int starts = 0;
   // Tokens of parts that begin a sequence or have several.
@@ -126,6 +136,7 @@ class FakeBackend : public Backend {
     uint64_t seed = 0;
     int32_t last_sample = kPreviousSample;
     int next_position = 0;
+    bool kv_finite = true;
   };
 
   std::vector<SampledToken> Targets(const StepSequence& seq, const std::vector<int32_t>& context) {

@@ -45,8 +45,10 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
     std::function<void(const absl::Status&)> on_fault, LoadObserver& observer) {
   const std::string path = model->gguf().files().front().path();
   try {
+    BackendOptions backend_options = options.backend;
+    backend_options.max_context = options.engine.max_context;
     ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                          maker.make(model, options.backend, observer));
+                          maker.make(model, backend_options, observer));
     ORCD_RETURN_IF_ERROR(CheckNumerics(model, *backend, maker, options.backend.threads, observer));
     ORCD_RETURN_IF_ERROR(model->CheckIntact(options.model.threads));
     return std::make_unique<Engine>(std::move(model), std::move(backend), options.engine,

@@ -18,6 +18,7 @@ namespace orcd {
 
 struct LoadModelOptions {
   ModelLoadOptions model;
+  // Its max_context is the engine's.
   BackendOptions backend;
   EngineOptions engine;
 };

@@ -14,11 +14,9 @@ absl::Duration Between(absl::Time from, absl::Time to) {
   return std::max(to - from, absl::ZeroDuration());
 }
 
-absl::Status NotFinite(int position) {
-  return MakeError(absl::StatusCode::kInternal,
-                   absl::StrCat("the model's logits at position ", position,
-                                " are not finite, or every token was forbidden"),
-                   {.reason = "NONFINITE_LOGITS"});
+std::string LogitsNotFinite(int position) {
+  return absl::StrCat("the model's logits at position ", position,
+                      " are not finite, or every token was forbidden");
 }
 
 // Tokens that the generation has at least. One that goes on until somebody ends it has no more than
@@ -193,6 +191,7 @@ void Scheduler::PreemptLast() {
   sequence.slot.reset();
   blocks_.Release(sequence.blocks);
   sequence.scheduled = 0;
+  sequence.computed = 0;
   sequence.preempted = true;
   ++counts_.preemptions;
   Enqueue(running_, sequence, waiting_);
@@ -208,12 +207,11 @@ void Scheduler::Admit(absl::Time now) {
   for (auto it = waiting_.begin(); it != waiting_.end() && !free_slots_.empty();) {
     Sequence& sequence = **it++;
     if (sequence.waits_for_prompt()) continue;
-    if (unfit_ == &sequence && blocks_.free() <= unfit_free_) break;
-    if (!TakeBlocks(sequence)) {
-      unfit_ = &sequence;
-      unfit_free_ = blocks_.free();
+    if (unfit_ == &sequence && blocks_.free() <= unfit_free_ &&
+        !(unfit_missing_ && blocks_.Contains(*unfit_missing_))) {
       break;
     }
+    if (!TakeBlocks(sequence)) break;
     sequence.slot = free_slots_.back();
     free_slots_.pop_back();
     sequence.starts = true;
@@ -240,9 +238,12 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   // asked for the prompt must.
   const bool must_run_prompt = sequence.sample == 0 && live.request.prompt_logprobs >= 0 &&
                                live.next_prompt_logprob < live.prompt_tokens();
+  std::optional<BlockHash> missing;
   if (live.prefix_root && !must_run_prompt) {
     for (const BlockHash& hash : BlockHashes(sequence, (known - 1) / backend_.block_tokens)) {
-      if (!blocks_.Share(sequence.blocks, hash)) break;
+      if (blocks_.Share(sequence.blocks, hash)) continue;
+      missing = hash;
+      break;
     }
   }
   const int shared = sequence.blocks.size();
@@ -252,9 +253,13 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   const int spare = sequence.preempted ? static_cast<int>(running_.size()) : 0;
   if (needed - shared + spare > blocks_.free() || !blocks_.Grow(sequence.blocks, needed)) {
     blocks_.Release(sequence.blocks);
+    unfit_ = &sequence;
+    unfit_free_ = blocks_.free();
+    unfit_missing_ = missing;
     return false;
   }
   sequence.scheduled = shared * backend_.block_tokens;
+  sequence.computed = sequence.scheduled;
   sequence.named_blocks = shared;
   return true;
 }
@@ -273,7 +278,7 @@ std::span<const BlockHash> Scheduler::BlockHashes(Sequence& sequence, int count)
 
 void Scheduler::NameFullBlocks(Sequence& sequence) {
   if (!sequence.live->prefix_root) return;
-  const int known = std::min(sequence.scheduled, static_cast<int>(sequence.tokens.size()));
+  const int known = std::min(sequence.computed, static_cast<int>(sequence.tokens.size()));
   const int full = known / backend_.block_tokens;
   if (full <= sequence.named_blocks) return;
   const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
@@ -374,15 +379,12 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   sequence.last_step = steps_;
   ++sequence.steps_in_flight;
   if (part.sample) ++sequence.samples_in_flight;
-  if (sequence.sample == 0 && sequence.scheduled >= live.prompt_tokens()) {
-    live.prompt_scheduled = true;
-  }
-  NameFullBlocks(sequence);
   step.tokens += count;
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  step.parts.push_back({&sequence, part.sample, part.targets.empty() ? 0 : begin + 1});
+  step.parts.push_back(
+      {&sequence, sequence.scheduled, part.sample, part.targets.empty() ? 0 : begin + 1});
   batch.seqs.push_back(part);
 }
 
@@ -395,19 +397,37 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   counts_.computed_prompt_tokens += step.prompt_tokens;
   size_t next_sample = 0;
   size_t next_targets = 0;
-  for (const InFlight::Part& part : step.parts) {
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    const InFlight::Part& part = step.parts[i];
     Sequence& sequence = *part.sequence;
     --sequence.steps_in_flight;
     if (part.first_target > 0) {
       const std::vector<SampledToken>& targets = result.target_logprobs[next_targets++];
       if (!sequence.finished) TakePromptLogprobs(sequence, part.first_target, targets);
     }
-    if (!part.samples) continue;
-    --sequence.samples_in_flight;
-    const SampledToken& sample = result.samples[next_sample++];
-    if (!sequence.finished) TakeSample(sequence, sample, now);
+    if (part.samples) {
+      --sequence.samples_in_flight;
+      const SampledToken& sample = result.samples[next_sample++];
+      if (!sequence.finished) TakeSample(sequence, sample, now);
+    }
+    TakeKeysAndValues(sequence, part.end, result.kv_finite[i]);
   }
   Sweep(now);
+}
+
+void Scheduler::TakeKeysAndValues(Sequence& sequence, int end, bool finite) {
+  if (!finite && !sequence.finished) {
+    FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", end - 1,
+                                         " or before it is not finite"));
+  }
+  sequence.not_finite = sequence.not_finite || !finite;
+  // What a request that has ended computed is as good for others.
+  if (sequence.not_finite) return;
+  sequence.computed = end;
+  NameFullBlocks(sequence);
+  if (sequence.sample == 0 && end >= sequence.live->prompt_tokens()) {
+    sequence.live->prompt_computed = true;
+  }
 }
 
 void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
@@ -420,7 +440,7 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
   delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
   for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
     if (delta.prompt_logprobs[i].finite) continue;
-    FailNotFinite(sequence, live.next_prompt_logprob + static_cast<int>(i));
+    FailNotFinite(sequence, LogitsNotFinite(live.next_prompt_logprob + static_cast<int>(i)));
     return;
   }
   live.next_prompt_logprob = first_position + static_cast<int>(targets.size());
@@ -430,7 +450,7 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
 void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now) {
   LiveRequest& live = *sequence.live;
   if (!sample.finite) {
-    FailNotFinite(sequence, static_cast<int>(sequence.tokens.size()));
+    FailNotFinite(sequence, LogitsNotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
   ++sequence.drawn;
@@ -450,7 +470,6 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
   }
 
   sequence.tokens.push_back(sample.token);
-  NameFullBlocks(sequence);
   DeltaEvent delta;
   delta.text = sequence.text.Append(tokenizer_.TokenBytes(sample.token));
   delta.tokens = {sample.token};
@@ -515,16 +534,18 @@ void Scheduler::Fail(LiveRequest& live, const absl::Status& status) {
   SendFinished(live, std::move(event));
 }
 
-void Scheduler::FailNotFinite(Sequence& sequence, int position) {
+void Scheduler::FailNotFinite(Sequence& sequence, const std::string& what) {
+  sequence.not_finite = true;
   blocks_.Unname(sequence.blocks);
-  Fail(*sequence.live, NotFinite(position));
+  Fail(*sequence.live,
+       MakeError(absl::StatusCode::kInternal, what, {.reason = "NONFINITE_LOGITS"}));
 }
 
 void Scheduler::MarkFinished(Sequence& sequence) {
   sequence.finished = true;
   --sequence.live->unfinished;
   // Whoever waited to share its prompt must not wait for ever.
-  if (sequence.sample == 0) sequence.live->prompt_scheduled = true;
+  if (sequence.sample == 0) sequence.live->prompt_computed = true;
   ending_.push_back(&sequence);
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,6 +117,8 @@ class Scheduler {
   struct InFlight {
     struct Part {
       Sequence* sequence;
+      // Position after the last of its tokens.
+      int end;
       bool samples;
       // Position of the first of the tokens whose log-probability is asked for; 0: none.
       int first_target;
@@ -165,6 +168,8 @@ class Scheduler {
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
+  // The step that gave the keys and values of positions before `end` has ended.
+  void TakeKeysAndValues(Sequence& sequence, int end, bool finite);
   void SendDelta(Sequence& sequence, DeltaEvent event);
   // Ends a sequence, and its request with the last one. It goes with the next Sweep that finds no
   // step using it.
@@ -174,7 +179,7 @@ class Scheduler {
   void Fail(LiveRequest& live, const absl::Status& status);
   // Fails the request of a sequence that gave no finite numbers for `position`, whose KV nobody
   // shall begin with.
-  void FailNotFinite(Sequence& sequence, int position);
+  void FailNotFinite(Sequence& sequence, const std::string& what);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);
   void Touch(const LiveRequest& live);
@@ -203,9 +208,11 @@ class Scheduler {
   // The time as the last call told it.
   absl::Time now_ = absl::InfinitePast();
   absl::Time last_commit_ = absl::InfinitePast();
-  // The first in the queue did not fit while this many blocks were free.
+  // The first in the queue did not fit while this many blocks were free and the block with these
+  // contents, its first that it could not share, was not named; nothing: it could share no more.
   const Sequence* unfit_ = nullptr;
   int unfit_free_ = 0;
+  std::optional<BlockHash> unfit_missing_;
   // Of the step that is being planned.
   std::vector<Sequence*> selected_;
   std::vector<Sequence*> prompts_;

@@ -24,12 +24,15 @@ struct Encounters {
   int64_t cached_tokens = 0;
   int64_t preemptions = 0;
   int64_t gaps_checked = 0;
+  int64_t poisoned = 0;
 };
 
 // One run. Everything about it follows from the seed.
 class Simulation : public SchedulerHarness {
  public:
-  Simulation(uint64_t seed, std::shared_ptr<const Model> model) : random_(seed) {
+  // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none.
+  Simulation(uint64_t seed, std::shared_ptr<const Model> model, int poison_one_in = 0)
+      : random_(seed), poison_(static_cast<uint32_t>(seed)) {
     model_ = std::move(model);
     BackendInfo info;
     info.max_seqs = 1 + Below(6);
@@ -40,6 +43,11 @@ class Simulation : public SchedulerHarness {
     info.prompt_logprobs = true;
     Make(info, 16 + Below(std::min(info.kv_blocks * info.block_tokens - 16, 40) + 1));
     shares_ = Below(4) > 0;
+    if (poison_one_in > 0) {
+      backend_->poisons = [this, poison_one_in](const StepSequence&) {
+        return poison_() % static_cast<uint32_t>(poison_one_in) == 0;
+      };
+    }
     // Who leaves the queue ranks before all who wait, so nobody is passed over for ever.
     on_left_queue_ = [this](const std::string& id) {
       if (sinks_[id]->started == 0) return;
@@ -189,6 +197,11 @@ class Simulation : public SchedulerHarness {
       // Some samples may have ended by themselves before the request was cancelled.
       EXPECT_TRUE(asked.cancelled) << id;
     } else {
+      if (GetErrorDetails(end.status).reason == "NONFINITE_LOGITS") {
+        EXPECT_TRUE(backend_->poisons) << id;
+        ++met.poisoned;
+        return;
+      }
       EXPECT_EQ(end.status.code(), absl::StatusCode::kDeadlineExceeded) << end.status;
       EXPECT_LT(asked.deadline, absl::InfiniteFuture()) << id;
       ++(GetErrorDetails(end.status).reason == "DEADLINE_EXCEEDED" ? met.expired : met.unreachable);
@@ -202,6 +215,8 @@ class Simulation : public SchedulerHarness {
   }
 
   std::mt19937 random_;
+  // Says whose keys and values are not finite.
+  std::mt19937 poison_;
   bool shares_ = false;
   std::map<std::string, Asked> asked_;
   int cancels_ = 0;
@@ -226,6 +241,23 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
   EXPECT_GT(met.preemptions, kRuns);
   EXPECT_GT(met.cached_tokens, 10 * kRuns);
   EXPECT_GT(met.gaps_checked, kRuns / 10);
+}
+
+// Whoever gets all of its tokens gets the right ones, whoever shared with whom.
+TEST(SchedulerSimulationTest, WhatIsNotFiniteReachesNobodyElse) {
+  constexpr int kRuns = 3000;
+  const std::shared_ptr<const Model> model = NanoModel();
+  Encounters met;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Simulation(seed, model, /*poison_one_in=*/30).Run(met);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met.poisoned, kRuns);
+  EXPECT_GT(met.completed, kRuns);
+  EXPECT_GT(met.cancelled, kRuns / 2);
+  EXPECT_GT(met.preemptions, kRuns / 4);
+  EXPECT_GT(met.cached_tokens, kRuns);
 }
 
 }  // namespace

@@ -131,6 +131,96 @@ TEST_F(SchedulerTest, WhatGaveNoFiniteNumbersIsNobodysBeginning) {
   EXPECT_EQ(scheduler_->blocks().free(), 32);
 }
 
+// A part of a prompt that draws nothing is not finite: nobody may share its blocks, whatever
+// becomes of the request before its results are read.
+TEST_F(SchedulerTest, BlocksThatAreNotFiniteAreNobodysBeginning) {
+  for (const int depth : {1, 2}) {
+    for (const char* const fate : {"goes on", "is cancelled at once", "is cancelled later"}) {
+      SCOPED_TRACE(absl::StrCat("depth ", depth, ", ", fate));
+      Make(Info(4, 64, depth), 128);
+      std::vector<int32_t> prompt;
+      for (int i = 0; i < 40; ++i) prompt.push_back(i);
+      int parts = 0;
+      backend_->poisons = [&](const StepSequence&) { return parts++ == 1; };
+      scheduler_->Add(Request("first", prompt), now_);
+      const std::string id = "first";
+      StepBatch batch;
+      ASSERT_TRUE(scheduler_->Plan(now_, batch));
+      ASSERT_TRUE(backend_->Launch(batch).ok());
+      if (depth == 1) scheduler_->Commit(*backend_->Wait(), now_);
+      ASSERT_TRUE(scheduler_->Plan(now_, batch));
+      ASSERT_TRUE(backend_->Launch(batch).ok());
+      ASSERT_EQ(parts, 2);
+      const std::string what = fate;
+      if (what == "is cancelled at once") {
+        scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled, [](int) {});
+      }
+      scheduler_->Commit(*backend_->Wait(), now_);
+      if (what == "is cancelled later") {
+        scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled, [](int) {});
+      }
+      RunToEnd();
+      if (what == "goes on") {
+        EXPECT_EQ(GetErrorDetails(sinks_["first"]->finished->status).reason, "NONFINITE_LOGITS");
+        EXPECT_EQ(backend_->prompt_tokens_run, depth == 1 ? 24 : 36)
+            << "what follows the part is not computed";
+      }
+      EXPECT_EQ(scheduler_->blocks().free(), 64);
+
+      GenerationRequest again = Request("again", prompt);
+      again.stop.max_tokens = 3;
+      const Expected expected = Naive(again);
+      scheduler_->Add(std::move(again), now_);
+      RunToEnd();
+      EXPECT_LE(sinks_["again"]->cached_prompt_tokens, 12) << "tokens of the part before";
+      EXPECT_EQ(sinks_["again"]->tokens, expected.tokens);
+    }
+  }
+}
+
+TEST_F(SchedulerTest, BlocksHaveNoNamesBeforeTheirStepHasEnded) {
+  Make(Info(4, 32, 2));
+  scheduler_->Add(Request("a", {1, 2, 3, 4, 5, 6, 7, 8, 9}), now_);
+  StepBatch batch;
+  ASSERT_TRUE(scheduler_->Plan(now_, batch));
+  ASSERT_TRUE(backend_->Launch(batch).ok());
+  EXPECT_EQ(scheduler_->blocks().named(), 0);
+  scheduler_->Commit(*backend_->Wait(), now_);
+  EXPECT_EQ(scheduler_->blocks().named(), 2);
+  // And never where it does not end.
+  Make(Info(4, 32, 2));
+  scheduler_->Add(Request("a", {1, 2, 3, 4, 5, 6, 7, 8, 9}), now_);
+  ASSERT_TRUE(scheduler_->Plan(now_, batch));
+  scheduler_->FailAll(absl::InternalError("the GPU is gone"));
+  EXPECT_EQ(scheduler_->blocks().named(), 0);
+}
+
+TEST_F(SchedulerTest, WhoFitsBySharingWhatIsNewlyNamedDoesNotWait) {
+  for (const int depth : {1, 2}) {
+    Make(Info(4, 10, depth));
+    const std::vector<int32_t> prompt = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                         11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
+    std::map<std::string, Expected> expected;
+    for (const char* const id : {"a", "b"}) {
+      // Of ten blocks it takes six for its prompt and the first token, alone.
+      GenerationRequest request = Request(id, prompt);
+      request.sampling.seed = id[0];
+      request.stop.ignore_eog = true;
+      request.stop.max_tokens = 4;
+      expected[id] = Naive(request);
+      scheduler_->Add(std::move(request), now_);
+    }
+    Advance();
+    Advance();
+    Advance();
+    EXPECT_EQ(scheduler_->running(), 2);
+    RunToEnd();
+    for (const auto& [id, want] : expected) EXPECT_EQ(sinks_[id]->tokens, want.tokens) << id;
+    EXPECT_GT(sinks_["b"]->cached_prompt_tokens, 0);
+    EXPECT_EQ(scheduler_->blocks().free(), 10);
+  }
+}
+
 TEST_F(SchedulerTest, PromptsAreSharedOnlyWhereThatIsWanted) {
   Make(Info(4, 32, 1));
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
 #include "runtime/model/load_cancelled.h"
@@ -16,7 +17,8 @@
 namespace orcd {
 namespace {
 
-constexpr int kTokens = kSelfCheckTokens;
+// Of the layers between the first and the last: one that attends to another.
+constexpr int kMiddleTokens = 2;
 // Backends round activations and add in orders of their own; garbage differs by far more.
 constexpr double kMaxNmse = 1e-4;
 // How far below the greatest logit that of a drawn token may lie, in root mean squares of the
@@ -60,8 +62,9 @@ struct Rows {
   std::span<const float> row(int64_t i) const { return std::span(values).subspan(i * cols, cols); }
 };
 
-// Keeps the first activation that is not finite, and the activations that are looked at later: of
-// the first layer, of the last one and its input, and of the head.
+// Keeps the first activation that is not finite, and the activations that are looked at later, of
+// consecutive steps one below the other: all rows of the first layer, of the last one and its
+// input, and of the head; kMiddleTokens of the layers between.
 class Witness : public ActivationTap {
  public:
   explicit Witness(int layers) : layers_(layers) {}
@@ -76,9 +79,13 @@ class Witness : public ActivationTap {
                                   (bad - values.begin()) / cols, " of ", rows);
       }
     }
-    if (layer <= 0 || layer >= layers_ - 2) {
-      seen_[{layer, std::string(name)}] = {{values.begin(), values.end()}, cols};
-    }
+    Rows& seen = seen_[{layer, std::string(name)}];
+    seen.cols = cols;
+    const bool all =
+        layer <= 0 || layer >= layers_ - 1 || (layer == layers_ - 2 && name == "layer");
+    const int64_t room = kMiddleTokens - static_cast<int64_t>(seen.values.size()) / cols;
+    const auto kept = values.first((all ? rows : std::clamp<int64_t>(room, 0, rows)) * cols);
+    seen.values.insert(seen.values.end(), kept.begin(), kept.end());
   }
 
   // Empty where all was finite.
@@ -129,29 +136,42 @@ class Comparison : public ActivationTap {
 
 class Run {
  public:
-  Run(const Model& model, Backend& backend) : layers_(model.config().layers), backend_(backend) {
+  Run(const Model& model, Backend& backend)
+      : layers_(model.config().layers),
+        step_tokens_(backend.info().max_step_tokens),
+        backend_(backend) {
+    const BackendInfo& info = backend.info();
+    int64_t count = std::min(kSelfCheckTokens, model.config().context_length);
+    if (info.max_context > 0) count = std::min<int64_t>(count, info.max_context);
+    count = std::min(count, int64_t{info.kv_blocks} * info.block_tokens);
     const int vocab = model.config().vocab;
-    for (int i = 0; i < kTokens; ++i) {
-      tokens_.push_back(static_cast<int32_t>((static_cast<int64_t>(i) * 2654435761 + 17) % vocab));
+    for (int64_t i = 0; i < count; ++i) {
+      tokens_.push_back(static_cast<int32_t>((i * 2654435761 + 17) % vocab));
     }
-    const int block_tokens = backend.info().block_tokens;
-    blocks_.resize((kTokens + block_tokens - 1) / block_tokens);
+    blocks_.resize((count + info.block_tokens - 1) / info.block_tokens);
     std::iota(blocks_.begin(), blocks_.end(), 0);
     params_.temperature = 0;
     params_.logprobs = 0;
   }
 
   std::span<const int32_t> tokens() const { return tokens_; }
+  int count() const { return static_cast<int>(tokens_.size()); }
 
   // Runs tokens [first, first + count) and returns what the backend showed of it.
   absl::StatusOr<Witness> Show(int first, int count) {
     Witness witness(layers_);
-    ORCD_RETURN_IF_ERROR(Step(first, count, /*sample=*/false, &witness).status());
+    for (const int end = first + count; first < end; first += step_tokens_) {
+      const int part = std::min(step_tokens_, end - first);
+      ORCD_RETURN_IF_ERROR(Step(first, part, /*sample=*/false, &witness).status());
+    }
     return witness;
   }
 
   // Runs tokens [first, first + count) as service does and draws the next, greedily.
   absl::StatusOr<SampledToken> Draw(int first, int count) {
+    for (; count > step_tokens_; first += step_tokens_, count -= step_tokens_) {
+      ORCD_RETURN_IF_ERROR(Step(first, step_tokens_, /*sample=*/false, nullptr).status());
+    }
     ORCD_ASSIGN_OR_RETURN(StepResult result, Step(first, count, /*sample=*/true, nullptr));
     if (result.samples.size() != 1) {
       return Failed(absl::StrCat("a step that draws one token drew ", result.samples.size()));
@@ -178,6 +198,7 @@ class Run {
   }
 
   const int layers_;
+  const int step_tokens_;
   Backend& backend_;
   SamplingParams params_;
   std::vector<int32_t> tokens_;
@@ -185,23 +206,30 @@ class Run {
 };
 
 absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t> tokens, int layers,
-                                  LayerReference& reference) {
+                                  LayerReference& reference,
+                                  absl::FunctionRef<absl::Status()> go_on) {
   const int last = layers - 1;
   const auto output_of = [&](int layer) {
     return layer < 0 ? whole.Find("embed", -1) : whole.Find("layer", layer);
   };
-  for (const int layer : {0, last}) {
+  const size_t count = tokens.size();
+  for (int layer = 0; layer < layers; ++layer) {
+    ORCD_RETURN_IF_ERROR(go_on());
+    const bool all = layer == 0 || layer == last;
+    const auto part = tokens.first(all ? count : std::min<size_t>(count, kMiddleTokens));
     Comparison comparison(whole, 0);
     std::span<const float> input;
     if (layer > 0) {
       const Rows* const before = output_of(layer - 1);
-      if (before == nullptr) return Failed(absl::StrCat("layer ", layer - 1, " was not computed"));
-      input = before->values;
+      if (before == nullptr || before->values.size() < part.size() * before->cols) {
+        return Failed(absl::StrCat("layer ", layer - 1, " was not computed"));
+      }
+      input = std::span(before->values).first(part.size() * before->cols);
     }
-    reference.RunLayer(tokens, layer, input, comparison);
+    reference.RunLayer(part, layer, input, comparison);
     if (!comparison.first_difference().empty()) return Failed(comparison.first_difference());
   }
-  for (const int row : {0, kTokens - 1}) {
+  for (const int row : {0, static_cast<int>(count) - 1}) {
     Comparison comparison(whole, row);
     reference.RunHead(output_of(last)->row(row), comparison);
     if (!comparison.first_difference().empty()) {
@@ -249,13 +277,14 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   };
   ORCD_RETURN_IF_ERROR(go_on());
   Run run(model, backend);
-  ORCD_ASSIGN_OR_RETURN(const Witness whole, run.Show(0, kTokens));
+  const int count = run.count();
+  ORCD_ASSIGN_OR_RETURN(const Witness whole, run.Show(0, count));
   if (!whole.first_bad().empty()) return Failed(whole.first_bad());
   const Rows* const logits = whole.Find("logits", -1);
-  if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != kTokens * logits->cols) {
+  if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != count * logits->cols) {
     return Failed("there are no logits");
   }
-  for (int i = 0; i < kTokens; ++i) {
+  for (int i = 0; i < count; ++i) {
     const auto [least, most] = std::minmax_element(logits->row(i).begin(), logits->row(i).end());
     if (*most - *least < 1e-6f) {
       return Failed(absl::StrCat("every logit at position ", i, " is ", *least));
@@ -263,27 +292,27 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   if (reference != nullptr) {
     ORCD_RETURN_IF_ERROR(
-        CompareWithReference(whole, run.tokens(), model.config().layers, *reference));
+        CompareWithReference(whole, run.tokens(), model.config().layers, *reference, go_on));
   }
-  for (int i = 0; i < kTokens; ++i) {
+  for (int i = 0; i < count; ++i) {
     ORCD_RETURN_IF_ERROR(go_on());
     ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i, 1));
     ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(i), i, "a step of one token"));
   }
   // Over the keys and values that the steps of one token left.
-  constexpr int kLast = kTokens - 1;
-  ORCD_ASSIGN_OR_RETURN(const Witness single, run.Show(kLast, 1));
+  const int last = count - 1;
+  ORCD_ASSIGN_OR_RETURN(const Witness single, run.Show(last, 1));
   if (!single.first_bad().empty()) return Failed(single.first_bad());
   const Rows* const again = single.Find("logits", -1);
-  const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(kLast));
+  const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(last));
   if (!(nmse <= kMaxNmse)) {
-    return Failed(absl::StrCat("logits at position ", kLast,
+    return Failed(absl::StrCat("logits at position ", last,
                                " differ between a step of many tokens and one of one token, NMSE ",
                                nmse));
   }
   // A prompt, of which a backend need compute the logits of the last token alone.
-  ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(0, kTokens));
-  ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(kLast), kLast, "a step of a prompt"));
+  ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(0, count));
+  ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(last), last, "a step of a prompt"));
   return go_on();
 }
 

@@ -10,15 +10,18 @@
 
 namespace orcd {
 
-// Tokens that SelfCheck runs, and the most of a call of its reference.
+// Tokens that SelfCheck runs, or as many as the backend takes of one sequence where these are
+// fewer; and the most of a call of its reference.
 inline constexpr int kSelfCheckTokens = 8;
 
-// Runs a fixed token sequence through the backend: at once, with every activation looked at, then,
-// as service does, a token a step, and at once as a prompt. kInternal (reason SELF_CHECK_FAILED),
-// naming layer and operation, where
+// Runs a fixed token sequence through the backend: at once, or in as few steps as the backend's
+// largest allows, with every activation looked at; then, as service does, a token a step, and as a
+// prompt. kInternal (reason SELF_CHECK_FAILED), naming layer and operation, where
 // - a NaN or an infinity comes out;
-// - the first or the last layer, or the head at the first and last positions, differs from what
-//   `reference` (null: none) makes of the same input;
+// - a layer, or the head at the first and last positions, differs from what `reference` (null:
+// none)
+//   makes of the same input: the first and the last layer with all tokens, those between with two,
+//   so that the reference computes little more than a step of two tokens;
 // - the logits do not tell tokens apart;
 // - steps of one token, or of the prompt, draw others than the logits of the whole say; or those of
 //   one token give other logits.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
@@ -72,12 +73,18 @@ class CorruptBackend : public Backend {
   size_t tokens_ = 0;
 };
 
-absl::Status CheckWith(
-    Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {}) {
-  const std::shared_ptr<const Model> model = NanoModel();
-  NullLoadObserver observer;
+BackendOptions SmallOptions() {
   BackendOptions options;
   options.kv_cache_bytes = 1 << 20;
+  return options;
+}
+
+absl::Status CheckWith(
+    Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {},
+    const BackendOptions& options = SmallOptions(), const RandomModelOptions& like = {}) {
+  static const std::shared_ptr<const Model> usual = NanoModel();
+  const std::shared_ptr<const Model> model = like.layers ? NanoModel(like) : usual;
+  NullLoadObserver observer;
   auto cpu = CreateCpuBackend(model, options, observer);
   if (!cpu.ok()) return cpu.status();
   auto reference = CreateCpuReference(model, kSelfCheckTokens, /*threads=*/1);
@@ -87,11 +94,15 @@ absl::Status CheckWith(
 }
 
 // A corruption of one operation, by a factor: finite, and no single backend's own affair.
-absl::Status CheckWithScaled(std::string_view operation, int in_layer) {
-  return CheckWith([=](std::string_view name, int layer, int64_t, std::vector<float>& values) {
-    if (name != operation || layer != in_layer) return;
-    for (float& value : values) value *= 1.05f;
-  });
+absl::Status CheckWithScaled(std::string_view operation, int in_layer,
+                             const BackendOptions& options = SmallOptions(),
+                             const RandomModelOptions& like = {}) {
+  return CheckWith(
+      [=](std::string_view name, int layer, int64_t, std::vector<float>& values) {
+        if (name != operation || layer != in_layer) return;
+        for (float& value : values) value *= 1.05f;
+      },
+      [](SampledToken&, size_t) {}, options, like);
 }
 
 TEST(SelfCheckTest, PassesWhatComputes) {
@@ -150,6 +161,47 @@ TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
                 HasSubstr("operation '" + operation + "' differs from the reference's"));
     if (layer >= 0) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("layer " + std::to_string(layer)));
+    }
+  }
+}
+
+TEST(SelfCheckTest, ComparesEveryLayer) {
+  RandomModelOptions like;
+  like.layers = 5;
+  for (int layer = 0; layer < 5; ++layer) {
+    for (const char* const operation : {"q", "k_rope", "attn", "attn_output", "ffn_up", "layer"}) {
+      const absl::Status status = CheckWithScaled(operation, layer, SmallOptions(), like);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrCat("layer ", layer, ", operation '", operation,
+                                         "' differs from the reference's")));
+    }
+  }
+}
+
+// Whatever the backend takes at a time, and of a sequence.
+TEST(SelfCheckTest, FitsAnyLimits) {
+  for (const int step_tokens : {1, 2, 4, 8, 128}) {
+    for (const int context : {1, 5, 8, 0}) {
+      for (const auto& [block_tokens, blocks] :
+           {std::pair(1, 1), std::pair(1, 3), std::pair(3, 2), std::pair(16, 1), std::pair(16, 64),
+            std::pair(4096, 1)}) {
+        BackendOptions options;
+        options.max_seqs = 1;
+        options.max_step_tokens = step_tokens;
+        options.max_context = context;
+        options.block_tokens = block_tokens;
+        // Two layers of keys and values of two heads of 64 in F16, in groups of 16.
+        options.kv_cache_bytes =
+            int64_t{blocks} * ((block_tokens + 15) / 16 * 16) * 2 * 2 * 2 * 64 * 2;
+        const std::string limits = absl::StrCat(step_tokens, " tokens a step, context ", context,
+                                                ", ", blocks, " blocks of ", block_tokens);
+        EXPECT_EQ(CheckWith([](auto...) {}, [](SampledToken&, size_t) {}, options),
+                  absl::OkStatus())
+            << limits;
+        EXPECT_EQ(GetErrorDetails(CheckWithScaled("ffn_up", 1, options)).reason,
+                  "SELF_CHECK_FAILED")
+            << limits;
+      }
     }
   }
 }

@@ -39,8 +39,8 @@ struct LiveRequest {
   bool finished = false;
   // Left the queue once; samples of it may be back there.
   bool started = false;
-  // The other samples wait until the first has given the prompt to the backend, and then share it.
-  bool prompt_scheduled = false;
+  // The other samples wait until the first has computed the prompt, and then share it.
+  bool prompt_computed = false;
   int cached_prompt_tokens = 0;
   int drawn = 0;
   // Position in the prompt whose log-probability is the next to be told.
@@ -67,6 +67,8 @@ struct LiveRequest {
 // The scheduler's record of one sample of a request. Engine thread only.
 //
 // Positions [0, scheduled) of the sequence have been given to the backend, or were found computed.
+// Positions [0, computed) are known to hold finite keys and values: the steps that made them are
+// committed. Only blocks of those are named.
 // While a sequence decodes, the token at position `tokens.size()` may be drawn by a step that is
 // still in flight.
 struct Sequence {
@@ -80,7 +82,7 @@ struct Sequence {
   }
   bool decodes() const { return unscheduled() == 1 || (unscheduled() <= 0 && can_follow_sample()); }
   // Whether its first step waits for another sample's prompt.
-  bool waits_for_prompt() const { return sample > 0 && !live->prompt_scheduled; }
+  bool waits_for_prompt() const { return sample > 0 && !live->prompt_computed; }
   bool ranks_before(const Sequence& other) const {
     return std::pair(live->rank, order) < std::pair(other.live->rank, other.order);
   }
@@ -100,6 +102,7 @@ struct Sequence {
   std::optional<int32_t> slot;
   BlockList blocks;
   int scheduled = 0;
+  int computed = 0;
   // The backend has not heard of it in this slot.
   bool starts = false;
   // The last step it was part of.
@@ -109,6 +112,8 @@ struct Sequence {
   int samples_in_flight = 0;
   // Ended while steps were in flight: their results are dropped, then the sequence goes.
   bool finished = false;
+  // Gave numbers that are not finite: nothing more of it is named.
+  bool not_finite = false;
   // Gave up its slot at least once.
   bool preempted = false;
 

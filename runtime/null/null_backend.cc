@@ -72,6 +72,7 @@ class NullBackend : public Backend {
     ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
     for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
+    step.result.kv_finite.assign(batch.seqs.size(), true);
     // The steps of a device follow one another.
     const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
@@ -160,6 +161,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
                                     " bytes holds no block; raise kv_cache_bytes"),
                        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
     }
+    info.max_context = ContextOf(model->config(), options);
     info.max_in_flight = kMaxInFlight;
     info.prompt_logprobs = true;
     info.kv_bytes = static_cast<uint64_t>(info.kv_blocks) * info.block_tokens * sizeof(KvRow);

@@ -255,6 +255,7 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
                                 Names(AllFileTypes(), [](const FileType& t) { return t.name; })));
   }
   Qwen2Shape shape = *known_shape;
+  shape.layers = options.layers.value_or(shape.layers);
   shape.tied = options.tied.value_or(shape.tied);
   ORCD_ASSIGN_OR_RETURN(TokenizerMetadata vocabulary, GetVocabulary(options, shape.vocab));
   shape.vocab = static_cast<int>(vocabulary.tokens.size());

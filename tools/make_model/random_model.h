@@ -28,6 +28,7 @@ struct RandomModelOptions {
   int threads = 0;
 
   // Where these are set they stand instead of what the size, or the vocabulary, has.
+  std::optional<int> layers = {};
   std::optional<bool> tied = {};
   std::optional<uint32_t> context_length = {};
   // Empty: no template in the file.
