@@ -9,13 +9,13 @@ FUZZ_SECONDS ?= 60
 help:  ## Show this.
 	@sed -n 's/^\([a-z8 -]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-build:  ## Install what is missing and build into build/release/bin/.
+build:  ## Install what is missing, build the programs into build/release/bin/.
 	@tools/install-deps
-	@tools/build release
+	@tools/build release worker-orcd orcdctl orcd-inspect make-model
 
 demo:  ## Build, fetch a model, start a worker, stream a haiku, stop.
 	@tools/install-deps
-	@tools/build release
+	@tools/build release worker-orcd orcdctl
 	@tools/demo
 
 fleet:  ## Two workers and smg in front: chat, spread, kill one, start it again.
@@ -45,7 +45,7 @@ test-k8s:  ## Run workers on a real control plane and kubelet with a GPU that is
 
 bench:  ## Build, fetch the model and measure.
 	@tools/install-deps
-	@tools/build release
+	@tools/build release worker-orcd orcdctl '*_bench'
 	@tools/fetch-model > /dev/null
 	@tools/bench
 

@@ -28,12 +28,17 @@ Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool s
     }
   }
   const grpc::Status status = reader->Finish();
-  // The shell's prompt, a summary or an error starts on a line of its own.
-  if (!session.json && console.out_is_terminal && !answer.text.empty() &&
-      answer.text.back() != '\n') {
-    console.out << '\n' << std::flush;
+  const bool summarises = stats && has_finished;
+  // The shell's prompt, a summary or an error starts on a line of its own. Output to a pipe or a
+  // file stays the text alone; the summary ends the line on stderr, which may be the same pipe.
+  if (!session.json && !answer.text.empty() && answer.text.back() != '\n') {
+    if (console.out_is_terminal) {
+      console.out << '\n' << std::flush;
+    } else if (summarises) {
+      console.err << '\n';
+    }
   }
-  if (stats && has_finished) {
+  if (summarises) {
     console.err << '[' << DescribeStats(started, finished) << "]\n" << std::flush;
   }
   answer.exit_code = call.Finish(status, "cancelled");

@@ -331,6 +331,12 @@ TEST_F(CommandsTest, GenerateIsSafeAndEndsItsLineOnATerminal) {
   EXPECT_THAT(err_.str(), HasSubstr("end of turn · seed 99 · request r-1]\n"));
 }
 
+TEST_F(CommandsTest, StatsHaveALineOfTheirOwnWhereTextGoesToAPipe) {
+  EXPECT_EQ(Run({"generate", "hi", "--stats"}), kExitOk);
+  EXPECT_EQ(out_.str(), "Hello\x1b[31m!");
+  EXPECT_THAT(err_.str(), StartsWith("\n[3 tokens in 0 ms"));
+}
+
 TEST_F(CommandsTest, GenerateRawTakesTextFromStdin) {
   in_.str("Once upon");
   EXPECT_EQ(Run({"generate", "--raw", "--parse-special", "--max-tokens", "3"}), kExitOk);
