@@ -34,6 +34,10 @@ Family<Counter>& NewCounters(Registry& registry, const char* name, const char* h
   return BuildCounter().Name(name).Help(help).Register(registry);
 }
 
+Family<prometheus::Gauge>& NewGauges(Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
 Counter& OneCounter(Registry& registry, const char* name, const char* help) {
   return NewCounters(registry, name, help).Add({});
 }
@@ -101,13 +105,13 @@ Metrics::Metrics()
       loads_(
           NewCounters(*registry_, "orcd_model_loads_total", "Loads that ended, by status code.")),
       spans_(NewCounters(*registry_, "orcd_spans_total", "Trace spans, by what became of them.")),
-      certificate_expiry_(
-          prometheus::BuildGauge()
-              .Name("orcd_tls_certificate_expiry_timestamp_seconds")
-              .Help(
-                  "When the certificates in use expire, since 1970, by the flag that names their "
-                  "file: of the own certificate and its chain the first, of authorities the last.")
-              .Register(*registry_)),
+      certificate_begin_(NewGauges(
+          *registry_, "orcd_tls_certificate_not_before_timestamp_seconds",
+          "When the certificates in use became valid, since 1970, by the flag that names them.")),
+      certificate_end_(NewGauges(*registry_, "orcd_tls_certificate_expiry_timestamp_seconds",
+                                 "When the certificates in use expire, since 1970, by the flag "
+                                 "that names them: of the own "
+                                 "certificate and its chain the first, of authorities the last.")),
       time_to_first_token_(OneHistogram(*registry_, "orcd_time_to_first_token_seconds",
                                         "From a request's arrival to its first token.",
                                         kFirstTokenBuckets)),
@@ -137,10 +141,7 @@ Metrics::Metrics()
   for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED"}) gpu_faults_.Add({{"kind", kind}});
   requests_.Add({{"code", "OK"}, {"finish_reason", "FINISH_REASON_EOG"}});
   loads_.Add({{"code", "OK"}});
-  prometheus::BuildGauge()
-      .Name("orcd_start_time_seconds")
-      .Help("When the process started, since 1970.")
-      .Register(*registry_)
+  NewGauges(*registry_, "orcd_start_time_seconds", "When the process started, since 1970.")
       .Add({})
       .SetToCurrentTime();
 }
@@ -197,9 +198,10 @@ void Metrics::OnSpans(std::string_view result, size_t count) {
   spans_.Add({{"result", std::string(result)}}).Increment(static_cast<double>(count));
 }
 
-void Metrics::OnCertificate(std::string_view file, absl::Time expiry) {
-  certificate_expiry_.Add({{"file", std::string(file)}})
-      .Set(static_cast<double>(absl::ToUnixSeconds(expiry)));
+void Metrics::OnCertificate(std::string_view file, absl::Time begin, absl::Time end) {
+  const prometheus::Labels labels = {{"file", std::string(file)}};
+  certificate_begin_.Add(labels).Set(static_cast<double>(absl::ToUnixSeconds(begin)));
+  certificate_end_.Add(labels).Set(static_cast<double>(absl::ToUnixSeconds(end)));
 }
 
 std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {

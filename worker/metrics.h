@@ -46,8 +46,9 @@ class Metrics {
   void OnHeartbeat(std::string_view result);
   void OnFault(const std::string& kind);
   void OnSpans(std::string_view result, size_t count);
-  // The certificates of `file`, such as `tls-cert`, are in use; they expire then.
-  void OnCertificate(std::string_view file, absl::Time expiry);
+  // The certificates of `file`, such as `tls-cert`, are in use, which are valid from `begin` to
+  // `end`.
+  void OnCertificate(std::string_view file, absl::Time begin, absl::Time end);
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
@@ -66,7 +67,8 @@ class Metrics {
   Counters& heartbeats_;
   Counters& loads_;
   Counters& spans_;
-  Gauges& certificate_expiry_;
+  Gauges& certificate_begin_;
+  Gauges& certificate_end_;
   Histogram& time_to_first_token_;
   Histogram& inter_token_latency_;
   Histogram& request_queue_;
