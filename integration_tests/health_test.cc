@@ -1,15 +1,14 @@
 // What probes, people and tools see of a worker's state.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 #include <vector>
 
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "google/protobuf/unknown_field_set.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "integration_tests/worker_fixture.h"
 
 namespace orcd::testing {
@@ -166,62 +165,39 @@ TEST_F(HealthTest, CountersSurviveAReload) {
   EXPECT_EQ(client().Status().queue().generated_tokens(), 20u);
 }
 
-// The calls of grpc.reflection.v1alpha.ServerReflection, whose message types the gRPC packages do
-// not install: a request with field 7 (list_services) set, and a response with field 6
-// (list_services_response) that repeats field 1 (service), whose field 1 is the name.
-// https://github.com/grpc/grpc/blob/master/src/proto/grpc/reflection/v1alpha/reflection.proto
-TEST_F(HealthTest, ReflectionListsTheServices) {
-  ASSERT_NO_FATAL_FAILURE(StartWorker());
-  std::string bytes;
-  {
-    google::protobuf::UnknownFieldSet request;
-    request.AddLengthDelimited(7, "*");
-    google::protobuf::io::StringOutputStream output(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&output);
-    ASSERT_TRUE(request.SerializeToCodedStream(&coded));
-  }
-  grpc::GenericStub generic(client().channel());
+template <typename Service, typename Request, typename Response>
+std::set<std::string> ReflectedServices(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(10));
-  grpc::CompletionQueue queue;
-  auto call = generic.PrepareCall(
-      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
-  const auto wait = [&] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  call->StartCall(nullptr);
-  ASSERT_TRUE(wait());
-  const grpc::Slice slice(bytes);
-  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-  ASSERT_TRUE(wait());
-  grpc::ByteBuffer buffer;
-  call->Read(&buffer, nullptr);
-  ASSERT_TRUE(wait());
-  call->WritesDone(nullptr);
-  ASSERT_TRUE(wait());
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  ASSERT_TRUE(wait());
+  const auto call = Service::NewStub(channel)->ServerReflectionInfo(&context);
+  Request request;
+  request.set_list_services("*");
+  EXPECT_TRUE(call->Write(request));
+  Response response;
+  EXPECT_TRUE(call->Read(&response));
+  call->WritesDone();
+  const grpc::Status status = call->Finish();
   EXPECT_TRUE(status.ok()) << DecodeError(status);
-
-  grpc::Slice answer;
-  ASSERT_TRUE(buffer.DumpToSingleSlice(&answer).ok());
   std::set<std::string> services;
-  google::protobuf::UnknownFieldSet response;
-  ASSERT_TRUE(response.ParseFromArray(answer.begin(), answer.size()));
-  for (int i = 0; i < response.field_count(); ++i) {
-    if (response.field(i).number() != 6) continue;
-    google::protobuf::UnknownFieldSet list;
-    ASSERT_TRUE(list.ParseFromString(response.field(i).length_delimited()));
-    for (int k = 0; k < list.field_count(); ++k) {
-      google::protobuf::UnknownFieldSet service;
-      ASSERT_TRUE(service.ParseFromString(list.field(k).length_delimited()));
-      services.insert(service.field(0).length_delimited());
-    }
+  for (const auto& service : response.list_services_response().service()) {
+    services.insert(service.name());
   }
-  EXPECT_THAT(services, ::testing::IsSupersetOf({"orcd.v1.Worker", "grpc.health.v1.Health"}));
+  return services;
+}
+
+// Clients of today ask for v1 first, those of yesterday know v1alpha alone.
+TEST_F(HealthTest, BothReflectionsListTheServices) {
+  namespace v1 = grpc::reflection::v1;
+  namespace v1alpha = grpc::reflection::v1alpha;
+  ASSERT_NO_FATAL_FAILURE(StartWorker());
+  const auto listed = ReflectedServices<v1::ServerReflection, v1::ServerReflectionRequest,
+                                        v1::ServerReflectionResponse>(client().channel());
+  EXPECT_THAT(listed, ::testing::IsSupersetOf({"orcd.v1.Worker", "grpc.health.v1.Health",
+                                               "grpc.reflection.v1.ServerReflection",
+                                               "grpc.reflection.v1alpha.ServerReflection"}));
+  const auto alpha = ReflectedServices<v1alpha::ServerReflection, v1alpha::ServerReflectionRequest,
+                                       v1alpha::ServerReflectionResponse>(client().channel());
+  EXPECT_EQ(alpha, listed);
 }
 
 }  // namespace

@@ -16,9 +16,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "integration_tests/certificates.h"
+#include "integration_tests/http_get.h"
 #include "integration_tests/scripted_orchestrator.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
@@ -145,6 +147,27 @@ class SecurityTest : public WorkerTest {
 
   static bool Succeeds(const RpcError& error) { return error.ok(); }
 
+  bool LogComesToSay(const std::string& text) {
+    return WaitUntil([&] { return absl::StrContains(worker().Log(), text); },
+                     Bound(absl::Seconds(20)));
+  }
+  static std::string Content(const std::string& path) {
+    std::ostringstream content;
+    content << std::ifstream(path, std::ios::binary).rdbuf();
+    return content.str();
+  }
+  // The common name of the certificate that a new connection is shown; empty where it is refused.
+  static std::string NameShown(const std::string& address, const CertificateAuthority& authority,
+                               const Issued* client) {
+    grpc::ClientContext context;
+    Prepare(context, "");
+    v1::HealthResponse response;
+    const auto channel = Connect(address, authority, client);
+    if (!v1::Worker::NewStub(channel)->Health(&context, {}, &response).ok()) return "";
+    const auto names = context.auth_context()->FindPropertyValues("x509_common_name");
+    return names.empty() ? "" : std::string(names[0].data(), names[0].size());
+  }
+
   std::string SideAddress(const std::string& ending) { return worker().SideAddress(ending); }
 
   TempDir certificates_;
@@ -227,11 +250,10 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
       WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
                 Bound(absl::Seconds(20))));
   EXPECT_FALSE(Succeeds(Health(Connect(worker().address(), first, &old_client))));
-  // What is no certificate keeps new connections out until it is put right, and ends none.
+  // Of what is no certificate nobody learns but the log.
   std::ofstream(File("cert.pem")) << "nonsense";
-  EXPECT_TRUE(
-      WaitUntil([&] { return !Succeeds(Health(Connect(worker().address(), second, &new_client))); },
-                Bound(absl::Seconds(20))));
+  EXPECT_TRUE(LogComesToSay(File("cert.pem") + ": holds no certificate"));
+  EXPECT_TRUE(Succeeds(Health(Connect(worker().address(), second, &new_client))));
   WriteCertificates(second, "worker");
   EXPECT_TRUE(
       WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
@@ -241,6 +263,77 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   stop = true;
   user.join();
   EXPECT_EQ(broken, 0);
+}
+
+TEST_F(SecurityTest, FilesThatCannotBeUsedLeaveTheLastGoodOnesInUse) {
+  const CertificateAuthority authority("fleet");
+  WriteCertificates(authority, "old");
+  ASSERT_NO_FATAL_FAILURE(StartWorker(MutualTlsArgs()));
+  const Issued client = authority.Issue("router");
+  const auto shown = [&] { return NameShown(worker().address(), authority, &client); };
+  ASSERT_EQ(shown(), "old");
+  for (const char* name : {"cert.pem", "key.pem", "ca.pem"}) {
+    const std::string before = Content(File(name));
+    std::ofstream(File(name), std::ios::trunc) << "";
+    EXPECT_TRUE(LogComesToSay(File(name) + ": is empty"));
+    EXPECT_EQ(shown(), "old") << name;
+    std::ofstream(File(name)) << before;
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          const std::string log = worker().Log();
+          return log.rfind("files are again what is in use") > log.rfind(": is empty");
+        },
+        Bound(absl::Seconds(20))));
+    EXPECT_EQ(shown(), "old") << name;
+  }
+  // A certificate comes before its key.
+  const Issued renewed = authority.Issue("new");
+  std::ofstream(File("cert.pem"), std::ios::trunc) << renewed.certificate;
+  EXPECT_TRUE(LogComesToSay(File("key.pem") + ": is not the key of the certificate in "));
+  EXPECT_EQ(shown(), "old");
+  std::ofstream(File("key.pem"), std::ios::trunc) << renewed.key;
+  EXPECT_TRUE(WaitUntil([&] { return shown() == "new"; }, Bound(absl::Seconds(20))));
+}
+
+TEST_F(SecurityTest, AnEmptiedTokenFileLocksNobodyOut) {
+  const std::string tokens = certificates_.File("tokens");
+  std::ofstream(tokens) << "inference " << kInferenceToken << "\n";
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--token-file", tokens}));
+  ASSERT_TRUE(Succeeds(Health(client().channel(), kInferenceToken)));
+  std::ofstream(tokens, std::ios::trunc) << "";
+  EXPECT_TRUE(LogComesToSay(tokens + ": is empty"));
+  EXPECT_TRUE(Succeeds(Health(client().channel(), kInferenceToken)));
+  std::ofstream(tokens, std::ios::trunc) << "# nobody\n";
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        return IsError(Health(client().channel(), kInferenceToken),
+                       grpc::StatusCode::UNAUTHENTICATED, "UNAUTHENTICATED");
+      },
+      Bound(absl::Seconds(20))));
+}
+
+TEST_F(SecurityTest, AnExpiredCertificateIsSaidAndMeasured) {
+  const CertificateAuthority authority("fleet");
+  WriteCertificates(authority, "worker");
+  const Issued expired =
+      authority.Issue("worker", {.begin = -absl::Hours(2), .end = -absl::Hours(1)});
+  std::ofstream(File("cert.pem"), std::ios::trunc) << expired.certificate;
+  std::ofstream(File("key.pem"), std::ios::trunc) << expired.key;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(MutualTlsArgs({"--metrics-listen", "127.0.0.1:0"})));
+  EXPECT_TRUE(LogComesToSay(File("cert.pem") + ": its certificate expired at "));
+  const std::string metrics = HttpGet(SideAddress("metrics"), "/metrics");
+  for (const char* file : {"tls-cert", "tls-client-ca"}) {
+    const std::string name =
+        absl::StrCat("\norcd_tls_certificate_expiry_timestamp_seconds{file=\"", file, "\"} ");
+    const size_t at = metrics.find(name);
+    ASSERT_NE(at, std::string::npos) << metrics;
+    double expiry = 0;
+    const std::string rest = metrics.substr(at + name.size());
+    ASSERT_TRUE(absl::SimpleAtod(rest.substr(0, rest.find('\n')), &expiry));
+    const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(expiry)) - absl::Now();
+    EXPECT_EQ(left < absl::ZeroDuration(), std::string(file) == "tls-cert") << left;
+    EXPECT_LT(absl::AbsDuration(left), absl::Hours(2)) << left;
+  }
 }
 
 TEST_F(SecurityTest, TokensAllowWhatTheyAreForAndChangeWhileRunning) {
@@ -370,6 +463,51 @@ TEST_F(SecurityTest, RegistersOverMutualTls) {
       WaitUntil([&] { return !orchestrator.heartbeats().empty(); }, Bound(absl::Seconds(20))));
   ASSERT_NO_FATAL_FAILURE(StopWorker());
   EXPECT_EQ(orchestrator.deregistrations().size(), 1u);
+}
+
+TEST_F(SecurityTest, TheOrchestratorsAuthorityChangesWhileRunning) {
+  const CertificateAuthority first("first");
+  const CertificateAuthority second("second");
+  WriteCertificates(first, "worker");
+  ScriptedOrchestrator orchestrator(absl::Seconds(2));
+  const auto serve = [&](const CertificateAuthority& authority, int port) {
+    const Issued issued = authority.Issue("orchestrator");
+    grpc::SslServerCredentialsOptions options(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = authority.certificate();
+    options.pem_key_cert_pairs.push_back({issued.key, issued.certificate});
+    return std::make_unique<OrchestratorServer>(orchestrator, port,
+                                                grpc::SslServerCredentials(options));
+  };
+  const auto heartbeats_go_on = [&] {
+    const size_t before = orchestrator.heartbeats().size();
+    return WaitUntil([&] { return orchestrator.heartbeats().size() > before + 1; },
+                     Bound(absl::Seconds(20)));
+  };
+  auto server = serve(first, 0);
+  ASSERT_TRUE(server->listens());
+  const int port = server->port();
+  std::vector<std::string> args = TlsArgs();
+  args.insert(args.end(),
+              {"--orchestrator", server->address(), "--orchestrator-ca", File("ca.pem")});
+  ASSERT_NO_FATAL_FAILURE(StartWorker(args));
+  ASSERT_TRUE(heartbeats_go_on());
+
+  // Emptied files are as if they were there, also for a new connection.
+  std::ofstream(File("ca.pem"), std::ios::trunc) << "";
+  std::ofstream(File("key.pem"), std::ios::trunc) << "";
+  EXPECT_TRUE(LogComesToSay(File("ca.pem") + ": is empty"));
+  EXPECT_TRUE(LogComesToSay(File("key.pem") + ": is empty"));
+  server.reset();
+  server = serve(first, port);
+  ASSERT_TRUE(server->listens());
+  EXPECT_TRUE(heartbeats_go_on());
+
+  server.reset();
+  WriteCertificates(second, "worker");
+  server = serve(second, port);
+  ASSERT_TRUE(server->listens());
+  EXPECT_TRUE(heartbeats_go_on());
 }
 
 TEST_F(SecurityTest, HeadersBeyondTheLimitAreRefused) {

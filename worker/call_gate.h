@@ -16,7 +16,7 @@ using CallFilter =
     std::function<bool(std::string_view method, const grpc::ServerContextBase& context)>;
 
 // An interceptor that cancels the calls that `filter` does not let through. The services of gRPC's
-// plug-ins (reflection, channelz) join every server of a process and know no authorization; this
+// plug-ins (such as channelz) join every server of a process and know no authorization; this
 // stands before them. What is refused ends with CANCELLED: an interceptor can say no more.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallGate(
     CallFilter filter);

@@ -128,7 +128,8 @@ std::string CheckTransportBytes(const std::string& text) {
 void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& texts) {
   constexpr char kGroup[] = "Security";
   app.add_option("--tls-cert", config.tls_cert,
-                 "Certificate (PEM) to serve with, read again when it changes")
+                 "Certificate (PEM) to serve with, its chain after it; it, its key and all "
+                 "authorities are read again when they change")
       ->option_text("FILE [plaintext]")
       ->group(kGroup);
   app.add_option("--tls-key", config.tls_key, "Its key")->option_text("FILE")->group(kGroup);
@@ -157,7 +158,8 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->group(kGroup);
   app.add_option("--token-file", config.token_file,
                  "Bearer tokens, a line each: inference TOKEN, control TOKEN or "
-                 "inference,control TOKEN; read again when it changes")
+                 "inference,control TOKEN; read again when it changes; an empty file changes "
+                 "nothing, one line that begins with # takes all tokens away")
       ->option_text("FILE")
       ->group(kGroup);
   app.add_option("--model-sha256", config.model_sha256, "SHA-256 that --model must have")

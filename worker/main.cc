@@ -51,6 +51,7 @@
 #include "worker/model_host.h"
 #include "worker/orcd_link.h"
 #include "worker/orchestrator_address.h"
+#include "worker/reflection.h"
 #include "worker/registration.h"
 #include "worker/server.h"
 #include "worker/signals.h"
@@ -201,18 +202,21 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   return options;
 }
 
+// What a client may call, but for what tells of the server itself.
+std::vector<std::string> ServiceNames(const WorkerConfig& config) {
+  std::vector<std::string> names = {kHealthWorker, "grpc.health.v1.Health"};
+  if (config.vllm) names.emplace_back(vllm_wire::VllmEngine::service_full_name());
+  if (config.kserve) names.emplace_back(inference::GRPCInferenceService::service_full_name());
+  return names;
+}
+
 v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
   v1::Capabilities capabilities;
   capabilities.add_architectures("qwen2");
   for (const TensorTypeInfo& type : AllTensorTypes()) {
     capabilities.add_tensor_types(std::string(type.name));
   }
-  capabilities.add_services(kHealthWorker);
-  capabilities.add_services("grpc.health.v1.Health");
-  if (config.vllm) capabilities.add_services(vllm_wire::VllmEngine::service_full_name());
-  if (config.kserve) {
-    capabilities.add_services(inference::GRPCInferenceService::service_full_name());
-  }
+  for (std::string& name : ServiceNames(config)) capabilities.add_services(std::move(name));
   return capabilities;
 }
 
@@ -227,8 +231,8 @@ struct Credentials {
 
 absl::StatusOr<Credentials> MakeCredentials(const WorkerConfig& config, FileWatcher& files,
                                             Metrics& metrics) {
-  const auto on_certificate = [&metrics](std::string_view name, absl::Time expiry) {
-    metrics.OnCertificate(name, expiry);
+  const auto on_certificate = [&metrics](std::string_view name, const Validity& validity) {
+    metrics.OnCertificate(name, validity.begin, validity.end);
   };
   const auto watch = [&](const std::string& path, const char* name) {
     return WatchAuthorities(path, name, files, on_certificate);
@@ -471,6 +475,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                                                              .authorizer = authorizer->get(),
                                                              .telemetry = &telemetry}));
   }
+  std::vector<std::string> reflected = ServiceNames(config);
+  if (config.channelz) reflected.emplace_back("grpc.channelz.v1.Channelz");
+  const Reflection reflection(std::move(reflected));
+  for (grpc::Service* service : reflection.services()) services.push_back(service);
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 

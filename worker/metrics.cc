@@ -35,6 +35,10 @@ Family<Counter>& NewCounters(Registry& registry, const char* name, const char* h
   return BuildCounter().Name(name).Help(help).Register(registry);
 }
 
+Family<prometheus::Gauge>& NewGauges(Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
 Counter& OneCounter(Registry& registry, const char* name, const char* help) {
   return NewCounters(registry, name, help).Add({});
 }
@@ -107,13 +111,13 @@ Metrics::Metrics()
       transport_refusals_(NewCounters(
           *registry_, "orcd_transport_refusals_total",
           "Calls and connections that were refused or ended before gRPC saw them, by reason.")),
-      certificate_expiry_(
-          prometheus::BuildGauge()
-              .Name("orcd_tls_certificate_expiry_timestamp_seconds")
-              .Help(
-                  "When the certificates in use expire, since 1970, by the flag that names their "
-                  "file: of the own certificate and its chain the first, of authorities the last.")
-              .Register(*registry_)),
+      certificate_begin_(NewGauges(
+          *registry_, "orcd_tls_certificate_not_before_timestamp_seconds",
+          "When the certificates in use became valid, since 1970, by the flag that names them.")),
+      certificate_end_(NewGauges(*registry_, "orcd_tls_certificate_expiry_timestamp_seconds",
+                                 "When the certificates in use expire, since 1970, by the flag "
+                                 "that names them: of the own "
+                                 "certificate and its chain the first, of authorities the last.")),
       time_to_first_token_(OneHistogram(*registry_, "orcd_time_to_first_token_seconds",
                                         "From a request's arrival to its first token.",
                                         kFirstTokenBuckets)),
@@ -143,10 +147,7 @@ Metrics::Metrics()
   for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED"}) gpu_faults_.Add({{"kind", kind}});
   requests_.Add({{"code", "OK"}, {"finish_reason", "FINISH_REASON_EOG"}});
   loads_.Add({{"code", "OK"}});
-  prometheus::BuildGauge()
-      .Name("orcd_start_time_seconds")
-      .Help("When the process started, since 1970.")
-      .Register(*registry_)
+  NewGauges(*registry_, "orcd_start_time_seconds", "When the process started, since 1970.")
       .Add({})
       .SetToCurrentTime();
 }
@@ -208,9 +209,10 @@ void Metrics::OnTransportRefused(std::string_view what, std::string_view reason)
       .Increment();
 }
 
-void Metrics::OnCertificate(std::string_view file, absl::Time expiry) {
-  certificate_expiry_.Add({{"file", std::string(file)}})
-      .Set(static_cast<double>(absl::ToUnixSeconds(expiry)));
+void Metrics::OnCertificate(std::string_view file, absl::Time begin, absl::Time end) {
+  const prometheus::Labels labels = {{"file", std::string(file)}};
+  certificate_begin_.Add(labels).Set(static_cast<double>(absl::ToUnixSeconds(begin)));
+  certificate_end_.Add(labels).Set(static_cast<double>(absl::ToUnixSeconds(end)));
 }
 
 std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {

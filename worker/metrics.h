@@ -48,8 +48,9 @@ class Metrics {
   void OnSpans(std::string_view result, size_t count);
   // `what`, a call or a connection, was refused or ended before gRPC saw it.
   void OnTransportRefused(std::string_view what, std::string_view reason);
-  // The certificates of `file`, such as `tls-cert`, are in use; they expire then.
-  void OnCertificate(std::string_view file, absl::Time expiry);
+  // The certificates of `file`, such as `tls-cert`, are in use, which are valid from `begin` to
+  // `end`.
+  void OnCertificate(std::string_view file, absl::Time begin, absl::Time end);
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
@@ -69,7 +70,8 @@ class Metrics {
   Counters& loads_;
   Counters& spans_;
   Counters& transport_refusals_;
-  Gauges& certificate_expiry_;
+  Gauges& certificate_begin_;
+  Gauges& certificate_end_;
   Histogram& time_to_first_token_;
   Histogram& inter_token_latency_;
   Histogram& request_queue_;

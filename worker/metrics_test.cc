@@ -75,6 +75,18 @@ TEST(MetricsTest, WhatHasNotHappenedYetIsZeroAndNotAbsent) {
   }
 }
 
+TEST(MetricsTest, ACertificatesTimesAreThoseOfTheLast) {
+  Metrics metrics;
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("orcd_tls_certificate")));
+  metrics.OnCertificate("tls-cert", absl::FromUnixSeconds(1), absl::FromUnixSeconds(20));
+  metrics.OnCertificate("tls-cert", absl::FromUnixSeconds(10), absl::FromUnixSeconds(30));
+  const std::string text = Text(metrics);
+  EXPECT_THAT(
+      text, HasSubstr("orcd_tls_certificate_not_before_timestamp_seconds{file=\"tls-cert\"} 10\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_tls_certificate_expiry_timestamp_seconds{file=\"tls-cert\"} 30\n"));
+}
+
 TEST(MetricsTest, OnlyLoadsThatSucceedAreTimed) {
   Metrics metrics;
   metrics.OnLoadEnded(absl::NotFoundError(""), absl::Seconds(1));

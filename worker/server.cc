@@ -1,6 +1,5 @@
 #include "worker/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
@@ -80,7 +79,6 @@ int Milliseconds(absl::Duration duration) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<grpc::Service*>& services) {
   grpc::EnableDefaultHealthCheckService(false);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   std::unique_ptr<Server> server(new Server);
   server->guard_ = guard::ConnectionGuard::Create(MakeGuardOptions(options));

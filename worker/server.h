@@ -60,8 +60,8 @@ struct ServerOptions {
 // it and hands it the connections. One thread.
 class Server {
  public:
-  // Serves when it returns, with server reflection beside `services`, which must outlive it; so do
-  // gRPC's other plug-ins that were initialized before, for plug-ins join every server.
+  // Serves `services`, which must outlive it, when it returns; so do gRPC's plug-ins that were
+  // initialized before, for plug-ins join every server.
   // kUnavailable where it cannot listen.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        const std::vector<grpc::Service*>& services);

@@ -246,7 +246,7 @@ absl::StatusOr<LastGood<KeyPair>> WatchKeyPair(const std::string& certificate_pa
       {.paths = {certificate_path, key_path}, .reason = "TLS_FILE_INVALID", .advice = kAdvice},
       [=](const std::vector<std::string>& contents) {
         auto pair = KeyPair::Parse(certificate_path, contents[0], key_path, contents[1]);
-        if (pair.ok() && on_certificate) on_certificate("tls-cert", (*pair)->validity().end);
+        if (pair.ok() && on_certificate) on_certificate("tls-cert", (*pair)->validity());
         return pair;
       },
       [=](const KeyPair& pair) { return WarningOf(certificate_path, pair.validity()); });
@@ -261,7 +261,7 @@ absl::StatusOr<LastGood<Authorities>> WatchAuthorities(const std::string& path,
       [=](const std::vector<std::string>& contents) {
         auto authorities = Authorities::Parse(path, contents[0]);
         if (authorities.ok() && on_certificate) {
-          on_certificate(name, (*authorities)->validity().end);
+          on_certificate(name, (*authorities)->validity());
         }
         return authorities;
       },

@@ -75,9 +75,8 @@ class Authorities {
 };
 
 // Called when certificates come into use, with the name of their file in metrics, such as
-// `tls-cert`, and the end of their validity: at first by the thread that begins to watch them, then
-// by the watcher's.
-using CertificateHook = std::function<void(std::string_view name, absl::Time expiry)>;
+// `tls-cert`: at first by the thread that begins to watch them, then by the watcher's.
+using CertificateHook = std::function<void(std::string_view name, const Validity& validity)>;
 
 // PEM files, read again within about a second of a change for connections that are made after it.
 // What cannot be used, such as a certificate without its key, leaves what the files held before in

@@ -70,7 +70,10 @@ class TlsTest : public ::testing::Test {
     return std::make_unique<ServerTls>(*own, clients);
   }
   CertificateHook Hook() {
-    return [this](std::string_view name, absl::Time end) { expiry_[std::string(name)] = end; };
+    return [this](std::string_view name, const Validity& validity) {
+      EXPECT_LT(validity.begin, validity.end);
+      expiry_[std::string(name)] = validity.end;
+    };
   }
 
   // The log of two looks, after which a change counts.

@@ -36,8 +36,20 @@ def free_port():
 
 class PrometheusTest(unittest.TestCase):
     def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="orcd-prometheus-")
+        self.addCleanup(folder.cleanup)
+        # Of a collector that nothing is sent to: a worker has the times of certificates it uses.
+        authority = pathlib.Path(folder.name, "ca.pem")
+        subprocess.run(
+            ["openssl", "req", "-x509", "-subj", "/CN=collector", "-nodes", "-newkey", "rsa:2048"]
+            + ["-keyout", pathlib.Path(folder.name, "ca.key"), "-out", authority],
+            check=True,
+            capture_output=True,
+        )
         self.worker = WorkerUnderTest(
-            BIN_DIR, ["--metrics-listen", "127.0.0.1:0", "--max-seqs", "1", "--max-waiting", "0"]
+            BIN_DIR,
+            ["--metrics-listen", "127.0.0.1:0", "--max-seqs", "1", "--max-waiting", "0"]
+            + ["--otlp-ca", authority],
         )
         self.addCleanup(self.worker.close)
         self.files = ROOT / "deploy" / "helm" / "worker-orcd" / "files"

@@ -73,6 +73,7 @@ class PythonClientTest(unittest.TestCase):
             {
                 "orcd.v1.Worker",
                 "grpc.health.v1.Health",
+                "grpc.reflection.v1.ServerReflection",
                 "grpc.reflection.v1alpha.ServerReflection",
             },
             services,
