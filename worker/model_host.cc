@@ -86,6 +86,13 @@ absl::Status BackendFault(const absl::Status& status) {
                    {.reason = "BACKEND_FAULT"});
 }
 
+absl::Status CheckFilesInside(const std::string& model_dir, const Model& model) {
+  for (const MappedFile& file : model.gguf().files()) {
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path()));
+  }
+  return absl::OkStatus();
+}
+
 void CancelAllAndWait(Engine& engine, FinishReason reason) {
   std::promise<void> cancelled;
   engine.CancelAll(reason, [&cancelled](int) { cancelled.set_value(); });
@@ -642,9 +649,7 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
-  for (const MappedFile& file : model->gguf().files()) {
-    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
-  }
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model));
   return model;
 }
 
@@ -657,6 +662,8 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<co
                               Fail(BackendFault(status), GetErrorDetails(status).reason);
                             },
                             task));
+  // Again: they may have gone since.
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }
