@@ -590,7 +590,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   const bool has_engine = engine_ != nullptr;
   const bool is_same = has_engine && model.ok() && (*model)->digest() == engine_->model().digest();
   if (has_engine && (is_same || !model.ok())) {
-    absl::StatusOr<v1::ModelDescription> result = model.status();
+    absl::StatusOr<v1::ModelDescription> result = v1::ModelDescription();
     {
       std::lock_guard lock(mutex_);
       task_ = nullptr;
@@ -603,6 +603,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
         seen_ = FilesOf(**model);
         result = description_;
       } else {
+        result = model.status();
         reason_ = absl::StrCat("loading ", spec.model, " failed: ", model.status().message(), "; '",
                                description_.model_id(), "' serves on");
       }
@@ -613,9 +614,13 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   }
   DestroyEngine(/*force=*/false);
   std::shared_ptr<const SeenFiles> files;
-  if (model.ok()) files = FilesOf(**model);
-  absl::StatusOr<std::unique_ptr<Engine>> engine = model.status();
-  if (model.ok()) engine = LoadEngine(*std::move(model), task);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = std::unique_ptr<Engine>();
+  if (model.ok()) {
+    files = FilesOf(**model);
+    engine = LoadEngine(*std::move(model), task);
+  } else {
+    engine = model.status();
+  }
   if (engine.ok() && options_.on_warning != nullptr) {
     for (const std::string& warning : (*engine)->model().Warnings()) {
       options_.on_warning(spec.model_id, warning);
