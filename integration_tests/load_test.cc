@@ -309,6 +309,21 @@ TEST_F(LoadTest, UnloadOfABusyModelNeedsForce) {
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
 }
 
+TEST_F(LoadTest, ACancelledReplacementLeavesTheModel) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  WriteSlowToLoadModel(models().File("large.gguf"));
+  v1::LoadRequest request = Request("large.gguf");
+  request.set_replace(true);
+  // While its file is verified.
+  const LoadResult result = client().Load(
+      request, absl::Seconds(60),
+      [](grpc::ClientContext& context, const v1::LoadProgress&) { context.TryCancel(); });
+  EXPECT_EQ(result.error.code, StatusCode::CANCELLED) << result.error;
+  ASSERT_TRUE(client().WaitForState(v1::WORKER_STATE_READY));
+  EXPECT_EQ(client().Status().model().model_id(), "nano");
+  EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
+}
+
 // As huggingface_hub lays its cache out; the name of the file is in capitals, as some have it.
 TEST_F(LoadTest, ASnapshotOfTheHuggingFaceCacheIsAModelDirectory) {
   const std::filesystem::path folder = models().File("models--Qwen--Qwen2.5-0.5B-Instruct-GGUF");

@@ -86,6 +86,13 @@ absl::Status BackendFault(const absl::Status& status) {
                    {.reason = "BACKEND_FAULT"});
 }
 
+absl::Status CheckFilesInside(const std::string& model_dir, const Model& model) {
+  for (const MappedFile& file : model.gguf().files()) {
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path()));
+  }
+  return absl::OkStatus();
+}
+
 void CancelAllAndWait(Engine& engine, FinishReason reason) {
   std::promise<void> cancelled;
   engine.CancelAll(reason, [&cancelled](int) { cancelled.set_value(); });
@@ -583,7 +590,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   const bool has_engine = engine_ != nullptr;
   const bool is_same = has_engine && model.ok() && (*model)->digest() == engine_->model().digest();
   if (has_engine && (is_same || !model.ok())) {
-    absl::StatusOr<v1::ModelDescription> result = model.status();
+    absl::StatusOr<v1::ModelDescription> result = v1::ModelDescription();
     {
       std::lock_guard lock(mutex_);
       task_ = nullptr;
@@ -596,6 +603,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
         seen_ = FilesOf(**model);
         result = description_;
       } else {
+        result = model.status();
         reason_ = absl::StrCat("loading ", spec.model, " failed: ", model.status().message(), "; '",
                                description_.model_id(), "' serves on");
       }
@@ -606,9 +614,13 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   }
   DestroyEngine(/*force=*/false);
   std::shared_ptr<const SeenFiles> files;
-  if (model.ok()) files = FilesOf(**model);
-  absl::StatusOr<std::unique_ptr<Engine>> engine = model.status();
-  if (model.ok()) engine = LoadEngine(*std::move(model), task);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = std::unique_ptr<Engine>();
+  if (model.ok()) {
+    files = FilesOf(**model);
+    engine = LoadEngine(*std::move(model), task);
+  } else {
+    engine = model.status();
+  }
   if (engine.ok() && options_.on_warning != nullptr) {
     for (const std::string& warning : (*engine)->model().Warnings()) {
       options_.on_warning(spec.model_id, warning);
@@ -642,9 +654,7 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
-  for (const MappedFile& file : model->gguf().files()) {
-    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
-  }
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model));
   return model;
 }
 
@@ -657,6 +667,8 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<co
                               Fail(BackendFault(status), GetErrorDetails(status).reason);
                             },
                             task));
+  // Again: they may have gone since.
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }

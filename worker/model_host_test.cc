@@ -429,20 +429,6 @@ TEST_F(ModelHostTest, TheSameBytesUnderAnotherNameAreNotPlacedAgain) {
   EXPECT_TRUE(host_->Admit("copy").ok());
 }
 
-TEST_F(ModelHostTest, ACancelledReplacementLeavesTheModel) {
-  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
-  dir_.Write("other.gguf", 2);
-  std::shared_ptr<LoadTask> task;
-  // Cancelled before its file has been verified: a lease keeps nothing from that.
-  auto answer = StartLoad({.model = "other.gguf", .replace = true}, &task);
-  task->Cancel();
-  const auto result = answer->Await();
-  if (result.ok()) GTEST_SKIP() << "it was over before it was cancelled";
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
-  EXPECT_EQ(host_->Status().model().model_id(), "nano");
-}
-
 TEST_F(ModelHostTest, AFileMayHaveANameThatIsNoUtf8) {
   std::filesystem::rename(File("nano.gguf"), File("d\xe9.gguf"));
   const auto loaded = Load({.model = "d\xe9.gguf"});

@@ -102,16 +102,14 @@ bool IsInside(const fs::path& dir, const fs::path& path) {
   return dir_end == dir.end();
 }
 
-// Where `dir` is a snapshot in the Hugging Face hub's cache, `models--ORG--NAME/snapshots/REVISION`
-// or a folder below it: that model's folder in the cache, whose `blobs` the snapshot's files are
-// links to. Empty elsewhere.
+// Where `dir` lies in the Hugging Face hub's cache, at or below `models--ORG--NAME/snapshots`: that
+// model's folder in the cache, whose `blobs` the snapshot's files are links to. Empty elsewhere.
 fs::path HubModelFolder(const fs::path& dir) {
   fs::path folder;
   for (auto part = dir.begin(); part != dir.end(); ++part) {
     const auto next = std::next(part);
     folder /= *part;
-    if (part->string().starts_with("models--") && next != dir.end() && *next == "snapshots" &&
-        std::next(next) != dir.end()) {
+    if (part->string().starts_with("models--") && next != dir.end() && *next == "snapshots") {
       return folder;
     }
   }
