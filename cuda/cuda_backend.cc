@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,6 @@
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
 #include "runtime/batch_checker.h"
-#include "runtime/cpu/host_info.h"
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
 
@@ -333,7 +333,9 @@ absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawRe
 // Threads that read weights: more than a few do not make memory faster.
 int Readers(const BackendOptions& options) {
   constexpr int kMaxReaders = 8;
-  return std::clamp(options.threads > 0 ? options.threads : cpu::UsableCores(), 1, kMaxReaders);
+  const int threads =
+      options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(threads, 1, kMaxReaders);
 }
 
 absl::Status AllocateWorkspace(Parts& p) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
 
@@ -78,6 +79,28 @@ TEST_F(LoadTest, ProgressThenDescription) {
             << " progress messages, longest gap " << longest_gap << "\n";
   // 250 ms are promised; a loaded machine may deliver a message a little late.
   EXPECT_LT(longest_gap, Bound(absl::Milliseconds(350)));
+}
+
+// Whatever small limits are asked for, the self-check keeps to them, and what fits is served.
+TEST_F(LoadTest, SmallLimits) {
+  // 16 tokens of the nano model's keys and values take 16 KiB.
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--max-step-tokens", "1"},
+           {"--max-step-tokens", "2"},
+           {"--max-step-tokens", "4", "--max-seqs", "2"},
+           {"--max-context", "6"},
+           {"--max-context", "8"},
+           {"--max-context", "16", "--max-step-tokens", "3"},
+           {"--kv-cache-bytes", "16KiB"},
+           {"--kv-cache-bytes", "16KiB", "--block-tokens", "5", "--max-step-tokens", "4"},
+           {"--kv-cache-bytes", "112KiB", "--block-tokens", "1", "--max-seqs", "1"}}) {
+    SCOPED_TRACE(absl::StrJoin(args, " "));
+    ASSERT_NO_FATAL_FAILURE(StartLoaded(args));
+    // Some hold five tokens in all.
+    const Generation generation = client().Generate(TokenRequest({1, 2, 3}, 2));
+    EXPECT_TRUE(IsComplete(generation));
+    ASSERT_NO_FATAL_FAILURE(StopWorker());
+  }
 }
 
 TEST_F(LoadTest, DescriptionIsOfTheFile) {

@@ -55,14 +55,17 @@ absl::Status CheckOptions(const BackendOptions& options) {
 
 // Blocks that the options ask for, or that suit the model and `available` bytes of memory.
 absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendOptions& options,
-                                       int64_t block_bytes, int64_t available) {
+                                       int64_t block_bytes, int64_t available, int64_t others) {
   const bool chosen_here = options.kv_cache_bytes == 0;
-  const int64_t bytes = chosen_here ? available / 4 : options.kv_cache_bytes;
+  const int64_t bytes =
+      chosen_here ? DefaultKvCacheBytes(available, others) : options.kv_cache_bytes;
   int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (chosen_here) {
     const int64_t blocks_per_seq =
         (int64_t{ContextOf(config, options)} + options.block_tokens - 1) / options.block_tokens;
     blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
+    // Where not even one fits, that is said with all the numbers.
+    blocks = std::max<int64_t>(blocks, 1);
   }
   if (blocks < 1) {
     return MakeError(
@@ -284,11 +287,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                          .block_tokens = options.block_tokens,
                          .type = options.kv_type};
   const int64_t available = AvailableMemoryBytes();
+  const uint64_t activations =
+      Forward::ActivationBytes(config, options.max_step_tokens, options.max_seqs);
   ORCD_ASSIGN_OR_RETURN(const int64_t blocks,
-                        ChooseKvBlocks(config, options, shape.block_bytes(), available));
-  ORCD_RETURN_IF_ERROR(CheckMemory(
-      model->size_bytes(), blocks * shape.block_bytes(),
-      Forward::ActivationBytes(config, options.max_step_tokens, options.max_seqs), available));
+                        ChooseKvBlocks(config, options, shape.block_bytes(), available,
+                                       static_cast<int64_t>(model->size_bytes() + activations)));
+  ORCD_RETURN_IF_ERROR(
+      CheckMemory(model->size_bytes(), blocks * shape.block_bytes(), activations, available));
 
   auto pool =
       std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu::UsableCores());
@@ -301,6 +306,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),
                                       std::move(forward));
+}
+
+int64_t DefaultKvCacheBytes(int64_t available, int64_t others) {
+  return std::min(available / 4, std::max<int64_t>(available - others, 0) / 2);
 }
 
 std::string CpuDeviceName() {

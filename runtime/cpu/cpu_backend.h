@@ -4,6 +4,7 @@
 #ifndef ORCD_RUNTIME_CPU_CPU_BACKEND_H_
 #define ORCD_RUNTIME_CPU_CPU_BACKEND_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,10 @@ std::string CpuDeviceName();
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const BackendOptions& options,
                                                           LoadObserver& observer);
+
+// Bytes of KV cache where none are asked for: a quarter of the `available` memory, but no more than
+// half of what weights and activations, `others`, leave of it, since a server takes some as well.
+int64_t DefaultKvCacheBytes(int64_t available, int64_t others);
 
 }  // namespace orcd
 

@@ -418,6 +418,26 @@ TEST_F(CpuBackendTest, ChoosesStepsInWhichEverySequenceCanAdvance) {
   EXPECT_EQ(MakeTestBackend(model(), options)->info().max_step_tokens, 300);
 }
 
+TEST_F(CpuBackendTest, AKvCacheOfItsOwnChoiceLeavesRoomForTheRest) {
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(DefaultKvCacheBytes(16384 * kMiB, 500 * kMiB), 4096 * kMiB) << "a quarter of all";
+  EXPECT_EQ(DefaultKvCacheBytes(600 * kMiB, 500 * kMiB), 50 * kMiB) << "half of what is left";
+  EXPECT_EQ(DefaultKvCacheBytes(400 * kMiB, 500 * kMiB), 0);
+}
+
+TEST_F(CpuBackendTest, PlansForTheContextThatIsAskedFor) {
+  BackendOptions options = SmallOptions();
+  options.kv_cache_bytes = 0;
+  options.max_context = 40;
+  auto backend = MakeTestBackend(model(), options);
+  ASSERT_NE(backend, nullptr);
+  EXPECT_EQ(backend->info().max_context, 40);
+  EXPECT_EQ(backend->info().kv_blocks, 4 * 3);
+  options.max_context = 1 << 30;
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().max_context,
+            model()->config().context_length);
+}
+
 TEST_F(CpuBackendTest, ChoosesAKvCacheForEverySlot) {
   BackendOptions options = SmallOptions();
   options.kv_cache_bytes = 0;

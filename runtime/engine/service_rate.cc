@@ -32,10 +32,12 @@ void ServiceRate::OnStep(absl::Time now, int tokens, int drawing, absl::Duration
     token_seconds_.Add(now, seconds);
     return;
   }
-  // A step that is mostly empty says how long a step takes, not how fast prompts go; but it may
-  // show that they go faster than was thought.
-  const double rate = tokens / seconds;
-  if (tokens * 2 >= max_step_tokens_ || rate > prompt_rate_.value) prompt_rate_.Add(now, rate);
+  // A step that is mostly empty says how long a step takes, not how fast prompts go. Tokens and
+  // time are averaged apart: a mean of the steps' own rates would count a quick step as much as a
+  // slow one, which takes more of the time.
+  if (tokens * 2 < max_step_tokens_) return;
+  prompt_tokens_.Add(now, tokens - drawing);
+  prompt_seconds_.Add(now, seconds);
 }
 
 void ServiceRate::OnDeparture(absl::Time now) {
@@ -46,7 +48,10 @@ void ServiceRate::OnDeparture(absl::Time now) {
 }
 
 std::optional<double> ServiceRate::PromptTokensPerSecond(absl::Time now) const {
-  return prompt_rate_.Get(now, kMinSteps);
+  const std::optional<double> tokens = prompt_tokens_.Get(now, kMinSteps);
+  const std::optional<double> seconds = prompt_seconds_.Get(now, kMinSteps);
+  if (!tokens || !seconds) return std::nullopt;
+  return *tokens / *seconds;
 }
 
 std::optional<absl::Duration> ServiceRate::TokenInterval(absl::Time now) const {

@@ -23,7 +23,8 @@ class ServiceRate {
   // Nobody waits: the time to the next departure says nothing.
   void OnNobodyWaits() { last_departure_ = absl::InfinitePast(); }
 
-  // Tokens of prompts in a second, all requests together.
+  // Tokens of prompts in a second, all requests together: those of the steps that were at least
+  // half full, by the time that these took together. Of emptier steps it is not known.
   std::optional<double> PromptTokensPerSecond(absl::Time now) const;
   // From a request's token to its next.
   std::optional<absl::Duration> TokenInterval(absl::Time now) const;
@@ -42,7 +43,9 @@ class ServiceRate {
   };
 
   int max_step_tokens_;
-  Mean prompt_rate_;
+  // Of the same steps.
+  Mean prompt_tokens_;
+  Mean prompt_seconds_;
   Mean token_seconds_;
   Mean departure_seconds_;
   absl::Time last_departure_ = absl::InfinitePast();

@@ -25,12 +25,39 @@ TEST_F(ServiceRateTest, KnowsNothingAtFirst) {
 }
 
 TEST_F(ServiceRateTest, FullStepsSayHowFastPromptsGo) {
-  for (int i = 0; i < 20; ++i) Step(128, 4, absl::Milliseconds(64));
+  // Of which four a step are drawn, and no prompt's.
+  for (int i = 0; i < 20; ++i) Step(128, 4, absl::Milliseconds(62));
   EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2000, 1);
   for (int i = 0; i < 20; ++i) Step(3, 1, absl::Milliseconds(60));
   EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2000, 1)
       << "a short prompt's step is mostly empty";
   EXPECT_FALSE(rate_.TokenInterval(now_)) << "none of these steps only drew";
+}
+
+// 128 tokens in 10 ms, then in 90 ms, in turn: 256 in 100 ms, whichever came last.
+TEST_F(ServiceRateTest, QuickStepsCountNoMoreThanTheirTime) {
+  for (int i = 0; i < 100; ++i) {
+    Step(128, 0, absl::Milliseconds(10));
+    Step(128, 0, absl::Milliseconds(90));
+  }
+  EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2560, 2560 * 0.05);
+  Step(128, 0, absl::Milliseconds(10));
+  EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2560, 2560 * 0.05);
+}
+
+// Steps whose time varies by chance: the quickest among those that are mostly empty say nothing.
+TEST_F(ServiceRateTest, IsNotWhatTheLuckiestStepsShow) {
+  for (int i = 0; i < 100; ++i) Step(128, 0, absl::Milliseconds(64));
+  for (int i = 0; i < 200; ++i) {
+    Step(60, 0, absl::Milliseconds(i % 10 == 0 ? 20 : 40));
+    Step(128, 0, absl::Milliseconds(64));
+  }
+  EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2000, 1);
+}
+
+TEST_F(ServiceRateTest, IsNotKnownOfEmptyStepsAlone) {
+  for (int i = 0; i < 20; ++i) Step(3, 1, absl::Milliseconds(60));
+  EXPECT_FALSE(rate_.PromptTokensPerSecond(now_));
 }
 
 TEST_F(ServiceRateTest, StepsThatDrawSayHowFastTokensCome) {

@@ -35,7 +35,8 @@ std::string Quoted(std::string_view text) {
 }
 
 absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
-  const auto& [tokens, types, merges, eos_id, eot_id] = vocabulary;
+  const std::vector<std::string_view>& tokens = vocabulary.tokens;
+  const std::vector<int32_t>& types = vocabulary.types;
   if (tokens.empty()) return InvalidVocabulary(kTokensKey, "there are no tokens");
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return InvalidVocabulary(kTokensKey, std::to_string(tokens.size()) + " tokens are too many");
@@ -114,16 +115,19 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
+absl::Status CheckId(const Vocabulary& vocabulary, std::string_view key, uint32_t id) {
+  if (id < vocabulary.tokens.size()) return absl::OkStatus();
+  return InvalidVocabulary(key, "id " + std::to_string(id) + " is outside the vocabulary of " +
+                                    std::to_string(vocabulary.tokens.size()) + " tokens");
+}
+
 absl::StatusOr<std::vector<int32_t>> FindEndTokens(const Vocabulary& vocabulary,
                                                    const TokenIds& ids) {
   std::vector<int32_t> end_ids;
   for (const auto& [key, id] :
        {std::pair(kEosKey, vocabulary.eos_id), std::pair(kEotKey, vocabulary.eot_id)}) {
     if (!id) continue;
-    if (*id >= vocabulary.tokens.size()) {
-      return InvalidVocabulary(key, "id " + std::to_string(*id) + " is outside the vocabulary of " +
-                                        std::to_string(vocabulary.tokens.size()) + " tokens");
-    }
+    ORCD_RETURN_IF_ERROR(CheckId(vocabulary, key, *id));
     end_ids.push_back(static_cast<int32_t>(*id));
   }
   for (const std::string_view text : kWellKnownEndTokens) {
@@ -163,6 +167,10 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(byte_ids));
   ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, tokenizer->bpe_));
   ORCD_ASSIGN_OR_RETURN(tokenizer->eog_ids_, FindEndTokens(vocabulary, ids));
+  if (vocabulary.bos_id) {
+    ORCD_RETURN_IF_ERROR(CheckId(vocabulary, kBosKey, *vocabulary.bos_id));
+    tokenizer->bos_id_ = static_cast<int32_t>(*vocabulary.bos_id);
+  }
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     const std::string_view text = vocabulary.tokens[i];
     const TokenType type{vocabulary.types[i]};
@@ -183,6 +191,7 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool parse_special
 std::vector<int32_t> Tokenizer::Encode(std::string_view text,
                                        std::span<const TextSpan> spans) const {
   std::vector<int32_t> ids;
+  if (bos_id_) ids.push_back(*bos_id_);
   Bpe::Workspace workspace;
   size_t pos = 0;
   for (const SpecialTokenMatch& match : special_.FindAll(text, spans)) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,8 +36,9 @@ class Tokenizer final {
   int vocab_size() const { return static_cast<int>(texts_.size()); }
 
   // The ids of `text`. Control tokens written in it are recognised where `parse_special`;
-  // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. Never adds a
-  // beginning-of-sequence token, never gives an unused token. Time n log n in the text's length,
+  // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. The token that
+  // a sequence begins with comes first where the file says so, as llama.cpp has it, whatever the
+  // text begins with. Never gives an unused token. Time n log n in the text's length,
   // whatever it holds.
   std::vector<int32_t> Encode(std::string_view text, bool parse_special) const;
 
@@ -72,6 +74,7 @@ class Tokenizer final {
   PackedStrings texts_;
   PackedStrings bytes_;
   std::vector<int32_t> eog_ids_;
+  std::optional<int32_t> bos_id_;
 };
 
 }  // namespace orcd

@@ -331,6 +331,42 @@ TEST_F(TokenizerFileTest, Loads) {
   EXPECT_THAT((*without_eos)->eog_ids(), ElementsAre());
 }
 
+// As llama.cpp encodes what is asked of it, before text and chat alike.
+TEST_F(TokenizerFileTest, BeginsWithTheTokenThatTheFileSays) {
+  for (const bool adds : {false, true}) {
+    GgufWriter writer = Writer("");
+    writer.SetU32(kBosKey, 'x');
+    writer.SetBool(kAddBosKey, adds);
+    const auto tokenizer = Load(writer);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const std::string text = "ab";
+    const TextSpan whole = {0, text.size(), true};
+    if (adds) {
+      EXPECT_THAT((*tokenizer)->Encode(text, false), ElementsAre('x', 256));
+      EXPECT_THAT((*tokenizer)->Encode(text, std::span(&whole, 1)), ElementsAre('x', 256));
+      EXPECT_THAT((*tokenizer)->Encode("", false), ElementsAre('x'));
+      EXPECT_THAT((*tokenizer)->Encode("x", false), ElementsAre('x', 'x'));
+    } else {
+      EXPECT_THAT((*tokenizer)->Encode(text, false), ElementsAre(256));
+      EXPECT_THAT((*tokenizer)->Encode("", false), ElementsAre());
+    }
+  }
+}
+
+TEST_F(TokenizerFileTest, NamesWhatIsWrongWithTheTokenToBeginWith) {
+  GgufWriter none = Writer("");
+  none.SetBool(kAddBosKey, true);
+  const absl::Status missing = Load(none).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument) << missing;
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("tokenizer.ggml.add_bos_token: is true"));
+  none.SetU32(kBosKey, 1 << 30);
+  EXPECT_THAT(std::string(Load(none).status().message()),
+              HasSubstr("tokenizer.ggml.bos_token_id: id 1073741824 is outside"));
+  GgufWriter number = Writer("");
+  number.SetU32(kAddBosKey, 1);
+  EXPECT_THAT(std::string(Load(number).status().message()), HasSubstr(std::string(kAddBosKey)));
+}
+
 TEST_F(TokenizerFileTest, NamesTheMissingKey) {
   for (const std::string_view key :
        {std::string_view("tokenizer.ggml.model"), std::string_view("tokenizer.ggml.pre"),

@@ -56,6 +56,17 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
   vocabulary.merges.assign(merges.begin(), merges.end());
   ORCD_ASSIGN_OR_RETURN(vocabulary.eos_id, OptionalId(gguf, kEosKey));
   ORCD_ASSIGN_OR_RETURN(vocabulary.eot_id, OptionalId(gguf, kEotKey));
+  const absl::StatusOr<bool> adds_bos = gguf.GetBool(kAddBosKey);
+  if (!adds_bos.ok() && !absl::IsNotFound(adds_bos.status())) {
+    return InvalidVocabulary(kAddBosKey, std::string(adds_bos.status().message()));
+  }
+  if (adds_bos.ok() && *adds_bos) {
+    ORCD_ASSIGN_OR_RETURN(vocabulary.bos_id, OptionalId(gguf, kBosKey));
+    if (!vocabulary.bos_id) {
+      return InvalidVocabulary(kAddBosKey, "is true, and the file has no " + std::string(kBosKey) +
+                                               "; convert the model again");
+    }
+  }
   return vocabulary;
 }
 

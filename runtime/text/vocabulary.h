@@ -32,6 +32,8 @@ struct Vocabulary {
   std::vector<std::string_view> merges;
   std::optional<uint32_t> eos_id;
   std::optional<uint32_t> eot_id;
+  // Only where the file says that prompts begin with it.
+  std::optional<uint32_t> bos_id;
 };
 
 inline constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
@@ -39,8 +41,11 @@ inline constexpr std::string_view kTokenTypesKey = "tokenizer.ggml.token_type";
 inline constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 inline constexpr std::string_view kEosKey = "tokenizer.ggml.eos_token_id";
 inline constexpr std::string_view kEotKey = "tokenizer.ggml.eot_token_id";
+inline constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id";
+inline constexpr std::string_view kAddBosKey = "tokenizer.ggml.add_bos_token";
 
-// kInvalidArgument naming the key where one is missing or of another type; kUnimplemented for
+// kInvalidArgument naming the key where one is missing or of another type, or where prompts are to
+// begin with a token that is not named; kUnimplemented for
 // another tokenizer model than gpt2 or another pre-tokenizer than qwen2. The result views `gguf`.
 absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf);
 

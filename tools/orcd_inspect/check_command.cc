@@ -1,15 +1,14 @@
 #include "tools/orcd_inspect/check_command.h"
 
-#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/cpu/host_info.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/error.h"
 
@@ -25,7 +24,7 @@ struct CheckOptions {
 absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
   LoadModelOptions load;
   load.model.expected_sha256 = options.sha256;
-  load.model.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  load.model.threads = cpu::UsableCores();
   NullLoadObserver observer;
   return LoadModel(
       options.path, load, {.make = CreateCpuBackend}, [](const absl::Status&) {}, observer);

@@ -123,6 +123,33 @@ std::string Begin(const Json& object) {
   return text;
 }
 
+// The token's text; null for no token, and for one that text cannot give.
+Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
+  if (!id || *id >= vocabulary.tokens.size() || IsLeftOut(vocabulary.types[*id])) return nullptr;
+  return vocabulary.tokens[*id];
+}
+
+// Puts the token that sequences begin with, where there is one, before what is encoded.
+Json PostProcessor(const Vocabulary& vocabulary) {
+  const Json text = TokenText(vocabulary, vocabulary.bos_id);
+  if (text.is_null()) return ByteLevel();
+  const auto sequence = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+  const Json first = {
+      {"type", "TemplateProcessing"},
+      {"single", Json::array({bos, sequence("A", 0)})},
+      {"pair", Json::array({bos, sequence("A", 0), bos, sequence("B", 1)})},
+      {"special_tokens",
+       {{text.get<std::string>(),
+         {{"id", text},
+          {"ids", Json::array({*vocabulary.bos_id})},
+          {"tokens", Json::array({text})}}}}},
+  };
+  return {{"type", "Sequence"}, {"processors", Json::array({ByteLevel(), first})}};
+}
+
 std::string TokenizerJson(const Vocabulary& vocabulary) {
   const std::vector<std::string_view>& tokens = vocabulary.tokens;
   Json added = Json::array();
@@ -145,7 +172,7 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
       {"normalizer", nullptr},
       {"pre_tokenizer",
        {{"type", "Sequence"}, {"pretokenizers", Json::array({split, ByteLevel()})}}},
-      {"post_processor", ByteLevel()},
+      {"post_processor", PostProcessor(vocabulary)},
       {"decoder", ByteLevel()},
   };
   const Json model = {
@@ -184,12 +211,6 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
   return out;
 }
 
-// The token's text; null for no token, and for one that text cannot give.
-Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
-  if (!id || *id >= vocabulary.tokens.size() || IsLeftOut(vocabulary.types[*id])) return nullptr;
-  return vocabulary.tokens[*id];
-}
-
 Json PaddingToken(const GgufReader& gguf, const Vocabulary& vocabulary) {
   if (const auto id = gguf.GetU32(kPaddingKey); id.ok()) return TokenText(vocabulary, *id);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
@@ -209,11 +230,11 @@ absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary&
     decoder[std::to_string(id)] = std::move(token);
   }
   Json config = {
-      {"add_bos_token", false},
+      {"add_bos_token", vocabulary.bos_id.has_value()},
       {"add_prefix_space", false},
       {"added_tokens_decoder", std::move(decoder)},
       {"additional_special_tokens", std::move(special)},
-      {"bos_token", nullptr},
+      {"bos_token", TokenText(vocabulary, vocabulary.bos_id)},
       {"clean_up_tokenization_spaces", false},
       {"eos_token", TokenText(vocabulary, vocabulary.eos_id)},
       {"errors", "replace"},

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ class TokenizerFilesTest : public testing::Test {
     writer.SetI32s("tokenizer.ggml.token_type", types_);
     writer.SetStrings("tokenizer.ggml.merges", merges_);
     writer.SetU32("tokenizer.ggml.eos_token_id", 261);
+    if (bos_) {
+      writer.SetU32("tokenizer.ggml.bos_token_id", *bos_);
+      writer.SetBool("tokenizer.ggml.add_bos_token", true);
+    }
     if (padding_ > 0) writer.SetU32("tokenizer.ggml.padding_token_id", padding_);
     if (!template_.empty()) writer.SetString("tokenizer.chat_template", template_);
     auto file = writer.CreateFile(path_);
@@ -57,6 +62,7 @@ class TokenizerFilesTest : public testing::Test {
 
   const std::string path_ = absl::StrCat(testing::TempDir(), "/tokenizer-files-",
                                          reinterpret_cast<uintptr_t>(this), ".gguf");
+  std::optional<uint32_t> bos_;
   std::vector<std::string> tokens_;
   std::vector<int32_t> types_;
   std::vector<std::string> merges_;
@@ -107,6 +113,28 @@ TEST_F(TokenizerFilesTest, WhatTheFileLacksIsNotMadeUp) {
   const Json config = Json::parse(files->tokenizer_config);
   EXPECT_FALSE(config.contains("chat_template"));
   EXPECT_TRUE(config["pad_token"].is_null()) << "an id outside the vocabulary";
+}
+
+TEST_F(TokenizerFilesTest, SequencesBeginAsTheFileSays) {
+  auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(Json::parse(files->tokenizer)["post_processor"]["type"], "ByteLevel");
+  EXPECT_EQ(Json::parse(files->tokenizer_config)["add_bos_token"], false);
+  EXPECT_TRUE(Json::parse(files->tokenizer_config)["bos_token"].is_null());
+
+  bos_ = 259;
+  files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json config = Json::parse(files->tokenizer_config);
+  EXPECT_EQ(config["add_bos_token"], true);
+  EXPECT_EQ(config["bos_token"], "<|endoftext|>");
+  const Json processor = Json::parse(files->tokenizer)["post_processor"];
+  EXPECT_EQ(processor["type"], "Sequence");
+  const Json first = processor["processors"][1];
+  EXPECT_EQ(first["type"], "TemplateProcessing");
+  EXPECT_EQ(first["single"][0]["SpecialToken"]["id"], "<|endoftext|>");
+  EXPECT_EQ(first["single"][1]["Sequence"]["id"], "A");
+  EXPECT_EQ(first["special_tokens"]["<|endoftext|>"]["ids"], Json::array({259}));
 }
 
 TEST_F(TokenizerFilesTest, TheSameModelGivesTheSameBytes) {
