@@ -253,6 +253,14 @@ TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
               r.stop.strings = {"stop"};
             }).substr(0, 16),
             "resume_token_ids");
+  // Before min_tokens a stop string ends nothing, also in what was generated elsewhere.
+  auto [early, early_sink] = Request("early");
+  early.resume = model_->tokenizer().Encode("stop it", false);
+  early.stop.max_tokens = 0;
+  early.stop.strings = {"stop"};
+  early.stop.min_tokens = static_cast<int32_t>(early.resume.size());
+  EXPECT_TRUE(engine_->Submit(std::move(early)).ok());
+  EXPECT_TRUE(early_sink->WaitFinished().status.ok());
 
   auto [request, sink] = Request("logprobs");
   request.prompt_logprobs = 0;
