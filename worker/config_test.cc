@@ -424,6 +424,31 @@ TEST(ConfigTest, TheFileIsReadAsItsFormatsAre) {
   unlink(good.c_str());
 }
 
+TEST(ConfigTest, TheFileOfTheDocumentationIsRight) {
+  std::ifstream page("docs/configuration.md");
+  std::string content;
+  int fences = 0;
+  // The second block.
+  for (std::string line; std::getline(page, line);) {
+    if (line == "```") {
+      ++fences;
+    } else if (fences == 3) {
+      absl::StrAppend(&content, line, "\n");
+    }
+  }
+  const std::string path = WriteFile(content);
+  const ConfigResult result = Parse({"--config", path});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->max_seqs, 32);
+  EXPECT_EQ(result.config->worker_id, "gpu#7");
+  EXPECT_EQ(result.config->listen, "0.0.0.0:50051");
+  EXPECT_EQ(result.config->metrics_listen, "[::]:9400");
+  EXPECT_THAT(result.config->orchestrators, ElementsAre("o1:1", "o2:2"));
+  EXPECT_TRUE(result.config->channelz);
+  EXPECT_FALSE(result.config->vllm);
+  unlink(path.c_str());
+}
+
 TEST(ConfigTest, ErrorsOfTheFileNameItAndTheLine) {
   struct Case {
     const char* content;
