@@ -21,7 +21,8 @@ inline constexpr int kSelfCheckTokens = 8;
 // - a layer, or the head at the first and last positions, differs from what `reference` (null:
 // none)
 //   makes of the same input: the first and the last layer with all tokens, those between with two,
-//   so that the reference computes little more than a step of two tokens;
+//   so that the reference computes little more than a step of two tokens (0.09 s of a core with
+//   AVX-512 for 0.5B weights in Q4_K_M, 2026-11-25);
 // - the logits do not tell tokens apart;
 // - steps of one token, or of the prompt, draw others than the logits of the whole say; or those of
 //   one token give other logits.
