@@ -74,7 +74,8 @@ class ForeignTextTest : public WorkerTest {
     EXPECT_TRUE(IsValidUtf8(HttpGet(worker().SideAddress("metrics"), "/metrics")));
     const std::string log = worker().Log();
     EXPECT_TRUE(IsValidUtf8(log)) << log;
-    for (const std::string_view line : absl::StrSplit(log, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> lines = absl::StrSplit(log, '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
       EXPECT_TRUE(nlohmann::json::accept(line)) << line;
     }
   }

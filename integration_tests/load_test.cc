@@ -355,8 +355,10 @@ TEST_F(LoadTest, ASnapshotOfTheHuggingFaceCacheIsAModelDirectory) {
   std::filesystem::create_directories(snapshot);
   std::filesystem::rename(models().File("nano.gguf"), folder / "blobs" / "74a4da8c9fdb");
   std::filesystem::create_symlink("../../blobs/74a4da8c9fdb", snapshot / "NANO.GGUF");
-  const auto started =
-      WorkerProcess::Start({.model_dir = snapshot.string(), .args = {"--model", "NANO.GGUF"}});
+  WorkerOptions options;
+  options.model_dir = snapshot.string();
+  options.args = {"--model", "NANO.GGUF"};
+  const auto started = WorkerProcess::Start(options);
   ASSERT_TRUE(started.ok()) << started.status();
   {
     WorkerClient own((*started)->address());

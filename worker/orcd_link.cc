@@ -75,7 +75,8 @@ absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& 
     return LinkReply{.lease_id = {}, .ttl = {}, .directives = {}, .superseded_by = *instance};
   }
   if (!status.ok()) return ToAbsl(status);
-  ORCD_ASSIGN_OR_RETURN(const absl::Duration ttl, TtlOf(response));
+  // One that is none renews the lease for as long as before; Register refuses it.
+  const absl::Duration ttl = TtlOf(response).value_or(absl::ZeroDuration());
   return LinkReply{.lease_id = {},
                    .ttl = ttl,
                    .directives = {response.directives().begin(), response.directives().end()}};
@@ -107,6 +108,7 @@ absl::StatusOr<LinkReply> OrcdLink::Register(const LinkReport& report, absl::Dur
   }
   absl::StatusOr<LinkReply> reply = ToReply(status, report, response);
   if (!reply.ok() || !reply->superseded_by.empty()) return reply;
+  ORCD_RETURN_IF_ERROR(TtlOf(response).status());
   if (response.lease_id().empty() || reply->ttl <= absl::ZeroDuration()) {
     return absl::InternalError("the reply grants no lease");
   }
