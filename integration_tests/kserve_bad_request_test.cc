@@ -501,7 +501,6 @@ TEST_F(KserveBadRequestTest, BoundsAreAllowed) {
       Sampling(R"({"temperature": "0.5", "top_k": -1, "seed": -1, "max_tokens": "3"})"),
       Sampling(R"({"seed": 18446744073709551615, "max_tokens": 3, "n": 1, "best_of": null})"),
       Sampling(R"({"top_k": 4294967295, "max_tokens": 3})"),
-      Sampling("null"),
       Sampling(R"({"max_tokens": 3, "logprobs": null, "guided_json": null, "stop": null,
                    "use_beam_search": false, "early_stopping": false, "length_penalty": 1.0,
                    "best_of": 1, "seed": -7, "bad_words": [], "logit_bias": {"5": null}})"),
