@@ -98,16 +98,23 @@ bool IsOfResources(const std::error_code& code) {
   return code == std::errc::resource_unavailable_try_again || code == std::errc::not_enough_memory;
 }
 
+// What the system did not give, by the exception; empty where that says something else.
+std::string_view MissingResource(const std::exception_ptr& uncaught) {
+  try {
+    std::rethrow_exception(uncaught);
+  } catch (const std::bad_alloc&) {
+    return "the system gives it no more memory";
+  } catch (const std::system_error& error) {
+    return IsOfResources(error.code()) ? "the system starts no other thread for it" : "";
+  } catch (...) {
+    return "";
+  }
+}
+
 [[noreturn]] void OnTerminate() {
   if (const std::exception_ptr uncaught = std::current_exception()) {
-    try {
-      std::rethrow_exception(uncaught);
-    } catch (const std::bad_alloc&) {
-      ExitForResources("the system gives it no more memory");
-    } catch (const std::system_error& error) {
-      if (IsOfResources(error.code())) ExitForResources("the system starts no other thread for it");
-    } catch (...) {
-    }
+    const std::string_view missing = MissingResource(uncaught);
+    if (!missing.empty()) ExitForResources(missing);
   }
   // The default one says what was thrown, and aborts.
   __gnu_cxx::__verbose_terminate_handler();

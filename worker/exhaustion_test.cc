@@ -19,7 +19,7 @@ using testing::ExitedWithCode;
 using testing::KilledBySignal;
 
 // An exception that leaves it ends the process.
-void Run(const std::function<void()>& faulty) noexcept {
+void EndBy(const std::function<void()>& faulty) noexcept {
   ExitWhereResourcesEnd();
   faulty();
 }
@@ -29,17 +29,17 @@ void ThrowSystemError(std::errc code) { throw std::system_error(std::make_error_
 TEST(ExhaustionDeathTest, AThreadOrMemoryThatIsMissingEndsWithTheListedCode) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto listed = ExitedWithCode(static_cast<int>(ExitCode::kNoResources));
-  EXPECT_EXIT(Run([] { throw std::bad_alloc(); }), listed, "no more memory.*RLIMIT_AS");
-  EXPECT_EXIT(Run([] { ThrowSystemError(std::errc::resource_unavailable_try_again); }), listed,
+  EXPECT_EXIT(EndBy([] { throw std::bad_alloc(); }), listed, "no more memory.*RLIMIT_AS");
+  EXPECT_EXIT(EndBy([] { ThrowSystemError(std::errc::resource_unavailable_try_again); }), listed,
               "no other thread.*RLIMIT_NPROC");
-  EXPECT_EXIT(Run([] { ThrowSystemError(std::errc::not_enough_memory); }), listed, "pids.max");
+  EXPECT_EXIT(EndBy([] { ThrowSystemError(std::errc::not_enough_memory); }), listed, "pids.max");
 }
 
 TEST(ExhaustionDeathTest, OtherFaultsAbort) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(Run([] { std::abort(); }), KilledBySignal(SIGABRT), "");
-  EXPECT_EXIT(Run([] { throw std::logic_error("broken"); }), KilledBySignal(SIGABRT), "broken");
-  EXPECT_EXIT(Run([] { ThrowSystemError(std::errc::io_error); }), KilledBySignal(SIGABRT), "");
+  EXPECT_EXIT(EndBy([] { std::abort(); }), KilledBySignal(SIGABRT), "");
+  EXPECT_EXIT(EndBy([] { throw std::logic_error("broken"); }), KilledBySignal(SIGABRT), "broken");
+  EXPECT_EXIT(EndBy([] { ThrowSystemError(std::errc::io_error); }), KilledBySignal(SIGABRT), "");
 }
 
 }  // namespace

@@ -605,7 +605,7 @@ void RaiseDescriptorLimit() {
 // The dynamic loader calls it once all libraries are in place, before any of their initialisers:
 // those of gRPC, protobuf and the others take longer than the loader itself.
 __attribute__((section(".preinit_array"),
-               used)) void (*const block_signals_first)() = BlockSignalsBeforeAnythingElse;
+               used)) void (*const kBlockSignalsFirst)() = BlockSignalsBeforeAnythingElse;
 
 int Main(int argc, char** argv) {
   BlockSignals();

@@ -1,6 +1,5 @@
 #include "worker/setting_sources.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +13,7 @@ namespace orcd {
 namespace {
 
 bool IsSetting(const CLI::Option& option) {
-  const std::string name = option.get_single_name();
+  const std::string& name = option.get_single_name();
   return name != "help" && name != "version";
 }
 
@@ -39,7 +38,7 @@ std::vector<std::string> SettingNames(const CLI::App& app) {
 void SettingSources::AddEnvironment(const Environment& environment) {
   for (const CLI::Option* option : app_.get_options()) {
     if (!IsSetting(*option)) continue;
-    const std::string name = option->get_single_name();
+    const std::string& name = option->get_single_name();
     const auto variable = environment.find(VariableOf(name));
     if (variable == environment.end()) continue;
     std::vector<std::string> values = {variable->second};

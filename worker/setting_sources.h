@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_SETTING_SOURCES_H_
 #define ORCD_WORKER_SETTING_SOURCES_H_
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,11 +10,6 @@
 #include "absl/status/status.h"
 #include "worker/config_file.h"
 #include "worker/environment.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace orcd {
 
