@@ -68,6 +68,10 @@ class Authorizer {
   // (PERMISSION_DENIED) for one that may not.
   absl::Status Check(const grpc::ServerContextBase& context, Permission permission) const;
   absl::Status Check(const Caller& caller, Permission permission) const;
+  // What can be said before a call's body is read: kUnauthenticated for a caller that is not known,
+  // unless the method is one of gRPC's own services. `names` are those of its certificate.
+  absl::Status CheckKnown(std::string_view method, std::string_view authorization,
+                          const std::vector<std::string>& names) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;

@@ -136,7 +136,21 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
 }
 
-void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
+// Values of the transport's limits, which are checked as text and converted afterwards.
+struct TransportTexts {
+  std::string max_connection_bytes = "64MiB";
+  std::string max_transport_bytes = "512MiB";
+  std::string max_connection_age = "0s";
+};
+
+// A connection alone takes a part of it, a call and its message more.
+std::string CheckTransportBytes(const std::string& text) {
+  int64_t bytes = 0;
+  if (ParseBytes(text, bytes) && bytes >= int64_t{1} << 20) return "";
+  return absl::StrCat("'", text, "' is not a number of bytes of 1MiB or more, such as 64MiB");
+}
+
+void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& texts) {
   constexpr char kGroup[] = "Security";
   app.add_option("--tls-cert", config.tls_cert,
                  "Certificate (PEM) to serve with, its chain after it; it, its key and all "
@@ -187,6 +201,27 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config) {
   app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")
       ->check(CLI::Range(1, 1 << 20))
       ->option_text("N [8192]")
+      ->group(kGroup);
+  app.add_option("--max-connections", config.max_connections,
+                 "Connections at once; beyond them the one that has had no call for longest goes")
+      ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N [1024]")
+      ->group(kGroup);
+  app.add_option("--max-connection-bytes", texts.max_connection_bytes,
+                 "Memory that one connection's calls, headers and unanswered bodies may take")
+      ->check(CheckTransportBytes)
+      ->option_text("SIZE [64MiB]")
+      ->group(kGroup);
+  app.add_option("--max-transport-bytes", texts.max_transport_bytes,
+                 "As --max-connection-bytes, for all connections together")
+      ->check(CheckTransportBytes)
+      ->option_text("SIZE [512MiB]")
+      ->group(kGroup);
+  app.add_option("--max-connection-age", texts.max_connection_age,
+                 "Age at which a connection is told to go when its calls have ended, or after five "
+                 "minutes; 0s: none")
+      ->check(CheckDuration)
+      ->option_text("DURATION [0s]")
       ->group(kGroup);
 }
 
@@ -395,7 +430,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
       ->group("Log");
 
   AddObservabilityOptions(app, config);
-  AddSecurityOptions(app, config);
+  TransportTexts transport;
+  AddSecurityOptions(app, config, transport);
 
   // CLI11 would let the file go before the environment, and has no environment for --config: the
   // variables become flags where the flag itself is absent.
@@ -431,6 +467,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args,
   }
   if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
   ParseBytes(kv_cache_bytes, config.kv_cache_bytes);
+  ParseBytes(transport.max_connection_bytes, config.max_connection_bytes);
+  ParseBytes(transport.max_transport_bytes, config.max_transport_bytes);
+  config.max_connection_age = ToDuration(transport.max_connection_age);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);
   config.watchdog = ToDuration(watchdog);

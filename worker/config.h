@@ -52,6 +52,11 @@ struct WorkerConfig {
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
   int max_streams = 8192;
+  int max_connections = 1024;
+  int64_t max_connection_bytes = int64_t{64} << 20;
+  int64_t max_transport_bytes = int64_t{512} << 20;
+  // 0: connections stay however old they are.
+  absl::Duration max_connection_age = absl::ZeroDuration();
 
   std::string health_listen;
   std::string metrics_listen;

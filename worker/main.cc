@@ -335,16 +335,29 @@ SpanExporter::Options ExporterOptions(const WorkerConfig& config, const ModelHos
   return options;
 }
 
-ServerOptions MainServerOptions(const WorkerConfig& config, const Authorizer& authorizer) {
+ServerOptions MainServerOptions(const WorkerConfig& config, const Authorizer& authorizer,
+                                const std::shared_ptr<const ServerTls>& tls, Metrics& metrics) {
   ServerOptions options;
   options.listen = config.listen;
   options.max_message_bytes = config.max_message_bytes;
   options.max_metadata_bytes = config.max_metadata_bytes;
   options.max_streams = config.max_streams;
-  if (!config.tls_cert.empty()) {
-    options.credentials =
-        MakeServerCredentials(config.tls_cert, config.tls_key, config.tls_client_ca);
+  options.max_connections = config.max_connections;
+  options.max_connection_bytes = config.max_connection_bytes;
+  options.max_transport_bytes = config.max_transport_bytes;
+  if (config.max_connection_age > absl::ZeroDuration()) {
+    options.max_connection_age = config.max_connection_age;
   }
+  if (tls != nullptr) options.tls = [tls] { return tls->context(); };
+  if (!authorizer.open()) {
+    options.admit = [&authorizer](std::string_view method, std::string_view authorization,
+                                  const std::vector<std::string>& peer_names) {
+      return authorizer.CheckKnown(method, authorization, peer_names);
+    };
+  }
+  options.on_refused = [&metrics](std::string_view what, std::string_view reason) {
+    metrics.OnTransportRefused(what, reason);
+  };
   if (config.channelz) {
     grpc::channelz::experimental::InitChannelzService();
     options.channelz = true;
@@ -362,6 +375,11 @@ ServerOptions HealthServerOptions(const WorkerConfig& config) {
   options.listen = config.health_listen;
   options.flag = "--health-listen";
   options.max_message_bytes = 4 << 10;
+  options.max_connections = 256;
+  options.max_connection_bytes = int64_t{1} << 20;
+  options.max_transport_bytes = int64_t{32} << 20;
+  // It shares no thread with the main port.
+  options.relay_threads = 1;
   options.filter = [](std::string_view method, const grpc::ServerContextBase&) {
     return method.starts_with("/grpc.health.v1.Health/");
   };
@@ -452,8 +470,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 
-  absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(MainServerOptions(config, **authorizer), services);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
+      MainServerOptions(config, **authorizer, credentials->server, metrics), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
   std::unique_ptr<Server> health_server;

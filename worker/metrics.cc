@@ -105,6 +105,9 @@ Metrics::Metrics()
       loads_(
           NewCounters(*registry_, "orcd_model_loads_total", "Loads that ended, by status code.")),
       spans_(NewCounters(*registry_, "orcd_spans_total", "Trace spans, by what became of them.")),
+      transport_refusals_(NewCounters(
+          *registry_, "orcd_transport_refusals_total",
+          "Calls and connections that were refused or ended before gRPC saw them, by reason.")),
       certificate_begin_(NewGauges(
           *registry_, "orcd_tls_certificate_not_before_timestamp_seconds",
           "When the certificates in use became valid, since 1970, by the flag that names them.")),
@@ -196,6 +199,11 @@ void Metrics::OnFault(const std::string& kind) { gpu_faults_.Add({{"kind", kind}
 
 void Metrics::OnSpans(std::string_view result, size_t count) {
   spans_.Add({{"result", std::string(result)}}).Increment(static_cast<double>(count));
+}
+
+void Metrics::OnTransportRefused(std::string_view what, std::string_view reason) {
+  transport_refusals_.Add({{"what", std::string(what)}, {"reason", std::string(reason)}})
+      .Increment();
 }
 
 void Metrics::OnCertificate(std::string_view file, absl::Time begin, absl::Time end) {

@@ -46,6 +46,8 @@ class Metrics {
   void OnHeartbeat(std::string_view result);
   void OnFault(const std::string& kind);
   void OnSpans(std::string_view result, size_t count);
+  // `what`, a call or a connection, was refused or ended before gRPC saw it.
+  void OnTransportRefused(std::string_view what, std::string_view reason);
   // The certificates of `file`, such as `tls-cert`, are in use, which are valid from `begin` to
   // `end`.
   void OnCertificate(std::string_view file, absl::Time begin, absl::Time end);
@@ -67,6 +69,7 @@ class Metrics {
   Counters& heartbeats_;
   Counters& loads_;
   Counters& spans_;
+  Counters& transport_refusals_;
   Gauges& certificate_begin_;
   Gauges& certificate_end_;
   Histogram& time_to_first_token_;

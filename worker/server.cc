@@ -1,10 +1,18 @@
 #include "worker/server.h"
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "worker/status_details.h"
 
 namespace orcd {
 namespace {
@@ -14,6 +22,53 @@ constexpr absl::Duration kMinClientPing = absl::Seconds(10);
 // How soon a client that vanished without a word is noticed.
 constexpr absl::Duration kPing = absl::Seconds(60);
 constexpr absl::Duration kPingTimeout = absl::Seconds(20);
+
+// How long calls of a connection that is too old may go on.
+constexpr absl::Duration kAgeGrace = absl::Minutes(5);
+// How long clients may take to read the end of what gRPC has written.
+constexpr absl::Duration kFlushGrace = absl::Seconds(1);
+constexpr int kMaxRelayThreads = 4;
+// Headers that the guard adds for a client's certificate.
+constexpr int kMoreMetadataBytes = 256 << 10;
+// Memory of a connection's TLS.
+constexpr int64_t kTlsCharge = 64 << 10;
+
+int RelayThreads(int wanted) {
+  if (wanted > 0) return wanted;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxRelayThreads);
+}
+
+guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
+  guard::GuardOptions made;
+  made.listen = options.listen;
+  made.tls = options.tls;
+  made.max_connections = options.max_connections;
+  made.max_total_bytes = options.max_transport_bytes;
+  made.threads = RelayThreads(options.relay_threads);
+  made.peer_timeout = kPingTimeout;
+  made.filter.max_header_list_bytes = static_cast<size_t>(options.max_metadata_bytes);
+  made.filter.max_streams = static_cast<uint32_t>(options.max_streams);
+  made.filter.max_connection_bytes = options.max_connection_bytes;
+  if (options.tls) made.filter.connection_charge += kTlsCharge;
+  if (options.admit) {
+    made.filter.admit = [admit = options.admit](const guard::CallHeaders& call,
+                                                const std::vector<std::string>& peer_names) {
+      return admit(call.path, call.authorization, peer_names);
+    };
+  }
+  made.filter.encode_details = [](const absl::Status& status) {
+    return ToRpcStatus(status).SerializeAsString();
+  };
+  if (options.on_refused) {
+    made.filter.on_refused = [told = options.on_refused](std::string_view reason) {
+      told("call", reason);
+    };
+    made.on_connection_ended = [told = options.on_refused](std::string_view reason) {
+      told("connection", reason);
+    };
+  }
+  return made;
+}
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -25,17 +80,38 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       const std::vector<grpc::Service*>& services) {
   grpc::EnableDefaultHealthCheckService(false);
 
+  std::unique_ptr<Server> server(new Server);
+  server->guard_ = guard::ConnectionGuard::Create(MakeGuardOptions(options));
+  if (server->guard_ == nullptr) {
+    return MakeError(absl::StatusCode::kUnavailable,
+                     absl::StrCat("cannot listen on ", options.listen,
+                                  ": the address is not this machine's or the port is taken; "
+                                  "change ",
+                                  options.flag),
+                     {.reason = "CANNOT_LISTEN", .subject = options.listen});
+  }
+  server->address_ = server->guard_->address();
+
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, options.credentials, &port);
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  // The guard counts both, and adds headers of its own: gRPC ends a connection for one call's
+  // headers, or for one call too many.
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             2 * options.max_metadata_bytes + kMoreMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, std::numeric_limits<int>::max());
+  // A belt beside the guard's braces: gRPC counts its own buffers, and drops calls and connections
+  // where they pass this.
+  grpc::ResourceQuota quota;
+  quota.Resize(static_cast<size_t>(options.max_transport_bytes));
+  builder.SetResourceQuota(quota);
+  if (options.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               Milliseconds(options.max_connection_age));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(kAgeGrace));
+  }
   // gRPC looks at a message's size only once it is inflated.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // Two workers on one port would each get some of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              Milliseconds(kMinClientPing));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -49,23 +125,25 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     builder.experimental().SetInterceptorCreators(std::move(gates));
   }
 
-  std::unique_ptr<Server> server(new Server);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) {
-    return MakeError(absl::StatusCode::kUnavailable,
-                     absl::StrCat("cannot listen on ", options.listen,
-                                  ": the address is not this machine's or the port is taken; "
-                                  "change ",
-                                  options.flag),
+  if (server->server_ == nullptr) {
+    return MakeError(absl::StatusCode::kInternal, "gRPC does not start a server",
                      {.reason = "CANNOT_LISTEN", .subject = options.listen});
   }
-  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  server->address_ = absl::StrCat(host, ":", port);
+  server->guard_->Start([grpc_server = server->server_.get()](int fd) {
+    grpc::AddInsecureChannelFromFd(grpc_server, fd);
+  });
   return server;
 }
 
+Server::~Server() { Stop(absl::ZeroDuration()); }
+
 void Server::Stop(absl::Duration grace) {
+  if (server_ == nullptr) return;
+  guard_->StopAccepting();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  guard_->Stop(kFlushGrace);
+  server_ = nullptr;
 }
 
 }  // namespace orcd

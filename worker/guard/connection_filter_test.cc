@@ -1,0 +1,509 @@
+#include "worker/guard/connection_filter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/error.h"
+#include "worker/guard/frames_for_test.h"
+
+namespace orcd::guard {
+namespace {
+
+using namespace std::string_literals;  // NOLINT(google-build-using-namespace)
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Pair;
+
+constexpr char kPath[] = "/orcd.v1.Worker/Health";
+
+// A filter with a client and a server that the test plays.
+class ConnectionFilterTest : public ::testing::Test {
+ protected:
+  // Makes the filter; before that `options_` may be changed.
+  void Begin(std::vector<std::string> peer_names = {}) {
+    filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
+    ASSERT_TRUE(filter_->ChargeConnection());
+    if (!peer_names.empty()) filter_->SetPeerNames(std::move(peer_names));
+    FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                            MakeFrame(frame_type::kSettings, 0, 0)));
+    ASSERT_TRUE(filter_->established());
+    FromServer(MakeFrame(frame_type::kSettings, 0, 0));
+    FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+    TakeToServer();
+    TakeToClient();
+  }
+
+  size_t FromClient(std::string_view bytes) {
+    return filter_->FromClient({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, now_,
+                               out_);
+  }
+  void FromServer(std::string_view bytes) {
+    filter_->FromServer({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, now_, out_);
+  }
+  std::vector<Frame> TakeToServer() { return SplitFrames(std::exchange(out_.to_server, "")); }
+  std::vector<Frame> TakeToClient() { return SplitFrames(std::exchange(out_.to_client, "")); }
+
+  std::string HeadersFrame(uint32_t stream, const Headers& headers, bool end_stream = false) {
+    const uint8_t end = end_stream ? frame_flag::kEndStream : 0;
+    return MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | end, stream,
+                     EncodeBlock(client_encoder_, headers));
+  }
+  void Open(uint32_t stream, bool end_stream = false) {
+    FromClient(HeadersFrame(stream, CallOf(kPath), end_stream));
+  }
+  // What the server reads of the block in `frame`.
+  Headers AsServer(const Frame& frame) { return DecodeBlock(server_decoder_, frame.payload); }
+  // What the client reads of the frames: the status of the call that they refuse.
+  Headers RefusalIn(const std::vector<Frame>& frames, uint32_t stream) {
+    for (const Frame& frame : frames) {
+      if (frame.header.type == frame_type::kHeaders && frame.header.stream == stream) {
+        EXPECT_NE(frame.header.flags & frame_flag::kEndStream, 0);
+        EXPECT_NE(frame.header.flags & frame_flag::kEndHeaders, 0);
+        return DecodeBlock(client_decoder_, frame.payload);
+      }
+    }
+    return {};
+  }
+  static std::vector<std::pair<int, uint32_t>> Kinds(const std::vector<Frame>& frames) {
+    std::vector<std::pair<int, uint32_t>> kinds;
+    for (const Frame& frame : frames) kinds.emplace_back(frame.header.type, frame.header.stream);
+    return kinds;
+  }
+  int64_t charged() const { return total_.used(); }
+
+  FilterOptions options_;
+  TransportBudget total_{int64_t{512} << 20};
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  ConnectionFilter::Output out_;
+  std::unique_ptr<ConnectionFilter> filter_;
+  HeaderEncoder client_encoder_;
+  HeaderEncoder server_encoder_;
+  HeaderDecoder client_decoder_{1 << 20};
+  HeaderDecoder server_decoder_{1 << 20};
+};
+
+TEST_F(ConnectionFilterTest, RelaysACallAndItsAnswer) {
+  Begin();
+  const std::string message = GrpcMessage("hello");
+  FromClient(HeadersFrame(1, CallOf(kPath, {{"x-key", "value"}})) +
+             MakeFrame(frame_type::kData, frame_flag::kEndStream, 1, message));
+  const std::vector<Frame> sent = TakeToServer();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(AsServer(sent[0]), CallOf(kPath, {{"x-key", "value"}}));
+  EXPECT_EQ(sent[1].payload, message);
+  EXPECT_EQ(sent[1].header.flags, frame_flag::kEndStream);
+  EXPECT_EQ(filter_->open_calls(), 1u);
+
+  const std::string answer =
+      MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 1,
+                EncodeBlock(server_encoder_, {{":status", "200"}})) +
+      MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")) +
+      MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | frame_flag::kEndStream, 1,
+                EncodeBlock(server_encoder_, {{"grpc-status", "0"}}));
+  FromServer(answer);
+  EXPECT_EQ(out_.to_client, answer);
+  EXPECT_EQ(filter_->open_calls(), 0u);
+  EXPECT_EQ(charged(), options_.connection_charge);
+}
+
+TEST_F(ConnectionFilterTest, BytesMayComeOneByOne) {
+  Begin();
+  const std::string bytes = HeadersFrame(1, CallOf(kPath)) +
+                            MakeFrame(frame_type::kPriority, 0, 1, "\0\0\0\0\0"s) +
+                            MakeFrame(frame_type::kData, 0, 1, GrpcMessage("hello")) +
+                            MakeFrame(frame_type::kPing, 0, 0, "12345678");
+  for (const char& byte : bytes) ASSERT_EQ(FromClient({&byte, 1}), 1u);
+  const std::vector<Frame> sent = TakeToServer();
+  EXPECT_THAT(Kinds(sent), ElementsAre(Pair(frame_type::kHeaders, 1), Pair(frame_type::kData, 1),
+                                       Pair(frame_type::kPing, 0)));
+  EXPECT_EQ(AsServer(sent[0]), CallOf(kPath));
+  const std::string answer = MakeFrame(frame_type::kPing, frame_flag::kAck, 0, "12345678");
+  for (const char& byte : answer) FromServer({&byte, 1});
+  EXPECT_EQ(out_.to_client, answer);
+}
+
+TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
+  Begin();
+  Open(1);
+  // Whatever the refused block added to the tables must be known for the next.
+  FromClient(
+      HeadersFrame(3, CallOf(kPath, {{"x-kept", "value"}, {"x-big", std::string(17000, 'v')}})));
+  const std::vector<Frame> answer = TakeToClient();
+  const Headers refusal = RefusalIn(answer, 3);
+  EXPECT_EQ(ValueOf(refusal, ":status"), "200");
+  EXPECT_EQ(ValueOf(refusal, "grpc-status"), "8");
+  EXPECT_THAT(ValueOf(refusal, "grpc-message"), ::testing::HasSubstr("--max-metadata-bytes"));
+  EXPECT_THAT(Kinds(answer),
+              ElementsAre(Pair(frame_type::kHeaders, 3), Pair(frame_type::kRstStream, 3)));
+  FromClient(HeadersFrame(5, CallOf(kPath, {{"x-kept", "value"}})));
+  const std::vector<Frame> sent = TakeToServer();
+  ASSERT_THAT(Kinds(sent),
+              ElementsAre(Pair(frame_type::kHeaders, 1), Pair(frame_type::kHeaders, 5)));
+  EXPECT_EQ(AsServer(sent[0]), CallOf(kPath));
+  EXPECT_EQ(AsServer(sent[1]), CallOf(kPath, {{"x-kept", "value"}}));
+  EXPECT_EQ(filter_->open_calls(), 2u);
+  EXPECT_FALSE(filter_->failed());
+}
+
+TEST_F(ConnectionFilterTest, HeadersThatDoNotEndEndTheConnection) {
+  Begin();
+  std::string field(
+      "\x00\x01"
+      "a\x01"
+      "b",
+      5);
+  std::string block;
+  while (block.size() + field.size() <= kMaxFrameBytes) block += field;
+  FromClient(MakeFrame(frame_type::kHeaders, 0, 1, "\x83"));
+  size_t sent = 0;
+  for (; sent < 4 << 20 && !filter_->failed(); sent += block.size()) {
+    FromClient(MakeFrame(frame_type::kContinuation, 0, 1, block));
+  }
+  EXPECT_TRUE(filter_->failed());
+  EXPECT_LE(sent, size_t{2} << 20);
+  EXPECT_THAT(TakeToServer(), IsEmpty());
+  EXPECT_THAT(Kinds(TakeToClient()), ElementsAre(Pair(frame_type::kGoaway, 0)));
+}
+
+TEST_F(ConnectionFilterTest, EmptyContinuationsThatDoNotEndEndTheConnection) {
+  Begin();
+  FromClient(MakeFrame(frame_type::kHeaders, 0, 1, "\x83"));
+  for (int i = 0; i < 1000; ++i) FromClient(MakeFrame(frame_type::kContinuation, 0, 1));
+  EXPECT_TRUE(filter_->failed());
+}
+
+TEST_F(ConnectionFilterTest, NamesOfTheCertificateAreTheGuardsToSay) {
+  Begin({"router", "localhost"});
+  FromClient(
+      HeadersFrame(1, CallOf(kPath, {{"orcd-peer-name-bin", "Ym9zcw"}, {"orcd-peer-x", "y"}})));
+  const std::vector<Frame> sent = TakeToServer();
+  ASSERT_EQ(sent.size(), 1u);
+  const std::string zero(1, '\0');
+  EXPECT_EQ(AsServer(sent[0]), CallOf(kPath, {{"orcd-peer-name-bin", zero + "router"},
+                                              {"orcd-peer-name-bin", zero + "localhost"}}));
+}
+
+TEST_F(ConnectionFilterTest, CallsAreRefusedBeforeTheirBody) {
+  options_.admit = [](const CallHeaders& call, const std::vector<std::string>&) {
+    if (call.authorization == "Bearer good") return absl::OkStatus();
+    return MakeError(absl::StatusCode::kUnauthenticated, "not known: 100%",
+                     {.reason = "UNAUTHENTICATED"});
+  };
+  options_.encode_details = [](const absl::Status& status) {
+    return GetErrorDetails(status).reason;
+  };
+  std::vector<std::string> reasons;
+  options_.on_refused = [&](std::string_view reason) { reasons.emplace_back(reason); };
+  Begin();
+  FromClient(HeadersFrame(1, CallOf(kPath, {{"authorization", "Bearer bad"}})));
+  const Headers refusal = RefusalIn(TakeToClient(), 1);
+  EXPECT_EQ(ValueOf(refusal, "grpc-status"), "16");
+  EXPECT_EQ(ValueOf(refusal, "grpc-message"), "not known: 100%25");
+  EXPECT_EQ(ValueOf(refusal, "grpc-status-details-bin"), "VU5BVVRIRU5USUNBVEVE");
+  EXPECT_THAT(reasons, ElementsAre("UNAUTHENTICATED"));
+  // Its body goes nowhere and takes nothing from the connection's window.
+  for (int i = 0; i < 4; ++i) {
+    FromClient(MakeFrame(frame_type::kData, 0, 1, std::string(kMaxFrameBytes, 'x')));
+  }
+  EXPECT_THAT(TakeToServer(), IsEmpty());
+  uint32_t credit = 0;
+  for (const Frame& frame : TakeToClient()) {
+    EXPECT_EQ(frame.header.type, frame_type::kWindowUpdate);
+    EXPECT_EQ(frame.header.stream, 0u);
+    credit += ReadBigEndian32(reinterpret_cast<const uint8_t*>(frame.payload.data()));
+  }
+  EXPECT_EQ(credit, 4 * kMaxFrameBytes);
+  FromClient(HeadersFrame(3, CallOf(kPath, {{"authorization", "Bearer good"}})));
+  EXPECT_EQ(TakeToServer().size(), 1u);
+}
+
+TEST_F(ConnectionFilterTest, CompressedRequestsAreRefused) {
+  Begin();
+  FromClient(HeadersFrame(1, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
+  const Headers refusal = RefusalIn(TakeToClient(), 1);
+  EXPECT_EQ(ValueOf(refusal, "grpc-status"), "12");
+  EXPECT_EQ(ValueOf(refusal, "grpc-accept-encoding"), "identity");
+  FromClient(HeadersFrame(3, CallOf(kPath, {{"grpc-encoding", "identity"}})));
+  EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kHeaders, 3)));
+}
+
+TEST_F(ConnectionFilterTest, MalformedCallsEndAlone) {
+  Begin();
+  FromClient(HeadersFrame(1, CallOf(kPath, {{"x-bin", "no base64!"}})));
+  EXPECT_EQ(ValueOf(RefusalIn(TakeToClient(), 1), "grpc-status"), "3");
+  FromClient(HeadersFrame(3, {{":method", "POST"}, {"x", "no path"}}));
+  FromClient(HeadersFrame(5, CallOf(kPath, {{"Upper", "case"}})));
+  FromClient(HeadersFrame(7, CallOf(kPath, {{":path", "/again"}})));
+  EXPECT_THAT(Kinds(TakeToClient()),
+              ElementsAre(Pair(frame_type::kRstStream, 3), Pair(frame_type::kRstStream, 5),
+                          Pair(frame_type::kRstStream, 7)));
+  EXPECT_THAT(TakeToServer(), IsEmpty());
+  EXPECT_FALSE(filter_->failed());
+  FromClient(HeadersFrame(9, CallOf(kPath, {{"x-bin", "YQ=="}, {"y-bin", "\0raw\xff"s}})));
+  EXPECT_EQ(TakeToServer().size(), 1u);
+}
+
+TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheServers) {
+  Begin();
+  Open(1);
+  const std::string block = EncodeBlock(server_encoder_, {{":status", "200"}, {"x", "y"}});
+  const std::string data = MakeFrame(frame_type::kData, 0, 1, "0123456789");
+  FromServer(MakeFrame(frame_type::kHeaders, 0, 1, block.substr(0, 1)));
+  FromClient(HeadersFrame(3, CallOf(kPath, {{"grpc-encoding", "gzip"}}), true));
+  EXPECT_THAT(Kinds(TakeToClient()), ElementsAre(Pair(frame_type::kHeaders, 1)));
+  FromServer(MakeFrame(frame_type::kContinuation, frame_flag::kEndHeaders, 1, block.substr(1)));
+  EXPECT_THAT(Kinds(TakeToClient()),
+              ElementsAre(Pair(frame_type::kContinuation, 1), Pair(frame_type::kHeaders, 3)));
+  FromServer(data.substr(0, 12));
+  FromClient(HeadersFrame(5, CallOf(kPath, {{"grpc-encoding", "gzip"}}), true));
+  FromServer(data.substr(12));
+  EXPECT_THAT(Kinds(TakeToClient()),
+              ElementsAre(Pair(frame_type::kData, 1), Pair(frame_type::kHeaders, 5)));
+}
+
+TEST_F(ConnectionFilterTest, ABodyBeyondTheBudgetEndsItsCallAlone) {
+  options_.max_connection_bytes = 1 << 20;
+  Begin();
+  Open(1);
+  Open(3);
+  TakeToServer();
+  const std::string part = MakeFrame(frame_type::kData, 0, 1, std::string(kMaxFrameBytes, '\x7f'));
+  for (int i = 0; i < 100; ++i) FromClient(part);
+  EXPECT_LE(charged(), 1 << 20);
+  const std::vector<Frame> sent = TakeToServer();
+  EXPECT_THAT(Kinds(sent), Contains(Pair(frame_type::kRstStream, 1)).Times(1));
+  EXPECT_EQ(Kinds(sent).back(), std::pair(int{frame_type::kSettings}, 0u));
+  // gRPC may still have something to say on the stream; only after it the client hears the end.
+  const auto refused = [](const std::vector<Frame>& frames) {
+    return std::any_of(frames.begin(), frames.end(), [](const Frame& frame) {
+      return frame.header.type == frame_type::kHeaders && frame.header.stream == 1;
+    });
+  };
+  EXPECT_FALSE(refused(TakeToClient()));
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  const std::vector<Frame> answer = TakeToClient();
+  EXPECT_EQ(ValueOf(RefusalIn(answer, 1), "grpc-status"), "8");
+  EXPECT_THAT(Kinds(answer), Not(Contains(Pair(frame_type::kSettings, 0))));
+  // Once gRPC has had time to free the body there is room again.
+  EXPECT_EQ(filter_->open_calls(), 1u);
+  now_ += absl::Seconds(2);
+  filter_->Tick(now_);
+  EXPECT_LT(charged(), 200 << 10);
+  FromClient(MakeFrame(frame_type::kData, frame_flag::kEndStream, 3, GrpcMessage("hello")));
+  EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kData, 3)));
+}
+
+TEST_F(ConnectionFilterTest, AnswersReleaseWhatTheServerHasReadAndNoMore) {
+  Begin();
+  Open(1);
+  const int64_t before = charged();
+  const std::string whole = GrpcMessage(std::string(1000, 'x'));
+  const std::string begun = GrpcMessage(std::string(9000, 'y')).substr(0, 8000);
+  FromClient(MakeFrame(frame_type::kData, 0, 1, whole + begun));
+  EXPECT_GE(charged(), before + 9000);
+  FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
+  EXPECT_EQ(charged(), before + 8000);
+  FromClient(MakeFrame(frame_type::kData, 0, 1, std::string(1005, 'y')));
+  FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
+  EXPECT_EQ(charged(), before);
+}
+
+TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
+  options_.max_connection_bytes = 1 << 20;
+  Begin();
+  size_t forwarded = 0;
+  for (uint32_t stream = 1; stream < 4000; stream += 2) {
+    if (stream < 3999) out_.to_client.clear();
+    FromClient(HeadersFrame(stream, CallOf(kPath)) +
+               MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
+  }
+  for (const Frame& frame : TakeToServer()) forwarded += frame.header.type == frame_type::kHeaders;
+  EXPECT_GT(forwarded, 50u);
+  EXPECT_LT(forwarded, 150u);
+  EXPECT_EQ(filter_->open_calls(), 0u);
+  EXPECT_FALSE(filter_->failed());
+  const std::vector<Frame> answers = TakeToClient();
+  EXPECT_EQ(ValueOf(RefusalIn(answers, 3999), "grpc-status"), "8");
+  now_ += absl::Seconds(2);
+  Open(4001);
+  EXPECT_EQ(TakeToServer().size(), 1u);
+}
+
+TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn) {
+  ServerProgress progress;
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kSettings, 0, 0)));
+  uint32_t stream = 1;
+  const auto reset_some = [&] {
+    int resets = 0;
+    for (; filter_->accepting() && resets < 1000; ++resets, stream += 2) {
+      FromClient(HeadersFrame(stream, CallOf(kPath)) +
+                 MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
+    }
+    return resets;
+  };
+  EXPECT_EQ(reset_some(), 128);
+  now_ += absl::Seconds(10);
+  filter_->Tick(now_);
+  EXPECT_FALSE(filter_->accepting()) << "time does not tell where the server does";
+  progress.sent = progress.answered = 2;
+  filter_->Tick(now_);
+  EXPECT_EQ(progress.unconfirmed, 0);
+  // Where many are under way each client has few.
+  progress.unconfirmed = 10000;
+  EXPECT_EQ(reset_some(), 2);
+  filter_ = nullptr;
+  EXPECT_EQ(progress.unconfirmed, 10000);
+}
+
+TEST_F(ConnectionFilterTest, TheServersSettingsSayTheGuardsLimits) {
+  options_.max_streams = 7;
+  Begin();
+  std::string settings;
+  const auto add = [&](uint16_t id, uint32_t value) {
+    settings.push_back(static_cast<char>(id >> 8));
+    settings.push_back(static_cast<char>(id));
+    AppendBigEndian32(value, settings);
+  };
+  add(setting::kMaxConcurrentStreams, 0x7fffffff);
+  add(4, 65535);
+  add(setting::kMaxFrameSize, 4 << 20);
+  add(setting::kMaxHeaderListSize, 1 << 20);
+  FromServer(MakeFrame(frame_type::kSettings, 0, 0, settings));
+  const std::vector<Frame> told = TakeToClient();
+  ASSERT_EQ(told.size(), 1u);
+  settings.clear();
+  add(setting::kMaxConcurrentStreams, 7);
+  add(4, 65535);
+  add(setting::kMaxFrameSize, kMaxFrameBytes);
+  add(setting::kMaxHeaderListSize, 16384);
+  EXPECT_EQ(told[0].payload, settings);
+}
+
+TEST_F(ConnectionFilterTest, CallsBeyondTheLimitAreRefusedForAnotherTry) {
+  options_.max_streams = 2;
+  Begin();
+  Open(1);
+  Open(3);
+  Open(5);
+  const std::vector<Frame> answer = TakeToClient();
+  ASSERT_THAT(Kinds(answer), ElementsAre(Pair(frame_type::kRstStream, 5)));
+  EXPECT_EQ(answer[0].payload, "\0\0\0\x7"s);
+  FromClient(MakeFrame(frame_type::kRstStream, 0, 1, "\0\0\0\x8"s));
+  Open(7);
+  EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
+}
+
+TEST_F(ConnectionFilterTest, AClientThatLeavesAnswersUnreadIsNotRead) {
+  Begin();
+  const std::string ping = MakeFrame(frame_type::kPing, 0, 0, "12345678");
+  std::string flood;
+  for (int i = 0; i < 1000; ++i) flood += ping;
+  const size_t taken = FromClient(flood);
+  EXPECT_LT(taken, 50 * ping.size());
+  EXPECT_FALSE(filter_->accepting());
+  EXPECT_EQ(FromClient(std::string_view(flood).substr(taken)), 0u);
+  FromServer(MakeFrame(frame_type::kPing, frame_flag::kAck, 0, "12345678"));
+  EXPECT_TRUE(filter_->accepting());
+}
+
+TEST_F(ConnectionFilterTest, PaddingAndPrioritiesAreLeftOut) {
+  Begin();
+  const std::string block = EncodeBlock(client_encoder_, CallOf(kPath));
+  FromClient(MakeFrame(frame_type::kHeaders,
+                       frame_flag::kEndHeaders | frame_flag::kPadded | frame_flag::kPriority, 1,
+                       absl::StrCat("\x03", "\0\0\0\0\x10"s, block, "\0\0\0"s)));
+  FromClient(MakeFrame(frame_type::kData, frame_flag::kPadded | frame_flag::kEndStream, 1,
+                       absl::StrCat("\x02", GrpcMessage("hello"), "\0\0"s)));
+  const std::vector<Frame> sent = TakeToServer();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(AsServer(sent[0]), CallOf(kPath));
+  EXPECT_EQ(sent[1].payload, GrpcMessage("hello"));
+  EXPECT_EQ(sent[1].header.flags, frame_flag::kEndStream);
+  const std::vector<Frame> credit = TakeToClient();
+  ASSERT_THAT(Kinds(credit), ElementsAre(Pair(frame_type::kWindowUpdate, 1)));
+  EXPECT_EQ(credit[0].payload, "\0\0\0\x3"s);
+}
+
+TEST_F(ConnectionFilterTest, TrailersOfAClientGoOn) {
+  Begin();
+  Open(1);
+  FromClient(HeadersFrame(1, {{"x-end", "yes"}}, true));
+  const std::vector<Frame> sent = TakeToServer();
+  ASSERT_EQ(sent.size(), 2u);
+  AsServer(sent[0]);
+  EXPECT_EQ(AsServer(sent[1]), (Headers{{"x-end", "yes"}}));
+  EXPECT_EQ(sent[1].header.flags, frame_flag::kEndStream | frame_flag::kEndHeaders);
+}
+
+TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
+  Begin();
+  std::string settings("\0\x01", 2);
+  AppendBigEndian32(100, settings);
+  FromClient(MakeFrame(frame_type::kSettings, 0, 0, settings));
+  FromClient(HeadersFrame(1, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
+  const std::vector<Frame> answer = TakeToClient();
+  ASSERT_FALSE(answer.empty());
+  // A size update: 001, then 100 in five bits and more.
+  EXPECT_EQ(answer[0].payload.substr(0, 2), "\x3f\x45");
+}
+
+TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
+  const std::string settings = MakeFrame(frame_type::kSettings, 0, 0);
+  const struct {
+    std::string name;
+    std::string bytes;
+  } cases[] = {
+      {"push promise", MakeFrame(frame_type::kPushPromise, frame_flag::kEndHeaders, 1, "1234")},
+      {"even stream", MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 2, "\x83")},
+      {"stream 0", MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 0, "\x83")},
+      {"data before headers", MakeFrame(frame_type::kData, 0, 1, "x")},
+      {"reset before headers", MakeFrame(frame_type::kRstStream, 0, 1, "1234")},
+      {"continuation alone", MakeFrame(frame_type::kContinuation, 0, 1, "x")},
+      {"frame between", MakeFrame(frame_type::kHeaders, 0, 1, "\x83") + settings},
+      {"ping of 7 bytes", MakeFrame(frame_type::kPing, 0, 0, "1234567")},
+      {"settings of 5 bytes", MakeFrame(frame_type::kSettings, 0, 0, "12345")},
+      {"65 settings", MakeFrame(frame_type::kSettings, 0, 0, std::string(65 * 6, '\0'))},
+      {"window update of 3 bytes", MakeFrame(frame_type::kWindowUpdate, 0, 0, "123")},
+      {"goaway of 7 bytes", MakeFrame(frame_type::kGoaway, 0, 0, "1234567")},
+      {"too large", MakeFrame(frame_type::kData, 0, 1, std::string(kMaxFrameBytes + 1, 'x'))},
+      {"no hpack",
+       MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 1, "\xff\xff\xff\xff\xff\xff")},
+      {"more padding than bytes",
+       MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | frame_flag::kPadded, 1,
+                 "\x09\x83")},
+  };
+  for (const auto& [name, bytes] : cases) {
+    Begin();
+    FromClient(bytes);
+    EXPECT_TRUE(filter_->failed()) << name;
+    EXPECT_THAT(Kinds(TakeToClient()), ElementsAre(Pair(frame_type::kGoaway, 0))) << name;
+    filter_ = nullptr;
+    EXPECT_EQ(charged(), 0) << name;
+  }
+}
+
+TEST_F(ConnectionFilterTest, WhatDoesNotBeginAsHttp2IsNotAnswered) {
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
+  FromClient("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(filter_->failed());
+  EXPECT_EQ(out_.to_client, "");
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kPing, 0, 0, "12345678")));
+  EXPECT_TRUE(filter_->failed());
+}
+
+}  // namespace
+}  // namespace orcd::guard

@@ -1,0 +1,115 @@
+// A thread that accepts connections and moves their bytes.
+#ifndef ORCD_WORKER_GUARD_CONNECTION_LOOP_H_
+#define ORCD_WORKER_GUARD_CONNECTION_LOOP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker/guard/connection.h"
+#include "worker/guard/guard_options.h"
+#include "worker/guard/listen_sockets.h"
+#include "worker/guard/server_probe.h"
+#include "worker/guard/transport_budget.h"
+
+namespace orcd::guard {
+
+// What the loops of one guard share; outlives them.
+struct LoopShared {
+  LoopShared(const GuardOptions& guard_options, ConnectServer connect_server)
+      : options(guard_options),
+        connect(std::move(connect_server)),
+        budget(guard_options.max_total_bytes) {}
+
+  const GuardOptions options;
+  const ConnectServer connect;
+  TransportBudget budget;
+  // Connections that are served, not those that are ending.
+  std::atomic<int> connections = 0;
+  std::atomic<bool> accepting = true;
+  std::atomic<bool> stopping = false;
+};
+
+// Owns the connections that it accepted and an epoll set with them and the listening sockets. All
+// of a connection's work is done on the loop's thread, a bounded part of it a turn.
+class ConnectionLoop {
+ public:
+  // `shared` and `sockets` must outlive the loop.
+  ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>& sockets);
+  // Ends the thread, and with it what connections are left.
+  ~ConnectionLoop();
+
+  bool valid() const { return epoll_.valid() && wake_.valid(); }
+  void Start();
+  // Has the loop look at what has changed in `shared`.
+  void Wake();
+  // Connections, those that are ending as well. Any thread.
+  int open() const { return open_.load(); }
+
+ private:
+  struct Slot {
+    std::unique_ptr<Connection> connection;
+    // What epoll has been told.
+    uint32_t client_events = 0;
+    uint32_t server_events = 0;
+    bool server_added = false;
+    bool active = true;
+    bool queued = false;
+    size_t index = 0;
+  };
+  struct Linger {
+    absl::Time until;
+    uint64_t fence;
+    int64_t charge;
+  };
+
+  void Run();
+  int WaitMilliseconds() const;
+  void Listen(bool on);
+  void Accept(int socket, absl::Time now);
+  void Add(Descriptor client, absl::Time now);
+  // Whether a connection without calls was ended to make room.
+  bool DismissIdle(absl::Time now);
+  void OnEvent(Slot& slot, bool server, uint32_t events, absl::Time now);
+  // Tells epoll what the connection waits for now, or takes leave of it.
+  void Settle(Slot& slot, absl::Time now);
+  void Watch(int fd, bool add, uint32_t& told, uint32_t wanted, uint64_t tag) const;
+  void Remove(Slot& slot, absl::Time now);
+  void Tick(absl::Time now);
+  // Asks gRPC how far it is where somebody waits to know.
+  void Probe();
+  void OnProbe(absl::Time now);
+  void ReleaseLingering(absl::Time now);
+
+  LoopShared& shared_;
+  const std::vector<Descriptor>& sockets_;
+  Descriptor epoll_;
+  Descriptor wake_;
+  ServerProgress progress_;
+  ServerProbe probe_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  // Removed in this round; events of the round may still name them.
+  std::vector<std::unique_ptr<Slot>> removed_;
+  // Have input that no event will tell of.
+  std::vector<Slot*> queued_;
+  // Charges of connections that are gone, for gRPC has not freed all of theirs at once.
+  std::deque<Linger> lingering_;
+  bool listening_ = false;
+  // Descriptors ran out; listen again then.
+  absl::Time listen_again_;
+  absl::Time next_tick_;
+  // What connections that are gone have held; given back to the system at trim_at_.
+  int64_t freed_ = 0;
+  absl::Time trim_at_ = absl::InfiniteFuture();
+  Connection::Scratch scratch_;
+  std::atomic<int> open_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace orcd::guard
+
+#endif  // ORCD_WORKER_GUARD_CONNECTION_LOOP_H_

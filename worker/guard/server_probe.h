@@ -1,0 +1,57 @@
+// Finds out when gRPC has got through the calls that it was given before.
+#ifndef ORCD_WORKER_GUARD_SERVER_PROBE_H_
+#define ORCD_WORKER_GUARD_SERVER_PROBE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "worker/guard/listen_sockets.h"
+
+namespace orcd::guard {
+
+// How far gRPC has come: probes sent to it and answered, one after another, and calls of a loop's
+// clients that were reset since. gRPC frees such a call after it has been through the same queues
+// as a probe that was sent later.
+struct ServerProgress {
+  uint64_t sent = 0;
+  uint64_t answered = 0;
+  // Reset calls that gRPC may not have freed.
+  int64_t unconfirmed = 0;
+  // There is nobody to ask; time has to tell.
+  bool unknown = false;
+
+  // The probe whose answer says that all that was given to gRPC until now is done: not the one
+  // under way, nor the next, which some of gRPC's threads may overtake.
+  uint64_t Fence() const { return sent + 2; }
+};
+
+// A connection of the guard's own to gRPC, on which it calls grpc.health.v1.Health/Check: whatever
+// the answer is, it comes behind the work that gRPC has. One thread.
+class ServerProbe {
+ public:
+  explicit ServerProbe(ServerProgress& progress) : progress_(progress) {}
+
+  // The socket for gRPC, which the caller hands over; invalid where there can be none.
+  Descriptor Connect();
+  // Calls, unless a call is under way.
+  void Send();
+  // Reads what gRPC has written.
+  void Receive();
+
+  // Invalid where there is no connection.
+  int fd() const { return socket_.get(); }
+
+ private:
+  void Write(const std::string& bytes);
+  void Fail();
+
+  ServerProgress& progress_;
+  Descriptor socket_;
+  uint32_t stream_ = 0;
+  std::string received_;
+};
+
+}  // namespace orcd::guard
+
+#endif  // ORCD_WORKER_GUARD_SERVER_PROBE_H_
