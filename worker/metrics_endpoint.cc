@@ -1,9 +1,7 @@
 #include "worker/metrics_endpoint.h"
 
-#include <fcntl.h>
 #include <microhttpd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -69,18 +67,19 @@ class MetricsEndpoint::HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // To be called once. False where there are no threads or descriptors for it. `listener` is the
-  // server's from then on.
-  bool Start(int listener) {
+  // To be called once. False where there are no threads or descriptors for it.
+  bool Start(guard::Descriptor listener) {
     daemon_ = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD, 0, nullptr, nullptr, &Handle, &body_,
-        MHD_OPTION_LISTEN_SOCKET, listener,
+        MHD_OPTION_LISTEN_SOCKET, listener.get(),
         // Those that were told to go may be there still.
         MHD_OPTION_CONNECTION_LIMIT, 2 * kMaxConnections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         kConnectionBytes, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_NOTIFY_CONNECTION,
         &HttpServer::OnConnection, this, MHD_OPTION_END);
-    if (daemon_ == nullptr) close(listener);
-    return daemon_ != nullptr;
+    if (daemon_ == nullptr) return false;
+    // The library closes it.
+    listener.Release();
+    return true;
   }
 
  private:
@@ -122,11 +121,9 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   }
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint);
   const Body body = [&metrics, status = std::move(status)] { return Serialize(metrics, status()); };
-  for (const guard::Descriptor& socket : listening->sockets) {
-    // The library closes the descriptor that it is given.
-    const int listener = fcntl(socket.get(), F_DUPFD_CLOEXEC, 0);
+  for (guard::Descriptor& socket : listening->sockets) {
     endpoint->servers_.push_back(std::make_unique<HttpServer>(body));
-    if (listener < 0 || !endpoint->servers_.back()->Start(listener)) {
+    if (!endpoint->servers_.back()->Start(std::move(socket))) {
       return MakeError(absl::StatusCode::kUnavailable,
                        absl::StrCat("cannot serve on ", listen,
                                     ": there are no descriptors or threads left; raise the "

@@ -1,7 +1,5 @@
 #include "worker/tls.h"
 
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -305,22 +303,6 @@ std::shared_ptr<grpc::ChannelCredentials> ClientTls::credentials() const {
     own_used_ = std::move(own);
   }
   return credentials_;
-}
-
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const std::string& certificate_path,
-                                                               const std::string& key_path,
-                                                               const std::string& client_ca_path) {
-  grpc::experimental::TlsServerCredentialsOptions options(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          key_path, certificate_path, client_ca_path, /*refresh_interval_sec=*/1));
-  options.watch_identity_key_cert_pairs();
-  if (client_ca_path.empty()) {
-    options.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  } else {
-    options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  }
-  return grpc::experimental::TlsServerCredentials(options);
 }
 
 }  // namespace orcd

@@ -3,7 +3,6 @@
 #define ORCD_WORKER_TLS_H_
 
 #include <grpcpp/security/credentials.h>
-#include <grpcpp/security/server_credentials.h>
 #include <openssl/ssl.h>
 
 #include <functional>
@@ -139,12 +138,6 @@ class ClientTls {
   mutable std::shared_ptr<const KeyPair> own_used_;
   mutable std::shared_ptr<grpc::ChannelCredentials> credentials_;
 };
-
-// Credentials of a gRPC server that watches the files itself, and ends the process where one is
-// empty. `client_ca_path` is empty where clients need show none.
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const std::string& certificate_path,
-                                                               const std::string& key_path,
-                                                               const std::string& client_ca_path);
 
 }  // namespace orcd
 
