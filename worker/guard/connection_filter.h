@@ -94,8 +94,9 @@ class ConnectionFilter {
   size_t FromClient(std::span<const uint8_t> bytes, absl::Time now, Output& out);
   // Takes bytes of the server, all of them.
   void FromServer(std::span<const uint8_t> bytes, absl::Time now, Output& out);
-  // Releases charges that have lingered long enough. Call every fraction of a second.
-  void Tick(absl::Time now);
+  // Releases charges that have lingered long enough. Call every fraction of a second, and when the
+  // progress has changed.
+  void Tick(absl::Time now, Output& out);
 
   // Whether the client may be read: not where the server owes it answers, or has not got through
   // the calls that the client has reset. Tick may make it true again.
@@ -146,8 +147,10 @@ class ConnectionFilter {
   };
   struct Linger {
     absl::Time until;
-    // Of progress_.
+    // Of progress_; then, once that is passed, of this connection: gRPC frees a call's part of the
+    // connection in the connection's own turn.
     uint64_t fence;
+    uint64_t own_fence;
     int64_t charge;
   };
   // What the payload of the client's frame is for.
