@@ -133,6 +133,8 @@ TEST_F(ConnectionFilterTest, BytesMayComeOneByOne) {
 }
 
 TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
+  std::vector<std::string> reasons;
+  options_.on_refused = [&](std::string_view reason) { reasons.emplace_back(reason); };
   Begin();
   Open(1);
   // Whatever the refused block added to the tables must be known for the next.
@@ -140,6 +142,7 @@ TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
       HeadersFrame(3, CallOf(kPath, {{"x-kept", "value"}, {"x-big", std::string(17000, 'v')}})));
   const std::vector<Frame> answer = TakeToClient();
   const Headers refusal = RefusalIn(answer, 3);
+  EXPECT_THAT(reasons, ElementsAre("HEADERS_TOO_LARGE"));
   EXPECT_EQ(ValueOf(refusal, ":status"), "200");
   EXPECT_EQ(ValueOf(refusal, "grpc-status"), "8");
   EXPECT_THAT(ValueOf(refusal, "grpc-message"), ::testing::HasSubstr("--max-metadata-bytes"));
