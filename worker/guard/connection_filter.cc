@@ -12,8 +12,11 @@
 namespace orcd::guard {
 namespace {
 
-// What a DATA frame costs gRPC beside its bytes.
-constexpr int64_t kDataFrameCharge = 64;
+// What a DATA frame costs gRPC: its bytes and a quarter, for buffers are kept as they were read,
+// and a part of its own. With 12 KiB for a call, and 7 KiB while it is cancelled, measured with
+// gRPC 1.51 (2026-11-25): 4000 calls of 7 KB each hold 80 MiB.
+constexpr int64_t kDataFrameCharge = 256;
+int64_t ChargeOf(uint32_t payload) { return payload + payload / 4 + kDataFrameCharge; }
 constexpr uint32_t kGrpcPrefixBytes = 5;
 constexpr size_t kMaxSettings = 64;
 // A header block may have this many compressed bytes, whatever its list comes to.
@@ -379,7 +382,7 @@ void ConnectionFilter::RelayData(uint32_t payload, Output& out) {
   if (stream.client_ended) {
     return Fail(Http2Error::kProtocolError, "DATA after the end of its stream", out);
   }
-  const int64_t charge = payload + kDataFrameCharge;
+  const int64_t charge = ChargeOf(payload);
   if (const auto result = budget_.Charge(charge); result != ConnectionBudget::Result::kCharged) {
     payload_ = Payload::kSwallow;
     swallowed_ += frame_.length;

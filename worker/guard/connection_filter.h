@@ -42,7 +42,7 @@ struct FilterOptions {
   uint32_t max_streams = 8192;
   // Bytes charged for a connection, and for each open call beside its headers and body.
   int64_t connection_charge = 64 << 10;
-  int64_t stream_charge = 12 << 10;
+  int64_t stream_charge = 16 << 10;
   // Largest sum of charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
   // Time that gRPC may need to free what a client has reset, where nothing else tells.
