@@ -462,8 +462,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   health.Set(kHealthStartup, false);
   teller.Tell(host);
 
-  absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(MainServerOptions(config, **authorizer, credentials->server, metrics), services);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
+      MainServerOptions(config, **authorizer, credentials->server, metrics), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
   std::unique_ptr<Server> health_server;
