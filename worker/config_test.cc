@@ -73,7 +73,15 @@ TEST(ConfigTest, FlagsOfObservabilityAndSecurity) {
                                      "--max-metadata-bytes",
                                      "2048",
                                      "--max-streams",
-                                     "7"});
+                                     "7",
+                                     "--max-connections",
+                                     "10",
+                                     "--max-connection-bytes",
+                                     "8MiB",
+                                     "--max-transport-bytes",
+                                     "1GiB",
+                                     "--max-connection-age",
+                                     "1h"});
   ASSERT_TRUE(result.config.has_value()) << result.output;
   const WorkerConfig& config = *result.config;
   EXPECT_EQ(config.health_listen, "0.0.0.0:50052");
@@ -93,6 +101,16 @@ TEST(ConfigTest, FlagsOfObservabilityAndSecurity) {
   EXPECT_TRUE(config.require_sha256);
   EXPECT_EQ(config.max_metadata_bytes, 2048);
   EXPECT_EQ(config.max_streams, 7);
+  EXPECT_EQ(config.max_connections, 10);
+  EXPECT_EQ(config.max_connection_bytes, 8 << 20);
+  EXPECT_EQ(config.max_transport_bytes, 1 << 30);
+  EXPECT_EQ(config.max_connection_age, absl::Hours(1));
+}
+
+TEST(ConfigTest, LimitsOfTheTransportHaveRoomForACall) {
+  EXPECT_FALSE(Parse({"--max-connection-bytes", "1000"}).config.has_value());
+  EXPECT_FALSE(Parse({"--max-transport-bytes", "512KiB"}).config.has_value());
+  EXPECT_FALSE(Parse({"--max-connections", "0"}).config.has_value());
 }
 
 TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {

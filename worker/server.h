@@ -43,13 +43,13 @@ struct ServerOptions {
   // Threads that relay between connections and gRPC; 0: one a core, at most 4.
   int relay_threads = 0;
   // Called for each connection; the context it is served with. Null: plaintext.
-  std::function<std::shared_ptr<SSL_CTX>()> tls;
+  std::function<std::shared_ptr<SSL_CTX>()> tls = nullptr;
   // Asked once a call's headers are there, before its body is. Any thread. Null: all go on.
   std::function<absl::Status(std::string_view method, std::string_view authorization,
                              const std::vector<std::string>& peer_names)>
-      admit;
+      admit = nullptr;
   // Told the reason of each call and connection that is refused or ended before gRPC. Any thread.
-  std::function<void(std::string_view what, std::string_view reason)> on_refused;
+  std::function<void(std::string_view what, std::string_view reason)> on_refused = nullptr;
   // Keep what channelz serves.
   bool channelz = false;
   // Calls that it does not let through are cancelled. Null: all go through.

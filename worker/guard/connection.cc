@@ -266,8 +266,10 @@ void Connection::Close() {
   client_.Close();
 }
 
-void Connection::Tick(absl::Time now) {
-  filter_.Tick(now);
+void Connection::Tick(absl::Time now, Scratch& scratch) {
+  filter_.Tick(now, scratch.output);
+  if (phase_ == Phase::kOpen) ToServer(scratch.output.to_server);
+  scratch.output.to_server.clear();
   if (phase_ != Phase::kOpen && now > deadline_) phase_ = Phase::kClosed;
 }
 

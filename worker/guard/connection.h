@@ -57,7 +57,7 @@ class Connection {
   // Moves what there is to move.
   void Turn(const Ready& ready, absl::Time now, Scratch& scratch);
   // Ends what has taken too long, and releases charges that are due.
-  void Tick(absl::Time now);
+  void Tick(absl::Time now, Scratch& scratch);
   // Ends the connection with a GOAWAY.
   void Dismiss(absl::Time now, Scratch& scratch);
   // A side has hung up: the client is gone; the server has written all it will.

@@ -12,8 +12,11 @@
 namespace orcd::guard {
 namespace {
 
-// What a DATA frame costs gRPC beside its bytes.
-constexpr int64_t kDataFrameCharge = 64;
+// What a DATA frame costs gRPC: its bytes and a quarter, for buffers are kept as they were read,
+// and a part of its own. With 12 KiB for a call, and 7 KiB while it is cancelled, measured with
+// gRPC 1.51 (2026-11-25): 4000 calls of 7 KB each hold 80 MiB.
+constexpr int64_t kDataFrameCharge = 256;
+int64_t ChargeOf(uint32_t payload) { return payload + payload / 4 + kDataFrameCharge; }
 constexpr uint32_t kGrpcPrefixBytes = 5;
 constexpr size_t kMaxSettings = 64;
 // A header block may have this many compressed bytes, whatever its list comes to.
@@ -184,15 +187,28 @@ size_t ConnectionFilter::MaxLingering() const {
   return progress_->unconfirmed < kManyUnconfirmed ? kMaxLingering : kMinLingering;
 }
 
-void ConnectionFilter::Tick(absl::Time now) {
+void ConnectionFilter::Tick(absl::Time now, Output& out) {
   const bool by_time = progress_ == nullptr || progress_->unknown;
+  if (!by_time) {
+    for (Linger& linger : lingering_) {
+      if (linger.fence > progress_->answered) break;
+      if (linger.own_fence == 0) linger.own_fence = fences_sent_ + 1;
+    }
+  }
   while (!lingering_.empty()) {
     const Linger& first = lingering_.front();
-    if (by_time ? first.until > now : first.fence > progress_->answered) return;
+    if (by_time ? first.until > now : first.own_fence == 0 || first.own_fence > fences_passed_) {
+      break;
+    }
     budget_.Release(first.charge);
+    if (progress_ != nullptr) {
+      progress_->freed_bytes += first.charge;
+      --progress_->unconfirmed;
+    }
     lingering_.pop_front();
-    if (progress_ != nullptr) --progress_->unconfirmed;
   }
+  const bool waits = !lingering_.empty() && lingering_.front().own_fence > fences_passed_;
+  if (waits && fences_sent_ == fences_passed_) SendFence(out);
 }
 
 void ConnectionFilter::Fail(Http2Error error, std::string_view why, Output& out) {
@@ -206,7 +222,7 @@ void ConnectionFilter::Fail(Http2Error error, std::string_view why, Output& out)
 
 size_t ConnectionFilter::FromClient(std::span<const uint8_t> bytes, absl::Time now, Output& out) {
   const size_t all = bytes.size();
-  Tick(now);
+  Tick(now, out);
   if (preface_bytes_ < kPreface.size() && !TakePreface(bytes, out)) return all - bytes.size();
   while (!failed_) {
     if (!in_frame_) {
@@ -366,7 +382,7 @@ void ConnectionFilter::RelayData(uint32_t payload, Output& out) {
   if (stream.client_ended) {
     return Fail(Http2Error::kProtocolError, "DATA after the end of its stream", out);
   }
-  const int64_t charge = payload + kDataFrameCharge;
+  const int64_t charge = ChargeOf(payload);
   if (const auto result = budget_.Charge(charge); result != ConnectionBudget::Result::kCharged) {
     payload_ = Payload::kSwallow;
     swallowed_ += frame_.length;
@@ -706,6 +722,7 @@ void ConnectionFilter::OnServerFence(absl::Time now, Output& out) {
   }
   refusals_ = std::move(later);
   if (!refusals_.empty()) SendFence(out);
+  Tick(now, out);
 }
 
 void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
@@ -715,6 +732,7 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
   if (linger) {
     lingering_.push_back({.until = now + options_.reset_linger,
                           .fence = progress_ == nullptr ? 0 : progress_->Fence(),
+                          .own_fence = 0,
                           .charge = charge});
     if (progress_ != nullptr) ++progress_->unconfirmed;
   } else {
@@ -724,7 +742,7 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
 }
 
 void ConnectionFilter::FromServer(std::span<const uint8_t> bytes, absl::Time now, Output& out) {
-  Tick(now);
+  Tick(now, out);
   while (!bytes.empty() || (in_server_frame_ && server_payload_left_ == 0)) {
     if (!in_server_frame_) {
       const size_t take = std::min(bytes.size(), kFrameHeaderBytes - server_header_filled_);

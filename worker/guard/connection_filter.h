@@ -42,7 +42,7 @@ struct FilterOptions {
   uint32_t max_streams = 8192;
   // Bytes charged for a connection, and for each open call beside its headers and body.
   int64_t connection_charge = 64 << 10;
-  int64_t stream_charge = 12 << 10;
+  int64_t stream_charge = 16 << 10;
   // Largest sum of charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
   // Time that gRPC may need to free what a client has reset, where nothing else tells.
@@ -94,8 +94,9 @@ class ConnectionFilter {
   size_t FromClient(std::span<const uint8_t> bytes, absl::Time now, Output& out);
   // Takes bytes of the server, all of them.
   void FromServer(std::span<const uint8_t> bytes, absl::Time now, Output& out);
-  // Releases charges that have lingered long enough. Call every fraction of a second.
-  void Tick(absl::Time now);
+  // Releases charges that have lingered long enough. Call every fraction of a second, and when the
+  // progress has changed.
+  void Tick(absl::Time now, Output& out);
 
   // Whether the client may be read: not where the server owes it answers, or has not got through
   // the calls that the client has reset. Tick may make it true again.
@@ -146,8 +147,10 @@ class ConnectionFilter {
   };
   struct Linger {
     absl::Time until;
-    // Of progress_.
+    // Of progress_; then, once that is passed, of this connection: gRPC frees a call's part of the
+    // connection in the connection's own turn.
     uint64_t fence;
+    uint64_t own_fence;
     int64_t charge;
   };
   // What the payload of the client's frame is for.

@@ -133,6 +133,8 @@ TEST_F(ConnectionFilterTest, BytesMayComeOneByOne) {
 }
 
 TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
+  std::vector<std::string> reasons;
+  options_.on_refused = [&](std::string_view reason) { reasons.emplace_back(reason); };
   Begin();
   Open(1);
   // Whatever the refused block added to the tables must be known for the next.
@@ -140,6 +142,7 @@ TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
       HeadersFrame(3, CallOf(kPath, {{"x-kept", "value"}, {"x-big", std::string(17000, 'v')}})));
   const std::vector<Frame> answer = TakeToClient();
   const Headers refusal = RefusalIn(answer, 3);
+  EXPECT_THAT(reasons, ElementsAre("HEADERS_TOO_LARGE"));
   EXPECT_EQ(ValueOf(refusal, ":status"), "200");
   EXPECT_EQ(ValueOf(refusal, "grpc-status"), "8");
   EXPECT_THAT(ValueOf(refusal, "grpc-message"), ::testing::HasSubstr("--max-metadata-bytes"));
@@ -297,7 +300,7 @@ TEST_F(ConnectionFilterTest, ABodyBeyondTheBudgetEndsItsCallAlone) {
   // Once gRPC has had time to free the body there is room again.
   EXPECT_EQ(filter_->open_calls(), 1u);
   now_ += absl::Seconds(2);
-  filter_->Tick(now_);
+  filter_->Tick(now_, out_);
   EXPECT_LT(charged(), 200 << 10);
   FromClient(MakeFrame(frame_type::kData, frame_flag::kEndStream, 3, GrpcMessage("hello")));
   EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kData, 3)));
@@ -355,10 +358,16 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   };
   EXPECT_EQ(reset_some(), 128);
   now_ += absl::Seconds(10);
-  filter_->Tick(now_);
+  filter_->Tick(now_, out_);
   EXPECT_FALSE(filter_->accepting()) << "time does not tell where the server does";
   progress.sent = progress.answered = 2;
-  filter_->Tick(now_);
+  TakeToServer();
+  filter_->Tick(now_, out_);
+  EXPECT_FALSE(filter_->accepting()) << "the connection has its own queue";
+  EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kSettings, 0)));
+  // The client's SETTINGS, then the fence.
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
   EXPECT_EQ(progress.unconfirmed, 0);
   // Where many are under way each client has few.
   progress.unconfirmed = 10000;

@@ -25,6 +25,7 @@ constexpr absl::Duration kMinIdle = absl::Seconds(1);
 // glibc keeps what is freed; from so much on it is told to give it back, not too often.
 constexpr int64_t kTrimBytes = 16 << 20;
 constexpr absl::Duration kTrimAfter = absl::Milliseconds(1500);
+constexpr int kTrims = 3;
 
 // Tags of epoll events: a Slot's address, odd for its server's side, or one of these.
 constexpr uint64_t kWakeTag = 0;
@@ -138,7 +139,7 @@ void ConnectionLoop::OnProbe(absl::Time now) {
   for (size_t i = slots_.size(); i > 0; --i) {
     Slot& slot = *slots_[i - 1];
     if (!slot.connection->filter().lingers()) continue;
-    slot.connection->Tick(now);
+    slot.connection->Tick(now, scratch_);
     Settle(slot, now);
   }
 }
@@ -267,8 +268,7 @@ void ConnectionLoop::Remove(Slot& slot, absl::Time now) {
   }
   if (slot.queued) std::erase(queued_, &slot);
   Connection& connection = *slot.connection;
-  freed_ += connection.filter().budget().peak();
-  if (freed_ >= kTrimBytes && trim_at_ == absl::InfiniteFuture()) trim_at_ = now + kTrimAfter;
+  progress_.freed_bytes += connection.filter().budget().peak();
   lingering_.push_back({.until = now + shared_.options.filter.reset_linger,
                         .fence = progress_.Fence(),
                         .charge = connection.DetachCharge()});
@@ -287,7 +287,7 @@ void ConnectionLoop::Tick(absl::Time now) {
   ReleaseLingering(now);
   for (size_t i = slots_.size(); i > 0; --i) {
     Slot& slot = *slots_[i - 1];
-    slot.connection->Tick(now);
+    slot.connection->Tick(now, scratch_);
     if (!shared_.accepting && slot.connection->phase() < Connection::Phase::kOpen) {
       // There is no server any more that could take it.
       slot.connection->OnClientGone();
@@ -297,9 +297,13 @@ void ConnectionLoop::Tick(absl::Time now) {
       Settle(slot, now);
     }
   }
+  if (progress_.freed_bytes >= kTrimBytes) {
+    progress_.freed_bytes = 0;
+    trims_left_ = kTrims;
+    trim_at_ = std::min(trim_at_, now + kTrimAfter);
+  }
   if (now >= trim_at_) {
-    trim_at_ = absl::InfiniteFuture();
-    freed_ = 0;
+    trim_at_ = --trims_left_ > 0 ? now + kTrimAfter : absl::InfiniteFuture();
     malloc_trim(0);
   }
 }

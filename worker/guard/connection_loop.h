@@ -102,9 +102,10 @@ class ConnectionLoop {
   // Descriptors ran out; listen again then.
   absl::Time listen_again_;
   absl::Time next_tick_;
-  // What connections that are gone have held; given back to the system at trim_at_.
-  int64_t freed_ = 0;
+  // When freed memory is given back to the system, and how often that is done again: gRPC frees
+  // some of it late.
   absl::Time trim_at_ = absl::InfiniteFuture();
+  int trims_left_ = 0;
   Connection::Scratch scratch_;
   std::atomic<int> open_ = 0;
   std::thread thread_;

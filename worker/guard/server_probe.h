@@ -18,6 +18,8 @@ struct ServerProgress {
   uint64_t answered = 0;
   // Reset calls that gRPC may not have freed.
   int64_t unconfirmed = 0;
+  // Bytes charged for reset calls that gRPC has freed since.
+  int64_t freed_bytes = 0;
   // There is nobody to ask; time has to tell.
   bool unknown = false;
 

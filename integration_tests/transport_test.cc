@@ -1,0 +1,323 @@
+// What clients without credentials can take of a worker, and what that costs others.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "integration_tests/certificates.h"
+#include "integration_tests/raw_http2.h"
+#include "integration_tests/worker_fixture.h"
+
+namespace orcd::testing {
+namespace {
+
+using grpc::health::v1::HealthCheckResponse;
+
+constexpr uint8_t kData = 0;
+constexpr uint8_t kHeaders = 1;
+constexpr uint8_t kRstStream = 3;
+constexpr uint8_t kPing = 6;
+constexpr uint8_t kGoaway = 7;
+constexpr uint8_t kContinuation = 9;
+constexpr uint8_t kEndStream = 1;
+constexpr uint8_t kEndHeaders = 4;
+constexpr char kMethod[] = "/orcd.v1.Worker/Health";
+constexpr int64_t kMiB = 1 << 20;
+// Sanitizers keep what was freed and count several times what is used.
+constexpr int64_t kMemoryFactor = kSanitized ? 8 : 1;
+
+// Asks the health port for as long as it lives.
+class HealthWatch {
+ public:
+  explicit HealthWatch(const std::string& address) : client_(address) {
+    HealthCheckResponse::ServingStatus status;
+    EXPECT_TRUE(client_.Check("liveness", &status).ok());
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        const absl::Time begun = absl::Now();
+        HealthCheckResponse::ServingStatus ignored;
+        if (!client_.Check("liveness", &ignored).ok()) ++failures_;
+        took_.push_back(absl::Now() - begun);
+        absl::SleepFor(absl::Milliseconds(10));
+      }
+    });
+  }
+  ~HealthWatch() { Stop(); }
+
+  // At least one question has been answered after it.
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  int failures() const { return failures_; }
+  absl::Duration Median() {
+    std::sort(took_.begin(), took_.end());
+    return took_.empty() ? absl::InfiniteDuration() : took_[took_.size() / 2];
+  }
+
+ private:
+  WorkerClient client_;
+  std::atomic<bool> stop_ = false;
+  int failures_ = 0;
+  std::vector<absl::Duration> took_;
+  std::thread thread_;
+};
+
+// Whether over TLS.
+class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  bool tls() const { return GetParam(); }
+
+  void Start(std::vector<std::string> args = {}) {
+    args.insert(args.end(), {"--health-listen", "127.0.0.1:0"});
+    if (tls()) {
+      const Issued issued = authority_.Issue("worker");
+      std::ofstream(files_.File("cert.pem")) << issued.certificate;
+      std::ofstream(files_.File("key.pem")) << issued.key;
+      args.insert(args.end(),
+                  {"--tls-cert", files_.File("cert.pem"), "--tls-key", files_.File("key.pem")});
+    }
+    ASSERT_NO_FATAL_FAILURE(StartWorker(args));
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = authority_.certificate();
+    channel_ = grpc::CreateChannel(worker().address(), tls() ? grpc::SslCredentials(options)
+                                                             : grpc::InsecureChannelCredentials());
+    stub_ = v1::Worker::NewStub(channel_);
+  }
+
+  std::unique_ptr<RawHttp2> Connect() {
+    return std::make_unique<RawHttp2>(worker().address(), tls());
+  }
+
+  RpcError Health(const std::string& header_value = "") {
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(30));
+    if (!header_value.empty()) context.AddMetadata("x-large", header_value);
+    v1::HealthResponse response;
+    return DecodeError(stub_->Health(&context, {}, &response));
+  }
+
+  // Runs `attack`, which is given one connection after another by Connect, and holds the worker to
+  // what is promised meanwhile and afterwards.
+  void Withstands(int64_t limit, const std::function<void()>& attack,
+                  const std::function<void()>& close) {
+    // A first call has the worker make what it then keeps.
+    ASSERT_TRUE(Health().ok());
+    const int64_t before = worker().ReadMemory().anonymous;
+    std::atomic<int64_t> most = 0;
+    {
+      HealthWatch watch(worker().SideAddress("health"));
+      std::atomic<bool> stop = false;
+      std::thread sampler([&] {
+        while (!stop) {
+          most = std::max(most.load(), worker().ReadMemory().anonymous);
+          absl::SleepFor(absl::Milliseconds(20));
+        }
+      });
+      attack();
+      EXPECT_TRUE(Health().ok()) << "an honest client beside it";
+      stop = true;
+      sampler.join();
+      watch.Stop();
+      EXPECT_EQ(watch.failures(), 0);
+      EXPECT_LT(watch.Median(), Bound(absl::Milliseconds(50)));
+    }
+    RecordProperty("grown_bytes", static_cast<int>(most - before));
+    EXPECT_LT(most - before, limit * kMemoryFactor);
+    close();
+    if (kSanitized) return;
+    EXPECT_TRUE(WaitUntil([&] { return worker().ReadMemory().anonymous < before + 32 * kMiB; },
+                          Bound(absl::Seconds(15))))
+        << (worker().ReadMemory().anonymous - before) / kMiB << " MiB are kept";
+  }
+
+  TempDir files_;
+  const CertificateAuthority authority_{"fleet"};
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Worker::Stub> stub_;
+};
+
+INSTANTIATE_TEST_SUITE_P(PlaintextAndTls, TransportTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tls" : "Plaintext"; });
+
+TEST_P(TransportTest, HeadersThatDoNotEnd) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::string block;
+  while (block.size() < 16000) block += RawHeader("a", "b");
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  Withstands(
+      32 * kMiB,
+      [&] {
+        for (int i = 0; i < 4; ++i) {
+          clients.push_back(Connect());
+          clients.back()->Send(RawFrame(kHeaders, 0, 1, "\x83"));
+          int64_t sent = 0;
+          while (sent < 64 * kMiB && clients.back()->Send(RawFrame(kContinuation, 0, 1, block))) {
+            sent += static_cast<int64_t>(block.size());
+          }
+          EXPECT_LT(sent, 32 * kMiB) << "the connection was not ended";
+        }
+      },
+      [&] { clients.clear(); });
+}
+
+TEST_P(TransportTest, ResetsAsFastAsTheyCanBeSent) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<RawHttp2> client = Connect();
+  const std::string call = RawCall(kMethod);
+  uint32_t stream = 1;
+  Withstands(
+      64 * kMiB,
+      [&] {
+        const absl::Time end = absl::Now() + absl::Seconds(3);
+        while (absl::Now() < end && client->open()) {
+          std::string bytes;
+          for (int i = 0; i < 100; ++i, stream += 2) {
+            bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
+                     RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
+          }
+          // What is not taken at once would leave half a frame.
+          while (!client->Send(bytes) && client->open()) {
+            client = Connect();
+            stream = 1;
+            break;
+          }
+          client->Drain();
+        }
+      },
+      [&] { client = nullptr; });
+}
+
+TEST_P(TransportTest, BodiesThatDoNotEnd) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<RawHttp2> client = Connect();
+  const std::string call = RawCall(kMethod);
+  // A prefix that promises 4 MiB.
+  const std::string begin = std::string("\0\0\x40\0\0", 5) + std::string(7000, 'x');
+  Withstands(
+      128 * kMiB,
+      [&] {
+        for (uint32_t i = 0; i < 8192 && client->open(); ++i) {
+          client->Send(RawFrame(kHeaders, kEndHeaders, 2 * i + 1, call) +
+                       RawFrame(kData, 0, 2 * i + 1, begin));
+          if (i % 32 == 0) client->Drain();
+        }
+      },
+      [&] { client = nullptr; });
+}
+
+TEST_P(TransportTest, ConnectionsWithoutEnd) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--max-connections", "200"}));
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  const std::string call = RawCall(kMethod);
+  Withstands(
+      128 * kMiB,
+      [&] {
+        for (int i = 0; i < 600; ++i) {
+          clients.push_back(Connect());
+          clients.back()->Send(RawFrame(kHeaders, kEndHeaders, 1, call));
+        }
+        // The first of them have been idle by now; the honest client takes the place of one.
+        absl::SleepFor(absl::Milliseconds(1500));
+      },
+      [&] { clients.clear(); });
+}
+
+TEST_P(TransportTest, PingsWhoseAnswersAreNotRead) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<RawHttp2> client = Connect();
+  std::string pings;
+  for (int i = 0; i < 1000; ++i) pings += RawFrame(kPing, 0, 0, "12345678");
+  Withstands(
+      32 * kMiB,
+      [&] {
+        const absl::Time end = absl::Now() + absl::Seconds(2);
+        while (absl::Now() < end && client->Send(pings)) {
+        }
+      },
+      [&] { client = nullptr; });
+}
+
+TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  // gRPC's own clients keep to the limit that they are told; this one does not.
+  const std::unique_ptr<RawHttp2> client = Connect();
+  const std::string empty(5, '\0');
+  const auto frames_of = [&](uint32_t stream, uint8_t type) {
+    client->Drain();
+    return std::count_if(client->frames().begin(), client->frames().end(), [&](const auto& frame) {
+      return frame.stream == stream && frame.type == type;
+    });
+  };
+  const auto wait_for = [&](uint32_t stream, uint8_t type, int64_t count) {
+    return WaitUntil([&] { return frames_of(stream, type) >= count; }, Bound(absl::Seconds(10)));
+  };
+  // A stream that stays open beside it, of the same connection.
+  client->Send(RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
+               RawFrame(kData, kEndStream, 1, empty));
+  ASSERT_TRUE(wait_for(1, kData, 1));
+  const std::string large = RawCall(kMethod, RawHeader("x-large", std::string(17000, 'v')));
+  client->Send(RawFrame(kHeaders, 0, 3, large.substr(0, 16000)) +
+               RawFrame(kContinuation, kEndHeaders, 3, large.substr(16000)));
+  ASSERT_TRUE(wait_for(3, kHeaders, 1));
+  client->Send(RawFrame(kHeaders, kEndHeaders, 5, RawCall(kMethod)) +
+               RawFrame(kData, kEndStream, 5, empty));
+  EXPECT_TRUE(wait_for(5, kData, 1));
+  EXPECT_TRUE(client->open());
+  EXPECT_EQ(frames_of(1, kRstStream), 0);
+  EXPECT_EQ(frames_of(0, kGoaway), 0);
+  // The stream beside it hears of the end of the worker.
+  worker().Signal(SIGTERM);
+  EXPECT_TRUE(wait_for(1, kData, 2));
+}
+
+TEST_P(TransportTest, CompressedRequestsAreRefusedQuietly) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--log-format", "json"}));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(30));
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::HealthResponse response;
+  EXPECT_TRUE(IsError(DecodeError(stub_->Health(&context, {}, &response)),
+                      grpc::StatusCode::UNIMPLEMENTED, "COMPRESSION_UNSUPPORTED"));
+  EXPECT_TRUE(Health().ok());
+  EXPECT_FALSE(absl::StrContains(worker().Log(), "\"error\"")) << worker().Log();
+}
+
+TEST_P(TransportTest, ABodyOfTooManyBytesIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--max-connection-bytes", "1MiB"}));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(30));
+  v1::TokenizeRequest request;
+  request.mutable_text()->set_text(std::string(3 << 20, 'x'));
+  v1::TokenizeResponse response;
+  EXPECT_TRUE(IsError(DecodeError(stub_->Tokenize(&context, request, &response)),
+                      grpc::StatusCode::RESOURCE_EXHAUSTED, "TRANSPORT_FULL"));
+  EXPECT_TRUE(Health().ok());
+}
+
+TEST_P(TransportTest, CallersThatAreNotKnownSendNoBody) {
+  const std::string tokens = files_.File("tokens");
+  std::ofstream(tokens) << "control control-secret-0001\n";
+  ASSERT_NO_FATAL_FAILURE(Start({"--token-file", tokens, "--max-connection-bytes", "1MiB"}));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(30));
+  v1::TokenizeRequest request;
+  request.mutable_text()->set_text(std::string(3 << 20, 'x'));
+  v1::TokenizeResponse response;
+  EXPECT_TRUE(IsError(DecodeError(stub_->Tokenize(&context, request, &response)),
+                      grpc::StatusCode::UNAUTHENTICATED, "UNAUTHENTICATED"));
+}
+
+}  // namespace
+}  // namespace orcd::testing

@@ -1,0 +1,76 @@
+// Bytes of any kind from a client and from a server: the filter ends the connection or relays
+// frames that are whole, charges no more than it may, and releases all of it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "worker/guard/connection_filter.h"
+#include "worker/guard/frames_for_test.h"
+
+namespace orcd::guard {
+namespace {
+
+// Whether the bytes are frames, the last of which may be cut off.
+bool AreFrames(std::string_view bytes, bool with_preface) {
+  if (with_preface) {
+    if (!bytes.starts_with(kPreface)) return bytes.empty();
+    bytes.remove_prefix(kPreface.size());
+  }
+  for (const Frame& frame : SplitFrames(bytes)) {
+    if (frame.header.length > kMaxFrameBytes) return false;
+  }
+  return true;
+}
+
+void Run(std::span<const uint8_t> input) {
+  FilterOptions options;
+  options.max_connection_bytes = 1 << 20;
+  options.max_streams = 8;
+  options.admit = [](const CallHeaders& call, const std::vector<std::string>&) {
+    return call.path.size() > 20 ? absl::UnauthenticatedError("a long path") : absl::OkStatus();
+  };
+  TransportBudget total(1 << 20);
+  {
+    ServerProgress progress;
+    ConnectionFilter filter(options, total, &progress);
+    filter.SetPeerNames({"name"});
+    if (!filter.ChargeConnection()) abort();
+    ConnectionFilter::Output out;
+    absl::Time now = absl::UnixEpoch();
+    const auto client = [&](std::string_view bytes) {
+      return filter.FromClient({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, now,
+                               out);
+    };
+    client(std::string(kPreface) + MakeFrame(frame_type::kSettings, 0, 0));
+    // A byte says who sends, and how many bytes of those that follow.
+    while (!input.empty() && !filter.failed()) {
+      const bool from_client = (input[0] & 1) == 0;
+      const size_t size = std::min<size_t>(input[0] >> 1, input.size() - 1);
+      const std::span<const uint8_t> part = input.subspan(1, size);
+      input = input.subspan(1 + size);
+      now += absl::Milliseconds(100);
+      if (from_client) {
+        const size_t taken = filter.FromClient(part, now, out);
+        if (taken > part.size()) abort();
+        if (taken < part.size() && filter.accepting() && out.to_client.size() <= 65536) abort();
+      } else {
+        filter.FromServer(part, now, out);
+        progress.sent = ++progress.answered;
+      }
+      if (total.used() > total.limit() || filter.budget().used() < 0) abort();
+    }
+    if (!AreFrames(out.to_server, true)) abort();
+  }
+  if (total.used() != 0) abort();
+}
+
+}  // namespace
+}  // namespace orcd::guard
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  orcd::guard::Run({data, size});
+  return 0;
+}
