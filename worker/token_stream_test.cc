@@ -53,7 +53,7 @@ std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  // `writes`: TokenStream::Request's.
+  // `writes`: TokenStream::Create's.
   FakeService(const TokenStreamLimits& limits, EncoderMaker encoder, WriteQueue* writes)
       : limits_(limits), encoder_(std::move(encoder)), writes_(writes) {}
 
@@ -62,14 +62,12 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
     Served served;
     auto held = std::make_shared<int>();
     served.held = held;
-    served.stream = TokenStream::Create(
-        context,
+    served.stream = TokenStream::Create(context, writes_, limits_, log_);
+    served.stream->Begin(
         {.id = "r1",
          .seed = 42,
          .encoder = encoder_(),
-         .writes = writes_,
-         .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }},
-        limits_, log_);
+         .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }});
     grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();
     std::lock_guard lock(mutex_);
     served_.push_back(std::move(served));
