@@ -182,6 +182,8 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(ServerOptions opti
   return port;
 }
 
+HealthPort::HealthPort(const HealthService& health) : health_(health) {}
+
 HealthPort::~HealthPort() { Stop(); }
 
 void HealthPort::Stop() {

@@ -45,7 +45,7 @@ class HealthPort {
   class WatchCall;
   class StopEvent;
 
-  explicit HealthPort(const HealthService& health) : health_(health) {}
+  explicit HealthPort(const HealthService& health);
 
   void Run();
 

@@ -16,8 +16,11 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto,
   Engine& engine = prepared.lease->engine();
   ORCD_ASSIGN_OR_RETURN(prepared.request,
                         TranslateParameters(proto, engine.model(), arrival, deadline));
-  ORCD_RETURN_IF_ERROR(
-      engine.CheckAhead(prepared.request.samples, LeastPromptTokens(proto, engine.model())));
+  // Tokens need no encoding: Submit has the last word at once.
+  if (proto.prompt_case() != v1::GenerateRequest::kTokens) {
+    ORCD_RETURN_IF_ERROR(
+        engine.CheckAhead(prepared.request.samples, LeastPromptTokens(proto, engine.model())));
+  }
   if (deadline <= SteadyNow()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the request's deadline passed before it could be read",

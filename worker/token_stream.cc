@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "worker/messages.h"
 #include "worker/request_end.h"
 #include "worker/status_details.h"
 
@@ -192,7 +193,7 @@ void TokenStream::Advance() {
       if (started_) {
         started.swap(started_);
       } else if (!deltas_.empty()) {
-        delta = deltas_.Pop();
+        delta = deltas_.Pop(kMaxReplyBytes / 2);
       } else if (!end_) {
         writing_ = false;
         return;

@@ -257,6 +257,31 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
   EXPECT_LT(responses.size(), 5000u);
 }
 
+// Clients take 4 MiB in a message.
+TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  DeltaEvent large;
+  for (int i = 0; i < 20'000; ++i) {
+    SampledToken token{.token = 100'000 + i, .logprob = -1, .top = {}};
+    for (int j = 0; j < 20; ++j) token.top.push_back({150'000 + j, -2.0f});
+    large.prompt_logprobs.push_back(token);
+  }
+  served.stream->OnDelta(large);
+  served.stream->OnDelta(Delta("a", {1}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  int scored = 0;
+  std::string text;
+  for (const v1::GenerateResponse& response : ReadAll(*call)) {
+    scored += response.delta().prompt_logprobs_size();
+    text += response.delta().text();
+  }
+  EXPECT_TRUE(call->reader->Finish().ok());
+  EXPECT_EQ(scored, 20'000);
+  EXPECT_EQ(text, "a");
+}
+
 // The engine's thread, which has better things to do.
 TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
   auto call = Start();

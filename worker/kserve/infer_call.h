@@ -74,7 +74,7 @@ class InferCall final : public grpc::ServerUnaryReactor,
   InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, WriteQueue& writes,
             const Logger& log);
 
-  // Has the queue call Write, unless it will. With mutex_ held.
+  // Whether it must be left in the queue, where it is not yet. With mutex_ held.
   bool MustLeave();
   void CancelRequest();
 

@@ -55,23 +55,31 @@ grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContex
 template <typename Request, typename Answer>
 grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes,
-                                                        grpc::ByteBuffer* response, Answer answer) {
+                                                        grpc::ByteBuffer* response, Answer answer,
+                                                        bool (*needs_disk)(const Request&,
+                                                                           ModelHost&)) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::StatusOr<Request> request =
       OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
-  absl::Status status = request.status();
-  if (status.ok()) {
-    status = host_.threads().disk.Post(
-        bytes->Length(), [context, reactor, response, request = *std::move(request), answer] {
-          const auto message = answer(request);
-          if (message.ok()) {
-            Reply(context, reactor, response, *message);
-          } else {
-            Fail(context, reactor, InInferWords(message.status()));
-          }
-        });
+  if (!request.ok()) {
+    Fail(context, reactor, request.status());
+    return reactor;
   }
-  if (!status.ok()) Fail(context, reactor, status);
+  const bool at_once = !needs_disk(*request, host_);
+  auto reply = [context, reactor, response, request = *std::move(request), answer] {
+    const auto message = answer(request);
+    if (message.ok()) {
+      Reply(context, reactor, response, *message);
+    } else {
+      Fail(context, reactor, InInferWords(message.status()));
+    }
+  };
+  if (at_once) {
+    reply();
+  } else if (absl::Status posted = host_.threads().disk.Post(bytes->Length(), std::move(reply));
+             !posted.ok()) {
+    Fail(context, reactor, posted);
+  }
   return reactor;
 }
 
@@ -109,6 +117,10 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext*
                               IsReady(options_.model_dir, host_.Status(), request.name()));
         ready.set_ready(is_ready);
         return ready;
+      },
+      // The loaded model's readiness does not wait for a file system.
+      [](const inference::ModelReadyRequest& request, ModelHost& host) {
+        return host.Status().model().model_id() != request.name();
       });
 }
 
@@ -159,7 +171,8 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(grpc::CallbackServerCon
                               "must be empty; there is one repository, --model-dir");
         }
         return ListRepository(options_.model_dir, host_.Status(), request.ready());
-      });
+      },
+      [](const inference::RepositoryIndexRequest&, ModelHost&) { return true; });
 }
 
 absl::Status KserveService::CheckLoaded(const std::string& name, const std::string& version) const {

@@ -113,11 +113,12 @@ class KserveService final : public internal::RawKserveService {
   grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          const Answer& answer);
-  // The same on a thread that may wait for a disk; `answer` is copied.
+  // The same on a thread that may wait for a disk, where `needs_disk` says so of the request.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerFromDisk(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* bytes,
-                                           grpc::ByteBuffer* response, Answer answer);
+                                           grpc::ByteBuffer* response, Answer answer,
+                                           bool (*needs_disk)(const Request&, ModelHost&));
   // Gives the engine the request, on a thread of the host's pool. Not OK: nothing has begun.
   absl::Status AdmitInfer(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
                           absl::Time arrival, absl::Time deadline,
