@@ -54,8 +54,8 @@ class LivenessTest : public WorkerTest, public ::testing::WithParamInterface<int
         --left;
       });
     }
-    const auto health = Health::NewStub(grpc::CreateChannel(
-        worker().SideAddress("health"), grpc::InsecureChannelCredentials()));
+    const auto health = Health::NewStub(
+        grpc::CreateChannel(worker().SideAddress("health"), grpc::InsecureChannelCredentials()));
     std::vector<absl::Duration> times;
     while (left > 0 || times.empty()) {
       grpc::ClientContext context;

@@ -52,8 +52,8 @@ class EngineWrites {
     explicit Interceptor(std::string method) : method_(std::move(method)) {}
     void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
       using Point = grpc::experimental::InterceptionHookPoints;
-      for (const Point point : {Point::PRE_SEND_INITIAL_METADATA, Point::PRE_SEND_MESSAGE,
-                                Point::PRE_SEND_STATUS}) {
+      for (const Point point :
+           {Point::PRE_SEND_INITIAL_METADATA, Point::PRE_SEND_MESSAGE, Point::PRE_SEND_STATUS}) {
         if (methods->QueryInterceptionHookPoint(point)) Note();
       }
       methods->Proceed();
@@ -154,8 +154,8 @@ struct CallForTest {
   bool hang_up = false;
 };
 
-// Makes the calls one after the other, which must be one at least of each method of the service, and
-// expects that the engine's thread wrote nothing. A method that is added must be added there.
+// Makes the calls one after the other, which must be one at least of each method of the service,
+// and expects that the engine's thread wrote nothing. A method that is added must be added there.
 inline void ExpectNoEngineWrites(const std::shared_ptr<grpc::Channel>& channel,
                                  const google::protobuf::ServiceDescriptor& service,
                                  const std::vector<CallForTest>& calls) {

@@ -35,9 +35,8 @@ absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer&
                    const GenerateCallOptions& options, const std::shared_ptr<TokenStream>& stream) {
   if (stream->client_gone()) return ClientGone();
   ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked, options.read(bytes));
-  ORCD_ASSIGN_OR_RETURN(
-      PreparedCall call,
-      PrepareCall(*context, asked.request, arrival, deadline, host, options.telemetry));
+  ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context, asked.request, arrival, deadline,
+                                                       host, options.telemetry));
   const GenerationRequest& request = call.prepared.request;
   stream->Begin({.id = request.id,
                  .seed = request.sampling.seed,
@@ -65,8 +64,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServ
     stream->Refuse(in_their_words);
   };
   const absl::Status posted = host.threads().work.Post(
-      bytes.Length(), [context, bytes, arrival, deadline, &host, options = std::move(options),
-                       stream, refuse] {
+      bytes.Length(),
+      [context, bytes, arrival, deadline, &host, options = std::move(options), stream, refuse] {
         const absl::Status status = Admit(context, bytes, arrival, deadline, host, options, stream);
         if (!status.ok()) refuse(status);
       });

@@ -68,8 +68,8 @@ class HealthPort::WatchCall final : public Event {
  public:
   explicit WatchCall(HealthPort& port) : port_(port), end_(*this), writer_(&context_) {
     context_.AsyncNotifyWhenDone(static_cast<Event*>(&end_));
-    port.service_.RequestWatch(&context_, &request_, &writer_, port.queue_.get(),
-                               port.queue_.get(), static_cast<Event*>(this));
+    port.service_.RequestWatch(&context_, &request_, &writer_, port.queue_.get(), port.queue_.get(),
+                               static_cast<Event*>(this));
   }
 
   // It has come, or what it was last sent was taken or not.

@@ -51,8 +51,8 @@ class HealthPortTest : public testing::Test {
     auto port = HealthPort::Start({.listen = "127.0.0.1:0"}, health_);
     EXPECT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
-    stub_ = Health::NewStub(
-        grpc::CreateChannel(port_->address(), grpc::InsecureChannelCredentials()));
+    stub_ =
+        Health::NewStub(grpc::CreateChannel(port_->address(), grpc::InsecureChannelCredentials()));
   }
 
   static HealthCheckRequest Request(const std::string& service) {
@@ -146,9 +146,8 @@ TEST_F(HealthPortTest, AnswersWhileEveryCallbackThreadIsHeldUp) {
     callers.emplace_back([port] {
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      const auto stub = Health::NewStub(
-          grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
-                                    grpc::InsecureChannelCredentials(), arguments));
+      const auto stub = Health::NewStub(grpc::CreateCustomChannel(
+          "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
       HealthCheckResponse response;

@@ -24,9 +24,8 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     if (state_ != State::kIdle) return Action::kNone;
     if (cancelled_ || health_->shut_down_) {
       state_ = State::kFinished;
-      finish_status_ =
-          cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
-                     : ShuttingDown();
+      finish_status_ = cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
+                                  : ShuttingDown();
       return Action::kFinish;
     }
     const ServingStatus current = health_->StatusLocked(service_);

@@ -407,18 +407,16 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   ModelHost host(host_options);
   host.Subscribe([&] { teller.Tell(host); });
   const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
-  WorkerService worker(host, log,
-                       {.limits = {},
-                        .authorizer = authorizer->get(),
-                        .telemetry = &telemetry,
-                        .on_exit = exit});
+  WorkerService worker(
+      host, log,
+      {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
   std::optional<VllmService> vllm;
   std::vector<grpc::Service*> services = {&worker, &health};
   if (config.vllm) {
-    services.push_back(&vllm.emplace(host, log,
-                                     VllmServiceOptions{.limits = {},
-                                                        .authorizer = authorizer->get(),
-                                                                                        .telemetry = &telemetry}));
+    services.push_back(
+        &vllm.emplace(host, log,
+                      VllmServiceOptions{
+                          .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
   }
   std::optional<kserve::KserveService> kserve_service;
   if (config.kserve) {

@@ -525,12 +525,10 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& sp
                                                               LoadTask& task) {
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
-  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, LoadModel(
-                                                            path, load, options_.backend,
-                                                            [this](const absl::Status& status) {
-                                                              FailLater(status);
-                                                            },
-                                                            task));
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                        LoadModel(
+                            path, load, options_.backend,
+                            [this](const absl::Status& status) { FailLater(status); }, task));
   for (const MappedFile& file : engine->model().gguf().files()) {
     ORCD_RETURN_IF_ERROR(CheckInsideModelDir(options_.model_dir, file.path()));
   }

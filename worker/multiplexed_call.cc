@@ -164,16 +164,16 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // With mutex_ held: how the call ends now; unset where it goes on.
   std::optional<absl::Status> DueEnd() const;
 
-  // With mutex_ held: the requests are to end, and then the call, with `status`. Advance must follow,
-  // on any thread but the engine's.
+  // With mutex_ held: the requests are to end, and then the call, with `status`. Advance must
+  // follow, on any thread but the engine's.
   void BeginAbort(const absl::Status& status);
   void EndAborted();
   // All of it.
   void Abort(const absl::Status& status);
   // Starts the next read where none is under way and there is room for what it brings.
   void Read();
-  // Ends what is to be aborted, logs and counts what happened. Then starts the next write, or finishes the call, where that is
-  // due and nobody else does.
+  // Ends what is to be aborted, logs and counts what happened. Then starts the next write, or
+  // finishes the call, where that is due and nobody else does.
   void Advance();
   // Has the write queue do so.
   void AdvanceLater();
@@ -468,9 +468,8 @@ void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
   std::lock_guard lock(mutex_);
   lane.end = event;
   if (lane.too_large) lane.end->status = OutputTooLarge(limits_.max_held_bytes);
-  ended_.push_back(
-      {lane.shared_from_this(), *lane.end,
-       abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
+  ended_.push_back({lane.shared_from_this(), *lane.end,
+                    abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
   const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
   held_bytes_ -= held + lane.preface.size();
   // Nothing will be said after it, and the end may wait for long to be told.

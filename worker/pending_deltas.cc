@@ -22,8 +22,8 @@ size_t LogprobBytes(const std::vector<SampledToken>& tokens) {
 }
 
 size_t EventBytes(const DeltaEvent& event) {
-  return sizeof(DeltaEvent) + event.text.size() + event.tokens.size() * sizeof(int32_t) + LogprobBytes(event.logprobs) +
-         LogprobBytes(event.prompt_logprobs);
+  return sizeof(DeltaEvent) + event.text.size() + event.tokens.size() * sizeof(int32_t) +
+         LogprobBytes(event.logprobs) + LogprobBytes(event.prompt_logprobs);
 }
 
 template <typename T>
@@ -75,7 +75,7 @@ void PendingDeltas::Add(DeltaEvent event) {
 
 DeltaEvent PendingDeltas::Pop(size_t max_bytes) {
   DeltaEvent& first = deltas_.front();
-  if (EventBytes(first) <= max_bytes) return Pop();
+  if (EventBytes(first) - sizeof(DeltaEvent) <= max_bytes) return Pop();
   DeltaEvent piece;
   piece.sample = first.sample;
   size_t room = max_bytes;

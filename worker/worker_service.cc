@@ -21,7 +21,8 @@ namespace {
 
 absl::StatusOr<v1::TokenizeResponse> TokenizeRequestBytes(const grpc::ByteBuffer& bytes,
                                                           ModelHost& host) {
-  ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request, ParseRequest<v1::TokenizeRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
+                        ParseRequest<v1::TokenizeRequest>(bytes));
   ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host.Borrow(request.model_id()));
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                         TranslateInput(request, lease.engine().model()));
@@ -125,13 +126,13 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
                 [this, context, reactor, response, lease = std::move(lease),
                  released = Telemetry::TimeRelease(options_.telemetry)](bool found) mutable {
                   lease = nullptr;
-                  host_.threads().writes.Do([context, reactor, response, found,
-                                             released = std::move(released)] {
-                    released(found);
-                    v1::CancelResponse message;
-                    message.set_found(found);
-                    Reply(context, reactor, response, message);
-                  });
+                  host_.threads().writes.Do(
+                      [context, reactor, response, found, released = std::move(released)] {
+                        released(found);
+                        v1::CancelResponse message;
+                        message.set_found(found);
+                        Reply(context, reactor, response, message);
+                      });
                 });
   return reactor;
 }

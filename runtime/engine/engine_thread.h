@@ -1,5 +1,5 @@
-// How the engine's thread is told from others: by debuggers and `top -H`, and by tests that look for
-// what must not happen on it.
+// How the engine's thread is told from others: by debuggers and `top -H`, and by tests that look
+// for what must not happen on it.
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 

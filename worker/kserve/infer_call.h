@@ -24,10 +24,10 @@
 namespace orcd::kserve {
 
 // Owns the output until its request has ended, and then answers with it. The engine calls it as a
-// sink, gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none of
-// them waits for another. It lives until all are done with it: the engine holds it as its request's
-// sink, the queue until it has written, and it holds itself until OnDone. It begins without a
-// request, which takes its time to read.
+// sink, gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none
+// of them waits for another. It lives until all are done with it: the engine holds it as its
+// request's sink, the queue until it has written, and it holds itself until OnDone. It begins
+// without a request, which takes its time to read.
 class InferCall final : public grpc::ServerUnaryReactor,
                         public GenerationSink,
                         public Writer,

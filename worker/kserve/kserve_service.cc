@@ -53,11 +53,9 @@ grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContex
 }
 
 template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* bytes,
-                                                        grpc::ByteBuffer* response, Answer answer,
-                                                        bool (*needs_disk)(const Request&,
-                                                                           ModelHost&)) {
+grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+    Answer answer, bool (*needs_disk)(const Request&, ModelHost&)) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::StatusOr<Request> request =
       OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
@@ -215,10 +213,10 @@ absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
                         ParseRequest<inference::ModelInferRequest>(bytes));
   MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
   ORCD_RETURN_IF_ERROR(asked.refusal);
-  ORCD_ASSIGN_OR_RETURN(PreparedCall prepared,
-                        PrepareCall(*context, asked.request, arrival,
-                                    std::min(deadline, arrival + asked.timeout), host_,
-                                    options_.telemetry));
+  ORCD_ASSIGN_OR_RETURN(
+      PreparedCall prepared,
+      PrepareCall(*context, asked.request, arrival, std::min(deadline, arrival + asked.timeout),
+                  host_, options_.telemetry));
   call->Begin({.id = prepared.prepared.request.id,
                .seed = prepared.prepared.request.sampling.seed,
                .form = std::static_pointer_cast<const InferForm>(asked.notes),

@@ -423,8 +423,7 @@ TEST_F(SlowKserveServiceTest, ShutdownWaitsForTheRequestsAndThenEndsTheCall) {
 
 // A new method fails until it is called here.
 TEST_F(KserveServiceTest, TheEnginesThreadWritesToNoCall) {
-  auto infer =
-      std::make_shared<inference::ModelInferRequest>(InferRequest("Hello", Sampling(5)));
+  auto infer = std::make_shared<inference::ModelInferRequest>(InferRequest("Hello", Sampling(5)));
   auto streamed = std::make_shared<inference::ModelInferRequest>(Streamed("s", 5));
   auto ready = std::make_shared<inference::ModelReadyRequest>();
   ready->set_name("nano");
@@ -456,7 +455,7 @@ class HeldKserveTest : public KserveServiceTest {
   HeldKserveTest()
       : KserveServiceTest(absl::Milliseconds(2), {.max_pending_bytes = 200 << 10,
                                                   .max_message_bytes = 8 << 10,
-                                                  .max_held_bytes = 4 << 10}) {}
+                                                  .max_held_bytes = 1 << 10}) {}
 
   static inference::ModelInferRequest Echoed(const std::string& id, size_t bytes, int max_tokens) {
     return WithId(InferRequest(std::string(bytes, 'a'), Sampling(max_tokens)), id);
@@ -465,7 +464,7 @@ class HeldKserveTest : public KserveServiceTest {
 
 TEST_F(HeldKserveTest, AnEchoCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
   Stream stream(*stub_);
-  stream.Send(Echoed("large", 5000, 5));
+  stream.Send(Echoed("large", 1500, 5));
   stream.Send(Echoed("small", 100, 5));
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(stream.by_id["large"].error, "OUTPUT_TOO_LARGE");

@@ -212,9 +212,10 @@ grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
   const absl::Status posted =
       host.threads().disk.Post(0, [call, context, spec, &host, &log, telemetry] {
         // A load that has ended has ended the call, and then only the task is left to be told.
-        call->OnStarted(StartLoad(
-            *context, spec, host, log, telemetry,
-            [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); }));
+        call->OnStarted(StartLoad(*context, spec, host, log, telemetry,
+                                  [call](const absl::StatusOr<v1::ModelDescription>& result) {
+                                    call->OnLoaded(result);
+                                  }));
       });
   if (!posted.ok()) call->OnLoaded(posted);
   return call.get();

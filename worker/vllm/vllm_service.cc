@@ -125,11 +125,11 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
                     [this, context, reactor, response, lease = std::move(lease),
                      released = Telemetry::TimeRelease(options_.telemetry)](int found) mutable {
                       lease = nullptr;
-                      host_.threads().writes.Do([context, reactor, response, found,
-                                                 released = std::move(released)] {
-                        released(found > 0);
-                        Reply(context, reactor, response, vllm_wire::AbortResponse());
-                      });
+                      host_.threads().writes.Do(
+                          [context, reactor, response, found, released = std::move(released)] {
+                            released(found > 0);
+                            Reply(context, reactor, response, vllm_wire::AbortResponse());
+                          });
                     });
   return reactor;
 }
