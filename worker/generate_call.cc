@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 #include "worker/call_deadline.h"
+#include "worker/refused_call.h"
 
 namespace orcd {
 
@@ -25,26 +27,54 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
   return call;
 }
 
-absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackServerContext* context,
-                                                               const v1::GenerateRequest& proto,
-                                                               absl::Time arrival, ModelHost& host,
-                                                               const Logger& log,
-                                                               const GenerateCallOptions& options) {
-  ORCD_ASSIGN_OR_RETURN(
-      PreparedCall call,
-      PrepareCall(*context, proto, arrival, CallDeadline(*context), host, options.telemetry));
+namespace {
+
+// Reads the request and gives it to the engine. Not OK: nothing has begun.
+absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
+                   absl::Time arrival, absl::Time deadline, ModelHost& host,
+                   const GenerateCallOptions& options, const std::shared_ptr<TokenStream>& stream) {
+  if (stream->client_gone()) return ClientGone();
+  ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked, options.read(bytes));
+  ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context, asked.request, arrival, deadline,
+                                                       host, options.telemetry));
   const GenerationRequest& request = call.prepared.request;
-  auto stream =
-      TokenStream::Create(context,
-                          {.id = request.id,
-                           .seed = request.sampling.seed,
-                           .encoder = options.encoder(request, call.prepared.lease->engine()),
-                           .observer = std::move(call.observer),
-                           .writes = options.writes,
-                           .cancel = std::move(call.cancel)},
-                          options.limits, log);
+  stream->Begin({.id = request.id,
+                 .seed = request.sampling.seed,
+                 .encoder = asked.encoder(request, call.prepared.lease->engine()),
+                 .observer = std::move(call.observer),
+                 .cancel = std::move(call.cancel)});
   SubmitCall(std::move(call.prepared), stream);
-  return stream;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer& bytes,
+                                                              ModelHost& host, const Logger& log,
+                                                              GenerateCallOptions options) {
+  const absl::Time arrival = SteadyNow();
+  const absl::Time deadline = CallDeadline(*context);
+  auto stream = TokenStream::Create(context, &host.threads().writes, options.limits, log);
+  auto refuse = [stream, &log, telemetry = options.telemetry, method = options.method,
+                 in_words = options.in_words](const absl::Status& status) {
+    const absl::Status in_their_words = in_words(status);
+    CountRefusal(telemetry, in_their_words);
+    LogRefusal(log, method, in_their_words);
+    stream->Refuse(in_their_words);
+  };
+  const absl::Status posted = host.threads().work.Post(
+      bytes.Length(),
+      [context, bytes, arrival, deadline, &host, options = std::move(options), stream, refuse] {
+        const absl::Status status = Admit(context, bytes, arrival, deadline, host, options, stream);
+        if (!status.ok()) refuse(status);
+      });
+  if (!posted.ok()) refuse(posted);
+  return stream.get();
+}
+
+absl::Status ClientGone() {
+  return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
 }
 
 void CountRefusal(Telemetry* telemetry, const absl::Status& status) {

@@ -4,9 +4,12 @@
 #define ORCD_WORKER_GENERATE_CALL_H_
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,18 +25,28 @@
 #include "worker/response_encoder.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
-#include "worker/write_queue.h"
 
 namespace orcd {
 
-struct GenerateCallOptions {
-  TokenStreamLimits limits = {};
-  // Writes what the engine tells; null: the engine's own thread does.
-  WriteQueue* writes = nullptr;
-  // Null: nothing is measured.
-  Telemetry* telemetry = nullptr;
+// A request as a protocol's bytes have it.
+struct GenerateAsked {
+  v1::GenerateRequest request;
   // Makes the encoder of the request, which lacks its sink only.
   std::function<std::unique_ptr<ResponseEncoder>(const GenerationRequest&, const Engine&)> encoder;
+};
+
+struct GenerateCallOptions {
+  // For the log.
+  std::string method;
+  TokenStreamLimits limits = {};
+  // Null: nothing is measured.
+  Telemetry* telemetry = nullptr;
+  // Reads the request, on a thread of the host's pool.
+  std::function<absl::StatusOr<GenerateAsked>(const grpc::ByteBuffer&)> read;
+  // Puts what a request is refused with into the protocol's words.
+  std::function<absl::Status(const absl::Status&)> in_words = [](const absl::Status& status) {
+    return status;
+  };
 };
 
 // A request on its way to the engine, and what the call that is to hear of it needs.
@@ -61,16 +74,20 @@ void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
   prepared.lease = nullptr;
   if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
     call->Refuse(status);
+  } else {
+    call->OnSubmitted();
   }
 }
 
-// The call's reactor. What the engine refuses ends it. The errors are those of PrepareRequest.
-// `host`, `log`, the write queue and the telemetry must outlive the call.
-absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerateCall(grpc::CallbackServerContext* context,
-                                                               const v1::GenerateRequest& proto,
-                                                               absl::Time arrival, ModelHost& host,
-                                                               const Logger& log,
-                                                               const GenerateCallOptions& options);
+// The call's reactor. The request is read and encoded by the host's pool; where it or the engine
+// refuses it, the call ends. `host`, `log` and the telemetry must outlive the call.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer& bytes,
+                                                              ModelHost& host, const Logger& log,
+                                                              GenerateCallOptions options);
+
+// Of a request that was not begun before its client left.
+absl::Status ClientGone();
 
 // Of a call that has no stream. `telemetry` may be null.
 void CountRefusal(Telemetry* telemetry, const absl::Status& status);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,8 +24,10 @@
 #include "runtime/null/null_backend.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/metrics.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
+#include "worker/telemetry.h"
 #include "worker/worker_service.h"
 
 namespace orcd {
@@ -60,7 +64,7 @@ class GenerateManyTest : public testing::Test {
   explicit GenerateManyTest(const MultiplexedCallLimits& limits = {},
                             absl::Duration step_time = absl::ZeroDuration())
       : host_(Options(dir_.path(), step_time)),
-        service_(host_, log_, {.limits = {}, .many_limits = limits}) {
+        service_(host_, log_, {.limits = {}, .many_limits = limits, .telemetry = &telemetry_}) {
     Event loaded;
     host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
       EXPECT_TRUE(result.ok()) << result.status();
@@ -102,6 +106,7 @@ class GenerateManyTest : public testing::Test {
       if (!stream->Read(&response)) return false;
       EXPECT_GT(response.events_size(), 0);
       most_events = std::max(most_events, response.events_size());
+      most_bytes = std::max(most_bytes, response.ByteSizeLong());
       for (const v1::GenerateEvent& event : response.events()) {
         Told& told = by_id[event.request_id()];
         if (event.has_cancelled()) {
@@ -139,6 +144,7 @@ class GenerateManyTest : public testing::Test {
         stream;
     std::map<std::string, Told> by_id;
     int most_events = 0;
+    size_t most_bytes = 0;
   };
 
   static v1::GenerateRequest Request(const std::string& id, uint32_t tokens, uint64_t seed = 1) {
@@ -166,6 +172,16 @@ class GenerateManyTest : public testing::Test {
     return ids;
   }
 
+  // Requests whose end the metrics know.
+  int CountedEnds() {
+    double count = 0;
+    for (const auto& family : metrics_.registry()->Collect()) {
+      if (family.name != "orcd_requests_total") continue;
+      for (const auto& metric : family.metric) count += metric.counter.value;
+    }
+    return static_cast<int>(count);
+  }
+
   bool Quiet() {
     const v1::WorkerStatus status = host_.Status();
     return status.queue().running_requests() + status.queue().waiting_requests() == 0 &&
@@ -174,6 +190,8 @@ class GenerateManyTest : public testing::Test {
 
   NanoModelDir dir_;
   const Logger log_{LogFormat::kText, LogLevel::kError};
+  Metrics metrics_;
+  Telemetry telemetry_{metrics_, nullptr, 0};
   ModelHost host_;
   WorkerService service_;
   std::unique_ptr<Server> server_;
@@ -266,6 +284,26 @@ TEST_F(GenerateManyTest, TwoSidesThatGoOnAtOnceLoseNothing) {
   EXPECT_GE(complete, 16);
 }
 
+class SmallMessagesTest : public GenerateManyTest {
+ protected:
+  SmallMessagesTest() : GenerateManyTest({.max_message_bytes = 8 << 10}, absl::Milliseconds(1)) {}
+};
+
+TEST_F(SmallMessagesTest, WhatWaitedForLongComesInPieces) {
+  Call call(*stub_);
+  Event let_go;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  v1::GenerateRequest request = Request("r", 200);
+  request.set_logprobs(20);
+  call.Generate(request);
+  ASSERT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() == 1; }));
+  let_go.Notify();
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(call.by_id["r"].code(), grpc::StatusCode::OK);
+  EXPECT_LT(call.most_bytes, 20u << 10);
+  EXPECT_EQ(call.by_id["r"].ids, Alone(Request("", 200)));
+}
+
 class SlowGenerateManyTest : public GenerateManyTest {
  protected:
   SlowGenerateManyTest() : GenerateManyTest({}, absl::Milliseconds(2)) {}
@@ -276,6 +314,27 @@ TEST_F(SlowGenerateManyTest, EventsOfAStepShareAMessage) {
   for (int i = 0; i < 8; ++i) call.Generate(Request(absl::StrCat("r", i), 30, i));
   EXPECT_TRUE(call.Finish().ok());
   EXPECT_GE(call.most_events, 8);
+}
+
+// Neither does it log or count: TellRequestEnd does both.
+TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue) {
+  Call call(*stub_);
+  call.Generate(Request("first", 3));
+  call.ReadUntilEnd("first");
+  EXPECT_EQ(CountedEnds(), 1);
+  Event let_go;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  // Long enough for the pool's thread, which writes too, to be done with what it read.
+  call.Generate(Request("second", 300));
+  ASSERT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() == 2; }));
+  auto reading = std::async(std::launch::async, [&] { call.ReadUntilEnd("second"); });
+  EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  EXPECT_EQ(CountedEnds(), 1);
+  let_go.Notify();
+  reading.get();
+  EXPECT_EQ(CountedEnds(), 2);
+  EXPECT_EQ(call.by_id["second"].ids.size(), 300u);
+  EXPECT_TRUE(call.Finish().ok());
 }
 
 TEST_F(SlowGenerateManyTest, ACancelIsAnsweredAfterTheEnd) {

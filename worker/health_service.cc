@@ -24,9 +24,8 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     if (state_ != State::kIdle) return Action::kNone;
     if (cancelled_ || health_->shut_down_) {
       state_ = State::kFinished;
-      finish_status_ =
-          cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
-                     : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+      finish_status_ = cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
+                                  : ShuttingDown();
       return Action::kFinish;
     }
     const ServingStatus current = health_->StatusLocked(service_);
@@ -118,18 +117,32 @@ void HealthService::UpdateWatchers(const Change& change) {
   for (const auto& [watcher, action] : actions) watcher->Do(action);
 }
 
+HealthService::ServingStatus HealthService::Status(const std::string& service) const {
+  std::lock_guard lock(mu_);
+  return StatusLocked(service);
+}
+
+bool HealthService::is_shut_down() const {
+  std::lock_guard lock(mu_);
+  return shut_down_;
+}
+
+grpc::Status HealthService::UnknownService() {
+  return grpc::Status(grpc::StatusCode::NOT_FOUND,
+                      "no service of this name is known to this worker");
+}
+
+grpc::Status HealthService::ShuttingDown() {
+  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+}
+
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
-  ServingStatus status;
-  {
-    std::lock_guard lock(mu_);
-    status = StatusLocked(request->service());
-  }
+  const ServingStatus status = Status(request->service());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND,
-                                 "no service of this name is known to this worker"));
+    reactor->Finish(UnknownService());
   } else {
     response->set_status(status);
     reactor->Finish(grpc::Status::OK);

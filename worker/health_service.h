@@ -19,6 +19,8 @@ namespace orcd {
 // none waits for a client. Must outlive the server it is registered with.
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
+  using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
   HealthService() = default;
   HealthService(const HealthService&) = delete;
   HealthService& operator=(const HealthService&) = delete;
@@ -33,6 +35,14 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // Check goes on answering.
   void Shutdown();
 
+  // What Check answers now; SERVICE_UNKNOWN for a name that is not set.
+  ServingStatus Status(const std::string& service) const;
+  bool is_shut_down() const;
+
+  // How Check ends for a name that is not set, and Watch after Shutdown.
+  static grpc::Status UnknownService();
+  static grpc::Status ShuttingDown();
+
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::health::v1::HealthCheckRequest* request,
                                   grpc::health::v1::HealthCheckResponse* response) override;
@@ -41,8 +51,6 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
       const grpc::health::v1::HealthCheckRequest* request) override;
 
  private:
-  using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
-
   class Watcher;
 
   // Makes `change` under the mutex and tells each watcher that it concerns.

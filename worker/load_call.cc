@@ -18,8 +18,9 @@ constexpr absl::Duration kInterval = absl::Milliseconds(150);
 struct Outcome {
   // Guards what follows.
   std::mutex mutex;
-  // Set before gRPC can call.
+  // Set once the load has begun.
   std::shared_ptr<LoadTask> task;
+  bool cancelled = false;
   std::optional<absl::StatusOr<v1::ModelDescription>> result;
 };
 
@@ -93,7 +94,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
       context, [outcome] { return Poll(*outcome); }, kInterval,
       [outcome] {
         std::lock_guard lock(outcome->mutex);
-        outcome->task->Cancel();
+        outcome->cancelled = true;
+        if (outcome->task != nullptr) outcome->task->Cancel();
       });
   auto done = [outcome, stream](const absl::StatusOr<v1::ModelDescription>& result) {
     {
@@ -102,13 +104,18 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
     }
     stream->Wake();
   };
-  std::shared_ptr<LoadTask> task =
-      StartLoad(*context, ToLoadSpec(request), host, log, telemetry, std::move(done));
-  {
-    std::lock_guard lock(outcome->mutex);
-    outcome->task = std::move(task);
-  }
-  stream->Wake();
+  // The file is looked up before the load begins, and a network's file system may hang.
+  const absl::Status posted = host.threads().disk.Post(
+      0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
+        std::shared_ptr<LoadTask> task = StartLoad(*context, spec, host, log, telemetry, done);
+        {
+          std::lock_guard lock(outcome->mutex);
+          outcome->task = std::move(task);
+          if (outcome->cancelled) outcome->task->Cancel();
+        }
+        stream->Wake();
+      });
+  if (!posted.ok()) done(posted);
   return stream.get();
 }
 

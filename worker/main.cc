@@ -41,6 +41,7 @@
 #include "worker/environment.h"
 #include "worker/exhaustion.h"
 #include "worker/exit_codes.h"
+#include "worker/health_port.h"
 #include "worker/health_service.h"
 #include "worker/identity.h"
 #include "worker/kserve/kserve_service.h"
@@ -64,6 +65,7 @@
 #include "worker/vllm/vllm_service.h"
 #include "worker/watchdog.h"
 #include "worker/watched_files.h"
+#include "worker/work_pool.h"
 #include "worker/worker_service.h"
 #include "worker/write_queue.h"
 
@@ -199,6 +201,8 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.device = chosen.device;
   options.settle = config.settle;
   options.drain_timeout = config.drain_timeout;
+  options.threads.write_threads = WriteQueue::ThreadsFor(cpu::UsableCores());
+  options.threads.work_threads = WorkPool::ThreadsFor(cpu::UsableCores());
   return options;
 }
 
@@ -442,8 +446,6 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     exporter.emplace(ExporterOptions(config, host_options, credentials->otlp, metrics), log);
   }
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
-  // Outlives what the engine may leave in it.
-  WriteQueue writes(WriteQueue::ThreadsFor(cpu::UsableCores()));
   host_options.on_warning = [&log](const std::string& model_id, const std::string& warning) {
     log.Warning("the model is not served as its file says",
                 {{"model_id", model_id}, {"warning", warning}});
@@ -451,20 +453,16 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   ModelHost host(host_options);
   host.Subscribe([&] { teller.Tell(host); });
   const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
-  WorkerService worker(host, log,
-                       {.limits = {},
-                        .authorizer = authorizer->get(),
-                        .writes = &writes,
-                        .telemetry = &telemetry,
-                        .on_exit = exit});
+  WorkerService worker(
+      host, log,
+      {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
   std::optional<VllmService> vllm;
   std::vector<grpc::Service*> services = {&worker, &health};
   if (config.vllm) {
-    services.push_back(&vllm.emplace(host, log,
-                                     VllmServiceOptions{.limits = {},
-                                                        .authorizer = authorizer->get(),
-                                                        .writes = &writes,
-                                                        .telemetry = &telemetry}));
+    services.push_back(
+        &vllm.emplace(host, log,
+                      VllmServiceOptions{
+                          .limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry}));
   }
   std::optional<kserve::KserveService> kserve_service;
   if (config.kserve) {
@@ -486,10 +484,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
       MainServerOptions(config, **authorizer, credentials->server, metrics), services);
   if (!server.ok()) return CannotListen(log, server.status());
   const std::string& address = (*server)->address();
-  std::unique_ptr<Server> health_server;
+  std::unique_ptr<HealthPort> health_server;
   if (!config.health_listen.empty()) {
-    absl::StatusOr<std::unique_ptr<Server>> started =
-        Server::Start(HealthServerOptions(config), {&health});
+    absl::StatusOr<std::unique_ptr<HealthPort>> started =
+        HealthPort::Start(HealthServerOptions(config), health);
     if (!started.ok()) return CannotListen(log, started.status());
     health_server = *std::move(started);
   }
@@ -588,7 +586,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   if (vllm) vllm->Shutdown();
   if (kserve_service) kserve_service->Shutdown();
   (*server)->Stop(kStopGrace);
-  if (health_server != nullptr) health_server->Stop(absl::ZeroDuration());
+  if (health_server != nullptr) health_server->Stop();
   if (exporter) exporter->Stop(kExportGrace);
   log.Info("stopped", {{"exit_code", static_cast<int>(code)}});
   return code;

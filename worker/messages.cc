@@ -24,6 +24,15 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
                    {.reason = "MALFORMED_REQUEST", .field = message.GetTypeName()});
 }
 
+absl::Status CheckReplySize(size_t bytes) {
+  if (bytes <= kMaxReplyBytes) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the reply has ", bytes, " bytes, and clients take ", kMaxReplyBytes,
+                   " in a message; ask for less at a time, as with shorter text"),
+      {.reason = "OUTPUT_TOO_LARGE", .subject = "reply:bytes"});
+}
+
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
   grpc::Slice slice(message.ByteSizeLong());
   message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));

@@ -8,6 +8,8 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -23,6 +25,13 @@ absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
   if (!status.ok()) return status;
   return request;
 }
+
+// The most that gRPC's clients take in a message unless they are told otherwise.
+inline constexpr size_t kMaxReplyBytes = 4 << 20;
+
+// kResourceExhausted (OUTPUT_TOO_LARGE) where a reply has more: a client would say that its own
+// limit is exceeded, and not what to do.
+absl::Status CheckReplySize(size_t bytes);
 
 // For the messages of a generation, whose text is UTF-8 already.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);

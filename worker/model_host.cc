@@ -116,7 +116,8 @@ EngineLease EngineLease::Borrow() const {
   return EngineLease(host_, engine_, /*is_request=*/false);
 }
 
-ModelHost::ModelHost(ModelHostOptions options) : options_(std::move(options)) {
+ModelHost::ModelHost(ModelHostOptions options)
+    : options_(std::move(options)), call_threads_(options_.threads) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -491,16 +492,26 @@ absl::Duration ModelHost::StalledFor() const {
   return engine_ == nullptr ? absl::ZeroDuration() : engine_->stalled_for();
 }
 
+void ModelHost::SetFault(const absl::Status& fault, const std::string& kind) {
+  std::lock_guard lock(mutex_);
+  if (!fault_.ok()) return;
+  fault_ = fault;
+  fault_kind_ = kind.empty() ? GetErrorDetails(fault).reason : kind;
+}
+
 void ModelHost::Fail(const absl::Status& fault, const std::string& kind) {
-  {
-    std::lock_guard lock(mutex_);
-    if (fault_.ok()) {
-      fault_ = fault;
-      fault_kind_ = kind.empty() ? GetErrorDetails(fault).reason : kind;
-    }
-  }
+  SetFault(fault, kind);
   NotifyStateChanged();
   NotifyDrained(fault);
+}
+
+void ModelHost::FailLater(const absl::Status& status) {
+  const absl::Status fault = BackendFault(status);
+  SetFault(fault, GetErrorDetails(status).reason);
+  call_threads_.writes.Do([this, fault] {
+    NotifyStateChanged();
+    NotifyDrained(fault);
+  });
 }
 
 void ModelHost::Run() {
@@ -663,9 +674,7 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<co
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         StartEngine(
                             std::move(model), options_.load, options_.backend,
-                            [this](const absl::Status& status) {
-                              Fail(BackendFault(status), GetErrorDetails(status).reason);
-                            },
+                            [this](const absl::Status& status) { FailLater(status); },
                             task));
   // Again: they may have gone since.
   ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));

@@ -20,6 +20,7 @@
 #include "runtime/engine/load_model.h"
 #include "runtime/gguf/mapped_file.h"
 #include "runtime/steady_time.h"
+#include "worker/call_threads.h"
 #include "worker/load_task.h"
 #include "worker/rate_meter.h"
 
@@ -70,9 +71,10 @@ struct ModelHostOptions {
   absl::Duration settle;
   // How long running requests may go on after that before they are ended.
   absl::Duration drain_timeout;
+  CallThreadsOptions threads;
 };
 
-// Owns the engine, and the thread that loads, unloads and drains. Every public function may be
+// Owns the engine, the thread that loads, unloads and drains, and those that calls have. Every public function may be
 // called from any thread and returns at once; `done` callbacks come once, either before the call
 // returns or on the host's own thread, and must not block. The host must outlive its leases.
 class ModelHost {
@@ -127,6 +129,8 @@ class ModelHost {
   // What Drain left so far.
   v1::DrainResponse DrainProgress() const;
 
+  CallThreads& threads() { return call_threads_; }
+
   // For how long the engine has had work and made no progress; zero where there is none. Never
   // waits for a step or a load.
   absl::Duration StalledFor() const;
@@ -143,7 +147,8 @@ class ModelHost {
   v1::WorkerStatus Status() const;
 
   // `on_state_change` is called after each change of Status().state(), from the thread that made
-  // it, which may be the engine's: it must not block. To be called before the host is shared.
+  // it, or for the engine's from one that writes: it must not block. To be called before the host is
+  // shared.
   void Subscribe(std::function<void()> on_state_change);
 
  private:
@@ -166,6 +171,10 @@ class ModelHost {
 
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
+  // The first fault counts.
+  void SetFault(const absl::Status& fault, const std::string& kind);
+  // As Fail for the backend's error, on the engine's thread: others are told on another.
+  void FailLater(const absl::Status& status);
   void NotifyStateChanged();
   // Tells those who wait for the end of the drain.
   void NotifyDrained(const absl::Status& status);
@@ -248,6 +257,8 @@ class ModelHost {
   bool drain_changed_ = false;
   bool stopping_ = false;
   std::thread thread_;
+  // Destroyed first: what it has to do may need all else.
+  CallThreads call_threads_;
 };
 
 }  // namespace orcd

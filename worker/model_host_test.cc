@@ -578,8 +578,11 @@ TEST_F(ModelHostTest, AFaultIsFinal) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(Reason(refused), "BACKEND_FAULT");
   }
-  std::lock_guard lock(mutex_);
-  EXPECT_EQ(states_.back(), v1::WORKER_STATE_FAILED);
+  // Subscribers are told by another thread than the engine's.
+  EXPECT_TRUE(Eventually([&] {
+    std::lock_guard lock(mutex_);
+    return states_.back() == v1::WORKER_STATE_FAILED;
+  }));
 }
 
 TEST_F(ModelHostTest, DestructionEndsRequests) {

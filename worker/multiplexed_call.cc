@@ -16,10 +16,13 @@
 #include "runtime/steady_time.h"
 #include "worker/call_deadline.h"
 #include "worker/generate_call.h"
+#include "worker/messages.h"
 #include "worker/pending_deltas.h"
 #include "worker/request_end.h"
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
+#include "worker/token_tally.h"
+#include "worker/write_queue.h"
 
 namespace orcd {
 namespace {
@@ -41,6 +44,14 @@ absl::Status SlowReader(const MultiplexedCallLimits& limits) {
       {.reason = "SLOW_READER", .subject = "stream:pending"});
 }
 
+absl::Status OutputTooLarge(size_t bytes) {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the output has more than ", bytes,
+                                " bytes and was to come at once; stream it, or ask for fewer "
+                                "tokens or a shorter echo"),
+                   {.reason = "OUTPUT_TOO_LARGE", .subject = "stream:held"});
+}
+
 absl::Status Closing() {
   return MakeError(absl::StatusCode::kUnavailable, "this worker goes; go on with another worker",
                    {.reason = "DRAINING"});
@@ -50,10 +61,13 @@ absl::Status Closing() {
 
 // Owns the events of its requests until they are written. What was taken is written message by
 // message; what happens meanwhile waits, merged by request and sample. The engine calls it through
-// its lanes and at the end of each step, gRPC as a reactor; none of them waits for another. It
-// holds itself until OnDone, and each lane holds it for as long as the engine holds the lane.
+// its lanes and at the end of each step, gRPC as a reactor, the host's pool with what was read, its
+// write queue as a writer; none of them waits for another. On the engine's thread events are only
+// kept: the queue's threads write, log and count. It holds itself until OnDone, and each lane holds
+// it for as long as the engine holds the lane.
 class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                               public StepListener,
+                              public Writer,
                               public std::enable_shared_from_this<MultiplexedCall> {
  public:
   MultiplexedCall(grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
@@ -73,7 +87,10 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void Close();
 
   // StepListener.
-  void OnStepEnd() override { Advance(); }
+  void OnStepEnd() override { AdvanceLater(); }
+
+  // Writer.
+  void Write() override;
 
   // grpc::ServerBidiReactor.
   void OnReadDone(bool ok) override;
@@ -101,8 +118,12 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
     const bool at_once;
     // Until it is the beginning of the first sample's text.
     std::string preface;
-    // Null where nothing is measured.
-    std::shared_ptr<RequestObserver> observer;
+    // Not guarded: it has locks of its own.
+    TokenTally tally;
+    // It is in to_count_.
+    bool counting = false;
+    // At once: what waits for the end was too much.
+    bool too_large = false;
     // Asks the engine to end the request; dropped once it has ended.
     std::function<void()> cancel;
     // Its news wait in news_.
@@ -115,10 +136,19 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
     const std::shared_ptr<MultiplexedCall> call_;
   };
 
+  // How a request ended, for the log and the metrics.
+  struct Ended {
+    std::shared_ptr<Lane> lane;
+    FinishedEvent event;
+    absl::Status status;
+  };
+
   void OnStarted(Lane& lane, const StartedEvent& event);
   void OnDelta(Lane& lane, DeltaEvent event);
   void OnFinished(Lane& lane, const FinishedEvent& event);
 
+  // Reads what the client sent, and does it. The pool's.
+  void Take(const grpc::ByteBuffer& bytes);
   void Generate(MultiplexedGenerate asked);
   absl::Status Submit(const MultiplexedGenerate& asked, const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
@@ -127,17 +157,26 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void AddDelta(Lane& lane, DeltaEvent event);
   void NoteNews(Lane& lane);
   void DropPending();
+  // What is kept of the lane for its end.
+  void DropHeld(Lane& lane);
   // With mutex_ held: takes what the next message carries.
   void TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers);
   // With mutex_ held: how the call ends now; unset where it goes on.
   std::optional<absl::Status> DueEnd() const;
 
-  // Ends every request and then the call, with `status`.
+  // With mutex_ held: the requests are to end, and then the call, with `status`. Advance must
+  // follow, on any thread but the engine's.
+  void BeginAbort(const absl::Status& status);
+  void EndAborted();
+  // All of it.
   void Abort(const absl::Status& status);
   // Starts the next read where none is under way and there is room for what it brings.
   void Read();
-  // Starts the next write, or finishes the call, where that is due and nobody else does.
+  // Ends what is to be aborted, logs and counts what happened. Then starts the next write, or
+  // finishes the call, where that is due and nobody else does.
   void Advance();
+  // Has the write queue do so.
+  void AdvanceLater();
   // Whether to look again: what there was needed no message.
   bool AdvanceOnce();
 
@@ -167,9 +206,18 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // Cancels that the engine has not answered.
   int cancels_ = 0;
   size_t pending_bytes_ = 0;
+  // Of requests that tell all at once, until they do.
+  size_t held_bytes_ = 0;
+  // What the log and the metrics were not told yet.
+  std::vector<std::shared_ptr<Lane>> to_count_;
+  std::vector<Ended> ended_;
+  // The write queue is to advance it.
+  bool left_ = false;
   // A read is being started (starting_read_), is under way, or what it brought is being handled.
   bool reading_ = false;
   bool starting_read_ = false;
+  // The pool has what was read, and context_ is needed for it.
+  bool taking_ = false;
   // The client has said all it will.
   bool read_all_ = false;
   bool writing_ = false;
@@ -182,6 +230,8 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // The server stops.
   bool closing_ = false;
   std::optional<absl::Status> abort_;
+  // EndAborted has not been called.
+  bool aborting_ = false;
   grpc::Alarm grace_alarm_;
 };
 
@@ -204,8 +254,34 @@ void MultiplexedCall::Close() {
 
 void MultiplexedCall::OnReadDone(bool ok) {
   if (ok) {
-    absl::StatusOr<MultiplexedAction> action = dialect_->Parse(incoming_);
-    incoming_.Clear();
+    grpc::ByteBuffer bytes;
+    bytes.Swap(&incoming_);
+    {
+      std::lock_guard lock(mutex_);
+      taking_ = true;
+    }
+    const size_t size = bytes.Length();
+    // Nothing is read before it is done: a call has one message there, in their order.
+    host_.threads().work.PostAlways(
+        size, [self = shared_from_this(), bytes = std::move(bytes)] { self->Take(bytes); });
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    reading_ = false;
+    read_all_ = true;
+  }
+  Advance();
+}
+
+void MultiplexedCall::Take(const grpc::ByteBuffer& bytes) {
+  bool is_over = false;
+  {
+    std::lock_guard lock(mutex_);
+    is_over = client_gone_ || abort_;
+  }
+  if (!is_over) {
+    absl::StatusOr<MultiplexedAction> action = dialect_->Parse(bytes);
     if (!action.ok()) {
       Abort(action.status());
     } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {
@@ -217,7 +293,7 @@ void MultiplexedCall::OnReadDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     reading_ = false;
-    if (!ok) read_all_ = true;
+    taking_ = false;
   }
   Read();
   Advance();
@@ -227,7 +303,7 @@ void MultiplexedCall::Read() {
   {
     std::lock_guard lock(mutex_);
     if (reading_ || read_all_ || finishing_ || abort_ || client_gone_) return;
-    if (pending_bytes_ > limits_.max_pending_bytes / 2) return;
+    if (pending_bytes_ + held_bytes_ > limits_.max_pending_bytes / 2) return;
     reading_ = true;
     starting_read_ = true;
   }
@@ -243,16 +319,15 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked) {
   {
     std::lock_guard lock(mutex_);
     lanes_.insert(lane);
+    held_bytes_ += lane->preface.size();
   }
   const absl::Status status = Submit(asked, lane);
   if (status.ok()) return;
-  if (lane->observer != nullptr) {
-    lane->observer->OnRefused();
+  if (lane->tally.observer() != nullptr) {
+    lane->tally.observer()->OnRefused();
   } else {
     CountRefusal(telemetry_, status);
   }
-  // Nothing will be said after it, and this may wait for long to be told.
-  lane->preface = {};
   FinishedEvent event;
   event.status = status;
   lane->OnFinished(event);
@@ -268,7 +343,7 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
   ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context_, asked.request, arrival, deadline,
                                                        host_, telemetry_));
-  lane->observer = std::move(call.observer);
+  lane->tally.set_observer(std::move(call.observer));
   GenerationRequest& request = call.prepared.request;
   // The lane's own lease goes when the request ends, which may be before Submit has returned.
   const EngineLease borrowed = call.prepared.lease->Borrow();
@@ -310,13 +385,16 @@ void MultiplexedCall::Cancel(const std::string& id) {
                 [self = shared_from_this(), id, lease = std::move(lease),
                  released = Telemetry::TimeRelease(telemetry_)](bool found) mutable {
                   lease = nullptr;
-                  released(found);
-                  {
-                    std::lock_guard lock(self->mutex_);
-                    --self->cancels_;
-                    self->answers_.push_back({id, found});
-                  }
-                  self->Advance();
+                  WriteQueue& writes = self->host_.threads().writes;
+                  writes.Do([self = std::move(self), id, found, released = std::move(released)] {
+                    released(found);
+                    {
+                      std::lock_guard lock(self->mutex_);
+                      --self->cancels_;
+                      self->answers_.push_back({id, found});
+                    }
+                    self->Advance();
+                  });
                 });
 }
 
@@ -325,7 +403,9 @@ void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {
   lane.identity.was_started = true;
   lane.identity.prompt_tokens = event.prompt_tokens;
   lane.started = event;
+  if (client_gone_ || abort_) return;
   if (!lane.preface.empty()) {
+    held_bytes_ -= lane.preface.size();
     DeltaEvent preface;
     preface.text = std::exchange(lane.preface, {});
     AddDelta(lane, std::move(preface));
@@ -335,25 +415,45 @@ void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {
 }
 
 void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
-  if (lane.observer != nullptr) lane.observer->OnTokens(static_cast<int>(event.tokens.size()));
-  bool is_slow = false;
+  const bool has_notes = lane.tally.Note(static_cast<int>(event.tokens.size())) > 0;
+  std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
+    if (has_notes && !lane.counting) {
+      lane.counting = true;
+      to_count_.push_back(lane.shared_from_this());
+    }
     // After a gap nothing may follow: what the client has stays a prefix of what was generated.
-    if (client_gone_ || abort_) return;
+    if (client_gone_ || abort_ || lane.too_large) return;
     AddDelta(lane, std::move(event));
-    if (lane.at_once) return;
-    NoteNews(lane);
-    is_slow = pending_bytes_ > limits_.max_pending_bytes;
+    if (!lane.at_once) {
+      NoteNews(lane);
+      if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
+      return;
+    }
+    // Nobody waits for the client there, but what is kept for it has an end.
+    lane.too_large = lane.deltas.bytes() > limits_.max_held_bytes ||
+                     held_bytes_ + pending_bytes_ > limits_.max_pending_bytes;
+    if (!lane.too_large) return;
+    DropHeld(lane);
+    cancel = lane.cancel;
   }
-  if (is_slow) Abort(SlowReader(limits_));
+  if (cancel) cancel();
 }
 
 void MultiplexedCall::AddDelta(Lane& lane, DeltaEvent event) {
   const size_t before = lane.deltas.bytes();
   lane.deltas.Add(std::move(event));
   // What is told at the end does not wait for the client before.
-  if (!lane.at_once) pending_bytes_ += lane.deltas.bytes() - before;
+  (lane.at_once ? held_bytes_ : pending_bytes_) += lane.deltas.bytes() - before;
+}
+
+void MultiplexedCall::DropHeld(Lane& lane) {
+  held_bytes_ -= lane.preface.size();
+  lane.preface = {};
+  if (!lane.at_once) return;
+  held_bytes_ -= lane.deltas.bytes();
+  lane.deltas.Clear();
 }
 
 void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
@@ -365,20 +465,18 @@ void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
     cancel.swap(lane.cancel);
   }
   cancel = nullptr;
-  bool is_slow = false;
-  {
-    std::lock_guard lock(mutex_);
-    TellRequestEnd(log_, lane.id(), event,
-                   abort_ ? *abort_ : CallStatus(event, lane.id(), lane.identity.seed),
-                   lane.observer.get());
-    lane.end = event;
-    if (!client_gone_ && !abort_) {
-      pending_bytes_ += EndBytes(event) + (lane.at_once ? lane.deltas.bytes() : 0);
-    }
-    NoteNews(lane);
-    is_slow = pending_bytes_ > limits_.max_pending_bytes;
-  }
-  if (is_slow) Abort(SlowReader(limits_));
+  std::lock_guard lock(mutex_);
+  lane.end = event;
+  if (lane.too_large) lane.end->status = OutputTooLarge(limits_.max_held_bytes);
+  ended_.push_back({lane.shared_from_this(), *lane.end,
+                    abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
+  const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
+  held_bytes_ -= held + lane.preface.size();
+  // Nothing will be said after it, and the end may wait for long to be told.
+  lane.preface = {};
+  if (!client_gone_ && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
+  NoteNews(lane);
+  if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
 }
 
 void MultiplexedCall::NoteNews(Lane& lane) {
@@ -393,16 +491,29 @@ void MultiplexedCall::NoteNews(Lane& lane) {
   news_.push_back(lane.shared_from_this());
 }
 
+void MultiplexedCall::BeginAbort(const absl::Status& status) {
+  if (abort_ || finishing_) return;
+  abort_ = status;
+  aborting_ = true;
+  DropPending();
+}
+
 void MultiplexedCall::Abort(const absl::Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    BeginAbort(status);
+  }
+  Advance();
+}
+
+void MultiplexedCall::EndAborted() {
   std::vector<std::function<void()>> cancels;
   {
     std::lock_guard lock(mutex_);
-    if (abort_ || finishing_) return;
-    abort_ = status;
+    if (!std::exchange(aborting_, false)) return;
     for (const auto& lane : lanes_) {
       if (lane->cancel) cancels.push_back(lane->cancel);
     }
-    DropPending();
     if (!done_) {
       grace_alarm_.Set(absl::ToChronoTime(absl::Now() + limits_.grace),
                        [weak = weak_from_this()](bool fired) {
@@ -414,16 +525,16 @@ void MultiplexedCall::Abort(const absl::Status& status) {
     }
   }
   for (const auto& cancel : cancels) cancel();
-  Advance();
 }
 
 void MultiplexedCall::DropPending() {
   for (const auto& lane : news_) {
     lane->has_news = false;
     lane->started.reset();
-    lane->deltas.Clear();
+    if (!lane->at_once || lane->end) lane->deltas.Clear();
     if (lane->end) lanes_.erase(lane);
   }
+  for (const auto& lane : lanes_) DropHeld(*lane);
   news_.clear();
   answers_.clear();
   pending_bytes_ = 0;
@@ -483,10 +594,27 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
     news_.pop_front();
     Lane& lane = *owner;
     lane.has_news = false;
-    bytes += kEventBytes + lane.id().size() + lane.deltas.bytes();
+    bytes += kEventBytes + lane.id().size();
     RequestNews taken;
     taken.started = std::exchange(lane.started, std::nullopt);
-    while (!lane.deltas.empty()) taken.deltas.push_back(lane.deltas.Pop());
+    bool is_cut = false;
+    while (!lane.deltas.empty() && !is_cut && (lane.at_once || bytes < limits_.max_message_bytes)) {
+      const size_t before = lane.deltas.bytes();
+      const size_t count = lane.deltas.size();
+      taken.deltas.push_back(lane.at_once ? lane.deltas.Pop()
+                                          : lane.deltas.Pop(limits_.max_message_bytes));
+      bytes += before - lane.deltas.bytes();
+      is_cut = lane.deltas.size() == count;
+    }
+    if (!lane.deltas.empty()) {
+      // The rest goes first next time, and the end after it.
+      lane.has_news = true;
+      pending_bytes_ += kEventBytes + lane.id().size();
+      news_.push_front(owner);
+      taken.request = {std::move(owner), &lane.identity};
+      news.push_back(std::move(taken));
+      break;
+    }
     taken.end = std::exchange(lane.end, std::nullopt);
     if (taken.end) {
       bytes += EndBytes(*taken.end);
@@ -501,7 +629,25 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
   pending_bytes_ -= std::min(bytes, pending_bytes_);
 }
 
+void MultiplexedCall::AdvanceLater() {
+  {
+    std::lock_guard lock(mutex_);
+    if (left_) return;
+    left_ = true;
+  }
+  host_.threads().writes.Leave(shared_from_this());
+}
+
+void MultiplexedCall::Write() {
+  {
+    std::lock_guard lock(mutex_);
+    left_ = false;
+  }
+  Advance();
+}
+
 void MultiplexedCall::Advance() {
+  EndAborted();
   while (AdvanceOnce()) {
   }
 }
@@ -510,18 +656,33 @@ bool MultiplexedCall::AdvanceOnce() {
   std::vector<RequestNews> news;
   std::vector<CancelAnswer> answers;
   std::optional<absl::Status> end;
+  std::vector<std::shared_ptr<Lane>> to_count;
+  std::vector<Ended> ended;
+  bool writes = false;
   {
     std::lock_guard lock(mutex_);
-    if (writing_ || finishing_) return false;
-    TakeNews(news, answers);
-    if (!news.empty() || !answers.empty()) {
-      writing_ = true;
-    } else if (end = DueEnd(); end && !starting_read_) {
-      finishing_ = true;
-    } else {
-      return false;
+    to_count.swap(to_count_);
+    for (const auto& lane : to_count) lane->counting = false;
+    ended.swap(ended_);
+    if (!writing_ && !finishing_) {
+      TakeNews(news, answers);
+      if (!news.empty() || !answers.empty()) {
+        writing_ = writes = true;
+      } else if (end = DueEnd(); end && !starting_read_ && !taking_) {
+        finishing_ = true;
+      } else {
+        end.reset();
+      }
     }
   }
+  // Before the client can learn of it.
+  for (const auto& lane : to_count) lane->tally.Tell();
+  for (const Ended& request : ended) {
+    request.lane->tally.Tell();
+    TellRequestEnd(log_, request.lane->id(), request.event, request.status,
+                   request.lane->tally.observer());
+  }
+  if (!writes && !end) return false;
   if (end) {
     Finish(ToGrpcStatus(*end, context_));
     return false;

@@ -17,10 +17,16 @@ class PendingDeltas {
   void Add(DeltaEvent event);
   // The one that waits for longest. To be called where there is one.
   DeltaEvent Pop();
+  // The same, but of a delta that takes more than about `max_bytes` only the beginning, at least
+  // something of it: whoever puts the pieces together has the delta. Text is cut between
+  // characters.
+  DeltaEvent Pop(size_t max_bytes);
   void Clear();
 
   bool empty() const { return deltas_.empty(); }
-  // About what waits takes in memory, and its generated tokens.
+  // Samples that have news.
+  size_t size() const { return deltas_.size(); }
+  // About what waits takes in memory, merged or not, and its generated tokens.
   size_t bytes() const { return bytes_; }
   int64_t tokens() const { return tokens_; }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/steady_time.h"
 #include "worker/request_translation.h"
 
 namespace orcd {
@@ -12,8 +13,20 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto,
   ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host.Admit(proto.model_id()));
   PreparedRequest prepared;
   prepared.lease = std::make_shared<EngineLease>(std::move(admitted));
-  ORCD_ASSIGN_OR_RETURN(prepared.request, TranslateRequest(proto, prepared.lease->engine().model(),
-                                                           arrival, deadline));
+  Engine& engine = prepared.lease->engine();
+  ORCD_ASSIGN_OR_RETURN(prepared.request,
+                        TranslateParameters(proto, engine.model(), arrival, deadline));
+  // Tokens need no encoding: Submit has the last word at once.
+  if (proto.prompt_case() != v1::GenerateRequest::kTokens) {
+    ORCD_RETURN_IF_ERROR(
+        engine.CheckAhead(prepared.request.samples, LeastPromptTokens(proto, engine.model())));
+  }
+  if (deadline <= SteadyNow()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded,
+                     "the request's deadline passed before it could be read",
+                     {.reason = "DEADLINE_EXCEEDED"});
+  }
+  ORCD_ASSIGN_OR_RETURN(prepared.request.prompt, TranslatePrompt(proto, engine.model()));
   return prepared;
 }
 

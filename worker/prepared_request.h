@@ -19,7 +19,8 @@ struct PreparedRequest {
   GenerationRequest request;
 };
 
-// The errors are those of ModelHost::Admit and TranslateRequest.
+// The errors are those of ModelHost::Admit, Engine::CheckAhead and TranslateRequest, and
+// kDeadlineExceeded. A request that finds no room is refused before its prompt is encoded.
 absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto, ModelHost& host,
                                                absl::Time arrival, absl::Time deadline);
 

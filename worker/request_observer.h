@@ -5,18 +5,18 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "runtime/engine/request.h"
 
 namespace orcd {
 
-// Told of one request by its stream: OnTokens, and of GenerateMany OnEnded too, on the engine's
-// thread, where it must not wait. One thread at a time.
+// Told of one request by its stream, never on the engine's thread. One thread at a time.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
 
-  // More tokens came.
-  virtual void OnTokens(int tokens) = 0;
+  // More tokens came, at `time` of SteadyNow.
+  virtual void OnTokens(int tokens, absl::Time time) = 0;
   // The engine did not take the request: OnEnded follows.
   virtual void OnRefused() = 0;
   // The call is over, and ended with `status`.

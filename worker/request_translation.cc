@@ -76,28 +76,6 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const v1::ChatPrompt& prompt, co
   return EncodePrompt(model.tokenizer(), pieces);
 }
 
-absl::StatusOr<std::vector<int32_t>> TranslatePrompt(const v1::GenerateRequest& request,
-                                                     const Model& model) {
-  switch (request.prompt_case()) {
-    case v1::GenerateRequest::kText:
-      return EncodeText(request.text(), model);
-    case v1::GenerateRequest::kChat:
-      return EncodeChat(request.chat(), model);
-    case v1::GenerateRequest::kTokens: {
-      if (request.tokens().ids().empty()) {
-        return InvalidField("tokens.ids", "is empty; a prompt needs at least one token");
-      }
-      std::vector<int32_t> tokens;
-      tokens.reserve(request.tokens().ids_size());
-      for (uint32_t id : request.tokens().ids()) tokens.push_back(ToId(id));
-      return tokens;
-    }
-    case v1::GenerateRequest::PROMPT_NOT_SET:
-      break;
-  }
-  return InvalidField("prompt", "is missing; set text, tokens or chat");
-}
-
 absl::StatusOr<SamplingParams> TranslateSampling(const v1::GenerateRequest& request) {
   const v1::SamplingParams& proto = request.sampling();
   SamplingParams params;
@@ -147,6 +125,58 @@ absl::StatusOr<StopConditions> TranslateStop(const v1::StopConditions& proto) {
 absl::StatusOr<GenerationRequest> TranslateRequest(const v1::GenerateRequest& request,
                                                    const Model& model, absl::Time arrival,
                                                    absl::Time deadline) {
+  ORCD_ASSIGN_OR_RETURN(GenerationRequest translated,
+                        TranslateParameters(request, model, arrival, deadline));
+  ORCD_ASSIGN_OR_RETURN(translated.prompt, TranslatePrompt(request, model));
+  return translated;
+}
+
+absl::StatusOr<std::vector<int32_t>> TranslatePrompt(const v1::GenerateRequest& request,
+                                                     const Model& model) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      return EncodeText(request.text(), model);
+    case v1::GenerateRequest::kChat:
+      return EncodeChat(request.chat(), model);
+    case v1::GenerateRequest::kTokens: {
+      if (request.tokens().ids().empty()) {
+        return InvalidField("tokens.ids", "is empty; a prompt needs at least one token");
+      }
+      std::vector<int32_t> tokens;
+      tokens.reserve(request.tokens().ids_size());
+      for (uint32_t id : request.tokens().ids()) tokens.push_back(ToId(id));
+      return tokens;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return InvalidField("prompt", "is missing; set text, tokens or chat");
+}
+
+int64_t LeastPromptTokens(const v1::GenerateRequest& request, const Model& model) {
+  size_t bytes = 0;
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      bytes = request.text().text().size();
+      break;
+    case v1::GenerateRequest::kChat:
+      // The template leaves these as they are, whatever it adds.
+      for (const v1::ChatMessage& message : request.chat().messages()) {
+        bytes += message.content().size();
+      }
+      break;
+    case v1::GenerateRequest::kTokens:
+      return request.tokens().ids_size();
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  const size_t longest = model.tokenizer().longest_token_bytes();
+  return static_cast<int64_t>((bytes + longest - 1) / longest);
+}
+
+absl::StatusOr<GenerationRequest> TranslateParameters(const v1::GenerateRequest& request,
+                                                      const Model& model, absl::Time arrival,
+                                                      absl::Time deadline) {
   GenerationRequest translated;
   translated.arrival = arrival;
   translated.deadline = deadline;
@@ -169,12 +199,10 @@ absl::StatusOr<GenerationRequest> TranslateRequest(const v1::GenerateRequest& re
   } else {
     ORCD_RETURN_IF_ERROR(CheckRequestId(translated.id));
   }
-  // The cheap checks come before the prompt is encoded.
   ORCD_ASSIGN_OR_RETURN(translated.sampling, TranslateSampling(request));
   ORCD_ASSIGN_OR_RETURN(translated.stop, TranslateStop(request.stop()));
   ORCD_RETURN_IF_ERROR(translated.sampling.Validate(model.config().vocab));
   ORCD_RETURN_IF_ERROR(translated.stop.Validate(model.config().vocab));
-  ORCD_ASSIGN_OR_RETURN(translated.prompt, TranslatePrompt(request, model));
   return translated;
 }
 

@@ -22,6 +22,15 @@ absl::StatusOr<GenerationRequest> TranslateRequest(const v1::GenerateRequest& re
                                                    const Model& model, absl::Time arrival,
                                                    absl::Time deadline);
 
+// The parts of it. All but the prompt, which is cheap; the prompt's tokens, which may take seconds;
+// and how many tokens the prompt has at least, by its bytes alone.
+absl::StatusOr<GenerationRequest> TranslateParameters(const v1::GenerateRequest& request,
+                                                      const Model& model, absl::Time arrival,
+                                                      absl::Time deadline);
+absl::StatusOr<std::vector<int32_t>> TranslatePrompt(const v1::GenerateRequest& request,
+                                                     const Model& model);
+int64_t LeastPromptTokens(const v1::GenerateRequest& request, const Model& model);
+
 // The tokens of a TokenizeRequest, exactly as Generate encodes them.
 absl::StatusOr<std::vector<int32_t>> TranslateInput(const v1::TokenizeRequest& request,
                                                     const Model& model);

@@ -213,6 +213,34 @@ TEST_F(RequestTranslationTest, ChatIsRendered) {
   EXPECT_LT(Translate(request)->prompt.size(), translated->prompt.size());
 }
 
+// A prompt is refused by its bytes alone only where its tokens would be too many as well.
+TEST_F(RequestTranslationTest, BytesSayHowManyTokensThereAreAtLeast) {
+  const Tokenizer& tokenizer = model().tokenizer();
+  std::string longest;
+  for (int id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string text(tokenizer.TokenBytes(id).empty() ? tokenizer.TokenText(id)
+                                                            : tokenizer.TokenBytes(id));
+    if (text.size() > longest.size()) longest = text;
+  }
+  EXPECT_LE(tokenizer.longest_token_bytes(), longest.size());
+  std::string repeated;
+  for (int i = 0; i < 10; ++i) repeated += longest;
+  for (const std::string& text :
+       {std::string("a"), std::string("hello, world"), std::string(1000, ' '), longest, repeated,
+        std::string(500, 'a'), std::string("<|im_start|>user\n<|im_end|>")}) {
+    v1::GenerateRequest request;
+    request.mutable_text()->set_text(text);
+    request.mutable_text()->set_parse_special(true);
+    const int64_t least = LeastPromptTokens(request, model());
+    EXPECT_GE(least, 1);
+    EXPECT_LE(least, static_cast<int64_t>(Translate(request)->prompt.size())) << text;
+    request.mutable_chat()->add_messages()->set_content(text);
+    request.mutable_chat()->mutable_messages(0)->set_role(v1::CHAT_ROLE_USER);
+    EXPECT_LE(LeastPromptTokens(request, model()),
+              static_cast<int64_t>(Translate(request)->prompt.size()));
+  }
+}
+
 TEST_F(RequestTranslationTest, TokenizeEncodesAsGenerateDoes) {
   v1::TokenizeRequest tokenize;
   v1::GenerateRequest generate;

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kPingTimeout));
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, options.channelz ? 1 : 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  if (options.own_queue != nullptr) *options.own_queue = builder.AddCompletionQueue();
   if (options.filter) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
     gates.push_back(MakeCallGate(options.filter));

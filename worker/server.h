@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_SERVER_H_
 #define ORCD_WORKER_SERVER_H_
 
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/server.h>
 #include <openssl/ssl.h>
 
@@ -54,6 +55,9 @@ struct ServerOptions {
   bool channelz = false;
   // Calls that it does not let through are cancelled. Null: all go through.
   CallFilter filter = nullptr;
+  // Set: gets a completion queue for services that have a thread of their own. It must be polled
+  // until the server has stopped, then shut down and emptied, also where Start fails.
+  std::unique_ptr<grpc::ServerCompletionQueue>* own_queue = nullptr;
 };
 
 // Owns the listening socket and the calls. gRPC listens on nothing: a ConnectionGuard stands before

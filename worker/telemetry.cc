@@ -82,9 +82,8 @@ class Telemetry::Request final : public RequestObserver {
         arrival_(arrival),
         last_(arrival) {}
 
-  void OnTokens(int tokens) override {
+  void OnTokens(int tokens, absl::Time now) override {
     if (tokens == 0) return;
-    const absl::Time now = SteadyNow();
     if (counted_ == 0) {
       telemetry_.metrics_.OnFirstToken(now - arrival_);
       telemetry_.metrics_.OnTokens(tokens, absl::ZeroDuration(), /*first=*/true);

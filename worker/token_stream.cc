@@ -6,11 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "worker/messages.h"
 #include "worker/request_end.h"
 #include "worker/status_details.h"
 
 namespace orcd {
 namespace {
+
+// Of tokens that wait to be counted while a write is under way.
+constexpr size_t kMaxNotes = 64;
 
 absl::Status SlowReader(const TokenStreamLimits& limits) {
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -31,28 +35,40 @@ absl::Status OutputTooLarge(const TokenStreamLimits& limits) {
 }  // namespace
 
 std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context,
-                                                 Request request, const TokenStreamLimits& limits,
+                                                 WriteQueue* writes,
+                                                 const TokenStreamLimits& limits,
                                                  const Logger& log) {
-  std::shared_ptr<TokenStream> stream(new TokenStream(context, std::move(request), limits, log));
+  std::shared_ptr<TokenStream> stream(new TokenStream(context, writes, limits, log));
   std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   return stream;
 }
 
-TokenStream::TokenStream(grpc::CallbackServerContext* context, Request request,
+TokenStream::TokenStream(grpc::CallbackServerContext* context, WriteQueue* writes,
                          const TokenStreamLimits& limits, const Logger& log)
-    : context_(context),
-      id_(std::move(request.id)),
-      seed_(request.seed),
-      observer_(std::move(request.observer)),
-      writes_(request.writes),
-      limits_(limits),
-      log_(log),
-      encoder_(std::move(request.encoder)),
-      cancel_(std::move(request.cancel)) {}
+    : context_(context), writes_(writes), limits_(limits), log_(log) {}
+
+bool TokenStream::client_gone() const {
+  std::lock_guard lock(mutex_);
+  return client_gone_;
+}
+
+void TokenStream::Begin(Request request) {
+  std::lock_guard lock(mutex_);
+  id_ = std::move(request.id);
+  seed_ = request.seed;
+  tally_.set_observer(std::move(request.observer));
+  encoder_ = std::move(request.encoder);
+  cancel_ = std::move(request.cancel);
+}
+
+void TokenStream::OnSubmitted() {
+  // It may have asked the engine before that knew the request.
+  if (client_gone()) CancelRequest();
+}
 
 void TokenStream::Refuse(const absl::Status& status) {
-  if (observer_ != nullptr) observer_->OnRefused();
+  if (tally_.observer() != nullptr) tally_.observer()->OnRefused();
   FinishedEvent event;
   event.status = status;
   OnFinished(event);
@@ -67,7 +83,7 @@ void TokenStream::OnStarted(const StartedEvent& event) {
 }
 
 void TokenStream::OnDelta(DeltaEvent event) {
-  if (observer_ != nullptr) observer_->OnTokens(static_cast<int>(event.tokens.size()));
+  const bool must_tell = tally_.Note(static_cast<int>(event.tokens.size())) >= kMaxNotes;
   bool became_slow = false;
   {
     std::lock_guard lock(mutex_);
@@ -86,7 +102,7 @@ void TokenStream::OnDelta(DeltaEvent event) {
   if (became_slow) {
     CancelRequest();
   } else {
-    AdvanceLater();
+    AdvanceLater(must_tell);
   }
 }
 
@@ -113,6 +129,7 @@ void TokenStream::Write() {
     std::lock_guard lock(mutex_);
     left_ = false;
   }
+  tally_.Tell();
   Advance();
 }
 
@@ -139,17 +156,18 @@ void TokenStream::OnCancel() {
 void TokenStream::OnDone() {
   std::shared_ptr<TokenStream> self;
   std::lock_guard lock(mutex_);
-  TellRequestEnd(log_, id_, *finished_, *end_, observer_.get());
+  tally_.Tell();
+  if (encoder_ != nullptr) TellRequestEnd(log_, id_, *finished_, *end_, tally_.observer());
   done_ = true;
   self = std::move(self_);
 }
 
-void TokenStream::AdvanceLater() {
-  if (writes_ == nullptr) return Advance();
+void TokenStream::AdvanceLater(bool must_tell) {
+  if (writes_ == nullptr) return Write();
   {
     std::lock_guard lock(mutex_);
     // Whoever writes looks again when that is done.
-    if (writing_ || left_) return;
+    if (left_ || (writing_ && !must_tell)) return;
     left_ = true;
   }
   writes_->Leave(shared_from_this());
@@ -175,7 +193,7 @@ void TokenStream::Advance() {
       if (started_) {
         started.swap(started_);
       } else if (!deltas_.empty()) {
-        delta = deltas_.Pop();
+        delta = deltas_.Pop(kMaxReplyBytes / 2);
       } else if (!end_) {
         writing_ = false;
         return;
@@ -225,6 +243,7 @@ void TokenStream::WriteEnd() {
     finished = &*finished_;
     end = &*end_;
   }
+  if (!last_status_ && encoder_ == nullptr) last_status_ = *end;
   if (!last_status_) {
     ResponseEncoder::End encoded = encoder_->OnFinished(*finished, *end);
     last_status_ = std::move(encoded.status);

@@ -20,8 +20,8 @@
 #include "runtime/engine/request.h"
 #include "worker/logging.h"
 #include "worker/pending_deltas.h"
-#include "worker/request_observer.h"
 #include "worker/response_encoder.h"
+#include "worker/token_tally.h"
 #include "worker/write_queue.h"
 
 namespace orcd {
@@ -45,7 +45,8 @@ struct TokenStreamLimits {
 // a time; what happens meanwhile is merged into one pending delta. The engine calls it as a sink,
 // gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none of them
 // waits for another. It lives until all are done with it: the engine holds it as its request's
-// sink, the queue until it has written, and it holds itself until OnDone.
+// sink, the queue until it has written, and it holds itself until OnDone. It begins without a
+// request, which takes its time to read.
 class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public GenerationSink,
                           public Writer,
@@ -57,18 +58,26 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::unique_ptr<ResponseEncoder> encoder;
     // Told of the request where set.
     std::shared_ptr<RequestObserver> observer = nullptr;
-    // Writes what the engine tells; null: the engine's own thread does.
-    WriteQueue* writes = nullptr;
     // Asks the engine to end the request. Called at most a few times, from any thread, and dropped
     // once the request has ended.
     std::function<void()> cancel;
   };
 
-  // `context` and `log` must live until the call is done.
-  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context, Request request,
-                                             const TokenStreamLimits& limits, const Logger& log);
+  // `writes` writes what the engine tells; null: whoever tells it does. `context`, `writes` and
+  // `log` must live until the call is done.
+  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
+                                             WriteQueue* writes, const TokenStreamLimits& limits,
+                                             const Logger& log);
 
-  // Ends the call where the engine did not take the request and so sends no events.
+  // Nobody waits for the call any more.
+  bool client_gone() const;
+
+  // To be called before the engine has the request, once.
+  void Begin(Request request);
+  // To be called once it has: a client that left in between is noticed here.
+  void OnSubmitted();
+  // Ends the call where the engine did not take the request and so sends no events. Where Begin was
+  // not called the status is all there is: log and metrics are the caller's affair.
   void Refuse(const absl::Status& status);
 
   // GenerationSink.
@@ -85,13 +94,14 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
-  TokenStream(grpc::CallbackServerContext* context, Request request,
+  TokenStream(grpc::CallbackServerContext* context, WriteQueue* writes,
               const TokenStreamLimits& limits, const Logger& log);
 
   // Starts the next write, or finishes the call, where that is due and nobody else does.
   void Advance();
-  // Has that done where it may take its time: what the engine calls.
-  void AdvanceLater();
+  // Has that done where it may take its time: what the engine calls. `must_tell`: also where a
+  // write is under way, for there is much to be counted.
+  void AdvanceLater(bool must_tell = false);
   // By who has the right to write: the next message, where there is one.
   std::optional<grpc::ByteBuffer> Encode(DeltaEvent delta);
   void WriteEnd();
@@ -104,16 +114,19 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnGraceOver();
 
   grpc::CallbackServerContext* const context_;
-  const std::string id_;
-  const uint64_t seed_;
-  const std::shared_ptr<RequestObserver> observer_;
   WriteQueue* const writes_;
   const TokenStreamLimits limits_;
   const Logger& log_;
 
+  // Set by Begin, before any event.
+  std::string id_;
+  uint64_t seed_ = 0;
+  TokenTally tally_;
+
   // These belong to whoever set writing_: the encoder, the write under way, and, once the end was
   // encoded, what is left to be written of it.
-  const std::unique_ptr<ResponseEncoder> encoder_;
+  // Null where there was no request.
+  std::unique_ptr<ResponseEncoder> encoder_;
   grpc::ByteBuffer outgoing_;
   std::optional<absl::Status> last_status_;
   std::deque<grpc::ByteBuffer> last_messages_;

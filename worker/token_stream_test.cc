@@ -53,7 +53,7 @@ std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  // `writes`: TokenStream::Request's.
+  // `writes`: TokenStream::Create's.
   FakeService(const TokenStreamLimits& limits, EncoderMaker encoder, WriteQueue* writes)
       : limits_(limits), encoder_(std::move(encoder)), writes_(writes) {}
 
@@ -62,14 +62,12 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
     Served served;
     auto held = std::make_shared<int>();
     served.held = held;
-    served.stream = TokenStream::Create(
-        context,
+    served.stream = TokenStream::Create(context, writes_, limits_, log_);
+    served.stream->Begin(
         {.id = "r1",
          .seed = 42,
          .encoder = encoder_(),
-         .writes = writes_,
-         .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }},
-        limits_, log_);
+         .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }});
     grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();
     std::lock_guard lock(mutex_);
     served_.push_back(std::move(served));
@@ -257,6 +255,31 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
   EXPECT_EQ(got_text, text);
   EXPECT_EQ(got_tokens, tokens);
   EXPECT_LT(responses.size(), 5000u);
+}
+
+// Clients take 4 MiB in a message.
+TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
+  auto call = Start();
+  Served served = service_.Next();
+  served.stream->OnStarted({});
+  DeltaEvent large;
+  for (int i = 0; i < 20'000; ++i) {
+    SampledToken token{.token = 100'000 + i, .logprob = -1, .top = {}};
+    for (int j = 0; j < 20; ++j) token.top.push_back({150'000 + j, -2.0f});
+    large.prompt_logprobs.push_back(token);
+  }
+  served.stream->OnDelta(large);
+  served.stream->OnDelta(Delta("a", {1}));
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  int scored = 0;
+  std::string text;
+  for (const v1::GenerateResponse& response : ReadAll(*call)) {
+    scored += response.delta().prompt_logprobs_size();
+    text += response.delta().text();
+  }
+  EXPECT_TRUE(call->reader->Finish().ok());
+  EXPECT_EQ(scored, 20'000);
+  EXPECT_EQ(text, "a");
 }
 
 // The engine's thread, which has better things to do.

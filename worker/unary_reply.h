@@ -13,15 +13,19 @@
 
 namespace orcd {
 
-inline void Reply(grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response,
-                  const google::protobuf::Message& message) {
-  *response = SerializeReply(message);
-  reactor->Finish(grpc::Status::OK);
-}
-
 inline void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
                  const absl::Status& status) {
   reactor->Finish(ToGrpcStatus(status, context));
+}
+
+// A message that is larger than clients take is refused; see CheckReplySize.
+inline void Reply(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                  grpc::ByteBuffer* response, const google::protobuf::Message& message) {
+  if (absl::Status fits = CheckReplySize(message.ByteSizeLong()); !fits.ok()) {
+    return Fail(context, reactor, fits);
+  }
+  *response = SerializeReply(message);
+  reactor->Finish(grpc::Status::OK);
 }
 
 }  // namespace orcd

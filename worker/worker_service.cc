@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/error.h"
-#include "runtime/steady_time.h"
 #include "worker/drain_call.h"
 #include "worker/generate_call.h"
 #include "worker/generate_encoder.h"
@@ -18,6 +17,21 @@
 #include "worker/unary_reply.h"
 
 namespace orcd {
+namespace {
+
+absl::StatusOr<v1::TokenizeResponse> TokenizeRequestBytes(const grpc::ByteBuffer& bytes,
+                                                          ModelHost& host) {
+  ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
+                        ParseRequest<v1::TokenizeRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host.Borrow(request.model_id()));
+  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                        TranslateInput(request, lease.engine().model()));
+  v1::TokenizeResponse message;
+  message.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  return message;
+}
+
+}  // namespace
 
 WorkerService::WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options)
     : host_(host), log_(log), options_(std::move(options)), many_calls_(options_.many_limits) {}
@@ -45,19 +59,32 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
       [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
         if (!result.ok()) return Fail(context, reactor, result.status());
         LogUnloaded(log_, *result);
-        Reply(reactor, response, *result);
+        Reply(context, reactor, response, *result);
       });
   return reactor;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
-  if (!stream.ok()) {
-    CountRefusal(options_.telemetry, stream.status());
-    return RefuseStream(context, log_, "Generate", stream.status());
+  const absl::Status may = Authorize(options_.authorizer, *context, Permission::kInference);
+  if (!may.ok()) {
+    CountRefusal(options_.telemetry, may);
+    return RefuseStream(context, log_, "Generate", may);
   }
-  return stream->get();
+  return StartGenerateCall(
+      context, *bytes, host_, log_,
+      {.method = "Generate",
+       .limits = options_.limits,
+       .telemetry = options_.telemetry,
+       .read = [](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
+         GenerateAsked asked;
+         ORCD_ASSIGN_OR_RETURN(asked.request, ParseRequest<v1::GenerateRequest>(request));
+         asked.encoder = [](const GenerationRequest& prepared, const Engine& engine) {
+           return std::make_unique<GenerateEncoder>(prepared.id, prepared.sampling.seed,
+                                                    engine.model().digest());
+         };
+         return asked;
+       }});
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::GenerateMany(
@@ -76,22 +103,6 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Gene
 
 void WorkerService::Shutdown() { many_calls_.Shutdown(); }
 
-absl::StatusOr<std::shared_ptr<TokenStream>> WorkerService::StartGenerate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
-  const absl::Time arrival = SteadyNow();
-  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto,
-                        OpenRequest<v1::GenerateRequest>(options_.authorizer, *context,
-                                                         Permission::kInference, bytes));
-  return StartGenerateCall(context, proto, arrival, host_, log_,
-                           {.limits = options_.limits,
-                            .writes = options_.writes,
-                            .telemetry = options_.telemetry,
-                            .encoder = [](const GenerationRequest& request, const Engine& engine) {
-                              return std::make_unique<GenerateEncoder>(
-                                  request.id, request.sampling.seed, engine.model().digest());
-                            }});
-}
-
 grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
@@ -106,19 +117,22 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
   absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
   if (!borrowed.ok()) {
     // Without an engine no request is live.
-    Reply(reactor, response, v1::CancelResponse());
+    Reply(context, reactor, response, v1::CancelResponse());
     return reactor;
   }
   auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
   Engine& engine = lease->engine();
   engine.Cancel(request->request_id(), FinishReason::kCancelled,
-                [reactor, response, lease = std::move(lease),
+                [this, context, reactor, response, lease = std::move(lease),
                  released = Telemetry::TimeRelease(options_.telemetry)](bool found) mutable {
                   lease = nullptr;
-                  released(found);
-                  v1::CancelResponse message;
-                  message.set_found(found);
-                  Reply(reactor, response, message);
+                  host_.threads().writes.Do(
+                      [context, reactor, response, found, released = std::move(released)] {
+                        released(found);
+                        v1::CancelResponse message;
+                        message.set_found(found);
+                        Reply(context, reactor, response, message);
+                      });
                 });
   return reactor;
 }
@@ -126,23 +140,20 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
-  auto tokenize = [&]() -> absl::StatusOr<v1::TokenizeResponse> {
-    ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
-                          OpenRequest<v1::TokenizeRequest>(options_.authorizer, *context,
-                                                           Permission::kInference, *bytes));
-    ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(request.model_id()));
-    ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                          TranslateInput(request, lease.engine().model()));
-    v1::TokenizeResponse message;
-    message.mutable_token_ids()->Add(tokens.begin(), tokens.end());
-    return message;
-  };
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const absl::StatusOr<v1::TokenizeResponse> message = tokenize(); message.ok()) {
-    Reply(reactor, response, *message);
-  } else {
-    Fail(context, reactor, message.status());
+  absl::Status status = Authorize(options_.authorizer, *context, Permission::kInference);
+  if (status.ok()) {
+    status = host_.threads().work.Post(bytes->Length(), [this, context, bytes, reactor, response] {
+      const absl::StatusOr<v1::TokenizeResponse> message =
+          context->IsCancelled() ? ClientGone() : TokenizeRequestBytes(*bytes, host_);
+      if (message.ok()) {
+        Reply(context, reactor, response, *message);
+      } else {
+        Fail(context, reactor, message.status());
+      }
+    });
   }
+  if (!status.ok()) Fail(context, reactor, status);
   return reactor;
 }
 
@@ -156,7 +167,7 @@ grpc::ServerUnaryReactor* WorkerService::Health(grpc::CallbackServerContext* con
   }
   v1::HealthResponse message;
   *message.mutable_status() = host_.Status();
-  Reply(reactor, response, message);
+  Reply(context, reactor, response, message);
   return reactor;
 }
 

@@ -15,7 +15,6 @@
 #include "worker/multiplexed_call.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
-#include "worker/write_queue.h"
 
 namespace orcd {
 
@@ -46,8 +45,6 @@ struct WorkerServiceOptions {
   MultiplexedCallLimits many_limits = {};
   // Who may make which calls. Null: everyone all.
   const Authorizer* authorizer = nullptr;
-  // Writes what the engine tells; null: the engine's own thread does.
-  WriteQueue* writes = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
   // Called once a drain is over whose request asks for the worker's exit. From any thread.
@@ -88,10 +85,6 @@ class WorkerService final : public internal::RawWorkerService {
                                                     const grpc::ByteBuffer* request) override;
 
  private:
-  // The stream of a request that the engine took; otherwise why not.
-  absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
-                                                             const grpc::ByteBuffer& bytes);
-
   ModelHost& host_;
   const Logger& log_;
   const WorkerServiceOptions options_;

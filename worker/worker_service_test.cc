@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/error.h"
+#include "worker/engine_writes_for_test.h"
 #include "worker/event_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
@@ -35,6 +36,7 @@ ModelHostOptions Options(const std::string& model_dir) {
 class WorkerServiceTest : public testing::Test {
  protected:
   WorkerServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
+    EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -229,6 +231,70 @@ TEST_F(WorkerServiceTest, OversizedRequestsAreRefused) {
   grpc::ClientContext context;
   EXPECT_EQ(stub_->Tokenize(&context, request, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(WorkerServiceTest, MoreTokensThanAClientTakesAreRefused) {
+  ASSERT_TRUE(Load().ok());
+  v1::TokenizeRequest request;
+  v1::TokenizeResponse response;
+  // Text of which each byte is two bytes of token ids.
+  for (int i = 0; i < 2'200'000; ++i) {
+    request.mutable_text()->mutable_text()->push_back("\x01\x02"[i % 2]);
+  }
+  grpc::ClientContext context;
+  const grpc::Status status = stub_->Tokenize(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Reason(status), "OUTPUT_TOO_LARGE");
+  EXPECT_THAT(status.error_message(), HasSubstr("4194304"));
+  request.mutable_text()->mutable_text()->resize(200'000);
+  grpc::ClientContext again;
+  EXPECT_TRUE(stub_->Tokenize(&again, request, &response).ok());
+  EXPECT_GT(response.token_ids_size(), 0);
+}
+
+TEST_F(WorkerServiceTest, APromptThatCannotFitIsRefusedByItsBytes) {
+  ASSERT_TRUE(Load().ok());
+  v1::GenerateRequest request;
+  request.mutable_text()->set_text(std::string(4'000'000, 'a'));
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  v1::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Reason(status), "PROMPT_TOO_LONG");
+  EXPECT_THAT(status.error_message(), HasSubstr("tokens or more"));
+}
+
+// A new method fails until it is called here.
+TEST_F(WorkerServiceTest, TheEnginesThreadWritesToNoCall) {
+  auto load = std::make_shared<v1::LoadRequest>();
+  load->set_model("nano.gguf");
+  auto generate = std::make_shared<v1::GenerateRequest>();
+  generate->set_request_id("r");
+  generate->mutable_tokens()->add_ids(5);
+  generate->mutable_stop()->set_max_tokens(7);
+  auto many = std::make_shared<v1::GenerateManyRequest>();
+  *many->mutable_generate() = *generate;
+  auto cancel_many = std::make_shared<v1::GenerateManyRequest>();
+  cancel_many->mutable_cancel()->set_request_id("r");
+  auto refused = std::make_shared<v1::GenerateManyRequest>(*many);
+  refused->mutable_generate()->mutable_sampling()->set_temperature(-1);
+  auto cancel = std::make_shared<v1::CancelRequest>();
+  cancel->set_request_id("r");
+  auto tokenize = std::make_shared<v1::TokenizeRequest>();
+  tokenize->mutable_text()->set_text("hello");
+  ExpectNoEngineWrites(channel_, *v1::WorkerStatus::descriptor()->file()->service(0),
+                       {{"Load", load},
+                        {"Generate", generate},
+                        {"GenerateMany", many},
+                        {"GenerateMany", refused},
+                        {"GenerateMany", cancel_many},
+                        {"Cancel", cancel},
+                        {"Tokenize", tokenize},
+                        {"Health", std::make_shared<v1::HealthRequest>()},
+                        {"Unload", std::make_shared<v1::UnloadRequest>()},
+                        {"Drain", std::make_shared<v1::DrainRequest>()}});
 }
 
 TEST(ServerTest, ATakenPortIsAnError) {

@@ -4,6 +4,18 @@
 #include <utility>
 
 namespace orcd {
+namespace {
+
+class Work final : public Writer {
+ public:
+  explicit Work(std::function<void()> work) : work_(std::move(work)) {}
+  void Write() override { work_(); }
+
+ private:
+  const std::function<void()> work_;
+};
+
+}  // namespace
 
 WriteQueue::WriteQueue(int threads) {
   threads_.reserve(threads);
@@ -29,6 +41,8 @@ void WriteQueue::Leave(std::shared_ptr<Writer> writer) {
   }
   if (wake) changed_.notify_one();
 }
+
+void WriteQueue::Do(std::function<void()> work) { Leave(std::make_shared<Work>(std::move(work))); }
 
 int WriteQueue::ThreadsFor(int processors) { return std::clamp(processors / 4, 1, 4); }
 

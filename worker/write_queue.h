@@ -1,9 +1,10 @@
-// Who writes to clients in the engine's place.
+// Threads that do for the engine's thread what takes long: gRPC writes, log lines, metrics.
 #ifndef ORCD_WORKER_WRITE_QUEUE_H_
 #define ORCD_WORKER_WRITE_QUEUE_H_
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -34,6 +35,9 @@ class WriteQueue {
 
   // In the order in which they are left, as far as several threads keep one.
   void Leave(std::shared_ptr<Writer> writer);
+
+  // The same for `work`, which is called once.
+  void Do(std::function<void()> work);
 
   // Threads for a machine with so many processors, which have other things to do as well.
   static int ThreadsFor(int processors);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/engine/engine_thread.h"
 #include "runtime/engine/output_text.h"
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
@@ -164,8 +165,8 @@ absl::Status Engine::Submit(GenerationRequest request) {
                                   "' is live; wait for it, cancel it, or use another id"),
                      {.reason = "DUPLICATE_REQUEST_ID", .subject = request.id});
   }
-  ORCD_RETURN_IF_ERROR(CheckRoom(request));
   const int64_t tokens = static_cast<int64_t>(request.prompt.size());
+  ORCD_RETURN_IF_ERROR(CheckRoom(request.samples, tokens));
   live_[request.id] = {.samples = request.samples, .prompt_tokens = tokens};
   live_samples_ += request.samples;
   waiting_tokens_ += tokens;
@@ -174,9 +175,22 @@ absl::Status Engine::Submit(GenerationRequest request) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::CheckRoom(const GenerationRequest& request) {
+absl::Status Engine::CheckAhead(int samples, int64_t least_tokens) {
+  if (least_tokens >= max_context_) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument,
+        absl::StrCat("the prompt has ", least_tokens, " tokens or more and the context holds ",
+                     max_context_, ", one of them at least for the answer; shorten the prompt"),
+        {.reason = "PROMPT_TOO_LONG", .field = "prompt"});
+  }
+  std::lock_guard lock(inbox_mutex_);
+  if (!fault_.ok()) return FaultStatus(absl::StatusCode::kUnavailable, fault_);
+  return CheckRoom(samples, least_tokens);
+}
+
+absl::Status Engine::CheckRoom(int samples, int64_t tokens) {
   // Whether a request will have to wait is only known once the engine thread has read it.
-  if (live_samples_ + request.samples > static_cast<int64_t>(info_.max_seqs) + max_waiting_) {
+  if (live_samples_ + samples > static_cast<int64_t>(info_.max_seqs) + max_waiting_) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
         absl::StrCat("the queue is full: ", live_samples_, " requests run or wait, at most ",
@@ -184,7 +198,6 @@ absl::Status Engine::CheckRoom(const GenerationRequest& request) {
                      " wait; try again later or on another worker"),
         {.reason = "QUEUE_FULL", .subject = "queue:requests", .retry_after = RetryAfter()});
   }
-  const int64_t tokens = static_cast<int64_t>(request.prompt.size());
   if (waiting_tokens_ > 0 && waiting_tokens_ + tokens > max_waiting_tokens_) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
@@ -272,6 +285,7 @@ absl::Duration Engine::stalled_for() const {
 }
 
 void Engine::Run() {
+  NameEngineThread();
   absl::Status fault;
   bool wait = true;
   std::vector<Message> messages;

@@ -89,6 +89,10 @@ class Engine {
   // returns OK the sink gets a Finished event, whatever happens.
   absl::Status Submit(GenerationRequest request);
 
+  // What Submit would say of a request for so many samples, whose prompt has at least so many tokens:
+  // only whether there is room in the context and in the queue, and before anybody has encoded it.
+  absl::Status CheckAhead(int samples, int64_t least_tokens);
+
   // Ends a request; `done` is called (on the engine thread) with whether it was live, after its
   // slot and KV blocks are free and its sink has its Finished event.
   void Cancel(std::string_view id, FinishReason reason, std::function<void(bool found)> done);
@@ -135,7 +139,7 @@ class Engine {
   absl::Status Check(const GenerationRequest& request) const;
   absl::Status CheckResume(const GenerationRequest& request) const;
   // Why there is no room for the request. With inbox_mutex_ held.
-  absl::Status CheckRoom(const GenerationRequest& request);
+  absl::Status CheckRoom(int samples, int64_t tokens);
   // When one that is refused now may find a place: each gets one of its own, as they become free.
   absl::Duration RetryAfter();
   void OnStarted(const std::string& id);

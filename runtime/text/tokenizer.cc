@@ -175,7 +175,10 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
     const std::string_view text = vocabulary.tokens[i];
     const TokenType type{vocabulary.types[i]};
     tokenizer->texts_.Add(text);
-    tokenizer->bytes_.Add(BytesOf(text, type));
+    const std::string bytes = BytesOf(text, type);
+    tokenizer->bytes_.Add(bytes);
+    tokenizer->longest_token_bytes_ = std::max(
+        {tokenizer->longest_token_bytes_, bytes.size(), IsSpecial(type) ? text.size() : 0});
     if (IsSpecial(type)) {
       tokenizer->special_.Add(text, static_cast<int32_t>(i), type == TokenType::kControl);
     }

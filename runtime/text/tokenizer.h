@@ -4,6 +4,7 @@
 #define ORCD_RUNTIME_TEXT_TOKENIZER_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +35,9 @@ class Tokenizer final {
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Create(const Vocabulary& vocabulary);
 
   int vocab_size() const { return static_cast<int>(texts_.size()); }
+
+  // No token is encoded from more bytes of text than this; at least 1.
+  size_t longest_token_bytes() const { return longest_token_bytes_; }
 
   // The ids of `text`. Control tokens written in it are recognised where `parse_special`;
   // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. The token that
@@ -75,6 +79,7 @@ class Tokenizer final {
   PackedStrings bytes_;
   std::vector<int32_t> eog_ids_;
   std::optional<int32_t> bos_id_;
+  size_t longest_token_bytes_ = 1;
 };
 
 }  // namespace orcd

@@ -8,30 +8,48 @@
 #include "worker/status_details.h"
 
 namespace orcd::kserve {
+namespace {
+
+// Of tokens that wait to be counted: nothing else is to be done before the end.
+constexpr size_t kMaxNotes = 32;
+
+}  // namespace
 
 std::shared_ptr<InferCall> InferCall::Create(grpc::CallbackServerContext* context,
-                                             grpc::ByteBuffer* response, Request request,
+                                             grpc::ByteBuffer* response, WriteQueue& writes,
                                              const Logger& log) {
-  std::shared_ptr<InferCall> call(new InferCall(context, response, std::move(request), log));
+  std::shared_ptr<InferCall> call(new InferCall(context, response, writes, log));
   std::lock_guard lock(call->mutex_);
   call->self_ = call;
   return call;
 }
 
 InferCall::InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
-                     Request request, const Logger& log)
-    : context_(context),
-      response_(response),
-      id_(std::move(request.id)),
-      seed_(request.seed),
-      form_(std::move(request.form)),
-      observer_(std::move(request.observer)),
-      log_(log),
-      cancel_(std::move(request.cancel)),
-      text_(std::move(request.preface)) {}
+                     WriteQueue& writes, const Logger& log)
+    : context_(context), response_(response), writes_(writes), log_(log) {}
+
+bool InferCall::client_gone() const {
+  std::lock_guard lock(mutex_);
+  return client_gone_;
+}
+
+void InferCall::Begin(Request request) {
+  std::lock_guard lock(mutex_);
+  id_ = std::move(request.id);
+  seed_ = request.seed;
+  form_ = std::move(request.form);
+  tally_.set_observer(std::move(request.observer));
+  cancel_ = std::move(request.cancel);
+  text_ = std::move(request.preface);
+}
+
+void InferCall::OnSubmitted() {
+  // It may have asked the engine before that knew the request.
+  if (client_gone()) CancelRequest();
+}
 
 void InferCall::Refuse(const absl::Status& status) {
-  if (observer_ != nullptr) observer_->OnRefused();
+  if (tally_.observer() != nullptr) tally_.observer()->OnRefused();
   FinishedEvent event;
   event.status = status;
   OnFinished(event);
@@ -40,10 +58,14 @@ void InferCall::Refuse(const absl::Status& status) {
 void InferCall::OnStarted(const StartedEvent&) {}
 
 void InferCall::OnDelta(DeltaEvent event) {
-  if (observer_ != nullptr) observer_->OnTokens(static_cast<int>(event.tokens.size()));
-  std::lock_guard lock(mutex_);
-  text_ += event.text;
-  token_ids_.insert(token_ids_.end(), event.tokens.begin(), event.tokens.end());
+  const bool must_tell = tally_.Note(static_cast<int>(event.tokens.size())) >= kMaxNotes;
+  {
+    std::lock_guard lock(mutex_);
+    text_ += event.text;
+    token_ids_.insert(token_ids_.end(), event.tokens.begin(), event.tokens.end());
+    if (!must_tell || !MustLeave()) return;
+  }
+  writes_.Leave(shared_from_this());
 }
 
 void InferCall::OnFinished(const FinishedEvent& event) {
@@ -55,26 +77,54 @@ void InferCall::OnFinished(const FinishedEvent& event) {
     cancel.swap(cancel_);
   }
   cancel = nullptr;
-  const absl::Status end = InInferWords(CallStatus(event, id_, seed_));
   {
     std::lock_guard lock(mutex_);
     result_ = event;
-    end_ = end;
-    if (end.ok()) {
-      inference::ModelInferResponse reply;
-      FillReply(*form_,
-                {.text = text_,
-                 .token_ids = token_ids_,
-                 .input_tokens = event.prompt_tokens,
-                 .end = event.reason},
-                reply);
-      *response_ = SerializeMessage(reply);
-    }
+    end_ = InInferWords(CallStatus(event, id_, seed_));
+    if (!MustLeave()) return;
   }
-  Finish(ToGrpcStatus(end, context_));
+  writes_.Leave(shared_from_this());
+}
+
+bool InferCall::MustLeave() {
+  if (left_) return false;
+  left_ = true;
+  return true;
+}
+
+void InferCall::Write() {
+  tally_.Tell();
+  {
+    std::lock_guard lock(mutex_);
+    left_ = false;
+    if (!result_ || finished_) return;
+    finished_ = true;
+  }
+  // Nothing changes any more.
+  tally_.Tell();
+  if (end_.ok()) {
+    inference::ModelInferResponse reply;
+    FillReply(*form_,
+              {.text = text_,
+               .token_ids = token_ids_,
+               .input_tokens = result_->prompt_tokens,
+               .end = result_->reason},
+              reply);
+    end_ = CheckReplySize(reply.ByteSizeLong());
+    if (end_.ok()) *response_ = SerializeMessage(reply);
+  }
+  Finish(ToGrpcStatus(end_, context_));
 }
 
 void InferCall::OnCancel() {
+  {
+    std::lock_guard lock(mutex_);
+    client_gone_ = true;
+  }
+  CancelRequest();
+}
+
+void InferCall::CancelRequest() {
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
@@ -87,7 +137,7 @@ void InferCall::OnDone() {
   // Declared before the lock: the mutex must be free when it goes.
   std::shared_ptr<InferCall> self;
   std::lock_guard lock(mutex_);
-  TellRequestEnd(log_, id_, *result_, end_, observer_.get());
+  if (form_ != nullptr) TellRequestEnd(log_, id_, *result_, end_, tally_.observer());
   self = std::move(self_);
 }
 

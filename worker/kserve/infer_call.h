@@ -18,14 +18,20 @@
 #include "worker/kserve/infer_translation.h"
 #include "worker/logging.h"
 #include "worker/request_observer.h"
+#include "worker/token_tally.h"
+#include "worker/write_queue.h"
 
 namespace orcd::kserve {
 
 // Owns the output until its request has ended, and then answers with it. The engine calls it as a
-// sink, gRPC calls it as a reactor, each from threads of its own; none of them waits for another.
-// It lives until both are done with it: the engine holds it as its request's sink, and it holds
-// itself until OnDone.
-class InferCall final : public grpc::ServerUnaryReactor, public GenerationSink {
+// sink, gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none
+// of them waits for another. It lives until all are done with it: the engine holds it as its
+// request's sink, the queue until it has written, and it holds itself until OnDone. It begins
+// without a request, which takes its time to read.
+class InferCall final : public grpc::ServerUnaryReactor,
+                        public GenerationSink,
+                        public Writer,
+                        public std::enable_shared_from_this<InferCall> {
  public:
   struct Request {
     std::string id;
@@ -39,12 +45,17 @@ class InferCall final : public grpc::ServerUnaryReactor, public GenerationSink {
     std::function<void()> cancel;
   };
 
-  // `context`, `response` and `log` must live until the call is done.
+  // `context`, `response`, `writes` and `log` must live until the call is done.
   static std::shared_ptr<InferCall> Create(grpc::CallbackServerContext* context,
-                                           grpc::ByteBuffer* response, Request request,
+                                           grpc::ByteBuffer* response, WriteQueue& writes,
                                            const Logger& log);
 
-  // Ends the call where the engine did not take the request and so sends no events.
+  // Nobody waits for the call any more.
+  bool client_gone() const;
+
+  // As TokenStream has them.
+  void Begin(Request request);
+  void OnSubmitted();
   void Refuse(const absl::Status& status);
 
   // GenerationSink.
@@ -52,24 +63,34 @@ class InferCall final : public grpc::ServerUnaryReactor, public GenerationSink {
   void OnDelta(DeltaEvent event) override;
   void OnFinished(const FinishedEvent& event) override;
 
+  // Writer.
+  void Write() override;
+
   // grpc::ServerUnaryReactor.
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, Request request,
+  InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, WriteQueue& writes,
             const Logger& log);
+
+  // Whether it must be left in the queue, where it is not yet. With mutex_ held.
+  bool MustLeave();
+  void CancelRequest();
 
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  const std::string id_;
-  const uint64_t seed_;
-  const std::shared_ptr<const InferForm> form_;
-  const std::shared_ptr<RequestObserver> observer_;
+  WriteQueue& writes_;
   const Logger& log_;
 
+  // Set by Begin, before any event; no form: there was no request.
+  std::string id_;
+  uint64_t seed_ = 0;
+  std::shared_ptr<const InferForm> form_;
+  TokenTally tally_;
+
   // Guards what follows.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::shared_ptr<InferCall> self_;
   std::function<void()> cancel_;
   std::string text_;
@@ -77,6 +98,11 @@ class InferCall final : public grpc::ServerUnaryReactor, public GenerationSink {
   // Set once no more events come, with how the call ends.
   std::optional<FinishedEvent> result_;
   absl::Status end_;
+  bool client_gone_ = false;
+  // The queue is to call Write.
+  bool left_ = false;
+  // The call has been finished.
+  bool finished_ = false;
 };
 
 }  // namespace orcd::kserve

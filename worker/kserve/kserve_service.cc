@@ -45,9 +45,38 @@ grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContex
   }
   const auto message = answer(*request);
   if (message.ok()) {
-    Reply(reactor, response, *message);
+    Reply(context, reactor, response, *message);
   } else {
     Fail(context, reactor, InInferWords(message.status()));
+  }
+  return reactor;
+}
+
+template <typename Request, typename Answer>
+grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+    Answer answer, bool (*needs_disk)(const Request&, ModelHost&)) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Request> request =
+      OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
+  if (!request.ok()) {
+    Fail(context, reactor, request.status());
+    return reactor;
+  }
+  const bool at_once = !needs_disk(*request, host_);
+  auto reply = [context, reactor, response, request = *std::move(request), answer] {
+    const auto message = answer(request);
+    if (message.ok()) {
+      Reply(context, reactor, response, *message);
+    } else {
+      Fail(context, reactor, InInferWords(message.status()));
+    }
+  };
+  if (at_once) {
+    reply();
+  } else if (absl::Status posted = host_.threads().disk.Post(bytes->Length(), std::move(reply));
+             !posted.ok()) {
+    Fail(context, reactor, posted);
   }
   return reactor;
 }
@@ -77,15 +106,19 @@ grpc::ServerUnaryReactor* KserveService::ServerReady(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes,
                                                     grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ModelReadyRequest>(
+  return AnswerFromDisk<inference::ModelReadyRequest>(
       context, bytes, response,
-      [&](const auto& request) -> absl::StatusOr<inference::ModelReadyResponse> {
+      [this](const auto& request) -> absl::StatusOr<inference::ModelReadyResponse> {
         ORCD_RETURN_IF_ERROR(CheckModelVersion(request.name(), request.version()));
         inference::ModelReadyResponse ready;
         ORCD_ASSIGN_OR_RETURN(const bool is_ready,
                               IsReady(options_.model_dir, host_.Status(), request.name()));
         ready.set_ready(is_ready);
         return ready;
+      },
+      // The loaded model's readiness does not wait for a file system.
+      [](const inference::ModelReadyRequest& request, ModelHost& host) {
+        return host.Status().model().model_id() != request.name();
       });
 }
 
@@ -128,15 +161,16 @@ grpc::ServerUnaryReactor* KserveService::ModelConfig(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* KserveService::RepositoryIndex(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::RepositoryIndexRequest>(
+  return AnswerFromDisk<inference::RepositoryIndexRequest>(
       context, bytes, response,
-      [&](const auto& request) -> absl::StatusOr<inference::RepositoryIndexResponse> {
+      [this](const auto& request) -> absl::StatusOr<inference::RepositoryIndexResponse> {
         if (!request.repository_name().empty()) {
           return InvalidField("repository_name",
                               "must be empty; there is one repository, --model-dir");
         }
         return ListRepository(options_.model_dir, host_.Status(), request.ready());
-      });
+      },
+      [](const inference::RepositoryIndexRequest&, ModelHost&) { return true; });
 }
 
 absl::Status KserveService::CheckLoaded(const std::string& name, const std::string& version) const {
@@ -148,36 +182,49 @@ absl::Status KserveService::CheckLoaded(const std::string& name, const std::stri
 grpc::ServerUnaryReactor* KserveService::ModelInfer(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes,
                                                     grpc::ByteBuffer* response) {
-  absl::StatusOr<std::shared_ptr<InferCall>> call = StartInfer(context, *bytes, response);
-  if (!call.ok()) {
-    CountRefusal(options_.telemetry, call.status());
-    return Refuse(context, "ModelInfer", call.status());
+  const absl::Status may = Authorize(options_.authorizer, *context, Permission::kInference);
+  if (!may.ok()) {
+    CountRefusal(options_.telemetry, may);
+    return Refuse(context, "ModelInfer", may);
   }
-  return call->get();
+  const absl::Time arrival = SteadyNow();
+  const absl::Time deadline = CallDeadline(*context);
+  auto call = InferCall::Create(context, response, host_.threads().writes, log_);
+  const auto refuse = [this, call](const absl::Status& status) {
+    CountRefusal(options_.telemetry, status);
+    LogRefusal(log_, "ModelInfer", status);
+    call->Refuse(status);
+  };
+  const absl::Status posted = host_.threads().work.Post(
+      bytes->Length(), [this, context, bytes = *bytes, arrival, deadline, call, refuse] {
+        const absl::Status status = AdmitInfer(context, bytes, arrival, deadline, call);
+        if (!status.ok()) refuse(status);
+      });
+  if (!posted.ok()) refuse(posted);
+  return call.get();
 }
 
-absl::StatusOr<std::shared_ptr<InferCall>> KserveService::StartInfer(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
-    grpc::ByteBuffer* response) {
-  const absl::Time arrival = SteadyNow();
+absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer& bytes, absl::Time arrival,
+                                       absl::Time deadline,
+                                       const std::shared_ptr<InferCall>& call) {
+  if (call->client_gone()) return ClientGone();
   ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
-                        OpenRequest<inference::ModelInferRequest>(options_.authorizer, *context,
-                                                                  Permission::kInference, bytes));
+                        ParseRequest<inference::ModelInferRequest>(bytes));
   MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
   ORCD_RETURN_IF_ERROR(asked.refusal);
-  const absl::Time deadline = std::min(CallDeadline(*context), arrival + asked.timeout);
-  ORCD_ASSIGN_OR_RETURN(PreparedCall prepared, PrepareCall(*context, asked.request, arrival,
-                                                           deadline, host_, options_.telemetry));
-  auto call = InferCall::Create(context, response,
-                                {.id = prepared.prepared.request.id,
-                                 .seed = prepared.prepared.request.sampling.seed,
-                                 .form = std::static_pointer_cast<const InferForm>(asked.notes),
-                                 .preface = std::move(asked.preface),
-                                 .observer = std::move(prepared.observer),
-                                 .cancel = std::move(prepared.cancel)},
-                                log_);
+  ORCD_ASSIGN_OR_RETURN(
+      PreparedCall prepared,
+      PrepareCall(*context, asked.request, arrival, std::min(deadline, arrival + asked.timeout),
+                  host_, options_.telemetry));
+  call->Begin({.id = prepared.prepared.request.id,
+               .seed = prepared.prepared.request.sampling.seed,
+               .form = std::static_pointer_cast<const InferForm>(asked.notes),
+               .preface = std::move(asked.preface),
+               .observer = std::move(prepared.observer),
+               .cancel = std::move(prepared.cancel)});
   SubmitCall(std::move(prepared.prepared), call);
-  return call;
+  return absl::OkStatus();
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::ModelStreamInfer(
@@ -227,7 +274,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(grpc::CallbackSer
                  inference::RepositoryModelUnloadResponse reply;
                  reply.set_model_name(name);
                  reply.set_isunloaded(true);
-                 Reply(reactor, response, reply);
+                 Reply(context, reactor, response, reply);
                });
   return reactor;
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "worker/authorizer.h"
 #include "worker/kserve/infer_call.h"
@@ -112,10 +113,16 @@ class KserveService final : public internal::RawKserveService {
   grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          const Answer& answer);
-  // The call of a request that the engine took; otherwise why not.
-  absl::StatusOr<std::shared_ptr<InferCall>> StartInfer(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer& bytes,
-                                                        grpc::ByteBuffer* response);
+  // The same on a thread that may wait for a disk, where `needs_disk` says so of the request.
+  template <typename Request, typename Answer>
+  grpc::ServerUnaryReactor* AnswerFromDisk(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* bytes,
+                                           grpc::ByteBuffer* response, Answer answer,
+                                           bool (*needs_disk)(const Request&, ModelHost&));
+  // Gives the engine the request, on a thread of the host's pool. Not OK: nothing has begun.
+  absl::Status AdmitInfer(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
+                          absl::Time arrival, absl::Time deadline,
+                          const std::shared_ptr<InferCall>& call);
   // OK where this is the loaded model, and it may be described.
   absl::Status CheckLoaded(const std::string& name, const std::string& version) const;
   grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, std::string_view method,

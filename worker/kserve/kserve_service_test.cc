@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
+#include "worker/engine_writes_for_test.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
 #include "worker/kserve/infer_request_for_test.h"
@@ -82,6 +83,7 @@ class KserveServiceTest : public testing::Test {
       loaded.Notify();
     });
     EXPECT_TRUE(loaded.WaitFor(absl::Seconds(20)));
+    EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -437,6 +439,58 @@ TEST_F(SlowKserveServiceTest, ShutdownWaitsForTheRequestsAndThenEndsTheCall) {
   }
   EXPECT_EQ(stream.stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(stream.by_id["last"].ids.size(), 50u);
+}
+
+// A new method fails until it is called here.
+TEST_F(KserveServiceTest, TheEnginesThreadWritesToNoCall) {
+  auto infer = std::make_shared<inference::ModelInferRequest>(InferRequest("Hello", Sampling(5)));
+  auto streamed = std::make_shared<inference::ModelInferRequest>(Streamed("s", 5));
+  auto ready = std::make_shared<inference::ModelReadyRequest>();
+  ready->set_name("nano");
+  auto metadata = std::make_shared<inference::ModelMetadataRequest>();
+  metadata->set_name("nano");
+  auto config = std::make_shared<inference::ModelConfigRequest>();
+  config->set_name("nano");
+  auto load = std::make_shared<inference::RepositoryModelLoadRequest>();
+  load->set_model_name("nano");
+  auto unload = std::make_shared<inference::RepositoryModelUnloadRequest>();
+  unload->set_model_name("nano");
+  ExpectNoEngineWrites(channel_, *inference::ModelInferRequest::descriptor()->file()->service(0),
+                       {{"ServerLive", std::make_shared<inference::ServerLiveRequest>()},
+                        {"ServerReady", std::make_shared<inference::ServerReadyRequest>()},
+                        {"ServerMetadata", std::make_shared<inference::ServerMetadataRequest>()},
+                        {"ModelReady", ready},
+                        {"ModelMetadata", metadata},
+                        {"ModelConfig", config},
+                        {"ModelInfer", infer},
+                        {"ModelStreamInfer", streamed},
+                        {"ModelStreamInfer", infer},
+                        {"RepositoryIndex", std::make_shared<inference::RepositoryIndexRequest>()},
+                        {"RepositoryModelLoad", load},
+                        {"RepositoryModelUnload", unload}});
+}
+
+class HeldKserveTest : public KserveServiceTest {
+ protected:
+  HeldKserveTest()
+      : KserveServiceTest(absl::Milliseconds(2), {.max_pending_bytes = 200 << 10,
+                                                  .max_message_bytes = 8 << 10,
+                                                  .max_held_bytes = 1 << 10}) {}
+
+  static inference::ModelInferRequest Echoed(const std::string& id, size_t bytes, int max_tokens) {
+    return WithId(InferRequest(std::string(bytes, 'a'), Sampling(max_tokens)), id);
+  }
+};
+
+TEST_F(HeldKserveTest, AnEchoCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
+  Stream stream(*stub_);
+  stream.Send(Echoed("large", 1500, 5));
+  stream.Send(Echoed("small", 100, 5));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["large"].error, "OUTPUT_TOO_LARGE");
+  EXPECT_EQ(stream.by_id["small"].error, "");
+  EXPECT_TRUE(stream.by_id["small"].text.starts_with(std::string(100, 'a')));
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 
 // What waits at once counts when it is there to be read.

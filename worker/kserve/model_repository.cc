@@ -65,7 +65,7 @@ class LoadCall final : public grpc::ServerUnaryReactor {
     inference::RepositoryModelLoadResponse reply;
     reply.set_model_name(result->model_id());
     reply.set_isloaded(true);
-    Reply(this, response_, reply);
+    Reply(context_, this, response_, reply);
   }
 
   void OnCancel() override {
@@ -209,9 +209,15 @@ grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
                                         ModelHost& host, const Logger& log, Telemetry* telemetry) {
   auto call = std::make_shared<LoadCall>(context, response);
   call->Hold(call);
-  call->OnStarted(StartLoad(
-      *context, spec, host, log, telemetry,
-      [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); }));
+  const absl::Status posted =
+      host.threads().disk.Post(0, [call, context, spec, &host, &log, telemetry] {
+        // A load that has ended has ended the call, and then only the task is left to be told.
+        call->OnStarted(StartLoad(*context, spec, host, log, telemetry,
+                                  [call](const absl::StatusOr<v1::ModelDescription>& result) {
+                                    call->OnLoaded(result);
+                                  }));
+      });
+  if (!posted.ok()) call->OnLoaded(posted);
   return call.get();
 }
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
-#include "runtime/steady_time.h"
 #include "worker/generate_call.h"
 #include "worker/messages.h"
 #include "worker/open_request.h"
@@ -33,11 +32,25 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::Byt
                                  const Make& make) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (const auto message = make(); message.ok()) {
-    Reply(reactor, response, *message);
+    Reply(context, reactor, response, *message);
   } else {
     Fail(context, reactor, message.status());
   }
   return reactor;
+}
+
+absl::StatusOr<GenerateAsked> ReadRequest(const grpc::ByteBuffer& bytes) {
+  ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
+                        ParseRequest<vllm_wire::GenerateRequest>(bytes));
+  GenerateAsked asked;
+  ORCD_ASSIGN_OR_RETURN(asked.request, TranslateVllmRequest(request));
+  asked.encoder = [stream = request.stream()](const GenerationRequest& prepared, const Engine&) {
+    return std::make_unique<VllmEncoder>(
+        VllmEncoder::Request{.stream = stream,
+                             .prompt_logprobs = prepared.prompt_logprobs >= 0,
+                             .first_prompt_token = prepared.prompt.front()});
+  };
+  return asked;
 }
 
 }  // namespace
@@ -54,34 +67,17 @@ void VllmService::Shutdown() { kv_events_.Shutdown(); }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  absl::StatusOr<std::shared_ptr<TokenStream>> stream = StartGenerate(context, *bytes);
-  if (!stream.ok()) {
-    CountRefusal(options_.telemetry, stream.status());
-    return RefuseStream(context, log_, "vllm.Generate", stream.status());
+  const absl::Status may = Authorize(options_.authorizer, *context, Permission::kInference);
+  if (!may.ok()) {
+    CountRefusal(options_.telemetry, may);
+    return RefuseStream(context, log_, "vllm.Generate", may);
   }
-  return stream->get();
-}
-
-absl::StatusOr<std::shared_ptr<TokenStream>> VllmService::StartGenerate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes) {
-  const absl::Time arrival = SteadyNow();
-  ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
-                        OpenRequest<vllm_wire::GenerateRequest>(options_.authorizer, *context,
-                                                                Permission::kInference, bytes));
-  ORCD_ASSIGN_OR_RETURN(const v1::GenerateRequest proto, TranslateVllmRequest(request));
-  absl::StatusOr<std::shared_ptr<TokenStream>> stream =
-      StartGenerateCall(context, proto, arrival, host_, log_,
-                        {.limits = options_.limits,
-                         .writes = options_.writes,
-                         .telemetry = options_.telemetry,
-                         .encoder = [&](const GenerationRequest& prepared, const Engine&) {
-                           return std::make_unique<VllmEncoder>(VllmEncoder::Request{
-                               .stream = request.stream(),
-                               .prompt_logprobs = prepared.prompt_logprobs >= 0,
-                               .first_prompt_token = prepared.prompt.front()});
-                         }});
-  if (!stream.ok()) return InVllmWords(stream.status());
-  return stream;
+  return StartGenerateCall(context, *bytes, host_, log_,
+                           {.method = "vllm.Generate",
+                            .limits = options_.limits,
+                            .telemetry = options_.telemetry,
+                            .read = ReadRequest,
+                            .in_words = InVllmWords});
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,
@@ -118,7 +114,7 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
   absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
   if (!borrowed.ok()) {
     // Without an engine no request is live.
-    Reply(reactor, response, vllm_wire::AbortResponse());
+    Reply(context, reactor, response, vllm_wire::AbortResponse());
     return reactor;
   }
   const absl::flat_hash_set<std::string> ids(request->request_ids().begin(),
@@ -126,11 +122,14 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
   auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
   Engine& engine = lease->engine();
   engine.CancelMany({ids.begin(), ids.end()}, FinishReason::kCancelled,
-                    [reactor, response, lease = std::move(lease),
+                    [this, context, reactor, response, lease = std::move(lease),
                      released = Telemetry::TimeRelease(options_.telemetry)](int found) mutable {
                       lease = nullptr;
-                      released(found > 0);
-                      Reply(reactor, response, vllm_wire::AbortResponse());
+                      host_.threads().writes.Do(
+                          [context, reactor, response, found, released = std::move(released)] {
+                            released(found > 0);
+                            Reply(context, reactor, response, vllm_wire::AbortResponse());
+                          });
                     });
   return reactor;
 }

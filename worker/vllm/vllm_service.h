@@ -20,7 +20,6 @@
 #include "worker/vllm/tokenizer_archives.h"
 #include "worker/vllm/tokenizer_call.h"
 #include "worker/vllm/wire.h"
-#include "worker/write_queue.h"
 
 namespace orcd {
 
@@ -52,8 +51,6 @@ struct VllmServiceOptions {
   TokenStreamLimits limits = {};
   // Who may make which calls. Null: everyone all.
   const Authorizer* authorizer = nullptr;
-  // Writes what the engine tells; null: the engine's own thread does.
-  WriteQueue* writes = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
 };
@@ -93,9 +90,6 @@ class VllmService final : public internal::RawVllmService {
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
 
  private:
-  absl::StatusOr<std::shared_ptr<TokenStream>> StartGenerate(grpc::CallbackServerContext* context,
-                                                             const grpc::ByteBuffer& bytes);
-
   ModelHost& host_;
   const Logger& log_;
   const VllmServiceOptions options_;
