@@ -4,16 +4,27 @@
 # Two files that define one name, in unnamed namespaces say, cannot be compiled together. The later
 # one is kept apart here, by what stands at the start of a line; a name that differs only in its
 # parameters counts as well. Where the compiler still finds two of a name, the room's CMakeLists.txt
-# keeps the file apart, before it makes the room:
+# keeps the file apart, in any line:
 #   set_source_files_properties(x.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 function(orcd_unity target)
-  if(NOT ORCD_UNITY)
-    return()
+  if(ORCD_UNITY)
+    # At the end of the folder's CMakeLists.txt, when the options of its files are known.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL orcd_make_batches ${target})")
   endif()
+endfunction()
+
+# CMake's own unity builds name files by absolute paths (relocatable ones came with 3.29), with which
+# what ccache keeps of one checkout would not serve the next.
+function(orcd_make_batches target)
   get_target_property(files ${target} SOURCES)
   list(FILTER files INCLUDE REGEX "\\.cc$")
+  set(batch 0)
+  set(count 0)
+  set(text)
   set(seen)
   foreach(file ${files})
+    get_source_file_property(options ${file} COMPILE_OPTIONS)
+    get_source_file_property(skip ${file} SKIP_UNITY_BUILD_INCLUSION)
     orcd_names_defined(${file} names)
     set(apart OFF)
     foreach(name ${names})
@@ -21,13 +32,30 @@ function(orcd_unity target)
         set(apart ON)
       endif()
     endforeach()
-    if(apart)
-      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    else()
-      list(APPEND seen ${names})
+    if(apart OR options OR skip)
+      continue()
+    endif()
+    list(APPEND seen ${names})
+    cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE relative)
+    string(APPEND text "#include \"${relative}\"\n")
+    set_source_files_properties(${file} PROPERTIES HEADER_FILE_ONLY ON)
+    math(EXPR count "${count} + 1")
+    if(count EQUAL 8)
+      orcd_write_batch(${target} ${batch} "${text}")
+      math(EXPR batch "${batch} + 1")
+      set(count 0)
+      set(text)
     endif()
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(text)
+    orcd_write_batch(${target} ${batch} "${text}")
+  endif()
+endfunction()
+
+function(orcd_write_batch target number text)
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_unity_${number}.cc)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+  target_sources(${target} PRIVATE ${file})
 endfunction()
 
 # The names of types, constants and functions that a file defines outside of classes: namespaces are
