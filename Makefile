@@ -29,6 +29,7 @@ test:  ## Build, fetch the model and run every test.
 	@tools/fetch-model > /dev/null
 	@test -n "$$ORCD_ORACLE_DIR" || echo "ORCD_ORACLE_DIR is not set: tests against outside results are skipped"
 	@ctest --preset release --output-on-failure -j $(JOBS)
+	@tools/skipped-tests release
 
 test-gpu:  ## Build and run the GPU tests; they fail where there is no GPU.
 	@tools/install-deps

@@ -1,0 +1,79 @@
+# orcd_unity(TARGET): where ORCD_UNITY is on, the compiler gets the files of a room by eights, as
+# headers take it most of its time: a third of the CPU seconds under sanitizers.
+#
+# Two files that define one name, in unnamed namespaces say, cannot be compiled together. The later
+# one is kept apart here, by what stands at the start of a line; a name that differs only in its
+# parameters counts as well. Where the compiler still finds two of a name, the room's CMakeLists.txt
+# keeps the file apart, in any line:
+#   set_source_files_properties(x.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+function(orcd_unity target)
+  if(ORCD_UNITY)
+    # At the end of the folder's CMakeLists.txt, when the options of its files are known.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL orcd_make_batches ${target})")
+  endif()
+endfunction()
+
+# CMake's own unity builds name files by absolute paths (relocatable ones came with 3.29), with which
+# what ccache keeps of one checkout would not serve the next.
+function(orcd_make_batches target)
+  get_target_property(files ${target} SOURCES)
+  list(FILTER files INCLUDE REGEX "\\.cc$")
+  set(batch 0)
+  set(count 0)
+  set(text)
+  set(seen)
+  foreach(file ${files})
+    get_source_file_property(options ${file} COMPILE_OPTIONS)
+    get_source_file_property(skip ${file} SKIP_UNITY_BUILD_INCLUSION)
+    orcd_names_defined(${file} names)
+    set(apart OFF)
+    foreach(name ${names})
+      if(name IN_LIST seen)
+        set(apart ON)
+      endif()
+    endforeach()
+    if(apart OR options OR skip)
+      continue()
+    endif()
+    list(APPEND seen ${names})
+    cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE relative)
+    string(APPEND text "#include \"${relative}\"\n")
+    set_source_files_properties(${file} PROPERTIES HEADER_FILE_ONLY ON)
+    math(EXPR count "${count} + 1")
+    if(count EQUAL 8)
+      orcd_write_batch(${target} ${batch} "${text}")
+      math(EXPR batch "${batch} + 1")
+      set(count 0)
+      set(text)
+    endif()
+  endforeach()
+  if(text)
+    orcd_write_batch(${target} ${batch} "${text}")
+  endif()
+endfunction()
+
+function(orcd_write_batch target number text)
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_unity_${number}.cc)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+  target_sources(${target} PRIVATE ${file})
+endfunction()
+
+# The names of types, constants and functions that a file defines outside of classes: namespaces are
+# not indented.
+function(orcd_names_defined file names)
+  set(found)
+  file(STRINGS ${file} lines REGEX "^[A-Za-z]")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^(TEST|TYPED_TEST|INSTANTIATE|using [a-zA-Z:]+;|namespace |return )")
+      continue()
+    endif()
+    if(line MATCHES "^(struct|class|enum class|enum|using) ([A-Za-z0-9_]+)" AND NOT line MATCHES ";$"
+       OR line MATCHES "^(using) ([A-Za-z0-9_]+) ="
+       OR line MATCHES "^(MATCHER[_P0-9]*)\\(([A-Za-z0-9_]+)"
+       OR line MATCHES "^([^(=]*[ *&])([A-Za-z0-9_]+)(\\(| =|\\{|\\[|;)")
+      list(APPEND found ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES found)
+  set(${names} "${found}" PARENT_SCOPE)
+endfunction()
