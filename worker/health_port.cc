@@ -168,6 +168,8 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(ServerOptions opti
   options.own_queue = &port->queue_;
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, {&port->service_});
   if (!server.ok()) {
+    // There is none where it could not listen.
+    if (port->queue_ == nullptr) return server.status();
     port->queue_->Shutdown();
     void* tag = nullptr;
     bool ok = false;
