@@ -9,19 +9,19 @@ namespace orcd {
 
 struct CallThreadsOptions {
   int write_threads = 1;
-  // Of the pool that parses requests, renders templates and encodes prompts.
+  // Threads of the pool that parses requests, renders templates and encodes prompts.
   int work_threads = 1;
 };
 
-// What takes long is done here: the engine's thread writes, logs and counts nothing, and gRPC's
-// threads neither tokenise nor wait for a disk.
+// Everything that takes long is done here: the engine's thread writes, logs and counts nothing, and
+// gRPC's threads neither tokenise nor wait for a disk.
 struct CallThreads {
   explicit CallThreads(const CallThreadsOptions& options)
       : writes(options.write_threads), work({.threads = options.work_threads}) {}
 
   // Destroyed last: the work may leave something to be written.
   WriteQueue writes;
-  // Of calls that look at files, which hang where a network's file system does.
+  // For calls that look at files: they hang when a network's file system does.
   WorkPool disk{{.threads = 2, .max_waiting = 64}};
   WorkPool work;
 };

@@ -86,7 +86,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServ
                                                               ModelHost& host, const Logger& log,
                                                               GenerateCallOptions options);
 
-// Of a request that was not begun before its client left.
+// The status of a request whose client left before it was begun.
 absl::Status ClientGone();
 
 // Of a call that has no stream. `telemetry` may be null.

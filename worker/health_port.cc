@@ -19,7 +19,7 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ServingStatus = HealthCheckResponse::ServingStatus;
 
-// How often watchers are looked at.
+// The interval at which watchers are looked at.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
 }  // namespace

@@ -39,7 +39,7 @@ class HealthPort {
   void Stop();
 
  private:
-  // What the completion queue gives back. Used by the thread alone, once it runs.
+  // A tag that the completion queue gives back. Used by the thread alone, once it runs.
   class Event;
   class CheckCall;
   class WatchCall;

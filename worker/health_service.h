@@ -35,11 +35,11 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // Check goes on answering.
   void Shutdown();
 
-  // What Check answers now; SERVICE_UNKNOWN for a name that is not set.
+  // The state that Check answers with; SERVICE_UNKNOWN for a name that is not set.
   ServingStatus Status(const std::string& service) const;
   bool is_shut_down() const;
 
-  // How Check ends for a name that is not set, and Watch after Shutdown.
+  // The status of a Check for a name that is not set, and of a Watch after Shutdown.
   static grpc::Status UnknownService();
   static grpc::Status ShuttingDown();
 

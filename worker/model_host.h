@@ -74,9 +74,10 @@ struct ModelHostOptions {
   CallThreadsOptions threads;
 };
 
-// Owns the engine, the thread that loads, unloads and drains, and those that calls have. Every public function may be
-// called from any thread and returns at once; `done` callbacks come once, either before the call
-// returns or on the host's own thread, and must not block. The host must outlive its leases.
+// Owns the engine, the thread that loads, unloads and drains, and those that calls have. Every
+// public function may be called from any thread and returns at once; `done` callbacks come once,
+// either before the call returns or on the host's own thread, and must not block. The host must
+// outlive its leases.
 class ModelHost {
  public:
   struct LoadSpec {
@@ -147,8 +148,8 @@ class ModelHost {
   v1::WorkerStatus Status() const;
 
   // `on_state_change` is called after each change of Status().state(), from the thread that made
-  // it, or for the engine's from one that writes: it must not block. To be called before the host is
-  // shared.
+  // it, or for the engine's from one that writes: it must not block. To be called before the host
+  // is shared.
   void Subscribe(std::function<void()> on_state_change);
 
  private:

@@ -136,7 +136,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
     const std::shared_ptr<MultiplexedCall> call_;
   };
 
-  // How a request ended, for the log and the metrics.
+  // The end of a request, for the log and the metrics.
   struct Ended {
     std::shared_ptr<Lane> lane;
     FinishedEvent event;
@@ -157,7 +157,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void AddDelta(Lane& lane, DeltaEvent event);
   void NoteNews(Lane& lane);
   void DropPending();
-  // What is kept of the lane for its end.
+  // Drops the output that is kept until the lane's end.
   void DropHeld(Lane& lane);
   // With mutex_ held: takes what the next message carries.
   void TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers);
@@ -206,9 +206,9 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // Cancels that the engine has not answered.
   int cancels_ = 0;
   size_t pending_bytes_ = 0;
-  // Of requests that tell all at once, until they do.
+  // The output and echoes of requests that tell all at once, until they do.
   size_t held_bytes_ = 0;
-  // What the log and the metrics were not told yet.
+  // Tokens and ends that the log and the metrics were not told yet.
   std::vector<std::shared_ptr<Lane>> to_count_;
   std::vector<Ended> ended_;
   // The write queue is to advance it.

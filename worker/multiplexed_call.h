@@ -37,8 +37,8 @@ struct MultiplexedCallLimits {
   // About what is taken at a time from what waits, to be written: with text that cannot be divided,
   // less than the 4 MiB that gRPC's clients take.
   size_t max_message_bytes = 1 << 20;
-  // Of one request that is told all at once, the text before it included, until its end; more ends
-  // that request with OUTPUT_TOO_LARGE. What all of them hold counts towards max_pending_bytes.
+  // The output of one request that is told all at once, its echo included; more ends that request
+  // with OUTPUT_TOO_LARGE. The sum over all such requests counts towards max_pending_bytes.
   size_t max_held_bytes = 3 << 20;
   // A client that reads too slowly has this long to read on and learn of it.
   absl::Duration grace = absl::Seconds(10);

@@ -17,9 +17,8 @@ class PendingDeltas {
   void Add(DeltaEvent event);
   // The one that waits for longest. To be called where there is one.
   DeltaEvent Pop();
-  // The same, but of a delta that takes more than about `max_bytes` only the beginning, at least
-  // something of it: whoever puts the pieces together has the delta. Text is cut between
-  // characters.
+  // Pops at most about `max_bytes` of that delta, and something of it in any case: the pieces
+  // joined in order are the delta. Text is cut between characters.
   DeltaEvent Pop(size_t max_bytes);
   void Clear();
 

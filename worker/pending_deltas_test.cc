@@ -57,7 +57,7 @@ TEST(PendingDeltasTest, CountsEverythingThatWaits) {
   EXPECT_EQ(deltas.bytes(), 0u);
 }
 
-// Of one sample, until nothing is left.
+// Pops pieces until nothing is left.
 std::vector<DeltaEvent> PopPieces(PendingDeltas& deltas, size_t max_bytes) {
   std::vector<DeltaEvent> pieces;
   while (!deltas.empty()) pieces.push_back(deltas.Pop(max_bytes));

@@ -13,7 +13,7 @@
 namespace orcd {
 namespace {
 
-// Of tokens that wait to be counted while a write is under way.
+// The token counts that may wait while a write is under way.
 constexpr size_t kMaxNotes = 64;
 
 absl::Status SlowReader(const TokenStreamLimits& limits) {

@@ -1,4 +1,4 @@
-// What an observer is told of tokens, by another thread than the engine's.
+// Counts tokens on the engine's thread and tells an observer of them on another.
 #ifndef ORCD_WORKER_TOKEN_TALLY_H_
 #define ORCD_WORKER_TOKEN_TALLY_H_
 
@@ -21,7 +21,7 @@ class TokenTally {
   void set_observer(std::shared_ptr<RequestObserver> observer) { observer_ = std::move(observer); }
   RequestObserver* observer() const { return observer_.get(); }
 
-  // How many notes wait to be told.
+  // Returns the number of notes that wait to be told.
   size_t Note(int tokens) {
     if (observer_ == nullptr || tokens == 0) return 0;
     const absl::Time now = SteadyNow();
@@ -44,7 +44,7 @@ class TokenTally {
 
  private:
   std::shared_ptr<RequestObserver> observer_;
-  // Who tells; locked before mutex_.
+  // Held by the thread that tells; locked before mutex_.
   std::mutex tell_mutex_;
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -83,7 +83,7 @@ void WorkPool::Run() {
     Item item = Pop();
     lock.unlock();
     item.work();
-    // What it holds may wait for others as it goes.
+    // Destroying its captures may take other locks.
     item.work = nullptr;
     lock.lock();
   }

@@ -1,4 +1,4 @@
-// Threads for what calls want done and takes longer than gRPC's threads may be held.
+// Threads for work of calls that takes longer than gRPC's threads may be held.
 #ifndef ORCD_WORKER_WORK_POOL_H_
 #define ORCD_WORKER_WORK_POOL_H_
 
@@ -22,7 +22,7 @@ class WorkPool {
  public:
   struct Limits {
     int threads = 1;
-    // Of work that waits; more is refused, but for one that waits alone.
+    // Work that may wait; more is refused, but for one that waits alone.
     int max_waiting = 4096;
     size_t max_waiting_bytes = 64 << 20;
   };
@@ -38,7 +38,7 @@ class WorkPool {
   // kResourceExhausted (QUEUE_FULL) with a time after which to try again.
   absl::Status Post(size_t bytes, std::function<void()> work);
 
-  // The same without limits: for callers that have one piece of work under way at a time.
+  // As Post without limits: for callers that have one piece of work under way at a time.
   void PostAlways(size_t bytes, std::function<void()> work);
 
   // Threads for the tokenising of a machine with so many processors.

@@ -36,7 +36,7 @@ class WriteQueue {
   // In the order in which they are left, as far as several threads keep one.
   void Leave(std::shared_ptr<Writer> writer);
 
-  // The same for `work`, which is called once.
+  // As Leave for `work`, which is called once.
   void Do(std::function<void()> work);
 
   // Threads for a machine with so many processors, which have other things to do as well.

@@ -89,8 +89,8 @@ class Engine {
   // returns OK the sink gets a Finished event, whatever happens.
   absl::Status Submit(GenerationRequest request);
 
-  // What Submit would say of a request for so many samples, whose prompt has at least so many tokens:
-  // only whether there is room in the context and in the queue, and before anybody has encoded it.
+  // Says before a prompt is encoded whether Submit would find room in the context and in the queue
+  // for a request of `samples` whose prompt has at least `least_tokens`. The errors are Submit's.
   absl::Status CheckAhead(int samples, int64_t least_tokens);
 
   // Ends a request; `done` is called (on the engine thread) with whether it was live, after its

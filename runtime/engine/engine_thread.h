@@ -1,5 +1,5 @@
-// How the engine's thread is told from others: by debuggers and `top -H`, and by tests that look
-// for what must not happen on it.
+// The name of the engine's thread. Debuggers and `top -H` show it; tests find by it whatever must
+// not happen on that thread.
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 

@@ -10,7 +10,7 @@
 namespace orcd::kserve {
 namespace {
 
-// Of tokens that wait to be counted: nothing else is to be done before the end.
+// The token counts that may wait: without them there is nothing to do before the end.
 constexpr size_t kMaxNotes = 32;
 
 }  // namespace

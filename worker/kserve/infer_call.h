@@ -74,7 +74,7 @@ class InferCall final : public grpc::ServerUnaryReactor,
   InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, WriteQueue& writes,
             const Logger& log);
 
-  // Whether it must be left in the queue, where it is not yet. With mutex_ held.
+  // True once: the caller must then leave it in the queue. With mutex_ held.
   bool MustLeave();
   void CancelRequest();
 

@@ -113,7 +113,7 @@ class KserveService final : public internal::RawKserveService {
   grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          const Answer& answer);
-  // The same on a thread that may wait for a disk, where `needs_disk` says so of the request.
+  // As AnswerAtOnce, but on a thread that may wait for a disk when `needs_disk` is true.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerFromDisk(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* bytes,
