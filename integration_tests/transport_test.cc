@@ -319,5 +319,31 @@ TEST_P(TransportTest, CallersThatAreNotKnownSendNoBody) {
                       grpc::StatusCode::UNAUTHENTICATED, "UNAUTHENTICATED"));
 }
 
+TEST_P(TransportTest, NamesThatAClientSendsItselfCountForNothing) {
+  if (!tls()) GTEST_SKIP() << "without TLS nobody has a name";
+  std::ofstream(files_.File("ca.pem")) << authority_.certificate();
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--tls-client-ca", files_.File("ca.pem"), "--control-clients", "boss"}));
+  const auto unload_as = [&](const std::string& name, const std::string& claimed) {
+    const Issued issued = authority_.Issue(name);
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = authority_.certificate();
+    options.pem_cert_chain = issued.certificate;
+    options.pem_private_key = issued.key;
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = v1::Worker::NewStub(
+        grpc::CreateCustomChannel(worker().address(), grpc::SslCredentials(options), arguments));
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(30));
+    if (!claimed.empty()) context.AddMetadata("orcd-peer-name-bin", claimed);
+    v1::UnloadResponse response;
+    return DecodeError(stub->Unload(&context, {}, &response));
+  };
+  EXPECT_TRUE(IsError(unload_as("router", ""), grpc::StatusCode::PERMISSION_DENIED));
+  EXPECT_TRUE(IsError(unload_as("router", "boss"), grpc::StatusCode::PERMISSION_DENIED));
+  EXPECT_NE(unload_as("boss", "router").code, grpc::StatusCode::PERMISSION_DENIED);
+}
+
 }  // namespace
 }  // namespace orcd::testing
