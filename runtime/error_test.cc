@@ -81,11 +81,12 @@ TEST(ErrorTest, AnnotateKeepsCodeAndDetails) {
   EXPECT_TRUE(Annotate(absl::OkStatus(), "model.gguf").ok());
 }
 
-TEST(ErrorTest, TextThatIsNoUtf8Survives) {
+TEST(ErrorTest, TextThatIsNoUtf8LosesNoMoreThanTheBadBytes) {
   const std::string bytes("\xff\0z", 3);
+  const std::string text("\xEF\xBF\xBD\0z", 5);
   const absl::Status status = MakeError(absl::StatusCode::kInternal, bytes, {.subject = bytes});
-  EXPECT_EQ(status.message(), bytes);
-  EXPECT_EQ(GetErrorDetails(status).subject, bytes);
+  EXPECT_EQ(status.message(), text);
+  EXPECT_EQ(GetErrorDetails(status).subject, text);
 }
 
 absl::Status ReturnIfError(const absl::Status& status, bool& went_on) {
