@@ -1,10 +1,10 @@
 # orcd_unity(TARGET): where ORCD_UNITY is on, the compiler gets the files of a room by eights, as
-# headers take it most of its time: a third of the CPU seconds under sanitizers.
+# headers take it most of its time.
 #
 # Two files that define one name, in unnamed namespaces say, cannot be compiled together. The later
 # one is kept apart here, by what stands at the start of a line; a name that differs only in its
-# parameters counts as well. Where the compiler still finds two of a name, the room's CMakeLists.txt
-# keeps the file apart, in any line:
+# parameters counts as well. Where the compiler still finds two of a name, a line of the room's
+# CMakeLists.txt keeps the file apart:
 #   set_source_files_properties(x.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 function(orcd_unity target)
   if(ORCD_UNITY)
