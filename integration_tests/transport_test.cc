@@ -78,6 +78,13 @@ class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bo
  protected:
   bool tls() const { return GetParam(); }
 
+  // A connection that nobody polls would keep the worker waiting for it.
+  void TearDown() override {
+    stub_ = nullptr;
+    channel_ = nullptr;
+    WorkerTest::TearDown();
+  }
+
   void Start(std::vector<std::string> args = {}) {
     args.insert(args.end(), {"--health-listen", "127.0.0.1:0"});
     if (tls()) {
