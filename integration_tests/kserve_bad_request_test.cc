@@ -404,7 +404,7 @@ std::vector<BadRequest> BadRest() {
        Parameter("temperature",
                  [](auto& v) { v.set_double_param(std::numeric_limits<double>::infinity()); }),
        "sampling_parameters.temperature"},
-      {"seed -5 as a parameter", Parameter("seed", [](auto& v) { v.set_int64_param(-5); }),
+      {"seed 0.5 as a parameter", Parameter("seed", [](auto& v) { v.set_double_param(0.5); }),
        "parameters.seed"},
       {"top_k that is NaN as a parameter",
        Parameter("top_k",
