@@ -136,28 +136,30 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sa
                          ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
   ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
+  if (shape.logit_rows > 0) {
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cuda::LaunchSample({.step = device.tables(),
+                            .draws = device.draws,
+                            .biases = device.biases,
+                            .forbidden = device.forbidden,
+                            .block_token_ids = p.buffers->block_token_ids,
+                            .block_tokens = p.plan.options.block_tokens,
+                            .not_finite = p.buffers->not_finite,
+                            .logits = p.buffers->logits,
+                            .vocab = p.model->config().vocab,
+                            .rows = shape.logit_rows,
+                            .results = reinterpret_cast<DrawResult*>(p.results.data()),
+                            .last_sample = p.buffers->last_sample},
+                           p.stream.get()),
+        "drawing tokens");
+  }
+  // After the sampler, whose launch overlaps the head.
   if (!all_sample) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.host_not_finite(turn), p.buffers->not_finite,
                                               sizeof(int32_t) * p.plan.options.max_seqs,
                                               cudaMemcpyDeviceToHost, p.stream.get()),
                               "copying what is not finite");
   }
-  if (shape.logit_rows == 0) return absl::OkStatus();
-  ORCD_RETURN_IF_CUDA_ERROR(
-      cuda::LaunchSample({.step = device.tables(),
-                          .draws = device.draws,
-                          .biases = device.biases,
-                          .forbidden = device.forbidden,
-                          .block_token_ids = p.buffers->block_token_ids,
-                          .block_tokens = p.plan.options.block_tokens,
-                          .not_finite = p.buffers->not_finite,
-                          .logits = p.buffers->logits,
-                          .vocab = p.model->config().vocab,
-                          .rows = shape.logit_rows,
-                          .results = reinterpret_cast<DrawResult*>(p.results.data()),
-                          .last_sample = p.buffers->last_sample},
-                         p.stream.get()),
-      "drawing tokens");
   return absl::OkStatus();
 }
 

@@ -93,7 +93,9 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
     }
     unpacked_bytes = std::max(unpacked_bytes, QkvF16Bytes(layer));
     if (layer.gate_apart()) {
-      unpacked_bytes = std::max(unpacked_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
+      if (layer.gate_up.format != TileFormat::kF16 || layer.up.format != TileFormat::kF16) {
+        unpacked_bytes = std::max(unpacked_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
+      }
       gate_and_up_floats = int64_t{tokens} * 2 * config.ffn;
     }
   }

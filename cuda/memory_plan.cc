@@ -120,7 +120,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
     int64_t blocks = std::min(static_cast<int64_t>(bytes / plan.kv_block_bytes),
                               blocks_a_seq * options.max_seqs);
     set_blocks(blocks);
-    while (blocks > 0 && plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > free_bytes) {
+    // The workspace grows with the blocks; the share of memory that `fraction` leaves stays free.
+    while (blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
+                                 static_cast<double>(plan.kv_bytes()) / fraction >
+                             static_cast<double>(free_bytes)) {
       blocks -= blocks / 64 + 1;
       set_blocks(blocks);
     }

@@ -212,6 +212,7 @@ void Scheduler::Admit(absl::Time now) {
       break;
     }
     if (!TakeBlocks(sequence)) break;
+    if (unfit_ == &sequence) unfit_ = nullptr;
     sequence.slot = free_slots_.back();
     free_slots_.pop_back();
     sequence.starts = true;

@@ -77,7 +77,9 @@ absl::Status Model::CheckIntact(int threads) const {
   std::lock_guard lock(recheck_mutex_);
   // Another thread may have read it meanwhile.
   const std::optional<std::vector<int64_t>> times = gguf_->TouchedAt();
-  if (!times || DigestFiles(*gguf_, threads) != digest_) return gguf_->CheckIntact();
+  if (!times) return gguf_->CheckIntact();
+  // Bytes that differ stay wrong, whatever time the file has by now.
+  if (DigestFiles(*gguf_, threads) != digest_) return status;
   gguf_->AcceptTouch(*times);
   return absl::OkStatus();
 }
@@ -96,12 +98,6 @@ std::vector<std::string> Model::Warnings() const {
                                 "vocabulary lacks"),
         ": chat requests are refused; use a file with the template of Qwen2 or Qwen2.5, or send "
         "rendered prompts"));
-  }
-  if (const auto add_bos = gguf_->GetBool("tokenizer.ggml.add_bos_token");
-      add_bos.ok() && *add_bos) {
-    warnings.push_back(
-        "tokenizer.ggml.add_bos_token is true and not followed: prompts begin without a BOS token, "
-        "as Qwen2's tokenizer has it; send token ids where the model wants one");
   }
   return warnings;
 }

@@ -210,14 +210,13 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   spoilt.Write(path);
   EXPECT_THAT((*Load(path))->Warnings(), testing::IsEmpty());
   spoilt.keys["tokenizer.chat_template"] = "{{ messages | shout }}";
-  spoilt.keys["tokenizer.ggml.add_bos_token"] = true;
   spoilt.Write(path);
   const auto model = Load(path);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->chat_template().supported());
-  EXPECT_THAT((*model)->Warnings(),
-              testing::ElementsAre(testing::HasSubstr("tokenizer.chat_template (22 bytes) is none"),
-                                   testing::HasSubstr("tokenizer.ggml.add_bos_token is true")));
+  EXPECT_THAT(
+      (*model)->Warnings(),
+      testing::ElementsAre(testing::HasSubstr("tokenizer.chat_template (22 bytes) is none")));
 }
 
 TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {

@@ -1,6 +1,8 @@
 #include "worker/vllm/tokenizer_archives.h"
 
+#include <algorithm>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "runtime/error.h"
@@ -14,7 +16,9 @@ namespace {
 absl::StatusOr<TokenizerArchive> MakeArchive(const Engine& engine) {
   // A file that was only touched is still the model's, and must not keep the export from being
   // made.
-  ORCD_RETURN_IF_ERROR(engine.model().CheckIntact(/*threads=*/1));
+  // All cores read it, as the engine's thread may come to wait for the same check.
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  ORCD_RETURN_IF_ERROR(engine.model().CheckIntact(threads));
   ORCD_ASSIGN_OR_RETURN(const TokenizerFiles files,
                         ExportTokenizer(engine.model().gguf(), engine.max_context()));
   TokenizerArchive archive;
