@@ -73,7 +73,7 @@ absl::Status MeasureOne(const Asked& asked, const char* logits_name, const Devic
     entry.top_k = asked.top_k;
     entry.typical_p = 1;
     entry.top_p = asked.top_p;
-    entry.log_min_p = -INFINITY;
+    entry.min_p_distance = -INFINITY;
     entry.logprobs = -1;
     entry.result = i;
     entry.seed_low = i;

@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "worker/engine_writes_for_test.h"
 #include "worker/event_for_test.h"
+#include "worker/health_service.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
 
@@ -298,9 +299,10 @@ TEST_F(WorkerServiceTest, TheEnginesThreadWritesToNoCall) {
 }
 
 TEST(ServerTest, ATakenPortIsAnError) {
-  auto first = Server::Start({.listen = "127.0.0.1:0"}, {});
-  ASSERT_TRUE(first.ok());
-  const auto second = Server::Start({.listen = (*first)->address()}, {});
+  HealthService health;
+  auto first = Server::Start({.listen = "127.0.0.1:0"}, {&health});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = Server::Start({.listen = (*first)->address()}, {&health});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(GetErrorDetails(second.status()).reason, "CANNOT_LISTEN");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
