@@ -263,8 +263,8 @@ void MultiplexedCall::OnReadDone(bool ok) {
     }
     const size_t size = bytes.Length();
     // Nothing is read before it is done: a call has one message there, in their order.
-    host_.threads().work.PostAlways(
-        size, [self = shared_from_this(), bytes = std::move(bytes)] { self->Take(bytes); });
+    host_.threads().work.PostAlways(size,
+                                    [self = shared_from_this(), bytes] { self->Take(bytes); });
     return;
   }
   {
