@@ -28,14 +28,16 @@ Directives::Actions DirectiveActions(ModelHost& host, const Logger& log, Telemet
   actions.load = [&host, &log, &telemetry](const v1::LoadRequest& request, Directives::Done done) {
     log.Info("load begins",
              {{"model", request.model()}, {"replace", request.replace()}, {"by", "directive"}});
-    host.Load(ToLoadSpec(request),
-              [&log, &telemetry, model = request.model(), begun = SteadyNow(),
-               done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
-                // Of no caller's trace.
-                telemetry.OnLoadEnded(TraceContext(), model, begun, loaded.status());
-                LogEnd(log, "load", loaded.status());
-                done(loaded.status());
-              });
+    auto ended = [&log, &telemetry, model = request.model(), begun = SteadyNow(),
+                  done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
+      // Of no caller's trace.
+      telemetry.OnLoadEnded(TraceContext(), model, begun, loaded.status());
+      LogEnd(log, "load", loaded.status());
+      done(loaded.status());
+    };
+    // The file is looked up first, and heartbeats wait for no disk.
+    host.threads().disk.PostAlways(0, [&host, spec = ToLoadSpec(request),
+                                       ended = std::move(ended)] { host.Load(spec, ended); });
   };
   actions.unload = [&host, &log](const v1::UnloadRequest& request, Directives::Done done) {
     host.Unload(request.model_id(), request.force(),

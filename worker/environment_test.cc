@@ -30,15 +30,11 @@ TEST(EnvironmentTest, AVariableIsItsFlagInCapitals) {
 }
 
 TEST(EnvironmentTest, UnknownVariablesAreNamedWithTheNearest) {
-  const Environment environment = {{"ORCD_MAX_SEQ", "1"},
-                                   {"ORCD_WORKERID", "w"},
-                                   {"ORCD_LISTEN", ":1"},
-                                   {"ORCD_BOGUS_THING", "1"},
-                                   {"ORCD_MODEL_CACHE", "/m"},
-                                   {"ORCD_ORACLE_DIR", "/o"},
-                                   {"ORCDX", "1"},
-                                   {"PATH", "/bin"},
-                                   {"ORCD_MAX_WAITNG", "1"}};
+  const Environment environment = {{"ORCD_MAX_SEQ", "1"},      {"ORCD_WORKERID", "w"},
+                                   {"ORCD_LISTEN", ":1"},      {"ORCD_BOGUS_THING", "1"},
+                                   {"ORCD_MODEL_CACHE", "/m"}, {"ORCD_ORACLE_DIR", "/o"},
+                                   {"ORCD_REQUIRE_ALL", "1"},  {"ORCDX", "1"},
+                                   {"PATH", "/bin"},           {"ORCD_MAX_WAITNG", "1"}};
   EXPECT_THAT(UnknownVariables(environment, kNames),
               ElementsAre(AllOf(HasSubstr("ORCD_BOGUS_THING"), Not(HasSubstr("meant"))),
                           AllOf(HasSubstr("ORCD_MAX_SEQ "), HasSubstr("be ORCD_MAX_SEQS?")),

@@ -87,11 +87,14 @@ bool CanStartAThread() {
   return true;
 }
 
-// Returns where the abort has another cause; abort() then takes SIGABRT's default action.
+// Where the abort has another cause, SIGABRT's default action follows when it returns.
 void OnAbort(int) {
   if (!CanMapAStack()) ExitForResources("the system gives it no memory for another thread");
   if (!CanStartAThread()) ExitForResources("the system starts no other thread for it");
   signal(SIGABRT, SIG_DFL);
+  // A signal from outside, as a watchdog sends it, does not come again by itself as abort's does.
+  // This one is blocked until the return.
+  raise(SIGABRT);
 }
 
 bool IsOfResources(const std::error_code& code) {

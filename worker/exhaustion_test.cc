@@ -1,6 +1,7 @@
 #include "worker/exhaustion.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
@@ -40,6 +41,15 @@ TEST(ExhaustionDeathTest, OtherFaultsAbort) {
   EXPECT_EXIT(EndBy([] { std::abort(); }), KilledBySignal(SIGABRT), "");
   EXPECT_EXIT(EndBy([] { throw std::logic_error("broken"); }), KilledBySignal(SIGABRT), "broken");
   EXPECT_EXIT(EndBy([] { ThrowSystemError(std::errc::io_error); }), KilledBySignal(SIGABRT), "");
+}
+
+TEST(ExhaustionDeathTest, AnAbortFromOutsideIsNotSwallowed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(EndBy([] {
+                kill(getpid(), SIGABRT);
+                _exit(0);
+              }),
+              KilledBySignal(SIGABRT), "");
 }
 
 }  // namespace

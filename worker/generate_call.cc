@@ -7,6 +7,7 @@
 #include "runtime/steady_time.h"
 #include "worker/call_deadline.h"
 #include "worker/refused_call.h"
+#include "worker/within_memory.h"
 
 namespace orcd {
 
@@ -15,14 +16,20 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
                                          absl::Time deadline, ModelHost& host,
                                          Telemetry* telemetry) {
   PreparedCall call;
-  ORCD_ASSIGN_OR_RETURN(call.prepared, PrepareRequest(proto, host, arrival, deadline));
+  ORCD_ASSIGN_OR_RETURN(
+      call.prepared, WithinMemory([&] { return PrepareRequest(proto, host, arrival, deadline); }));
   const std::string& id = call.prepared.request.id;
   if (telemetry != nullptr) {
     call.observer =
         telemetry->ObserveRequest(telemetry->ContextOf(context), id, proto.model_id(), arrival);
   }
-  call.cancel = [telemetry, lease = call.prepared.lease, id] {
-    lease->engine().Cancel(id, FinishReason::kCancelled, Telemetry::TimeRelease(telemetry));
+  call.cancel = [&host, telemetry, lease = call.prepared.lease, id] {
+    lease->engine().Cancel(
+        id, FinishReason::kCancelled,
+        [&host, released = Telemetry::TimeRelease(telemetry)](bool found) mutable {
+          // The metrics have locks, and the engine's thread waits for none.
+          host.threads().writes.Do([released = std::move(released), found] { released(found); });
+        });
   };
   return call;
 }
@@ -34,7 +41,8 @@ absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer&
                    absl::Time arrival, absl::Time deadline, ModelHost& host,
                    const GenerateCallOptions& options, const std::shared_ptr<TokenStream>& stream) {
   if (stream->client_gone()) return ClientGone();
-  ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked, options.read(bytes));
+  ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked,
+                        WithinMemory([&] { return options.read(bytes); }));
   ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context, asked.request, arrival, deadline,
                                                        host, options.telemetry));
   const GenerationRequest& request = call.prepared.request;

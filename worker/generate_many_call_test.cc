@@ -182,6 +182,15 @@ class GenerateManyTest : public testing::Test {
     return static_cast<int>(count);
   }
 
+  uint64_t CountedReleases() {
+    uint64_t count = 0;
+    for (const auto& family : metrics_.registry()->Collect()) {
+      if (family.name != "orcd_cancel_to_release_seconds") continue;
+      for (const auto& metric : family.metric) count += metric.histogram.sample_count;
+    }
+    return count;
+  }
+
   bool Quiet() {
     const v1::WorkerStatus status = host_.Status();
     return status.queue().running_requests() + status.queue().waiting_requests() == 0 &&
@@ -335,6 +344,22 @@ TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue)
   EXPECT_EQ(CountedEnds(), 2);
   EXPECT_EQ(call.by_id["second"].ids.size(), 300u);
   EXPECT_TRUE(call.Finish().ok());
+}
+
+TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesReleasesToBeCounted) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Request("left", 0));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  Event let_go;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  context.TryCancel();
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(CountedReleases(), 0u);
+  let_go.Notify();
+  EXPECT_TRUE(Eventually([&] { return CountedReleases() == 1; }));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(SlowGenerateManyTest, ACancelIsAnsweredAfterTheEnd) {

@@ -105,7 +105,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
     stream->Wake();
   };
   // The file is looked up before the load begins, and a network's file system may hang.
-  const absl::Status posted = host.threads().disk.Post(
+  host.threads().disk.PostAlways(
       0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
         std::shared_ptr<LoadTask> task = StartLoad(*context, spec, host, log, telemetry, done);
         {
@@ -115,7 +115,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
         }
         stream->Wake();
       });
-  if (!posted.ok()) done(posted);
   return stream.get();
 }
 

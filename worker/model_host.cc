@@ -314,7 +314,7 @@ absl::Status ModelHost::CheckNotBusy() const {
 
 absl::Status ModelHost::CheckMayCompare() const {
   if (!fault_.ok()) return fault_;
-  if (drain_) return Draining();
+  if (drain_ || stopping_) return Draining();
   return CheckNotBusy();
 }
 
@@ -596,6 +596,8 @@ void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTa
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
                         const LoadDone& done) {
   absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
+  // Who cancelled after the last report of the reading keeps the old model, too.
+  if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` a model may still be there; no request uses it. Only this thread changes
   // engine_.
   const bool has_engine = engine_ != nullptr;
@@ -674,8 +676,7 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<co
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         StartEngine(
                             std::move(model), options_.load, options_.backend,
-                            [this](const absl::Status& status) { FailLater(status); },
-                            task));
+                            [this](const absl::Status& status) { FailLater(status); }, task));
   // Again: they may have gone since.
   ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
   if (task.cancelled()) return LoadCancelled();

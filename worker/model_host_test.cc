@@ -476,6 +476,29 @@ TEST_F(ModelHostTest, ACancelledLoadIsRolledBack) {
   EXPECT_TRUE(Load({.model = "nano.gguf"}).ok());
 }
 
+TEST_F(ModelHostTest, ACancelledReplacementReplacesNothing) {
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  const std::string digest = LoadedDigest();
+  dir_.Write("other.gguf", 2);
+  // Keeps the host's thread until the replacement has been cancelled.
+  Event held;
+  Event let_go;
+  Touch("nano.gguf");
+  host_->Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>&) {
+    held.Notify();
+    EXPECT_TRUE(let_go.WaitFor(kLong));
+  });
+  ASSERT_TRUE(held.WaitFor(kLong));
+  std::shared_ptr<LoadTask> task;
+  auto answer = StartLoad({.model = "other.gguf", .replace = true}, &task);
+  task->Cancel();
+  let_go.Notify();
+  EXPECT_EQ(answer->Await().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(LoadedDigest(), digest);
+  EXPECT_TRUE(host_->Admit("nano").ok());
+}
+
 TEST_F(ModelHostTest, AFailedLoadSaysWhyAndLeavesTheHostUsable) {
   std::filesystem::resize_file(absl::StrCat(dir_.path(), "/nano.gguf"), 1000);
   EXPECT_EQ(Load({.model = "nano.gguf"}).status().code(), absl::StatusCode::kInvalidArgument);

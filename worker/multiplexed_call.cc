@@ -22,6 +22,7 @@
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
 #include "worker/token_tally.h"
+#include "worker/within_memory.h"
 #include "worker/write_queue.h"
 
 namespace orcd {
@@ -262,8 +263,8 @@ void MultiplexedCall::OnReadDone(bool ok) {
     }
     const size_t size = bytes.Length();
     // Nothing is read before it is done: a call has one message there, in their order.
-    host_.threads().work.PostAlways(
-        size, [self = shared_from_this(), bytes = std::move(bytes)] { self->Take(bytes); });
+    host_.threads().work.PostAlways(size,
+                                    [self = shared_from_this(), bytes] { self->Take(bytes); });
     return;
   }
   {
@@ -278,10 +279,12 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes) {
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
-    is_over = client_gone_ || abort_;
+    // Where the end came while this was read, context_ may be gone by now; where it did not, it
+    // waits for taking_.
+    is_over = client_gone_ || abort_ || finishing_;
   }
   if (!is_over) {
-    absl::StatusOr<MultiplexedAction> action = dialect_->Parse(bytes);
+    absl::StatusOr<MultiplexedAction> action = WithinMemory([&] { return dialect_->Parse(bytes); });
     if (!action.ok()) {
       Abort(action.status());
     } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {

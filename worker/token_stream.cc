@@ -96,14 +96,11 @@ void TokenStream::OnDelta(DeltaEvent event) {
     became_slow = others_wait && OverLimits();
     if (became_slow) {
       gave_up_ = SlowReader(limits_);
-      SetGrace(limits_.grace);
+      due_grace_ = limits_.grace;
     }
   }
-  if (became_slow) {
-    CancelRequest();
-  } else {
-    AdvanceLater(must_tell);
-  }
+  if (became_slow) CancelRequest();
+  AdvanceLater(must_tell || became_slow);
 }
 
 void TokenStream::OnFinished(const FinishedEvent& event) {
@@ -119,15 +116,18 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
     std::lock_guard lock(mutex_);
     finished_ = event;
     end_ = gave_up_ ? *gave_up_ : CallStatus(event, id_, seed_);
-    if (!gave_up_ && !done_) SetGrace(limits_.linger);
+    if (!gave_up_) due_grace_ = limits_.linger;
   }
-  AdvanceLater();
+  // Also where a write is under way, which may be for ever: the client's time begins.
+  AdvanceLater(/*at_any_rate=*/true);
 }
 
 void TokenStream::Write() {
   {
     std::lock_guard lock(mutex_);
     left_ = false;
+    if (due_grace_ && !done_) SetGrace(*due_grace_);
+    due_grace_.reset();
   }
   tally_.Tell();
   Advance();
@@ -154,20 +154,24 @@ void TokenStream::OnCancel() {
 }
 
 void TokenStream::OnDone() {
+  // Declared before the lock: the mutex must be free when they go. The engine, which may be the
+  // last to hold the stream, has no alarm to take back.
   std::shared_ptr<TokenStream> self;
+  std::optional<grpc::Alarm> alarm;
   std::lock_guard lock(mutex_);
+  alarm = std::exchange(grace_alarm_, std::nullopt);
   tally_.Tell();
   if (encoder_ != nullptr) TellRequestEnd(log_, id_, *finished_, *end_, tally_.observer());
   done_ = true;
   self = std::move(self_);
 }
 
-void TokenStream::AdvanceLater(bool must_tell) {
+void TokenStream::AdvanceLater(bool at_any_rate) {
   if (writes_ == nullptr) return Write();
   {
     std::lock_guard lock(mutex_);
     // Whoever writes looks again when that is done.
-    if (left_ || (writing_ && !must_tell)) return;
+    if (left_ || (writing_ && !at_any_rate)) return;
     left_ = true;
   }
   writes_->Leave(shared_from_this());
@@ -222,6 +226,7 @@ std::optional<grpc::ByteBuffer> TokenStream::Encode(DeltaEvent delta) {
     std::lock_guard lock(mutex_);
     if (!gave_up_) {
       gave_up_ = OutputTooLarge(limits_);
+      due_grace_.reset();
       SetGrace(limits_.grace);
     }
     // Also where the request has ended since.

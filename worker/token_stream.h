@@ -99,9 +99,9 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Starts the next write, or finishes the call, where that is due and nobody else does.
   void Advance();
-  // Has that done where it may take its time: what the engine calls. `must_tell`: also where a
-  // write is under way, for there is much to be counted.
-  void AdvanceLater(bool must_tell = false);
+  // Has that done where it may take its time: what the engine calls. `at_any_rate`: also where a
+  // write is under way, for there is much to be counted, or a time to be set.
+  void AdvanceLater(bool at_any_rate = false);
   // By who has the right to write: the next message, where there is one.
   std::optional<grpc::ByteBuffer> Encode(DeltaEvent delta);
   void WriteEnd();
@@ -109,7 +109,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
   void CancelRequest();
-  // Tears the call down if it is not done by then, whatever was set before. With mutex_ held.
+  // Tears the call down if it is not done by then, whatever was set before. With mutex_ held, and
+  // not by the engine: it calls gRPC.
   void SetGrace(absl::Duration grace);
   void OnGraceOver();
 
@@ -153,6 +154,8 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool client_gone_ = false;
   // context_ is no longer valid.
   bool done_ = false;
+  // To be set by who writes next.
+  std::optional<absl::Duration> due_grace_;
   // Ends what the client does not read.
   std::optional<grpc::Alarm> grace_alarm_;
 };

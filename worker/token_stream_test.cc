@@ -408,6 +408,19 @@ TEST_F(LingeringReaderTest, IsTornDownWhenItNeverReadsTheEnd) {
   EXPECT_TRUE(Eventually([&] { return weak.expired(); }));
 }
 
+// Its time is set by who writes, not by who tells of the end: that is the engine.
+TEST_F(LingeringReaderTest, HasItsTimeFromWhenTheQueueGetsToIt) {
+  auto call = Start();
+  Served served = service_.Next();
+  const auto holdups = HoldUpTheQueue();
+  served.stream->OnStarted({});
+  served.stream->OnFinished(Finished(FinishReason::kEog));
+  absl::SleepFor(absl::Milliseconds(800));
+  for (const auto& holdup : holdups) holdup->LetGo();
+  EXPECT_EQ(ReadAll(*call).size(), 2u);
+  EXPECT_TRUE(call->reader->Finish().ok());
+}
+
 class SlowReaderTest : public TokenStreamTest {
  protected:
   SlowReaderTest()

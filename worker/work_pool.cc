@@ -33,53 +33,58 @@ WorkPool::~WorkPool() {
 
 absl::Status WorkPool::Post(size_t bytes, std::function<void()> work) {
   std::lock_guard lock(mutex_);
-  const size_t waiting = small_.size() + large_.size();
-  if (waiting > 0 && (waiting >= static_cast<size_t>(limits_.max_waiting) ||
-                      waiting_bytes_ + bytes > limits_.max_waiting_bytes)) {
+  Queue& queue = QueueFor(bytes);
+  if (queue.posted > 0 && (queue.posted >= limits_.max_waiting ||
+                           queue.posted_bytes + bytes > limits_.max_waiting_bytes)) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
-        absl::StrCat("the queue is full: ", waiting, " requests with ", waiting_bytes_,
+        absl::StrCat("the queue is full: ", queue.posted, " requests with ", queue.posted_bytes,
                      " bytes wait to be read, this one has ", bytes, " bytes, and at most ",
                      limits_.max_waiting, " with ", limits_.max_waiting_bytes,
                      " bytes may wait; try again later or on another worker"),
         {.reason = "QUEUE_FULL", .subject = "queue:unread", .retry_after = kRetryAfter});
   }
-  Push(bytes, std::move(work));
+  ++queue.posted;
+  queue.posted_bytes += bytes;
+  queue.items.push_back({.bytes = bytes, .is_counted = true, .work = std::move(work)});
+  changed_.notify_one();
   return absl::OkStatus();
 }
 
 void WorkPool::PostAlways(size_t bytes, std::function<void()> work) {
   std::lock_guard lock(mutex_);
-  Push(bytes, std::move(work));
+  QueueFor(bytes).items.push_back({.bytes = bytes, .is_counted = false, .work = std::move(work)});
+  changed_.notify_one();
 }
 
 int WorkPool::ThreadsFor(int processors) { return std::clamp(processors / 2, 1, 16); }
 
-void WorkPool::Push(size_t bytes, std::function<void()> work) {
-  waiting_bytes_ += bytes;
-  (bytes <= kSmallBytes ? small_ : large_).push_back({bytes, std::move(work)});
-  changed_.notify_one();
-}
+WorkPool::Queue& WorkPool::QueueFor(size_t bytes) { return bytes <= kSmallBytes ? small_ : large_; }
 
 WorkPool::Item WorkPool::Pop() {
-  const bool take_large = small_.empty() || (!large_.empty() && passed_ >= kPassedAtMost);
-  if (take_large || large_.empty()) {
+  const bool take_large =
+      small_.items.empty() || (!large_.items.empty() && passed_ >= kPassedAtMost);
+  if (take_large || large_.items.empty()) {
     passed_ = 0;
   } else {
     ++passed_;
   }
-  std::deque<Item>& from = take_large ? large_ : small_;
-  Item item = std::move(from.front());
-  from.pop_front();
-  waiting_bytes_ -= item.bytes;
+  Queue& from = take_large ? large_ : small_;
+  Item item = std::move(from.items.front());
+  from.items.pop_front();
+  if (item.is_counted) {
+    --from.posted;
+    from.posted_bytes -= item.bytes;
+  }
   return item;
 }
 
 void WorkPool::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !small_.empty() || !large_.empty(); });
-    if (small_.empty() && large_.empty()) return;
+    changed_.wait(lock,
+                  [this] { return stopping_ || !small_.items.empty() || !large_.items.empty(); });
+    if (small_.items.empty() && large_.items.empty()) return;
     Item item = Pop();
     lock.unlock();
     item.work();

@@ -22,7 +22,8 @@ class WorkPool {
  public:
   struct Limits {
     int threads = 1;
-    // Work that may wait; more is refused, but for one that waits alone.
+    // Work that may wait, of the small and of the large each, so that large prompts refuse no
+    // sentence; more is refused, but for one that waits alone.
     int max_waiting = 4096;
     size_t max_waiting_bytes = 64 << 20;
   };
@@ -38,7 +39,8 @@ class WorkPool {
   // kResourceExhausted (QUEUE_FULL) with a time after which to try again.
   absl::Status Post(size_t bytes, std::function<void()> work);
 
-  // As Post without limits: for callers that have one piece of work under way at a time.
+  // As Post without limits, and not counted in others': for callers that have one piece of work
+  // under way at a time, and for what the operator asks for.
   void PostAlways(size_t bytes, std::function<void()> work);
 
   // Threads for the tokenising of a machine with so many processors.
@@ -47,12 +49,20 @@ class WorkPool {
  private:
   struct Item {
     size_t bytes;
+    // It is in its queue's sums.
+    bool is_counted;
     std::function<void()> work;
+  };
+  struct Queue {
+    std::deque<Item> items;
+    // Those that the limits are for.
+    int posted = 0;
+    size_t posted_bytes = 0;
   };
 
   void Run();
   // With mutex_ held.
-  void Push(size_t bytes, std::function<void()> work);
+  Queue& QueueFor(size_t bytes);
   Item Pop();
 
   const Limits limits_;
@@ -60,9 +70,8 @@ class WorkPool {
   // Guards what follows.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Item> small_;
-  std::deque<Item> large_;
-  size_t waiting_bytes_ = 0;
+  Queue small_;
+  Queue large_;
   // Small ones that went before a large one.
   int passed_ = 0;
   bool stopping_ = false;

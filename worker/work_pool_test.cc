@@ -33,6 +33,9 @@ class HeldPool {
   absl::Status Post(size_t bytes, int number) {
     return pool_->Post(bytes, [this, number] { done_.push_back(number); });
   }
+  void PostAlways(size_t bytes, int number) {
+    pool_->PostAlways(bytes, [this, number] { done_.push_back(number); });
+  }
   // Lets the pool go on to its end and returns the numbers in the order in which they were done.
   std::vector<int> LetGo(int count) {
     let_go_.Notify();
@@ -81,6 +84,26 @@ TEST(WorkPoolTest, TooMuchIsRefusedWithATimeToTryAgain) {
   EXPECT_TRUE(heavy.Post(5000, 1).ok());
   EXPECT_EQ(GetErrorDetails(heavy.Post(1, 2)).reason, "QUEUE_FULL");
   EXPECT_THAT(heavy.LetGo(1), ElementsAre(1));
+}
+
+TEST(WorkPoolTest, LargeWorkThatWaitsRefusesNoSmallWork) {
+  HeldPool held({.threads = 1, .max_waiting = 2, .max_waiting_bytes = 2 * kLarge});
+  ASSERT_TRUE(held.Post(kLarge, 1).ok());
+  ASSERT_TRUE(held.Post(kLarge, 2).ok());
+  EXPECT_EQ(GetErrorDetails(held.Post(kLarge, 3)).reason, "QUEUE_FULL");
+  EXPECT_TRUE(held.Post(10, 4).ok());
+  EXPECT_TRUE(held.Post(10, 5).ok());
+  EXPECT_EQ(GetErrorDetails(held.Post(10, 6)).reason, "QUEUE_FULL");
+  EXPECT_THAT(held.LetGo(4), ElementsAre(4, 5, 1, 2));
+}
+
+TEST(WorkPoolTest, WorkWithoutLimitsIsNotCountedInOthers) {
+  HeldPool held({.threads = 1, .max_waiting = 2, .max_waiting_bytes = 100});
+  for (int i = 0; i < 5; ++i) held.PostAlways(1000, i);
+  EXPECT_TRUE(held.Post(50, 5).ok());
+  EXPECT_TRUE(held.Post(50, 6).ok());
+  EXPECT_EQ(GetErrorDetails(held.Post(0, 7)).reason, "QUEUE_FULL");
+  EXPECT_THAT(held.LetGo(7), ElementsAre(0, 1, 2, 3, 4, 5, 6));
 }
 
 TEST(WorkPoolTest, EverythingIsDoneBeforeItEnds) {

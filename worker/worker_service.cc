@@ -15,6 +15,7 @@
 #include "worker/request_translation.h"
 #include "worker/status_details.h"
 #include "worker/unary_reply.h"
+#include "worker/within_memory.h"
 
 namespace orcd {
 namespace {
@@ -145,7 +146,9 @@ grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* c
   if (status.ok()) {
     status = host_.threads().work.Post(bytes->Length(), [this, context, bytes, reactor, response] {
       const absl::StatusOr<v1::TokenizeResponse> message =
-          context->IsCancelled() ? ClientGone() : TokenizeRequestBytes(*bytes, host_);
+          context->IsCancelled()
+              ? ClientGone()
+              : WithinMemory([&] { return TokenizeRequestBytes(*bytes, host_); });
       if (message.ok()) {
         Reply(context, reactor, response, *message);
       } else {

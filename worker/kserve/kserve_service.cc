@@ -15,6 +15,7 @@
 #include "worker/refused_call.h"
 #include "worker/unary_reply.h"
 #include "worker/version.h"
+#include "worker/within_memory.h"
 
 namespace orcd::kserve {
 namespace {
@@ -209,9 +210,12 @@ absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
                                        absl::Time deadline,
                                        const std::shared_ptr<InferCall>& call) {
   if (call->client_gone()) return ClientGone();
-  ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
-                        ParseRequest<inference::ModelInferRequest>(bytes));
-  MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
+  ORCD_ASSIGN_OR_RETURN(MultiplexedGenerate asked,
+                        WithinMemory([&]() -> absl::StatusOr<MultiplexedGenerate> {
+                          ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
+                                                ParseRequest<inference::ModelInferRequest>(bytes));
+                          return TranslateInfer(proto, InferCallKind::kUnary);
+                        }));
   ORCD_RETURN_IF_ERROR(asked.refusal);
   ORCD_ASSIGN_OR_RETURN(
       PreparedCall prepared,
@@ -243,15 +247,12 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::Mode
 grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer* bytes,
                                                              grpc::ByteBuffer* response) {
-  const auto translate = [&]() -> absl::StatusOr<ModelHost::LoadSpec> {
-    ORCD_ASSIGN_OR_RETURN(const inference::RepositoryModelLoadRequest request,
-                          OpenRequest<inference::RepositoryModelLoadRequest>(
-                              options_.authorizer, *context, Permission::kControl, *bytes));
-    return ToLoadSpec(request, options_.model_dir, host_.Status());
-  };
-  const absl::StatusOr<ModelHost::LoadSpec> spec = translate();
-  if (!spec.ok()) return Refuse(context, "RepositoryModelLoad", spec.status());
-  return StartLoadCall(context, response, *spec, host_, log_, options_.telemetry);
+  absl::StatusOr<inference::RepositoryModelLoadRequest> request =
+      OpenRequest<inference::RepositoryModelLoadRequest>(options_.authorizer, *context,
+                                                         Permission::kControl, *bytes);
+  if (!request.ok()) return Refuse(context, "RepositoryModelLoad", request.status());
+  return StartLoadCall(context, response, *std::move(request), options_.model_dir, host_, log_,
+                       options_.telemetry);
 }
 
 grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(grpc::CallbackServerContext* context,

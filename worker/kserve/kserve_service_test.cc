@@ -4,8 +4,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -353,6 +355,27 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   EXPECT_FALSE(ready("other", grpc::StatusCode::OK));
   inference::ModelInferResponse reply;
   EXPECT_EQ(Infer(InferRequest("a"), reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// What the operator asks for is refused for no number of status calls, and gRPC's thread waits for
+// no disk.
+TEST_F(KserveServiceTest, ALoadWaitsForTheDiskBehindCallsOfStatus) {
+  const auto let_go = std::make_shared<Event>();
+  const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(absl::Seconds(20))); };
+  WorkPool& disk = host_.threads().disk;
+  while (disk.Post(0, hang).ok()) {
+  }
+  inference::RepositoryModelLoadRequest request;
+  request.set_model_name("nano");
+  (*request.mutable_parameters())["unheard of"].set_bool_param(true);
+  auto answer = std::async(std::launch::async, [&] {
+    grpc::ClientContext context;
+    inference::RepositoryModelLoadResponse response;
+    return stub_->RepositoryModelLoad(&context, request, &response).error_code();
+  });
+  EXPECT_EQ(answer.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  let_go->Notify();
+  EXPECT_EQ(answer.get(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(KserveServiceTest, DescribesItsTensors) {

@@ -15,6 +15,7 @@
 #include "worker/kserve/tensors.h"
 #include "worker/load_call.h"
 #include "worker/model_path.h"
+#include "worker/refused_call.h"
 #include "worker/unary_reply.h"
 
 namespace orcd::kserve {
@@ -205,19 +206,26 @@ absl::StatusOr<UnloadSpec> ToUnloadSpec(const inference::RepositoryModelUnloadRe
 }
 
 grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
-                                        grpc::ByteBuffer* response, const ModelHost::LoadSpec& spec,
-                                        ModelHost& host, const Logger& log, Telemetry* telemetry) {
+                                        grpc::ByteBuffer* response,
+                                        inference::RepositoryModelLoadRequest request,
+                                        const std::string& model_dir, ModelHost& host,
+                                        const Logger& log, Telemetry* telemetry) {
   auto call = std::make_shared<LoadCall>(context, response);
   call->Hold(call);
-  const absl::Status posted =
-      host.threads().disk.Post(0, [call, context, spec, &host, &log, telemetry] {
-        // A load that has ended has ended the call, and then only the task is left to be told.
-        call->OnStarted(StartLoad(*context, spec, host, log, telemetry,
-                                  [call](const absl::StatusOr<v1::ModelDescription>& result) {
-                                    call->OnLoaded(result);
-                                  }));
-      });
-  if (!posted.ok()) call->OnLoaded(posted);
+  // The directory is looked through for the model's file, and a network's file system may hang.
+  host.threads().disk.PostAlways(0, [call, context, request = std::move(request), model_dir, &host,
+                                     &log, telemetry] {
+    const absl::StatusOr<ModelHost::LoadSpec> spec = ToLoadSpec(request, model_dir, host.Status());
+    if (!spec.ok()) {
+      LogRefusal(log, "RepositoryModelLoad", spec.status());
+      call->OnLoaded(spec.status());
+      return;
+    }
+    // A load that has ended has ended the call, and then only the task is left to be told.
+    call->OnStarted(StartLoad(
+        *context, *spec, host, log, telemetry,
+        [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); }));
+  });
   return call.get();
 }
 

@@ -42,11 +42,14 @@ struct UnloadSpec {
 };
 absl::StatusOr<UnloadSpec> ToUnloadSpec(const inference::RepositoryModelUnloadRequest& request);
 
-// Starts the load and returns the reactor that answers at its end: a client that goes away rolls it
-// back. It deletes itself. `host`, `log` and `telemetry`, which may be null, must outlive the load.
+// Looks the model up and loads it, on threads of the host, and returns the reactor that answers at
+// the end: a client that goes away rolls the load back. It deletes itself. `host`, `log` and
+// `telemetry`, which may be null, must outlive the load.
 grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
-                                        grpc::ByteBuffer* response, const ModelHost::LoadSpec& spec,
-                                        ModelHost& host, const Logger& log, Telemetry* telemetry);
+                                        grpc::ByteBuffer* response,
+                                        inference::RepositoryModelLoadRequest request,
+                                        const std::string& model_dir, ModelHost& host,
+                                        const Logger& log, Telemetry* telemetry);
 
 }  // namespace orcd::kserve
 

@@ -1,0 +1,30 @@
+// Keeps a call that is given no memory from ending the process.
+#ifndef ORCD_WORKER_WITHIN_MEMORY_H_
+#define ORCD_WORKER_WITHIN_MEMORY_H_
+
+#include <new>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "runtime/error.h"
+
+namespace orcd {
+
+// What `work` returns, an absl::Status or absl::StatusOr; kResourceExhausted (INSUFFICIENT_MEMORY)
+// where the system gives it no memory. For what may be large because of what a client sent: others
+// then go on with what the call gave back. `work` must leave nothing half done.
+template <typename Work>
+std::invoke_result_t<Work&> WithinMemory(Work&& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     "the worker is given no more memory, and this request needs some to be read; "
+                     "try again later, on another worker, or with a shorter prompt",
+                     {.reason = "INSUFFICIENT_MEMORY", .subject = "request"});
+  }
+}
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_WITHIN_MEMORY_H_
