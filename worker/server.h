@@ -34,6 +34,8 @@ struct ServerOptions {
   int max_streams = 8192;
   // Connections; beyond them the one that has had no call for longest makes room.
   int max_connections = 1024;
+  // Where each of them has a call, the oldest makes room.
+  bool oldest_makes_room = false;
   // Memory that one connection, and all of them, may make the process hold for calls and for bodies
   // that are not answered yet.
   int64_t max_connection_bytes = int64_t{64} << 20;

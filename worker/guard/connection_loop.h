@@ -30,6 +30,8 @@ struct LoopShared {
   TransportBudget budget;
   // Connections that are served, not those that are ending.
   std::atomic<int> connections = 0;
+  // A loop that had no connection to dismiss has refused one; another loop may have one.
+  std::atomic<bool> room_wanted = false;
   std::atomic<bool> accepting = true;
   std::atomic<bool> stopping = false;
 };
@@ -58,6 +60,7 @@ class ConnectionLoop {
     uint32_t server_events = 0;
     bool server_added = false;
     bool active = true;
+    absl::Time accepted;
     bool queued = false;
     size_t index = 0;
   };
@@ -72,8 +75,11 @@ class ConnectionLoop {
   void Listen(bool on);
   void Accept(int socket, absl::Time now);
   void Add(Descriptor client, absl::Time now);
-  // Whether a connection without calls was ended to make room.
-  bool DismissIdle(absl::Time now);
+  // Ends a connection without calls, or the oldest where the options say so; false where there is
+  // none.
+  bool MakeRoom(absl::Time now);
+  // Does what another loop could not.
+  void MakeRoomForOthers(absl::Time now);
   void OnEvent(Slot& slot, bool server, uint32_t events, absl::Time now);
   // Tells epoll what the connection waits for now, or takes leave of it.
   void Settle(Slot& slot, absl::Time now);
