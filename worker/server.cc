@@ -144,11 +144,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 Server::~Server() { Stop(absl::ZeroDuration()); }
 
 void Server::Stop(absl::Duration grace) {
-  if (server_ == nullptr) return;
+  if (server_ == nullptr || std::exchange(stopped_, true)) return;
   guard_->StopAccepting();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   guard_->Stop(kFlushGrace);
-  server_ = nullptr;
 }
 
 }  // namespace orcd

@@ -82,6 +82,7 @@ class Server {
   int64_t transport_bytes() const { return guard_->charged_bytes(); }
 
   // Takes no more calls, gives those there are `grace` to end, ends the rest, and waits for them.
+  // A service with a queue of its own may ask for calls until the server goes; it gets none.
   void Stop(absl::Duration grace);
 
  private:
@@ -91,6 +92,7 @@ class Server {
   // Goes first: it hands connections to server_.
   std::unique_ptr<guard::ConnectionGuard> guard_;
   std::string address_;
+  bool stopped_ = false;
 };
 
 }  // namespace orcd

@@ -38,6 +38,17 @@ uint64_t TagOf(const void* slot, bool server) {
 
 }  // namespace
 
+bool LoopShared::StopAccepting() {
+  const std::lock_guard<std::mutex> lock(connecting_);
+  return accepting.exchange(false);
+}
+
+void LoopShared::Connect(const ConnectServer& server, int fd) {
+  Descriptor owned(fd);
+  const std::lock_guard<std::mutex> lock(connecting_);
+  if (accepting) server(owned.Release());
+}
+
 ConnectionLoop::ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>& sockets)
     : shared_(shared),
       sockets_(sockets),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,10 +23,15 @@ namespace orcd::guard {
 struct LoopShared {
   LoopShared(const GuardOptions& guard_options, ConnectServer connect_server)
       : options(guard_options),
-        connect(std::move(connect_server)),
+        connect([this, given = std::move(connect_server)](int fd) { Connect(given, fd); }),
         budget(guard_options.max_total_bytes) {}
 
+  // Whether connections were accepted until now. Afterwards the server gets none any more, also of
+  // those that are accepted already and of the guard's own: it may be stopping.
+  bool StopAccepting();
+
   const GuardOptions options;
+  // Hands the socket to the server, or closes it.
   const ConnectServer connect;
   TransportBudget budget;
   // Connections that are served, not those that are ending.
@@ -34,6 +40,12 @@ struct LoopShared {
   std::atomic<bool> room_wanted = false;
   std::atomic<bool> accepting = true;
   std::atomic<bool> stopping = false;
+
+ private:
+  void Connect(const ConnectServer& server, int fd);
+
+  // Held while the server is handed a connection.
+  std::mutex connecting_;
 };
 
 // Owns the connections that it accepted and an epoll set with them and the listening sockets. All
