@@ -91,7 +91,8 @@ void ConnectionLoop::Listen(bool on) {
 int ConnectionLoop::WaitMilliseconds() const {
   if (!queued_.empty()) return 0;
   const bool must_tick = !slots_.empty() || !lingering_.empty() ||
-                         (!listening_ && shared_.accepting) || trim_at_ != absl::InfiniteFuture();
+                         (!listening_ && shared_.accepting) ||
+                         progress_.freed_bytes >= kTrimBytes || trim_at_ != absl::InfiniteFuture();
   return must_tick ? static_cast<int>(absl::ToInt64Milliseconds(kTick)) : -1;
 }
 
