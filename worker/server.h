@@ -88,11 +88,12 @@ class Server {
  private:
   Server() = default;
 
+  // Outlives Stop: the events of a queue of one's own refer to it until that is empty.
   std::unique_ptr<grpc::Server> server_;
+  bool stopped_ = false;
   // Goes first: it hands connections to server_.
   std::unique_ptr<guard::ConnectionGuard> guard_;
   std::string address_;
-  bool stopped_ = false;
 };
 
 }  // namespace orcd
