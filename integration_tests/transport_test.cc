@@ -26,8 +26,10 @@ using grpc::health::v1::HealthCheckResponse;
 constexpr uint8_t kData = 0;
 constexpr uint8_t kHeaders = 1;
 constexpr uint8_t kRstStream = 3;
+constexpr uint8_t kSettings = 4;
 constexpr uint8_t kPing = 6;
 constexpr uint8_t kGoaway = 7;
+constexpr uint8_t kWindowUpdate = 8;
 constexpr uint8_t kContinuation = 9;
 constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kEndHeaders = 4;
@@ -255,6 +257,104 @@ TEST_P(TransportTest, PingsWhoseAnswersAreNotRead) {
       [&] { client = nullptr; });
 }
 
+// Each of the calls holds what gRPC has not read; a little credit has it answer again and again.
+TEST_P(TransportTest, WholeMessagesThatAreNotRead) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<RawHttp2> client = Connect();
+  const std::string call = RawCall("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+  // Field 4, a symbol's name.
+  const auto message = [](const std::string& name) {
+    const size_t size = name.size();
+    const std::string field{'\x22', static_cast<char>(size % 128 + 128),
+                            static_cast<char>(size / 128)};
+    const size_t bytes = field.size() + size;
+    return std::string{'\0', '\0', '\0', static_cast<char>(bytes >> 8), static_cast<char>(bytes)} +
+           field + name;
+  };
+  const std::string first = message(std::string(200, 'n'));
+  const std::string large = message(std::string(15900, 'n'));
+  Withstands(
+      128 * kMiB,
+      [&] {
+        // The answers have no room at first.
+        client->Send(RawFrame(kSettings, 0, 0, std::string("\0\4\0\0\0\0", 6)) +
+                     RawFrame(kWindowUpdate, 0, 0, std::string("\x3f\0\0\0", 4)));
+        for (uint32_t i = 1; i < 5000 && client->open(); i += 2) {
+          std::string bytes =
+              RawFrame(kHeaders, kEndHeaders, i, call) + RawFrame(kData, 0, i, first);
+          for (int j = 0; j < 4; ++j) bytes += RawFrame(kData, 0, i, large);
+          client->Send(bytes);
+          if (i > 100) {
+            client->Send(RawFrame(kWindowUpdate, 0, i - 100, std::string("\0\0\0\1", 4)));
+          }
+          client->Drain();
+        }
+      },
+      [&] { client = nullptr; });
+}
+
+TEST_P(TransportTest, ResetsWhereConnectionsEndForTheirAge) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--max-connection-age", "2s"}));
+  const std::string call = RawCall(kMethod);
+  const auto reset_some = [&](uint32_t calls) {
+    const std::unique_ptr<RawHttp2> client = Connect();
+    std::string bytes;
+    uint32_t stream = 1;
+    for (uint32_t i = 0; i < calls; ++i, stream += 2) {
+      bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
+               RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
+    }
+    // One that is answered behind them.
+    bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
+             RawFrame(kData, kEndStream, stream, std::string(5, '\0'));
+    const absl::Time begun = absl::Now();
+    client->Send(bytes);
+    const auto answered = [&] {
+      client->Drain();
+      return std::any_of(client->frames().begin(), client->frames().end(),
+                         [&](const auto& frame) { return frame.stream == stream; });
+    };
+    EXPECT_TRUE(WaitUntil(answered, Bound(absl::Seconds(10))));
+    return absl::Now() - begun;
+  };
+  // Each of the guard's threads has a connection of its own, which ends as well.
+  for (int i = 0; i < 16; ++i) reset_some(10);
+  absl::SleepFor(absl::Milliseconds(4500));
+  for (int i = 0; i < 2; ++i) EXPECT_LT(reset_some(600), Bound(absl::Seconds(1.5)));
+}
+
+// As many as may be connected ask to be told, or begin a body that they do not end.
+TEST_P(TransportTest, CallsOfAnybodyKeepNobodyOut) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--max-connections", "60"}));
+  const std::string empty(5, '\0');
+  const std::string watch =
+      RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
+      RawFrame(kData, kEndStream, 1, empty);
+  const std::string begun = RawFrame(kHeaders, kEndHeaders, 1, RawCall(kMethod)) +
+                            RawFrame(kData, 0, 1, std::string("\0\0\0\x40\0xyz", 8));
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  for (int i = 0; i < 60; ++i) {
+    clients.push_back(Connect());
+    clients.back()->Send(i % 2 == 0 ? watch : begun);
+  }
+  for (int i = 0; i < 256; ++i) {
+    clients.push_back(std::make_unique<RawHttp2>(worker().SideAddress("health"), false));
+    clients.back()->Send(watch);
+  }
+  for (int i = 0; i < 5; ++i) {
+    WorkerClient probe(worker().SideAddress("health"));
+    HealthCheckResponse::ServingStatus status;
+    EXPECT_TRUE(probe.Check("liveness", &status).ok());
+  }
+  // The others' connections must be a second old before one of them goes.
+  grpc::ClientContext context;
+  SetTimeout(context, Bound(absl::Seconds(8)));
+  context.set_wait_for_ready(true);
+  v1::HealthResponse response;
+  const RpcError error = DecodeError(stub_->Health(&context, {}, &response));
+  EXPECT_TRUE(error.ok()) << error.message;
+}
+
 TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   ASSERT_NO_FATAL_FAILURE(Start());
   // gRPC's own clients keep to the limit that they are told; this one does not.
@@ -280,6 +380,12 @@ TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   client->Send(RawFrame(kHeaders, kEndHeaders, 5, RawCall(kMethod)) +
                RawFrame(kData, kEndStream, 5, empty));
   EXPECT_TRUE(wait_for(5, kData, 1));
+  // Bits that stand for no byte are not zero.
+  client->Send(RawFrame(kHeaders, kEndHeaders, 7, RawCall(kMethod, RawHeader("x-bin", "QR"))));
+  ASSERT_TRUE(wait_for(7, kHeaders, 1));
+  client->Send(RawFrame(kHeaders, kEndHeaders, 9, RawCall(kMethod)) +
+               RawFrame(kData, kEndStream, 9, empty));
+  EXPECT_TRUE(wait_for(9, kData, 1));
   EXPECT_TRUE(client->open());
   EXPECT_EQ(frames_of(1, kRstStream), 0);
   EXPECT_EQ(frames_of(0, kGoaway), 0);

@@ -168,9 +168,11 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
   app.add_flag("--require-sha256", config.require_sha256,
                "Load no model without a SHA-256 to check it against")
       ->group(kGroup);
-  app.add_option("--max-metadata-bytes", config.max_metadata_bytes,
-                 "Largest headers of a call, all together")
-      ->check(CLI::Range(1024, 1 << 20))
+  app.add_option(
+         "--max-metadata-bytes", config.max_metadata_bytes,
+         "Largest headers of a call, all together; one that is larger than 64 KiB by itself "
+         "ends its connection")
+      ->check(CLI::Range(1024, 64 << 10))
       ->option_text("BYTES [16384]")
       ->group(kGroup);
   app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")

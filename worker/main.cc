@@ -386,8 +386,11 @@ ServerOptions HealthServerOptions(const WorkerConfig& config) {
   options.flag = "--health-listen";
   options.max_message_bytes = 4 << 10;
   options.max_connections = 256;
-  options.max_connection_bytes = int64_t{1} << 20;
-  options.max_transport_bytes = int64_t{32} << 20;
+  // Whoever asks from now on is heard, whatever the others that anybody may have opened wait for;
+  // all of them have room at once for ten calls each, and for those that are ending.
+  options.oldest_makes_room = true;
+  options.max_connection_bytes = int64_t{256} << 10;
+  options.max_transport_bytes = int64_t{96} << 20;
   // It shares no thread with the main port.
   options.relay_threads = 1;
   options.filter = [](std::string_view method, const grpc::ServerContextBase&) {

@@ -43,6 +43,7 @@ guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
   made.listen = options.listen;
   made.tls = options.tls;
   made.max_connections = options.max_connections;
+  made.oldest_makes_room = options.oldest_makes_room;
   made.max_total_bytes = options.max_transport_bytes;
   made.threads = RelayThreads(options.relay_threads);
   made.peer_timeout = kPingTimeout;
@@ -99,6 +100,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              2 * options.max_metadata_bytes + kMoreMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, std::numeric_limits<int>::max());
+  // The guard counts on a call's window being no larger than at first; a message that is asked for
+  // comes whole all the same.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // A belt beside the guard's braces: gRPC counts its own buffers, and drops calls and connections
   // where they pass this.
   grpc::ResourceQuota quota;

@@ -34,6 +34,8 @@ struct ServerOptions {
   int max_streams = 8192;
   // Connections; beyond them the one that has had no call for longest makes room.
   int max_connections = 1024;
+  // Where each of them has a call, the oldest makes room.
+  bool oldest_makes_room = false;
   // Memory that one connection, and all of them, may make the process hold for calls and for bodies
   // that are not answered yet.
   int64_t max_connection_bytes = int64_t{64} << 20;
@@ -80,6 +82,7 @@ class Server {
   int64_t transport_bytes() const { return guard_->charged_bytes(); }
 
   // Takes no more calls, gives those there are `grace` to end, ends the rest, and waits for them.
+  // A service with a queue of its own may ask for calls until the server goes; it gets none.
   void Stop(absl::Duration grace);
 
  private:

@@ -84,18 +84,19 @@ Connection::Connection(const GuardOptions& options, const ConnectServer& connect
 }
 
 std::optional<absl::Time> Connection::idle_since() const {
-  if (!active() || filter_.open_calls() > 0) return std::nullopt;
+  if (!active() || filter_.calls_in_use() > 0) return std::nullopt;
   return idle_since_;
 }
 
 bool Connection::MayReadClient() const {
-  return (phase_ == Phase::kPreface || phase_ == Phase::kOpen) && to_server_.empty() &&
+  // Before the first SETTINGS have come what is for the server waits, for there is none.
+  return (phase_ == Phase::kPreface || (phase_ == Phase::kOpen && to_server_.empty())) &&
          to_client_.size() < kMaxWaiting && filter_.accepting();
 }
 
 bool Connection::wants_turn() const {
   if (phase_ == Phase::kOpen && server_gone_ && to_client_.empty()) return true;
-  return MayReadClient() && (!held_.empty() || (tls_ != nullptr && tls_->HasPending()));
+  return MayReadClient() && (!held_.empty() || tls_more_);
 }
 
 uint32_t Connection::client_events() const {
@@ -104,7 +105,8 @@ uint32_t Connection::client_events() const {
       (MayReadClient() && held_.empty())) {
     events |= EPOLLIN;
   }
-  if (!to_client_.empty() || tls_wants_write_) events |= EPOLLOUT;
+  const bool reads = phase_ == Phase::kHandshake || MayReadClient();
+  if (!to_client_.empty() || (tls_wants_write_ && reads)) events |= EPOLLOUT;
   return events;
 }
 
@@ -119,6 +121,7 @@ IoResult Connection::Receive(std::span<uint8_t> bytes, size_t& count) {
   if (tls_ == nullptr) return ReceiveSome(client_.get(), bytes, count);
   const IoResult result = tls_->Read(bytes, count);
   tls_wants_write_ = result == IoResult::kWantWrite;
+  tls_more_ = result == IoResult::kDone;
   return result;
 }
 
@@ -164,9 +167,9 @@ void Connection::ReadClient(absl::Time now, Scratch& scratch) {
 }
 
 void Connection::Feed(std::span<const uint8_t> bytes, absl::Time now, Scratch& scratch) {
-  const bool had_calls = filter_.open_calls() > 0;
+  const bool in_use = filter_.calls_in_use() > 0;
   const size_t taken = filter_.FromClient(bytes, now, scratch.output);
-  if (had_calls || filter_.open_calls() > 0) idle_since_ = now;
+  if (in_use || filter_.calls_in_use() > 0) idle_since_ = now;
   if (taken < bytes.size() && !filter_.failed()) {
     held_.assign(reinterpret_cast<const char*>(bytes.data()) + taken, bytes.size() - taken);
   }
@@ -180,9 +183,9 @@ void Connection::ReadServer(absl::Time now, Scratch& scratch) {
   size_t count = 0;
   const IoResult result = ReceiveSome(server_.get(), scratch.input, count);
   if (count > 0) {
-    const bool had_calls = filter_.open_calls() > 0;
+    const bool in_use = filter_.calls_in_use() > 0;
     filter_.FromServer(std::span(scratch.input).first(count), now, scratch.output);
-    if (had_calls) idle_since_ = now;
+    if (in_use) idle_since_ = now;
     ToServer(scratch.output.to_server);
     ToClient(scratch.output.to_client);
   }

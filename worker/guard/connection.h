@@ -77,7 +77,7 @@ class Connection {
   // Invalid before kOpen and after the server has gone.
   int server_fd() const { return server_.get(); }
   bool server_gone() const { return server_gone_; }
-  // Since when it has had no call; nothing while it has one.
+  // Since when it has had no call that makes it one in use; nothing while it has one.
   std::optional<absl::Time> idle_since() const;
   const ConnectionFilter& filter() const { return filter_; }
   int64_t DetachCharge() { return filter_.DetachCharge(); }
@@ -113,8 +113,10 @@ class Connection {
   std::string to_server_;
   // Read from the client, and not to be looked at before the server has answered.
   std::string held_;
-  // TLS wants to write before it can go on.
+  // TLS wants to write before it can go on reading.
   bool tls_wants_write_ = false;
+  // TLS may have whole records that were not read: the buffer was full before.
+  bool tls_more_ = false;
   bool server_gone_ = false;
   size_t discarded_ = 0;
 };

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/error.h"
@@ -26,11 +25,18 @@ constexpr size_t kMinContinuations = 64;
 // Credit is given back in no smaller parts.
 constexpr uint32_t kCreditPart = 2048;
 constexpr size_t kSettingBytes = 6;
+constexpr size_t kFieldOverhead = 32;
 // Reset calls of a connection that gRPC may be busy with, before the client is not read: where a
 // loop has few of them, and where it has many.
 constexpr size_t kMaxLingering = 128;
 constexpr size_t kMinLingering = 2;
 constexpr int64_t kManyUnconfirmed = 512;
+
+// The largest charge that is kept for whole messages of a call that gRPC may not have read: that of
+// its window of 64 KiB, in frames as large as they may be with a few beside.
+constexpr int64_t kUnreadCharge = 112 << 10;
+// Services that gRPC brings along.
+constexpr std::string_view kGrpcServices = "/grpc.";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -63,15 +69,26 @@ std::string UnpaddedBase64(const std::string& bytes) {
 
 bool IsBinaryName(std::string_view name) { return name.ends_with("-bin"); }
 
+// The six bits that the character stands for, or -1.
+int Base64Value(char c) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const size_t at = kDigits.find(c);
+  return at == std::string_view::npos ? -1 : static_cast<int>(at);
+}
+
 // Base64 with or without padding, or bytes after a zero, as gRPC sends them to gRPC. A value that
-// is neither would end gRPC's connection.
+// is neither would end gRPC's connection, as would bits of the last character that stand for no
+// byte and are not zero.
 bool IsBinaryValue(std::string_view value) {
   if (value.empty() || value.front() == '\0') return true;
-  const size_t end = value.find_last_not_of('=') + 1;
-  if (value.size() - end > 2 || end % 4 == 1) return false;
-  return std::all_of(value.begin(), value.begin() + static_cast<ptrdiff_t>(end), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '/';
-  });
+  const std::string_view digits = value.substr(0, value.find_last_not_of('=') + 1);
+  if (value.size() - digits.size() > 2 || digits.size() % 4 == 1) return false;
+  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return Base64Value(c) >= 0; })) {
+    return false;
+  }
+  const int unused = digits.size() % 4 == 2 ? 0xf : digits.size() % 4 == 3 ? 0x3 : 0;
+  return unused == 0 || (Base64Value(digits.back()) & unused) == 0;
 }
 
 bool IsWellFormed(const HeaderList::Field& field) {
@@ -166,7 +183,10 @@ ConnectionFilter::ConnectionFilter(const FilterOptions& options, TransportBudget
 
 void ConnectionFilter::SetPeerNames(std::vector<std::string> names) {
   peer_names_ = std::move(names);
-  for (const std::string& name : peer_names_) peer_values_.push_back(std::string(1, '\0') + name);
+  for (const std::string& name : peer_names_) {
+    peer_values_.push_back(std::string(1, '\0') + name);
+    peer_bytes_ += kPeerNameHeader.size() + peer_values_.back().size() + kFieldOverhead;
+  }
 }
 
 void ConnectionFilter::Dismiss(Output& out) {
@@ -179,7 +199,9 @@ bool ConnectionFilter::ChargeConnection() {
 }
 
 ConnectionFilter::~ConnectionFilter() {
-  if (progress_ != nullptr) progress_->unconfirmed -= static_cast<int64_t>(lingering_.size());
+  if (progress_ == nullptr) return;
+  progress_->unconfirmed -= std::count_if(lingering_.begin(), lingering_.end(),
+                                          [](const Linger& l) { return l.counted; });
 }
 
 size_t ConnectionFilter::MaxLingering() const {
@@ -192,7 +214,13 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
   if (!by_time) {
     for (Linger& linger : lingering_) {
       if (linger.fence > progress_->answered) break;
-      if (linger.own_fence == 0) linger.own_fence = fences_sent_ + 1;
+      if (linger.own_fence == 0) {
+        linger.own_fence = fences_sent_ + 1;
+        linger.until = now + options_.reset_linger;
+      }
+      // A client that does not read keeps its fence from coming back; other clients are not read
+      // any slower for that.
+      if (linger.until <= now && std::exchange(linger.counted, false)) --progress_->unconfirmed;
     }
   }
   while (!lingering_.empty()) {
@@ -203,7 +231,7 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
     budget_.Release(first.charge);
     if (progress_ != nullptr) {
       progress_->freed_bytes += first.charge;
-      --progress_->unconfirmed;
+      if (first.counted) --progress_->unconfirmed;
     }
     lingering_.pop_front();
   }
@@ -447,6 +475,7 @@ void ConnectionFilter::TakePayload(std::span<const uint8_t>& bytes, Output& out)
       return;
     case Payload::kRelay:
       out.to_server.append(Text(part));
+      if (payload_left_ == 0) out.to_server.append(std::exchange(server_pending_, {}));
       if (frame_.type == frame_type::kData) {
         // The server may have ended the call while its frame was under way.
         if (const auto found = streams_.find(frame_.stream); found != streams_.end()) {
@@ -494,6 +523,8 @@ void ConnectionFilter::TrackMessages(Stream& stream, std::span<const uint8_t> bo
     if (stream.prefix_bytes == kGrpcPrefixBytes && stream.message_left == 0) {
       stream.prefix_bytes = 0;
       stream.unfinished = 0;
+      stream.messages = std::min(stream.messages + 1, 2);
+      if (!stream.of_grpc && !std::exchange(stream.in_use, true)) ++calls_in_use_;
     }
   }
 }
@@ -526,21 +557,25 @@ void ConnectionFilter::EndFrame(absl::Time now, Output& out) {
 
 void ConnectionFilter::EndClientSettings(Output& out) {
   established_ = true;
-  AppendFrameHeader(frame_, out.to_server);
-  out.to_server.append(collected_);
-  if ((frame_.flags & frame_flag::kAck) != 0) return;
-  ++unanswered_;
-  settings_owed_.push_back(false);
-  const auto* entry = reinterpret_cast<const uint8_t*>(collected_.data());
-  for (size_t left = collected_.size(); left > 0; left -= kSettingBytes, entry += kSettingBytes) {
-    const uint16_t id = static_cast<uint16_t>(entry[0] << 8 | entry[1]);
-    if (id != setting::kHeaderTableSize) continue;
-    const uint32_t size = ReadBigEndian32(entry + 2);
-    if (size < table_limit_) {
-      table_limit_ = size;
-      table_shrunk_ = true;
+  const bool ack = (frame_.flags & frame_flag::kAck) != 0;
+  std::string entries;
+  if (!ack) {
+    // The server's encoder gets no table, whatever the client offers: blocks are written here as
+    // well, and some of the server's are left out.
+    AppendSetting(setting::kHeaderTableSize, 0, entries);
+    for (size_t at = 0; at < collected_.size(); at += kSettingBytes) {
+      const std::string_view entry = std::string_view(collected_).substr(at, kSettingBytes);
+      if (entry[0] == 0 && entry[1] == setting::kHeaderTableSize) continue;
+      entries.append(entry);
     }
+    ++unanswered_;
+    settings_owed_.push_back(false);
   }
+  AppendFrameHeader({.length = static_cast<uint32_t>(entries.size()),
+                     .type = frame_type::kSettings,
+                     .flags = frame_.flags},
+                    out.to_server);
+  out.to_server.append(entries);
 }
 
 void ConnectionFilter::EndHeaderBlock(absl::Time now, Output& out) {
@@ -580,12 +615,14 @@ void ConnectionFilter::OpenCall(uint32_t id, Output& out) {
   if (!request.encoding.empty() && request.encoding != "identity") {
     return Answer(id, ended, Compressed(request.encoding), out);
   }
-  const int64_t charge = options_.stream_charge + 2 * static_cast<int64_t>(decoder_.list_bytes());
+  const int64_t charge =
+      options_.stream_charge + 2 * static_cast<int64_t>(decoder_.list_bytes() + peer_bytes_);
   if (const auto result = budget_.Charge(charge); result != ConnectionBudget::Result::kCharged) {
     return Answer(id, ended, FullError(result), out);
   }
   Stream& stream = streams_[id];
   stream.call_charge = charge;
+  stream.of_grpc = request.call.path.starts_with(kGrpcServices);
   stream.client_ended = ended;
   ForwardHeaders(id, ended, /*with_peer=*/true, out);
 }
@@ -662,8 +699,9 @@ void ConnectionFilter::Answer(uint32_t id, bool client_ended, const absl::Status
                               Output& out) {
   CountRefusal(status);
   block_.clear();
-  // A decoder whose table was made smaller wants to read so before anything else.
-  if (table_shrunk_) AppendHpackInteger(table_limit_, 5, 0x20, block_);
+  // The first block says that there is no table, as the server's first block does, too: a decoder
+  // whose table was made smaller wants to read so before anything else.
+  if (!std::exchange(table_told_, true)) AppendHpackInteger(0, 5, 0x20, block_);
   // `:status: 200` of the static table.
   block_.push_back(static_cast<char>(0x88));
   AppendLiteral("content-type", "application/grpc", block_);
@@ -689,14 +727,14 @@ void ConnectionFilter::Answer(uint32_t id, bool client_ended, const absl::Status
 
 void ConnectionFilter::RefuseOpen(uint32_t id, Stream& stream, absl::Status status, Output& out) {
   stream.refusing = true;
-  AppendRstStream(id, Http2Error::kCancel, out.to_server);
+  AppendRstStream(id, Http2Error::kCancel, InjectedToServer(out));
   refusals_.push_back({.stream = id, .status = std::move(status), .fence = fences_sent_ + 1});
   if (fences_sent_ == fences_passed_) SendFence(out);
 }
 
 void ConnectionFilter::SendFence(Output& out) {
   // The server acknowledges SETTINGS in their order, after whatever it wrote before.
-  AppendFrameHeader({.type = frame_type::kSettings}, out.to_server);
+  AppendFrameHeader({.type = frame_type::kSettings}, InjectedToServer(out));
   settings_owed_.push_back(true);
   ++fences_sent_;
 }
@@ -733,11 +771,13 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
     lingering_.push_back({.until = now + options_.reset_linger,
                           .fence = progress_ == nullptr ? 0 : progress_->Fence(),
                           .own_fence = 0,
-                          .charge = charge});
+                          .charge = charge,
+                          .counted = progress_ != nullptr});
     if (progress_ != nullptr) ++progress_->unconfirmed;
   } else {
     budget_.Release(charge);
   }
+  if (found->second.in_use) --calls_in_use_;
   streams_.erase(found);
 }
 
@@ -771,6 +811,31 @@ void ConnectionFilter::FromServer(std::span<const uint8_t> bytes, absl::Time now
       EndServerFrame(now, out);
     }
   }
+  ReturnServerCredit(out);
+}
+
+bool ConnectionFilter::IsOver(const FrameHeader& frame) const {
+  const auto found = streams_.find(frame.stream);
+  const bool over = found == streams_.end() ||
+                    // The filter will answer once the server can send nothing more.
+                    (found->second.refusing && !found->second.server_began);
+  switch (frame.type) {
+    case frame_type::kHeaders:
+      // The first block is passed on whatever it is for: it says that there is no table.
+      return over && table_told_;
+    case frame_type::kContinuation:
+      return server_block_over_;
+    case frame_type::kData:
+    case frame_type::kRstStream:
+      return over;
+    default:
+      return false;
+  }
+}
+
+void ConnectionFilter::ReturnServerCredit(Output& out) {
+  if (server_swallowed_ == 0) return;
+  AppendWindowUpdate(0, std::exchange(server_swallowed_, 0), InjectedToServer(out));
 }
 
 void ConnectionFilter::BeginServerFrame(Output& out) {
@@ -778,6 +843,11 @@ void ConnectionFilter::BeginServerFrame(Output& out) {
   const bool settings = server_frame_.type == frame_type::kSettings;
   collect_server_ = settings && !ack;
   swallow_server_ = settings && ack && !settings_owed_.empty() && settings_owed_.front();
+  if (server_frame_.stream != 0 && IsOver(server_frame_)) {
+    swallow_server_ = true;
+    if (server_frame_.type == frame_type::kData) server_swallowed_ += server_frame_.length;
+  }
+  if (server_frame_.type == frame_type::kHeaders) server_block_over_ = swallow_server_;
   server_collected_.clear();
   if (collect_server_ || swallow_server_) return;
   server_at_boundary_ = false;
@@ -785,10 +855,7 @@ void ConnectionFilter::BeginServerFrame(Output& out) {
   if (server_frame_.type == frame_type::kHeaders) {
     server_in_block_ = true;
     server_block_end_stream_ = (server_frame_.flags & frame_flag::kEndStream) != 0;
-    if (settings_owed_.empty()) {
-      // The server has taken over the client's table size, and says so in this block.
-      table_shrunk_ = false;
-    }
+    table_told_ = true;
   }
 }
 
@@ -823,15 +890,12 @@ void ConnectionFilter::EndServerFrame(absl::Time now, Output& out) {
     default:
       break;
   }
-  if (const auto found = streams_.find(id); found != streams_.end()) {
+  const auto found = swallow_server_ ? streams_.end() : streams_.find(id);
+  if (found != streams_.end()) {
     Stream& stream = found->second;
     if (server_frame_.type == frame_type::kHeaders || server_frame_.type == frame_type::kData) {
       stream.server_began = true;
-      // The server has read the messages before; the one that has not ended it still holds.
-      if (stream.body_charge > stream.unfinished) {
-        budget_.Release(stream.body_charge - stream.unfinished);
-        stream.body_charge = stream.unfinished;
-      }
+      ReleaseRead(stream);
     }
     // A server that ends its side first resets the stream after that.
     if (ends_stream) stream.server_ended = true;
@@ -848,6 +912,15 @@ void ConnectionFilter::EndServerFrame(absl::Time now, Output& out) {
   if (fence) OnServerFence(now, out);
 }
 
+void ConnectionFilter::ReleaseRead(Stream& stream) {
+  // The server has read a message, and holds the one that has not ended. Whole messages that came
+  // behind the first it may have left unread.
+  const int64_t unread = stream.messages > 1 ? kUnreadCharge : 0;
+  const int64_t kept = std::min(stream.body_charge, std::max(stream.unfinished, unread));
+  budget_.Release(stream.body_charge - kept);
+  stream.body_charge = kept;
+}
+
 void ConnectionFilter::RewriteSettings(Output& out) {
   const auto limit_of = [&](uint16_t id) -> uint32_t {
     switch (id) {
@@ -862,11 +935,7 @@ void ConnectionFilter::RewriteSettings(Output& out) {
     }
   };
   std::string entries;
-  const auto append = [&](uint16_t id, uint32_t value) {
-    entries.push_back(static_cast<char>(id >> 8));
-    entries.push_back(static_cast<char>(id));
-    AppendBigEndian32(value, entries);
-  };
+  const auto append = [&](uint16_t id, uint32_t value) { AppendSetting(id, value, entries); };
   const auto* entry = reinterpret_cast<const uint8_t*>(server_collected_.data());
   for (size_t left = server_collected_.size(); left >= kSettingBytes;
        left -= kSettingBytes, entry += kSettingBytes) {

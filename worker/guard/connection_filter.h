@@ -64,7 +64,9 @@ struct FilterOptions {
 // answered here and ends alone; a frame that breaks HTTP/2 ends the connection. Bodies are relayed
 // as they come and charged to the budget until the server answers on their stream.
 //
-// From the server frames pass as they are, but for its SETTINGS, which say the limits kept here.
+// From the server frames pass as they are, but for its SETTINGS, which say the limits kept here,
+// and for frames of calls that are over. Its header blocks refer to no table, for its peer's is
+// said to be empty, so that one may be left out.
 //
 // One thread at a time.
 class ConnectionFilter {
@@ -113,6 +115,9 @@ class ConnectionFilter {
   // The client did nothing wrong: it made room.
   bool dismissed() const { return dismissed_; }
   size_t open_calls() const { return streams_.size(); }
+  // Open calls that make the connection one in use: a whole message has come for them, and they are
+  // not of gRPC's own services, which anybody may call.
+  size_t calls_in_use() const { return calls_in_use_; }
   // Bytes charged now, and at most.
   const ConnectionBudget& budget() const { return budget_; }
   // Leaves the charge in the total for the caller to release.
@@ -128,6 +133,9 @@ class ConnectionFilter {
     // Charged for the call and its headers, and for its body.
     int64_t call_charge = 0;
     int64_t body_charge = 0;
+    // Of a service of gRPC's own, and whether it counts in calls_in_use_.
+    bool of_grpc = false;
+    bool in_use = false;
     bool client_ended = false;
     bool server_began = false;
     bool server_ended = false;
@@ -136,8 +144,10 @@ class ConnectionFilter {
     // The message that the body is in: bytes of its prefix that were read, bytes that are left.
     uint8_t prefix_bytes = 0;
     uint32_t message_left = 0;
-    // Bytes of the message that has not ended.
+    // Bytes of the message that has not ended, and messages that have; no more than two are
+    // counted.
     int64_t unfinished = 0;
+    int messages = 0;
   };
   struct Refusal {
     uint32_t stream;
@@ -152,6 +162,8 @@ class ConnectionFilter {
     uint64_t fence;
     uint64_t own_fence;
     int64_t charge;
+    // Whether progress_ counts it as unconfirmed.
+    bool counted;
   };
   // What the payload of the client's frame is for.
   enum class Payload { kRelay, kSwallow, kCollect, kPadLength, kHeaderPrefix, kHeaderBlock };
@@ -174,14 +186,19 @@ class ConnectionFilter {
   void OpenCall(uint32_t id, Output& out);
   void ForwardTrailers(uint32_t id, Stream& stream, Output& out);
   void ForwardHeaders(uint32_t id, bool end_stream, bool with_peer, Output& out);
-  static void TrackMessages(Stream& stream, std::span<const uint8_t> body);
+  void TrackMessages(Stream& stream, std::span<const uint8_t> body);
   void ReturnCredit(Output& out);
 
   // Of the server's side.
   void BeginServerFrame(Output& out);
+  // Whether the frame is of a call that the client has no answer to expect of, or another.
+  bool IsOver(const FrameHeader& frame) const;
+  void ReturnServerCredit(Output& out);
   void EndServerFrame(absl::Time now, Output& out);
   void RewriteSettings(Output& out);
   void OnServerFence(absl::Time now, Output& out);
+  // Releases what the server has read, now that it answers.
+  void ReleaseRead(Stream& stream);
 
   // Answers a call that gRPC has not seen, or has ended.
   void Answer(uint32_t id, bool client_ended, const absl::Status& status, Output& out);
@@ -193,6 +210,11 @@ class ConnectionFilter {
   absl::Status FullError(ConnectionBudget::Result result) const;
   // Where the filter's own frames go: to the client at once, or at the end of the server's frame.
   std::string& Injected(Output& out) { return server_at_boundary_ ? out.to_client : pending_; }
+  // The same towards the server: nothing stands within a frame that is relayed as it comes.
+  bool relaying() const { return in_frame_ && payload_ == Payload::kRelay && payload_left_ > 0; }
+  std::string& InjectedToServer(Output& out) {
+    return relaying() ? server_pending_ : out.to_server;
+  }
   void CloseStream(uint32_t id, bool linger, absl::Time now);
   void Fail(Http2Error error, std::string_view why, Output& out);
 
@@ -200,10 +222,13 @@ class ConnectionFilter {
   std::vector<std::string> peer_names_;
   // As header values: a zero, then the bytes.
   std::vector<std::string> peer_values_;
+  // Bytes of those headers, as HTTP/2 counts.
+  size_t peer_bytes_ = 0;
   ServerProgress* const progress_;
   ConnectionBudget budget_;
   std::deque<Linger> lingering_;
   absl::flat_hash_map<uint32_t, Stream> streams_;
+  size_t calls_in_use_ = 0;
   bool failed_ = false;
   bool dismissed_ = false;
 
@@ -234,9 +259,6 @@ class ConnectionFilter {
   std::string block_;
   // Bytes of DATA that gRPC does not see and whose credit the client has not got back.
   uint32_t swallowed_ = 0;
-  // The smallest table that the client has asked the server's encoder for, until that says so.
-  uint32_t table_limit_ = 4096;
-  bool table_shrunk_ = false;
 
   // The server's side.
   std::array<uint8_t, kFrameHeaderBytes> server_header_bytes_;
@@ -250,9 +272,16 @@ class ConnectionFilter {
   bool server_at_boundary_ = true;
   bool server_in_block_ = false;
   bool server_block_end_stream_ = false;
+  // The frames of the block are left out.
+  bool server_block_over_ = false;
+  // The client has had a block, which said that the server's encoder has no table.
+  bool table_told_ = false;
+  // Bytes of the server's DATA that the client does not see.
+  uint32_t server_swallowed_ = 0;
   bool server_settings_seen_ = false;
-  // Waits for the end of the server's frame.
+  // Wait for the end of the server's frame, and of the client's.
   std::string pending_;
+  std::string server_pending_;
   // Acknowledgements that the server owes: PINGs and SETTINGS of the client.
   int unanswered_ = 0;
   // Whose SETTINGS those are, in their order: true for a fence.

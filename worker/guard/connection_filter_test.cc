@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -254,6 +255,15 @@ TEST_F(ConnectionFilterTest, MalformedCallsEndAlone) {
   EXPECT_FALSE(filter_->failed());
   FromClient(HeadersFrame(9, CallOf(kPath, {{"x-bin", "YQ=="}, {"y-bin", "\0raw\xff"s}})));
   EXPECT_EQ(TakeToServer().size(), 1u);
+  // The bits of the last character that stand for no byte must be zero.
+  uint32_t stream = 11;
+  for (const char* value : {"QR", "YQF=", "YR==", "AAAAQR"}) {
+    FromClient(HeadersFrame(stream, CallOf(kPath, {{"x-bin", value}})));
+    EXPECT_EQ(ValueOf(RefusalIn(TakeToClient(), stream), "grpc-status"), "3") << value;
+    stream += 2;
+  }
+  FromClient(HeadersFrame(stream, CallOf(kPath, {{"x-bin", "QQ"}, {"y-bin", "YWI="}})));
+  EXPECT_EQ(TakeToServer().size(), 1u);
 }
 
 TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheServers) {
@@ -316,9 +326,229 @@ TEST_F(ConnectionFilterTest, AnswersReleaseWhatTheServerHasReadAndNoMore) {
   EXPECT_GE(charged(), before + 9000);
   FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
   EXPECT_EQ(charged(), before + 8000);
+  // A message behind the first may be one that the server has not read.
+  const int64_t kept = charged();
   FromClient(MakeFrame(frame_type::kData, 0, 1, std::string(1005, 'y')));
   FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
-  EXPECT_EQ(charged(), before);
+  EXPECT_GE(charged(), kept + 1005);
+}
+
+TEST_F(ConnectionFilterTest, WholeMessagesThatTheServerMayNotHaveReadStayCharged) {
+  Begin();
+  Open(1);
+  Open(3);
+  const int64_t before = charged();
+  const std::string message = GrpcMessage(std::string(15000, 'x'));
+  FromClient(MakeFrame(frame_type::kData, 0, 3, message));
+  for (int i = 0; i < 4; ++i) FromClient(MakeFrame(frame_type::kData, 0, 1, message));
+  FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 3,
+                       EncodeBlock(server_encoder_, {{":status", "200"}})));
+  FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 1,
+                       EncodeBlock(server_encoder_, {{":status", "200"}})));
+  FromServer(MakeFrame(frame_type::kData, 0, 1, "\0"s));
+  // The one message of the third stream has been read; of the first stream's four one may have
+  // been.
+  EXPECT_GE(charged(), before + 3 * 15000);
+  // A stream that goes on for ever is charged no more than the server's window, and a bit.
+  for (int i = 0; i < 200; ++i) {
+    FromClient(MakeFrame(frame_type::kData, 0, 1, message));
+    FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
+    TakeToServer();
+    TakeToClient();
+  }
+  EXPECT_LE(charged(), before + (160 << 10));
+}
+
+// gRPC would take a frame within another's payload for the body, and the body's end for a frame.
+TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
+  ServerProgress progress;
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kSettings, 0, 0)));
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  Open(1);
+  Open(3);
+  FromClient(MakeFrame(frame_type::kRstStream, 0, 1, "\0\0\0\x8"s));
+  TakeToServer();
+  const std::string data = MakeFrame(frame_type::kData, 0, 3, std::string(100, 'z'));
+  FromClient(data.substr(0, 50));
+  // The server has got through the reset call: now its connection is to be asked.
+  progress.sent = progress.answered = 2;
+  filter_->Tick(now_, out_);
+  EXPECT_EQ(out_.to_server, data.substr(0, 50));
+  FromClient(data.substr(50));
+  EXPECT_EQ(out_.to_server, data + MakeFrame(frame_type::kSettings, 0, 0));
+}
+
+TEST_F(ConnectionFilterTest, AFenceThatAnotherAsksForWaitsForTheEndOfTheClients) {
+  options_.max_connection_bytes = 200 << 10;
+  Begin();
+  for (const uint32_t stream : {1, 3, 5}) Open(stream);
+  const std::string large = std::string(kMaxFrameBytes, '\x7f');
+  const auto refuse = [&](uint32_t stream) {
+    for (int i = 0; i < 8; ++i) FromClient(MakeFrame(frame_type::kData, 0, stream, large));
+  };
+  refuse(1);
+  // The second refusal comes while the first's fence is under way, so it asks for one of its own.
+  refuse(3);
+  TakeToServer();
+  now_ += absl::Seconds(5);
+  const std::string data = MakeFrame(frame_type::kData, 0, 5, std::string(100, 'z'));
+  filter_->Tick(now_, out_);
+  FromClient(data.substr(0, 50));
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  FromClient(data.substr(50));
+  const std::vector<Frame> sent = TakeToServer();
+  for (const Frame& frame : sent) {
+    if (frame.header.type != frame_type::kData) continue;
+    EXPECT_EQ(frame.payload, std::string(100, 'z'));
+  }
+  EXPECT_THAT(Kinds(sent), Contains(Pair(frame_type::kSettings, 0)));
+}
+
+// Random calls in random pieces, with a budget that refuses some of them, and a server that answers
+// and ends them at random.
+TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
+  options_.max_connection_bytes = 300 << 10;
+  options_.max_streams = 6;
+  std::minstd_rand random(29);
+  const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
+  for (int round = 0; round < 200; ++round) {
+    ServerProgress progress;
+    HeaderEncoder client_encoder;
+    filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+    out_ = {};
+    std::string sent(kPreface);
+    sent += MakeFrame(frame_type::kSettings, 0, 0);
+    uint32_t last = 0;
+    for (int i = 0; i < 60; ++i) {
+      const uint32_t stream = last == 0 ? 1 : 1 + 2 * below((last + 1) / 2);
+      const uint32_t kind = below(10);
+      if (last == 0 || kind == 0) {
+        last = last == 0 ? 1 : last + 2;
+        sent += MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, last,
+                          EncodeBlock(client_encoder, CallOf(kPath)));
+      } else if (kind == 1) {
+        sent += MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s);
+      } else {
+        const bool padded = below(4) == 0;
+        std::string payload(below(3) == 0 ? below(kMaxFrameBytes - 300) : below(300), '\0');
+        for (char& byte : payload) byte = static_cast<char>(random());
+        if (padded) payload = "\x05" + payload + std::string(5, '\0');
+        sent += MakeFrame(frame_type::kData, padded ? frame_flag::kPadded : 0, stream, payload);
+      }
+    }
+    size_t taken = 0;
+    HeaderEncoder server_encoder;
+    for (int i = 0; i < 2000 && taken < sent.size() && !filter_->failed(); ++i) {
+      const size_t size =
+          std::min<size_t>(sent.size() - taken, 1 + below(below(4) == 0 ? 9000 : 60));
+      taken += FromClient(std::string_view(sent).substr(taken, size));
+      out_.to_client.clear();
+      now_ += absl::Milliseconds(50);
+      progress.sent = ++progress.answered;
+      const uint32_t stream = 1 + 2 * below((last + 1) / 2);
+      if (below(2) == 0) FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+      if (below(8) == 0) FromServer(MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
+      if (below(8) == 0) {
+        FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, stream,
+                             EncodeBlock(server_encoder, {{":status", "200"}})));
+      }
+      if (below(4) == 0) filter_->Tick(now_, out_);
+    }
+    ASSERT_EQ(FaultInRelayed(std::string_view(sent).substr(0, taken), out_.to_server), "") << round;
+  }
+}
+
+// Whether the server speaks after the client has its answer.
+class RefusedCallTest : public ConnectionFilterTest, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(BeforeAndAfter, RefusedCallTest, ::testing::Bool());
+
+// What the server says of a call that was refused on its own is not for the client, which has had
+// the answer, or will have it.
+TEST_P(RefusedCallTest, IsAnsweredOnce) {
+  const bool late = GetParam();
+  options_.max_connection_bytes = 200 << 10;
+  Begin();
+  const auto from_server = [&](uint32_t stream, const Headers& headers) {
+    FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | frame_flag::kEndStream,
+                         stream, EncodeBlock(server_encoder_, headers)));
+  };
+  Open(1, true);
+  // The first block of all says that there is no table.
+  from_server(1, {{":status", "200"}});
+  Open(3);
+  TakeToClient();
+  const std::string part = MakeFrame(frame_type::kData, 0, 3, std::string(kMaxFrameBytes, '\x7f'));
+  for (int i = 0; i < 8; ++i) FromClient(part);
+  const auto end_by_server = [&] {
+    from_server(3, {{":status", "200"}, {"grpc-status", "1"}});
+    FromServer(MakeFrame(frame_type::kRstStream, 0, 3, "\0\0\0\0"s));
+  };
+  TakeToClient();
+  if (!late) end_by_server();
+  EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  const std::vector<Frame> answer = TakeToClient();
+  EXPECT_THAT(Kinds(answer),
+              ElementsAre(Pair(frame_type::kHeaders, 3), Pair(frame_type::kRstStream, 3)));
+  EXPECT_EQ(ValueOf(RefusalIn(answer, 3), "grpc-status"), "8");
+  TakeToServer();
+  if (late) end_by_server();
+  EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
+  // The server may send as much on the connection as before.
+  FromServer(MakeFrame(frame_type::kData, 0, 3, std::string(300, 'x')));
+  EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
+  const std::vector<Frame> credit = TakeToServer();
+  ASSERT_THAT(Kinds(credit), ElementsAre(Pair(frame_type::kWindowUpdate, 0)));
+  EXPECT_EQ(credit[0].payload, "\0\0\x1\x2c"s);
+}
+
+TEST_F(ConnectionFilterTest, TheServersEncoderHasNoTable) {
+  Begin();
+  std::string settings;
+  AppendSetting(setting::kHeaderTableSize, 4096, settings);
+  AppendSetting(4, 70000, settings);
+  AppendSetting(setting::kHeaderTableSize, 8192, settings);
+  FromClient(MakeFrame(frame_type::kSettings, 0, 0, settings) +
+             MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  const std::vector<Frame> told = TakeToServer();
+  ASSERT_EQ(told.size(), 2u);
+  settings.clear();
+  AppendSetting(setting::kHeaderTableSize, 0, settings);
+  AppendSetting(4, 70000, settings);
+  EXPECT_EQ(told[0].payload, settings);
+  EXPECT_EQ(told[1].payload, "");
+  EXPECT_EQ(told[1].header.flags, frame_flag::kAck);
+}
+
+TEST_F(ConnectionFilterTest, CallsThatAnybodyMayOpenDoNotMakeAConnectionOneInUse) {
+  Begin();
+  FromClient(HeadersFrame(1, CallOf("/grpc.health.v1.Health/Watch")) +
+             MakeFrame(frame_type::kData, frame_flag::kEndStream, 1, GrpcMessage("")));
+  Open(3);
+  FromClient(
+      MakeFrame(frame_type::kData, 0, 3, GrpcMessage("a body that does not end").substr(0, 9)));
+  EXPECT_EQ(filter_->open_calls(), 2u);
+  EXPECT_EQ(filter_->calls_in_use(), 0u);
+  Open(5);
+  FromClient(MakeFrame(frame_type::kData, 0, 5, GrpcMessage("whole") + GrpcMessage("again")));
+  EXPECT_EQ(filter_->calls_in_use(), 1u);
+  FromClient(MakeFrame(frame_type::kRstStream, 0, 5, "\0\0\0\x8"s) +
+             MakeFrame(frame_type::kRstStream, 0, 3, "\0\0\0\x8"s));
+  EXPECT_EQ(filter_->calls_in_use(), 0u);
+}
+
+TEST_F(ConnectionFilterTest, NamesOfTheCertificateAreChargedWithEachCall) {
+  Begin();
+  Open(1);
+  const int64_t without = charged() - options_.connection_charge;
+  filter_ = nullptr;
+  client_encoder_ = HeaderEncoder();
+  Begin({std::string(10000, 'n')});
+  Open(1);
+  EXPECT_GE(charged() - options_.connection_charge, without + 2 * 10000);
 }
 
 TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
@@ -374,6 +604,29 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   EXPECT_EQ(reset_some(), 2);
   filter_ = nullptr;
   EXPECT_EQ(progress.unconfirmed, 10000);
+}
+
+TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
+  ServerProgress progress;
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kSettings, 0, 0)));
+  for (uint32_t stream = 1; filter_->accepting(); stream += 2) {
+    FromClient(HeadersFrame(stream, CallOf(kPath)) +
+               MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
+  }
+  const int64_t held = charged();
+  progress.sent = progress.answered = 2;
+  filter_->Tick(now_, out_);
+  EXPECT_EQ(progress.unconfirmed, 128);
+  // The server's acknowledgement lies behind what the client does not read.
+  now_ += absl::Seconds(2);
+  filter_->Tick(now_, out_);
+  EXPECT_EQ(progress.unconfirmed, 0);
+  EXPECT_FALSE(filter_->accepting());
+  EXPECT_EQ(charged(), held);
+  filter_ = nullptr;
+  EXPECT_EQ(progress.unconfirmed, 0);
 }
 
 TEST_F(ConnectionFilterTest, TheServersSettingsSayTheGuardsLimits) {
@@ -464,8 +717,10 @@ TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
   FromClient(HeadersFrame(1, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
   const std::vector<Frame> answer = TakeToClient();
   ASSERT_FALSE(answer.empty());
-  // A size update: 001, then 100 in five bits and more.
-  EXPECT_EQ(answer[0].payload.substr(0, 2), "\x3f\x45");
+  // A size update: 001, then a size of 0 in five bits. Once said it holds.
+  EXPECT_EQ(answer[0].payload.substr(0, 2), "\x20\x88");
+  FromClient(HeadersFrame(3, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
+  EXPECT_EQ(TakeToClient().at(0).payload.front(), '\x88');
 }
 
 TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {

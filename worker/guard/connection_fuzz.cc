@@ -1,5 +1,6 @@
 // Bytes of any kind from a client and from a server: the filter ends the connection or relays
-// frames that are whole, charges no more than it may, and releases all of it.
+// frames that are whole and what the client sent, charges no more than it may, and releases all of
+// it.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,18 +13,6 @@
 
 namespace orcd::guard {
 namespace {
-
-// Whether the bytes are frames, the last of which may be cut off.
-bool AreFrames(std::string_view bytes, bool with_preface) {
-  if (with_preface) {
-    if (!bytes.starts_with(kPreface)) return bytes.empty();
-    bytes.remove_prefix(kPreface.size());
-  }
-  for (const Frame& frame : SplitFrames(bytes)) {
-    if (frame.header.length > kMaxFrameBytes) return false;
-  }
-  return true;
-}
 
 void Run(std::span<const uint8_t> input) {
   FilterOptions options;
@@ -44,7 +33,8 @@ void Run(std::span<const uint8_t> input) {
       return filter.FromClient({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, now,
                                out);
     };
-    client(std::string(kPreface) + MakeFrame(frame_type::kSettings, 0, 0));
+    std::string sent = std::string(kPreface) + MakeFrame(frame_type::kSettings, 0, 0);
+    client(sent);
     // A byte says who sends, and how many bytes of those that follow.
     while (!input.empty() && !filter.failed()) {
       const bool from_client = (input[0] & 1) == 0;
@@ -55,6 +45,7 @@ void Run(std::span<const uint8_t> input) {
       if (from_client) {
         const size_t taken = filter.FromClient(part, now, out);
         if (taken > part.size()) abort();
+        sent.append(reinterpret_cast<const char*>(part.data()), taken);
         if (taken < part.size() && filter.accepting() && out.to_client.size() <= 65536) abort();
       } else {
         filter.FromServer(part, now, out);
@@ -62,7 +53,7 @@ void Run(std::span<const uint8_t> input) {
       }
       if (total.used() > total.limit() || filter.budget().used() < 0) abort();
     }
-    if (!AreFrames(out.to_server, true)) abort();
+    if (!FaultInRelayed(sent, out.to_server).empty()) abort();
   }
   if (total.used() != 0) abort();
 }

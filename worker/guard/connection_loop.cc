@@ -38,6 +38,17 @@ uint64_t TagOf(const void* slot, bool server) {
 
 }  // namespace
 
+bool LoopShared::StopAccepting() {
+  const std::lock_guard<std::mutex> lock(connecting_);
+  return accepting.exchange(false);
+}
+
+void LoopShared::Connect(const ConnectServer& server, int fd) {
+  Descriptor owned(fd);
+  const std::lock_guard<std::mutex> lock(connecting_);
+  if (accepting) server(owned.Release());
+}
+
 ConnectionLoop::ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>& sockets)
     : shared_(shared),
       sockets_(sockets),
@@ -80,7 +91,8 @@ void ConnectionLoop::Listen(bool on) {
 int ConnectionLoop::WaitMilliseconds() const {
   if (!queued_.empty()) return 0;
   const bool must_tick = !slots_.empty() || !lingering_.empty() ||
-                         (!listening_ && shared_.accepting) || trim_at_ != absl::InfiniteFuture();
+                         (!listening_ && shared_.accepting) ||
+                         progress_.freed_bytes >= kTrimBytes || trim_at_ != absl::InfiniteFuture();
   return must_tick ? static_cast<int>(absl::ToInt64Milliseconds(kTick)) : -1;
 }
 
@@ -159,7 +171,7 @@ void ConnectionLoop::Accept(int socket, absl::Time now) {
     if (client.valid()) {
       Add(std::move(client), now);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      DismissIdle(now);
+      MakeRoom(now);
       Listen(false);
       listen_again_ = now + kListenAgain;
       return;
@@ -173,15 +185,21 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
   const auto refuse = [&](std::string_view reason) {
     if (shared_.options.on_connection_ended) shared_.options.on_connection_ended(reason);
   };
-  if (shared_.connections >= shared_.options.max_connections && !DismissIdle(now)) {
+  if (shared_.connections >= shared_.options.max_connections && !MakeRoom(now)) {
+    shared_.room_wanted = true;
     return refuse("TOO_MANY_CONNECTIONS");
   }
   auto slot = std::make_unique<Slot>();
   slot->connection = std::make_unique<Connection>(shared_.options, shared_.connect, shared_.budget,
                                                   progress_, std::move(client), now);
-  if (!slot->connection->ChargeConnection()) return refuse("TRANSPORT_FULL");
+  if (!slot->connection->ChargeConnection()) {
+    // What a connection has been charged may be free only for those that come later.
+    if (!MakeRoom(now)) shared_.room_wanted = true;
+    if (!slot->connection->ChargeConnection()) return refuse("TRANSPORT_FULL");
+  }
   ++shared_.connections;
   ++open_;
+  slot->accepted = now;
   slot->index = slots_.size();
   slots_.push_back(std::move(slot));
   Slot& added = *slots_.back();
@@ -190,19 +208,32 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, added.connection->client_fd(), &event);
 }
 
-bool ConnectionLoop::DismissIdle(absl::Time now) {
+bool ConnectionLoop::MakeRoom(absl::Time now) {
   Slot* longest = nullptr;
+  Slot* oldest = nullptr;
   absl::Time since = now - kMinIdle;
   for (const auto& slot : slots_) {
+    if (!slot->active) continue;
+    if (oldest == nullptr || slot->accepted < oldest->accepted) oldest = slot.get();
     const auto idle = slot->connection->idle_since();
-    if (!slot->active || !idle || *idle >= since) continue;
+    if (!idle || *idle >= since) continue;
     longest = slot.get();
     since = *idle;
   }
+  if (longest == nullptr && shared_.options.oldest_makes_room) longest = oldest;
   if (longest == nullptr) return false;
   longest->connection->Dismiss(now, scratch_);
   Settle(*longest, now);
   return true;
+}
+
+void ConnectionLoop::MakeRoomForOthers(absl::Time now) {
+  if (!shared_.room_wanted.exchange(false)) return;
+  const GuardOptions& options = shared_.options;
+  const bool full =
+      shared_.connections >= options.max_connections ||
+      shared_.budget.used() + options.filter.connection_charge > shared_.budget.limit();
+  if (full && !MakeRoom(now)) shared_.room_wanted = true;
 }
 
 void ConnectionLoop::OnEvent(Slot& slot, bool server, uint32_t events, absl::Time now) {
@@ -285,6 +316,7 @@ void ConnectionLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   if (!listening_ && shared_.accepting && now >= listen_again_) Listen(true);
   ReleaseLingering(now);
+  if (shared_.accepting) MakeRoomForOthers(now);
   for (size_t i = slots_.size(); i > 0; --i) {
     Slot& slot = *slots_[i - 1];
     slot.connection->Tick(now, scratch_);
@@ -292,11 +324,11 @@ void ConnectionLoop::Tick(absl::Time now) {
       // There is no server any more that could take it.
       slot.connection->OnClientGone();
     }
-    // Where time alone tells, a client may be read again now.
-    if (slot.connection->phase() == Connection::Phase::kClosed || progress_.unknown) {
-      Settle(slot, now);
-    }
+    // The client may be read again, or something waits for the server.
+    Settle(slot, now);
   }
+  // A probe that has ended, as connections that are too old do, is made anew.
+  if (shared_.accepting) progress_.unknown = false;
   if (progress_.freed_bytes >= kTrimBytes) {
     progress_.freed_bytes = 0;
     trims_left_ = kTrims;

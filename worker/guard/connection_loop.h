@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,16 +23,29 @@ namespace orcd::guard {
 struct LoopShared {
   LoopShared(const GuardOptions& guard_options, ConnectServer connect_server)
       : options(guard_options),
-        connect(std::move(connect_server)),
+        connect([this, given = std::move(connect_server)](int fd) { Connect(given, fd); }),
         budget(guard_options.max_total_bytes) {}
 
+  // Whether connections were accepted until now. Afterwards the server gets none any more, also of
+  // those that are accepted already and of the guard's own: it may be stopping.
+  bool StopAccepting();
+
   const GuardOptions options;
+  // Hands the socket to the server, or closes it.
   const ConnectServer connect;
   TransportBudget budget;
   // Connections that are served, not those that are ending.
   std::atomic<int> connections = 0;
+  // A loop that had no connection to dismiss has refused one; another loop may have one.
+  std::atomic<bool> room_wanted = false;
   std::atomic<bool> accepting = true;
   std::atomic<bool> stopping = false;
+
+ private:
+  void Connect(const ConnectServer& server, int fd);
+
+  // Held while the server is handed a connection.
+  std::mutex connecting_;
 };
 
 // Owns the connections that it accepted and an epoll set with them and the listening sockets. All
@@ -58,6 +72,7 @@ class ConnectionLoop {
     uint32_t server_events = 0;
     bool server_added = false;
     bool active = true;
+    absl::Time accepted;
     bool queued = false;
     size_t index = 0;
   };
@@ -72,8 +87,11 @@ class ConnectionLoop {
   void Listen(bool on);
   void Accept(int socket, absl::Time now);
   void Add(Descriptor client, absl::Time now);
-  // Whether a connection without calls was ended to make room.
-  bool DismissIdle(absl::Time now);
+  // Ends a connection without calls, or the oldest where the options say so; false where there is
+  // none.
+  bool MakeRoom(absl::Time now);
+  // Does what another loop could not.
+  void MakeRoomForOthers(absl::Time now);
   void OnEvent(Slot& slot, bool server, uint32_t events, absl::Time now);
   // Tells epoll what the connection waits for now, or takes leave of it.
   void Settle(Slot& slot, absl::Time now);

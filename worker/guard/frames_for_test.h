@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -88,6 +89,72 @@ inline std::string GrpcMessage(std::string_view text) {
   AppendBigEndian32(static_cast<uint32_t>(text.size()), bytes);
   bytes.append(text);
   return bytes;
+}
+
+// The DATA of each stream, without padding and with that of a last frame that is cut off.
+inline std::map<uint32_t, std::string> BodiesOf(std::string_view bytes) {
+  std::map<uint32_t, std::string> bodies;
+  while (bytes.size() >= kFrameHeaderBytes) {
+    const FrameHeader header = ParseFrameHeader(reinterpret_cast<const uint8_t*>(bytes.data()));
+    std::string_view payload = bytes.substr(kFrameHeaderBytes, header.length);
+    bytes.remove_prefix(kFrameHeaderBytes + payload.size());
+    if (header.type != frame_type::kData) continue;
+    if ((header.flags & frame_flag::kPadded) != 0) {
+      if (payload.empty()) continue;
+      const size_t padding = static_cast<uint8_t>(payload[0]) + size_t{1};
+      payload = payload.substr(1, header.length < padding ? 0 : header.length - padding);
+    }
+    bodies[header.stream].append(payload);
+  }
+  return bodies;
+}
+
+// What is wrong with the bytes that the server got, where those are what the client sent; empty
+// where they are whole frames of what the client sent, or such as the filter sends of its own.
+inline std::string FaultInRelayed(std::string_view client, std::string_view server) {
+  if (server.empty()) return "";
+  if (!server.starts_with(kPreface)) return "no preface";
+  server.remove_prefix(kPreface.size());
+  client.remove_prefix(kPreface.size());
+  std::set<uint32_t> opened;
+  std::map<int, int> counts;
+  for (const Frame& frame : SplitFrames(client)) {
+    if (frame.header.type == frame_type::kHeaders) opened.insert(frame.header.stream);
+    const bool ack = (frame.header.flags & frame_flag::kAck) != 0;
+    if (frame.header.type != frame_type::kSettings || !ack) ++counts[frame.header.type];
+  }
+  const std::string where = " to the server that the client did not send";
+  for (const Frame& frame : SplitFrames(server)) {
+    const FrameHeader& header = frame.header;
+    const bool ack = header.type == frame_type::kSettings && (header.flags & frame_flag::kAck) != 0;
+    const bool own = ack || (header.length == 0 && header.type == frame_type::kSettings);
+    if (header.length > kMaxFrameBytes) return "a frame that is too large";
+    if (header.stream != 0 && !opened.contains(header.stream)) return "a stream" + where;
+    switch (header.type) {
+      case frame_type::kData:
+      case frame_type::kContinuation:
+      // The filter's are of streams that it refuses, and credit.
+      case frame_type::kRstStream:
+      case frame_type::kWindowUpdate:
+        break;
+      case frame_type::kHeaders:
+      case frame_type::kSettings:
+      case frame_type::kPing:
+      case frame_type::kGoaway:
+        // Frames that are relayed as they come may be cut off at the client's end.
+        if (!own && --counts[header.type] < 0) return "a frame" + where;
+        break;
+      default:
+        return "a frame of an unknown type" + where;
+    }
+  }
+  const std::map<uint32_t, std::string> given = BodiesOf(client);
+  for (const auto& [stream, body] : BodiesOf(server)) {
+    const auto found = given.find(stream);
+    // A call that was refused has had the beginning of its body.
+    if (found == given.end() || !found->second.starts_with(body)) return "a body" + where;
+  }
+  return "";
 }
 
 }  // namespace orcd::guard

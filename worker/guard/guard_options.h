@@ -23,8 +23,11 @@ struct GuardOptions {
   FilterOptions filter;
   // Largest sum of the charges of all connections.
   int64_t max_total_bytes = int64_t{512} << 20;
-  // Beyond them the connection that has had no call for longest makes room for a new one.
+  // Beyond them the connection that has had no call for longest makes room for a new one. Calls of
+  // gRPC's own services, and those of which no message has come, do not count.
   int max_connections = 1024;
+  // Where each of them has one, the oldest makes room.
+  bool oldest_makes_room = false;
   // Threads that relay.
   int threads = 1;
   // A connection that has not begun to speak HTTP/2 within this time is closed.

@@ -96,6 +96,12 @@ inline void AppendWindowUpdate(uint32_t stream, uint32_t increment, std::string&
   AppendBigEndian32(increment, out);
 }
 
+inline void AppendSetting(uint16_t id, uint32_t value, std::string& out) {
+  out.push_back(static_cast<char>(id >> 8));
+  out.push_back(static_cast<char>(id));
+  AppendBigEndian32(value, out);
+}
+
 inline void AppendGoaway(uint32_t last_stream, Http2Error error, std::string_view why,
                          std::string& out) {
   AppendFrameHeader({.length = static_cast<uint32_t>(8 + why.size()), .type = frame_type::kGoaway},

@@ -37,6 +37,17 @@ void SetPort(sockaddr_storage& address, int port) {
   }
 }
 
+// Whether the list has the address before, as where a file of hosts says it twice.
+bool IsRepeated(const addrinfo* list, const addrinfo* each) {
+  for (; list != each; list = list->ai_next) {
+    if (list->ai_addrlen == each->ai_addrlen &&
+        std::memcmp(list->ai_addr, each->ai_addr, each->ai_addrlen) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 int PortOf(int fd) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
@@ -81,6 +92,7 @@ std::optional<ListenSockets> Listen(const std::string& address) {
   Addresses addresses = Resolve(wildcard ? "::" : host, port);
   ListenSockets result;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    if (IsRepeated(addresses.get(), each)) continue;
     sockaddr_storage storage = {};
     std::memcpy(&storage, each->ai_addr, each->ai_addrlen);
     if (result.port != 0) SetPort(storage, result.port);

@@ -50,6 +50,8 @@ Descriptor ServerProbe::Connect() {
 void ServerProbe::Fail() {
   socket_.Close();
   progress_.unknown = true;
+  // The call under way will have no answer; the next connection's first is the next.
+  progress_.sent = progress_.answered;
 }
 
 void ServerProbe::Write(const std::string& bytes) {

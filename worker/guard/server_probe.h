@@ -20,7 +20,8 @@ struct ServerProgress {
   int64_t unconfirmed = 0;
   // Bytes charged for reset calls that gRPC has freed since.
   int64_t freed_bytes = 0;
-  // There is nobody to ask; time has to tell.
+  // There is nobody to ask for now; time has to tell. Whoever sees to it that gRPC is asked again
+  // makes it false.
   bool unknown = false;
 
   // The probe whose answer says that all that was given to gRPC until now is done: not the one

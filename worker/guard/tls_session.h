@@ -26,10 +26,9 @@ class TlsSession {
   // kDone once the handshake is complete; kClosed where it failed.
   IoResult Handshake();
   // Reads at most bytes.size() into `bytes`; `count` is how many were read, with any result.
+  // Anything but kDone: no whole record is left that no event of the socket will tell of.
   IoResult Read(std::span<uint8_t> bytes, size_t& count);
   IoResult Write(std::span<const uint8_t> bytes, size_t& count);
-  // Whether bytes were received that no event of the socket will tell of.
-  bool HasPending() const { return SSL_has_pending(ssl_.get()) != 0; }
   // Tells the client that nothing follows.
   void SendCloseNotify();
 
