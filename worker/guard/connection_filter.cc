@@ -340,9 +340,8 @@ void ConnectionFilter::BeginFrame(Output& out) {
       return;
     case frame_type::kRstStream:
       if (frame_.length != 4) return fail(Http2Error::kFrameSizeError, "RST_STREAM is not 4 bytes");
-      if (!used) {
-        return fail(Http2Error::kProtocolError, "RST_STREAM on a stream that was not opened");
-      }
+      // HTTP/2 calls it an error on a stream that was not opened, and gRPC's own clients send it for
+      // a call that is cancelled before its headers have left.
       if (known && !streams_[frame_.stream].refusing) relay();
       return;
     case frame_type::kSettings:
