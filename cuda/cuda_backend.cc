@@ -308,7 +308,7 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
 
 absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const {
   const WaitMode mode = parts_->plan.options.wait;
-  const cudaEvent_t done = parts_->done[pending.turn].get();
+  cudaEvent_t done = parts_->done[pending.turn].get();
   // A draw is seen in host memory sooner than the runtime tells that the step is over; but only the
   // runtime tells of errors, and that what is not finite was copied.
   const bool draws_tell_all = pending.all_sample();

@@ -11,7 +11,6 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 

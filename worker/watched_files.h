@@ -119,13 +119,14 @@ class LastGood {
     if (warn_of != nullptr) {
       warn = [state = good.state_, warn_of = std::move(warn_of)] { return warn_of(*state->Get()); };
     }
-    const absl::Status status = watcher.Watch(
+    absl::Status status = watcher.Watch(
         std::move(files),
         [state = good.state_,
          parse = std::move(parse)](const std::vector<std::string>& contents) -> absl::Status {
           absl::StatusOr<std::shared_ptr<const T>> value = parse(contents);
-          if (value.ok()) state->Set(*std::move(value));
-          return value.status();
+          if (!value.ok()) return value.status();
+          state->Set(*std::move(value));
+          return absl::OkStatus();
         },
         std::move(warn));
     if (!status.ok()) return status;

@@ -61,8 +61,7 @@ void Keep(std::string& waiting, std::string& fresh, size_t count) {
 Connection::Connection(const GuardOptions& options, const ConnectServer& connect,
                        TransportBudget& total, ServerProgress& progress, Descriptor client,
                        absl::Time now)
-    : options_(options),
-      connect_(connect),
+    : connect_(connect),
       client_(std::move(client)),
       filter_(options.filter, total, &progress),
       deadline_(now + options.handshake_timeout),

@@ -98,7 +98,6 @@ class Connection {
   IoResult Receive(std::span<uint8_t> bytes, size_t& count);
   IoResult SendClient(std::span<const uint8_t> bytes, size_t& count);
 
-  const GuardOptions& options_;
   const ConnectServer& connect_;
   Descriptor client_;
   Descriptor server_;

@@ -340,8 +340,8 @@ void ConnectionFilter::BeginFrame(Output& out) {
       return;
     case frame_type::kRstStream:
       if (frame_.length != 4) return fail(Http2Error::kFrameSizeError, "RST_STREAM is not 4 bytes");
-      // HTTP/2 calls it an error on a stream that was not opened, and gRPC's own clients send it for
-      // a call that is cancelled before its headers have left.
+      // HTTP/2 calls it an error on a stream that was not opened, and gRPC's own clients send it
+      // for a call that is cancelled before its headers have left.
       if (known && !streams_[frame_.stream].refusing) relay();
       return;
     case frame_type::kSettings:

@@ -434,7 +434,10 @@ TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
         const bool padded = below(4) == 0;
         std::string payload(below(3) == 0 ? below(kMaxFrameBytes - 300) : below(300), '\0');
         for (char& byte : payload) byte = static_cast<char>(random());
-        if (padded) payload = "\x05" + payload + std::string(5, '\0');
+        if (padded) {
+          payload.insert(0, 1, '\x05');
+          payload.append(5, '\0');
+        }
         sent += MakeFrame(frame_type::kData, padded ? frame_flag::kPadded : 0, stream, payload);
       }
     }
