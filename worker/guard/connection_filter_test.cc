@@ -86,6 +86,8 @@ class ConnectionFilterTest : public ::testing::Test {
   TransportBudget total_{int64_t{512} << 20};
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
   ConnectionFilter::Output out_;
+  // Outlives the filter, which leaves it what it still counts.
+  ServerProgress progress_;
   std::unique_ptr<ConnectionFilter> filter_;
   HeaderEncoder client_encoder_;
   HeaderEncoder server_encoder_;
@@ -361,8 +363,7 @@ TEST_F(ConnectionFilterTest, WholeMessagesThatTheServerMayNotHaveReadStayCharged
 
 // gRPC would take a frame within another's payload for the body, and the body's end for a frame.
 TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
-  ServerProgress progress;
-  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
   FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
                           MakeFrame(frame_type::kSettings, 0, 0)));
   FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
@@ -373,7 +374,7 @@ TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
   const std::string data = MakeFrame(frame_type::kData, 0, 3, std::string(100, 'z'));
   FromClient(data.substr(0, 50));
   // The server has got through the reset call: now its connection is to be asked.
-  progress.sent = progress.answered = 2;
+  progress_.sent = progress_.answered = 2;
   filter_->Tick(now_, out_);
   EXPECT_EQ(out_.to_server, data.substr(0, 50));
   FromClient(data.substr(50));
@@ -414,9 +415,10 @@ TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
   std::minstd_rand random(29);
   const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
   for (int round = 0; round < 200; ++round) {
-    ServerProgress progress;
+    filter_ = nullptr;
+    progress_ = {};
     HeaderEncoder client_encoder;
-    filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+    filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
     out_ = {};
     std::string sent(kPreface);
     sent += MakeFrame(frame_type::kSettings, 0, 0);
@@ -449,7 +451,7 @@ TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
       taken += FromClient(std::string_view(sent).substr(taken, size));
       out_.to_client.clear();
       now_ += absl::Milliseconds(50);
-      progress.sent = ++progress.answered;
+      progress_.sent = ++progress_.answered;
       const uint32_t stream = 1 + 2 * below((last + 1) / 2);
       if (below(2) == 0) FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
       if (below(8) == 0) FromServer(MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
@@ -576,8 +578,7 @@ TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
 }
 
 TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn) {
-  ServerProgress progress;
-  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
   FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
                           MakeFrame(frame_type::kSettings, 0, 0)));
   uint32_t stream = 1;
@@ -593,7 +594,7 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   now_ += absl::Seconds(10);
   filter_->Tick(now_, out_);
   EXPECT_FALSE(filter_->accepting()) << "time does not tell where the server does";
-  progress.sent = progress.answered = 2;
+  progress_.sent = progress_.answered = 2;
   TakeToServer();
   filter_->Tick(now_, out_);
   EXPECT_FALSE(filter_->accepting()) << "the connection has its own queue";
@@ -601,17 +602,16 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   // The client's SETTINGS, then the fence.
   FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
   FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
-  EXPECT_EQ(progress.unconfirmed, 0);
+  EXPECT_EQ(progress_.unconfirmed, 0);
   // Where many are under way each client has few.
-  progress.unconfirmed = 10000;
+  progress_.unconfirmed = 10000;
   EXPECT_EQ(reset_some(), 2);
   filter_ = nullptr;
-  EXPECT_EQ(progress.unconfirmed, 10000);
+  EXPECT_EQ(progress_.unconfirmed, 10000);
 }
 
 TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
-  ServerProgress progress;
-  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress);
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
   FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
                           MakeFrame(frame_type::kSettings, 0, 0)));
   for (uint32_t stream = 1; filter_->accepting(); stream += 2) {
@@ -619,17 +619,17 @@ TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
                MakeFrame(frame_type::kRstStream, 0, stream, "\0\0\0\x8"s));
   }
   const int64_t held = charged();
-  progress.sent = progress.answered = 2;
+  progress_.sent = progress_.answered = 2;
   filter_->Tick(now_, out_);
-  EXPECT_EQ(progress.unconfirmed, 128);
+  EXPECT_EQ(progress_.unconfirmed, 128);
   // The server's acknowledgement lies behind what the client does not read.
   now_ += absl::Seconds(2);
   filter_->Tick(now_, out_);
-  EXPECT_EQ(progress.unconfirmed, 0);
+  EXPECT_EQ(progress_.unconfirmed, 0);
   EXPECT_FALSE(filter_->accepting());
   EXPECT_EQ(charged(), held);
   filter_ = nullptr;
-  EXPECT_EQ(progress.unconfirmed, 0);
+  EXPECT_EQ(progress_.unconfirmed, 0);
 }
 
 TEST_F(ConnectionFilterTest, TheServersSettingsSayTheGuardsLimits) {
