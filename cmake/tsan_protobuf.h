@@ -1,6 +1,6 @@
-// Comes before everything else under ThreadSanitizer, wherever generated messages are used. Protobuf's
-// map fields have two more members in a file that is compiled with it, which the distribution's
-// libprotobuf does not have: reflection over a map would read past them.
+// Comes before everything else under ThreadSanitizer, wherever generated messages are used.
+// Protobuf's map fields have two more members in a file that is compiled with it, which the
+// distribution's libprotobuf does not have: reflection over a map would read past them.
 #ifndef ORCD_CMAKE_TSAN_PROTOBUF_H_
 #define ORCD_CMAKE_TSAN_PROTOBUF_H_
 
