@@ -311,7 +311,8 @@ TEST_F(GenerateTest, MinTokensHoldsOffIgnoredEndIdsAndStopStringsToo) {
 
   // A stop string that ends with the last of min_tokens does not count, one that ends later does.
   request = Sampled(3, 80);
-  for (const uint32_t id : client().Status().model().eog_token_ids()) {
+  const v1::WorkerStatus status = client().Status();
+  for (const uint32_t id : status.model().eog_token_ids()) {
     (*request.mutable_sampling()->mutable_logit_bias())[id] = -1000;
   }
   const Generation base = client().Generate(request);

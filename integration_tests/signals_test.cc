@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -51,7 +52,15 @@ class StartingWorker {
     const char* const argv[] = {
         binary.c_str(), "--listen",     "127.0.0.1:0",           "--backend",           "null",
         "--model-dir",  models.c_str(), "--listen-address-file", address_file_.c_str(), nullptr};
-    const char* const envp[] = {"LD_DEBUG=files", nullptr};
+    // What the sanitizers are told holds for the worker, too.
+    std::vector<std::string> environment = {"LD_DEBUG=files"};
+    for (const char* const name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+      const char* const value = std::getenv(name);
+      if (value != nullptr) environment.push_back(std::string(name) + "=" + value);
+    }
+    std::vector<const char*> envp;
+    for (const std::string& variable : environment) envp.push_back(variable.c_str());
+    envp.push_back(nullptr);
     const pid_t parent = ::getpid();
     child_ = ::fork();
     if (child_ == 0) {
@@ -66,7 +75,7 @@ class StartingWorker {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (options.ignores_hangup) ::signal(SIGHUP, SIG_IGN);
         ::dup2(log[1], STDERR_FILENO);
-        ::execve(binary.c_str(), const_cast<char**>(argv), const_cast<char**>(envp));
+        ::execve(binary.c_str(), const_cast<char**>(argv), const_cast<char**>(envp.data()));
         ::_exit(127);
       }
       // The parent of PID 1 says who that is out here, and how it ended.

@@ -199,7 +199,8 @@ TEST_F(VllmTest, StopStringsHoldFromMinTokensOn) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   v1::GenerateRequest request = Sampled(2, 60);
   // It cannot be drawn before min_tokens, and so is not to be drawn without it either.
-  for (const uint32_t id : client().Status().model().eog_token_ids()) {
+  const v1::WorkerStatus status = client().Status();
+  for (const uint32_t id : status.model().eog_token_ids()) {
     (*request.mutable_sampling()->mutable_logit_bias())[id] = -1000;
   }
   const Generation whole = client().Generate(request);
