@@ -1,6 +1,7 @@
 #include "worker/kserve/sampling_parameters.h"
 
 #include <cmath>
+#include <ctime>
 #include <string>
 #include <utility>
 
@@ -8,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/error.h"
-#include "runtime/steady_time.h"
 
 namespace orcd::kserve {
 namespace {
@@ -267,9 +267,10 @@ TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
 TEST(SamplingParametersTest, VeryManyTakeNoLongerThanTheirLength) {
   std::string json = R"({"temperature":1)";
   for (int i = 0; json.size() < 4'000'000; ++i) absl::StrAppend(&json, ",\"", i, "\":{}");
-  const absl::Time begun = SteadyNow();
+  // Time of the processor, as other processes may take the rest.
+  const std::clock_t begun = std::clock();
   EXPECT_TRUE(absl::IsInvalidArgument(Add(json + "}")));
-  EXPECT_LT(SteadyNow() - begun, absl::Seconds(20));
+  EXPECT_LT((std::clock() - begun) / CLOCKS_PER_SEC, 20);
 }
 
 }  // namespace
