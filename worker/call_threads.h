@@ -2,6 +2,7 @@
 #ifndef ORCD_WORKER_CALL_THREADS_H_
 #define ORCD_WORKER_CALL_THREADS_H_
 
+#include "worker/unread_requests.h"
 #include "worker/work_pool.h"
 #include "worker/write_queue.h"
 
@@ -23,6 +24,8 @@ struct CallThreads {
   WriteQueue writes;
   // For calls that look at files: they hang when a network's file system does.
   WorkPool disk{{.threads = 2, .max_waiting = 64}};
+  // Those that wait for `work`.
+  UnreadRequests unread;
   WorkPool work;
 };
 

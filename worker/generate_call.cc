@@ -6,6 +6,7 @@
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
 #include "worker/call_deadline.h"
+#include "worker/messages.h"
 #include "worker/refused_call.h"
 #include "worker/within_memory.h"
 
@@ -39,8 +40,10 @@ namespace {
 // Reads the request and gives it to the engine. Not OK: nothing has begun.
 absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
                    absl::Time arrival, absl::Time deadline, ModelHost& host,
-                   const GenerateCallOptions& options, const std::shared_ptr<TokenStream>& stream) {
+                   const GenerateCallOptions& options, const UnreadRequests::Ticket& ticket,
+                   const std::shared_ptr<TokenStream>& stream) {
   if (stream->client_gone()) return ClientGone();
+  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
   ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked,
                         WithinMemory([&] { return options.read(bytes); }));
   ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context, asked.request, arrival, deadline,
@@ -51,7 +54,7 @@ absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer&
                  .encoder = asked.encoder(request, call.prepared.lease->engine()),
                  .observer = std::move(call.observer),
                  .cancel = std::move(call.cancel)});
-  SubmitCall(std::move(call.prepared), stream);
+  SubmitCall(std::move(call.prepared), ticket, stream);
   return absl::OkStatus();
 }
 
@@ -71,10 +74,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServ
     LogRefusal(log, method, in_their_words);
     stream->Refuse(in_their_words);
   };
+  const int id_path[] = {options.id_field};
+  auto ticket = NoteUnread(host, bytes, id_path);
   const absl::Status posted = host.threads().work.Post(
-      bytes.Length(),
-      [context, bytes, arrival, deadline, &host, options = std::move(options), stream, refuse] {
-        const absl::Status status = Admit(context, bytes, arrival, deadline, host, options, stream);
+      bytes.Length(), [context, bytes, arrival, deadline, &host, options = std::move(options),
+                       ticket = std::move(ticket), stream, refuse] {
+        const absl::Status status =
+            Admit(context, bytes, arrival, deadline, host, options, *ticket, stream);
         if (!status.ok()) refuse(status);
       });
   if (!posted.ok()) refuse(posted);
@@ -83,6 +89,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServ
 
 absl::Status ClientGone() {
   return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
+}
+
+std::shared_ptr<UnreadRequests::Ticket> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
+                                                   std::span<const int> path) {
+  return host.threads().unread.Add(PeekString(bytes, path));
+}
+
+absl::Status CheckNotCancelled(const UnreadRequests::Ticket& ticket) {
+  if (!ticket.is_cancelled()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kCancelled, "the request was cancelled before it was read",
+                   {.reason = "CANCELLED"});
 }
 
 void CountRefusal(Telemetry* telemetry, const absl::Status& status) {

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,7 @@
 #include "worker/response_encoder.h"
 #include "worker/telemetry.h"
 #include "worker/token_stream.h"
+#include "worker/unread_requests.h"
 
 namespace orcd {
 
@@ -41,6 +43,8 @@ struct GenerateCallOptions {
   TokenStreamLimits limits = {};
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
+  // The field of the protocol's message that holds the request's id.
+  int id_field;
   // Reads the request, on a thread of the host's pool.
   std::function<absl::StatusOr<GenerateAsked>(const grpc::ByteBuffer&)> read;
   // Puts what a request is refused with into the protocol's words.
@@ -65,8 +69,10 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
                                          Telemetry* telemetry);
 
 // Gives the engine the request, whose sink `call` is; where the engine refuses it, so is the call.
+// `ticket` is that of the request.
 template <typename Call>
-void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
+void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket& ticket,
+                const std::shared_ptr<Call>& call) {
   prepared.request.sink = call;
   // The request's own lease is the call's: it goes when the request ends, which may be before
   // Submit has returned.
@@ -75,7 +81,7 @@ void SubmitCall(PreparedRequest prepared, const std::shared_ptr<Call>& call) {
   if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
     call->Refuse(status);
   } else {
-    call->OnSubmitted();
+    call->OnSubmitted(ticket.is_cancelled());
   }
 }
 
@@ -88,6 +94,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServ
 
 // The status of a request whose client left before it was begun.
 absl::Status ClientGone();
+
+// Remembers a request that goes to the host's pool, by the id at `path` of its message.
+std::shared_ptr<UnreadRequests::Ticket> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
+                                                   std::span<const int> path);
+
+// kCancelled where somebody ended the request with this id before it was read.
+absl::Status CheckNotCancelled(const UnreadRequests::Ticket& ticket);
 
 // Of a call that has no stream. `telemetry` may be null.
 void CountRefusal(Telemetry* telemetry, const absl::Status& status);

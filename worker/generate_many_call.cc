@@ -14,6 +14,14 @@
 #include "worker/to_proto.h"
 
 namespace orcd {
+namespace {
+
+constexpr int kIdPath[] = {v1::GenerateManyRequest::kGenerateFieldNumber,
+                           v1::GenerateRequest::kRequestIdFieldNumber};
+
+}  // namespace
+
+std::span<const int> GenerateManyDialect::id_path() const { return kIdPath; }
 
 absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuffer& bytes) const {
   ORCD_ASSIGN_OR_RETURN(v1::GenerateManyRequest request,

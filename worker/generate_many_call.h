@@ -16,6 +16,7 @@ namespace orcd {
 class GenerateManyDialect final : public CallDialect {
  public:
   absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
+  std::span<const int> id_path() const override;
   // One message.
   std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                           std::span<const CancelAnswer> answers) const override;

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "orcd/v1/worker.grpc.pb.h"
 #include "runtime/null/null_backend.h"
+#include "worker/blocked_pool_for_test.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
 #include "worker/metrics.h"
@@ -219,6 +220,41 @@ TEST_F(GenerateManyTest, SaysToEachWhatItWouldHearAlone) {
     EXPECT_EQ(told.end->finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
     EXPECT_EQ(told.ids, Alone(Request("", 20 + i, i))) << i;
   }
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
+TEST_F(GenerateManyTest, AnotherCallCancelsWhatNobodyHasReadYet) {
+  BlockedPool blocked(host_.threads().work);
+  Call call(*stub_);
+  call.Generate(Request("unread", 0));
+  std::future<grpc::Status> alone = std::async(std::launch::async, [&] {
+    grpc::ClientContext context;
+    auto reader = stub_->Generate(&context, Request("alone", 0));
+    v1::GenerateResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    return reader->Finish();
+  });
+  for (const char* id : {"unread", "alone"}) {
+    EXPECT_TRUE(Eventually([&] {
+      grpc::ClientContext context;
+      v1::CancelRequest request;
+      v1::CancelResponse response;
+      request.set_request_id(id);
+      EXPECT_TRUE(stub_->Cancel(&context, request, &response).ok());
+      return response.found();
+    })) << id;
+  }
+  blocked.LetGo();
+  EXPECT_EQ(alone.get().error_code(), grpc::StatusCode::CANCELLED);
+  call.ReadUntilEnd("unread");
+  EXPECT_EQ(call.by_id["unread"].code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(call.by_id["unread"].reason(), "CANCELLED");
+  EXPECT_TRUE(call.by_id["unread"].ids.empty());
+  // The id is free, and nothing of the cancel is left.
+  call.Generate(Request("alone", 3));
+  call.ReadUntilEnd("alone");
+  EXPECT_EQ(call.by_id["alone"].code(), grpc::StatusCode::OK);
+  EXPECT_TRUE(call.Finish().ok());
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 

@@ -1,8 +1,11 @@
 #include "worker/messages.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,6 +14,29 @@
 #include "worker/message_text.h"
 
 namespace orcd {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+// Serializers write fields in the order of their numbers, so that an id comes early.
+constexpr int kMostPeekedFields = 16;
+constexpr int kMostPeekedBytes = 256;
+
+// Goes to the contents of a field that has a length, which it returns; -1 where there is none.
+int FindField(google::protobuf::io::CodedInputStream& input, int number) {
+  for (int i = 0; i < kMostPeekedFields; ++i) {
+    const uint32_t tag = input.ReadTag();
+    if (tag == 0) return -1;
+    if (tag == WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
+      int length = 0;
+      return input.ReadVarintSizeAsInt(&length) ? length : -1;
+    }
+    if (!WireFormatLite::SkipField(&input, tag)) return -1;
+  }
+  return -1;
+}
+
+}  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   // A copy: the reader's constructor consumes what it is given.
@@ -22,6 +48,21 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
                                 ": its bytes are malformed, or a string in it is not UTF-8; send "
                                 "text as UTF-8 or the prompt as token ids"),
                    {.reason = "MALFORMED_REQUEST", .field = message.GetTypeName()});
+}
+
+std::string PeekString(const grpc::ByteBuffer& bytes, std::span<const int> path) {
+  grpc::ByteBuffer buffer(bytes);
+  grpc::ProtoBufferReader reader(&buffer);
+  if (!reader.status().ok()) return {};
+  google::protobuf::io::CodedInputStream input(&reader);
+  int length = 0;
+  for (const int number : path) {
+    length = FindField(input, number);
+    if (length < 0) return {};
+    input.PushLimit(length);
+  }
+  std::string value;
+  return length <= kMostPeekedBytes && input.ReadString(&value, length) ? value : std::string();
 }
 
 absl::Status CheckReplySize(size_t bytes) {

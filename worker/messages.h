@@ -9,6 +9,8 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstddef>
+#include <span>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +27,11 @@ absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
   if (!status.ok()) return status;
   return request;
 }
+
+// A short string of a message that is not parsed yet: `path` has the numbers of the fields that
+// lead to it. Empty where it is absent or long, where many other fields come before it, or where
+// the bytes are no message; its cost does not grow with the message.
+std::string PeekString(const grpc::ByteBuffer& bytes, std::span<const int> path);
 
 // The most that gRPC's clients take in a message unless they are told otherwise.
 inline constexpr size_t kMaxReplyBytes = 4 << 20;

@@ -15,6 +15,7 @@
 #include "runtime/error.h"
 #include "runtime/steady_time.h"
 #include "worker/call_deadline.h"
+#include "worker/cancel_requests.h"
 #include "worker/generate_call.h"
 #include "worker/messages.h"
 #include "worker/pending_deltas.h"
@@ -149,9 +150,10 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnFinished(Lane& lane, const FinishedEvent& event);
 
   // Reads what the client sent, and does it. The pool's.
-  void Take(const grpc::ByteBuffer& bytes);
-  void Generate(MultiplexedGenerate asked);
-  absl::Status Submit(const MultiplexedGenerate& asked, const std::shared_ptr<Lane>& lane);
+  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket);
+  void Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket);
+  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Ticket& ticket,
+                      const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
   // With mutex_ held.
@@ -261,10 +263,12 @@ void MultiplexedCall::OnReadDone(bool ok) {
       std::lock_guard lock(mutex_);
       taking_ = true;
     }
-    const size_t size = bytes.Length();
     // Nothing is read before it is done: a call has one message there, in their order.
-    host_.threads().work.PostAlways(size,
-                                    [self = shared_from_this(), bytes] { self->Take(bytes); });
+    host_.threads().work.PostAlways(
+        bytes.Length(),
+        [self = shared_from_this(), bytes, ticket = NoteUnread(host_, bytes, dialect_->id_path())] {
+          self->Take(bytes, *ticket);
+        });
     return;
   }
   {
@@ -275,7 +279,7 @@ void MultiplexedCall::OnReadDone(bool ok) {
   Advance();
 }
 
-void MultiplexedCall::Take(const grpc::ByteBuffer& bytes) {
+void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket) {
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
@@ -288,7 +292,7 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes) {
     if (!action.ok()) {
       Abort(action.status());
     } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {
-      Generate(std::move(*asked));
+      Generate(std::move(*asked), ticket);
     } else {
       Cancel(std::get<MultiplexedCancel>(*action).request_id);
     }
@@ -317,14 +321,14 @@ void MultiplexedCall::Read() {
   }
 }
 
-void MultiplexedCall::Generate(MultiplexedGenerate asked) {
+void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket) {
   auto lane = std::make_shared<Lane>(shared_from_this(), asked);
   {
     std::lock_guard lock(mutex_);
     lanes_.insert(lane);
     held_bytes_ += lane->preface.size();
   }
-  const absl::Status status = Submit(asked, lane);
+  const absl::Status status = Submit(asked, ticket, lane);
   if (status.ok()) return;
   if (lane->tally.observer() != nullptr) {
     lane->tally.observer()->OnRefused();
@@ -337,11 +341,13 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked) {
 }
 
 absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
+                                     const UnreadRequests::Ticket& ticket,
                                      const std::shared_ptr<Lane>& lane) {
   // Without one its events could not be told from others'.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
   ORCD_RETURN_IF_ERROR(may_());
   ORCD_RETURN_IF_ERROR(asked.refusal);
+  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
   const absl::Time arrival = SteadyNow();
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
   ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context_, asked.request, arrival, deadline,
@@ -360,45 +366,31 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
   request.sink = lane;
   request.step_listener = shared_from_this();
   ORCD_RETURN_IF_ERROR(borrowed.engine().Submit(std::move(request)));
-  // Whoever ended the call meanwhile may have asked the engine before it knew the request.
+  // Whoever ended the call or the request meanwhile may have asked the engine before it knew the
+  // request.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    if (client_gone_ || abort_) cancel = lane->cancel;
+    if (client_gone_ || abort_ || ticket.is_cancelled()) cancel = lane->cancel;
   }
   if (cancel) cancel();
   return absl::OkStatus();
 }
 
 void MultiplexedCall::Cancel(const std::string& id) {
-  absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
   {
     std::lock_guard lock(mutex_);
     if (!client_gone_ && !abort_) pending_bytes_ += CancelBytes(id);
-    if (!borrowed.ok()) {
-      // Without an engine no request is live.
-      answers_.push_back({id, false});
-      return;
-    }
     ++cancels_;
   }
-  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
-  Engine& engine = lease->engine();
-  engine.Cancel(id, FinishReason::kCancelled,
-                [self = shared_from_this(), id, lease = std::move(lease),
-                 released = Telemetry::TimeRelease(telemetry_)](bool found) mutable {
-                  lease = nullptr;
-                  WriteQueue& writes = self->host_.threads().writes;
-                  writes.Do([self = std::move(self), id, found, released = std::move(released)] {
-                    released(found);
-                    {
-                      std::lock_guard lock(self->mutex_);
-                      --self->cancels_;
-                      self->answers_.push_back({id, found});
-                    }
-                    self->Advance();
-                  });
-                });
+  CancelRequests(host_, telemetry_, {id}, [self = shared_from_this(), id](bool found) {
+    {
+      std::lock_guard lock(self->mutex_);
+      --self->cancels_;
+      self->answers_.push_back({id, found});
+    }
+    self->Advance();
+  });
 }
 
 void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {

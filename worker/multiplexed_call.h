@@ -106,6 +106,9 @@ class CallDialect {
   // What a message asks for. An error ends the call, and every request of it.
   virtual absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const = 0;
 
+  // The fields that lead to the request's id in a message that asks for a generation.
+  virtual std::span<const int> id_path() const = 0;
+
   // The messages that tell of this, in the order in which they are to be written; maybe none.
   virtual std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                                   std::span<const CancelAnswer> answers) const = 0;

@@ -32,6 +32,7 @@ class CountingDialect final : public CallDialect {
     ++parsed_;
     return InvalidField("action", "is none");
   }
+  std::span<const int> id_path() const override { return {}; }
   std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews>,
                                           std::span<const CancelAnswer>) const override {
     return {};

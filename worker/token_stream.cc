@@ -62,9 +62,9 @@ void TokenStream::Begin(Request request) {
   cancel_ = std::move(request.cancel);
 }
 
-void TokenStream::OnSubmitted() {
+void TokenStream::OnSubmitted(bool is_cancelled) {
   // It may have asked the engine before that knew the request.
-  if (client_gone()) CancelRequest();
+  if (is_cancelled || client_gone()) CancelRequest();
 }
 
 void TokenStream::Refuse(const absl::Status& status) {

@@ -74,8 +74,9 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // To be called before the engine has the request, once.
   void Begin(Request request);
-  // To be called once it has: a client that left in between is noticed here.
-  void OnSubmitted();
+  // To be called once it has: a client that left in between is noticed here. `is_cancelled`:
+  // somebody else ended the request in between.
+  void OnSubmitted(bool is_cancelled);
   // Ends the call where the engine did not take the request and so sends no events. Where Begin was
   // not called the status is all there is: log and metrics are the caller's affair.
   void Refuse(const absl::Status& status);

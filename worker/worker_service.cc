@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "worker/cancel_requests.h"
 #include "worker/drain_call.h"
 #include "worker/generate_call.h"
 #include "worker/generate_encoder.h"
@@ -77,6 +78,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
       {.method = "Generate",
        .limits = options_.limits,
        .telemetry = options_.telemetry,
+       .id_field = v1::GenerateRequest::kRequestIdFieldNumber,
        .read = [](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
          GenerateAsked asked;
          ORCD_ASSIGN_OR_RETURN(asked.request, ParseRequest<v1::GenerateRequest>(request));
@@ -115,26 +117,12 @@ grpc::ServerUnaryReactor* WorkerService::Cancel(grpc::CallbackServerContext* con
     Fail(context, reactor, status);
     return reactor;
   }
-  absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
-  if (!borrowed.ok()) {
-    // Without an engine no request is live.
-    Reply(context, reactor, response, v1::CancelResponse());
-    return reactor;
-  }
-  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
-  Engine& engine = lease->engine();
-  engine.Cancel(request->request_id(), FinishReason::kCancelled,
-                [this, context, reactor, response, lease = std::move(lease),
-                 released = Telemetry::TimeRelease(options_.telemetry)](bool found) mutable {
-                  lease = nullptr;
-                  host_.threads().writes.Do(
-                      [context, reactor, response, found, released = std::move(released)] {
-                        released(found);
-                        v1::CancelResponse message;
-                        message.set_found(found);
-                        Reply(context, reactor, response, message);
-                      });
-                });
+  CancelRequests(host_, options_.telemetry, {request->request_id()},
+                 [context, reactor, response](bool found) {
+                   v1::CancelResponse message;
+                   message.set_found(found);
+                   Reply(context, reactor, response, message);
+                 });
   return reactor;
 }
 

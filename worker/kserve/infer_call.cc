@@ -43,9 +43,9 @@ void InferCall::Begin(Request request) {
   text_ = std::move(request.preface);
 }
 
-void InferCall::OnSubmitted() {
+void InferCall::OnSubmitted(bool is_cancelled) {
   // It may have asked the engine before that knew the request.
-  if (client_gone()) CancelRequest();
+  if (is_cancelled || client_gone()) CancelRequest();
 }
 
 void InferCall::Refuse(const absl::Status& status) {

@@ -55,7 +55,7 @@ class InferCall final : public grpc::ServerUnaryReactor,
 
   // As TokenStream has them.
   void Begin(Request request);
-  void OnSubmitted();
+  void OnSubmitted(bool is_cancelled);
   void Refuse(const absl::Status& status);
 
   // GenerationSink.

@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
+#include "worker/blocked_pool_for_test.h"
 #include "worker/engine_writes_for_test.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
@@ -186,6 +187,25 @@ TEST_F(KserveServiceTest, AStreamSaysWhatOneAnswerSays) {
     EXPECT_EQ(alone.outputs(0).contents().bytes_contents(0), told.text);
     EXPECT_THAT(alone.outputs(1).contents().int_contents(), testing::ElementsAreArray(told.ids));
   }
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
+TEST_F(KserveServiceTest, WhatNobodyHasReadYetIsFoundByItsId) {
+  BlockedPool blocked(host_.threads().work);
+  Stream stream(*stub_);
+  stream.Send(Streamed("streamed", 0));
+  std::future<grpc::Status> alone = std::async(std::launch::async, [&] {
+    inference::ModelInferResponse reply;
+    return Infer(WithId(InferRequest("Hello", Sampling(0)), "alone"), reply);
+  });
+  for (const char* id : {"streamed", "alone"}) {
+    EXPECT_TRUE(Eventually([&] { return host_.threads().unread.Cancel(id); })) << id;
+  }
+  blocked.LetGo();
+  EXPECT_EQ(alone.get().error_code(), grpc::StatusCode::CANCELLED);
+  stream.ReadUntilEnd("streamed");
+  EXPECT_EQ(stream.by_id["streamed"].error, "CANCELLED");
+  EXPECT_TRUE(stream.Finish().ok());
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/error.h"
+#include "worker/cancel_requests.h"
 #include "worker/generate_call.h"
 #include "worker/messages.h"
 #include "worker/open_request.h"
@@ -76,6 +77,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
                            {.method = "vllm.Generate",
                             .limits = options_.limits,
                             .telemetry = options_.telemetry,
+                            .id_field = vllm_wire::GenerateRequest::kRequestIdFieldNumber,
                             .read = ReadRequest,
                             .in_words = InVllmWords});
 }
@@ -111,26 +113,12 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
     Fail(context, reactor, request.status());
     return reactor;
   }
-  absl::StatusOr<EngineLease> borrowed = host_.Borrow("");
-  if (!borrowed.ok()) {
-    // Without an engine no request is live.
-    Reply(context, reactor, response, vllm_wire::AbortResponse());
-    return reactor;
-  }
   const absl::flat_hash_set<std::string> ids(request->request_ids().begin(),
                                              request->request_ids().end());
-  auto lease = std::make_shared<EngineLease>(*std::move(borrowed));
-  Engine& engine = lease->engine();
-  engine.CancelMany({ids.begin(), ids.end()}, FinishReason::kCancelled,
-                    [this, context, reactor, response, lease = std::move(lease),
-                     released = Telemetry::TimeRelease(options_.telemetry)](int found) mutable {
-                      lease = nullptr;
-                      host_.threads().writes.Do(
-                          [context, reactor, response, found, released = std::move(released)] {
-                            released(found > 0);
-                            Reply(context, reactor, response, vllm_wire::AbortResponse());
-                          });
-                    });
+  CancelRequests(host_, options_.telemetry, {ids.begin(), ids.end()},
+                 [context, reactor, response](bool) {
+                   Reply(context, reactor, response, vllm_wire::AbortResponse());
+                 });
   return reactor;
 }
 

@@ -3,12 +3,15 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <future>
 #include <memory>
 
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
+#include "worker/blocked_pool_for_test.h"
 #include "worker/engine_writes_for_test.h"
 #include "worker/event_for_test.h"
+#include "worker/eventually_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
 
@@ -22,33 +25,51 @@ ModelHostOptions Options(const std::string& model_dir) {
   return options;
 }
 
-// A new method fails until it is called here.
-TEST(VllmServiceTest, TheEnginesThreadWritesToNoCall) {
-  const NanoModelDir dir;
-  const Logger log(LogFormat::kText, LogLevel::kError);
-  ModelHost host(Options(dir.path()));
-  VllmService service(host, log);
-  Event loaded;
-  host.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-    EXPECT_TRUE(result.ok()) << result.status();
-    loaded.Notify();
-  });
-  ASSERT_TRUE(loaded.WaitFor(absl::Seconds(20)));
-  EngineWrites::Install();
-  auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service});
-  ASSERT_TRUE(server.ok()) << server.status();
+class VllmServiceTest : public testing::Test {
+ protected:
+  VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
+    Event loaded;
+    host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
+      EXPECT_TRUE(result.ok()) << result.status();
+      loaded.Notify();
+    });
+    EXPECT_TRUE(loaded.WaitFor(absl::Seconds(20)));
+    EngineWrites::Install();
+    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+  }
+  ~VllmServiceTest() override {
+    service_.Shutdown();
+    server_->Stop(absl::Seconds(5));
+  }
 
-  auto generate = std::make_shared<vllm_wire::GenerateRequest>();
-  generate->set_request_id("r");
-  generate->mutable_tokenized()->add_input_ids(5);
-  generate->mutable_sampling_params()->set_max_tokens(5);
+  static vllm_wire::GenerateRequest Request() {
+    vllm_wire::GenerateRequest request;
+    request.set_request_id("r");
+    request.mutable_tokenized()->add_input_ids(5);
+    request.mutable_sampling_params()->set_max_tokens(5);
+    return request;
+  }
+
+  const NanoModelDir dir_;
+  const Logger log_{LogFormat::kText, LogLevel::kError};
+  ModelHost host_;
+  VllmService service_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// A new method fails until it is called here.
+TEST_F(VllmServiceTest, TheEnginesThreadWritesToNoCall) {
+  auto generate = std::make_shared<vllm_wire::GenerateRequest>(Request());
   auto streamed = std::make_shared<vllm_wire::GenerateRequest>(*generate);
   streamed->set_stream(true);
   auto abort = std::make_shared<vllm_wire::AbortRequest>();
   abort->add_request_ids("r");
   ExpectNoEngineWrites(
-      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()),
-      *vllm_wire::GenerateRequest::descriptor()->file()->service(0),
+      channel_, *vllm_wire::GenerateRequest::descriptor()->file()->service(0),
       {{"Generate", generate},
        {"Generate", streamed},
        {"HealthCheck", std::make_shared<vllm_wire::HealthCheckRequest>()},
@@ -59,8 +80,27 @@ TEST(VllmServiceTest, TheEnginesThreadWritesToNoCall) {
        {"GetTokenizer", std::make_shared<vllm_wire::GetTokenizerRequest>()},
        {"SubscribeKvEvents", std::make_shared<vllm_wire::SubscribeKvEventsRequest>(),
         /*hang_up=*/true}});
-  service.Shutdown();
-  (*server)->Stop(absl::Seconds(5));
+}
+
+TEST_F(VllmServiceTest, AbortFindsWhatNobodyHasReadYet) {
+  BlockedPool blocked(host_.threads().work);
+  const auto stub = vllm_wire::VllmEngine::NewStub(channel_);
+  std::future<grpc::Status> generated = std::async(std::launch::async, [&] {
+    grpc::ClientContext context;
+    auto reader = stub->Generate(&context, Request());
+    vllm_wire::GenerateResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    return reader->Finish();
+  });
+  EXPECT_TRUE(Eventually([&] { return host_.threads().unread.ids() == 1; }));
+  grpc::ClientContext context;
+  vllm_wire::AbortRequest abort;
+  abort.add_request_ids("other");
+  abort.add_request_ids("r");
+  vllm_wire::AbortResponse aborted;
+  EXPECT_TRUE(stub->Abort(&context, abort, &aborted).ok());
+  blocked.LetGo();
+  EXPECT_EQ(generated.get().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace
