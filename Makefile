@@ -3,7 +3,8 @@
 .PHONY: help build demo fleet test test-gpu test-deploy test-k8s bench lint asan tsan fuzz clean
 .DEFAULT_GOAL := help
 
-JOBS ?= 2
+# Tests that wait leave room: one more is run at a time than there are cores.
+JOBS ?= $(shell expr $$(nproc) + 1)
 FUZZ_SECONDS ?= 60
 
 help:  ## Show this.

@@ -62,9 +62,10 @@ class HealthWatch {
     if (thread_.joinable()) thread_.join();
   }
   int failures() const { return failures_; }
-  absl::Duration Median() {
+  // Nine of ten answers took no longer: the others may have waited for a core of this machine.
+  absl::Duration NineOfTen() {
     std::sort(took_.begin(), took_.end());
-    return took_.empty() ? absl::InfiniteDuration() : took_[took_.size() / 2];
+    return took_.empty() ? absl::InfiniteDuration() : took_[took_.size() * 9 / 10];
   }
 
  private:
@@ -139,7 +140,7 @@ class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bo
       sampler.join();
       watch.Stop();
       EXPECT_EQ(watch.failures(), 0);
-      EXPECT_LT(watch.Median(), Bound(absl::Milliseconds(50)));
+      EXPECT_LT(watch.NineOfTen(), Bound(absl::Milliseconds(50)));
     }
     RecordProperty("grown_bytes", static_cast<int>(most - before));
     EXPECT_LT(most - before, limit * kMemoryFactor);
@@ -211,6 +212,35 @@ TEST_P(TransportTest, ResetsAsFastAsTheyCanBeSent) {
       [&] { client = nullptr; });
 }
 
+// gRPC frees a call some time after it has answered it.
+TEST_P(TransportTest, CallsAsFastAsTheyCanBeSent) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::unique_ptr<RawHttp2> client = Connect();
+  const std::string call = RawCall("/orcd.v1.Worker/Generate");
+  // A message that is none.
+  const std::string body = std::string("\0\0\0\0\1\xFF", 6);
+  uint32_t stream = 1;
+  Withstands(
+      64 * kMiB,
+      [&] {
+        const absl::Time end = absl::Now() + absl::Seconds(3);
+        while (absl::Now() < end && client->open()) {
+          std::string bytes;
+          for (int i = 0; i < 100; ++i, stream += 2) {
+            bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
+                     RawFrame(kData, kEndStream, stream, body);
+          }
+          while (!client->Send(bytes) && client->open()) {
+            client = Connect();
+            stream = 1;
+            break;
+          }
+          client->Drain();
+        }
+      },
+      [&] { client = nullptr; });
+}
+
 TEST_P(TransportTest, BodiesThatDoNotEnd) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
@@ -218,7 +248,7 @@ TEST_P(TransportTest, BodiesThatDoNotEnd) {
   // A prefix that promises 4 MiB.
   const std::string begin = std::string("\0\0\x40\0\0", 5) + std::string(7000, 'x');
   Withstands(
-      128 * kMiB,
+      64 * kMiB,
       [&] {
         for (uint32_t i = 0; i < 8192 && client->open(); ++i) {
           client->Send(RawFrame(kHeaders, kEndHeaders, 2 * i + 1, call) +

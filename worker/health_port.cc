@@ -1,216 +1,194 @@
 #include "worker/health_port.h"
 
-#include <grpcpp/server_context.h>
-#include <grpcpp/support/async_stream.h>
-#include <grpcpp/support/async_unary_call.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 
-#include <optional>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
 #include <utility>
-#include <vector>
 
-#include "absl/time/clock.h"
-#include "runtime/error.h"
 #include "runtime/steady_time.h"
+#include "worker/health_session.h"
+#include "worker/server.h"
 
 namespace orcd {
 namespace {
 
-using grpc::health::v1::HealthCheckRequest;
-using grpc::health::v1::HealthCheckResponse;
-using ServingStatus = HealthCheckResponse::ServingStatus;
-
 // The interval at which watchers are looked at.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr int kEventsATime = 64;
+constexpr size_t kBufferBytes = 16 << 10;
+
+// All connections have room at once for some calls each, and for those that are ending.
+constexpr int kMaxConnections = 1024;
+constexpr int64_t kStreamCharge = 4 << 10;
+constexpr int64_t kMaxConnectionBytes = 256 << 10;
+constexpr int64_t kMaxTotalBytes = int64_t{96} << 20;
+
+guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
+  guard::GuardOptions made;
+  made.listen = options.listen;
+  made.max_connections = kMaxConnections;
+  // Whoever asks from now on is heard, whatever the others that anybody may have opened wait for.
+  made.oldest_makes_room = true;
+  made.max_total_bytes = kMaxTotalBytes;
+  made.filter.stream_charge = kStreamCharge;
+  made.filter.max_connection_bytes = kMaxConnectionBytes;
+  return made;
+}
 
 }  // namespace
 
-class HealthPort::Event {
- public:
-  virtual ~Event() = default;
-  // The operation is done, and worked out where `ok`. May delete this.
-  virtual void OnDone(bool ok) = 0;
+struct HealthPort::Connection {
+  Connection(guard::Descriptor the_socket, const HealthService& health)
+      : socket(std::move(the_socket)), session(health) {}
+
+  guard::Descriptor socket;
+  HealthSession session;
+  // Bytes that the socket has not taken yet.
+  std::string out;
+  // Awaited of the socket.
+  uint32_t events = EPOLLIN;
+  // Its place in connections_.
+  size_t index = 0;
 };
 
-// Waits for one Check call and answers it. Deletes itself.
-class HealthPort::CheckCall final : public Event {
- public:
-  explicit CheckCall(HealthPort& port) : port_(port), responder_(&context_) {
-    port.service_.RequestCheck(&context_, &request_, &responder_, port.queue_.get(),
-                               port.queue_.get(), static_cast<Event*>(this));
-  }
-
-  void OnDone(bool ok) override {
-    if (answered_ || !ok) {
-      delete this;
-      return;
-    }
-    if (!port_.stopped_) new CheckCall(port_);
-    answered_ = true;
-    HealthCheckResponse response;
-    response.set_status(port_.health_.Status(request_.service()));
-    if (response.status() == HealthCheckResponse::SERVICE_UNKNOWN) {
-      responder_.FinishWithError(HealthService::UnknownService(), static_cast<Event*>(this));
-    } else {
-      responder_.Finish(response, grpc::Status::OK, static_cast<Event*>(this));
-    }
-  }
-
- private:
-  HealthPort& port_;
-  grpc::ServerContext context_;
-  HealthCheckRequest request_;
-  grpc::ServerAsyncResponseWriter<HealthCheckResponse> responder_;
-  bool answered_ = false;
-};
-
-// Waits for one Watch call and tells it of each change. Deletes itself.
-class HealthPort::WatchCall final : public Event {
- public:
-  explicit WatchCall(HealthPort& port) : port_(port), end_(*this), writer_(&context_) {
-    context_.AsyncNotifyWhenDone(static_cast<Event*>(&end_));
-    port.service_.RequestWatch(&context_, &request_, &writer_, port.queue_.get(), port.queue_.get(),
-                               static_cast<Event*>(this));
-  }
-
-  // It has come, or what it was last sent was taken or not.
-  void OnDone(bool ok) override {
-    busy_ = false;
-    if (!begun_) {
-      if (!ok) {
-        // There is no call, and so no end of one.
-        delete this;
-        return;
-      }
-      begun_ = true;
-      if (!port_.stopped_) new WatchCall(port_);
-      port_.watches_.insert(this);
-    } else if (finishing_) {
-      finished_ = true;
-      return DeleteWhenOver();
-    } else if (!ok) {
-      cancelled_ = true;
-    }
-    Look();
-  }
-
-  // Writes what is new.
-  void Look() {
-    if (busy_ || finishing_) return;
-    if (cancelled_ || port_.health_.is_shut_down()) {
-      busy_ = finishing_ = true;
-      writer_.Finish(cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
-                                : HealthService::ShuttingDown(),
-                     static_cast<Event*>(this));
-      return;
-    }
-    const ServingStatus status = port_.health_.Status(request_.service());
-    if (sent_ == status) return;
-    sent_ = status;
-    busy_ = true;
-    HealthCheckResponse response;
-    response.set_status(status);
-    writer_.Write(response, static_cast<Event*>(this));
-  }
-
- private:
-  // The call is over, whoever ended it.
-  class End final : public Event {
-   public:
-    explicit End(WatchCall& call) : call_(call) {}
-    void OnDone(bool) override {
-      call_.is_over_ = true;
-      call_.cancelled_ = true;
-      call_.Look();
-      call_.DeleteWhenOver();
-    }
-
-   private:
-    WatchCall& call_;
-  };
-
-  void DeleteWhenOver() {
-    if (!finished_ || !is_over_) return;
-    port_.watches_.erase(this);
-    delete this;
-  }
-
-  HealthPort& port_;
-  End end_;
-  grpc::ServerContext context_;
-  HealthCheckRequest request_;
-  grpc::ServerAsyncWriter<HealthCheckResponse> writer_;
-  std::optional<ServingStatus> sent_;
-  // An operation is under way.
-  bool busy_ = true;
-  bool begun_ = false;
-  bool cancelled_ = false;
-  bool finishing_ = false;
-  bool finished_ = false;
-  bool is_over_ = false;
-};
-
-// Shuts the queue down on the thread, so that nobody asks it for anything afterwards.
-class HealthPort::StopEvent final : public Event {
- public:
-  explicit StopEvent(HealthPort& port) : port_(port) {}
-  void OnDone(bool) override {
-    port_.stopped_ = true;
-    port_.queue_->Shutdown();
-  }
-
- private:
-  HealthPort& port_;
-};
-
-absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(ServerOptions options,
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const Options& options,
                                                               const HealthService& health) {
   std::unique_ptr<HealthPort> port(new HealthPort(health));
-  options.own_queue = &port->queue_;
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, {&port->service_});
-  if (!server.ok()) {
-    // There is none where it could not listen.
-    if (port->queue_ == nullptr) return server.status();
-    port->queue_->Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (port->queue_->Next(&tag, &ok)) {
-    }
-    return server.status();
-  }
-  port->server_ = *std::move(server);
-  new CheckCall(*port);
-  new WatchCall(*port);
+  port->guard_ = guard::ConnectionGuard::Create(MakeGuardOptions(options));
+  if (port->guard_ == nullptr) return CannotListenError(options.listen, options.flag);
   port->thread_ = std::thread([port = port.get()] { port->Run(); });
+  port->guard_->Start([port = port.get()](int fd) {
+    {
+      std::lock_guard lock(port->mutex_);
+      port->new_sockets_.emplace_back(fd);
+    }
+    eventfd_write(port->wake_.get(), 1);
+  });
   return port;
 }
 
-HealthPort::HealthPort(const HealthService& health) : health_(health) {}
+HealthPort::HealthPort(const HealthService& health)
+    : health_(health),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_event event = {.events = EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+}
 
 HealthPort::~HealthPort() { Stop(); }
 
 void HealthPort::Stop() {
   if (!thread_.joinable()) return;
-  server_->Stop(absl::ZeroDuration());
-  stop_event_ = std::make_unique<StopEvent>(*this);
-  stop_alarm_.Set(queue_.get(), absl::ToChronoTime(absl::Now()),
-                  static_cast<Event*>(stop_event_.get()));
+  guard_->StopAccepting();
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
   thread_.join();
+  guard_->Stop(absl::Seconds(1));
+}
+
+void HealthPort::Accept() {
+  eventfd_t count = 0;
+  eventfd_read(wake_.get(), &count);
+  std::vector<guard::Descriptor> sockets;
+  {
+    std::lock_guard lock(mutex_);
+    sockets.swap(new_sockets_);
+  }
+  for (guard::Descriptor& socket : sockets) {
+    auto connection = std::make_unique<Connection>(std::move(socket), health_);
+    connection->index = connections_.size();
+    epoll_event event = {.events = connection->events, .data = {.ptr = connection.get()}};
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
+    connections_.push_back(std::move(connection));
+  }
+}
+
+bool HealthPort::Serve(Connection& connection) {
+  // One buffer at a time, so that a client that floods has its turn like others; and one that does
+  // not read is not read either.
+  if (connection.out.empty()) {
+    std::array<uint8_t, kBufferBytes> buffer;
+    const ssize_t got = recv(connection.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got == 0) return false;
+    if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return false;
+    if (got > 0 && !connection.session.Receive({buffer.data(), static_cast<size_t>(got)})) {
+      return false;
+    }
+  }
+  return Write(connection);
+}
+
+bool HealthPort::Write(Connection& connection) {
+  std::string& out = connection.out;
+  while (true) {
+    if (!connection.session.Send(kBufferBytes, out)) return false;
+    if (out.empty()) break;
+    const ssize_t sent =
+        send(connection.socket.get(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    if (sent < 0) break;
+    out.erase(0, static_cast<size_t>(sent));
+  }
+  const uint32_t wanted = out.empty() ? EPOLLIN : EPOLLOUT;
+  if (std::exchange(connection.events, wanted) != wanted) {
+    epoll_event event = {.events = wanted, .data = {.ptr = &connection}};
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+  }
+  return true;
 }
 
 void HealthPort::Run() {
+  absl::Time next_look = SteadyNow();
+  std::array<epoll_event, kEventsATime> events;
   while (true) {
-    void* tag = nullptr;
-    bool ok = false;
-    const absl::Time deadline = watches_.empty() ? absl::InfiniteFuture() : absl::Now() + kLook;
-    const auto got = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
-    if (got == grpc::CompletionQueue::SHUTDOWN) return;
-    if (got == grpc::CompletionQueue::GOT_EVENT) static_cast<Event*>(tag)->OnDone(ok);
+    const bool has_watchers =
+        std::any_of(connections_.begin(), connections_.end(),
+                    [](const auto& connection) { return connection->session.has_watchers(); });
+    const int count =
+        epoll_wait(epoll_.get(), events.data(), kEventsATime,
+                   has_watchers ? static_cast<int>(kLook / absl::Milliseconds(1)) : -1);
+    const auto end_unless = [this](bool goes_on, const Connection& connection) {
+      if (goes_on) return;
+      // The guard learns from the socket's end that the connection is over.
+      const size_t index = connection.index;
+      connections_[index].swap(connections_.back());
+      connections_[index]->index = index;
+      connections_.pop_back();
+    };
+    bool woken = false;
+    for (int i = 0; i < count; ++i) {
+      auto* const connection = static_cast<Connection*>(events[i].data.ptr);
+      if (connection == nullptr) {
+        woken = true;
+      } else {
+        end_unless(Serve(*connection), *connection);
+      }
+    }
+    if (woken) {
+      Accept();
+      std::lock_guard lock(mutex_);
+      if (stopping_) break;
+    }
     const absl::Time now = SteadyNow();
-    if (now < next_look_) continue;
-    next_look_ = now + kLook;
-    // A look starts an operation at most; nothing goes before its event comes.
-    for (WatchCall* watch : watches_) watch->Look();
+    if (!has_watchers || now < next_look) continue;
+    next_look = now + kLook;
+    for (size_t i = connections_.size(); i > 0; --i) {
+      Connection& connection = *connections_[i - 1];
+      if (!connection.session.has_watchers()) continue;
+      connection.session.Look();
+      end_unless(Write(connection), connection);
+    }
   }
+  connections_.clear();
 }
 
 }  // namespace orcd

@@ -27,14 +27,14 @@ constexpr absl::Duration kPingTimeout = absl::Seconds(20);
 constexpr absl::Duration kAgeGrace = absl::Minutes(5);
 // How long clients may take to read the end of what gRPC has written.
 constexpr absl::Duration kFlushGrace = absl::Seconds(1);
+// Threads that relay between connections and gRPC.
 constexpr int kMaxRelayThreads = 4;
 // Headers that the guard adds for a client's certificate.
 constexpr int kMoreMetadataBytes = 256 << 10;
 // Memory of a connection's TLS.
 constexpr int64_t kTlsCharge = 64 << 10;
 
-int RelayThreads(int wanted) {
-  if (wanted > 0) return wanted;
+int RelayThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxRelayThreads);
 }
 
@@ -43,9 +43,8 @@ guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
   made.listen = options.listen;
   made.tls = options.tls;
   made.max_connections = options.max_connections;
-  made.oldest_makes_room = options.oldest_makes_room;
   made.max_total_bytes = options.max_transport_bytes;
-  made.threads = RelayThreads(options.relay_threads);
+  made.threads = RelayThreads();
   made.peer_timeout = kPingTimeout;
   made.filter.max_header_list_bytes = static_cast<size_t>(options.max_metadata_bytes);
   made.filter.max_streams = static_cast<uint32_t>(options.max_streams);
@@ -77,20 +76,21 @@ int Milliseconds(absl::Duration duration) {
 
 }  // namespace
 
+absl::Status CannotListenError(const std::string& address, const std::string& flag) {
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("cannot listen on ", address,
+                   ": the address is not this machine's or the port is taken; change ", flag),
+      {.reason = "CANNOT_LISTEN", .subject = address});
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<grpc::Service*>& services) {
   grpc::EnableDefaultHealthCheckService(false);
 
   std::unique_ptr<Server> server(new Server);
   server->guard_ = guard::ConnectionGuard::Create(MakeGuardOptions(options));
-  if (server->guard_ == nullptr) {
-    return MakeError(absl::StatusCode::kUnavailable,
-                     absl::StrCat("cannot listen on ", options.listen,
-                                  ": the address is not this machine's or the port is taken; "
-                                  "change ",
-                                  options.flag),
-                     {.reason = "CANNOT_LISTEN", .subject = options.listen});
-  }
+  if (server->guard_ == nullptr) return CannotListenError(options.listen, options.flag);
   server->address_ = server->guard_->address();
 
   grpc::ServerBuilder builder;
@@ -123,7 +123,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kPingTimeout));
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, options.channelz ? 1 : 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  if (options.own_queue != nullptr) *options.own_queue = builder.AddCompletionQueue();
   if (options.filter) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
     gates.push_back(MakeCallGate(options.filter));

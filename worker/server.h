@@ -2,7 +2,6 @@
 #ifndef ORCD_WORKER_SERVER_H_
 #define ORCD_WORKER_SERVER_H_
 
-#include <grpcpp/completion_queue.h>
 #include <grpcpp/server.h>
 #include <openssl/ssl.h>
 
@@ -31,11 +30,9 @@ struct ServerOptions {
   // Of a call's headers, all together, with 32 for each beside its text.
   int max_metadata_bytes = 16 << 10;
   // Calls that may be open on one connection; more wait.
-  int max_streams = 8192;
+  int max_streams = 1000;
   // Connections; beyond them the one that has had no call for longest makes room.
   int max_connections = 1024;
-  // Where each of them has a call, the oldest makes room.
-  bool oldest_makes_room = false;
   // Memory that one connection, and all of them, may make the process hold for calls and for bodies
   // that are not answered yet.
   int64_t max_connection_bytes = int64_t{64} << 20;
@@ -43,8 +40,6 @@ struct ServerOptions {
   // Connections that are older are told to go, and end when their calls have, at most five minutes
   // later. Infinite: they stay.
   absl::Duration max_connection_age = absl::InfiniteDuration();
-  // Threads that relay between connections and gRPC; 0: one a core, at most 4.
-  int relay_threads = 0;
   // Called for each connection; the context it is served with. Null: plaintext.
   std::function<std::shared_ptr<SSL_CTX>()> tls = nullptr;
   // Asked once a call's headers are there, before its body is. Any thread. Null: all go on.
@@ -57,10 +52,10 @@ struct ServerOptions {
   bool channelz = false;
   // Calls that it does not let through are cancelled. Null: all go through.
   CallFilter filter = nullptr;
-  // Set: gets a completion queue for services that have a thread of their own. It must be polled
-  // until the server has stopped, then shut down and emptied, also where Start fails.
-  std::unique_ptr<grpc::ServerCompletionQueue>* own_queue = nullptr;
 };
+
+// kUnavailable (CANNOT_LISTEN) for an address that `flag` names.
+absl::Status CannotListenError(const std::string& address, const std::string& flag);
 
 // Owns the listening socket and the calls. gRPC listens on nothing: a ConnectionGuard stands before
 // it and hands it the connections. One thread.
@@ -82,13 +77,11 @@ class Server {
   int64_t transport_bytes() const { return guard_->charged_bytes(); }
 
   // Takes no more calls, gives those there are `grace` to end, ends the rest, and waits for them.
-  // A service with a queue of its own may ask for calls until the server goes; it gets none.
   void Stop(absl::Duration grace);
 
  private:
   Server() = default;
 
-  // Outlives Stop: the events of a queue of one's own refer to it until that is empty.
   std::unique_ptr<grpc::Server> server_;
   bool stopped_ = false;
   // Goes first: it hands connections to server_.

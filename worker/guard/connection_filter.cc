@@ -202,6 +202,7 @@ ConnectionFilter::~ConnectionFilter() {
   if (progress_ == nullptr) return;
   progress_->unconfirmed -= std::count_if(lingering_.begin(), lingering_.end(),
                                           [](const Linger& l) { return l.counted; });
+  progress_->kept -= static_cast<int64_t>(ended_.size());
 }
 
 size_t ConnectionFilter::MaxLingering() const {
@@ -222,6 +223,14 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
       // any slower for that.
       if (linger.until <= now && std::exchange(linger.counted, false)) --progress_->unconfirmed;
     }
+  }
+  while (!ended_.empty()) {
+    const Linger& first = ended_.front();
+    if (by_time ? first.until > now : first.fence > progress_->answered) break;
+    budget_.Release(first.charge);
+    progress_->freed_bytes += first.charge;
+    --progress_->kept;
+    ended_.pop_front();
   }
   while (!lingering_.empty()) {
     const Linger& first = lingering_.front();
@@ -766,6 +775,7 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const int64_t charge = found->second.call_charge + found->second.body_charge;
+  if (!linger && progress_ != nullptr) ++progress_->ended;
   if (linger) {
     lingering_.push_back({.until = now + options_.reset_linger,
                           .fence = progress_ == nullptr ? 0 : progress_->Fence(),
@@ -773,6 +783,13 @@ void ConnectionFilter::CloseStream(uint32_t id, bool linger, absl::Time now) {
                           .charge = charge,
                           .counted = progress_ != nullptr});
     if (progress_ != nullptr) ++progress_->unconfirmed;
+  } else if (progress_ != nullptr && progress_->ManyEnded()) {
+    ended_.push_back({.until = now + options_.reset_linger,
+                      .fence = progress_->Fence(),
+                      .own_fence = 0,
+                      .charge = charge,
+                      .counted = false});
+    ++progress_->kept;
   } else {
     budget_.Release(charge);
   }

@@ -39,10 +39,12 @@ struct FilterOptions {
   // Largest header list of a call: the sum of name + value + 32 bytes.
   size_t max_header_list_bytes = 16 << 10;
   // Calls open at once.
-  uint32_t max_streams = 8192;
-  // Bytes charged for a connection, and for each open call beside its headers and body.
+  uint32_t max_streams = 1000;
+  // Bytes charged for a connection, and for each open call beside its headers and body: a call that
+  // waits takes 12 to 20 KiB, one that is being refused 40, and the allocator's gaps half as much
+  // again.
   int64_t connection_charge = 64 << 10;
-  int64_t stream_charge = 16 << 10;
+  int64_t stream_charge = 64 << 10;
   // Largest sum of charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
   // Time that gRPC may need to free what a client has reset, where nothing else tells.
@@ -106,8 +108,8 @@ class ConnectionFilter {
     return !failed_ && unanswered_ < kMaxUnanswered && pending_.size() < kMaxInjected &&
            lingering_.size() < MaxLingering();
   }
-  // Whether reset calls may hold memory of the server.
-  bool lingers() const { return !lingering_.empty(); }
+  // Whether calls that are over may hold memory of the server.
+  bool lingers() const { return !lingering_.empty() || !ended_.empty(); }
   // The client has sent its preface and its first SETTINGS.
   bool established() const { return established_; }
   // The connection must end; a GOAWAY has been appended where one could be.
@@ -227,6 +229,8 @@ class ConnectionFilter {
   ServerProgress* const progress_;
   ConnectionBudget budget_;
   std::deque<Linger> lingering_;
+  // Of calls that the server has ended, where there are many at a time.
+  std::deque<Linger> ended_;
   absl::flat_hash_map<uint32_t, Stream> streams_;
   size_t calls_in_use_ = 0;
   bool failed_ = false;

@@ -557,7 +557,7 @@ TEST_F(ConnectionFilterTest, NamesOfTheCertificateAreChargedWithEachCall) {
 }
 
 TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
-  options_.max_connection_bytes = 1 << 20;
+  options_.max_connection_bytes = 4 << 20;
   Begin();
   size_t forwarded = 0;
   for (uint32_t stream = 1; stream < 4000; stream += 2) {

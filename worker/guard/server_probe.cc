@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "worker/guard/header_codec.h"
 #include "worker/guard/http2_frame.h"
@@ -77,6 +78,7 @@ void ServerProbe::Send() {
       bytes);
   bytes.append(5, '\0');
   ++progress_.sent;
+  ended_before_last_ = std::exchange(ended_at_last_, progress_.ended);
   Write(bytes);
 }
 
@@ -106,6 +108,7 @@ void ServerProbe::Receive() {
                 ((frame.type == frame_type::kHeaders || frame.type == frame_type::kData) &&
                  (frame.flags & frame_flag::kEndStream) != 0))) {
       progress_.answered = progress_.sent;
+      progress_.ended_and_freed = ended_before_last_;
     }
     at += kFrameHeaderBytes + frame.length;
   }
