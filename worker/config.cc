@@ -177,7 +177,7 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->group(kGroup);
   app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")
       ->check(CLI::Range(1, 1 << 20))
-      ->option_text("N [1000]")
+      ->option_text("N [640]")
       ->group(kGroup);
   app.add_option("--max-connections", config.max_connections,
                  "Connections at once; beyond them the one that has had no call for longest goes")

@@ -55,7 +55,7 @@ struct WorkerConfig {
   bool kserve = true;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
-  int max_streams = 1000;
+  int max_streams = 640;
   int max_connections = 1024;
   int64_t max_connection_bytes = int64_t{64} << 20;
   int64_t max_transport_bytes = int64_t{512} << 20;

@@ -30,7 +30,7 @@ struct ServerOptions {
   // Of a call's headers, all together, with 32 for each beside its text.
   int max_metadata_bytes = 16 << 10;
   // Calls that may be open on one connection; more wait.
-  int max_streams = 1000;
+  int max_streams = 640;
   // Connections; beyond them the one that has had no call for longest makes room.
   int max_connections = 1024;
   // Memory that one connection, and all of them, may make the process hold for calls and for bodies

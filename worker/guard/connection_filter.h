@@ -39,12 +39,12 @@ struct FilterOptions {
   // Largest header list of a call: the sum of name + value + 32 bytes.
   size_t max_header_list_bytes = 16 << 10;
   // Calls open at once.
-  uint32_t max_streams = 1000;
-  // Bytes charged for a connection, and for each open call beside its headers and body: a call that
-  // waits takes 12 to 20 KiB, one that is being refused 40, and the allocator's gaps half as much
-  // again.
+  uint32_t max_streams = 640;
+  // Bytes charged for a connection, and for each open call beside its headers and body. A call that
+  // waits takes 12 to 20 KiB, one that is being refused 40; where calls come and go as fast as they
+  // can the allocator's gaps take as much again.
   int64_t connection_charge = 64 << 10;
-  int64_t stream_charge = 64 << 10;
+  int64_t stream_charge = 96 << 10;
   // Largest sum of charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
   // Time that gRPC may need to free what a client has reset, where nothing else tells.

@@ -382,6 +382,7 @@ TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
 }
 
 TEST_F(ConnectionFilterTest, AFenceThatAnotherAsksForWaitsForTheEndOfTheClients) {
+  options_.stream_charge = 16 << 10;
   options_.max_connection_bytes = 200 << 10;
   Begin();
   for (const uint32_t stream : {1, 3, 5}) Open(stream);
@@ -557,7 +558,7 @@ TEST_F(ConnectionFilterTest, NamesOfTheCertificateAreChargedWithEachCall) {
 }
 
 TEST_F(ConnectionFilterTest, ResetCallsAreChargedUntilTheirMemoryIsFree) {
-  options_.max_connection_bytes = 4 << 20;
+  options_.max_connection_bytes = 6 << 20;
   Begin();
   size_t forwarded = 0;
   for (uint32_t stream = 1; stream < 4000; stream += 2) {
@@ -608,6 +609,34 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   EXPECT_EQ(reset_some(), 2);
   filter_ = nullptr;
   EXPECT_EQ(progress_.unconfirmed, 10000);
+}
+
+TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsFree) {
+  filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
+  FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
+                          MakeFrame(frame_type::kSettings, 0, 0)));
+  const int64_t idle = charged();
+  const int few = static_cast<int>(ServerProgress::kFewEnded);
+  for (int i = 0; i < few + 3; ++i) {
+    const auto stream = static_cast<uint32_t>(2 * i + 1);
+    Open(stream, /*end_stream=*/true);
+    FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | frame_flag::kEndStream,
+                         stream, "x"));
+  }
+  EXPECT_EQ(filter_->open_calls(), 0u);
+  EXPECT_GE(charged(), idle + 3 * options_.stream_charge);
+  EXPECT_LT(charged(), idle + 4 * options_.stream_charge);
+  EXPECT_TRUE(filter_->lingers());
+  EXPECT_TRUE(filter_->accepting()) << "nobody waits for them";
+  EXPECT_TRUE(progress_.MustAsk());
+  progress_.sent = progress_.answered = 1;
+  filter_->Tick(now_, out_);
+  EXPECT_GT(charged(), idle) << "some threads may overtake the first answer";
+  progress_.sent = progress_.answered = 2;
+  progress_.ended_and_freed = progress_.ended;
+  filter_->Tick(now_, out_);
+  EXPECT_EQ(charged(), idle);
+  EXPECT_FALSE(progress_.MustAsk());
 }
 
 TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {

@@ -53,6 +53,7 @@ void ServerProbe::Fail() {
   progress_.unknown = true;
   // The call under way will have no answer; the next connection's first is the next.
   progress_.sent = progress_.answered;
+  ended_at_last_ = ended_before_last_;
 }
 
 void ServerProbe::Write(const std::string& bytes) {

@@ -34,7 +34,7 @@ struct ServerProgress {
   uint64_t Fence() const { return sent + 2; }
 
   // gRPC frees a call some time after its end. Few of them are not worth the asking.
-  static constexpr uint64_t kFewEnded = 256;
+  static constexpr uint64_t kFewEnded = 64;
   bool ManyEnded() const { return ended - ended_and_freed > kFewEnded; }
   bool MustAsk() const {
     return unconfirmed > 0 || kept > 0 || ended - ended_and_freed > kFewEnded / 2;
