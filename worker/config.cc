@@ -112,8 +112,8 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
 
 // Values of the transport's limits, which are checked as text and converted afterwards.
 struct TransportTexts {
-  std::string max_connection_bytes = "64MiB";
-  std::string max_transport_bytes = "512MiB";
+  std::string max_connection_bytes;
+  std::string max_transport_bytes;
   std::string max_connection_age = "0s";
 };
 
@@ -123,6 +123,28 @@ std::string CheckTransportBytes(const std::string& text) {
   if (!bytes.ok()) return Message(bytes.status());
   if (*bytes >= int64_t{1} << 20) return "";
   return absl::StrCat("'", text, "' is not a number of bytes of 1MiB or more, such as 64MiB");
+}
+
+// Limits that are not given follow from the requests that may run or wait: all of them may come on
+// one connection, as from a gateway.
+void SetTransportLimits(const TransportTexts& texts, WorkerConfig& config) {
+  constexpr int kGpuSeqs = 256;
+  constexpr int kLeastStreams = 640;
+  // What the connection guard charges for a call, with its headers.
+  constexpr int64_t kCallBytes = 100 << 10;
+  constexpr int64_t kLeastConnectionBytes = int64_t{64} << 20;
+  constexpr int64_t kLeastTotalBytes = int64_t{512} << 20;
+  if (config.max_streams == 0) {
+    const int running = config.max_seqs > 0 ? config.max_seqs : kGpuSeqs;
+    config.max_streams = std::max(kLeastStreams, running + config.max_waiting);
+  }
+  config.max_connection_bytes =
+      texts.max_connection_bytes.empty()
+          ? std::max(kLeastConnectionBytes, config.max_streams * kCallBytes)
+          : ParseBytes(texts.max_connection_bytes).value();
+  config.max_transport_bytes = texts.max_transport_bytes.empty()
+                                   ? std::max(kLeastTotalBytes, config.max_connection_bytes)
+                                   : ParseBytes(texts.max_transport_bytes).value();
 }
 
 void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& texts) {
@@ -175,7 +197,9 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->check(CLI::Range(1024, 64 << 10))
       ->option_text("BYTES [16384]")
       ->group(kGroup);
-  app.add_option("--max-streams", config.max_streams, "Calls open at once on one connection")
+  app.add_option("--max-streams", config.max_streams,
+                 "Calls open at once on one connection; at least what --max-seqs and --max-waiting "
+                 "allow, unless it is given")
       ->check(CLI::Range(1, 1 << 20))
       ->option_text("N [640]")
       ->group(kGroup);
@@ -185,12 +209,13 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->option_text("N [1024]")
       ->group(kGroup);
   app.add_option("--max-connection-bytes", texts.max_connection_bytes,
-                 "Memory that one connection's calls, headers and unanswered bodies may take")
+                 "Memory that one connection's calls, headers and unanswered bodies may take; "
+                 "100 KiB for each of --max-streams if that is more, unless it is given")
       ->check(CheckTransportBytes)
       ->option_text("SIZE [64MiB]")
       ->group(kGroup);
   app.add_option("--max-transport-bytes", texts.max_transport_bytes,
-                 "As --max-connection-bytes, for all connections together")
+                 "The same for all connections together, at least that of one")
       ->check(CheckTransportBytes)
       ->option_text("SIZE [512MiB]")
       ->group(kGroup);
@@ -472,8 +497,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   }
   if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
   config.kv_cache_bytes = ParseBytes(kv_cache_bytes).value();
-  config.max_connection_bytes = ParseBytes(transport.max_connection_bytes).value();
-  config.max_transport_bytes = ParseBytes(transport.max_transport_bytes).value();
+  SetTransportLimits(transport, config);
   config.max_connection_age = ToDuration(transport.max_connection_age);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);

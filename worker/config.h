@@ -55,10 +55,11 @@ struct WorkerConfig {
   bool kserve = true;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
-  int max_streams = 640;
+  // Where it is not given, room for every request that may run or wait; so have the memory limits.
+  int max_streams = 0;
   int max_connections = 1024;
-  int64_t max_connection_bytes = int64_t{64} << 20;
-  int64_t max_transport_bytes = int64_t{512} << 20;
+  int64_t max_connection_bytes = 0;
+  int64_t max_transport_bytes = 0;
   // 0: connections stay however old they are.
   absl::Duration max_connection_age = absl::ZeroDuration();
 

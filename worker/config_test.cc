@@ -113,6 +113,24 @@ TEST(ConfigTest, LimitsOfTheTransportHaveRoomForACall) {
   EXPECT_FALSE(Parse({"--max-connections", "0"}).config.has_value());
 }
 
+TEST(ConfigTest, LimitsOfTheTransportHaveRoomForAllThatMayRunOrWait) {
+  constexpr int64_t kMiB = 1 << 20;
+  const WorkerConfig config = *Parse({}).config;
+  EXPECT_EQ(config.max_streams, 640);
+  EXPECT_EQ(config.max_connection_bytes, 64 * kMiB);
+  EXPECT_EQ(config.max_transport_bytes, 512 * kMiB);
+  const WorkerConfig many = *Parse({"--max-seqs", "2000"}).config;
+  EXPECT_EQ(many.max_streams, 2256);
+  EXPECT_EQ(many.max_connection_bytes, int64_t{2256} * 100 << 10);
+  EXPECT_EQ(many.max_transport_bytes, 512 * kMiB);
+  const WorkerConfig more = *Parse({"--max-streams", "8192"}).config;
+  EXPECT_EQ(more.max_connection_bytes, 800 * kMiB);
+  EXPECT_EQ(more.max_transport_bytes, 800 * kMiB);
+  const WorkerConfig given =
+      *Parse({"--max-streams", "8192", "--max-connection-bytes", "64MiB"}).config;
+  EXPECT_EQ(given.max_connection_bytes, 64 * kMiB);
+}
+
 TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {
   const ConfigResult result = Parse({}, {{"ORCD_CHANNELZ", "true"}, {"ORCD_REQUIRE_SHA256", "1"}});
   ASSERT_TRUE(result.config.has_value()) << result.output;

@@ -100,6 +100,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Gene
                                                 Permission::kInference);
                              });
   }
+  CountRefusal(options_.telemetry, may);
   LogRefusal(log_, "GenerateMany", may);
   return new RefusedCall(ToGrpcStatus(may, context));
 }

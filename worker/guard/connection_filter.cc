@@ -165,6 +165,14 @@ absl::Status Compressed(std::string_view encoding) {
                    {.reason = "COMPRESSION_UNSUPPORTED", .subject = "grpc-encoding"});
 }
 
+absl::Status BadTrailer(std::string_view name) {
+  // Its bytes may be any, and an error's text is UTF-8.
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("the trailer '", absl::CHexEscape(Absl(name.substr(0, 64))),
+                                "' has a name or value that HTTP/2 does not allow there"),
+                   {.reason = "MALFORMED_REQUEST", .field = "trailers"});
+}
+
 absl::Status BadBinary(std::string_view name) {
   return MakeError(absl::StatusCode::kInvalidArgument,
                    absl::StrCat("the value of the header ", Absl(name.substr(0, 64)),
@@ -645,8 +653,10 @@ void ConnectionFilter::ForwardTrailers(uint32_t id, Stream& stream, Output& out)
   }
   for (size_t i = 0; i < decoder_.list().size(); ++i) {
     const HeaderList::Field field = decoder_.list()[i];
-    const bool bad_value = IsBinaryName(field.name) && !IsBinaryValue(field.value);
-    if (field.name.starts_with(':') || bad_value || !IsWellFormed(field)) {
+    if (field.name.starts_with(':') || !IsWellFormed(field)) {
+      return RefuseOpen(id, stream, BadTrailer(field.name), out);
+    }
+    if (IsBinaryName(field.name) && !IsBinaryValue(field.value)) {
       return RefuseOpen(id, stream, BadBinary(field.name), out);
     }
   }

@@ -741,6 +741,27 @@ TEST_F(ConnectionFilterTest, TrailersOfAClientGoOn) {
   EXPECT_EQ(sent[1].header.flags, frame_flag::kEndStream | frame_flag::kEndHeaders);
 }
 
+TEST_F(ConnectionFilterTest, MalformedTrailersEndTheirCallAlone) {
+  Begin();
+  const Headers cases[] = {
+      {{":path", "/x"}}, {{"x-\xff", "v"}}, {{"x-a", "line\n"}}, {{"x-bin", "!!"}}};
+  uint32_t stream = 1;
+  // The server acknowledges the client's SETTINGS first.
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  for (const Headers& trailers : cases) {
+    Open(stream);
+    TakeToClient();
+    FromClient(HeadersFrame(stream, trailers, true));
+    FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+    const Headers refusal = RefusalIn(TakeToClient(), stream);
+    EXPECT_EQ(ValueOf(refusal, "grpc-status"), "3");
+    EXPECT_EQ(ValueOf(refusal, "grpc-message").find('\xff'), std::string::npos);
+    EXPECT_FALSE(filter_->failed());
+    stream += 2;
+  }
+  EXPECT_EQ(filter_->open_calls(), 0u);
+}
+
 TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
   Begin();
   std::string settings("\0\x01", 2);

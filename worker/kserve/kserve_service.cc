@@ -240,6 +240,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::Mode
     return Authorize(options_.authorizer, *context, Permission::kInference);
   };
   if (const absl::Status status = may(); !status.ok()) {
+    CountRefusal(options_.telemetry, status);
     LogRefusal(log_, "ModelStreamInfer", status);
     return new RefusedCall(ToGrpcStatus(status, context));
   }
