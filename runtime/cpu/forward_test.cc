@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(All, ForwardTest,
                          testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
-// Whatever activations and unused cache rows held before, nothing of it is read.
+// Nothing is read of the former contents of activations and unused cache rows.
 TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
   const auto model = NanoModel("Q4_K_M");
   const auto a = TestTokens(37, 1);
