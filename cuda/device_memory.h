@@ -44,7 +44,7 @@ absl::StatusOr<Stream> CreateStream();
 // An event without timing. `flags` are added to cudaEventDisableTiming.
 absl::StatusOr<Event> CreateEvent(unsigned flags = 0);
 
-// A slab of VRAM.
+// Owns a slab of VRAM.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

@@ -139,7 +139,7 @@ class Forward::Tap {
   absl::Status Rows(std::string_view name, int layer, const float* values, int cols) {
     return Part(name, layer, values, cols, 0, cols);
   }
-  // Columns [first, first + cols) of rows that are `stride` columns apart.
+  // Columns [first, first + cols) of rows that are `stride` floats apart.
   absl::Status Part(std::string_view name, int layer, const float* values, int stride, int first,
                     int cols) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,

@@ -73,9 +73,9 @@ struct ForwardBuffers {
   // attended while gate and up are multiplied, and `products` while epilogues add to the residual.
   int64_t qkv_to_attended_bytes;
   int64_t products_bytes;
-  HandedSums handed;
+  HandedSums handed;  // workspace of the stream-K fix-up
   // These three alias the same memory: at most one of them is in use at a time.
-  __half* gated;              // Activations, ffn
+  __half* gated;              // Activations [tokens, ffn]
   float* logits;              // [logit rows, vocab]
   float* attention_partials;  // DecodeAttentionArgs::partials
   int32_t* attention_counters;

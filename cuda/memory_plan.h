@@ -14,7 +14,7 @@
 namespace orcd::cuda {
 
 struct MemoryPlan {
-  // Every field is set.
+  // The options asked for, with max_step_tokens chosen if it was 0.
   BackendOptions options;
   ForwardLimits forward;
   StepLimits step;

@@ -41,7 +41,8 @@ struct TableLayout {
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
-  // A step uses few entries of these tables. They come last, so that unused ones are not copied.
+  // A step uses few entries of these tables. They come last, so that the copy ends at the last
+  // entry in use.
   int32_t* blocks;
   LogitBias* biases;
   int32_t* forbidden;

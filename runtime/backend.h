@@ -149,7 +149,7 @@ struct GpuInfo {
 };
 
 struct BackendInfo {
-  // `cpu`, `cuda`.
+  // `cpu`, `cuda` or `null`.
   std::string name;
   // Product name of the device that computes.
   std::string device;

@@ -97,7 +97,7 @@ TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   EXPECT_TRUE(machine.Run(none).empty());
 }
 
-// Different instruction sets round differently, and not much.
+// Instruction sets round differently, but only a little.
 TEST_P(ForwardTest, InstructionSetsAgree) {
   const auto model = NanoModel("Q4_K_M");
   const auto tokens = TestTokens(50);

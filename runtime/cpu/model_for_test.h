@@ -38,7 +38,7 @@ inline std::string WriteNanoModel(const std::string& type) {
   return path;
 }
 
-// The model itself; its file is gone once nothing uses it.
+// Loads a random model of the smallest size. Its file is gone once nothing uses it.
 inline std::shared_ptr<const Model> NanoModel(const std::string& type) {
   const std::string path = WriteNanoModel(type);
   auto model = LoadTestModel(path);
