@@ -1,4 +1,4 @@
-// Brings activations from VRAM, for taps and tests.
+// Copies activations from VRAM to the host, for taps and tests.
 #ifndef ORCD_CUDA_ACTIVATION_READER_H_
 #define ORCD_CUDA_ACTIVATION_READER_H_
 
@@ -14,7 +14,7 @@
 
 namespace orcd::cuda {
 
-// Each call waits for what its stream was given before.
+// Each call waits for all earlier work on its stream.
 class ActivationReader {
  public:
   explicit ActivationReader(cudaStream_t stream) : stream_(stream) {}
@@ -25,7 +25,7 @@ class ActivationReader {
     return values;
   }
 
-  // [tokens, cols], times `scale`.
+  // Returns [tokens, cols], times `scale`.
   absl::StatusOr<std::vector<float>> FromActivations(const Activations& from, int tokens, int cols,
                                                      float scale) {
     std::vector<uint16_t> halves(ActivationBytes(from.tokens, cols) / 2);

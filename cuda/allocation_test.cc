@@ -1,5 +1,5 @@
-// After Create a step takes no memory. What is asked of the CUDA runtime is counted on its way
-// there: the linker sends these calls here (--wrap in CMakeLists.txt).
+// Tests that steps allocate no memory after creation. The linker sends the CUDA runtime's
+// allocating calls here to be counted (--wrap in CMakeLists.txt).
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The linker's names are the program's, so the count is as well.
+// The symbols that --wrap replaces belong to the whole program, and so does the count.
 std::atomic<int64_t>& TakingCalls() {
   static std::atomic<int64_t> calls = 0;
   return calls;
@@ -24,7 +24,7 @@ std::atomic<int64_t>& TakingCalls() {
 
 extern "C" {
 
-// Names that --wrap makes up, under names that C++ leaves to programs.
+// Defines the symbols that --wrap expects, under C++ names that are not reserved.
 #define ORCD_COUNT(function, parameters, arguments)                       \
   cudaError_t Real_##function parameters __asm__("__real_" #function);    \
   cudaError_t Counted_##function parameters __asm__("__wrap_" #function); \
@@ -91,7 +91,7 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   ASSERT_TRUE(created.ok()) << created.status();
   Backend& backend = **created;
   const int64_t after_create = TakingCalls();
-  // Else nothing is counted.
+  // Fails if calls are not counted at all.
   ASSERT_GT(after_create, before_create + 5);
 
   const std::vector<std::vector<int32_t>> prompts = {TestTokens(5, 1), TestTokens(100, 2),
@@ -120,7 +120,7 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
     }
     return batch;
   };
-  // A fourth sequence comes and goes, so that steps of every kind are among them.
+  // A fourth sequence comes and goes, so that the steps are of every kind.
   const auto other_blocks = BlockRange(kSequences * blocks_each, 8);
   const auto start_another = [&] {
     RunStep(backend, {StartSequence(3, prompts[1], other_blocks)});
@@ -150,13 +150,13 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   EXPECT_EQ(FreeBytes(), free_before);
 }
 
-// What a backend took comes back with it.
+// Destroying a backend frees all memory that it took.
 TEST_F(AllocationTest, ABackendsEndGivesAllBack) {
   BackendOptions options;
   options.kv_cache_bytes = 256 << 20;
   NullLoadObserver observer;
   const auto model = NanoModel("F16");
-  // The first loads code, which stays.
+  // The first backend loads code, which stays.
   ASSERT_TRUE(CreateCudaBackend(model, options, observer).ok());
   const size_t before = FreeBytes();
   {

@@ -46,17 +46,17 @@ using cuda::StepShape;
 using cuda::Stream;
 using cuda::TableLayout;
 
-// A step that ends sooner than this after it is waited for costs no sleep, which takes longer to
-// end than that.
+// WaitMode::kBlock polls for this long before it sleeps: waking up takes longer than waiting for a
+// step that ends sooner.
 constexpr absl::Duration kLooksBeforeBlocking = absl::Microseconds(50);
 
-// A decode step of some shape, for each of the tables that it may read.
+// CUDA graphs of a decode step of one shape, one for each set of tables that it may read.
 struct StepGraph {
   StepShape shape;
   Graph by_turn[kMaxInFlight];
 };
 
-// The parts of a backend; later ones refer to earlier ones.
+// The parts of a backend. Later ones refer to earlier ones.
 struct Parts {
   std::shared_ptr<const Model> model;
   DeviceInfo device;
@@ -65,7 +65,7 @@ struct Parts {
   DeviceMemory activations;
   DeviceMemory kv;
   cuda::KvCacheView kv_view;
-  // Those of steps in flight, one after another.
+  // Tables of the steps in flight, one after another.
   DeviceMemory tables;
   // One for each step in flight.
   PinnedMemory host_tables[kMaxInFlight];
@@ -73,27 +73,27 @@ struct Parts {
   Event done[kMaxInFlight];
   // [step in flight][max_seqs]
   PinnedMemory results;
-  // [step in flight][max_seqs] ForwardBuffers::not_finite after a step in which a sequence drew
-  // nothing.
+  // [step in flight][max_seqs], copy of ForwardBuffers::not_finite after a step in which some
+  // sequence drew nothing.
   PinnedMemory not_finite;
   std::optional<ForwardBuffers> buffers;
   std::optional<Forward> forward;
   Stream stream;
   // Copies a step's tables while the step before computes.
   Stream copies;
-  // By sequences, ascending.
+  // In ascending order of sequences.
   std::vector<StepGraph> graphs;
 
   int32_t* host_not_finite(int turn) const {
     return reinterpret_cast<int32_t*>(not_finite.data()) + turn * plan.options.max_seqs;
   }
-  // Those of the step in flight `turn`.
+  // Tables of the step in flight `turn`.
   uint8_t* device_tables(int turn) const {
     return tables.data() + turn * (tables.size() / kMaxInFlight);
   }
 };
 
-// What a step that is in flight owes.
+// A step in flight, as Wait needs it to read the results.
 struct Pending {
   struct Part {
     int32_t slot;
@@ -118,9 +118,9 @@ class CudaBackend : public Backend {
   absl::StatusOr<StepResult> Wait() override;
 
  private:
-  // The graph that computes a batch; null where none does.
+  // The smallest graph that computes a batch; null if there is none.
   const StepGraph* FindGraph(const StepBatch& batch) const;
-  // Returns once `pending` has its results in host memory, or with what the GPU reports.
+  // Returns OK once `pending` has its results in host memory, or else the GPU's error.
   absl::Status WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const;
 
   const std::unique_ptr<Parts> parts_;
@@ -131,7 +131,7 @@ class CudaBackend : public Backend {
   uint32_t steps_ = 0;
 };
 
-// `all_sample`: each sequence draws, and so has its draw to say whether it is finite.
+// `all_sample`: every sequence draws, and its DrawResult says whether it is finite.
 absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sample,
                          ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
@@ -153,7 +153,7 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sa
                            p.stream.get()),
         "drawing tokens");
   }
-  // After the sampler, whose launch overlaps the head.
+  // Comes after the sampler, so that the sampler's launch still overlaps the head.
   if (!all_sample) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.host_not_finite(turn), p.buffers->not_finite,
                                               sizeof(int32_t) * p.plan.options.max_seqs,
@@ -192,9 +192,10 @@ absl::Status CaptureGraphs(Parts& p) {
   return absl::OkStatus();
 }
 
-// Copies the tables of the step in flight `turn`, which the step to come waits for.
+// Copies the tables of the step in flight `turn`, and has the coming step wait for the copy.
 absl::Status CopyTables(Parts& p, int turn, size_t bytes) {
-  // What the results of the step that had them before were seen of may not be its end.
+  // Wait() returns once results are visible in pinned memory, which can precede the end of the step
+  // that used these tables before. The copy waits for that step's completion event.
   for (const cudaError_t error : {cudaStreamWaitEvent(p.copies.get(), p.done[turn].get()),
                                   cudaMemcpyAsync(p.device_tables(turn), p.host_tables[turn].data(),
                                                   bytes, cudaMemcpyHostToDevice, p.copies.get()),
@@ -227,7 +228,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
 }
 
 CudaBackend::~CudaBackend() {
-  // Nothing may run on memory that goes. What is copied a step waits for.
+  // No kernel may run on memory that is being freed. Every copy of tables is waited for by a step.
   static_cast<void>(cudaStreamSynchronize(parts_->stream.get()));
 }
 
@@ -309,8 +310,8 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
 absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const {
   const WaitMode mode = parts_->plan.options.wait;
   cudaEvent_t done = parts_->done[pending.turn].get();
-  // A draw is seen in host memory sooner than the runtime tells that the step is over; but only the
-  // runtime tells of errors, and that what is not finite was copied.
+  // Draws are visible in host memory before the runtime reports the end of the step. But only the
+  // runtime reports errors, and that not_finite has been copied.
   const bool draws_tell_all = pending.all_sample();
   constexpr int kLooksBetweenQueries = 256;
   const absl::Time begin = SteadyNow();
@@ -332,7 +333,7 @@ absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawRe
   }
 }
 
-// Threads that read weights: more than a few do not make memory faster.
+// Number of threads that read weights. More than a few do not raise the memory's throughput.
 int Readers(const BackendOptions& options) {
   constexpr int kMaxReaders = 8;
   const int threads =
@@ -345,8 +346,8 @@ absl::Status AllocateWorkspace(Parts& p) {
   const BackendOptions& options = p.plan.options;
   const ForwardBuffers counted(config, p.weights, p.plan.forward, nullptr);
   ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
-  // Counters begin at zero. So does what pads tokens, which is multiplied, whatever it becomes, and
-  // goes nowhere.
+  // Counters must begin at zero. Padding tokens begin at zero too: they take part in products, but
+  // nothing uses their results, whatever they are.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
                             "clearing activations");
   p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());
@@ -407,7 +408,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
                         DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
-  // Nothing that is not finite may stand there.
+  // The KV cache must not hold a value that is not finite.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.kv.data(), 0, p.kv.size()), "clearing the KV cache");
   p.kv_view = {.data = reinterpret_cast<__half*>(p.kv.data()),
                .blocks = p.plan.kv_blocks,

@@ -1,4 +1,4 @@
-// The backend through its seam: against the CPU's, and against itself in other company.
+// Tests the backend through its interface: against the CPU's, and against itself in other batches.
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ void ExpectNear(const RecordingTap& actual, const RecordingTap& reference) {
   }
 }
 
-// The same steps on both: prompts, single tokens, a further chunk.
+// Runs the same steps on both: prompts, single tokens, a further chunk.
 void ExpectLayersAgree(const std::shared_ptr<const Model>& model) {
   ASSERT_NE(model, nullptr);
   const BackendOptions options = OptionsFor(4, 128);
@@ -147,7 +147,7 @@ TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) {
     std::reverse(others.begin(), others.end());
     EXPECT_TRUE(SameBits(TeacherForce(*backend, tokens, others, chunk), whole)) << chunk;
   }
-  // Token by token, the start alone.
+  // Runs the first tokens one by one.
   const auto start = std::span<const int32_t>(tokens).first(24);
   const auto singly = TeacherForce(*backend, start, BlockRange(100, 2), 1);
   EXPECT_TRUE(
@@ -168,23 +168,23 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RepetitionTest,
                                          RealShapes()[1], RealShapes().back()),
                          [](const auto& info) { return info.param.name; });
 
-// What one sequence asks for.
+// Prompt and parameters of one sequence.
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams params;
 };
 
-// How requests are run, which must not matter.
+// A way to run requests, which must not change the results.
 struct Way {
-  // Steps have a tap: they are enqueued kernel by kernel, with the kernels that taps want.
+  // Steps have a tap: they are enqueued kernel by kernel, with the kernels that a tap needs.
   bool eager = false;
   // The next step is launched before the last is waited for.
   bool ahead = false;
-  // Of prompts, in tokens; 0: whole.
+  // Tokens of a prompt in each step; 0: all of them.
   int chunk = 0;
-  // Order of KV blocks.
+  // Seed of the order of KV blocks.
   uint32_t blocks_seed = 1;
-  // Tokens are given as numbers, not as "what was drawn".
+  // Tokens are given by their ids, not as kPreviousSample.
   bool by_number = false;
 };
 
@@ -199,13 +199,13 @@ std::vector<Request> MakeRequests(int count) {
     if (i % 5 == 2) params.top_p = 0.9f;
     if (i % 3 == 1) params.repetition_penalty = 1.2f;
     if (i % 7 == 3) params.logit_bias = {{3, 5.0f}, {500, -5.0f}};
-    // Shows the logits' bits.
+    // Log-probabilities show the logits' bits.
     params.logprobs = 20;
   }
   return requests;
 }
 
-// Draws `steps` tokens for each request, all together; [request][step].
+// Draws `steps` tokens for each request, all requests together. Returns [request][step].
 std::vector<std::vector<SampledToken>> Generate(Backend& backend,
                                                 const std::vector<Request>& requests, int steps,
                                                 const Way& way = {}) {
@@ -330,7 +330,7 @@ void ExpectSame(const std::vector<std::vector<SampledToken>>& a,
   }
 }
 
-// Whoever shares a sequence's steps, and however they are run.
+// Runs a sequence alone and in batches of many sizes, which must give the same bits.
 void ExpectCompanyDoesNotMatter(const std::shared_ptr<const Model>& model, int steps) {
   ASSERT_NE(model, nullptr);
   constexpr int kMost = 256;
@@ -357,7 +357,8 @@ void ExpectCompanyDoesNotMatter(const std::shared_ptr<const Model>& model, int s
 
 TEST_P(TypeTest, CompanyDoesNotMatter) { ExpectCompanyDoesNotMatter(NanoModel(GetParam()), 6); }
 
-// As the graphs of every bucket and the kernels one by one are; and however prompts are cut.
+// Runs the graphs of several buckets and the kernels one by one, with prompts cut in several ways,
+// which must give the same bits.
 void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
   ASSERT_NE(model, nullptr);
   auto backend = MakeBackend(model, OptionsFor(48, 1024));
@@ -385,7 +386,7 @@ void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
 
 TEST_P(TypeTest, TheWayDoesNotMatter) { ExpectTheWayDoesNotMatter(NanoModel(GetParam())); }
 
-// One model a shape, as they take a while to write.
+// Checks one model of each shape in all ways, as models take a while to write.
 TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
   const auto model = MakeShapedModel(GetParam());
   ASSERT_NE(model, nullptr);
@@ -401,8 +402,8 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
     SCOPED_TRACE("company");
     ExpectCompanyDoesNotMatter(model, 4);
   }
-  // Long prompts: more tokens than segments are left apart for, so many that products unpack for
-  // each other, and several tiles of keys.
+  // Long prompts: more than kMaxSegmentTokens tokens, enough for products to dequantise weights
+  // ahead, and several tiles of keys.
   SCOPED_TRACE("a long prompt");
   auto backend = MakeBackend(model, OptionsFor(4, 4096));
   ASSERT_NE(backend, nullptr);
@@ -418,9 +419,9 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
   ExpectSame(Generate(*backend, requests, 8, {.eager = true}), expected);
 }
 
-// As many sequences and steps as it takes for a race that one kernel in a thousand loses to show: a
-// place of a ring that was filled again too early gave logits that differed in a few bits, in
-// shapes of which two blocks share a multiprocessor and wait for a norm.
+// Runs enough sequences and steps to show a race that one kernel in a thousand loses. A pipeline
+// stage that was refilled too early gave logits that differed in a few bits, in shapes of which two
+// blocks share an SM and wait for a norm.
 TEST_P(RepetitionTest, DrawsTheSameAgain) {
   const auto model = MakeShapedModel(GetParam());
   ASSERT_NE(model, nullptr);
@@ -524,8 +525,8 @@ TEST_F(CudaBackendTest, SamplesComeInTheOrderOfTheBatch) {
   EXPECT_EQ(result.samples[1].token, alone[0]);
 }
 
-// What a slot draws is what the reference sampler draws from the same logits, with counts kept
-// beside.
+// A slot draws what the reference sampler draws from the same logits, with token counts that the
+// test keeps.
 TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   auto backend = MakeBackend(model(), OptionsFor(4, 128));
   ASSERT_NE(backend, nullptr);
@@ -547,7 +548,7 @@ TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
   Sampler sampler;
   TokenCounts counts;
-  // The prompt's tokens stand in the sequence and are not counted.
+  // The prompt's tokens are part of the sequence but are not counted.
   for (const int32_t token : prompt) counts[token] = 0;
   for (int step = 0; step < 40; ++step) {
     seq.sample = true;
@@ -568,8 +569,8 @@ TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   }
 }
 
-// A model in which token 7, and no other, makes a key that F16 has no number for: only its
-// embedding has a value in column 5, and only layer 0's first key looks there.
+// A model in which token 7, and no other, makes a key beyond F16's range: only its embedding has a
+// value in column 5, and only row 0 of layer 0's key weights reads that column.
 std::shared_ptr<const Model> ModelWithABadToken() {
   const auto put = [](std::span<std::byte> row, int col, float value) {
     const uint16_t half = FloatToHalf(value);
@@ -633,10 +634,10 @@ TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
     }
     ExpectSame(together[i], alone[i]);
   }
-  // The same slots again, and blocks where zeros stand for what was not finite.
+  // The same slots again, with blocks that hold zeros in place of the values that were not finite.
   ExpectSame(Generate(*backend, requests, 6), alone);
 
-  // In parts of prompts, before anything is drawn, beside one that is finite.
+  // Prompts that draw nothing, beside a finite sequence that does or does not draw.
   const auto blocks = BlockRange(0, 4);
   const auto more_blocks = BlockRange(4, 4);
   StepSequence first = StartSequence(6, with_bad[1].prompt, blocks);

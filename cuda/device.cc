@@ -17,7 +17,7 @@
 namespace orcd::cuda {
 namespace {
 
-// What the kernels need: wgmma and bulk copies.
+// Compute capability with wgmma and bulk copies, which the kernels need.
 constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
 
@@ -32,8 +32,8 @@ std::string UuidText(const cudaUUID_t& uuid) {
                       hex.substr(16, 4), "-", hex.substr(20));
 }
 
-// The kernel module's, which CUDA itself does not tell: the first word of its file's first line
-// that is a version.
+// Version of the kernel module, which CUDA does not report: the first word of its version file's
+// first line that looks like a version.
 std::string DriverVersion() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;

@@ -1,4 +1,4 @@
-// The GPUs there are, and the one that is used.
+// Finding and selecting the GPU.
 #ifndef ORCD_CUDA_DEVICE_H_
 #define ORCD_CUDA_DEVICE_H_
 
@@ -15,20 +15,20 @@ struct DeviceInfo {
   std::string name;
   // As the driver names it, such as `GPU-5c5ac5b2-…`.
   std::string uuid;
-  // Such as `580.82.07`; empty where it cannot be found out.
+  // Such as `580.82.07`; empty if it cannot be found out.
   std::string driver_version;
   int multiprocessors = 0;
   uint64_t total_bytes = 0;
-  // When it was asked.
+  // At the time of SelectDevice.
   uint64_t free_bytes = 0;
 };
 
-// Makes GPU `index` the calling thread's and says what it is. kFailedPrecondition (reason
-// GPU_UNAVAILABLE), saying what to change, where there is no driver, no GPU, an index out of range,
-// or a GPU that the kernels were not built for.
+// Makes GPU `index` the calling thread's current device and describes it. kFailedPrecondition
+// (reason GPU_UNAVAILABLE), saying what to change, if there is no driver or no GPU, if the index is
+// out of range, or if the kernels were not built for the GPU.
 absl::StatusOr<DeviceInfo> SelectDevice(int index);
 
-// Whether this machine shows the process a GPU, whatever SelectDevice says of it. Cheap where there
+// True if this machine shows the process a GPU, even one that SelectDevice refuses. Cheap if there
 // is no driver.
 bool HasDevice();
 

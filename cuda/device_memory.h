@@ -1,4 +1,4 @@
-// What belongs to the CUDA runtime, owned: move-only, freed when it goes.
+// Move-only owners of CUDA handles and memory, which free them on destruction.
 #ifndef ORCD_CUDA_DEVICE_MEMORY_H_
 #define ORCD_CUDA_DEVICE_MEMORY_H_
 
@@ -13,7 +13,7 @@
 
 namespace orcd::cuda {
 
-// A handle that kFree gives back; Handle{} is none.
+// Owns a handle that kFree releases; Handle{} means none.
 template <typename Handle, cudaError_t (*kFree)(Handle)>
 class Owned {
  public:
@@ -25,7 +25,7 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    // An error here has been reported before: CUDA repeats what broke it.
+    // CUDA repeats an earlier fault here, and that fault has been reported already.
     if (handle_ != Handle{}) static_cast<void>(kFree(handle_));
   }
 
@@ -39,17 +39,17 @@ using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
-// Of the current device; does not wait for the default stream.
+// A stream of the current device that does not synchronise with the default stream.
 absl::StatusOr<Stream> CreateStream();
-// Without timing.
-// `flags` beside those of an event that keeps no time.
+// An event without timing. `flags` are added to cudaEventDisableTiming.
 absl::StatusOr<Event> CreateEvent(unsigned flags = 0);
 
-// A slab of VRAM.
+// Owns a slab of VRAM.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // kResourceExhausted where there is too little; `what` it is for, in messages.
+  // kResourceExhausted if there is too little memory; `what` says in messages what the memory is
+  // for.
   static absl::StatusOr<DeviceMemory> Allocate(size_t bytes, std::string_view what);
 
   uint8_t* data() const { return static_cast<uint8_t*>(memory_.get()); }
@@ -62,7 +62,7 @@ class DeviceMemory {
   size_t size_ = 0;
 };
 
-// Host memory that the GPU can read and write while the CPU does other things.
+// Page-locked host memory, which the GPU can read and write while the CPU does other things.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -78,7 +78,7 @@ class PinnedMemory {
   size_t size_ = 0;
 };
 
-// Hands out consecutive parts of a slab, each at a multiple of 256 bytes; or, begun without one,
+// Hands out consecutive parts of a slab, each at a multiple of 256 bytes. With a null slab, it only
 // counts how large the slab must be.
 class Carver {
  public:

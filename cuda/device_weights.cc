@@ -20,14 +20,14 @@
 namespace orcd::cuda {
 namespace {
 
-// What a reader reads, copies and repacks at a time, and how many of these are on their way at
-// once.
+// Bytes that a reader reads, copies and repacks at a time, and the number of such chunks that it
+// has in flight.
 constexpr int64_t kChunkBytes = 4 << 20;
 constexpr int kSlots = 2;
 
-// Whether all of these weights stay finite in F16, as which F32 and BF16 are kept.
+// True if all of these weights stay finite in F16, as which F32 and BF16 are kept.
 bool FitsF16(TensorType type, const uint8_t* data, int64_t bytes) {
-  // What is less is rounded to the largest F16, or to less.
+  // Smaller values are rounded to at most 65504, the largest F16.
   constexpr float kTooLarge = 65520.0f;
   if (type == TensorType::kF32) {
     const std::span values(reinterpret_cast<const float*>(data), bytes / sizeof(float));
@@ -93,7 +93,7 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
     to.qkv_bias = vector({layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias});
     place(to.attn_output, layer.attn_output);
     to.ffn_norm = vector({layer.ffn_norm});
-    // Rows of one tile are read, repacked and multiplied as one type's.
+    // The rows of a tile are read, repacked and multiplied as one type.
     if (layer.ffn_gate.type == layer.ffn_up.type) {
       place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
     } else {
@@ -128,7 +128,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights,
 
 int64_t DeviceWeights::ChunkBytes(const Layout& layout) {
   int64_t largest = kChunkBytes;
-  // A chunk is whole tiles.
+  // A chunk consists of whole tiles.
   for (const Placement& p : layout.placements) {
     largest = std::max(largest, p.upper->row_bytes * kTileRows);
   }
@@ -147,8 +147,8 @@ std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks(const Layout& layout) {
   return chunks;
 }
 
-// One reader: reads chunks into pinned memory, which the GPU copies and repacks while the next one
-// is read. One thread.
+// One reader, on one thread: reads chunks into pinned memory, from which the GPU copies and repacks
+// them while the next one is read.
 class DeviceWeights::Copier {
  public:
   static absl::StatusOr<Copier> Create(int64_t chunk_bytes) {

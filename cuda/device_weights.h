@@ -23,9 +23,9 @@ struct DeviceLayer {
   const float* qkv_bias = nullptr;   // [q, k, v rows]
   TiledMatrix attn_output;
   const float* ffn_norm = nullptr;  // [hidden]
-  // Of one type, each tile holds 8 rows of the gate above the same 8 rows of up; 2 * ffn rows, ffn
-  // padded to 8. Of two types it is the gate alone, and `up`, which has no rows otherwise, is
-  // apart.
+  // If gate and up have one type: tiles of 8 gate rows above the same 8 up rows, 2 * ffn rows with
+  // ffn padded to 8. If they have two types: the gate alone, and `up`, which has no rows otherwise,
+  // is separate.
   TiledMatrix gate_up;
   TiledMatrix up;
   bool gate_apart() const { return up.rows > 0; }
@@ -35,33 +35,33 @@ struct DeviceLayer {
 // Owns the slab of weights. Immutable once made.
 class DeviceWeights {
  public:
-  // Of no model.
+  // Weights of no model.
   DeviceWeights() = default;
 
-  // The layout alone, without memory, as if that began at `slab`. kUnimplemented, naming the
-  // tensor, where the GPU backend cannot hold the model.
+  // Computes the layout alone, without memory, as if the slab began at `slab`.
   static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers,
                                             uint8_t* slab = nullptr);
 
-  // Reads the weights' bytes (mapped files, perhaps not yet in memory), copies and repacks them, on
-  // `readers` threads, into the memory of GPU `device`. Reports LoadStage::kPlace; kCancelled when
-  // the observer says so.
+  // Reads the weights' bytes (mapped files, perhaps not yet in memory) on `readers` threads, and
+  // copies and repacks them into the memory of GPU `device`. Reports LoadStage::kPlace.
+  // kUnimplemented if a weight of F32 or BF16 does not fit into F16; kCancelled if the observer
+  // says so.
   static absl::StatusOr<DeviceWeights> Upload(const ModelWeights& weights, int readers, int device,
                                               LoadObserver& observer);
 
   const TiledMatrix& embedding() const { return embedding_; }
   const std::vector<DeviceLayer>& layers() const { return layers_; }
   const float* output_norm() const { return output_norm_; }
-  // The embedding again where the model ties them.
+  // The embedding again if the model ties them.
   const TiledMatrix& output() const { return tied_ ? embedding_ : output_; }
-  // Of all matrices, as FormatBit has them.
+  // Formats of all matrices, a set of FormatBit.
   uint32_t formats() const { return formats_; }
-  // Of VRAM, and of what Upload takes beside it for a while.
+  // Bytes of VRAM for the weights, and of the staging memory that Upload uses meanwhile.
   size_t planned_bytes() const { return planned_bytes_; }
   size_t staging_bytes() const { return staging_bytes_; }
 
  private:
-  // A matrix on its way to `tiles`: `lower` is null, or its rows lie below those of `upper` in
+  // A matrix on its way to `tiles`. If `lower` is not null, its rows lie below those of `upper` in
   // every tile.
   struct Placement {
     const Matrix* upper;
@@ -73,25 +73,26 @@ class DeviceWeights {
     float* to;
   };
 
-  // All that is to be placed.
+  // All matrices and vectors to be placed.
   struct Layout {
     std::vector<Placement> placements;
     std::vector<VectorPlacement> vectors;
   };
 
-  // Some tiles of a placement, which are read, copied and repacked at a time.
+  // Consecutive tiles of a placement that are read, copied and repacked together.
   struct Chunk {
     const Placement* placement;
     int first_tile;
     int tiles;
-    // What its blocks need, once they are read.
+    // The TiledMatrix::exponent that the chunk's blocks need, known once they are read.
     int exponent = 0;
   };
   class Copier;
 
-  // Lays everything out in `slab` (null: only counts). What is returned points into this object.
+  // Assigns every weight its place in `slab` (null: only counts bytes). The result points into this
+  // object.
   absl::StatusOr<Layout> LayOut(const ModelWeights& weights, uint8_t* slab);
-  // The most that a chunk reads.
+  // Largest number of bytes that a chunk reads.
   static int64_t ChunkBytes(const Layout& layout);
   static std::vector<Chunk> Chunks(const Layout& layout);
   static absl::Status Copy(const Layout& layout, int readers, int device, LoadObserver& observer);

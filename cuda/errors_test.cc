@@ -1,4 +1,4 @@
-// What a person is told where the GPU, or what was asked of it, will not do.
+// Tests the errors that a user gets if the GPU is missing, or cannot do what is asked of it.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -48,7 +48,7 @@ class ErrorsTest : public GpuTest {
   }
 };
 
-// A process of its own, as CUDA looks at the variable once.
+// Runs in a process of its own, as CUDA reads the variable only once.
 TEST(NoGpuDeathTest, SaysSoAndWhatToDo) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const char* const before = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -91,7 +91,7 @@ TEST_F(ErrorsTest, IndexOutOfRange) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("GPU ", index)));
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("can see ", count)));
   }
-  // And goes on.
+  // The process can use the GPU afterwards.
   EXPECT_TRUE(StatusOf(model(), Small()).ok());
 }
 
@@ -110,7 +110,7 @@ TEST_F(ErrorsTest, PreflightSaysHowMuchIsMissing) {
   for (const char* part : {"weights ", "workspace ", "lower kv_cache_bytes"}) {
     EXPECT_THAT(message, HasSubstr(part));
   }
-  // Nothing was taken.
+  // Nothing was allocated.
   size_t free_after = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
   EXPECT_EQ(free_after, free);
@@ -126,7 +126,7 @@ TEST_F(ErrorsTest, MemoryThatIsNotThere) {
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetErrorDetails(memory.status()).reason, "INSUFFICIENT_MEMORY");
   EXPECT_THAT(std::string(memory.status().message()), HasSubstr("1125899906842624"));
-  // Not an error that stays.
+  // The error does not stay: the next allocation succeeds.
   static_cast<void>(cudaGetLastError());
   EXPECT_TRUE(DeviceMemory::Allocate(1 << 20, "a test").ok());
 }

@@ -13,7 +13,7 @@
 namespace orcd::cuda {
 namespace {
 
-// Room for a part of the head's weights in F16, where nothing else needs more.
+// Least size of the buffer of dequantised weights: room for a part of the head in F16.
 constexpr int64_t kMinUnpackedBytes = 64 << 20;
 
 constexpr int RoundUp(int value, int multiple) {
@@ -26,7 +26,7 @@ int RowTiles(std::initializer_list<const TiledMatrix*> matrices) {
   return tiles;
 }
 
-// Floats of a product's result.
+// Floats of a product's result, including split-K partials.
 int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
   const int in_segments = std::clamp(tokens, kMatvecTokens, kMaxSegmentTokens);
   return std::max(int64_t{Splits(row_tiles, cols)} * in_segments, int64_t{tokens}) * rows;
@@ -39,19 +39,19 @@ int64_t QkvF16Bytes(const DeviceLayer& layer) {
   return F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]);
 }
 
-// Of fewer tokens a product is over before what it unpacks; of fewer columns feeding, which is then
-// one thread's, costs as much as is gained.
+// Below 3,072 tokens the GEMM ends before it has dequantised the next weights. Below 2,048 columns
+// the producer, which is then a single thread, costs as much as is gained.
 constexpr int kAheadTokens = 3072;
 constexpr int kAheadCols = 2048;
 
-// Has a product unpack a matrix to `at`. Returns where that ends.
+// Has a product dequantise a matrix to `at`, for a later product. Returns the end of the F16 tiles.
 uint8_t* AddTo(UnpackAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
   ahead.matrices[ahead.count] = matrix;
   ahead.to[ahead.count++] = at;
   return at + F16Bytes(matrix);
 }
 
-// Replaces a product's matrices by what has been unpacked of them from `at` on.
+// Replaces a product's matrices by their dequantised tiles, which begin at `at`.
 void TakeUnpacked(uint8_t* at, MatmulArgs& args) {
   args.weights_are_new = true;
   for (int i = 0; i < args.num_matrices; ++i) {
@@ -130,7 +130,7 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
   bytes = carver.taken();
 }
 
-// Shows a step's numbers to an ActivationTap, in its words.
+// Shows a step's activations to an ActivationTap, under its names.
 class Forward::Tap {
  public:
   Tap(ActivationTap& tap, cudaStream_t stream, int tokens)
@@ -139,7 +139,7 @@ class Forward::Tap {
   absl::Status Rows(std::string_view name, int layer, const float* values, int cols) {
     return Part(name, layer, values, cols, 0, cols);
   }
-  // Columns [first, first + cols) of rows of `stride`.
+  // Columns [first, first + cols) of rows that are `stride` floats apart.
   absl::Status Part(std::string_view name, int layer, const float* values, int stride, int first,
                     int cols) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
@@ -160,7 +160,7 @@ class Forward::Tap {
     tap_.OnActivation(name, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
-  // A product in segments.
+  // A product that is left as split-K partials (segments).
   absl::Status Product(std::string_view name, int layer, const float* values, int splits,
                        int stride, int cols, float scale) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> segments,
@@ -173,7 +173,7 @@ class Forward::Tap {
     tap_.OnActivation(name, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
-  // Gate and up in one matrix, 8 rows of each in turn.
+  // Gate and up in one matrix, in which 8 rows of each alternate.
   absl::Status GateUp(int layer, const float* values, int ffn) {
     const int stride = (ffn + 7) / 8 * kTileRows;
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
@@ -238,7 +238,8 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     ORCD_RETURN_IF_ERROR(RunFfn(step, layer));
   }
   ORCD_RETURN_IF_ERROR(RunAttention(step, last));
-  // What tokens without logits leave for others to see are the last layer's keys and values.
+  // In the last layer, tokens without logits only contribute keys and values; their rows are
+  // dropped from here on.
   StepShape left = shape;
   StepTables left_tables = tables;
   if (tap == nullptr && shape.logit_rows < shape.tokens) {
@@ -285,7 +286,8 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   }
   args.y_tokens = args.tokens;
   args.handed = buffers_.handed;
-  // Matrices of formats that one kernel takes at a time, or that are to be unpacked.
+  // Each launch takes consecutive matrices: formats that one kernel takes together, or matrices
+  // that are all dequantised first.
   const auto unpacks = [&](const TiledMatrix& matrix) {
     return !GemmTakes(matrix.format, args.tokens);
   };
@@ -324,7 +326,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   if (row_tiles <= most) {
     uint8_t* to = buffers_.unpacked;
     for (int i = 0; i < args.num_matrices;) {
-      // Those of one format in one launch.
+      // One launch dequantises consecutive matrices of one format.
       MatmulArgs together;
       uint8_t* const begin = to;
       const TileFormat format = args.matrices[i].format;
@@ -340,7 +342,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
     return absl::OkStatus();
   }
-  // A part of the rows at a time: the head.
+  // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
   if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr ||
       args.ahead.count > 0 || args.roped.q != nullptr) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
@@ -642,7 +644,7 @@ absl::Status Forward::RunHead(const Step& step) {
     return Multiply(step, args);
   }
   args.x = View(buffers_.head_in, rows);
-  // A tap has added the last product to the residual already.
+  // With a tap, TapHead has already added the last product to the residual.
   ORCD_RETURN_IF_CUDA_ERROR(
       LaunchNorm(
           {.residual = residual_,

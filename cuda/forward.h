@@ -1,4 +1,4 @@
-// The model on the GPU: from a step's tables to logits.
+// The model on the GPU: computes logits from a step's tables.
 #ifndef ORCD_CUDA_FORWARD_H_
 #define ORCD_CUDA_FORWARD_H_
 
@@ -20,70 +20,69 @@
 
 namespace orcd::cuda {
 
-// What fixes the kernels of a step and their grids.
+// Determines the kernels of a step and their grids.
 struct StepShape {
   int tokens = 0;
   int sequences = 0;
   int logit_rows = 0;
-  // Every sequence runs one token.
+  // True if every sequence runs one token.
   bool decode = false;
-  // Of a decode step: blocks that share a sequence's keys. Of another: tiles of queries.
+  // Decode step: blocks that share a sequence's keys. Any other step: tiles of queries.
   int key_splits = 1;
   int query_tiles = 0;
 };
 
-// What a Forward has room for.
+// Upper bounds on the steps that a Forward can run.
 struct ForwardLimits {
   int max_tokens = 0;
   int max_seqs = 0;
-  // Tiles of keys of all sequences of a step together, where several blocks share a sequence.
+  // Key tiles of all sequences of a step together, if several blocks share a sequence's keys.
   int max_key_tiles = 0;
-  // Positions there are.
+  // Largest number of positions of a sequence.
   int context_length = 0;
-  // Of the KV cache.
+  // Tokens that the KV cache holds.
   int64_t kv_tokens = 0;
 };
 
-// Where a step's numbers lie, all in one slab.
+// Addresses of a step's intermediate results, all in one slab.
 struct ForwardBuffers {
-  // With null `slab` only `bytes` is set.
+  // If `slab` is null, only sizes are meaningful, such as `bytes`.
   ForwardBuffers(const ModelConfig& config, const DeviceWeights& weights,
                  const ForwardLimits& limits, uint8_t* slab);
 
-  float* residual[2];  // [tokens, hidden], and one row, as where there is one it alternates
-  __half* normed;      // Activations, hidden
-  // What MatmulArgs::y is: of the products that go to the residual, and of q, k and v.
+  float* residual[2];  // [tokens, hidden] and [1, hidden]: with one token they alternate
+  __half* normed;      // Activations [tokens, hidden]
+  // MatmulArgs::y of the products that are added to the residual, and of q, k and v.
   float* products;
   float* qkv;
   __half* q;         // [tokens, heads, head_dim]
-  __half* q_rest;    // the same: the second part of queries
-  __half* attended;  // Activations, heads * head_dim
-  // What the last layer goes on with, where logits are not wanted of all tokens; of one row
-  // residual[1] then alternates with it.
+  __half* q_rest;    // the same: low part of the hi/lo split of Q
+  __half* attended;  // Activations [tokens, heads * head_dim]
+  // Gathered rows with which the last layer goes on if not all tokens have logits. With one row,
+  // kept_residual and residual[1] alternate.
   float* kept_residual;   // [logit rows, hidden]
-  __half* kept_attended;  // Activations of logit rows, heads * head_dim
-  __half* head_in;        // Activations of logit rows, hidden
+  __half* kept_attended;  // Activations [logit rows, heads * head_dim]
+  __half* head_in;        // Activations [logit rows, hidden]
   float* angles;          // [positions, head_dim]
-  int32_t* query_parts;   // [layers, kv_heads]
-  // [tokens, 2 * ffn], where a layer has gate and up apart; else null.
+  int32_t* query_parts;   // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
+  // [tokens, 2 * ffn]; null unless a layer has gate and up in separate matrices.
   float* gate_and_up;
-  uint8_t* unpacked;  // F16 tiles of a matrix, or of a part of it
+  uint8_t* unpacked;  // F16 tiles of dequantised weights: a matrix or a part of it
   int64_t unpacked_bytes;
-  // Room for weights that are unpacked ahead, where nothing else is then: from qkv to attended
-  // while gate and up are multiplied, and that of products where they add to the residual
-  // themselves.
+  // Room for weights that are dequantised ahead, in memory that is free meanwhile: from qkv to
+  // attended while gate and up are multiplied, and `products` while epilogues add to the residual.
   int64_t qkv_to_attended_bytes;
   int64_t products_bytes;
-  HandedSums handed;
-  // One and the same memory: of these there is no more than one at a time.
-  __half* gated;              // Activations, ffn
+  HandedSums handed;  // workspace of the stream-K fix-up
+  // These three alias the same memory: at most one of them is in use at a time.
+  __half* gated;              // Activations [tokens, ffn]
   float* logits;              // [logit rows, vocab]
   float* attention_partials;  // DecodeAttentionArgs::partials
   int32_t* attention_counters;
   int32_t* last_sample;  // [slots]
-  // [block][block_tokens], the tokens that stand in the KV blocks.
+  // [block][block_tokens], the ids of the tokens in the KV blocks.
   int32_t* block_token_ids;
-  // [slots] whether a sequence met a key or a value that was not finite.
+  // [slots], nonzero if a sequence met a key or a value that was not finite.
   int32_t* not_finite;
   size_t bytes;
 };
@@ -95,46 +94,46 @@ class Forward {
   Forward(const ModelConfig& config, const DeviceWeights& weights, const ForwardBuffers& buffers,
           const KvCacheView& kv, int multiprocessors);
 
-  // Enqueues a step; the logits of its rows are in buffers.logits afterwards. With a tap (null in
-  // service), waits for every operation to show its result, and allocates memory to do so.
+  // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
+  // (null in service), waits for every operation to show its result, and allocates memory to do so.
   absl::Status Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
                        ActivationTap* tap);
 
  private:
   class Tap;
 
-  // Of the step that is enqueued.
+  // The step that is being enqueued.
   struct Step {
     const StepTables& tables;
     const StepShape& shape;
     cudaStream_t stream;
     Tap* tap;
-    // Products unpack the weights of those that follow: gate and up those of `down`, that one the
-    // next layer's others.
+    // Products dequantise the weights of later ones: gate and up those of `down`, and `down` the
+    // other matrices of the next layer.
     bool unpacks_ahead = false;
   };
 
   Activations View(__half* data, int tokens) const;
   absl::Status Multiply(const Step& step, MatmulArgs args);
-  // With weights in F16, in memory of ours.
+  // Dequantises the weights to F16 in `buffers_.unpacked` first.
   absl::Status MultiplyUnpacked(const Step& step, MatmulArgs args);
-  // Into `to`, in splits_ segments.
+  // Writes the product to `to` as splits_ split-K partials (segments).
   absl::Status MultiplyInSegments(const Step& step, float* to, MatmulArgs args);
-  // What is to be added, times `scale`, to the residual: at once where ProductsAdd, else left in
-  // segments for the next norm.
+  // Multiplies. The product times `scale` is added to the residual: by the epilogue if ProductsAdd,
+  // else by the next norm, from split-K partials.
   absl::Status MultiplyForResidual(const Step& step, float scale, MatmulArgs args);
-  // Whether products make their normed input themselves.
+  // True if products normalise their input themselves, in their prologue.
   bool NormsInProducts(const Step& step) const;
-  // Whether products add to the residual themselves.
+  // True if products add to the residual themselves, in their epilogue.
   bool ProductsAdd(const Step& step) const;
-  // Whether the product of q, k and v makes queries, keys and values itself.
+  // True if the product of q, k and v has a RoPE epilogue: it writes queries, keys and values.
   bool ProductsRope(const Step& step) const;
-  // Adds `scale` times the last product, if `add` and it is not added yet, to the residual, and
-  // norms it: into `normed`, or as something for the product `args` to do.
+  // Adds `scale` times the last product, if `add` and no epilogue has added it, to the residual,
+  // and normalises it: into `normed`, or, if NormsInProducts, in the prologue of product `args`.
   absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
-  // To `attended_`.
+  // Writes to `attended_`.
   absl::Status RunAttention(const Step& step, int layer);
-  // Leaves of the residual and of `attended_` the rows whose logits are wanted.
+  // Gathers the rows of the residual and of `attended_` that have logits.
   absl::Status KeepLogitRows(const Step& step);
   absl::Status RunAttentionOutput(const Step& step, int layer);
   RopeArgs RopeOf(const Step& step, int layer, const QkvProduct& qkv) const;
@@ -149,11 +148,11 @@ class Forward {
   const ForwardBuffers& buffers_;
   const KvCacheView kv_;
   const int multiprocessors_;
-  // The residual, and where it goes when it is updated elsewhere.
+  // The residual, and the buffer it moves to if a product updates it out of place.
   float* residual_ = nullptr;
   float* new_residual_ = nullptr;
   Activations attended_;
-  // Segments that hold the last product, and tokens from one to the next.
+  // Number of split-K partials of the last product, and their stride in tokens.
   int splits_ = 1;
   int products_tokens_ = 0;
 };

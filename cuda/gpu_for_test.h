@@ -1,4 +1,4 @@
-// The GPU, its memory and its errors, for tests. A test that wants a GPU fails where there is none.
+// The GPU, its memory and its errors, for tests. A test that wants a GPU fails if there is none.
 #ifndef ORCD_CUDA_GPU_FOR_TEST_H_
 #define ORCD_CUDA_GPU_FOR_TEST_H_
 
@@ -25,15 +25,15 @@
 
 namespace orcd::cuda {
 
-// An array in VRAM of its own, so that a checker of memory sees every step beyond it. Ends the
-// process where there is no memory, as nothing can be tested then.
+// An array in its own VRAM allocation, so that a memory checker sees every access beyond it. Ends
+// the process if there is no memory, since nothing can be tested then.
 template <typename T>
 class DeviceArray {
  public:
   static_assert(std::is_trivially_copyable_v<T>);
 
   DeviceArray() = default;
-  // All bits set: a NaN in F16 and in F32, -1 in integers.
+  // Sets all bits: a NaN in F16 and in F32, -1 in integers.
   explicit DeviceArray(size_t count) : count_(count) {
     memory_ = *DeviceMemory::Allocate(std::max<size_t>(count, 1) * sizeof(T), "a test");
     Fill(0xFF);
@@ -55,7 +55,7 @@ class DeviceArray {
               cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
-  // Waits for all that was started.
+  // Waits for all work that was started.
   std::vector<T> Read() const {
     std::vector<T> values(count_);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -69,7 +69,7 @@ class DeviceArray {
   size_t count_ = 0;
 };
 
-// Has the GPU ready, and a stream.
+// Prepares the GPU's kernels and a stream.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -86,7 +86,7 @@ class GpuTest : public testing::Test {
     stream_ = *std::move(stream);
   }
 
-  // Ends the test as failed where the GPU met an error, which every later test would meet too.
+  // Fails the test if the GPU met an error, which every later test would meet too.
   void TearDown() override {
     if (stream_.get() == nullptr) return;
     EXPECT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
@@ -116,7 +116,7 @@ void InParallel(int64_t count, const Body& body) {
   for (std::thread& helper : helpers) helper.join();
 }
 
-// Index of the first element whose bits differ; nothing where all are the same.
+// Index of the first element whose bits differ; nothing if all are the same.
 template <typename T>
 std::optional<size_t> FirstDifference(std::span<const T> a, std::span<const T> b) {
   if (a.size() != b.size()) return std::min(a.size(), b.size());
@@ -141,7 +141,7 @@ testing::AssertionResult SameBits(const std::vector<T>& a, const std::vector<T>&
   return SameBits(std::span<const T>(a), std::span<const T>(b));
 }
 
-// What the device keeps as F16, by its bits.
+// True if the value still has all bits set. F16 values are given by their bits.
 inline bool IsPoison(uint16_t half) { return half == 0xFFFF; }
 inline bool IsPoison(float value) { return std::bit_cast<uint32_t>(value) == 0xFFFFFFFF; }
 
@@ -149,7 +149,7 @@ constexpr int RoundUpTo(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Activations of [tokens, cols] from F32, rounded to F16; tokens that pad are NaN, columns that pad
+// Activations of [tokens, cols] from F32, rounded to F16. Padding tokens are NaN, padding columns
 // are zero.
 class DeviceActivations {
  public:
@@ -170,7 +170,7 @@ class DeviceActivations {
   Activations view() const {
     return {.data = reinterpret_cast<__half*>(halves_.data()), .tokens = padded_tokens_};
   }
-  // The bits of [tokens, cols], and whether everything else is as it was: poison.
+  // The bits of [tokens, cols].
   std::vector<uint16_t> Read() const {
     const std::vector<uint16_t> halves = halves_.Read();
     std::vector<uint16_t> values;
@@ -180,7 +180,7 @@ class DeviceActivations {
     }
     return values;
   }
-  // Elements outside of [tokens, cols] that something was written to.
+  // Number of elements outside of [tokens, cols] that were written to.
   int64_t WrittenOutside() const {
     const std::vector<uint16_t> halves = halves_.Read();
     int64_t written = 0;

@@ -14,7 +14,7 @@ namespace {
 
 // Long enough that prefill works on whole tiles, short enough that a cancelled request leaves soon.
 constexpr int kDefaultStepTokens = 4096;
-// Of what is left when weights and workspace are taken.
+// Share of the memory that weights and workspace leave.
 constexpr double kDefaultKvFraction = 0.9;
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -82,7 +82,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
   plan.kv_block_bytes =
       uint64_t{2} * config.layers * config.kv_size() * options.block_tokens * sizeof(uint16_t);
 
-  // Tables and workspace grow a little with the number of blocks: with as many as there may be.
+  // Tables and workspace grow a little with the number of blocks, so set_blocks computes them for
+  // its number.
   const int most_context = ContextOf(config, options);
   const int64_t blocks_a_seq =
       (int64_t{most_context} + options.block_tokens - 1) / options.block_tokens;
@@ -120,7 +121,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
     int64_t blocks = std::min(static_cast<int64_t>(bytes / plan.kv_block_bytes),
                               blocks_a_seq * options.max_seqs);
     set_blocks(blocks);
-    // The workspace grows with the blocks; the share of memory that `fraction` leaves stays free.
+    // The workspace grows with the blocks. Fewer blocks leave free the share of memory that
+    // `fraction` does not grant.
     while (blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
                                  static_cast<double>(plan.kv_bytes()) / fraction >
                              static_cast<double>(free_bytes)) {

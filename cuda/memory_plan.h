@@ -1,4 +1,4 @@
-// What a model needs of a GPU's memory, before any of it is taken.
+// Plans the use of a GPU's memory for a model before any of it is allocated.
 #ifndef ORCD_CUDA_MEMORY_PLAN_H_
 #define ORCD_CUDA_MEMORY_PLAN_H_
 
@@ -14,15 +14,15 @@
 namespace orcd::cuda {
 
 struct MemoryPlan {
-  // Every field is set.
+  // The options asked for, with max_step_tokens chosen if it was 0.
   BackendOptions options;
   ForwardLimits forward;
   StepLimits step;
 
   uint64_t weights_bytes = 0;
-  // Activations, and the tables of a step.
+  // Activations, and the tables of steps.
   uint64_t workspace_bytes = 0;
-  // What weights pass through on their way, freed once they are there.
+  // Buffers through which weights are uploaded, freed afterwards.
   uint64_t staging_bytes = 0;
   uint64_t kv_block_bytes = 0;
   int kv_blocks = 0;
@@ -31,8 +31,8 @@ struct MemoryPlan {
 };
 
 // `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
-// kInvalidArgument naming the option that is out of range; kUnimplemented where the kernels do not
-// take the model's shape; kResourceExhausted with all the numbers where the model does not fit.
+// kInvalidArgument naming the option that is out of range; kUnimplemented if the kernels do not
+// take the model's shape; kResourceExhausted with all the numbers if the model does not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes);

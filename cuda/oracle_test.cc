@@ -1,5 +1,5 @@
-// The whole model on the GPU against logits that another program computed in F64: those of
-// $ORCD_ORACLE_DIR. The real model is $ORCD_REAL_MODEL, or where tools/fetch-model puts it.
+// Compares the whole model on the GPU with logits that another program computed in F64 and stored
+// in $ORCD_ORACLE_DIR. The real model is $ORCD_REAL_MODEL, or lies where tools/fetch-model puts it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -44,7 +44,7 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
   return tokens;
 }
 
-// [tokens, vocab], of the tokens run in steps of `chunk`.
+// Logits, [tokens, vocab], of tokens that run in steps of `chunk`.
 std::vector<float> Logits(const std::shared_ptr<const Model>& model,
                           std::span<const int32_t> tokens, int chunk) {
   BackendOptions options;
@@ -83,10 +83,10 @@ TEST_P(GpuNanoOracleTest, LogitsAgree) {
   ASSERT_EQ(oracle.type, "<f4");
   ASSERT_EQ(oracle.shape, (std::vector<int64_t>{64, 1024}));
   const std::vector<float> expected = oracle.As<float>();
-  // Their tokenizer is made up; their weights alone mean something.
+  // The files' tokenizer is made up; only the weights mean something.
   const auto model = LoadModel(dir + "nano-" + GetParam() + ".gguf", /*with_text=*/false);
   ASSERT_NE(model, nullptr);
-  // Whole, and as single tokens do it.
+  // One step of all tokens, and steps of a single token.
   for (const int chunk : {64, 1}) {
     const std::vector<float> actual = Logits(model, tokens, chunk);
     ASSERT_EQ(actual.size(), expected.size());
@@ -103,7 +103,7 @@ TEST_P(GpuNanoOracleTest, LogitsAgree) {
 
 class GpuRealOracleTest : public GpuTest {
  protected:
-  // Empty where nobody asked for the real model and it is not there.
+  // Empty if ORCD_REAL_MODEL is not set and the file is not in the cache.
   static std::string ModelPath() {
     if (std::string asked = Variable("ORCD_REAL_MODEL"); !asked.empty()) return asked;
     const std::string cache = Variable("ORCD_MODEL_CACHE");
@@ -151,7 +151,8 @@ TEST_F(GpuRealOracleTest, LogitsAndPerplexityAgree) {
       reference += Square(expected[i]);
       max_error = std::max(max_error, std::abs(error));
     }
-    // The first id of each position is the likeliest. Either of two may overtake the other.
+    // The first id of each position is the likeliest. It must stay so unless the margin to the next
+    // is within the error of both.
     const auto best = std::max_element(row.begin(), row.end());
     if (margin[t] > 2 * max_error) {
       EXPECT_EQ(best - row.begin(), ids[t * columns]) << "position " << t;

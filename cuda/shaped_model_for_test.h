@@ -39,10 +39,10 @@ struct ModelShape {
   int vocab = 1000;
   bool tied = false;
   TensorType type = TensorType::kF16;
-  // Of attn_v and ffn_down, and of the head.
+  // Type of attn_v, ffn_down and the head.
   TensorType better_type = TensorType::kF16;
   int context_length = 8192;
-  // Where set, the type of a matrix, in place of the two above.
+  // If set, chooses the type of a matrix in place of the two above.
   std::function<TensorType(const std::string& tensor)> type_of = {};
   // May change a row of a matrix before it is written.
   std::function<void(const std::string& tensor, uint64_t row, std::span<std::byte> bytes)> edit =
@@ -59,7 +59,7 @@ inline ModelShape InType(ModelShape shape, std::string name, TensorType type) {
   return shape;
 }
 
-// Those of the published models, in the types of their usual files.
+// Shapes of the published models, in the types of their usual files.
 inline std::vector<ModelShape> RealShapes() {
   const ModelShape wide3b_f16 = {.name = "wide3b_f16",
                                  .hidden = 2048,
@@ -67,11 +67,11 @@ inline std::vector<ModelShape> RealShapes() {
                                  .kv_heads = 2,
                                  .head_dim = 128,
                                  .ffn = 2816};
-  // A layer between the first and the last.
+  // Three layers: one of them is neither the first nor the last.
   ModelShape wide3b_q8_0 = InType(wide3b_f16, "wide3b_q8_0", TensorType::kQ8_0);
   wide3b_q8_0.layers = 3;
-  // Any matrix of any type: gate and up alike, of two types with one tile format (twice), and of
-  // two formats.
+  // Matrices of many types. Gate and up have one type in layer 0, two types with one tile format in
+  // layers 1 and 2, and two tile formats in layer 3.
   ModelShape mixed = wide3b_f16;
   mixed.name = "wide3b_mixed";
   mixed.layers = 4;
@@ -110,7 +110,7 @@ inline std::vector<ModelShape> RealShapes() {
           wide3b_f16,
           wide3b_q8_0,
           mixed,
-          // With four heads of keys, and such a layer.
+          // Four key-value heads, and a layer that is neither the first nor the last.
           {.name = "wide7b_q4_k",
            .layers = 3,
            .hidden = 3584,
@@ -123,9 +123,9 @@ inline std::vector<ModelShape> RealShapes() {
            .better_type = TensorType::kQ6_K}};
 }
 
-// Null, and a failed test, where it cannot be made.
+// Null, and a failed test, if the model cannot be made.
 inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
-  // Tokens that spell nothing, as no text is encoded.
+  // The tokens spell nothing, since no text is encoded.
   std::vector<std::string> tokens;
   for (int i = 0; i < shape.vocab; ++i) tokens.push_back("t" + std::to_string(i));
   GgufWriter writer;

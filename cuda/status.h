@@ -1,4 +1,4 @@
-// CUDA's errors as absl::Status.
+// Converts CUDA errors to absl::Status.
 #ifndef ORCD_CUDA_STATUS_H_
 #define ORCD_CUDA_STATUS_H_
 
@@ -11,14 +11,14 @@
 
 namespace orcd::cuda {
 
-// OK for cudaSuccess. `what` was being done: "allocating 3 GB of weights". kResourceExhausted where
-// memory is short, kFailedPrecondition (reason GPU_UNAVAILABLE) where there is no GPU that can be
-// used, kInternal (reason GPU_FAULT) for everything after which the GPU's results mean nothing.
+// OK for cudaSuccess. `what` names the operation: "allocating 3 GB of weights". kResourceExhausted
+// if memory is short, kFailedPrecondition (reason GPU_UNAVAILABLE) if there is no GPU that can be
+// used, kInternal (reason GPU_FAULT) for every error after which the GPU's results mean nothing.
 absl::Status ToStatus(cudaError_t error, std::string_view what);
 
 }  // namespace orcd::cuda
 
-// Returns from the enclosing function where `call`, a cudaError_t, is an error.
+// Returns from the enclosing function if `call`, a cudaError_t, is an error.
 #define ORCD_RETURN_IF_CUDA_ERROR(call, what)               \
   do {                                                      \
     const cudaError_t orcd_cuda_error = (call);             \

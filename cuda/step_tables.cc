@@ -9,7 +9,7 @@
 namespace orcd::cuda {
 namespace {
 
-// Blocks that attention is to be spread over where there are few sequences.
+// Blocks over which decode attention is spread if there are few sequences.
 constexpr int kAttentionBlocks = 256;
 constexpr int kMaxKeySplits = 32;
 
@@ -88,7 +88,7 @@ StepShape DecodeShape(int sequences, const ModelConfig& config) {
 }
 
 int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context) {
-  // Of so many sequences a block takes all keys of each.
+  // With more sequences than this, key_splits is 1: a block takes all keys of a sequence.
   const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * config.kv_heads));
   return sequences * KeyTiles(max_context);
 }

@@ -15,49 +15,50 @@
 
 namespace orcd::cuda {
 
-// Steps that are enqueued and not yet waited for, each with tables of its own.
+// Largest number of steps that are enqueued and not yet waited for. Each has its own tables.
 inline constexpr int kMaxInFlight = 2;
 
-// What a step has most of.
+// Upper bounds on the contents of a step.
 struct StepLimits {
   int max_tokens = 0;
   int max_seqs = 0;
-  // KV blocks of all sequences together, and logit biases and forbidden tokens of all of them.
+  // Totals over all sequences: KV blocks, logit biases, forbidden tokens.
   int64_t max_blocks = 0;
   int64_t max_biases = 0;
   int64_t max_forbidden = 0;
 };
 
-// Where the tables of a step of some shape lie in a piece of memory, the host's or the GPU's. What
-// all steps of a shape have begins at the same places, so that a graph can refer to them.
+// Layout of the tables of a step of some shape, in host or GPU memory. Each table begins at the
+// same offset in all steps of a shape, so that a CUDA graph can refer to it.
 struct TableLayout {
-  // With null `memory` only `bytes` is set.
+  // If `memory` is null, only `bytes` is meaningful.
   TableLayout(const StepShape& shape, const StepLimits& limits, uint8_t* memory);
 
-  // What kernels read.
+  // The tables that kernels read.
   StepTables tables() const;
 
   TokenEntry* tokens;        // [shape.tokens]
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
-  // A step uses few of these; they come last, so that no more need be copied.
+  // A step uses few entries of these tables. They come last, so that the copy ends at the last
+  // entry in use.
   int32_t* blocks;
   LogitBias* biases;
   int32_t* forbidden;
   size_t bytes;
 };
 
-// What the tables of a step take, at most.
+// Largest size of a step's tables, in bytes.
 size_t TableBytes(const StepLimits& limits);
 
-// What a backend keeps of a sequence between steps.
+// State of a sequence that a backend keeps between steps, one per slot.
 struct SlotState {
   SamplingParams params;
   int32_t prompt_tokens = 0;
 };
 
-// The shape of a batch itself.
+// The exact shape of a batch, without padding.
 StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config);
 
 // The numbers of sequences that decode steps are padded to, up to `max_seqs`.
@@ -66,17 +67,18 @@ std::vector<int> DecodeBuckets(int max_seqs);
 // The shape of a decode step of `sequences` sequences.
 StepShape DecodeShape(int sequences, const ModelConfig& config);
 
-// Tiles of keys, of all sequences of a step together, that several blocks share at most.
+// Largest number of key tiles, over all sequences of a decode step, if several blocks share the
+// keys of a sequence.
 int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context);
 
-// Which step it is, and where its results go.
+// Identifies a step, and says at which index its results begin.
 struct StepName {
   uint32_t number = 0;
   int first_result = 0;
 };
 
-// Writes a batch into `host`; entries of the shape that the batch has not are marked as such.
-// Returns how many bytes of the layout are in use.
+// Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Returns
+// how many bytes of the layout are in use.
 size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_tokens,
                    const std::vector<SlotState>& slots, const StepShape& shape,
                    const StepName& name, const TableLayout& host);

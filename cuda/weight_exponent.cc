@@ -10,11 +10,11 @@
 namespace orcd::cuda {
 namespace {
 
-// Where a super-block has d and, behind it, dmin.
+// Offset of d in a super-block, which dmin follows, and the range of its scales.
 struct SuperBlock {
   int d;
   bool has_min;
-  // The largest magnitude of a part's scale.
+  // The largest magnitude of a sub-block's scale.
   int largest_scale;
 };
 
@@ -39,7 +39,7 @@ SuperBlock SuperBlockOf(TensorType type) {
 int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
   const SuperBlock super = SuperBlockOf(type);
   if (super.largest_scale == 0) return 0;
-  // Magnitudes of F16 are ordered as their bits are.
+  // F16 magnitudes are ordered as their bits are.
   int largest_d = 0;
   int largest_dmin = 0;
   const int block_bytes = static_cast<int>(GetTensorTypeInfo(type).block_bytes);
@@ -54,7 +54,7 @@ int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
   const float largest = std::max(scale, min);
   if (largest == 0) return kLeastExponent;
   if (!std::isfinite(largest)) return kMostExponent;
-  // largest = fraction * 2^power, to be at most 65504 = kLargest * 2^16.
+  // largest = fraction * 2^power; the scaled value must be at most 65504 = kLargest * 2^16.
   constexpr float kLargest = 65504.0f / 65536;
   int power = 0;
   const float fraction = std::frexp(largest, &power);

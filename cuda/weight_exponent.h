@@ -1,4 +1,4 @@
-// How far a matrix's weights are scaled down where kernels multiply with them.
+// The power of two by which kernels scale a matrix's weights down while they multiply.
 #ifndef ORCD_CUDA_WEIGHT_EXPONENT_H_
 #define ORCD_CUDA_WEIGHT_EXPONENT_H_
 
@@ -8,9 +8,9 @@
 
 namespace orcd::cuda {
 
-// TiledMatrix::exponent of a matrix that has `bytes` bytes of blocks at `blocks`: 0 where the type
-// has no super-blocks, else the least that keeps d * scale * 2^(24 - exponent) and
-// dmin * 2^(14 - exponent) within F16. Of several parts of a matrix, the largest.
+// TiledMatrix::exponent of a matrix that has `bytes` bytes of blocks at `blocks`: 0 if the type has
+// no super-blocks, else the least that keeps d * scale * 2^(24 - exponent) and dmin * 2^(14 -
+// exponent) within F16. A matrix in several parts takes the largest of their exponents.
 int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes);
 
 }  // namespace orcd::cuda

@@ -12,7 +12,7 @@
 namespace orcd::cuda {
 namespace {
 
-// Two blocks, the second with these as its d and, where the type has one, dmin.
+// Exponent of two blocks, the second with the given d and, if it is not 0, dmin.
 int ExponentOf(TensorType type, int d_offset, float d, float dmin) {
   const size_t bytes = GetTensorTypeInfo(type).block_bytes;
   std::vector<uint8_t> blocks(2 * bytes);
@@ -37,7 +37,7 @@ TEST(WeightExponentTest, KeepsTheLargestScaleWithinF16) {
   EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 1, 0), 12);
 }
 
-// Every d from one power of two to the next but one.
+// Tests every F16 value of d in [1, 4).
 TEST(WeightExponentTest, IsTheLeastThatDoes) {
   for (uint16_t half = FloatToHalf(1); half < FloatToHalf(4); ++half) {
     const float d = HalfToFloat(half);
@@ -56,7 +56,7 @@ TEST(WeightExponentTest, StaysWithinItsRange) {
   EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 0, 0), kLeastExponent);
   EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 0x1p-20f, 0), kLeastExponent);
   EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 60000, 0), kMostExponent);
-  // Infinity.
+  // d is infinite in F16.
   EXPECT_EQ(ExponentOf(TensorType::kQ4_K, 0, 1e6f, 0), kMostExponent);
 }
 

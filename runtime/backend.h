@@ -1,9 +1,10 @@
-// The seam between the engine and whatever computes: whole steps, not operations.
+// The interface between the engine and the backends: whole steps, not operations.
 //
-// A step advances several sequences at once: for each, some tokens are run through the model at
-// given positions, their keys and values are written to the sequence's KV blocks, and, where asked,
-// the next token is drawn. The engine plans steps, a backend computes them. Step n+1 may be
-// launched before step n was waited for: its tokens may be "what step n draws" (kPreviousSample).
+// A step advances several sequences at once. For each, the backend runs some tokens through the
+// model at given positions, writes their keys and values to the sequence's KV blocks, and, if
+// asked, draws the next token. The engine plans steps, a backend computes them. Step n+1 may be
+// launched before step n was waited for: its tokens may be "the token that step n draws"
+// (kPreviousSample).
 #ifndef ORCD_RUNTIME_BACKEND_H_
 #define ORCD_RUNTIME_BACKEND_H_
 
@@ -30,13 +31,13 @@ inline constexpr int32_t kPreviousSample = -1;
 
 // One sequence's part of a step.
 struct StepSequence {
-  // Where the backend keeps what outlives a step for this sequence: parameters, token counts, the
-  // last sample. [0, max_seqs); at most one entry a slot in a step.
+  // Index of the state that the backend keeps for this sequence between steps: parameters, token
+  // counts, the last sample. [0, max_seqs); at most one entry a slot in a step.
   int32_t slot = 0;
-  // Set in the first step of a sequence in this slot, which need not begin at position 0: what was
-  // there before is forgotten. `history` is every token of the sequence known so far (for the
-  // penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those after
-  // them were generated. The pointees live until Launch returns.
+  // Set in the first step of a sequence in this slot, which need not begin at position 0; the
+  // slot's former state is forgotten. `start_history` is every token of the sequence known so far
+  // (for the penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those
+  // after them were generated. The pointees live until Launch returns.
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
   int32_t start_prompt_tokens = 0;
@@ -46,24 +47,24 @@ struct StepSequence {
   std::span<const int32_t> tokens;
   int32_t start_position = 0;
   // KV blocks of the sequence: position p is row p % block_tokens of blocks[p / block_tokens]. Full
-  // blocks before start_position may be other sequences' too, written by this or an earlier one in
-  // an earlier step. The blocks of all sequences of a step together are at most kv_blocks, those
-  // that are shared counted each time.
+  // blocks before start_position may be shared with other sequences, and were written in an earlier
+  // step, by this sequence or by another. The blocks of all sequences of a step together are at
+  // most kv_blocks, and each use of a shared block counts.
   std::span<const int32_t> blocks;
-  // Draw the token that follows the last of `tokens`.
+  // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
-  // targets[i] is the token that follows tokens[i] in the prompt, whose log-probability is asked
-  // for; at most as many as `tokens`. Only where BackendInfo::prompt_logprobs.
+  // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
+  // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
   std::span<const int32_t> targets;
-  // How many of the likeliest tokens go with each of `targets`.
+  // Number of likeliest tokens to report with each of `targets`.
   int32_t target_logprobs = 0;
 };
 
-// Receives activations while a step runs, from the thread that runs it. For finding where numbers
-// go wrong; a step with a tap is slow. Both backends use these names in this order: `embed`; per
-// layer `attn_norm`, `q`, `k`, `v` (with bias), `q_rope`, `k_rope`, `attn` (heads concatenated),
-// `attn_output`, `attn_residual`, `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_act` (silu(gate)·up),
-// `ffn_down`, `layer`; then `output_norm`, `logits`.
+// Receives activations while a step runs, from the thread that runs it. For finding the operation
+// at which numbers go wrong; a step with a tap is slow. Both backends use these names in this
+// order: `embed`; per layer `attn_norm`, `q`, `k`, `v` (with bias), `q_rope`, `k_rope`, `attn`
+// (heads concatenated), `attn_output`, `attn_residual`, `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_act`
+// (silu(gate)·up), `ffn_down`, `layer`; then `output_norm`, `logits`.
 class ActivationTap {
  public:
   virtual ~ActivationTap() = default;
@@ -81,9 +82,9 @@ struct StepBatch {
 };
 
 struct StepResult {
-  // For each sequence of the batch, in its order: whether every key and value that its slot was
-  // given since its sequence began there, this step's included, is finite. Once false it stays so
-  // until another sequence begins in the slot: later keys and values follow from that one.
+  // For each sequence of the batch, in its order: true if every key and value of its slot is
+  // finite, since the sequence began there and including this step. Once false it stays false until
+  // another sequence begins in the slot, since later keys and values follow from that one.
   std::vector<bool> kv_finite;
   // For each sequence with `sample` set, in the order of the batch.
   std::vector<SampledToken> samples;
@@ -93,18 +94,18 @@ struct StepResult {
 
 enum class KvType { kF16, kF32 };
 
-// How the engine's thread waits for a step that a GPU computes.
+// The way in which the engine's thread waits for a step that a GPU computes.
 enum class WaitMode {
-  // Looks all the time: a core is busy for as long as a step is in flight.
+  // Polls all the time: a core is busy for as long as a step is in flight.
   kSpin,
-  // As kSpin, and gives the core to any other thread that wants it between looks.
+  // As kSpin, but yields the core between polls to any other thread that wants it.
   kYield,
-  // Looks for a moment, then sleeps until the GPU's interrupt.
+  // Polls for a moment, then sleeps until the GPU's interrupt.
   kBlock,
 };
 
 struct BackendOptions {
-  // Sequences that may be in one step, and slots.
+  // Sequences that may be in one step; also the number of slots.
   int max_seqs = 16;
   // Tokens in one step, all sequences together. 0: the backend chooses, so that a step is short
   // enough for a cancelled request to leave soon.
@@ -112,28 +113,28 @@ struct BackendOptions {
   // Bytes of KV cache; the number of blocks follows. 0: the backend chooses from the memory there
   // is.
   int64_t kv_cache_bytes = 0;
-  // Share of the memory that weights and workspace leave, where kv_cache_bytes is 0. 0: the backend
-  // chooses.
+  // Share of the memory that weights and workspace leave, used if kv_cache_bytes is 0. 0: the
+  // backend chooses.
   double kv_cache_fraction = 0;
-  // Tokens that a sequence may have, where that is less than the model's context: no memory is
-  // planned for more. 0: the model's.
+  // Most tokens of a sequence, if less than the model's context: no memory is planned for more. 0:
+  // the model's context.
   int max_context = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
-  // Threads of a backend that computes on the CPU, or that read weights for one that does not; 0:
-  // one a core.
+  // Threads of a backend that computes on the CPU, or that reads weights for a GPU; 0: one per
+  // core.
   int threads = 0;
-  // Of those that the process can see, for a backend that computes on one.
+  // Index of the GPU among those that the process can see, for a backend that computes on one.
   int gpu = 0;
   // For a backend that computes on a GPU; others have no use for it.
   WaitMode wait = WaitMode::kYield;
 };
 
-// kInvalidArgument naming the field, where options that every backend takes are out of range.
+// kInvalidArgument naming the field if an option that every backend takes is out of range.
 absl::Status CheckBackendOptions(const BackendOptions& options);
 
-// Tokens that a sequence may have with these options.
+// Most tokens of a sequence with these options.
 int ContextOf(const ModelConfig& config, const BackendOptions& options);
 
 // The GPU that a backend computes on, for whoever places work or replaces hardware.
@@ -143,30 +144,30 @@ struct GpuInfo {
   // Such as `580.82.07`.
   std::string driver_version;
   uint64_t memory_total_bytes = 0;
-  // Of all processes, when the backend was made.
+  // Free for all processes when the backend was made.
   uint64_t memory_free_bytes = 0;
 };
 
 struct BackendInfo {
-  // `cpu`, `cuda`.
+  // `cpu`, `cuda` or `null`.
   std::string name;
-  // Product name of what computes.
+  // Product name of the device that computes.
   std::string device;
   int threads = 0;
   int max_seqs = 0;
   int max_step_tokens = 0;
   int block_tokens = 0;
   int kv_blocks = 0;
-  // Tokens that a sequence may have; 0: as many as the model's context.
+  // Most tokens of a sequence; 0: as many as the model's context.
   int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
   int max_in_flight = 1;
-  // Whether StepSequence::targets are computed.
+  // True if StepSequence::targets are computed.
   bool prompt_logprobs = false;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;
-  // Nothing where the CPU computes.
+  // Absent if the CPU computes.
   std::optional<GpuInfo> gpu = std::nullopt;
 };
 
@@ -179,8 +180,8 @@ class Backend {
 
   virtual const BackendInfo& info() const = 0;
 
-  // Starts a step. The batch is consumed before this returns. An error means that the step did not
-  // run and that nothing after it can be trusted.
+  // Starts a step. The batch is consumed before this returns. After an error the step did not run,
+  // and nothing after it can be trusted.
   virtual absl::Status Launch(const StepBatch& batch) = 0;
 
   // Waits for the oldest step that was launched and not waited for. An error is final for the
@@ -188,8 +189,8 @@ class Backend {
   virtual absl::StatusOr<StepResult> Wait() = 0;
 };
 
-// Makes a backend for a model, LoadStage::kPlace. kResourceExhausted with the numbers where it does
-// not fit.
+// Makes a backend for a model and reports LoadStage::kPlace. kResourceExhausted with the numbers if
+// it does not fit.
 using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
     std::shared_ptr<const Model> model, const BackendOptions& options, LoadObserver& observer)>;
 

@@ -1,4 +1,4 @@
-// What a backend may rely on in a batch.
+// Checks a batch, so that backends may rely on its contents.
 #ifndef ORCD_RUNTIME_BATCH_CHECKER_H_
 #define ORCD_RUNTIME_BATCH_CHECKER_H_
 
@@ -10,17 +10,17 @@
 
 namespace orcd {
 
-// Ids of StepSequence::forbidden, at most: a request's own and the model's ends.
+// Most ids of StepSequence::forbidden: a request's own and the model's end ids.
 inline constexpr int kMaxForbidden = 128;
 
-// Knows which slots have drawn a token. The thread that launches steps.
+// Keeps track of the slots that have drawn a token. For the thread that launches steps.
 class BatchChecker {
  public:
-  // Of `info`, the numbers of slots, tokens and blocks count.
+  // Uses the numbers of slots, tokens and blocks of `info`.
   BatchChecker(const BackendInfo& info, const ModelConfig& config);
 
-  // kInvalidArgument saying what is wrong with the batch; nothing of it may be run then. Otherwise
-  // the step counts as launched.
+  // kInvalidArgument saying what is wrong with the batch, no part of which may then be run.
+  // Otherwise the step counts as launched.
   absl::Status Check(const StepBatch& batch);
 
  private:
@@ -29,7 +29,7 @@ class BatchChecker {
   const BackendInfo info_;
   const int vocab_;
   const int context_length_;
-  // By slot: whether it stands in the batch, and whether kPreviousSample is a token.
+  // By slot: true if the batch has an entry for it, and true if kPreviousSample stands for a token.
   std::vector<bool> used_;
   std::vector<bool> drew_;
 };

@@ -30,7 +30,7 @@ class BatchCheckerTest : public testing::Test {
     return config;
   }
 
-  // A sequence that is right.
+  // A valid sequence.
   StepSequence Sequence(int slot) const {
     StepSequence seq;
     seq.slot = slot;
@@ -93,7 +93,7 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   seq = Sequence(0);
   seq.forbidden = forbidden;
   EXPECT_THAT(Check({seq}), HasSubstr("129 forbidden ids"));
-  // Shared blocks count each time.
+  // Each use of a shared block counts.
   StepSequence other = Sequence(1);
   seq = Sequence(0);
   seq.blocks = four;
@@ -116,7 +116,7 @@ TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {
   EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
   EXPECT_EQ(Check({Sequence(0)}), "");
   EXPECT_EQ(Check({next}), "");
-  // A new sequence begins with none.
+  // A new sequence begins with nothing drawn.
   EXPECT_EQ(Check({first}), "");
   EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
 }

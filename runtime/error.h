@@ -16,13 +16,13 @@
 
 namespace orcd {
 
-// What an error carries beside code and message. Empty fields are not attached. Made in place:
+// Data that an error carries beside code and message. Empty fields are not attached. Made in place:
 // {.reason = "QUEUE_FULL", .subject = "queue:requests"}.
 struct ErrorDetails {
   std::string reason = {};
   // Path of the request's field, such as `sampling.top_p`. For kInvalidArgument.
   std::string field = {};
-  // What the error is about, such as `queue:requests` or a model's name.
+  // The subject of the error, such as `queue:requests` or a model's name.
   std::string subject = {};
   std::optional<absl::Duration> retry_after = {};
 };
@@ -32,10 +32,10 @@ struct ErrorDetails {
 absl::Status MakeError(absl::StatusCode code, std::string_view message,
                        const ErrorDetails& details);
 
-// A request's field has a value that cannot be used.
+// Error for a request's field whose value cannot be used.
 absl::Status InvalidField(std::string_view field, std::string_view message);
 
-// The details of `status`; empty fields where it carries none.
+// The details of `status`; empty fields if it carries none.
 ErrorDetails GetErrorDetails(const absl::Status& status);
 
 // `status` with `prefix` and ": " before its message; code and details stay.
@@ -43,7 +43,7 @@ absl::Status Annotate(const absl::Status& status, std::string_view prefix);
 
 }  // namespace orcd
 
-// Returns from the enclosing function where `expr`, an absl::Status, is not OK.
+// Returns from the enclosing function if `expr`, an absl::Status, is not OK.
 #define ORCD_RETURN_IF_ERROR(expr)             \
   do {                                         \
     absl::Status orcd_status = (expr);         \

@@ -1,4 +1,5 @@
-// What a backend is held against when it is loaded: the same layers, computed another way.
+// A reference against which a backend is checked when it is loaded: the same layers, computed
+// another way.
 #ifndef ORCD_RUNTIME_LAYER_REFERENCE_H_
 #define ORCD_RUNTIME_LAYER_REFERENCE_H_
 
@@ -13,23 +14,23 @@
 
 namespace orcd {
 
-// Computes single layers of a model, so that a check takes a moment however many there are. One
+// Computes single layers of a model, so that a check is short however many layers there are. One
 // thread at a time.
 class LayerReference {
  public:
   virtual ~LayerReference() = default;
 
   // Shows every activation of `layer` for one sequence's tokens at positions 0, 1, …. `input`,
-  // [tokens, hidden], is what the layer before gave; empty: the embeddings, which are shown as
-  // well.
+  // [tokens, hidden], is the output of the layer before; if empty, the embeddings are the input and
+  // are shown as well.
   virtual void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                         ActivationTap& tap) = 0;
 
-  // Shows `output_norm` and `logits` for one row, [hidden], that the last layer gave.
+  // Shows `output_norm` and `logits` for one row, [hidden], of the last layer's output.
   virtual void RunHead(std::span<const float> input, ActivationTap& tap) = 0;
 };
 
-// `max_tokens` of a call; `threads` compute, 0: one a core.
+// Makes a reference for at most `max_tokens` tokens a call, on `threads` threads; 0: one per core.
 using LayerReferenceFactory = std::function<absl::StatusOr<std::unique_ptr<LayerReference>>(
     std::shared_ptr<const Model> model, int max_tokens, int threads)>;
 

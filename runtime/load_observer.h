@@ -1,4 +1,4 @@
-// How a load reports its progress and learns that it is no longer wanted.
+// Reports the progress of a load, and tells the load that it is no longer wanted.
 #ifndef ORCD_RUNTIME_LOAD_OBSERVER_H_
 #define ORCD_RUNTIME_LOAD_OBSERVER_H_
 
@@ -13,8 +13,8 @@ class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
 
-  // `done` of `total` bytes of `stage` are behind us; `total` is 0 where a stage has no bytes to
-  // count. To be called at least every 16 MiB of work.
+  // `done` of `total` bytes of `stage` are finished; `total` is 0 if a stage has no bytes to count.
+  // To be called at least every 16 MiB of work.
   virtual void OnProgress(LoadStage stage, uint64_t done, uint64_t total) = 0;
 
   // True once the load should stop, free what it holds and return kCancelled. Asked as often as

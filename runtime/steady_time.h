@@ -1,4 +1,4 @@
-// The time that the engine and the worker measure by.
+// The clock that the engine and the worker measure time by.
 #ifndef ORCD_RUNTIME_STEADY_TIME_H_
 #define ORCD_RUNTIME_STEADY_TIME_H_
 
@@ -8,9 +8,9 @@
 
 namespace orcd {
 
-// Now, on a clock that goes on evenly whatever is done to the machine's date: a step of that must
-// end no request and no worker. Only such times can be compared with one another. absl::Now() is
-// for what others read, such as logs and spans.
+// Now, on a clock that advances evenly whatever is done to the machine's date, since a change of
+// the date must end no request and no worker. These times can be compared only with one another.
+// absl::Now() is for times that others read, such as logs and spans.
 inline absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }

@@ -7,8 +7,8 @@
 namespace orcd {
 namespace {
 
-// What may follow a lead byte: how long the character is, and the bounds of its second byte, which
-// is where overlong forms, surrogates and values past U+10FFFF are told apart.
+// Bytes that may follow a lead byte: the length of the character, and the bounds of its second
+// byte, which exclude overlong forms, surrogates and values past U+10FFFF.
 struct LeadByte {
   int length;  // 0: no lead byte.
   uint8_t second_min;
@@ -28,8 +28,8 @@ constexpr LeadByte LeadByteOf(uint8_t byte) {
   return {0, 0, 0};
 }
 
-// How many bytes at the start of `text` agree with a character that begins there: its whole length,
-// or fewer where `text` ends or goes on otherwise; 0 where none can begin.
+// Number of bytes at the start of `text` that agree with a character that begins there: its whole
+// length, or fewer if `text` ends or goes on otherwise; 0 if none can begin.
 int AgreeingBytes(std::string_view text, const LeadByte& lead) {
   if (lead.length == 0) return 0;
   const int available = static_cast<int>(std::min<size_t>(lead.length, text.size()));
@@ -44,7 +44,8 @@ int AgreeingBytes(std::string_view text, const LeadByte& lead) {
 
 constexpr uint64_t kHighBits = 0x8080808080808080;
 
-// The end of the ASCII bytes that start at `pos`, or somewhat before it: whole words of eight only.
+// Returns the end of the ASCII bytes that start at `pos`, or a position shortly before it, since
+// only whole words of eight bytes are skipped.
 size_t SkipAscii(std::string_view text, size_t pos) {
   uint64_t word;
   while (pos + sizeof(word) <= text.size()) {

@@ -1,4 +1,4 @@
-// UTF-8: what is a character, and text made of characters only.
+// UTF-8: decoding of characters, and replacement of bytes that belong to none.
 #ifndef ORCD_RUNTIME_UTF8_H_
 #define ORCD_RUNTIME_UTF8_H_
 
@@ -24,16 +24,16 @@ struct Utf8Char {
 // U+10FFFF are not valid. Source: The Unicode Standard, table 3-7.
 Utf8Char DecodeUtf8(std::string_view text, size_t pos);
 
-// For a nonempty `text` that begins with no whole character: how many of its first bytes are the
-// start of one that is cut off (the "maximal subpart" of The Unicode Standard, chapter 3.9); 1
-// where the first byte begins none.
+// For a nonempty `text` that does not begin with a whole character: the number of its first bytes
+// that are the start of a character that is cut off (the "maximal subpart" of The Unicode Standard,
+// chapter 3.9); 1 if the first byte begins none.
 size_t TruncatedPrefixLength(std::string_view text);
 
-// Whether `text` is the start of a character, at least a byte and not all of it.
+// True if `text` is the start of a character: at least one byte, and not all of it.
 bool IsTruncatedUtf8Char(std::string_view text);
 
-// Where the first byte stands that begins no character and belongs to none; text.size() if none
-// does.
+// Position of the first byte that begins no character and belongs to none; text.size() if there is
+// none.
 size_t FindInvalidUtf8(std::string_view text);
 
 // `text` with each byte that belongs to no character replaced by U+FFFD. Text from outside (a

@@ -1,6 +1,6 @@
-// Every kind of step, of models of every size and file type, on memory of expressions: what ends up
-// as logits, keys and values is what the model's definition says, whatever lies where and when it
-// is unpacked.
+// Runs every kind of step, for models of every size and file type, on memory of expressions. The
+// logits, keys and values must be those of the model's definition, wherever data lies and whenever
+// weights are dequantised.
 #include "cuda/forward.h"
 
 #include <algorithm>
@@ -31,12 +31,12 @@ T* Nowhere(int which) {
   return reinterpret_cast<T*>(uintptr_t(which) << 44);
 }
 
-// A published model as its files are, of some of its layers.
+// A published model as its files are, with some of its layers.
 struct Case {
   Qwen2Shape shape;
   FileType file_type;
   int layers;
-  // Not as its file type has it: each matrix has a type of its own.
+  // Gives each matrix a type of its own, instead of the file type's.
   bool mixed = false;
 
   std::string name() const {
@@ -54,14 +54,15 @@ std::vector<Case> Cases() {
     for (const FileType& type : AllFileTypes()) cases.push_back({shape, type, 3});
   }
   cases.push_back({*FindQwen2Shape("7b"), *FindFileType("Q4_K_M"), 1});
-  // So many layers that each matrix meets each type, and gate and up each pair of neighbours.
+  // Enough layers for each matrix to have each type, and for gate and up to have each pair of
+  // neighbouring types.
   for (const char* const size : {"0.5b", "7b"}) {
     cases.push_back({*FindQwen2Shape(size), *FindFileType("F16"), 14, /*mixed=*/true});
   }
   return cases;
 }
 
-// Another in each layer, and for each matrix of one; some have one tile format.
+// Types that differ between layers, and between the matrices of a layer. Some share a tile format.
 TensorType MixedType(MatrixRole role, int layer, int cols) {
   constexpr TensorType kAny[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
                                  TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1};
@@ -69,7 +70,7 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
                                    TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1,
                                    TensorType::kQ3_K, TensorType::kQ6_K, TensorType::kQ4_K,
                                    TensorType::kQ2_K, TensorType::kQ5_K};
-  // In every third layer gate and up are alike.
+  // In every third layer gate and up have one type.
   if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
   const int which = layer + static_cast<int>(role);
   return cols % 256 == 0 ? kWhole[which % std::size(kWhole)] : kAny[which % std::size(kAny)];
@@ -88,7 +89,8 @@ ModelConfig ConfigOf(const Case& c) {
   return config;
 }
 
-// Of shapes and types alone: first, last and between.
+// Weights that are only shapes and types. The types are those of the model's first and last layers
+// and of layers between.
 ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
   const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
   const auto matrix = [&](MatrixRole role, int rows, int cols, int layer = 0) {
@@ -121,7 +123,7 @@ ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
   return weights;
 }
 
-// Some sequences of one token, or prompts of which some rows' logits are wanted.
+// Decode steps of one token per sequence, and prompts of which some rows have logits.
 std::vector<StepShape> Steps() {
   std::vector<StepShape> steps;
   for (const int sequences : {1, 8, 9, 64, 256, 512, 513}) {
@@ -140,8 +142,8 @@ std::vector<StepShape> Steps() {
   return steps;
 }
 
-// Qwen2, as the model's definition has it. What a step leaves of tokens whose logits nobody wants
-// are the last layer's keys and values.
+// Qwen2, as the model's definition has it. Tokens without logits contribute only keys and values to
+// the last layer.
 struct Expected {
   std::vector<Symbol> keys_and_values;
   Symbol logits;
@@ -166,7 +168,7 @@ Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape&
                        : gpu.Gate(gpu.Product(at(w.gate_up.data), x));
     residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kGatedScale);
   }
-  // The output norm takes the rows that the tables name; of one token there is no choice.
+  // The output norm gathers the rows that the tables name. With one token there is none to choose.
   if (step.logit_rows == step.tokens && step.tokens > 1) residual = gpu.Rows(residual);
   expected.logits =
       gpu.Product(at(weights.output().data), gpu.Normed(residual, at(weights.output_norm())));
@@ -200,7 +202,7 @@ TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
                              .logit_tokens = Nowhere<int32_t>(7)};
   Forward forward(config, *weights, buffers, kv, kMultiprocessors);
   SymbolicGpu gpu(config, *weights, buffers);
-  // Each finds in the buffers what the one before has left there.
+  // Each step finds in the buffers what the step before has left there.
   for (const StepShape& step : Steps()) {
     SCOPED_TRACE(absl::StrCat(step.tokens, step.decode ? " sequences of one token" : " tokens of ",
                               step.decode ? "" : "prompts, logits of ", step.logit_rows, " rows"));

@@ -1,4 +1,4 @@
-// What is planned of a GPU's memory; asks no GPU.
+// Tests the plan of a GPU's memory, without a GPU.
 #include "cuda/memory_plan.h"
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Qwen2.5-7B's, with the context of its 1M variant.
+// The shape of Qwen2.5-7B, with the context of its 1M variant.
 ModelConfig LongContext() {
   ModelConfig config;
   config.layers = 28;

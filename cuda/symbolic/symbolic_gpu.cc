@@ -12,25 +12,25 @@ SymbolicGpu* current = nullptr;
 
 uintptr_t Address(const void* at) { return reinterpret_cast<uintptr_t>(at); }
 
-// Of a row tile that is unpacked.
+// Bytes of a row tile that is dequantised.
 int64_t F16TileBytes(TiledMatrix matrix) {
   matrix.format = TileFormat::kF16;
   return matrix.tile_bytes();
 }
 
-// Parts of matrices: a row tile, in a format.
+// Part of a matrix: a row tile, in a format.
 int64_t TilePart(int tile, TileFormat format) {
   return int64_t{tile} * 16 + static_cast<int>(format);
 }
-// Parts of products: a token's row of a segment of several, from a row tile on.
+// Part of a product: a token's row, from a row tile on, in one of its split-K partials (segments).
 int64_t RowPart(int segments, int segment, int token, int tile) {
   return ((int64_t{segments} * 16 + segment) << 48) + (int64_t{token} << 24) + tile;
 }
 
 }  // namespace
 
-// What one kernel reads and writes, all of it at the same time: what it writes is there once all is
-// said.
+// All reads and writes of one kernel, which happen at the same time: the destructor performs the
+// writes.
 class SymbolicGpu::Launch {
  public:
   Launch(SymbolicGpu& gpu, const std::string& name) : gpu_(gpu), name_(name) {}
@@ -48,7 +48,7 @@ class SymbolicGpu::Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
-  // What was written as one piece.
+  // Reads a range that was written as one piece.
   Content Read(const void* at, int64_t bytes, const std::string& what) {
     Use(at, bytes, false);
     return Look(at, bytes, what);
@@ -57,7 +57,7 @@ class SymbolicGpu::Launch {
     Use(at, bytes, true);
     writes_.push_back({Address(at), bytes, content});
   }
-  // What is there before this kernel writes in the same place.
+  // The content of a range before this kernel writes to it.
   Content Look(const void* at, int64_t bytes, const std::string& what) {
     const SymbolicMemory::Piece* const piece = gpu_.memory_.Find(Address(at));
     if (piece == nullptr) {
@@ -70,20 +70,21 @@ class SymbolicGpu::Launch {
     }
     return piece->content;
   }
-  // A part of what has no name of its own.
+  // Reads a value that was written whole, as part 0.
   Symbol Whole(const void* at, int64_t bytes, const std::string& what) {
     const Content content = Read(at, bytes, what);
     if (content.part != 0) Complain(absl::StrCat(what, " is not whole"));
     return content.symbol;
   }
-  // A row tile, to the place of the `at`-th F16 tile of those at `to`.
+  // Dequantises a row tile into F16 tile `at` of those at `to`.
   void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
     const Content content =
         Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
     const int64_t bytes = F16TileBytes(matrix);
     Write(to + at * bytes, bytes, {content.symbol, TilePart(tile, TileFormat::kF16)});
   }
-  // Rows of a product in segments, or of their sum: `cols` of each, from `first_col` on.
+  // Reads columns [first_col, first_col + cols) of a product's rows, from split-K partials or from
+  // their sum. Returns the product.
   Symbol ProductRows(const float* at, int splits, int tokens, int stride_tokens, int stride,
                      int first_col, int cols, const std::string& what) {
     Symbol product = -1;
@@ -220,7 +221,7 @@ void SymbolicGpu::Embed(const EmbedArgs& args) {
 
 void SymbolicGpu::Norm(const NormArgs& args) {
   Launch launch(*this, "a norm");
-  // With rows to choose from all of them are there; how many, only their writer knows.
+  // If rows are gathered, the residual holds all tokens, and only its writer knows how many.
   const SymbolicMemory::Piece* const all = memory_.Find(Address(args.residual));
   const int64_t bytes = args.rows != nullptr && all != nullptr
                             ? static_cast<int64_t>(all->end - Address(args.residual))
@@ -260,7 +261,7 @@ void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
 
 namespace {
 
-// What RoPE takes besides.
+// Reads RoPE's angles and the layer's number of query parts.
 template <typename Launch>
 void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
   launch.Whole(qkv.angles, 4, "the angles");
@@ -270,7 +271,7 @@ void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int 
   }
 }
 
-// The products of q, k and v, and the bias.
+// Reads the products of q, k and v, and the bias.
 template <typename Launch>
 Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int tokens, int layer) {
   const int q_size = qkv.heads * qkv.head_dim;
@@ -427,7 +428,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   if (args.gated.data == nullptr && first_row != args.y_rows) {
     launch.Complain("has other rows than its result");
   }
-  // Queries are taken for written when values are.
+  // Queries, keys and values count as written when the product of the values has run.
   const int values_at = config_.q_size() + config_.kv_size();
   if (args.roped.q != nullptr && roped_.contains(values_at)) {
     const QkvProduct& qkv = args.roped.qkv;
@@ -450,7 +451,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
 
 void SymbolicGpu::Gate(const GateArgs& args) {
   Launch launch(*this, "the gate");
-  // That of one matrix is for taps, which need a GPU.
+  // The gate of a single matrix is launched for taps only, which need a GPU.
   if (!args.apart) launch.Complain("is of one matrix");
   const auto read = [&](int first_col, const char* what) {
     return launch.ProductRows(args.products, 1, args.tokens, args.tokens, 2 * args.ffn, first_col,

@@ -1,6 +1,6 @@
-// The kernels' launches as what their headers say that they read and write: linked in place of the
-// kernels, they run a Forward on memory of expressions. What is in the wrong place, was overwritten
-// too early or is read before it is there then shows without a GPU.
+// Symbolic kernel launches, linked in place of the kernels: they read and write what the kernels'
+// headers say, so that a Forward runs on memory of expressions. Data in the wrong place,
+// overwritten too early or read too soon then shows without a GPU.
 #ifndef ORCD_CUDA_SYMBOLIC_SYMBOLIC_GPU_H_
 #define ORCD_CUDA_SYMBOLIC_SYMBOLIC_GPU_H_
 
@@ -19,28 +19,29 @@
 
 namespace orcd::cuda {
 
-// One at a time, and one thread: the launches are those of the latest. Not followed are the step's
-// tables and what the blocks of decode attention leave each other.
+// One instance at a time, on one thread: launches go to the latest. The step's tables and the
+// partials of split decode attention are not modelled.
 class SymbolicGpu {
  public:
-  // Weights and buffers lie at addresses that are nobody's. References must outlive this.
+  // Weights and buffers lie at addresses that are never dereferenced. References must outlive this.
   SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights,
               const ForwardBuffers& buffers);
   ~SymbolicGpu();
   SymbolicGpu(const SymbolicGpu&) = delete;
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
 
-  // What comes next has tokens of its own, and no keys and values yet.
+  // Begins a step with new tokens, and without keys and values yet.
   void BeginStep();
 
   const Symbols& symbols() const { return symbols_; }
-  // Of a matrix or a vector of the model.
+  // The expression of the model's matrix or vector at `data`.
   Symbol WeightAt(const void* data) const;
-  // What stands in the cache as keys and values; -1: nothing.
+  // The expression of the layer's keys and values in the cache; -1 if there are none.
   Symbol keys_and_values(int layer) const { return keys_and_values_[layer]; }
-  // What all of `rows` rows of logits hold; -1, and a problem, where they do not hold one product.
+  // The product that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold one
+  // product.
   Symbol Logits(int rows);
-  // The first thing that was wrong.
+  // The first error that was found; empty if there is none.
   const std::string& problem() const { return problem_; }
 
   // The launches.
@@ -55,7 +56,7 @@ class SymbolicGpu {
   void Gate(const GateArgs& args);
   void UnpackToF16(const MatmulArgs& product, int first_tile, int tiles, const uint8_t* out);
 
-  // The expressions that launches make, for who says what is expected, too.
+  // The expressions that launches make. Tests build the expected results with them.
   Symbol Embedded() { return symbols_.Make(absl::StrCat("tokens of step ", step_)); }
   Symbol Product(Symbol weights, Symbol x) { return symbols_.Make("product", {weights, x}); }
   Symbol Add(Symbol residual, Symbol product, float scale);
@@ -77,22 +78,22 @@ class SymbolicGpu {
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix);
   void PlaceVector(const std::string& name, const float* data, int size);
   void Complain(const std::string& what);
-  // What a product of any kernel does once its input is known; `segments` are left apart, or one
-  // sum.
+  // Writes the result of a product of either kernel with input `x`, as `segments` split-K partials,
+  // or as one sum.
   void Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments);
-  // What RoPE leaves, of whichever kernel.
+  // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
   void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
 
   const ModelConfig& config_;
   const ForwardBuffers& buffers_;
   Symbols symbols_;
   SymbolicMemory memory_;
-  // By address: the model's matrices and vectors, and how many row tiles a matrix has.
+  // The model's matrices and vectors by address, and the number of row tiles of each matrix.
   std::map<uintptr_t, Symbol> weights_;
   std::map<Symbol, int> row_tiles_;
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
-  // Products that make queries, keys and values themselves, by their first row, until all have.
+  // Products with a RoPE epilogue by their first row, until those of q, k and v have all run.
   std::map<int, Symbol> roped_;
   int step_ = 0;
   int launches_ = 0;

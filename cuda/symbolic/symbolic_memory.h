@@ -1,5 +1,5 @@
-// Memory of which only is known what each kernel would have left where: the expression that it
-// computed, not its value. Nothing lies at the addresses.
+// Memory that holds, instead of values, the expressions that kernels would have computed. Nothing
+// lies at its addresses.
 #ifndef ORCD_CUDA_SYMBOLIC_SYMBOLIC_MEMORY_H_
 #define ORCD_CUDA_SYMBOLIC_SYMBOLIC_MEMORY_H_
 
@@ -13,15 +13,15 @@
 
 namespace orcd::cuda {
 
-// An expression; equal ones are the same number.
+// An expression; equal expressions have the same number.
 using Symbol = int;
 
-// Expressions by what they are made of. One thread.
+// Expressions by operation and operands. One thread.
 class Symbols {
  public:
-  // `operation` of these.
+  // The expression `operation` of the operands `of`.
   Symbol Make(const std::string& operation, const std::vector<Symbol>& of = {});
-  // Down to `depth` operations.
+  // The expression as text, down to `depth` operations.
   std::string Describe(Symbol symbol, int depth = 4) const;
 
  private:
@@ -29,7 +29,8 @@ class Symbols {
   absl::flat_hash_map<std::string, Symbol> by_text_;
 };
 
-// What a piece of memory holds: a part of an expression's value, whose meaning is its writer's.
+// Content of a piece of memory: a part of an expression's value. The writer defines what `part`
+// means.
 struct Content {
   Symbol symbol = -1;
   int64_t part = 0;
@@ -44,10 +45,10 @@ class SymbolicMemory {
     Content content;
   };
 
-  // What was there is there no more, in part or all of it.
+  // Removes every piece that the new one overlaps, even in part.
   void Write(uintptr_t begin, int64_t bytes, const Content& content);
-  // The piece that was written at `begin`, of which nothing has been written since; null where
-  // there is none.
+  // The piece that was written at `begin` and not overwritten since, even in part; null if there is
+  // none.
   const Piece* Find(uintptr_t begin) const;
 
  private:

@@ -7,10 +7,11 @@
 namespace orcd::cpu {
 namespace {
 
-// Rows that go through a tile of keys and values while it is in the cache.
+// Rows of a task, which all use a tile of keys and values while it is in the cache.
 constexpr int64_t kTaskRows = 16;
 
-// The first positions of the KV blocks' groups that make up a tile, up to `end`.
+// Fills in the keys, values and positions of a tile: the groups of KV blocks from `first_group` on,
+// with positions below `end`.
 void SetTile(const KvCache& cache, int layer, int kv_head, std::span<const int32_t> blocks,
              int64_t first_group, int64_t end, AttendArgs& args) {
   const KvShape& shape = cache.shape();

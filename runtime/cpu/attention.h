@@ -1,4 +1,4 @@
-// Causal attention of a step's rows to everything their sequences hold in the KV cache.
+// Causal attention of a step's rows over the keys and values of their sequences in the KV cache.
 #ifndef ORCD_RUNTIME_CPU_ATTENTION_H_
 #define ORCD_RUNTIME_CPU_ATTENTION_H_
 
@@ -12,26 +12,26 @@
 
 namespace orcd::cpu {
 
-// The rows [first_row, first_row + rows) of a step: one sequence's positions from first_position.
+// Rows [first_row, first_row + rows) of a step: one sequence's positions from first_position on.
 struct AttentionRows {
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t first_position = 0;
-  // Holds every position up to the last of the rows.
+  // KV blocks of every position up to the last of the rows.
   std::span<const int32_t> blocks;
 };
 
 // out = softmax(q k^T / sqrt(head_dim)) v, query head h using key-value head h * kv_heads / heads.
-// Positions are taken in order, in tiles at fixed places, scores and sums in F32: what comes out
-// for a row depends on its query, its position and its sequence's keys and values alone. Owns its
-// scratch memory; one Run at a time.
+// Positions are taken in order, in tiles at fixed places, with scores and sums in F32. So the
+// result of a row depends on its query, its position and its sequence's keys and values alone. Owns
+// its scratch memory; one Run at a time.
 class Attention {
  public:
   // References must outlive this.
   Attention(const KernelTable& kernels, ThreadPool& pool, int heads, const KvCache& cache,
             int max_step_tokens, int max_seqs);
 
-  // What the following Runs compute; the spans must live as long.
+  // Sets the sequences of the following Runs; the spans must live as long.
   void Plan(std::span<const AttentionRows> sequences);
 
   // `q` and `out` are [rows of the step, heads, head_dim].

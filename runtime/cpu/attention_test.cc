@@ -29,7 +29,7 @@ struct Shape {
   int block_tokens;
 };
 
-// One sequence's queries, keys and values, random.
+// Random queries, keys and values of one sequence.
 struct Sequence {
   Sequence(const Shape& shape, int64_t length, uint32_t seed)
       : length(length),
@@ -202,7 +202,7 @@ TEST_P(AttentionTest, SequencesBesideOneAnotherDoNotMix) {
   const std::vector<int32_t> b_blocks = {1, 4};
   StoreAll(shape, a, a_blocks, *cache);
   StoreAll(shape, b, b_blocks, *cache);
-  // Of a its last row, of b all.
+  // The step has the last row of a and all rows of b.
   const int64_t width = int64_t{shape.heads} * shape.head_dim;
   std::vector<float> q(a.q.end() - width, a.q.end());
   q.insert(q.end(), b.q.begin(), b.q.end());

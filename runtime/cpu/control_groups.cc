@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A hierarchy as it is mounted: folder `point` shows what lies at and below `group`.
+// A mounted hierarchy: folder `point` shows `group` and all groups below it.
 struct Mount {
   std::string group;
   std::string point;
@@ -25,7 +25,7 @@ bool Lists(absl::string_view list, absl::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// mountinfo writes blanks and backslashes of paths as \ooo.
+// Decodes a path of mountinfo, which writes blanks and backslashes as \ooo.
 std::string Unescape(absl::string_view text) {
   std::string path;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -74,8 +74,8 @@ std::optional<std::string> FindGroup(GroupVersion version, absl::string_view con
   return std::nullopt;
 }
 
-// The names between a mount's root and the group; none where the group is not below it, as where a
-// container sees the machine's names of groups but only its own folder.
+// The names between a mount's root and the group; none if the group is not below the root, as in a
+// container that sees the machine's names of groups but only its own folder.
 Words NamesBelow(const std::string& mounted, const std::string& group) {
   const Words above = absl::StrSplit(mounted, '/', absl::SkipEmpty());
   Words names = absl::StrSplit(group, '/', absl::SkipEmpty());

@@ -28,18 +28,18 @@ using cpu::KvCache;
 using cpu::KvShape;
 using cpu::ThreadPool;
 
-// Half a second for a model of half a billion parameters on two cores, and enough tokens to share
-// each reading of the weights.
+// A step of this size takes half a second for a model of half a billion parameters on two cores,
+// and has enough tokens to share each reading of the weights.
 constexpr int kDefaultStepTokens = 128;
 
-// What outlives a step for a sequence.
+// State of a sequence that outlives a step.
 struct Slot {
   SamplingParams params;
-  // Kept only where the parameters have penalties.
+  // Kept only if the parameters have penalties.
   TokenCounts counts;
   // The token drawn last; none before the first draw.
   std::optional<int32_t> last_sample;
-  // As StepResult has it.
+  // As in StepResult.
   bool kv_finite = true;
 };
 
@@ -53,7 +53,8 @@ absl::Status CheckOptions(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
-// Blocks that the options ask for, or that suit the model and `available` bytes of memory.
+// The number of blocks that the options ask for, or that suits the model and `available` bytes of
+// memory.
 absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendOptions& options,
                                        int64_t block_bytes, int64_t available, int64_t others) {
   const bool chosen_here = options.kv_cache_bytes == 0;
@@ -64,7 +65,7 @@ absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendO
     const int64_t blocks_per_seq =
         (int64_t{ContextOf(config, options)} + options.block_tokens - 1) / options.block_tokens;
     blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
-    // Where not even one fits, that is said with all the numbers.
+    // If not even one block fits, CheckMemory reports that with all the numbers.
     blocks = std::max<int64_t>(blocks, 1);
   }
   if (blocks < 1) {
@@ -104,7 +105,7 @@ class CpuBackend : public Backend {
   void StartSlots(const StepBatch& batch);
   void ResolveTokens(const StepBatch& batch);
   StepResult Sample(const StepBatch& batch, std::span<const float> logits);
-  // Of the sequence whose first token is row `first_row` of the step.
+  // Scores the targets of the sequence whose first token is row `first_row` of the step.
   std::vector<SampledToken> ScoreTargets(const StepSequence& seq, int64_t first_row);
   SampledToken SampleOne(const StepSequence& seq, std::span<const float> logits, Sampler& sampler);
 
@@ -118,12 +119,12 @@ class CpuBackend : public Backend {
   std::vector<Slot> slots_;
   // One for each thread.
   std::vector<Sampler> samplers_;
-  // Of the step that runs.
+  // State of the step that runs.
   std::vector<int32_t> tokens_;
   std::vector<ForwardSequence> sequences_;
   std::vector<const StepSequence*> sampled_;
 
-  // What Launch computed and Wait has not returned.
+  // The result of Launch until Wait returns it.
   std::optional<absl::StatusOr<StepResult>> result_;
 };
 
@@ -163,8 +164,8 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   StartSlots(batch);
   ResolveTokens(batch);
   const std::span<const float> logits = forward_->Run(sequences_, batch.tap);
-  // Numbers computed from a file that changed meanwhile must not be taken for the model's. Where it
-  // was only touched, the step waits until its bytes have been held to the digest.
+  // Results computed from a file that changed meanwhile must not pass for the model's. If the file
+  // was only touched, the step waits until its bytes have been checked against the digest.
   if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
     result_ = intact;
   } else {
@@ -174,7 +175,7 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
       slot.kv_finite = slot.kv_finite && forward_->KvFinite(i);
       result.kv_finite.push_back(slot.kv_finite);
     }
-    // Afterwards, for it needs the same memory.
+    // Targets come last, since they use the memory of `logits`.
     int64_t first_row = 0;
     for (const StepSequence& seq : batch.seqs) {
       if (!seq.targets.empty()) result.target_logprobs.push_back(ScoreTargets(seq, first_row));

@@ -20,8 +20,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                                                           const BackendOptions& options,
                                                           LoadObserver& observer);
 
-// Bytes of KV cache where none are asked for: a quarter of the `available` memory, but no more than
-// half of what weights and activations, `others`, leave of it, since a server takes some as well.
+// Default bytes of KV cache: a quarter of the `available` memory, but no more than half of what
+// weights and activations, `others`, leave of it, since a server takes some as well.
 int64_t DefaultKvCacheBytes(int64_t available, int64_t others);
 
 }  // namespace orcd

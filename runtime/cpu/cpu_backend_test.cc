@@ -31,7 +31,7 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-// Invariance must hold for every way a tile is dequantised.
+// Results must not depend on the batch, however a type's tiles are dequantised.
 class CpuBackendTypeTest : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, CpuBackendTypeTest,
@@ -223,7 +223,7 @@ TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
     ASSERT_EQ(scored[i].top.size(), 2u);
     EXPECT_EQ(scored[i].top[1].logprob, want.top[1].logprob) << i;
   }
-  // What is drawn beside them is what is drawn without.
+  // The token drawn beside them is the one that is drawn without them.
   const auto last = std::span(all).last(vocab());
   EXPECT_EQ(sample.token, Sampler().Sample(last, params, {}, {}, tokens.size()).token);
 }
@@ -238,7 +238,7 @@ TEST_F(CpuBackendTest, ThePreviousSampleIsAsGoodAsItsToken) {
   const auto prompt = TestTokens(10);
   const auto blocks_a = BlockRange(0, 4);
   const auto blocks_b = BlockRange(4, 4);
-  // Slot 0 says "what I drew", slot 1 says the token, in the same steps.
+  // In the same steps, slot 0 is given kPreviousSample and slot 1 the token itself.
   StepSequence a = StartSequence(0, prompt, blocks_a, params);
   StepSequence b = StartSequence(1, prompt, blocks_b, params);
   a.sample = b.sample = true;
@@ -255,8 +255,8 @@ TEST_F(CpuBackendTest, ThePreviousSampleIsAsGoodAsItsToken) {
   }
 }
 
-// What a slot draws is what the reference sampler draws from the same logits, with counts kept
-// beside.
+// A slot draws what the reference sampler draws from the same logits, with token counts that the
+// test keeps.
 TEST_F(CpuBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   auto backend = MakeTestBackend(model());
   SamplingParams params;
@@ -278,7 +278,7 @@ TEST_F(CpuBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
   Sampler sampler;
   TokenCounts counts;
-  // The prompt's tokens stand in the sequence and are not counted.
+  // The prompt's tokens are part of the sequence but are not counted.
   for (int32_t token : prompt) counts[token] = 0;
   for (int step = 0; step < 20; ++step) {
     seq.sample = true;
@@ -362,7 +362,7 @@ TEST_F(CpuBackendTest, RefusesStepsThatCannotBeMeant) {
   const auto many_blocks = BlockRange(0, 9);
   EXPECT_THAT(std::string(LaunchStatus(*backend, {StartSequence(0, many, many_blocks)}).message()),
               HasSubstr("at most 128"));
-  // And goes on.
+  // The backend goes on afterwards.
   seq = good;
   seq.sample = true;
   EXPECT_EQ(RunStep(*backend, {seq}).samples.size(), 1u);
@@ -488,7 +488,7 @@ class ChangedFileTest : public testing::Test {
   }
   void TearDown() override { unlink(path_.c_str()); }
 
-  // Puts a NaN where the file has the last norm's first weight.
+  // Overwrites the first weight of the last norm in the file with a NaN.
   void WriteNan() {
     Write(model_->weights().output_norm.data(), std::numeric_limits<float>::quiet_NaN());
   }
@@ -503,7 +503,7 @@ class ChangedFileTest : public testing::Test {
     close(fd);
   }
 
-  // As if the file had never been touched, so that only the numbers tell.
+  // Restores the file's times, so that only the numbers reveal the change.
   void HideTheChange() {
     const timespec times[2] = {before_.st_atim, before_.st_mtim};
     ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);

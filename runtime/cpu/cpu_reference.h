@@ -1,4 +1,4 @@
-// The layers of a model on the CPU, one at a time: what the other backends are held against.
+// Computes layers of a model on the CPU, one at a time, as the reference for other backends.
 #ifndef ORCD_RUNTIME_CPU_CPU_REFERENCE_H_
 #define ORCD_RUNTIME_CPU_CPU_REFERENCE_H_
 

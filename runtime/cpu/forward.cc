@@ -27,7 +27,7 @@ std::span<const float> Row(const float* rows, int64_t row, int cols) {
   return {rows + row * cols, static_cast<size_t>(cols)};
 }
 
-// Hands out consecutive aligned parts of a memory, or only counts where that is null.
+// Hands out consecutive aligned parts of a memory. If that is null, it only counts.
 class Carver {
  public:
   explicit Carver(float* memory) : memory_(memory) {}

@@ -1,4 +1,4 @@
-// The model itself: from token ids to logits.
+// The model on the CPU: computes logits from token ids.
 #ifndef ORCD_RUNTIME_CPU_FORWARD_H_
 #define ORCD_RUNTIME_CPU_FORWARD_H_
 
@@ -28,14 +28,14 @@ struct ForwardSequence {
   std::span<const int32_t> tokens;
   int64_t first_position = 0;
   std::span<const int32_t> blocks;
-  // The logits that follow the last token are wanted.
+  // True if the logits that follow the last token are wanted.
   bool logits = false;
 };
 
-// Where a step's numbers lie; all row-major with a row for each token of the step.
+// Addresses of a step's intermediate results; all row-major with a row for each token of the step.
 struct ForwardBuffers {
-  // For steps of up to `rows` tokens, `logit_rows` of which want logits. With null `memory` only
-  // `floats` is set.
+  // For steps of up to `rows` tokens, `logit_rows` of which have logits. If `memory` is null, only
+  // `floats` is meaningful.
   ForwardBuffers(const ModelConfig& config, int64_t rows, int64_t logit_rows, float* memory);
 
   float* residual;   // [rows, hidden]
@@ -44,13 +44,13 @@ struct ForwardBuffers {
   float* k;          // [rows, kv_heads * head_dim]
   float* v;          // [rows, kv_heads * head_dim]
   float* attention;  // [rows, heads * head_dim]
-  float* block_out;  // [rows, hidden], what attention or the FFN adds to the residual
+  float* block_out;  // [rows, hidden], output of attention or the FFN, added to the residual
   float* gate;       // [rows, ffn]
   float* up;         // [rows, ffn]
   float* angles;     // [rows, head_dim], RoPE's cosines and sines
   float* head_in;    // [logit_rows, hidden]
   float* logits;     // [logit_rows, vocab]
-  // In all of them.
+  // Size of all buffers together.
   int64_t floats;
 };
 
@@ -69,41 +69,42 @@ class Forward {
 
   // Computes one step, at most max_step_tokens tokens of at most max_seqs sequences. Returns the
   // logits, [sequences with `logits` set, vocab], valid until the next Run. With a tap (null in
-  // service) the head is also computed for every row, in memory of the call's own.
+  // service) the head is also computed for every row, in memory that the call allocates.
   std::span<const float> Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
-  // Computes one layer alone, of one sequence, and shows it. `input`, [tokens, hidden], is what the
-  // layer before gave; empty: the embeddings, which are shown as well.
+  // Computes one layer alone, for one sequence, and shows it. `input`, [tokens, hidden], is the
+  // output of the layer before; if empty, the embeddings are the input and are shown as well.
   void RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
                 ActivationTap& tap);
-  // Computes the head alone and shows it, for one row, [hidden], that the last layer gave.
+  // Computes the head alone and shows it, for one row, [hidden], of the last layer's output.
   void RunHeadOn(std::span<const float> input, ActivationTap& tap);
-  // Logits of `count` rows of the last step, at most max_seqs, from `first_row` on; [count, vocab],
-  // in place of those that Run returned.
+  // Logits of `count` rows of the last step, at most max_seqs, from `first_row` on; [count, vocab].
+  // They overwrite the logits that Run returned.
   std::span<const float> LogitsOfRows(int64_t first_row, int64_t count);
 
-  // Whether the keys and values of the last step's sequence `sequence` are finite as they are kept.
+  // True if the keys and values of the last step's sequence `sequence` are finite in the cache's
+  // type.
   bool KvFinite(size_t sequence) const;
 
   uint64_t workspace_bytes() const;
 
-  // All activations, for tests that fill them with what must not be read.
+  // All activations, for tests that fill them with values that must not be read.
   std::span<float> activations();
 
  private:
-  // Where a row of the step writes its keys and values.
+  // Place in the KV cache to which a row of the step writes its keys and values.
   struct KvRow {
     int64_t position;
     int32_t block;
     int row;
-    // All that the row has stored so far is.
+    // True if all keys and values that the row has stored so far are finite.
     bool finite;
   };
 
   Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
           ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs, MappedMemory memory);
 
-  // Calls body(row) for every row of the step, on all threads where there are many.
+  // Calls body(row) for every row of the step, on all threads if there are many rows.
   void ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body);
 
   void Plan(std::span<const ForwardSequence> sequences);
@@ -126,7 +127,7 @@ class Forward {
   MatMul matmul_;
   Attention attention_;
 
-  // Of the step that runs.
+  // State of the step that runs.
   int64_t rows_ = 0;
   int64_t logit_rows_ = 0;
   std::vector<KvRow> kv_rows_;

@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(All, ForwardTest,
                          testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
-// Whatever activations and unused cache rows held before, nothing of it is read.
+// Nothing is read of the former contents of activations and unused cache rows.
 TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
   const auto model = NanoModel("Q4_K_M");
   const auto a = TestTokens(37, 1);
@@ -97,7 +97,7 @@ TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   EXPECT_TRUE(machine.Run(none).empty());
 }
 
-// Different instruction sets round differently, and not much.
+// Instruction sets round differently, but only a little.
 TEST_P(ForwardTest, InstructionSetsAgree) {
   const auto model = NanoModel("Q4_K_M");
   const auto tokens = TestTokens(50);

@@ -21,7 +21,7 @@
 namespace orcd::cpu {
 namespace {
 
-// What stands after `key` and the separators on the line that begins with it.
+// The rest of the line that begins with `key`, after the key and the separators.
 std::optional<std::string> FindLine(const std::string& path, absl::string_view key) {
   std::ifstream file(path);
   std::string line;
@@ -64,8 +64,8 @@ std::optional<double> CoresOf(const ControlGroup& group) {
   return quota / period;
 }
 
-// What a group may still take of memory; nullopt: no limit of its own. Files kept in memory count
-// as used there, and give way.
+// Memory that a group may still take; nullopt: no limit of its own. The kernel counts cached files
+// as used there, but can drop them.
 std::optional<int64_t> MemoryLeftIn(const ControlGroup& group) {
   constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
   const std::string stat = group.folder + "/memory.stat";
@@ -79,8 +79,8 @@ std::optional<int64_t> MemoryLeftIn(const ControlGroup& group) {
     files =
         NumberIn(stat, "inactive_file ").value_or(0) + NumberIn(stat, "active_file ").value_or(0);
   } else {
-    // The second one is the least of the group and its parents, which a container does not see. No
-    // limit is a number that no machine has.
+    // hierarchical_memory_limit is the least limit of the group and its parents, which a container
+    // does not see. "No limit" is a number larger than any machine's memory.
     limit = std::min(NumberIn(group.folder + "/memory.limit_in_bytes").value_or(kUnlimited),
                      NumberIn(stat, "hierarchical_memory_limit ").value_or(kUnlimited));
     used = NumberIn(group.folder + "/memory.usage_in_bytes");

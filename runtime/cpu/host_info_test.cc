@@ -46,7 +46,7 @@ class ControlGroupsTest : public testing::Test {
     std::ofstream(file) << text;
   }
   void SetGroups(const std::string& groups) { Write("/proc/self/cgroup", groups); }
-  // Of lines as `GROUP POINT - TYPE SOURCE OPTIONS`.
+  // Sets mounts from lines of the form `GROUP POINT - TYPE SOURCE OPTIONS`.
   void SetMounts(const std::vector<std::pair<std::string, std::string>>& mounts) {
     std::string text = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n";
     for (const auto& [where, type] : mounts) {
@@ -72,7 +72,7 @@ class ControlGroupsTest : public testing::Test {
                        "\ntotal_inactive_file ", files, "\ntotal_active_file 0\n"));
   }
 
-  // As v1 writes it.
+  // "No limit" as v1 writes it.
   static constexpr int64_t kNoLimit = 9223372036854771712;
   static constexpr int64_t kMachine = 16384 * kMiB;
   std::string root_;
@@ -94,7 +94,7 @@ TEST_F(ControlGroupsTest, ContainerOfItsOwnNamespace) {
   EXPECT_EQ(UsableCores(root_), 1);
 }
 
-// systemd's MemoryMax=, MemoryHigh= and CPUQuota=, of the unit and of the slices above it.
+// A systemd unit with MemoryMax=, MemoryHigh= and CPUQuota=, its own and those of the slices above.
 TEST_F(ControlGroupsTest, UnitInSlices) {
   SetGroups("0::/inference.slice/inference-gpu.slice/worker-orcd.service\n");
   SetMounts({{"/ /sys/fs/cgroup", "cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot"}});
@@ -109,7 +109,7 @@ TEST_F(ControlGroupsTest, UnitInSlices) {
   EXPECT_EQ(AvailableMemoryBytes(root_), 900 * kMiB);
   Memory2(unit, absl::StrCat(1000 * kMiB), absl::StrCat(800 * kMiB), 100 * kMiB);
   EXPECT_EQ(AvailableMemoryBytes(root_), 700 * kMiB) << "memory.high";
-  // Its neighbours take what the slice has.
+  // The unit's neighbours use up the slice's memory.
   Memory2(slice, absl::StrCat(2000 * kMiB), "max", 1900 * kMiB, 50 * kMiB);
   EXPECT_EQ(AvailableMemoryBytes(root_), 150 * kMiB);
   Memory2(inner, absl::StrCat(100 * kMiB), "max", 150 * kMiB);
@@ -146,12 +146,13 @@ TEST_F(ControlGroupsTest, Version1) {
   EXPECT_EQ(UsableCores(root_), 1);
 }
 
-// As Docker shows it there: the machine's names of groups, and the container's folders alone.
+// As Docker shows it in a container: the machine's names of groups, and only the container's
+// folders.
 TEST_F(ControlGroupsTest, Version1InAContainer) {
   SetGroups("5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n");
   SetMounts({{"/docker/abc /sys/fs/cgroup/memory", "cgroup cgroup rw,memory"},
              {"/docker/abc /sys/fs/cgroup/cpu,cpuacct", "cgroup cgroup rw,cpuacct,cpu"}});
-  // A parent that cannot be seen has less.
+  // A parent that cannot be seen has a lower limit.
   Memory1("/sys/fs/cgroup/memory", 800 * kMiB, 100 * kMiB, 0, 300 * kMiB);
   Write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "10000\n");
   Write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");

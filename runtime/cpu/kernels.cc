@@ -20,14 +20,14 @@ constexpr std::array kAllKernels = {
 };
 
 #if defined(__x86_64__)
-// clang 14 has no name for it in __builtin_cpu_supports.
+// clang 14 does not know F16C in __builtin_cpu_supports.
 bool HasF16c() {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 #endif
 
-// How many of the fastest kernel sets this processor cannot run.
+// Number of the fastest kernel sets that this processor cannot run.
 size_t CountUnsupported() {
 #if defined(__x86_64__)
   __builtin_cpu_init();

@@ -1,6 +1,6 @@
-// The loops that take the time, compiled once per instruction set and chosen when the program
-// starts. Whichever is chosen, sums run in the same order; instruction sets with a fused
-// multiply-add round once where others round twice.
+// The loops that take most of the time, compiled once per instruction set and chosen when the
+// program starts. Sums run in the same order in all of them; instruction sets with a fused
+// multiply-add round once, others twice.
 #ifndef ORCD_RUNTIME_CPU_KERNELS_H_
 #define ORCD_RUNTIME_CPU_KERNELS_H_
 
@@ -44,26 +44,26 @@ struct AttendArgs {
   int padded_head_dim;  // head_dim rounded up to 16
   float scale;          // of the scores
   int groups;           // [1, kAttendGroups]
-  // For each group: keys [head_dim, 16], values [16, padded_head_dim], and how many of the 16
-  // positions are attended to (at least one). Halves or floats.
+  // For each group: keys [head_dim, 16], values [16, padded_head_dim], and the number of the 16
+  // positions that are attended to (at least one). Halves or floats.
   const void* keys[kAttendGroups];
   const void* values[kAttendGroups];
   int positions[kAttendGroups];
-  // The running softmax, for each head: greatest score so far, sum of weights relative to it, and
-  // weighted sum of values. To begin with -infinity, 0 and zeros.
+  // The running softmax of each head: greatest score so far, sum of weights relative to it, and
+  // weighted sum of values. The initial values are -infinity, 0 and zeros.
   float* max;  // [heads]
   float* sum;  // [heads]
   float* out;  // [heads, padded_head_dim]
 };
 
 struct KernelTable {
-  // As in the name of the instruction set: `avx512`, `avx2`, `baseline`.
+  // Name of the instruction set: `avx512`, `avx2`, `baseline`.
   const char* name;
   // As orcd::Dequantize, bit for bit.
   void (*dequantize)(TensorType type, const std::byte* src, int64_t count, float* dst);
   void (*multiply)(const MultiplyArgs& args);
-  // The sum over cols of weights[c] * x[c] that `multiply` makes of what `dequantize` stores, bit
-  // for bit, storing nothing. Cols are a multiple of 16.
+  // The sum over cols of weights[c] * x[c], bit for bit as `multiply` computes it from the values
+  // that `dequantize` stores, but without storing them. Cols are a multiple of 16.
   float (*dot)(TensorType type, const std::byte* weights, const float* x, int64_t cols);
   void (*attend_f16)(const AttendArgs& args);
   void (*attend_f32)(const AttendArgs& args);
@@ -71,10 +71,10 @@ struct KernelTable {
   void (*silu_multiply)(const float* up, int64_t count, float* gate);
 };
 
-// The fastest that this processor can run.
+// The fastest kernels that this processor can run.
 const KernelTable& BestKernels();
 
-// All that this processor can run, fastest first. For tests.
+// All kernels that this processor can run, fastest first. For tests.
 std::span<const KernelTable* const> SupportedKernels();
 
 }  // namespace orcd::cpu

@@ -37,7 +37,7 @@ TEST_P(KernelsTest, DequantizesEveryTypeBitForBit) {
   }
 }
 
-// One activation row must get the sums that it gets among others.
+// A single activation row must get the same sums as among others.
 TEST_P(KernelsTest, DotIsMultiplyOfTheDequantisedRowBitForBit) {
   for (const TensorTypeInfo& type : AllTensorTypes()) {
     for (int64_t cols : {256, 1024}) {
@@ -64,12 +64,12 @@ TEST_P(KernelsTest, DotIsMultiplyOfTheDequantisedRowBitForBit) {
   }
 }
 
-// Every half, and so every scale: subnormal, infinite and NaN ones too.
+// Every half, and so every scale, including subnormal, infinite and NaN ones.
 TEST_P(KernelsTest, WidensEveryHalf) {
   std::vector<uint16_t> halves(65536);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
   std::vector<float> actual(halves.size());
-  // An odd count takes the path of what is left after the last sixteen, too.
+  // An odd count also takes the path for weights left after the last sixteen.
   GetParam()->dequantize(TensorType::kF16, reinterpret_cast<const std::byte*>(halves.data()), 65533,
                          actual.data());
   for (size_t i = 0; i < 65533; ++i) {

@@ -22,10 +22,10 @@ int64_t GroupBytes(const KvShape& shape) {
 }
 
 bool IsFinite(float value) { return std::isfinite(value); }
-// Of F16.
+// `half` holds the bits of an F16 value.
 bool IsFinite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
-// dst[i * stride] = values[i]. False where one of them is not finite there.
+// dst[i * stride] = values[i]. False if one of them is not finite after conversion.
 template <typename Convert, typename T>
 bool Scatter(std::span<const float> values, Convert convert, int stride, T* dst) {
   bool finite = true;

@@ -23,13 +23,13 @@ struct KvShape {
   int padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
   // Groups of 16 positions in a block; the last may be used in part.
   int groups_per_block() const { return (block_tokens + 15) / 16; }
-  // Of one block in every layer, keys and values.
+  // Bytes of one block in every layer, keys and values.
   int64_t block_bytes() const;
 };
 
-// Owns the memory. A block's positions lie in groups of 16; of each group and key-value head first
-// the keys, [head_dim, 16] (a dimension of 16 positions side by side, as scores are computed), then
-// the values, [16, padded_head_dim]. Any thread; different positions may be written at once.
+// Owns the memory. A block's positions lie in groups of 16. Each group and key-value head has first
+// the keys, [head_dim, 16] (one dimension of 16 positions side by side, as scores are computed),
+// then the values, [16, padded_head_dim]. Any thread; different positions may be written at once.
 class KvCache {
  public:
   static absl::StatusOr<KvCache> Create(const KvShape& shape, int64_t blocks);
@@ -42,12 +42,12 @@ class KvCache {
   const std::byte* Keys(int layer, int32_t block, int kv_head, int group) const;
   const std::byte* Values(int layer, int32_t block, int kv_head, int group) const;
 
-  // Stores one position: `keys` and `values` are [kv_heads, head_dim]. False where one of them is
-  // not finite in the cache's type.
+  // Stores one position: `keys` and `values` are [kv_heads, head_dim]. False if one of them is not
+  // finite in the cache's type.
   bool Store(int layer, int32_t block, int row, std::span<const float> keys,
              std::span<const float> values);
 
-  // All of it, for tests that fill it with what must not be read.
+  // All memory of the cache, for tests that fill it with values that must not be read.
   std::span<std::byte> memory() { return memory_.bytes(); }
 
  private:

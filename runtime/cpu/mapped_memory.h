@@ -14,7 +14,7 @@ namespace orcd::cpu {
 // Owns an anonymous mapping. Move-only.
 class MappedMemory {
  public:
-  // kResourceExhausted, saying what it was for, where the system refuses.
+  // kResourceExhausted, naming `purpose`, if the system refuses.
   static absl::StatusOr<MappedMemory> Create(uint64_t bytes, std::string_view purpose);
 
   MappedMemory() = default;

@@ -7,18 +7,19 @@
 namespace orcd::cpu {
 namespace {
 
-// Weight rows of a tile where there are many activation rows: it then lies in the second-level
-// cache while the activations stream past it. With few, a tile that fits the first level is better.
+// Weight rows of a tile if there are many activation rows: the tile then lies in the second-level
+// cache while the activations stream past it. With few activation rows, a tile that fits the first
+// level is better.
 constexpr int64_t kTileRows = 32;
 constexpr int64_t kSmallTileRows = 8;
 constexpr int64_t kFewActivationRows = 4;
 // Not a power of two, so that the rows of a tile do not compete for the same cache sets.
 constexpr int64_t kTileStride = kPanelCols + 16;
-// How far ahead of the row that is dequantised the next ones are fetched.
+// Distance in rows at which weights are prefetched ahead of the row that is dequantised.
 constexpr int64_t kPrefetchRows = 8;
 
-// Asks for memory that will be read soon. The processor's own prefetchers stop at page ends, every
-// few rows of weights.
+// Prefetches memory that will be read soon. The processor's own prefetchers stop at page ends,
+// every few rows of weights.
 void Prefetch(const std::byte* start, int64_t bytes) {
   constexpr int64_t kCacheLine = 64;
   for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(start + i);

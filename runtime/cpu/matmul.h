@@ -12,7 +12,7 @@
 
 namespace orcd::cpu {
 
-// One of several products of the same activations.
+// One of several products with the same activations.
 struct Product {
   const Matrix* weights;
   // [weights->rows], or empty.
@@ -22,9 +22,10 @@ struct Product {
 };
 
 // Dequantises a tile of weight rows at a time, once for all activation rows, and multiplies in F32.
-// A sum runs over panels of kPanelCols columns, within a panel over 16 lanes (column modulo 16) in
-// order of the column, lanes added as a tree, panels in order, then the bias: the same for any
-// number of rows, tiles and threads. Owns its tiles; one Run at a time.
+// A sum runs over panels of kPanelCols columns. Within a panel it runs over 16 lanes (column modulo
+// 16) in order of the column, and the lanes are added as a tree. Panels are added in order, then
+// the bias. So a sum is the same for any number of rows, tiles and threads. Owns its tiles; one Run
+// at a time.
 class MatMul {
  public:
   // Both must outlive this.
@@ -41,7 +42,7 @@ class MatMul {
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  // One for each thread.
+  // One tile for each thread.
   std::vector<float> tiles_;
 };
 

@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(All, MatMulTest,
 
 TEST_P(MatMulTest, EveryTypeAgreesWithDoublePrecision) {
   for (const TensorTypeInfo& type : AllTensorTypes()) {
-    // 1280 columns: more than a panel, and not a whole number of them.
+    // 1280 columns are more than a panel, and not a whole number of panels.
     for (int64_t x_rows : {1, 3, 8}) ExpectRight(type.type, 37, 1280, x_rows);
   }
 }

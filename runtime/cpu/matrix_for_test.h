@@ -14,7 +14,7 @@
 
 namespace orcd::cpu {
 
-// Where a type's blocks hold half-precision scales.
+// Offsets of the half-precision scales in a block of the type.
 inline std::vector<int> ScaleOffsets(TensorType type) {
   switch (type) {
     case TensorType::kF16:
@@ -43,7 +43,7 @@ inline std::vector<int> ScaleOffsets(TensorType type) {
 // Owns a matrix whose blocks are random bits and whose scales are random numbers in (-1, 1).
 class TestMatrix {
  public:
-  // `scale`: of the blocks' d and m or dmin, which are up to 1 without it.
+  // `scale` multiplies the blocks' d and m or dmin, which are up to 1 without it.
   TestMatrix(TensorType type, int64_t rows, int64_t cols, uint32_t seed, float scale = 1) {
     const TensorTypeInfo& info = GetTensorTypeInfo(type);
     const int64_t row_bytes = cols / info.block_weights * info.block_bytes;

@@ -38,7 +38,7 @@ inline std::string WriteNanoModel(const std::string& type) {
   return path;
 }
 
-// The model itself; its file is gone once nothing uses it.
+// Loads a random model of the smallest size. Its file is gone once nothing uses it.
 inline std::shared_ptr<const Model> NanoModel(const std::string& type) {
   const std::string path = WriteNanoModel(type);
   auto model = LoadTestModel(path);
@@ -98,7 +98,7 @@ inline const SamplingParams& Greedy() {
   return params;
 }
 
-// A sequence's first part, in the given slot; the caller sets what is special about it.
+// A sequence's first part, in the given slot; the caller changes fields as it needs.
 inline StepSequence StartSequence(int slot, std::span<const int32_t> tokens,
                                   std::span<const int32_t> blocks,
                                   const SamplingParams& params = Greedy()) {
@@ -135,7 +135,7 @@ inline StepResult RunStep(Backend& backend, std::vector<StepSequence> seqs,
   return result.ok() ? *std::move(result) : StepResult();
 }
 
-// Logits after each token, the sequence run in steps of `chunk` tokens.
+// Logits after each token of a sequence that runs in steps of `chunk` tokens.
 inline std::vector<float> TeacherForce(Backend& backend, std::span<const int32_t> tokens,
                                        std::span<const int32_t> blocks, int chunk) {
   LogitsTap tap;

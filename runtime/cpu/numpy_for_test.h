@@ -1,4 +1,4 @@
-// Reads NumPy's .npy files and .npz archives, as expected results are kept in. For tests.
+// Reads NumPy's .npy files and .npz archives, which hold expected results. For tests.
 #ifndef ORCD_RUNTIME_CPU_NUMPY_FOR_TEST_H_
 #define ORCD_RUNTIME_CPU_NUMPY_FOR_TEST_H_
 
@@ -15,9 +15,9 @@
 
 namespace orcd::cpu {
 
-// An array as the file has it. Empty where it could not be read.
+// An array as the file has it. Empty if it could not be read.
 struct NumpyArray {
-  // As `<f4`.
+  // Such as `<f4`.
   std::string type;
   std::vector<int64_t> shape;
   std::string data;
@@ -81,7 +81,7 @@ inline std::string Inflate(const std::string& compressed, size_t size) {
   return whole ? out : std::string();
 }
 
-// Arrays by name; empty where the file is absent or not a zip.
+// Arrays by name; empty if the file is absent or not a zip.
 inline std::map<std::string, NumpyArray> ReadNpz(const std::string& path) {
   const std::string zip = ReadFile(path);
   std::map<std::string, NumpyArray> arrays;

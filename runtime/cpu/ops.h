@@ -16,7 +16,7 @@ void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps,
 // x += y.
 void Add(std::span<const float> y, std::span<float> x);
 
-// True where no value is a NaN or an infinity.
+// True if no value is a NaN or an infinity.
 bool AllFinite(std::span<const float> values);
 
 // Rotary position embedding over pairs (i, i + head_dim / 2), angle position * base^(-2i /

@@ -1,4 +1,4 @@
-// The whole model against logits that another program computed in F64.
+// Compares the whole model with logits that another program computed in F64.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +57,7 @@ std::vector<float> Logits(const std::shared_ptr<const Model>& model,
   return TeacherForce(*backend, tokens, blocks, options.max_step_tokens);
 }
 
-// As Logits, of a file whose tokenizer is made up and whose weights alone mean something.
+// As Logits, for a file whose tokenizer is made up, so that only its weights mean something.
 std::vector<float> LogitsOfWeights(const std::string& path, std::span<const int32_t> tokens,
                                    KvType kv_type) {
   const auto gguf = GgufReader::Open(path);

@@ -10,8 +10,7 @@
 namespace orcd::cpu {
 
 // Touches every page of the model's files, on all threads, and reports LoadStage::kPlace.
-// kCancelled where the observer says so. Whether the files are still what they were is for the
-// caller to ask.
+// kCancelled if the observer says so. The caller must check that the files have not changed.
 absl::Status Prefault(const GgufReader& gguf, ThreadPool& pool, LoadObserver& observer);
 
 }  // namespace orcd::cpu

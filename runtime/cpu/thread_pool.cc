@@ -9,7 +9,7 @@
 namespace orcd::cpu {
 namespace {
 
-// Layout of the state word.
+// Layout of ThreadPool::state_.
 constexpr uint32_t kOpen = 1;
 constexpr uint32_t kOneInside = 2;
 constexpr uint32_t kInsideMask = 0x7FE;
@@ -17,8 +17,9 @@ constexpr uint32_t kOneLoop = 0x800;
 constexpr uint32_t kLoopMask = ~(kOneLoop - 1);
 static_assert(ThreadPool::kMaxThreads < kInsideMask / kOneInside);
 
-// Some tens of microseconds on processors whose pause takes a hundred cycles: longer than the gaps
-// between the loops of a step, much shorter than the gap between steps of an idle worker.
+// Spinning this often takes some tens of microseconds on processors whose pause takes a hundred
+// cycles: longer than the gaps between the loops of a step, much shorter than the gap between steps
+// of an idle worker.
 constexpr int kSpins = 600;
 
 void Pause() {

@@ -1,4 +1,4 @@
-// Threads for short loops: a step of the model is a few hundred of them, microseconds apart.
+// Threads for short loops: a step of the model is a few hundred loops, microseconds apart.
 #ifndef ORCD_RUNTIME_CPU_THREAD_POOL_H_
 #define ORCD_RUNTIME_CPU_THREAD_POOL_H_
 
@@ -26,8 +26,8 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(index, thread) once for each index in [0, count), on whichever threads are free, and
-  // returns when all are done. `thread` is in [0, threads()) and no two calls at once share it. Not
-  // to be called from a body.
+  // returns when all are done. `thread` is in [0, threads()), and no two concurrent calls share it.
+  // Not to be called from a body.
   using Body = absl::FunctionRef<void(int64_t index, int thread)>;
   void ParallelFor(int64_t count, Body body);
 
@@ -40,12 +40,12 @@ class ThreadPool {
   void Work(int thread);
   void TakeIndices(int thread);
 
-  // Written by ParallelFor while no worker is inside; read by those that entered.
+  // Written by ParallelFor while no worker is inside the loop; read by the workers that entered it.
   Job job_;
   std::atomic<int64_t> next_index_ = 0;
 
-  // Whether a loop may be entered, how many workers are inside, and which loop it is: see the
-  // constants in thread_pool.cc. Workers that come late find the door closed, and are not waited
+  // Holds an open flag for the loop, the number of workers inside, and the loop's number: see the
+  // constants in thread_pool.cc. Workers that come late find the loop closed, and are not waited
   // for.
   std::atomic<uint32_t> state_ = 0;
   std::atomic<bool> stopping_ = false;

@@ -41,7 +41,7 @@ TEST_P(ThreadPoolTest, NoTwoCallsAtOnceShareAThreadNumber) {
   EXPECT_EQ(shared.load(), 0);
 }
 
-// What one loop wrote without atomics, the next one reads, whichever threads ran it.
+// A loop reads without atomics what the loop before wrote, whichever threads ran them.
 TEST_P(ThreadPoolTest, LoopsSeeWhatEarlierLoopsWrote) {
   ThreadPool pool(GetParam());
   constexpr int64_t kCount = 16;

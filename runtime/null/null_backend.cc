@@ -17,10 +17,10 @@ namespace {
 
 constexpr int kDefaultStepTokens = 2048;
 constexpr int kMaxInFlight = 2;
-// Where nobody says how much: KV of so many tokens.
+// Tokens in the KV cache if the options do not give its size.
 constexpr int64_t kDefaultKvTokens = 1 << 20;
 
-// What a position holds: a hash of the sequence up to it.
+// Content of a position: a hash of the sequence up to it.
 using KvRow = uint64_t;
 
 // The finalizer of MurmurHash3.
@@ -73,7 +73,7 @@ class NullBackend : public Backend {
     Pending step;
     for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
     step.result.kv_finite.assign(batch.seqs.size(), true);
-    // The steps of a device follow one another.
+    // A device runs its steps one after another.
     const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
     step.done_at += step_time_;

@@ -1,4 +1,4 @@
-// A backend that costs nothing, to measure and stress what stands around a backend.
+// A backend that costs nothing, to measure and stress everything around a backend.
 #ifndef ORCD_RUNTIME_NULL_NULL_BACKEND_H_
 #define ORCD_RUNTIME_NULL_NULL_BACKEND_H_
 
@@ -8,10 +8,11 @@
 namespace orcd {
 
 // Makes backends that draw tokens from hashes. A token is a function of the seed and of every token
-// before it, read back from the KV blocks that the batch names: whoever confuses blocks, positions
-// or slots changes the text. Of the sampling parameters only the seed and the forbidden ids count;
-// log-probabilities are made up. A batch that breaks the seam's contract is an error. Two steps may
-// be in flight; each takes `step_time`, for measuring what a real device's pace does.
+// before it, read back from the KV blocks that the batch names, so that any confusion of blocks,
+// positions or slots changes the text. Of the sampling parameters only the seed and the forbidden
+// ids count; log-probabilities are made up. A batch that breaks the contract of Backend is an
+// error. Two steps may be in flight. Each takes `step_time`, to measure the effect of a real
+// device's pace.
 BackendFactory NullBackendFactory(absl::Duration step_time = absl::ZeroDuration());
 
 }  // namespace orcd
