@@ -48,7 +48,7 @@ struct ModelWeights {
   Matrix token_embd;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   Vector output_norm;  // [hidden]
-  Matrix output;  // [vocab, hidden]; token_embd again if the file ties them
+  Matrix output;       // [vocab, hidden]; token_embd again if the file ties them
   bool tied = false;
 
   // kInvalidArgument naming the tensor if one is missing or has a wrong shape or type;
