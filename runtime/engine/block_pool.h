@@ -50,8 +50,8 @@ class BlockObserver {
   virtual void OnStored(const FindableBlock& block) = 0;
   // The block can no longer be found.
   virtual void OnRemoved(const BlockHash& content) = 0;
-  // Ends the initial listing: all blocks that could be found when observation began were reported,
-  // in no particular order.
+  // All blocks that could be found when observation began have been reported, in no particular
+  // order.
   virtual void OnListed() = 0;
   // The pool and all its blocks are destroyed, or another observer has replaced this one.
   virtual void OnGone() = 0;
@@ -66,7 +66,7 @@ class BlockObserver {
 // This takes four bytes a token, against thousands for the keys and values.
 class BlockPool {
  public:
-  // Position of a shareable block in its sequence, reported to observers.
+  // The parent and the tokens of a shareable block, reported to observers.
   struct Origin {
     // See FindableBlock::parent.
     std::optional<BlockHash> parent;

@@ -351,8 +351,7 @@ absl::StatusOr<bool> Engine::Advance() {
   if (scheduler_.steps_in_flight() < info_.max_in_flight) {
     StepBatch batch;
     if (scheduler_.Plan(SteadyNow(), batch)) {
-      // A client that receives this step's tokens must also see the step's sequences and blocks in
-      // stats().
+      // A client that receives this step's tokens must also see the step in stats().
       PublishStats();
       ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
       // Waits for the oldest step only once the pipeline is full.

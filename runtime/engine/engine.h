@@ -133,7 +133,7 @@ class Engine {
   // The record of an admitted request (a live one), kept for Submit's checks.
   struct Visitor {
     int samples = 0;
-    // Prompt tokens that count as waiting; 0 once the request has started.
+    // Prompt tokens until the request has started; then 0.
     int64_t prompt_tokens = 0;
   };
 
@@ -142,9 +142,8 @@ class Engine {
   absl::Status CheckResume(const GenerationRequest& request) const;
   // Error if there is no room for the request in the queue. Requires inbox_mutex_.
   absl::Status CheckRoom(int samples, int64_t tokens);
-  // Delay after which a request that is refused now may find a place. Each caller is assigned a
-  // place of its own, in the order in which places are expected to become free. Requires
-  // inbox_mutex_.
+  // Delay after which a request that is refused now may find a place; each caller gets a place of
+  // its own, as they become free. Requires inbox_mutex_.
   absl::Duration RetryAfter();
   void OnStarted(const std::string& id);
   void OnGone(const std::string& id);

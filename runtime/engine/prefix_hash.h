@@ -23,8 +23,7 @@ struct BlockHash {
   }
 };
 
-// The root of all block names for one model (by its digest) and one tenant (by its salt). Blocks
-// are shared only under the same root.
+// The root of all block names of one model (by its digest) and one tenant (by its salt).
 BlockHash PrefixRoot(std::string_view model_digest, std::string_view salt);
 
 // The name of the block that holds `tokens` and follows the block (or root) named `parent`.

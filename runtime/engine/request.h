@@ -77,8 +77,8 @@ struct SampleEnd {
 struct FinishedEvent {
   // If not OK, the request failed and `reason` is meaningless.
   absl::Status status;
-  // Finish reason of the first sample, like the stop string and token below; or the reason why all
-  // samples were ended together.
+  // Reason of the first sample, like the stop string and token below; or the reason that ended all
+  // samples.
   FinishReason reason = FinishReason::kEog;
   // Set with kStopString.
   std::string stop_string;

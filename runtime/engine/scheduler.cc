@@ -19,9 +19,8 @@ std::string LogitsNotFinite(int position) {
                       " are not finite, or every token was forbidden");
 }
 
-// Minimum number of tokens that the generation will have. A generation that only max_tokens can end
-// has that many. Without max_tokens only min_tokens counts, since the caller may cancel at any
-// time.
+// Minimum length of the generation: max_tokens if nothing else can end it, else min_tokens (also
+// without max_tokens, since the caller may cancel).
 int FewestTokens(const LiveRequest& live) {
   const StopConditions& stop = live.request.stop;
   if (stop.max_tokens > 0 && stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) {
@@ -252,8 +251,8 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   // Room for the known tokens and the first new one, so that a prompt never waits for blocks once
   // it has begun.
   const int needed = BlocksFor(std::min(known + 1, options_.max_context));
-  // A preempted sequence is readmitted only if there is also one spare block for each running
-  // sequence, so that these can go on for a while.
+  // A preempted sequence also needs a spare block for each running one, so that these can go on for
+  // a while.
   const int spare = sequence.preempted ? static_cast<int>(running_.size()) : 0;
   if (needed - shared + spare > blocks_.free() || !blocks_.Grow(sequence.blocks, needed)) {
     blocks_.Release(sequence.blocks);
@@ -636,7 +635,7 @@ void Scheduler::Sweep(absl::Time now) {
 }
 
 void Scheduler::TellReleased() {
-  // Callbacks run last: the resources that they report free must be free by then.
+  // Callbacks run last, when the resources are free.
   std::vector<ReleaseWaiter> ready;
   std::erase_if(release_waiters_, [&](ReleaseWaiter& waiter) {
     std::erase_if(waiter.left, [&](const std::string& id) { return !live_.contains(id); });

@@ -64,8 +64,7 @@ struct SchedulerCounts {
 class Scheduler {
  public:
   struct Hooks {
-    // Called when a request has left the queue, after its Started event; or when it is removed
-    // without having started.
+    // Called after a request's Started event, or when a request is removed without one.
     std::function<void(const std::string& id)> on_started;
     // Called when a request is removed: after its Finished event, with its slots and blocks free.
     std::function<void(const std::string& id)> on_gone;
@@ -131,7 +130,7 @@ class Scheduler {
     absl::Time planned;
     int tokens = 0;
     int drawing = 0;
-    // Tokens of the step that belong to prompts or to the tokens requests were resumed with.
+    // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };
   // A cancellation that waits until the requests in `left` have gone.
@@ -181,8 +180,8 @@ class Scheduler {
               const SampledToken* stop_token = nullptr);
   void FinishAll(LiveRequest& live, FinishReason reason);
   void Fail(LiveRequest& live, const absl::Status& status);
-  // Fails the request of a sequence that gave numbers that are not finite, and unnames its blocks
-  // so that nobody shares them. `what` becomes the error message.
+  // Fails the request of a sequence with numbers that are not finite, and unnames its blocks.
+  // `what` becomes the error message.
   void FailNotFinite(Sequence& sequence, const std::string& what);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);
@@ -213,9 +212,9 @@ class Scheduler {
   // The time passed to the last call.
   absl::Time now_ = absl::InfinitePast();
   absl::Time last_commit_ = absl::InfinitePast();
-  // The first sequence in the queue, if it did not fit when `unfit_free_` blocks were free.
-  // `unfit_missing_` is its first block that was not in the cache then; nullopt if no further block
-  // could have been shared. Admission is retried when more blocks are free or that block is cached.
+  // The first sequence in the queue did not fit while `unfit_free_` blocks were free and block
+  // `unfit_missing_`, the first it could not share, was not cached (nullopt: it could share no
+  // more). It is retried once more are free or that block is cached.
   const Sequence* unfit_ = nullptr;
   int unfit_free_ = 0;
   std::optional<BlockHash> unfit_missing_;

@@ -1,6 +1,5 @@
-// Runs the scheduler under random arrivals, cancellations, deadlines and memory pressure, from many
-// seeds, and compares it with a naive model: no token is lost or sent twice, no block leaks, no
-// request starves, no bound is exceeded.
+// Random simulations of the scheduler, one for each seed, compared with a naive model: no token
+// lost or sent twice, no block leaked, no request starved, no bound exceeded.
 #include <algorithm>
 #include <map>
 #include <random>

@@ -49,8 +49,7 @@ struct LiveRequest {
 
   // Root of the block hashes; nullopt if nothing is shared.
   std::optional<BlockHash> prefix_root;
-  // True if requests of all tenants may share the blocks and observers are told of them (no cache
-  // salt).
+  // True if all tenants may share the blocks and observers are told of them (no cache salt).
   bool shares_with_all = false;
   // Ids that are forbidden before min_tokens, sorted: stop ids and end-of-generation ids, the
   // latter also if ignore_eog is set.
@@ -116,7 +115,7 @@ struct Sequence {
   bool finished = false;
   // True once a result was not finite; no further block of the sequence is named.
   bool not_finite = false;
-  // True once the sequence has been preempted (has given up its slot).
+  // True once the sequence has been preempted.
   bool preempted = false;
 
   // Names of the full blocks of `tokens`, computed as needed; and how many of `blocks` were named

@@ -44,7 +44,7 @@ class ServiceRate {
   };
 
   int max_step_tokens_;
-  // Averages over the same steps: prompt tokens, and duration in seconds.
+  // Both are averaged over the same steps.
   Mean prompt_tokens_;
   Mean prompt_seconds_;
   Mean token_seconds_;

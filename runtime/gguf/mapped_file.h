@@ -59,8 +59,8 @@ class MappedFile {
 
   // The new modification time, if nothing else has changed: the bytes may still be the same.
   std::optional<int64_t> TouchedAt() const;
-  // Accepts `mtime_ns` as the file's modification time from now on. The caller knows that the bytes
-  // have not changed.
+  // Accepts `mtime_ns` as the file's modification time; the caller knows that the bytes are
+  // unchanged.
   void AcceptTouch(int64_t mtime_ns) const;
 
  private:

@@ -10,8 +10,8 @@ namespace {
 // without a branch, so that plain types can be tested with vector instructions.
 constexpr int64_t kGroup = 256;
 
-// Index of the first block with a non-finite element, or -1. Blocks are `kStride` bytes apart; the
-// elements of a block are at `kOffsets`.
+// Index of the first block of `kStride` bytes with a non-finite `Word` at one of `kOffsets`; -1 if
+// none.
 template <typename Word, Word kExponent, int64_t kStride, int64_t... kOffsets>
 int64_t Find(const std::byte* blocks, int64_t count) {
   const auto is_bad = [](const std::byte* block) {

@@ -26,8 +26,7 @@ class LogitScan {
   // The lowest id that has max().
   int32_t ArgMax() const;
 
-  // A lower bound for the k greatest logits (k > 0): at least min(k, all) logits are >= the result,
-  // and rarely many more than k.
+  // At least min(k, all) logits are >= the result, and rarely many more than k; k > 0.
   float BoundOfTop(size_t k);
 
   // Calls visit(logit, token) for every finite logit >= bound, ids ascending.

@@ -109,9 +109,9 @@ class Sampler {
 
   float LogitOf(const Candidate& candidate) const;
   float MaxOfCandidates() const;
-  // Partitions candidates_ so that the shortest prefix in key order whose weights sum to at least
-  // `goal` comes first, with its greatest key last; returns its length. `goal` is at least 1 and at
-  // most the total weight. Takes time proportional to the number of candidates.
+  // Reorders candidates_ so that the shortest prefix in key order whose weights reach `goal` (1 to
+  // the total weight) comes first, its greatest key last; returns its length. Takes time
+  // proportional to the number of candidates.
   size_t PartitionPrefix(uint64_t goal);
 
   LogitScan scan_;
