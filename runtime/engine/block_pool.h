@@ -1,4 +1,4 @@
-// Who holds which block of the KV cache, and what the blocks that nobody holds are still good for.
+// Allocates the blocks of the KV cache to sequences, and keeps released blocks findable by content.
 #ifndef ORCD_RUNTIME_ENGINE_BLOCK_POOL_H_
 #define ORCD_RUNTIME_ENGINE_BLOCK_POOL_H_
 
@@ -15,7 +15,7 @@ namespace orcd {
 
 class BlockPool;
 
-// A sequence's blocks, in order of position. Move-only; gives its blocks back when it goes.
+// The blocks of one sequence, in order of position. Move-only; the destructor releases the blocks.
 class BlockList {
  public:
   BlockList() = default;
@@ -32,91 +32,93 @@ class BlockList {
   std::vector<int32_t> ids_;
 };
 
-// What a block that can be found holds, and after what.
+// A block that can be found by its content, as an observer is told of it.
 struct FindableBlock {
   BlockHash content;
-  // Content of the block before it; nothing where sequences begin with it.
+  // Content of the preceding block; nullopt if this block is the first of a sequence.
   std::optional<BlockHash> parent;
-  // As long as a block. The view lives until the pool changes.
+  // One block's worth of tokens. The view is valid until the pool changes.
   std::span<const int32_t> tokens;
 };
 
-// Hears which blocks can be found, of those that anybody may hear of. Called on the engine's thread
-// and must not block.
+// Is told which shareable blocks (those named with an Origin) can be found. Called on the engine
+// thread; must not block.
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
-  // It can be found from now on.
+  // The block can be found from now on.
   virtual void OnStored(const FindableBlock& block) = 0;
-  // It cannot be found any more.
+  // The block can no longer be found.
   virtual void OnRemoved(const BlockHash& content) = 0;
-  // All that could be found when the observing began were told, in no order.
+  // All blocks that could be found when observation began have been reported, in no particular
+  // order.
   virtual void OnListed() = 0;
-  // The pool goes, and all blocks with it; or another observes it from now on.
+  // The pool and all its blocks are destroyed, or another observer has replaced this one.
   virtual void OnGone() = 0;
 };
 
-// Owns the ids of `num_blocks` blocks; the backend owns their memory. A block is held by as many
-// lists as share it. One that nobody holds any more but whose content has a name stays findable
-// until its memory is needed: the one unused for longest goes first. One thread (the engine's).
-// Must outlive its lists.
+// Owns the ids of `num_blocks` blocks; the backend owns their memory. Each block counts the lists
+// that hold it. A named block that no list holds stays findable until its memory is needed; the
+// least recently used one is reclaimed first. Used by one thread (the engine's). Must outlive its
+// lists.
 //
-// It keeps the tokens of the blocks that others may hear of, so that whoever begins to observe it
-// hears of all of them: four bytes a token, beside the thousands that keys and values take.
+// The pool keeps the tokens of shareable blocks so that a new observer can be told of all of them.
+// This takes four bytes a token, against thousands for the keys and values.
 class BlockPool {
  public:
-  // Of a block that others may hear of.
+  // The parent and the tokens of a shareable block, reported to observers.
   struct Origin {
-    // As FindableBlock has it.
+    // See FindableBlock::parent.
     std::optional<BlockHash> parent;
-    // `block_tokens` of them.
+    // `block_tokens` token ids.
     std::span<const int32_t> tokens;
   };
 
-  // `block_tokens`: of a block that has an origin.
+  // `block_tokens` is the number of tokens in a block that has an Origin.
   explicit BlockPool(int num_blocks, int block_tokens = 0);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
   int total() const { return static_cast<int>(blocks_.size()); }
-  // That no list holds, the findable ones included.
+  // Number of blocks that no list holds, findable ones included.
   int free() const { return free_count_; }
-  // That can be found by their content, held or not.
+  // Number of blocks that can be found by content, held or not.
   int named() const { return static_cast<int>(by_content_.size()); }
 
-  // Grows `list` to `size` blocks, or leaves it as it is and returns false where too few are free.
-  // What the new blocks hold means nothing.
+  // Grows `list` to `size` blocks. Returns false, with `list` unchanged, if too few blocks are
+  // free. The contents of the new blocks are unspecified.
   [[nodiscard]] bool Grow(BlockList& list, int size);
-  // Appends the block that holds `content` to `list`; false where there is none.
+  // Appends the block that holds `content` to `list`; false if no block holds it.
   [[nodiscard]] bool Share(BlockList& list, const BlockHash& content);
   bool Contains(const BlockHash& content) const { return by_content_.contains(content); }
-  // Says what the full block list.ids()[index] holds from now on. It must not be written to any
-  // more, but with what it holds. Where another block that is held holds the same, that one stays
-  // the one to be found; one that nobody holds gives way, since it might be gone the sooner.
-  // Observers hear of it where it has an origin.
+  // Records that the full block list.ids()[index] holds `content`. From now on only the same
+  // content may be written to the block. If another block already has this name, a held one keeps
+  // the name; an unheld one loses it to this block, since it may be reclaimed sooner. A block with
+  // an Origin is reported to the observer.
   void Name(const BlockList& list, int index, const BlockHash& content,
             const Origin* origin = nullptr);
-  // What the blocks of `list` hold is worth nothing to others: it cannot be found any more.
+  // Makes the blocks of `list` unfindable: their contents must not be shared.
   void Unname(const BlockList& list);
-  // Gives every block of `list` back. Of the findable ones, those at the end of the list go first.
+  // Releases every block of `list`. Among the findable ones, those at the end of the list are
+  // reclaimed first.
   void Release(BlockList& list);
 
-  // Tells `observer` of the blocks that can be found, then of each change, for as long as it lives
-  // and no other comes.
+  // Reports the findable blocks to `observer`, then each change, until `observer` expires or
+  // another one replaces it.
   void Observe(std::weak_ptr<BlockObserver> observer);
 
  private:
   struct Block {
-    // Lists that hold it.
+    // Number of lists that hold the block.
     int holders = 0;
     bool named = false;
-    // Others may hear of it; with a parent where it has one.
+    // The block is shareable and reported to observers; has_parent says if it has a parent.
     bool has_origin = false;
     bool has_parent = false;
     BlockHash content;
     BlockHash parent;
-    // Neighbours among the findable blocks that nobody holds; -1: none.
+    // Neighbours in the list of findable blocks that no list holds; -1 if none.
     int32_t older = -1;
     int32_t newer = -1;
   };
@@ -127,18 +129,18 @@ class BlockPool {
   void LinkNewest(int32_t id);
   void SetOrigin(int32_t id, const Origin* origin);
   FindableBlock Describe(int32_t id) const;
-  // Null where nobody listens.
+  // Null if there is no observer.
   std::shared_ptr<BlockObserver> Listener();
 
   const size_t block_tokens_;
   std::vector<Block> blocks_;
-  // Of block i from i * block_tokens_ on. Not initialized: memory that no block has used costs
-  // nothing.
+  // Tokens of block i start at i * block_tokens_. Uninitialised, so the pages of blocks that were
+  // never used cost nothing.
   std::unique_ptr<int32_t[]> tokens_;
-  // Without a name. A stack; the block freed last is reused first, while it may still be in a
-  // processor's cache.
+  // Free blocks without a name. A stack: the block freed last is reused first, while its contents
+  // may still be in a cache.
   std::vector<int32_t> nameless_;
-  // Ends of the list of findable blocks that nobody holds; -1: empty.
+  // Ends of the list of findable blocks that no list holds; -1 if the list is empty.
   int32_t oldest_ = -1;
   int32_t newest_ = -1;
   int free_count_ = 0;

@@ -114,7 +114,7 @@ TEST(BlockPoolTest, ABlockThatNobodyHoldsGivesItsNameToOneThatIsHeld) {
   pool.Name(held, 0, Content(0));
   EXPECT_EQ(pool.named(), 1);
   EXPECT_EQ(pool.free(), 2);
-  // All the memory that is left is taken; what is held can be found still.
+  // All remaining memory is taken; the held block can still be found.
   ASSERT_TRUE(pool.Grow(old, 2));
   BlockList sharing;
   ASSERT_TRUE(pool.Share(sharing, Content(0)));
@@ -163,7 +163,7 @@ TEST(BlockPoolTest, MemoryIsTakenFromWhatWasUnusedForLongest) {
   EXPECT_FALSE(pool.Contains(Content(1)));
 }
 
-// Keeps what an observer was told, and holds it to the contract.
+// Records the calls to an observer and checks that they keep the contract.
 class RecordingObserver : public BlockObserver {
  public:
   struct Stored {
@@ -248,7 +248,7 @@ TEST(BlockPoolTest, TheNewObserverTakesTheOldOnesPlace) {
   EXPECT_TRUE(observer->blocks.empty());
 }
 
-// Against a naive model: lists of ids, what each block holds, and the order of last use.
+// Compares with a naive model: lists of ids, the content of each block, and the order of last use.
 TEST(BlockPoolTest, RandomSharing) {
   constexpr int kBlocks = 23;
   constexpr int kLists = 7;
@@ -258,14 +258,14 @@ TEST(BlockPoolTest, RandomSharing) {
   BlockPool pool(kBlocks, 1);
   auto observer = std::make_shared<RecordingObserver>();
   pool.Observe(observer);
-  // Even contents are for others to hear of.
+  // Only even contents have an Origin and are reported to the observer.
   const auto name = [&](const BlockList& list, int index, int32_t content) {
     const BlockPool::Origin origin = {.parent = std::nullopt, .tokens = std::span(&content, 1)};
     pool.Name(list, index, Content(content), content % 2 == 0 ? &origin : nullptr);
   };
   std::vector<BlockList> lists(kLists);
   std::vector<std::vector<int32_t>> held(kLists);
-  // Of named blocks: the content, and of those that nobody holds the order of release.
+  // Content of every named block; and the named blocks that no list holds, in order of release.
   std::map<int32_t, int> content_of;
   std::vector<int32_t> unused;
   int shared = 0;
@@ -360,7 +360,7 @@ TEST(BlockPoolTest, RandomSharing) {
   EXPECT_GT(evicted, 1000);
 }
 
-// Against a map of who holds what.
+// Compares with a map from blocks to the lists that hold them.
 TEST(BlockPoolTest, RandomOperations) {
   constexpr int kBlocks = 37;
   constexpr int kLists = 6;

@@ -20,7 +20,7 @@ int EffectiveContext(const Model& model, const BackendInfo& info, int max_contex
   return static_cast<int>(std::min<int64_t>(context, capacity));
 }
 
-// Where nothing was measured.
+// Used if no departure rate has been measured.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 constexpr absl::Duration kMinRetryAfter = absl::Milliseconds(10);
 constexpr absl::Duration kMaxRetryAfter = absl::Minutes(1);
@@ -189,7 +189,8 @@ absl::Status Engine::CheckAhead(int samples, int64_t least_tokens) {
 }
 
 absl::Status Engine::CheckRoom(int samples, int64_t tokens) {
-  // Whether a request will have to wait is only known once the engine thread has read it.
+  // Only the engine thread knows whether a request must wait, and only once it has read the
+  // request.
   if (live_samples_ + samples > static_cast<int64_t>(info_.max_seqs) + max_waiting_) {
     return MakeError(
         absl::StatusCode::kResourceExhausted,
@@ -250,7 +251,7 @@ void Engine::CancelMany(std::vector<std::string> ids, FinishReason reason,
                         std::function<void(int cancelled)> done) {
   Post(CancelMessage{std::move(ids), /*everyone=*/false, reason,
                      [this, done = std::move(done)](int count) {
-                       // Whoever is told that it is free must also see it free.
+                       // A caller that is told the slot is free must also see it free in stats().
                        PublishStats();
                        done(count);
                      }});
@@ -299,14 +300,14 @@ void Engine::Run() {
         Fail(fault);
       }
     } else {
-      // What was queued before the fault was known at the door.
+      // Requests that were queued before the fault passed Submit's checks and are still live.
       scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, fault));
     }
     PublishStats();
     scheduler_.TellListeners();
   }
   for (Message& message : messages) Handle(std::move(message));
-  // The backend must not be destroyed under a step that runs.
+  // The backend must not be destroyed while a step runs.
   while (scheduler_.steps_in_flight() > 0) {
     absl::StatusOr<StepResult> result = backend_->Wait();
     if (!result.ok()) break;
@@ -350,10 +351,10 @@ absl::StatusOr<bool> Engine::Advance() {
   if (scheduler_.steps_in_flight() < info_.max_in_flight) {
     StepBatch batch;
     if (scheduler_.Plan(SteadyNow(), batch)) {
-      // Whoever hears of this step's tokens must see what it holds.
+      // A client that receives this step's tokens must also see the step in stats().
       PublishStats();
       ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
-      // Only once the pipeline is full is there time to wait for its oldest step.
+      // Waits for the oldest step only once the pipeline is full.
       if (scheduler_.steps_in_flight() < info_.max_in_flight) return true;
     }
   }

@@ -1,4 +1,4 @@
-// The engine: one thread that plans steps, has a backend compute them, and hands out what they
+// The engine: one thread that plans steps, launches them on a backend, and delivers the tokens they
 // draw.
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_H_
@@ -27,27 +27,27 @@
 namespace orcd {
 
 struct EngineOptions {
-  // Requests that are taken beyond those that a slot is there for; more are refused. A request
-  // counts once for each of its samples.
+  // Requests that may wait beyond those that have a slot; more are refused. A request counts once
+  // for each of its samples.
   int max_waiting = 256;
-  // Prompt tokens of the requests that wait; where none waits, a request of any size may. 0: twice
-  // what the KV cache holds.
+  // Limit of the prompt tokens of all waiting requests. A request of any size is accepted if none
+  // waits. 0: twice the capacity of the KV cache.
   int64_t max_waiting_tokens = 0;
   // Tokens a sequence may have; 0: the model's own limit. Never more than the KV cache can hold.
   int max_context = 0;
 };
 
-// The engine's numbers as of its last step. Consistent enough for people and metrics.
+// The engine's counters as of its last step, consistent enough for people and metrics.
 struct EngineStats {
   int running = 0;
   int waiting = 0;
   int max_running = 0;
   int max_waiting = 0;
   int64_t max_waiting_tokens = 0;
-  // Of the prompts that wait, those included that came since the last step.
+  // Prompt tokens of the waiting requests, including those submitted since the last step.
   int64_t waiting_tokens = 0;
   int kv_blocks_total = 0;
-  // Those that nobody holds. Of them and of the others, so many can be shared by their content.
+  // Blocks that no sequence holds; and blocks, held or not, that can be shared by their content.
   int kv_blocks_free = 0;
   int kv_blocks_cached = 0;
   int block_tokens = 0;
@@ -58,20 +58,20 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
-  // End of the last step, as SteadyNow has it; absl::InfinitePast() before the first.
+  // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
 };
 
-// Owns the backend, the scheduler, every sequence and the engine thread. All public functions may
-// be called from any thread, none of them waits for a step unless it says so. What they ask for
-// reaches the engine thread as a message and takes effect before its next step.
+// Owns the backend, the scheduler, every sequence and the engine thread. Public functions may be
+// called from any thread; none waits for a step unless its comment says so. Each request reaches
+// the engine thread as a message and takes effect before the next step.
 class Engine {
  public:
-  // Starts the engine thread. `on_fault` is called once, on the engine thread, with the backend's
-  // error after which nothing more can be computed, before the requests are ended with it.
+  // Starts the engine thread. `on_fault` is called once, on the engine thread, with the backend
+  // error after which nothing more can be computed, before the live requests end with that error.
   Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> backend,
          const EngineOptions& options, std::function<void(const absl::Status&)> on_fault);
-  // Ends what is left with kCancelled and joins the thread.
+  // Ends the remaining requests with kCancelled and joins the thread.
   ~Engine();
 
   Engine(const Engine&) = delete;
@@ -82,44 +82,46 @@ class Engine {
   // Tokens a sequence may have, prompt and output together.
   int max_context() const { return max_context_; }
 
-  // Queues a request, or says why not: kInvalidArgument (empty prompt, ids outside the vocabulary,
-  // prompt that leaves no room for a token, parameters out of range), kUnimplemented (what this
-  // backend does not compute), kResourceExhausted (queue full; says when to try again by the rate
-  // at which places became free), kAlreadyExists (the id is live), kUnavailable (fault). Where this
-  // returns OK the sink gets a Finished event, whatever happens.
+  // Queues a request, or returns an error: kInvalidArgument (empty prompt, ids outside the
+  // vocabulary, prompt that leaves no room for a token, parameters out of range), kUnimplemented (a
+  // feature that this backend does not compute), kResourceExhausted (queue full; the retry delay
+  // follows the measured rate at which places become free), kAlreadyExists (the id is live),
+  // kUnavailable (fault), kDeadlineExceeded (the deadline has passed). After OK, the sink always
+  // gets a Finished event.
   absl::Status Submit(GenerationRequest request);
 
-  // Says before a prompt is encoded whether Submit would find room in the context and in the queue
-  // for a request of `samples` whose prompt has at least `least_tokens`. The errors are Submit's.
+  // Checks, before a prompt is encoded, that Submit would find room in the context and in the queue
+  // for a request of `samples` whose prompt has at least `least_tokens`. The errors are those of
+  // Submit.
   absl::Status CheckAhead(int samples, int64_t least_tokens);
 
-  // Ends a request; `done` is called (on the engine thread) with whether it was live, after its
-  // slot and KV blocks are free and its sink has its Finished event.
+  // Ends a request. `done` is called on the engine thread, after the request's slot and KV blocks
+  // are free and its sink has the Finished event; `found` is true if the request was live.
   void Cancel(std::string_view id, FinishReason reason, std::function<void(bool found)> done);
 
-  // As Cancel, for each of `ids`, which are distinct; `done` gets the number of those that were
+  // Like Cancel, for each of `ids`, which are distinct; `done` gets the number of ids that were
   // live.
   void CancelMany(std::vector<std::string> ids, FinishReason reason,
                   std::function<void(int cancelled)> done);
 
-  // As Cancel, for every request there is; `done` gets their number.
+  // Like Cancel, for every live request; `done` gets their number.
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
-  // Tells `observer`, on the engine thread, of the blocks of KV that requests without a salt may
-  // share, then of each change, for as long as it lives and no other observes them. It hears
-  // OnGone when the engine goes.
+  // Reports to `observer`, on the engine thread, the KV blocks that requests without a cache salt
+  // may share, then each change, until `observer` expires or another one replaces it. OnGone is
+  // called when the engine is destroyed.
   void ObserveBlocks(std::weak_ptr<BlockObserver> observer);
 
   EngineStats stats() const;
 
-  // For how long there has been work and no progress with it: a step that does not end. Zero where
-  // there is nothing to do. Never waits.
+  // Time for which there has been work without progress, as when a step does not end. Zero if the
+  // engine is idle. Never waits.
   absl::Duration stalled_for() const;
 
  private:
   struct CancelMessage {
     std::vector<std::string> ids;
-    // Whatever their ids.
+    // If true, every request is cancelled and `ids` is ignored.
     bool everyone;
     FinishReason reason;
     std::function<void(int)> done;
@@ -128,28 +130,30 @@ class Engine {
     std::weak_ptr<BlockObserver> observer;
   };
   using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
-  // What the door remembers of a live request.
+  // The record of an admitted request (a live one), kept for Submit's checks.
   struct Visitor {
     int samples = 0;
-    // That wait.
+    // Prompt tokens until the request has started; then 0.
     int64_t prompt_tokens = 0;
   };
 
   void Post(Message message);
   absl::Status Check(const GenerationRequest& request) const;
   absl::Status CheckResume(const GenerationRequest& request) const;
-  // Why there is no room for the request. With inbox_mutex_ held.
+  // Error if there is no room for the request in the queue. Requires inbox_mutex_.
   absl::Status CheckRoom(int samples, int64_t tokens);
-  // When one that is refused now may find a place: each gets one of its own, as they become free.
+  // Delay after which a request that is refused now may find a place; each caller gets a place of
+  // its own, as they become free. Requires inbox_mutex_.
   absl::Duration RetryAfter();
   void OnStarted(const std::string& id);
   void OnGone(const std::string& id);
 
   void Run();
-  // Takes what the inbox holds; where `wait`, sleeps until it holds something. False once stopping.
+  // Moves the inbox to `messages`; if `wait`, sleeps until the inbox holds something. False once
+  // the engine is stopping.
   bool TakeMessages(bool wait, std::vector<Message>& messages);
   void Handle(Message message);
-  // Launches a step or waits for one. False where there is nothing to do.
+  // Launches a step or waits for one. False if there is nothing to do.
   absl::StatusOr<bool> Advance();
   void Fail(const absl::Status& status);
   void PublishStats();
@@ -168,11 +172,12 @@ class Engine {
   int64_t steps_ = 0;
   absl::Time last_step_ = absl::InfinitePast();
 
-  // When the engine thread last came round with something to do, in nanoseconds; 0: it sleeps.
+  // Time at which the engine thread last began an iteration with work, in nanoseconds; 0 while it
+  // sleeps.
   std::atomic<int64_t> busy_at_ = 0;
 
-  // The inbox, guarded by inbox_mutex_. Who is live is known at its door so that Submit can refuse
-  // at once.
+  // The inbox and the records of live requests, guarded by inbox_mutex_. They let Submit refuse a
+  // request without waiting for the engine thread.
   mutable std::mutex inbox_mutex_;
   std::condition_variable inbox_changed_;
   std::vector<Message> inbox_;
@@ -183,7 +188,7 @@ class Engine {
   int64_t waiting_tokens_ = 0;
   absl::Time next_place_ = absl::InfinitePast();
 
-  // Guards what follows.
+  // Guards stats_ and rate_.
   mutable std::mutex stats_mutex_;
   EngineStats stats_;
   ServiceRate rate_;

@@ -25,7 +25,7 @@
 namespace orcd {
 namespace {
 
-// Something that happens once, and what waits for it.
+// An event that happens once and that threads can wait for.
 class Event {
  public:
   void Notify() {
@@ -108,7 +108,7 @@ class EngineTest : public testing::Test {
     gate_open_ = open;
     gate_changed_.notify_all();
   }
-  // With the gate shut: returns when a step waits at it, whether it does.
+  // With the gate shut: waits until a step is held at the gate; false if none is after 20 seconds.
   [[nodiscard]] bool AwaitHeldStep() {
     std::unique_lock lock(gate_mutex_);
     return gate_changed_.wait_for(lock, std::chrono::seconds(20), [this] { return holds_a_step_; });
@@ -135,7 +135,7 @@ class EngineTest : public testing::Test {
   bool holds_a_step_ = false;
   absl::Status fault_;
   Event faulted_;
-  // Last: its thread uses the others.
+  // Declared last: its thread uses the other members.
   std::unique_ptr<Engine> engine_;
 };
 
@@ -184,7 +184,7 @@ TEST_F(EngineTest, QueueIsBounded) {
   Make({.max_waiting = 3});
   SetGate(false);
   std::vector<std::shared_ptr<WaitingSink>> sinks;
-  // Two have slots; three wait.
+  // Two requests have slots; three wait.
   int accepted = 0;
   absl::Status refused;
   for (int i = 0; i < 50 && refused.ok(); ++i) {
@@ -253,7 +253,8 @@ TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
               r.stop.strings = {"stop"};
             }).substr(0, 16),
             "resume_token_ids");
-  // Before min_tokens a stop string ends nothing, also in what was generated elsewhere.
+  // Before min_tokens a stop string does not end the generation, also in tokens generated
+  // elsewhere.
   auto [early, early_sink] = Request("early");
   early.resume = model_->tokenizer().Encode("stop it", false);
   early.stop.max_tokens = 0;
@@ -272,7 +273,7 @@ TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
 TEST_F(EngineTest, WaitingPromptsAreBoundedByTheirTokens) {
   Make({.max_waiting_tokens = 40});
   SetGate(false);
-  // One that runs, so that the engine thread is held in a step and the others wait at the door.
+  // A running request holds the engine thread in a step, so that the others stay in the inbox.
   auto [first, first_sink] = Request("first", 50);
   ASSERT_TRUE(engine_->Submit(std::move(first)).ok());
   ASSERT_TRUE(AwaitHeldStep());
@@ -300,11 +301,11 @@ TEST_F(EngineTest, WaitingPromptsAreBoundedByTheirTokens) {
 
 TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
   Make({.max_waiting = 12});
-  // Steps take eight milliseconds, requests five steps, two run at a time.
+  // A step takes eight milliseconds and a request five steps; two requests run at a time.
   backend_->before_launch = [] { absl::SleepFor(absl::Milliseconds(8)); };
   std::vector<std::shared_ptr<WaitingSink>> sinks;
-  // When each that was refused is to come back, at the earliest and at the latest: it was refused
-  // somewhere in between.
+  // The earliest and the latest time at which each refused request is to come back: the refusal
+  // happened between the two times measured around Submit.
   std::vector<std::pair<absl::Time, absl::Time>> places;
   const absl::Time start = SteadyNow();
   for (int i = 0; SteadyNow() < start + absl::Seconds(10) && places.size() < 6; ++i) {
@@ -316,7 +317,7 @@ TEST_F(EngineTest, RefusalsSayWhenPlacesBecomeFree) {
       continue;
     }
     const absl::Duration retry = *GetErrorDetails(status).retry_after;
-    // Until places have become free often enough it is a guess.
+    // The delay is a guess until enough places have become free.
     if (retry == absl::Seconds(1) || sinks.size() < 30) {
       absl::SleepFor(absl::Milliseconds(5));
       continue;
@@ -487,7 +488,7 @@ TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
   SetGate(false);
   auto [request, sink] = Request("a", 200);
   ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
-  // Its step ends once the destructor waits for it.
+  // The step ends once the destructor waits for it.
   std::thread opener([this] {
     absl::SleepFor(absl::Milliseconds(200));
     SetGate(true);
@@ -497,7 +498,8 @@ TEST_F(EngineTest, DestructionEndsWhatIsLeft) {
   EXPECT_EQ(GetErrorDetails(sink->WaitFinished().status).reason, "MODEL_UNLOADED");
 }
 
-// Which blocks can be found; the engine thread tells, the test's asks.
+// Records the blocks that can be found. The engine thread reports changes; the test's thread
+// queries.
 class FindableBlocks : public BlockObserver {
  public:
   struct Block {
@@ -521,7 +523,7 @@ class FindableBlocks : public BlockObserver {
     std::lock_guard lock(mutex_);
     return blocks_.size();
   }
-  // How many blocks from the beginning of `tokens` on can be found.
+  // Number of consecutive blocks from the beginning of `tokens` that can be found.
   int Find(const std::string& digest, std::span<const int32_t> tokens, size_t block_tokens) const {
     std::lock_guard lock(mutex_);
     BlockHash parent = PrefixRoot(digest, "");
@@ -557,7 +559,7 @@ TEST_F(EngineTest, ObserversHearWhichBlocksRequestsWithoutASaltMayShare) {
   ASSERT_TRUE(observer->WaitListed());
   std::vector<int32_t> all = first.prompt;
   for (const int32_t token : first_sink->tokens()) all.push_back(token);
-  // The last of 15 tokens was never run.
+  // The last of the 15 tokens was never run.
   EXPECT_EQ(observer->Find(model_->digest(), all, 4), 3);
   EXPECT_EQ(observer->size(), 3u) << "what came before it listened is there";
 

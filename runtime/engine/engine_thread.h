@@ -1,5 +1,5 @@
-// The name of the engine's thread. Debuggers and `top -H` show it; tests find by it whatever must
-// not happen on that thread.
+// The name of the engine thread. Debuggers and `top -H` show it; tests use it to check that code
+// does not run on that thread.
 #ifndef ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 #define ORCD_RUNTIME_ENGINE_ENGINE_THREAD_H_
 

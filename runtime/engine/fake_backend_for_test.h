@@ -1,6 +1,6 @@
-// A backend whose model is a hash: the next token is a function of seed, position, the prompt's
-// length and every token before it, read back from the KV blocks that the batch names. A wrong
-// block, position, slot, order or share of the prompt changes the tokens.
+// A backend whose model is a hash: the next token is a function of the seed, the position, the
+// prompt's length and every earlier token, read back from the KV blocks that the batch names. A
+// wrong block, position, slot, order or prompt length changes the tokens.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -18,7 +18,8 @@ namespace orcd {
 
 class FakeBackend : public Backend {
  public:
-  // The token after `context` under `seed`; end ids come up once in `kEogEvery` draws.
+  // Returns the token after `context` under `seed`; the end token comes up once in `kEogEvery`
+  // draws.
   static constexpr int kEogEvery = 40;
   static int32_t NextToken(const std::vector<int32_t>& context, uint64_t seed, int vocab,
                            std::span<const int32_t> forbidden, int32_t eog) {
@@ -34,12 +35,12 @@ class FakeBackend : public Backend {
     return token;
   }
 
-  // The seed that stands for a request's seed and the length of its prompt.
+  // Combines a request's seed and the length of its prompt into one seed.
   static uint64_t SeedOf(uint64_t seed, size_t prompt_tokens) {
     return seed ^ uint64_t { prompt_tokens } << 32;
   }
 
-  // What stands for the log-probability of the token that follows `context`.
+  // Stands in for the log-probability of the token that follows `context`.
   static float Logprob(const std::vector<int32_t>& context) {
     return -static_cast<float>(NextToken(context, 1, 1000, {}, 999)) / 100;
   }
@@ -81,7 +82,7 @@ class FakeBackend : public Backend {
         Kv(seq, seq.start_position + static_cast<int>(i)) = token;
       }
       if (poisons && poisons(seq)) {
-        // As the GPU's backend does: zeros stand there, and the slot remembers.
+        // Like the GPU backend: zeros are stored, and the slot remembers.
         slot.kv_finite = false;
         for (size_t i = 0; i < seq.tokens.size(); ++i) {
           Kv(seq, seq.start_position + static_cast<int>(i)) = 0;
@@ -120,13 +121,13 @@ class FakeBackend : public Backend {
   // Called at the beginning of each step.
   std::function<void()> before_launch;
   absl::Status fail_with;
-  // What is drawn is not finite.
+  // If true, drawn tokens are reported as not finite.
   bool not_finite = false;
-  // Whether the keys and values that a sequence's part of a step gives are not finite.
+  // Returns true if a sequence's part of a step gives keys and values that are not finite.
   std::function<bool(const StepSequence& seq)> poisons;
-  // Sequences that began in a slot, those that began again included.
+  // Number of sequences started in a slot, restarts included.
   int starts = 0;
-  // Tokens of parts that begin a sequence or have several.
+  // Number of tokens in the parts that start a sequence or have several tokens.
   int prompt_tokens_run = 0;
   int max_tokens_seen = 0;
   int max_seqs_seen = 0;

@@ -1,4 +1,4 @@
-// From a file's path to an engine that serves it.
+// Loads a model file and starts an engine that serves it.
 #ifndef ORCD_RUNTIME_ENGINE_LOAD_MODEL_H_
 #define ORCD_RUNTIME_ENGINE_LOAD_MODEL_H_
 
@@ -18,21 +18,21 @@ namespace orcd {
 
 struct LoadModelOptions {
   ModelLoadOptions model;
-  // Its max_context is the engine's.
+  // backend.max_context is overwritten by engine.max_context.
   BackendOptions backend;
   EngineOptions engine;
 };
 
-// What computes, and what it is held against before it may: null for none, as for the reference
-// itself.
+// Makes the backend, and the reference that the self-check compares it with (null: no reference, as
+// for the reference backend itself).
 struct BackendMaker {
   BackendFactory make;
   LayerReferenceFactory make_reference = nullptr;
-  // False only where nothing of the model is computed, so that there are no numerics to check.
+  // False only for a backend that computes nothing of the model and so has no numerics to check.
   bool self_check = true;
 };
 
-// The first half of LoadModel: opens and checks the file, and places nothing.
+// The first half of LoadModel: opens and checks the file. Places no weights.
 absl::StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path,
                                                        const LoadModelOptions& options,
                                                        LoadObserver& observer);
@@ -43,10 +43,10 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
     const BackendMaker& backend, std::function<void(const absl::Status&)> on_fault,
     LoadObserver& observer);
 
-// Opens and checks the file, places the weights, runs the self-check, starts the engine: the stages
-// of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing behind. The
-// self-check (self_check.h) fails the load where the backend computes garbage: a worker never
-// becomes ready with it.
+// Opens and checks the file, places the weights, runs the self-check and starts the engine: the
+// stages of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing
+// behind. The self-check (self_check.h) fails the load if the backend computes garbage, so such a
+// worker never becomes ready.
 absl::StatusOr<std::unique_ptr<Engine>> LoadModel(const std::string& path,
                                                   const LoadModelOptions& options,
                                                   const BackendMaker& backend,

@@ -1,4 +1,4 @@
-// A model for tests that need a tokenizer and a vocabulary and no sense.
+// A tiny random model for tests that need a tokenizer and a vocabulary but no sensible output.
 #ifndef ORCD_RUNTIME_ENGINE_NANO_MODEL_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_NANO_MODEL_FOR_TEST_H_
 
@@ -22,7 +22,7 @@ inline std::shared_ptr<const Model> NanoModel(RandomModelOptions options = {}) {
   NullLoadObserver observer;
   auto model = Model::Load(*written, {}, observer);
   EXPECT_TRUE(model.ok()) << model.status();
-  // The mapping outlives the name.
+  // The mapping stays valid after the file's name is removed.
   unlink(written->c_str());
   return *model;
 }

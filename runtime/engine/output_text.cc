@@ -6,7 +6,7 @@
 namespace orcd {
 namespace {
 
-// Length of the longest end of `text` that is a beginning of `stop`, short of all of it.
+// Length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t OverlapAtEnd(std::string_view text, std::string_view stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
     if (text.ends_with(stop.substr(0, n))) return n;

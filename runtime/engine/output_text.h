@@ -1,4 +1,4 @@
-// From drawn tokens to the text a caller sees: whole characters, and nothing of a stop string.
+// Turns drawn tokens into the text a caller sees: whole characters, and no part of a stop string.
 #ifndef ORCD_RUNTIME_ENGINE_OUTPUT_TEXT_H_
 #define ORCD_RUNTIME_ENGINE_OUTPUT_TEXT_H_
 
@@ -11,18 +11,18 @@
 
 namespace orcd {
 
-// Holds back text that may still become a stop string. One thread.
+// Holds back text that may still become part of a stop string. One thread.
 class OutputText {
  public:
-  // A stop string counts where its last character comes with a token after the first `min_tokens`;
-  // it may begin before.
+  // A stop string counts if its last character comes with a token after the first `min_tokens`; its
+  // beginning may lie before.
   explicit OutputText(std::vector<std::string> stop_strings, int min_tokens = 0);
 
   // Takes the bytes of the next token and returns the text that is now certain. Once a stop string
-  // has appeared, the text before it has been returned, stopped() names it, and no more may be
-  // appended.
+  // has appeared, all text before it has been returned, stopped() names it, and Append must not be
+  // called again.
   std::string Append(std::string_view bytes);
-  // What was held back, at the end of a generation that no stop string ended.
+  // Returns the text held back, at the end of a generation that no stop string ended.
   std::string Finish();
 
   const std::optional<std::string>& stopped() const { return stopped_; }
@@ -35,7 +35,7 @@ class OutputText {
   int tokens_ = 0;
   Utf8Stream utf8_;
   std::string held_;
-  // A stop string within the first so many bytes of held_ does not count.
+  // A stop string that ends within the first `exempt_` bytes of held_ does not count.
   size_t exempt_ = 0;
   std::optional<std::string> stopped_;
 };

@@ -80,8 +80,8 @@ TEST(OutputTextTest, TheEndAddsNothingThatStopsBeforeMinTokens) {
   EXPECT_FALSE(text.stopped());
 }
 
-// Against a search of the whole text: after each token beyond min_tokens, the stop strings that end
-// in its characters.
+// Compares with a search of the whole text: after each token beyond min_tokens, for stop strings
+// that end in that token's characters.
 TEST(OutputTextTest, AnyCutAndAnyMinTokensFindTheSameEnd) {
   std::mt19937 random(2);
   int stopped = 0;
@@ -124,7 +124,7 @@ TEST(OutputTextTest, AnyCutAndAnyMinTokensFindTheSameEnd) {
   EXPECT_GT(stopped, 1000);
 }
 
-// However the text is cut into tokens, what comes out is the text up to the first stop string.
+// However the text is cut into tokens, the output is the text up to the first stop string.
 TEST(OutputTextTest, AnyCutGivesTheSameText) {
   std::mt19937 random(1);
   const std::vector<std::string> alphabet = {"a", "b", "\n", "é", "🦙"};

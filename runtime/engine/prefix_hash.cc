@@ -21,7 +21,7 @@ BlockHash HalfOf(const Sha256Sum& sum) {
 }  // namespace
 
 BlockHash PrefixRoot(std::string_view model_digest, std::string_view salt) {
-  // The length keeps a digest's end from being taken for a salt's beginning.
+  // The length prevents the end of a digest from being read as the beginning of a salt.
   const uint64_t length = model_digest.size();
   Sha256 sha;
   sha.Update(std::as_bytes(std::span(&length, 1)));

@@ -1,4 +1,5 @@
-// Names for what KV blocks hold, so that requests with the same beginning can share them.
+// Hashes that name the contents of KV blocks, so that requests with a common prefix can share
+// blocks.
 #ifndef ORCD_RUNTIME_ENGINE_PREFIX_HASH_H_
 #define ORCD_RUNTIME_ENGINE_PREFIX_HASH_H_
 
@@ -9,8 +10,8 @@
 
 namespace orcd {
 
-// Half of a SHA-256: blocks of the same name hold the same keys and values, also where somebody
-// tries to make it otherwise.
+// Half of a SHA-256 sum: blocks of the same name hold the same keys and values, even if an
+// adversary tries to make names collide.
 struct BlockHash {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -22,10 +23,10 @@ struct BlockHash {
   }
 };
 
-// Where every name begins that a model (by its digest) and a tenant (by its salt) may share.
+// The root of all block names of one model (by its digest) and one tenant (by its salt).
 BlockHash PrefixRoot(std::string_view model_digest, std::string_view salt);
 
-// The name of the block that holds `tokens` after everything that `parent` stands for.
+// The name of the block that holds `tokens` and follows the block (or root) named `parent`.
 BlockHash NextBlockHash(const BlockHash& parent, std::span<const int32_t> tokens);
 
 }  // namespace orcd

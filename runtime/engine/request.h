@@ -1,4 +1,4 @@
-// What the engine takes and what it gives back.
+// The engine's interface: a request and the events that answer it.
 #ifndef ORCD_RUNTIME_ENGINE_REQUEST_H_
 #define ORCD_RUNTIME_ENGINE_REQUEST_H_
 
@@ -19,7 +19,7 @@ inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxSamples = 64;
-// Of either sign.
+// Largest absolute value of a priority.
 inline constexpr int kMaxPriority = 10;
 inline constexpr int kMaxCacheSaltBytes = 256;
 
@@ -29,10 +29,10 @@ struct StopConditions {
   std::vector<int32_t> ids;
   bool ignore_eog = false;
   int32_t min_tokens = 0;
-  // 0: what the context leaves.
+  // 0: no limit but the context.
   int32_t max_tokens = 0;
 
-  // kInvalidArgument naming the field, as `stop.strings[2]`.
+  // kInvalidArgument naming the field, such as `stop.strings[2]`.
   absl::Status Validate(int vocab) const;
 };
 
@@ -51,53 +51,54 @@ struct StartedEvent {
   int32_t cached_prompt_tokens = 0;
 };
 
-// Of one sample.
+// New output of one sample.
 struct DeltaEvent {
   int32_t sample = 0;
   // Whole characters, never part of a stop string.
   std::string text = {};
   std::vector<int32_t> tokens = {};
-  // One a token where logprobs were asked for, else empty.
+  // One for each token if log-probabilities were requested, else empty.
   std::vector<SampledToken> logprobs = {};
-  // Of prompt tokens, each after those before it, in order from the prompt's second token on; where
-  // they were asked for. They come before the first token.
+  // Log-probabilities of prompt tokens, each given the tokens before it, in order from the prompt's
+  // second token on; empty unless requested. They precede the first generated token.
   std::vector<SampledToken> prompt_logprobs = {};
 };
 
-// How one of several samples ended.
+// The end of one of several samples.
 struct SampleEnd {
   FinishReason reason = FinishReason::kEog;
   std::string stop_string;
   int32_t stop_token = -1;
   int32_t generated_tokens = 0;
-  // Of stop_token, which is in no delta, where logprobs were asked for.
+  // Log-probabilities of stop_token, which no delta contains; set if they were requested.
   std::optional<SampledToken> stop_logprobs = std::nullopt;
 };
 
 struct FinishedEvent {
-  // Not OK: the request failed, and `reason` means nothing.
+  // If not OK, the request failed and `reason` is meaningless.
   absl::Status status;
-  // Of the first sample, as are the stop string and token; or why all of them were ended.
+  // Reason of the first sample, like the stop string and token below; or the reason that ended all
+  // samples.
   FinishReason reason = FinishReason::kEog;
-  // With kStopString.
+  // Set with kStopString.
   std::string stop_string;
-  // With kStopToken and kEog; else -1.
+  // Set with kStopToken and kEog; else -1.
   int32_t stop_token = -1;
-  // Of stop_token, which is in no delta, where logprobs were asked for.
+  // Log-probabilities of stop_token, which no delta contains; set if they were requested.
   std::optional<SampledToken> stop_logprobs = std::nullopt;
   int32_t prompt_tokens = 0;
   int32_t cached_prompt_tokens = 0;
-  // Drawn here, the ending ones included, all samples together.
+  // Tokens drawn by this engine, those that ended a sample included; the sum over all samples.
   int32_t generated_tokens = 0;
-  // One for each sample where there are several and none failed; else empty.
+  // One for each sample if there are several and none failed; else empty.
   std::vector<SampleEnd> samples;
   absl::Duration queue_time;
   absl::Duration prefill_time;
   absl::Duration decode_time;
 };
 
-// Where a request's events go: Started, Deltas, Finished; or Finished alone. Called on the engine's
-// thread and must not block. The engine drops its reference after Finished.
+// Receives a request's events: Started, Deltas, Finished; or Finished alone. Called on the engine
+// thread; must not block. The engine drops its reference after Finished.
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
@@ -106,8 +107,8 @@ class GenerationSink {
   virtual void OnFinished(const FinishedEvent& event) = 0;
 };
 
-// Hears when the engine has handed out what there was to hand out for now: for sinks that pass on
-// the events of many requests together. Called on the engine's thread and must not block.
+// Is told when the engine has delivered all pending events, for sinks that forward the events of
+// many requests together. Called on the engine thread; must not block.
 class StepListener {
  public:
   virtual ~StepListener() = default;
@@ -120,27 +121,28 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   StopConditions stop;
-  // Independent continuations of the prompt; sample i draws with the seed sampling.seed + i, as a
-  // request of its own with that seed would. They share the prompt's KV.
+  // Number of independent continuations of the prompt. Sample i draws with the seed sampling.seed +
+  // i, exactly as a separate request with that seed would. The samples share the prompt's KV.
   int32_t samples = 1;
-  // Tokens that were generated elsewhere, by a request that was like this one, with the same seed:
-  // the generation goes on after them exactly as it would have there. Of one sample only.
+  // Tokens already generated elsewhere by an identical request with the same seed. The generation
+  // continues after them exactly as it would have there. Requires samples == 1.
   std::vector<int32_t> resume;
-  // -1: none; 0: log-probabilities of the prompt's tokens; N: also of the N likeliest there. Needs
-  // BackendInfo::prompt_logprobs.
+  // -1: none; 0: log-probabilities of the prompt's tokens; N: also those of the N likeliest tokens
+  // at each position. Requires BackendInfo::prompt_logprobs.
   int32_t prompt_logprobs = -1;
-  // Who waits is served by priority plus time waited; [-kMaxPriority, kMaxPriority].
+  // Waiting requests are served in order of priority plus time waited; [-kMaxPriority,
+  // kMaxPriority].
   int32_t priority = 0;
-  // Whether the prompt's KV may come from the prefix cache, and go there.
+  // True if the prompt's KV may be taken from the prefix cache and added to it.
   bool prefix_cache = true;
-  // Requests share KV only with those that have the same.
+  // Requests share KV only with requests of the same salt.
   std::string cache_salt;
-  // Both as SteadyNow has it.
+  // Both times are on the clock of SteadyNow.
   absl::Time arrival = absl::InfinitePast();
-  // Past it the request ends with kDeadlineExceeded, wherever it is.
+  // When it passes, the request ends with kDeadlineExceeded, queued or running.
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<GenerationSink> sink;
-  // Null, or told after each step in which the sink got events.
+  // May be null. Told after each step in which the sink got events.
   std::shared_ptr<StepListener> step_listener;
 };
 

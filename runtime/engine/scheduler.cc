@@ -19,8 +19,8 @@ std::string LogitsNotFinite(int position) {
                       " are not finite, or every token was forbidden");
 }
 
-// Tokens that the generation has at least. One that goes on until somebody ends it has no more than
-// it is asked for.
+// Minimum length of the generation: max_tokens if nothing else can end it, else min_tokens (also
+// without max_tokens, since the caller may cancel).
 int FewestTokens(const LiveRequest& live) {
   const StopConditions& stop = live.request.stop;
   if (stop.max_tokens > 0 && stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) {
@@ -63,7 +63,7 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     live->prefix_root = PrefixRoot(options_.model_digest, asked.cache_salt);
     live->shares_with_all = asked.cache_salt.empty();
   } else if (asked.samples > 1) {
-    // Shared by the samples, and by nobody else: no salt that a caller gives names a request.
+    // Only the samples of this request share these blocks: no caller's salt can produce this root.
     live->prefix_root = PrefixRoot(absl::StrCat("request ", next_order_), asked.id);
   }
 
@@ -175,7 +175,7 @@ bool Scheduler::ReserveForDecode() {
     if (sequence.finished || !sequence.decodes()) continue;
     const int needed = BlocksFor(sequence.scheduled + 1);
     while (!blocks_.Grow(sequence.blocks, needed)) {
-      // What a step in flight draws must be known before its sequence can start over elsewhere.
+      // A token that a step in flight draws must be known before its sequence can be recomputed.
       if (!in_flight_.empty()) return false;
       const bool is_last = &sequence == running_.back().get();
       PreemptLast();
@@ -235,8 +235,8 @@ void Scheduler::Admit(absl::Time now) {
 bool Scheduler::TakeBlocks(Sequence& sequence) {
   const int known = static_cast<int>(sequence.tokens.size());
   const LiveRequest& live = *sequence.live;
-  // The last token must be run for what follows it, and where log-probabilities of the prompt are
-  // asked for the prompt must.
+  // The last known token must be run to draw the token after it. If log-probabilities of the prompt
+  // are requested, the whole prompt must be run.
   const bool must_run_prompt = sequence.sample == 0 && live.request.prompt_logprobs >= 0 &&
                                live.next_prompt_logprob < live.prompt_tokens();
   std::optional<BlockHash> missing;
@@ -248,9 +248,11 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
     }
   }
   const int shared = sequence.blocks.size();
-  // Room for what is known and the first new token: a prompt that has begun never waits for blocks.
+  // Room for the known tokens and the first new one, so that a prompt never waits for blocks once
+  // it has begun.
   const int needed = BlocksFor(std::min(known + 1, options_.max_context));
-  // One that had to give way comes back once those that run can go on for a while.
+  // A preempted sequence also needs a spare block for each running one, so that these can go on for
+  // a while.
   const int spare = sequence.preempted ? static_cast<int>(running_.size()) : 0;
   if (needed - shared + spare > blocks_.free() || !blocks_.Grow(sequence.blocks, needed)) {
     blocks_.Release(sequence.blocks);
@@ -301,7 +303,8 @@ void Scheduler::SelectRunning() {
     selected_.push_back(sequence.get());
     blocks += sequence->blocks.size();
   }
-  // Sequences that share blocks may together have more than a step takes: then they take turns.
+  // Sequences that share blocks may together list more blocks than a step takes; then they take
+  // turns.
   if (blocks <= backend_.kv_blocks) return;
   std::stable_sort(selected_.begin(), selected_.end(), [](const Sequence* a, const Sequence* b) {
     return a->last_step < b->last_step;
@@ -339,7 +342,7 @@ void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
   for (size_t i = 1; i < prompts_.size() && others < budget; ++i) {
     others += prompts_[i]->unscheduled();
   }
-  // What the others cannot use is the first one's too.
+  // The first prompt also gets the part of the budget that the others cannot use.
   const int share = std::max(budget - budget / 2, budget - others);
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
     const int count = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
@@ -422,7 +425,7 @@ void Scheduler::TakeKeysAndValues(Sequence& sequence, int end, bool finite) {
                                          " or before it is not finite"));
   }
   sequence.not_finite = sequence.not_finite || !finite;
-  // What a request that has ended computed is as good for others.
+  // Keys and values are named even if the request has ended: they are still good for others.
   if (sequence.not_finite) return;
   sequence.computed = end;
   NameFullBlocks(sequence);
@@ -434,7 +437,7 @@ void Scheduler::TakeKeysAndValues(Sequence& sequence, int end, bool finite) {
 void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
                                    const std::vector<SampledToken>& targets) {
   LiveRequest& live = *sequence.live;
-  // A prompt that had to start over gives some of them again.
+  // A prompt recomputed after a preemption gives some log-probabilities that were already sent.
   const int told = live.next_prompt_logprob - first_position;
   if (told >= static_cast<int>(targets.size())) return;
   DeltaEvent delta;
@@ -492,12 +495,12 @@ void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
 void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop_string,
                        const SampledToken* stop_token) {
   LiveRequest& live = *sequence.live;
-  // What came of a request that was ended is the beginning of what would have come, so that it can
-  // go on elsewhere: what is held back here comes there.
+  // The output of a cancelled or drained request is a prefix of the complete output, so that
+  // another worker can resume the request; that worker sends the text held back here.
   const bool ended = reason == FinishReason::kCancelled || reason == FinishReason::kDrained;
   if (!ended && !sequence.text.stopped()) {
     std::string rest = sequence.text.Finish();
-    // What a request that was resumed held back there says nothing before it has started here.
+    // A resumed request sends no held-back text before it has started here.
     if (!rest.empty() && live.started) SendDelta(sequence, {.text = std::move(rest)});
   }
   SampleEnd& end = live.ends[sequence.sample];
@@ -509,7 +512,8 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, std::string stop
   MarkFinished(sequence);
   if (live.unfinished > 0) return;
   FinishedEvent event;
-  // A request that was ended was, whatever samples of it had come to their end before.
+  // If the request was ended, its reason is that of the end, even if some samples had finished
+  // before.
   event.reason = ended ? reason : live.ends[0].reason;
   if (!ended) {
     event.stop_string = live.ends[0].stop_string;
@@ -545,7 +549,7 @@ void Scheduler::FailNotFinite(Sequence& sequence, const std::string& what) {
 void Scheduler::MarkFinished(Sequence& sequence) {
   sequence.finished = true;
   --sequence.live->unfinished;
-  // Whoever waited to share its prompt must not wait for ever.
+  // The samples that wait to share the prompt must not wait forever.
   if (sequence.sample == 0) sequence.live->prompt_computed = true;
   ending_.push_back(&sequence);
 }
@@ -631,7 +635,7 @@ void Scheduler::Sweep(absl::Time now) {
 }
 
 void Scheduler::TellReleased() {
-  // Callbacks last: what they see must be free.
+  // Callbacks run last, when the resources are free.
   std::vector<ReleaseWaiter> ready;
   std::erase_if(release_waiters_, [&](ReleaseWaiter& waiter) {
     std::erase_if(waiter.left, [&](const std::string& id) { return !live_.contains(id); });

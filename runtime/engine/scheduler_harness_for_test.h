@@ -1,4 +1,4 @@
-// A scheduler, a fake backend behind it, and what the model says without either.
+// A scheduler on a fake backend, and the output that the model gives without either.
 #ifndef ORCD_RUNTIME_ENGINE_SCHEDULER_HARNESS_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_SCHEDULER_HARNESS_FOR_TEST_H_
 
@@ -19,7 +19,7 @@
 
 namespace orcd {
 
-// Keeps what a request was told, and holds the order of events to their contract.
+// Records the events of a request and checks that their order keeps the contract.
 class RecordingSink : public GenerationSink {
  public:
   void OnStarted(const StartedEvent& event) override {
@@ -54,15 +54,15 @@ class RecordingSink : public GenerationSink {
   int started = 0;
   int prompt_tokens = 0;
   int cached_prompt_tokens = 0;
-  // Of the first sample.
+  // Output of the first sample.
   std::string text;
   std::vector<int32_t> tokens;
-  // Of the others.
+  // Output of the other samples.
   std::map<int, std::vector<int32_t>> more_samples;
   std::vector<SampledToken> prompt_logprobs;
   std::optional<FinishedEvent> finished;
 
-  // Counts the steps that were committed; where set, so is the most of them from one token of a
+  // Counts committed steps. If set, longest_gap is the largest number of steps from one token of a
   // sample to its next.
   const int64_t* commits = nullptr;
   std::map<int, int64_t> last_commit;
@@ -124,8 +124,8 @@ class SchedulerHarness {
     return request;
   }
 
-  // Plans and commits once each, as far as the pipeline allows; a step takes a millisecond. False
-  // where nothing was to do.
+  // Plans and commits one step each, as far as the pipeline allows; a step takes one millisecond.
+  // False if there was nothing to do.
   bool Advance() {
     if (scheduler_->steps_in_flight() < info_.max_in_flight) {
       StepBatch batch;
@@ -144,8 +144,8 @@ class SchedulerHarness {
     for (int i = 0; Advance(); ++i) ASSERT_LT(i, 100000) << "the scheduler does not come to an end";
   }
 
-  // What the model says to a sample of the request, one token after another, with nobody else
-  // around.
+  // Output of the model for a sample of the request, computed token by token with no other
+  // requests.
   Expected Naive(const GenerationRequest& request, int sample = 0) const {
     Expected expected{{}, FinishReason::kContextLength, 0};
     std::vector<int32_t> context = request.prompt;

@@ -1,5 +1,5 @@
-// The scheduler under whatever can happen to it, run after run from seeds, held to what a naive
-// model says: no token lost or told twice, no block leaked, nobody starved, no bound exceeded.
+// Random simulations of the scheduler, one for each seed, compared with a naive model: no token
+// lost or sent twice, no block leaked, no request starved, no bound exceeded.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -15,7 +15,7 @@
 namespace orcd {
 namespace {
 
-// What the runs met with, so that a simulation in which nothing happens is noticed.
+// Counts the events of all runs, so that a simulation in which nothing happens is noticed.
 struct Encounters {
   int64_t completed = 0;
   int64_t cancelled = 0;
@@ -27,7 +27,7 @@ struct Encounters {
   int64_t poisoned = 0;
 };
 
-// One run. Everything about it follows from the seed.
+// One run, determined entirely by its seed.
 class Simulation : public SchedulerHarness {
  public:
   // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none.
@@ -48,7 +48,8 @@ class Simulation : public SchedulerHarness {
         return poison_() % static_cast<uint32_t>(poison_one_in) == 0;
       };
     }
-    // Who leaves the queue ranks before all who wait, so nobody is passed over for ever.
+    // A request that leaves the queue ranks before all that wait, so no request is passed over
+    // forever.
     on_left_queue_ = [this](const std::string& id) {
       if (sinks_[id]->started == 0) return;
       const absl::Time rank = asked_.at(id).rank;
@@ -65,7 +66,7 @@ class Simulation : public SchedulerHarness {
       Arrive(absl::StrCat("r", i));
       for (int steps = Below(6); steps > 0; --steps) AdvanceAndCheck();
       if (Below(6) == 0) CancelOne(absl::StrCat("r", Below(i + 1)));
-      // Now and then everyone gets through.
+      // Occasionally all requests complete.
       if (Below(12) == 0) RunToEnd();
       if (Below(12) == 0) now_ += absl::Seconds(Below(20));
     }
@@ -86,7 +87,7 @@ class Simulation : public SchedulerHarness {
   int Below(int n) { return static_cast<int>(random_() % n); }
 
   void Arrive(const std::string& id) {
-    // Few beginnings, so that many meet.
+    // Only a few prefixes, so that many requests share one.
     std::mt19937 beginning(1 + Below(3));
     std::vector<int32_t> prompt(1 + Below(max_context_ - 2));
     for (int32_t& token : prompt) token = static_cast<int32_t>(beginning() % vocab_);
@@ -116,7 +117,7 @@ class Simulation : public SchedulerHarness {
     scheduler_->Add(std::move(request), now_);
   }
 
-  // As if another worker had gone away in the middle.
+  // Resumes the request as if another worker had failed in the middle of it.
   void Resume(GenerationRequest& request) {
     const Expected whole = Naive(request);
     if (whole.tokens.size() < 2) return;
@@ -142,7 +143,7 @@ class Simulation : public SchedulerHarness {
     EXPECT_GE(scheduler_->blocks().free(), 0);
     for (const auto& [id, asked] : asked_) {
       if (sinks_[id]->finished || asked.deadline > now_) continue;
-      // It is seen when the next step is planned.
+      // The deadline is noticed when the next step is planned.
       EXPECT_LE(++overdue_[id], info_.max_in_flight + 1) << id;
     }
   }
@@ -157,7 +158,7 @@ class Simulation : public SchedulerHarness {
     EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
     met.preemptions += scheduler_->counts().preemptions;
     met.cached_tokens += scheduler_->counts().cached_prompt_tokens;
-    // Without anyone giving way or taking turns, who decodes has a token in each step.
+    // Without preemptions or turns, every decoding request gets a token in each step.
     if (shares_ || scheduler_->counts().preemptions > 0) return;
     for (const auto& [id, sink] : sinks_) {
       EXPECT_LE(sink->longest_gap, 1) << id;
@@ -215,13 +216,13 @@ class Simulation : public SchedulerHarness {
   }
 
   std::mt19937 random_;
-  // Says whose keys and values are not finite.
+  // Decides which keys and values are not finite.
   std::mt19937 poison_;
   bool shares_ = false;
   std::map<std::string, Asked> asked_;
   int cancels_ = 0;
   int released_ = 0;
-  // Advances that a request has outlived its deadline by.
+  // Number of advances by which a request has outlived its deadline.
   std::map<std::string, int> overdue_;
 };
 
@@ -243,7 +244,7 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
   EXPECT_GT(met.gaps_checked, kRuns / 10);
 }
 
-// Whoever gets all of its tokens gets the right ones, whoever shared with whom.
+// A request that completes gets exactly the right tokens, whatever it shared with others.
 TEST(SchedulerSimulationTest, WhatIsNotFiniteReachesNobodyElse) {
   constexpr int kRuns = 3000;
   const std::shared_ptr<const Model> model = NanoModel();

@@ -90,7 +90,7 @@ TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
     RunToEnd();
     EXPECT_EQ(sinks_["first"]->cached_prompt_tokens, 0);
 
-    // The last token must run for what follows it: of three full blocks two are shared.
+    // The last token must run to draw the token after it, so two of three full blocks are shared.
     GenerationRequest again = Request("again", prompt);
     again.stop.ignore_eog = true;
     again.stop.max_tokens = 8;
@@ -100,7 +100,7 @@ TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
     EXPECT_EQ(sinks_["again"]->finished->cached_prompt_tokens, 8);
     EXPECT_EQ(sinks_["again"]->tokens, expected.tokens);
 
-    // What was generated is a prompt's beginning as good as any other.
+    // Generated tokens can be the prefix of a prompt like any other.
     std::vector<int32_t> turn = prompt;
     turn.insert(turn.end(), expected.tokens.begin(), expected.tokens.end());
     GenerationRequest next = Request("next", turn);
@@ -131,8 +131,8 @@ TEST_F(SchedulerTest, WhatGaveNoFiniteNumbersIsNobodysBeginning) {
   EXPECT_EQ(scheduler_->blocks().free(), 32);
 }
 
-// A part of a prompt that draws nothing is not finite: nobody may share its blocks, whatever
-// becomes of the request before its results are read.
+// A part of a prompt that draws nothing is not finite: no request may share its blocks, whatever
+// happens to the request before the results are read.
 TEST_F(SchedulerTest, BlocksThatAreNotFiniteAreNobodysBeginning) {
   for (const int depth : {1, 2}) {
     for (const char* const fate : {"goes on", "is cancelled at once", "is cancelled later"}) {
@@ -187,7 +187,7 @@ TEST_F(SchedulerTest, BlocksHaveNoNamesBeforeTheirStepHasEnded) {
   EXPECT_EQ(scheduler_->blocks().named(), 0);
   scheduler_->Commit(*backend_->Wait(), now_);
   EXPECT_EQ(scheduler_->blocks().named(), 2);
-  // And never where it does not end.
+  // The blocks are never named if the step does not end.
   Make(Info(4, 32, 2));
   scheduler_->Add(Request("a", {1, 2, 3, 4, 5, 6, 7, 8, 9}), now_);
   ASSERT_TRUE(scheduler_->Plan(now_, batch));
@@ -202,7 +202,7 @@ TEST_F(SchedulerTest, WhoFitsBySharingWhatIsNewlyNamedDoesNotWait) {
                                          11, 12, 13, 14, 15, 16, 17, 18, 19, 20};
     std::map<std::string, Expected> expected;
     for (const char* const id : {"a", "b"}) {
-      // Of ten blocks it takes six for its prompt and the first token, alone.
+      // Alone, the request takes six of the ten blocks for its prompt and the first token.
       GenerationRequest request = Request(id, prompt);
       request.sampling.seed = id[0];
       request.stop.ignore_eog = true;
@@ -256,7 +256,7 @@ TEST_F(SchedulerTest, RequestsThatRunShareTheirBeginning) {
     Advance();
     Advance();
   }
-  // Alone each takes 7 of the 16 blocks.
+  // Alone, each request takes 7 of the 16 blocks.
   EXPECT_GE(scheduler_->running(), 4);
   RunToEnd();
   for (const auto& [id, want] : expected) EXPECT_EQ(sinks_[id]->tokens, want.tokens);
@@ -280,7 +280,7 @@ TEST_F(SchedulerTest, PriorityGoesFirstAndWaitingWeighsAsMuch) {
   add("high", 2);
   while (!started("high")) ASSERT_TRUE(Advance());
   EXPECT_FALSE(started("normal"));
-  // A level is worth five seconds, and so "low" has waited longer than a priority can make up for.
+  // A level is worth five seconds, so "low" has waited longer than a priority can make up for.
   now_ += absl::Seconds(16);
   add("late", 2);
   while (!started("late")) ASSERT_TRUE(Advance());
@@ -291,7 +291,7 @@ TEST_F(SchedulerTest, PriorityGoesFirstAndWaitingWeighsAsMuch) {
 
 TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   Make(Info(2, 64, 1), 128);
-  // Steps take a millisecond here: 12 prompt tokens, or one token of each who decodes.
+  // A step takes one millisecond here: 12 prompt tokens, or one token of each decoding sequence.
   GenerationRequest warm = Request("warm", std::vector<int32_t>(60, 4));
   warm.stop.ignore_eog = true;
   warm.stop.max_tokens = 20;
@@ -324,7 +324,7 @@ TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   ASSERT_TRUE(feasible->finished);
   EXPECT_EQ(feasible->finished->status, absl::OkStatus());
 
-  // What was measured two minutes ago says nothing.
+  // Figures measured two minutes ago are no longer used.
   now_ += absl::Minutes(2);
   EXPECT_FALSE(add("unknown", 100, 1, 5)->finished);
   RunToEnd();
@@ -379,7 +379,7 @@ TEST_F(SchedulerTest, SamplesShareThePromptAndAreWhatRequestsOfTheirOwnWouldBe) 
       EXPECT_EQ(sink.finished->samples[i].reason, expected[i].reason);
       EXPECT_EQ(sink.finished->samples[i].generated_tokens, expected[i].drawn);
     }
-    // The first step has 12 tokens; then each other sample runs the one past the full blocks.
+    // The first step has 12 tokens; then each other sample runs the one token past the full blocks.
     EXPECT_EQ(backend_->prompt_tokens_run, 12 + 4);
     EXPECT_EQ(scheduler_->blocks().free(), 24);
   }
@@ -439,7 +439,7 @@ TEST_F(SchedulerTest, CountsThePromptTokensThatItComputes) {
   RunToEnd();
   EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 11);
   EXPECT_EQ(scheduler_->counts().generated_tokens, 10);
-  // The same again: all is there but for the last block, which is computed again.
+  // The same request again: all but the last block is cached; the last block is computed again.
   request.id = "b";
   request.sink = std::make_shared<RecordingSink>();
   scheduler_->Add(request, now_);
@@ -465,7 +465,7 @@ TEST_F(SchedulerTest, WhatARequestThatIsEndedHeldBackComesWhereItGoesOn) {
   for (const FinishReason reason : {FinishReason::kCancelled, FinishReason::kDrained}) {
     for (size_t cut = 1; cut < whole.tokens.size(); ++cut) {
       const std::string id = absl::StrCat("part", static_cast<int>(reason), "-", cut);
-      // The last byte of what is there then may become this.
+      // A stop string that the last byte of the output so far may begin, so that text is held back.
       const std::string_view last = model_->tokenizer().TokenBytes(whole.tokens[cut - 1]);
       const std::string stop = {last.back(), '\x01'};
       scheduler_->Add(ask(id, stop), now_);
@@ -493,7 +493,7 @@ TEST_F(SchedulerTest, PromptLogprobsComeOnceForEachTokenButTheFirst) {
     Make(Info(2, kv_blocks, 1));
     std::vector<int32_t> prompt;
     for (int i = 0; i < 30; ++i) prompt.push_back(i * 7 % 11);
-    // In 9 blocks the second one has to give way.
+    // With 9 blocks the second request is preempted.
     GenerationRequest other = Request("other", {1});
     other.stop.ignore_eog = true;
     other.stop.max_tokens = 20;
@@ -531,7 +531,7 @@ TEST_F(SchedulerTest, StopStringEndsTheText) {
   GenerationRequest request = Request("a", {3});
   request.stop.ignore_eog = true;
   request.stop.max_tokens = 24;
-  // ASCII characters of the text that stand together.
+  // Two adjacent ASCII characters of the text.
   size_t start = 0;
   while (start + 1 < text.size() && (text[start] <= 0 || text[start + 1] <= 0)) ++start;
   request.stop.strings = {text.substr(start, 2)};
@@ -556,7 +556,8 @@ TEST_F(SchedulerTest, StopStringsHoldFromMinTokensOnAlsoOfAResumedRequest) {
   RunToEnd();
   const RecordingSink& probe = *sinks_["probe"];
   ASSERT_EQ(probe.tokens.size(), 24u);
-  // Every token of one ASCII character ends it, but for the first ten.
+  // Every token of one ASCII character is a stop string, but does not count in the first ten
+  // tokens.
   std::vector<std::string> stops;
   size_t first = 0;
   for (size_t i = 0; i < probe.tokens.size(); ++i) {
@@ -594,7 +595,7 @@ TEST_F(SchedulerTest, StopStringsHoldFromMinTokensOnAlsoOfAResumedRequest) {
 
 TEST_F(SchedulerTest, NoEndIdIsDrawnBeforeMinTokensAlsoOneThatIsIgnored) {
   Make(Info(2, 32, 2));
-  // The token that would be the first, as a stop id and as the model's end.
+  // The token that would be drawn first, used as a stop id and as an end-of-generation id.
   const int32_t stop = Naive(Request("probe", {3})).tokens.at(0);
   for (const bool ignore_eog : {false, true}) {
     GenerationRequest request = Request(absl::StrCat("a", ignore_eog), {3});
@@ -734,8 +735,8 @@ TEST_F(SchedulerTest, FailAllEndsEveryoneAndForgetsStepsInFlight) {
   }
 }
 
-// Whatever arrives, is cancelled or runs out of KV: who is not cancelled gets exactly what the
-// model says, and nothing is left behind.
+// Whatever arrives, is cancelled or runs out of KV blocks: every request that is not cancelled gets
+// exactly the model's output, and no resource leaks.
 TEST_F(SchedulerTest, RandomLoadLosesNothing) {
   std::mt19937 random(3);
   int preemptions = 0;

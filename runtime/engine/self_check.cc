@@ -17,12 +17,13 @@
 namespace orcd {
 namespace {
 
-// Of the layers between the first and the last: one that attends to another.
+// Number of tokens compared in the layers between the first and the last: the second token attends
+// to the first.
 constexpr int kMiddleTokens = 2;
-// Backends round activations and add in orders of their own; garbage differs by far more.
+// Backends round activations and order sums in different ways; garbage differs by far more.
 constexpr double kMaxNmse = 1e-4;
-// How far below the greatest logit that of a drawn token may lie, in root mean squares of the
-// logits: twice what kMaxNmse allows a logit to move.
+// Maximum distance of a drawn token's logit below the greatest logit, in units of the root mean
+// square of the logits: twice the change of a logit that kMaxNmse allows.
 constexpr double kMaxDrop = 0.02;
 
 absl::Status Failed(const std::string& what) {
@@ -62,9 +63,9 @@ struct Rows {
   std::span<const float> row(int64_t i) const { return std::span(values).subspan(i * cols, cols); }
 };
 
-// Keeps the first activation that is not finite, and the activations that are looked at later, of
-// consecutive steps one below the other: all rows of the first layer, of the last one and its
-// input, and of the head; kMiddleTokens of the layers between.
+// Records the first activation that is not finite, and keeps the activations that are compared
+// later, the rows of consecutive steps appended: all rows of the first layer, of the last layer and
+// its input, and of the head; kMiddleTokens rows of the layers between.
 class Witness : public ActivationTap {
  public:
   explicit Witness(int layers) : layers_(layers) {}
@@ -88,9 +89,9 @@ class Witness : public ActivationTap {
     seen.values.insert(seen.values.end(), kept.begin(), kept.end());
   }
 
-  // Empty where all was finite.
+  // Empty if all activations were finite.
   const std::string& first_bad() const { return first_bad_; }
-  // Null where there was no such activation.
+  // Null if there was no such activation.
   const Rows* Find(std::string_view name, int layer) const {
     const auto found = seen_.find({layer, std::string(name)});
     return found == seen_.end() ? nullptr : &found->second;
@@ -102,7 +103,8 @@ class Witness : public ActivationTap {
   std::map<std::pair<int, std::string>, Rows> seen_;
 };
 
-// Holds what a reference shows against what a witness saw, from row `first_row` on.
+// Compares the activations of a reference with those that a Witness recorded, from row `first_row`
+// on.
 class Comparison : public ActivationTap {
  public:
   Comparison(const Witness& witness, int64_t first_row)
@@ -125,7 +127,7 @@ class Comparison : public ActivationTap {
     }
   }
 
-  // Empty where there was none.
+  // Empty if there was none.
   const std::string& first_difference() const { return first_difference_; }
 
  private:
@@ -157,7 +159,7 @@ class Run {
   std::span<const int32_t> tokens() const { return tokens_; }
   int count() const { return static_cast<int>(tokens_.size()); }
 
-  // Runs tokens [first, first + count) and returns what the backend showed of it.
+  // Runs tokens [first, first + count) and returns the activations that the backend showed.
   absl::StatusOr<Witness> Show(int first, int count) {
     Witness witness(layers_);
     for (const int end = first + count; first < end; first += step_tokens_) {
@@ -167,7 +169,7 @@ class Run {
     return witness;
   }
 
-  // Runs tokens [first, first + count) as service does and draws the next, greedily.
+  // Runs tokens [first, first + count) as in service and draws the next token, greedily.
   absl::StatusOr<SampledToken> Draw(int first, int count) {
     for (; count > step_tokens_; first += step_tokens_, count -= step_tokens_) {
       ORCD_RETURN_IF_ERROR(Step(first, step_tokens_, /*sample=*/false, nullptr).status());
@@ -239,7 +241,8 @@ absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t>
   return absl::OkStatus();
 }
 
-// Whether a greedy draw is what the logits of its position say. `step`: it was made in.
+// Checks that a greedy draw agrees with the logits of its position. `step` describes the step in
+// error messages.
 absl::Status CheckDraw(const SampledToken& drawn, std::span<const float> logits, int position,
                        const char* step) {
   if (!drawn.finite) {
@@ -299,7 +302,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
     ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i, 1));
     ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(i), i, "a step of one token"));
   }
-  // Over the keys and values that the steps of one token left.
+  // Uses the keys and values that the steps of one token wrote.
   const int last = count - 1;
   ORCD_ASSIGN_OR_RETURN(const Witness single, run.Show(last, 1));
   if (!single.first_bad().empty()) return Failed(single.first_bad());
@@ -310,7 +313,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
                                " differ between a step of many tokens and one of one token, NMSE ",
                                nmse));
   }
-  // A prompt, of which a backend need compute the logits of the last token alone.
+  // A prompt step; a backend need compute only the last token's logits.
   ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(0, count));
   ORCD_RETURN_IF_ERROR(CheckDraw(drawn, logits->row(last), last, "a step of a prompt"));
   return go_on();

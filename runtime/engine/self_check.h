@@ -1,4 +1,4 @@
-// Whether a backend computes a model at all: asked once, at load, before anyone may rely on it.
+// Checks once, at load, that a backend computes the model correctly.
 #ifndef ORCD_RUNTIME_ENGINE_SELF_CHECK_H_
 #define ORCD_RUNTIME_ENGINE_SELF_CHECK_H_
 
@@ -10,24 +10,23 @@
 
 namespace orcd {
 
-// Tokens that SelfCheck runs, or as many as the backend takes of one sequence where these are
-// fewer; and the most of a call of its reference.
+// Tokens that SelfCheck runs; fewer if the model's or the backend's context or the KV cache holds
+// fewer. Also the maximum for one call of the reference.
 inline constexpr int kSelfCheckTokens = 8;
 
-// Runs a fixed token sequence through the backend: at once, or in as few steps as the backend's
-// largest allows, with every activation looked at; then, as service does, a token a step, and as a
-// prompt. kInternal (reason SELF_CHECK_FAILED), naming layer and operation, where
-// - a NaN or an infinity comes out;
-// - a layer, or the head at the first and last positions, differs from what `reference` (null:
-// none)
-//   makes of the same input: the first and the last layer with all tokens, those between with two,
-//   so that the reference computes little more than a step of two tokens (0.09 s of a core with
-//   AVX-512 for 0.5B weights in Q4_K_M, 2026-11-25);
-// - the logits do not tell tokens apart;
-// - steps of one token, or of the prompt, draw others than the logits of the whole say; or those of
-//   one token give other logits.
-// Uses slot 0 and the first KV blocks, which must be unused. Reports LoadStage::kSelfCheck;
-// kCancelled when the observer says so.
+// Runs a fixed token sequence through the backend: first all at once, or in the fewest steps that
+// the backend allows, inspecting every activation; then, as in service, one token a step; then as a
+// prompt. Returns kInternal (reason SELF_CHECK_FAILED), naming layer and operation, if
+// - an activation is NaN or infinite;
+// - a layer, or the head at the first and last positions, differs from the output of `reference` on
+//   the same input (null: not compared). The first and the last layer are compared with all
+//   tokens, the layers between with two, so that the reference computes little more than a step of
+//   two tokens (0.09 s of a core with AVX-512 for 0.5B weights in Q4_K_M, 2026-11-25);
+// - the logits do not distinguish tokens;
+// - steps of one token, or the prompt step, draw tokens that disagree with the logits of the full
+//   run; or a step of one token gives other logits.
+// Uses slot 0 and the first KV blocks, which must be unused. Reports LoadStage::kSelfCheck; returns
+// kCancelled if the observer cancels.
 absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* reference,
                        LoadObserver& observer);
 

@@ -21,14 +21,15 @@ namespace {
 
 using testing::HasSubstr;
 
-// Given one step's activation, may change it. `rows` tells a step of many tokens from one of one.
+// May change an activation of a step. `rows` distinguishes a step of many tokens from a step of
+// one.
 using Corruption =
     std::function<void(std::string_view name, int layer, int64_t rows, std::vector<float>& values)>;
 
-// Given what a step of so many tokens drew, may change it.
+// May change a token drawn by a step of `tokens` tokens.
 using SampleCorruption = std::function<void(SampledToken&, size_t tokens)>;
 
-// A backend that computes what another computes, and then says something else.
+// A backend that runs another backend and corrupts its results.
 class CorruptBackend : public Backend {
  public:
   CorruptBackend(std::unique_ptr<Backend> backend, Corruption corrupt,
@@ -69,7 +70,7 @@ class CorruptBackend : public Backend {
   const std::unique_ptr<Backend> backend_;
   CorruptTap tap_;
   const SampleCorruption corrupt_sample_;
-  // Of the step before.
+  // Number of tokens of the previous step.
   size_t tokens_ = 0;
 };
 
@@ -93,7 +94,7 @@ absl::Status CheckWith(
   return SelfCheck(*model, backend, reference->get(), observer);
 }
 
-// A corruption of one operation, by a factor: finite, and no single backend's own affair.
+// Scales the result of one operation by a factor: still finite, and possible on any backend.
 absl::Status CheckWithScaled(std::string_view operation, int in_layer,
                              const BackendOptions& options = SmallOptions(),
                              const RandomModelOptions& like = {}) {
@@ -178,7 +179,7 @@ TEST(SelfCheckTest, ComparesEveryLayer) {
   }
 }
 
-// Whatever the backend takes at a time, and of a sequence.
+// Covers all limits of a backend: tokens of a step and length of a sequence.
 TEST(SelfCheckTest, FitsAnyLimits) {
   for (const int step_tokens : {1, 2, 4, 8, 128}) {
     for (const int context : {1, 5, 8, 0}) {

@@ -1,4 +1,4 @@
-// A request on its way through the engine.
+// The scheduler's records of a live request and of its samples.
 #ifndef ORCD_RUNTIME_ENGINE_SEQUENCE_H_
 #define ORCD_RUNTIME_ENGINE_SEQUENCE_H_
 
@@ -19,7 +19,7 @@ namespace orcd {
 
 struct Sequence;
 
-// What the samples of one request have in common. Engine thread only.
+// State shared by the samples of one request. Engine thread only.
 struct LiveRequest {
   LiveRequest(GenerationRequest r, absl::Time the_rank)
       : request(std::move(r)), rank(the_rank), ends(request.samples) {}
@@ -27,36 +27,37 @@ struct LiveRequest {
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
 
   const GenerationRequest request;
-  // Who has the earlier one is served first: the time it came, put forward by its priority. So
-  // whoever waits gains on everyone who comes later, whatever their priority.
+  // Arrival time, moved earlier by the priority; the request with the earlier rank is served first.
+  // Every waiting request thus gains on all that come later, whatever their priority.
   const absl::Time rank;
 
-  // Those that have not gone, by sample.
+  // Samples that are not yet removed, in order of sample index.
   std::vector<Sequence*> sequences;
-  // Samples that go on.
+  // Number of samples that have not ended.
   int unfinished = 0;
-  // Its Finished event was sent.
+  // True once the Finished event was sent.
   bool finished = false;
-  // Left the queue once; samples of it may be back there.
+  // True once the request has left the queue; preempted samples may be back in it.
   bool started = false;
-  // The other samples wait until the first has computed the prompt, and then share it.
+  // The other samples wait until the first has computed the prompt, and then share its KV.
   bool prompt_computed = false;
   int cached_prompt_tokens = 0;
   int drawn = 0;
-  // Position in the prompt whose log-probability is the next to be told.
+  // Position of the next prompt token whose log-probability is to be reported.
   int next_prompt_logprob = 1;
   std::vector<SampleEnd> ends;
 
-  // Where sharing begins; unset where nothing is shared.
+  // Root of the block hashes; nullopt if nothing is shared.
   std::optional<BlockHash> prefix_root;
-  // Anybody may begin alike, and hear what is there to begin with.
+  // True if all tenants may share the blocks and observers are told of them (no cache salt).
   bool shares_with_all = false;
-  // Sorted ids that are forbidden before min_tokens: stop ids and end-of-generation ids, those that
-  // ignore_eog lets pass later included.
+  // Ids that are forbidden before min_tokens, sorted: stop ids and end-of-generation ids, the
+  // latter also if ignore_eog is set.
   std::vector<int32_t> end_ids;
-  // New tokens at most, from max_tokens and the context; those resumed from included.
+  // Maximum number of new tokens, from max_tokens and the context; tokens the request was resumed
+  // with count.
   int max_new_tokens = 0;
-  // What reaching max_new_tokens means.
+  // Finish reason when max_new_tokens is reached.
   FinishReason limit_reason = FinishReason::kMaxTokens;
 
   absl::Time first_step = absl::InfinitePast();
@@ -64,24 +65,23 @@ struct LiveRequest {
   absl::Time last_token = absl::InfinitePast();
 };
 
-// The scheduler's record of one sample of a request. Engine thread only.
+// The scheduler's record of one sample of a request (a sequence). Engine thread only.
 //
-// Positions [0, scheduled) of the sequence have been given to the backend, or were found computed.
-// Positions [0, computed) are known to hold finite keys and values: the steps that made them are
-// committed. Only blocks of those are named.
-// While a sequence decodes, the token at position `tokens.size()` may be drawn by a step that is
-// still in flight.
+// Positions [0, scheduled) of the sequence have been given to the backend or were found in the
+// prefix cache. Positions [0, computed) are known to hold finite keys and values: the steps that
+// computed them are committed. Only blocks of computed positions are named. While a sequence
+// decodes, the token at position `tokens.size()` may be drawn by a step that is still in flight.
 struct Sequence {
   Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64_t arrival_order);
 
-  // Tokens that are known and were not given to the backend.
+  // Number of known tokens that were not yet given to the backend.
   int unscheduled() const { return static_cast<int>(tokens.size()) - scheduled; }
-  // Whether the next step may advance it by the token that a step in flight is drawing.
+  // True if the next step may consume the token that a step in flight is drawing.
   bool can_follow_sample() const {
     return samples_in_flight > 0 && drawn + samples_in_flight < live->max_new_tokens;
   }
   bool decodes() const { return unscheduled() == 1 || (unscheduled() <= 0 && can_follow_sample()); }
-  // Whether its first step waits for another sample's prompt.
+  // True if the first step of this sample must wait for another sample to compute the prompt.
   bool waits_for_prompt() const { return sample > 0 && !live->prompt_computed; }
   bool ranks_before(const Sequence& other) const {
     return std::pair(live->rank, order) < std::pair(other.live->rank, other.order);
@@ -89,40 +89,41 @@ struct Sequence {
 
   const std::shared_ptr<LiveRequest> live;
   const int sample;
-  // Grows with each sequence; breaks ties of rank.
+  // Increases with each sequence; breaks ties of rank.
   const int64_t order;
   const SamplingParams sampling;
-  // The prompt, what the request was resumed from, then what was drawn and kept.
+  // The prompt, the tokens the request was resumed with, then the tokens drawn and kept.
   std::vector<int32_t> tokens;
   OutputText text;
-  // Tokens drawn, those resumed from and the one that ended the generation included.
+  // Number of tokens drawn; includes tokens the request was resumed with and the token that ended
+  // the generation.
   int drawn = 0;
 
-  // Only while it runs.
+  // Set only while the sequence runs.
   std::optional<int32_t> slot;
   BlockList blocks;
   int scheduled = 0;
   int computed = 0;
-  // The backend has not heard of it in this slot.
+  // True until the backend has been told of the sequence in this slot.
   bool starts = false;
-  // The last step it was part of.
+  // The last step that included this sequence.
   int64_t last_step = -1;
-  // Steps in flight that this sequence is part of, and those of them that draw a token.
+  // Number of steps in flight that include this sequence; and of those that draw a token for it.
   int steps_in_flight = 0;
   int samples_in_flight = 0;
-  // Ended while steps were in flight: their results are dropped, then the sequence goes.
+  // True once ended. The results of steps in flight are dropped, then the sequence is removed.
   bool finished = false;
-  // Gave numbers that are not finite: nothing more of it is named.
+  // True once a result was not finite; no further block of the sequence is named.
   bool not_finite = false;
-  // Gave up its slot at least once.
+  // True once the sequence has been preempted.
   bool preempted = false;
 
-  // Names of the full blocks of `tokens`, as far as they were needed, and how many of `blocks` were
-  // told theirs.
+  // Names of the full blocks of `tokens`, computed as needed; and how many of `blocks` were named
+  // with them.
   std::vector<BlockHash> block_hashes;
   int named_blocks = 0;
 
-  // Where it stands among those that wait or run.
+  // Position in the list of waiting or running sequences.
   std::list<std::unique_ptr<Sequence>>::iterator place;
 };
 

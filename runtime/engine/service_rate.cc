@@ -15,7 +15,7 @@ constexpr int kMinDepartures = 8;
 void ServiceRate::Mean::Add(absl::Time now, double sample) {
   if (now - last > kKnownFor) count = 0;
   ++count;
-  // At first the plain mean.
+  // The first samples get the plain mean.
   value += (sample - value) * std::max(kWeight, 1.0 / count);
   last = now;
 }
@@ -32,9 +32,9 @@ void ServiceRate::OnStep(absl::Time now, int tokens, int drawing, absl::Duration
     token_seconds_.Add(now, seconds);
     return;
   }
-  // A step that is mostly empty says how long a step takes, not how fast prompts go. Tokens and
-  // time are averaged apart: a mean of the steps' own rates would count a quick step as much as a
-  // slow one, which takes more of the time.
+  // The duration of a mostly empty step does not show how fast prompts are computed. Tokens and
+  // time are averaged separately: the mean of the rates of single steps would weigh a quick step as
+  // much as a slow one, which takes more of the time.
   if (tokens * 2 < max_step_tokens_) return;
   prompt_tokens_.Add(now, tokens - drawing);
   prompt_seconds_.Add(now, seconds);

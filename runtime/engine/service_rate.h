@@ -1,4 +1,4 @@
-// How fast requests were served lately: what a caller may be promised.
+// Measures how fast requests were served lately, to estimate when a request can be served.
 #ifndef ORCD_RUNTIME_ENGINE_SERVICE_RATE_H_
 #define ORCD_RUNTIME_ENGINE_SERVICE_RATE_H_
 
@@ -8,27 +8,28 @@
 
 namespace orcd {
 
-// Averages of what was measured, the last few dozen steps and departures counting most. A figure
-// that was not measured for a minute is not known any more: conditions change, and who refuses on
-// old figures measures no new ones. One thread (the engine's); copies may go anywhere.
+// Moving averages, dominated by the last few dozen steps and departures. A figure that was not
+// measured for a minute is unknown: conditions change, and a worker that refuses requests on old
+// figures would never measure new ones. One thread (the engine's); copies may be used anywhere.
 class ServiceRate {
  public:
-  // `max_step_tokens` is what the backend takes in one step.
+  // `max_step_tokens` is the largest number of tokens the backend takes in one step.
   explicit ServiceRate(int max_step_tokens) : max_step_tokens_(max_step_tokens) {}
 
-  // A step of `tokens` tokens, `drawing` of which only drew the next one, took `duration`.
+  // Records a step of `tokens` tokens that took `duration`; `drawing` of them only drew the next
+  // token.
   void OnStep(absl::Time now, int tokens, int drawing, absl::Duration duration);
-  // A request went, and others waited for its place.
+  // Records that a request went while others waited for its place.
   void OnDeparture(absl::Time now);
-  // Nobody waits: the time to the next departure says nothing.
+  // Nobody waits, so the time to the next departure means nothing.
   void OnNobodyWaits() { last_departure_ = absl::InfinitePast(); }
 
-  // Tokens of prompts in a second, all requests together: those of the steps that were at least
-  // half full, by the time that these took together. Of emptier steps it is not known.
+  // Prompt tokens per second, all requests together: the prompt tokens of the steps that were at
+  // least half full, divided by the total time of these steps. Unknown without such steps.
   std::optional<double> PromptTokensPerSecond(absl::Time now) const;
-  // From a request's token to its next.
+  // Time from one token of a request to its next.
   std::optional<absl::Duration> TokenInterval(absl::Time now) const;
-  // Between places that become free while others wait for them.
+  // Time between places that become free while others wait for them.
   std::optional<absl::Duration> DepartureInterval(absl::Time now) const;
 
  private:
@@ -43,7 +44,7 @@ class ServiceRate {
   };
 
   int max_step_tokens_;
-  // Of the same steps.
+  // Both are averaged over the same steps.
   Mean prompt_tokens_;
   Mean prompt_seconds_;
   Mean token_seconds_;

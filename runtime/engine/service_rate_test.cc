@@ -25,7 +25,7 @@ TEST_F(ServiceRateTest, KnowsNothingAtFirst) {
 }
 
 TEST_F(ServiceRateTest, FullStepsSayHowFastPromptsGo) {
-  // Of which four a step are drawn, and no prompt's.
+  // Four tokens of each step are drawn, so 124 are prompt tokens.
   for (int i = 0; i < 20; ++i) Step(128, 4, absl::Milliseconds(62));
   EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2000, 1);
   for (int i = 0; i < 20; ++i) Step(3, 1, absl::Milliseconds(60));
@@ -34,7 +34,7 @@ TEST_F(ServiceRateTest, FullStepsSayHowFastPromptsGo) {
   EXPECT_FALSE(rate_.TokenInterval(now_)) << "none of these steps only drew";
 }
 
-// 128 tokens in 10 ms, then in 90 ms, in turn: 256 in 100 ms, whichever came last.
+// 128 tokens take 10 ms, then 90 ms, alternately: 256 tokens in 100 ms, whichever came last.
 TEST_F(ServiceRateTest, QuickStepsCountNoMoreThanTheirTime) {
   for (int i = 0; i < 100; ++i) {
     Step(128, 0, absl::Milliseconds(10));
@@ -45,7 +45,7 @@ TEST_F(ServiceRateTest, QuickStepsCountNoMoreThanTheirTime) {
   EXPECT_NEAR(*rate_.PromptTokensPerSecond(now_), 2560, 2560 * 0.05);
 }
 
-// Steps whose time varies by chance: the quickest among those that are mostly empty say nothing.
+// The time of a step varies by chance: the fastest of the mostly empty steps must not count.
 TEST_F(ServiceRateTest, IsNotWhatTheLuckiestStepsShow) {
   for (int i = 0; i < 100; ++i) Step(128, 0, absl::Milliseconds(64));
   for (int i = 0; i < 200; ++i) {

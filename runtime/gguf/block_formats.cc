@@ -31,7 +31,7 @@ constexpr std::array kOnlySized = {
 
 constexpr uint32_t kIds = 42;
 
-// By id, so that a lookup in a loop over rows costs nothing; null where there is no such type.
+// Indexed by id, so that a lookup in a loop over rows is cheap; null if there is no such type.
 using TypesById = std::array<const TensorTypeInfo*, kIds>;
 
 constexpr TypesById ById(std::span<const TensorTypeInfo> first,

@@ -1,6 +1,5 @@
-// The tensor types of GGUF: ids, names, and the layout of their blocks, bit for bit as files hold
-// them. Source: ggml's block definitions; every layout is restated in dequantize.cc where it is
-// read.
+// The tensor types of GGUF: ids, names, and the size of their blocks. Source: ggml's block
+// definitions; dequantize.cc states the layout of each block, bit by bit, where it is read.
 #ifndef ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 #define ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 
@@ -10,8 +9,8 @@
 
 namespace orcd {
 
-// Values are the type ids of the file format. These are the types this project reads; a file opened
-// for inspection may hold others (FindSizedTensorType), under ids that have no name here.
+// Values are the type ids of the file format. This enum has the types that this project reads; a
+// file opened for inspection may hold others (FindSizedTensorType), whose ids have no name here.
 enum class TensorType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -30,7 +29,7 @@ enum class TensorType : uint32_t {
 
 struct TensorTypeInfo {
   TensorType type;
-  // As GGUF tools print it, such as `Q4_K`.
+  // The name that GGUF tools print, such as `Q4_K`.
   std::string_view name;
   // Weights in a block; 1 for the plain types.
   uint32_t block_weights;
@@ -41,14 +40,14 @@ struct TensorTypeInfo {
 // Every type this project reads, in order of id.
 std::span<const TensorTypeInfo> AllTensorTypes();
 
-// Null for an id this project does not read.
+// Null for an id that this project does not read.
 const TensorTypeInfo* FindTensorType(uint32_t id);
 
-// Of every type ggml has ever written to files and still defines, read by this project or not; null
-// for any other id.
+// Finds any type that ggml has ever written to files and still defines, readable by this project or
+// not; null for any other id.
 const TensorTypeInfo* FindSizedTensorType(uint32_t id);
 
-// Of any type that FindSizedTensorType knows; ends the process for another.
+// Accepts every type that FindSizedTensorType knows; ends the process for any other.
 const TensorTypeInfo& GetTensorTypeInfo(TensorType type);
 
 }  // namespace orcd

@@ -6,12 +6,12 @@
 namespace orcd {
 namespace {
 
-// Blocks and plain weights are read as they stand in the file.
+// Blocks and plain weights are read in the byte order of the file.
 static_assert(std::endian::native == std::endian::little);
 
 // All products of a scale and a quant below are exact in F32 (an f16 has 11 significant bits, block
-// scales at most 7, quants at most 8), so each weight is rounded at most once, and the same however
-// the compiler contracts the sums.
+// scales at most 7, quants at most 8). Each weight is therefore rounded at most once, with the same
+// result however the compiler contracts the sums.
 
 inline uint8_t Byte(const std::byte* p) { return static_cast<uint8_t>(*p); }
 inline int8_t SignedByte(const std::byte* p) { return static_cast<int8_t>(*p); }
@@ -28,7 +28,7 @@ inline uint32_t Load32(const std::byte* p) {
   return value;
 }
 
-// Free of branches, so that a loop over it becomes vector code.
+// Branch-free, so that the compiler vectorises loops over it.
 inline float HalfBitsToFloat(uint32_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = (half & 0x7fffu) << 13;
@@ -128,9 +128,9 @@ void BlockQ2_K(const std::byte* block, float* __restrict dst) {
   }
 }
 
-// u8 hmask[32]; u8 qs[64]; u8 sc[12]; f16 d. Indexed as Q2_K; bit 4h + j of hmask[l] is the high
-// bit, whose absence subtracts 4. Scale k is 6 bits: a nibble of sc[k % 8], two bits of
-// sc[8 + k % 4]. w = d (scale - 32) q.
+// u8 hmask[32]; u8 qs[64]; u8 sc[12]; f16 d. w = d (scale - 32) q.
+// Indexed as in Q2_K; bit 4h + j of hmask[l] is the high bit of q; if it is 0, 4 is subtracted.
+// Scale k has 6 bits: a nibble of sc[k % 8] and two bits of sc[8 + k % 4].
 void BlockQ3_K(const std::byte* block, float* __restrict dst) {
   const std::byte* hmask = block;
   const std::byte* qs = block + 32;
@@ -182,7 +182,7 @@ void BlockQ4_K(const std::byte* block, float* __restrict dst) {
   }
 }
 
-// f16 d; f16 dmin; u8 sc[12]; u8 qh[32]; u8 qs[128]. As Q4_K; bit j of qh[l] is the fifth bit of
+// f16 d; f16 dmin; u8 sc[12]; u8 qh[32]; u8 qs[128]. Like Q4_K; bit j of qh[l] is the fifth bit of
 // weight l of sub-block j.
 void BlockQ5_K(const std::byte* block, float* __restrict dst) {
   const float d = LoadHalf(block);
@@ -204,8 +204,8 @@ void BlockQ5_K(const std::byte* block, float* __restrict dst) {
 }
 
 // u8 ql[128]; u8 qh[64]; i8 sc[16]; f16 d. In each half of 128 weights (ql + 64, qh + 32, sc + 8),
-// weight 32g + l has a nibble of ql[l + 32 (g % 2)], low for g < 2, and bits 2g of qh[l]. w = d sc
-// (q - 32), sc of l/16 + 2g.
+// weight 32g + l has a nibble of ql[l + 32 (g % 2)], low for g < 2, and bits 2g of qh[l]; its scale
+// is sc[l/16 + 2g]. w = d sc (q - 32).
 void BlockQ6_K(const std::byte* block, float* __restrict dst) {
   const float d = LoadHalf(block + 208);
   for (int k = 0; k < 16; ++k) {
@@ -278,7 +278,7 @@ uint16_t FloatToHalf(float value) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     half = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f);
   } else {
-    // Rebias by 112; a carry out of the mantissa is the next exponent, infinity included.
+    // Rebias by 112; a carry out of the mantissa correctly increments the exponent, up to infinity.
     const uint32_t odd = (magnitude >> 13) & 1u;
     half = (magnitude - (112u << 23) + 0xfffu + odd) >> 13;
   }

@@ -1,4 +1,4 @@
-// Exact dequantisation: the weights a block stands for, in F32.
+// Exact dequantisation of blocks to F32.
 #ifndef ORCD_RUNTIME_GGUF_DEQUANTIZE_H_
 #define ORCD_RUNTIME_GGUF_DEQUANTIZE_H_
 
@@ -13,7 +13,7 @@ namespace orcd {
 // block; `src` holds count / block_weights * block_bytes bytes and needs no alignment.
 void Dequantize(TensorType type, const std::byte* src, int64_t count, float* dst);
 
-// IEEE half precision, exactly.
+// Converts IEEE half precision exactly.
 float HalfToFloat(uint16_t half);
 // Rounds to nearest, ties to even; overflows to infinity.
 uint16_t FloatToHalf(float value);

@@ -13,7 +13,7 @@
 namespace orcd {
 namespace {
 
-// Half-precision numbers that the golden blocks below are made of.
+// Half-precision numbers used in the golden blocks below.
 constexpr uint16_t kHalf = 0x3800;        // 0.5
 constexpr uint16_t kOne = 0x3c00;         // 1
 constexpr uint16_t kTwo = 0x4000;         // 2
@@ -21,7 +21,7 @@ constexpr uint16_t kMinusThree = 0xc200;  // -3
 constexpr uint16_t kQuarter = 0x3400;     // 0.25
 constexpr uint16_t kSmallest = 0x0001;    // 2^-24
 
-// One block, all zero but for what is put into it.
+// One block, all zero except for the bytes that are put into it.
 class Block {
  public:
   explicit Block(TensorType type) : type_(type), bytes_(GetTensorTypeInfo(type).block_bytes) {}
@@ -32,7 +32,7 @@ class Block {
   }
   Block& PutHalf(size_t offset, uint16_t half) { return Put(offset, {half & 255, half >> 8}); }
 
-  // The weights that Dequantize makes of it, read from an odd address.
+  // The weights that Dequantize gives for the block, read from an odd address.
   std::vector<float> Weights() const {
     std::vector<std::byte> shifted(bytes_.size() + 1);
     std::copy(bytes_.begin(), bytes_.end(), shifted.begin() + 1);
@@ -47,7 +47,7 @@ class Block {
   std::vector<std::byte> bytes_;
 };
 
-// `count` weights of value `rest`, but for the ones named.
+// `count` weights of value `rest`, except for those in `others`.
 std::vector<float> Weights(size_t count, float rest, const std::map<size_t, float>& others) {
   std::vector<float> weights(count, rest);
   for (const auto& [index, value] : others) weights.at(index) = value;
@@ -69,7 +69,7 @@ TEST(DequantizeTest, BF16) {
 }
 
 TEST(DequantizeTest, Q4_0) {
-  // Nibbles of 0 stand for -8.
+  // Nibbles of 0 represent -8.
   EXPECT_EQ(Block(TensorType::kQ4_0).PutHalf(0, kHalf).Put(2, {0x1f}).Put(17, {0x90}).Weights(),
             Weights(32, -4.0f, {{0, 3.5f}, {16, -3.5f}, {31, 0.5f}}));
 }
@@ -138,7 +138,7 @@ TEST(DequantizeTest, Q2_K) {
 }
 
 TEST(DequantizeTest, Q3_K) {
-  // Scales of 0 stand for -32, quants of 0 without the high bit for -4: all weights 0.5 * -32 * -4.
+  // Scales of 0 represent -32, quants of 0 without the high bit -4: all weights 0.5 * -32 * -4.
   std::vector<float> expected(256, 64.0f);
   // Scale 0: low nibble of sc[0] = 5, bits 0 of sc[8] = 3: 5 + 48 - 32 = 21.
   for (int l = 0; l < 16; ++l) expected[l] = -42.0f;  // 0.5 * 21 * -4
@@ -165,8 +165,8 @@ TEST(DequantizeTest, Q3_K) {
             expected);
 }
 
-// The packed scales of Q4_K and Q5_K: sub-block 1 has scale 63 and min 7, sub-block 6 has scale
-// 0x2b and min 0x1c, split over three bytes.
+// Packed scales of Q4_K and Q5_K: sub-block 1 has scale 63 and min 7; sub-block 6 has scale 0x2b
+// and min 0x1c, split over three bytes.
 Block WithScales(TensorType type) {
   Block block(type);
   block.PutHalf(0, kHalf).PutHalf(2, kQuarter);
@@ -226,12 +226,12 @@ TEST(DequantizeTest, Q6_K) {
             expected);
 }
 
-// Every block stands on its own: two of them, side by side, are what each is alone.
+// Blocks are independent: two adjacent blocks give the same weights as each one alone.
 TEST(DequantizeTest, BlocksFollowOneAnother) {
   for (const TensorTypeInfo& info : AllTensorTypes()) {
     std::vector<std::byte> two(2 * info.block_bytes);
     for (size_t i = 0; i < two.size(); ++i) {
-      two[i] = static_cast<std::byte>((i * 37 + 11) & 0x3b);  // No exponent of all ones anywhere.
+      two[i] = static_cast<std::byte>((i * 37 + 11) & 0x3b);  // No exponent has all bits set.
     }
     std::vector<float> together(2 * info.block_weights);
     Dequantize(info.type, two.data(), together.size(), together.data());

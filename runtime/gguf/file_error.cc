@@ -11,7 +11,7 @@
 namespace orcd {
 namespace {
 
-// A server of files that is away is rarely back at once.
+// An unreachable file server is rarely back at once.
 constexpr absl::Duration kRetryAfter = absl::Seconds(5);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The errors of the system, of a model's file, as statuses.
+// Converts system errors about a model file into statuses.
 #ifndef ORCD_RUNTIME_GGUF_FILE_ERROR_H_
 #define ORCD_RUNTIME_GGUF_FILE_ERROR_H_
 
@@ -9,8 +9,8 @@
 
 namespace orcd {
 
-// The status for `error`, an errno, of finding, opening or reading the file `path`. The message has
-// the system's text for it. Codes, and reasons (docs/errors.md):
+// The status for errno `error` from finding, opening or reading the file `path`. The message
+// includes the system's text for the error. Codes and reasons (docs/errors.md):
 //   ENOENT, ENOTDIR              kNotFound            FILE_NOT_FOUND
 //   EACCES, EPERM                kPermissionDenied    FILE_UNREADABLE
 //   EMFILE, ENFILE, ENOMEM,

@@ -43,7 +43,7 @@ TEST(FileErrorTest, EachKindHasItsCodeAndItsText) {
     if (c.code != absl::StatusCode::kNotFound) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(std::strerror(c.error)));
     }
-    // Only what may pass by itself is to be tried again.
+    // Only errors that may pass by themselves have a retry delay.
     EXPECT_EQ(details.retry_after.has_value(), c.code == absl::StatusCode::kUnavailable);
   }
 }

@@ -19,14 +19,14 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Far above what any model has, and low enough that widened values fit in memory. Without them a
-// small share of a huge file could ask for many times its size.
+// Limits far above any model, yet low enough that widened values fit in memory. Without them a
+// small part of a huge file could demand many times its own size in memory.
 constexpr uint64_t kMaxKeys = 65'536;
 constexpr uint64_t kMaxTensors = 1'048'576;
 constexpr uint64_t kMaxArrayElements = 16'777'216;  // of all arrays together
 constexpr uint64_t kMaxNameBytes = 65'535;
 
-// The least a key and a tensor info can take: one byte of name each, the smallest value.
+// Minimum sizes of a key and of a tensor info: a name of one byte and the smallest value.
 constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
@@ -53,7 +53,7 @@ absl::Status Unsupported(const absl::FormatSpec<Args...>& format, const Args&...
                    {.reason = "GGUF_UNSUPPORTED"});
 }
 
-// Bytes of one number or bool of `type`; 0 for strings, arrays and ids that are no type.
+// Bytes of one number or bool of `type`; 0 for strings, arrays and invalid ids.
 uint64_t FixedBytes(GgufType type) {
   switch (type) {
     case GgufType::kU8:
@@ -83,12 +83,13 @@ bool IsInteger(GgufType type) {
          type != GgufType::kBool;
 }
 
-// A key whose type the format or its users fix, and what reads wrong where it has another.
+// A key whose type is fixed by the format or its users; `wanted` describes the type in error
+// messages.
 struct TypedKey {
   std::string_view key;
   std::string_view wanted;
   bool array;
-  bool (*fits)(GgufType type);  // of the value, or of the array's elements
+  bool (*fits)(GgufType type);  // for the value, or the array's elements
 };
 
 constexpr TypedKey kTypedKeys[] = {
@@ -239,7 +240,7 @@ class Parser {
   absl::Status ReadWide(std::string_view what, Wide& value) {
     File raw{};
     ORCD_RETURN_IF_ERROR(Read(what, raw));
-    // An i8 here is a number and no character.
+    // Here an i8 is a number, not a character.
     value = static_cast<Wide>(raw);  // NOLINT(bugprone-signed-char-misuse)
     return absl::OkStatus();
   }
@@ -251,7 +252,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // Whole numbers and bools.
+  // Reads unsigned integers and bools.
   absl::Status ReadUnsigned(GgufType type, std::string_view what, uint64_t& value) {
     switch (type) {
       case GgufType::kU8:
@@ -343,7 +344,7 @@ class Parser {
       return Malformed("%s is an array of type %d, which is none", what,
                        static_cast<uint32_t>(type));
     }
-    // A string takes at least its length.
+    // A string takes at least the 8 bytes of its length.
     const uint64_t element_bytes = type == GgufType::kString ? 8 : FixedBytes(type);
     if (count > remaining() / element_bytes) {
       return Truncated("%s is said to be an array of %d %s, but the file ends at byte %d", what,
@@ -387,7 +388,7 @@ class Parser {
     const auto it = header_.entries.find("general.alignment");
     if (it == header_.entries.end()) return absl::OkStatus();
     const uint64_t alignment = std::get<uint64_t>(it->second.value);
-    // Eight, so that whatever a tensor holds can be read where it lies.
+    // At least 8, so that every tensor can be read in place.
     if (!std::has_single_bit(alignment) || alignment < 8) {
       return Malformed("\"general.alignment\" is %d and has to be a power of two, at least 8",
                        alignment);

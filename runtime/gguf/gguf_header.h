@@ -1,4 +1,4 @@
-// What stands before the data in a GGUF file: metadata and tensor infos, parsed and checked.
+// The part of a GGUF file before the tensor data: metadata and tensor infos, parsed and checked.
 #ifndef ORCD_RUNTIME_GGUF_GGUF_HEADER_H_
 #define ORCD_RUNTIME_GGUF_GGUF_HEADER_H_
 
@@ -33,28 +33,29 @@ struct TensorView {
   uint64_t row_bytes() const;
 };
 
-// Which tensor types a file may hold.
+// The tensor types that a file may hold.
 enum class AllowedTensorTypes {
-  // Those that Dequantize reads.
+  // The types that Dequantize reads.
   kReadable,
-  // Any whose size is known (FindSizedTensorType): enough to look into a file.
+  // Any type whose size is known (FindSizedTensorType): enough to inspect a file.
   kSized,
 };
 
-// Views the bytes it was parsed from.
+// Views the bytes from which it was parsed.
 struct GgufHeader {
   uint32_t version = 0;
-  // Of the tensors within the file, in bytes: a power of two, at least 8.
+  // Alignment of the tensors within the file, in bytes: a power of two, at least 8.
   uint32_t alignment = 32;
   // Metadata keys, in the order of the file.
   std::vector<std::string_view> keys;
   std::map<std::string_view, GgufEntry> entries;
-  // In the order of the file. Each lies whole within the file, aligned, and overlaps no other.
+  // In the order of the file. Each tensor lies entirely within the file, is aligned, and overlaps
+  // no other.
   std::vector<TensorView> tensors;
 };
 
-// Parses one whole file. Nothing is read past the end of `file` whatever it holds, and no more is
-// allocated than a fixed multiple of its size. Fails with
+// Parses one whole file. Never reads past the end of `file`, whatever it holds, and allocates no
+// more than a fixed multiple of its size. Fails with
 //   GGUF_TRUNCATED    kInvalidArgument   something reaches past the end of the file
 //   GGUF_MALFORMED    kInvalidArgument   the file breaks a rule of the format
 //   GGUF_UNSUPPORTED  kUnimplemented     a version, byte order or type that is not read here
@@ -62,7 +63,8 @@ struct GgufHeader {
 absl::StatusOr<GgufHeader> ParseGgufHeader(std::span<const std::byte> file,
                                            AllowedTensorTypes allowed_types);
 
-// `text` in quotes, fit for a message: what is not printable ASCII is escaped, what is long is cut.
+// Returns `text` in quotes for a message: characters that are not printable ASCII are escaped, long
+// text is cut.
 std::string QuoteForMessage(std::string_view text);
 
 }  // namespace orcd

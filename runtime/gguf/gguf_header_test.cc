@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// GGUF bytes written by hand, right or wrong.
+// GGUF bytes written by hand, valid or not.
 class Bytes {
  public:
   Bytes& Text(std::string_view text) {
@@ -55,7 +55,7 @@ Bytes Start(uint64_t n_tensors, uint64_t n_keys, uint32_t version = 3) {
   return Bytes().Text("GGUF").U32(version).U64(n_tensors).U64(n_keys);
 }
 
-// A tensor info.
+// Appends a tensor info.
 Bytes& Tensor(Bytes& bytes, std::string_view name, std::vector<uint64_t> ne, uint32_t type,
               uint64_t offset) {
   bytes.String(name).U32(static_cast<uint32_t>(ne.size()));
@@ -63,7 +63,7 @@ Bytes& Tensor(Bytes& bytes, std::string_view name, std::vector<uint64_t> ne, uin
   return bytes.U32(type).U64(offset);
 }
 
-// A file of one tensor, with enough data after it for a sound one.
+// A file of one tensor, with enough data for a valid tensor.
 std::string OneTensor(std::vector<uint64_t> ne, uint32_t type, uint64_t offset) {
   Bytes bytes = Start(1, 0);
   return Tensor(bytes, "w", std::move(ne), type, offset).Pad(32).Zeros(4096).str();
@@ -184,7 +184,7 @@ struct BadFile {
   std::string_view name;
   std::string file;
   std::string_view reason;
-  std::string_view message;  // part of it
+  std::string_view message;  // a part of the message
 };
 
 void PrintTo(const BadFile& bad, std::ostream* out) { *out << bad.name; }
@@ -193,7 +193,7 @@ class BadFileTest : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadFileTest, IsRefused) {
   const BadFile& bad = GetParam();
-  // Also where only a look is wanted.
+  // The file is also refused if it is only inspected.
   for (auto allowed : {AllowedTensorTypes::kReadable, AllowedTensorTypes::kSized}) {
     const auto header = Parse(bad.file, allowed);
     ASSERT_FALSE(header.ok());
@@ -347,13 +347,13 @@ std::string SmallFile() {
   return writer.Header() + std::string(writer.data_bytes(), '\0');
 }
 
-// Cut anywhere, a file is refused, or, within the padding after its last tensor, still whole.
+// A file cut anywhere is refused, unless the cut is in the padding after the last tensor.
 TEST(GgufHeaderTest, EveryTruncationIsRefused) {
   const std::string file = SmallFile();
   ASSERT_TRUE(Parse(file).ok());
   const size_t last_byte = file.size() - (96 - 68);  // Two rows of Q8_0 are 68 bytes.
   for (size_t size = 0; size < file.size(); ++size) {
-    // A copy of exactly this size, so that a sanitizer sees a read past it.
+    // A copy of exactly this size, so that a sanitizer detects a read past the end.
     const std::vector<char> cut(file.begin(), file.begin() + size);
     const auto header = Parse({cut.data(), cut.size()});
     if (size >= last_byte) {
@@ -365,7 +365,7 @@ TEST(GgufHeaderTest, EveryTruncationIsRefused) {
   }
 }
 
-// Any one byte may be anything: what is accepted stays within the file.
+// Any one byte may have any value: an accepted file's tensors stay within the file.
 TEST(GgufHeaderTest, EveryByteMayBeAnything) {
   const std::string file = SmallFile();
   int accepted = 0;

@@ -48,7 +48,7 @@ SplitKeys GetSplitKeys(const std::map<std::string_view, GgufEntry>& entries) {
   SplitKeys keys;
   const auto read = [&entries](std::string_view key, int& value) {
     const auto it = entries.find(key);
-    // ParseGgufHeader has seen to it that it is u16.
+    // ParseGgufHeader has checked that the value is u16.
     if (it != entries.end()) value = static_cast<int>(std::get<uint64_t>(it->second.value));
   };
   read("split.no", keys.no);
@@ -56,7 +56,7 @@ SplitKeys GetSplitKeys(const std::map<std::string_view, GgufEntry>& entries) {
   return keys;
 }
 
-// The part after the prefix's last slash, for messages.
+// The part of `path` after the last slash, for messages.
 std::string FileName(std::string_view path) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<GgufReader>> GgufReader::Open(const std::string& 
                                                              AllowedTensorTypes allowed_types) {
   ORCD_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   auto header = ParseGgufHeader(file.bytes(), allowed_types);
-  // What was wrong with the header may be that the file was cut short under it.
+  // The header may look wrong because the file was cut short while it was read.
   ORCD_RETURN_IF_ERROR(file.CheckIntact());
   if (!header.ok()) return Annotate(header.status(), path);
   std::unique_ptr<GgufReader> reader(new GgufReader);
@@ -98,7 +98,7 @@ absl::Status GgufReader::OpenParts(const std::string& path, AllowedTensorTypes a
                         "had, and the other parts with it",
                         split.no + 1, split.count, SplitPath("", split.no, split.count)));
   }
-  // The other parts spell it alike.
+  // The other parts spell the suffix the same way.
   const std::string_view suffix = std::string_view(path).substr(path.size() - kGgufSuffix.size());
   if (split.no != 0) {
     return BadSplit(absl::StrFormat("is part %d of %d; name the first part, %s", split.no + 1,

@@ -22,50 +22,50 @@
 
 namespace orcd {
 
-// Owns the mapped files. Everything it hands out views them and lives as long as it does. Immutable
-// after Open; any thread may read.
+// Owns the mapped files. Everything it returns views them and is valid as long as the reader.
+// Immutable after Open; any thread may read.
 class GgufReader {
  public:
-  // Opens `path`; where its metadata names a split, also the other files beside it. Every length,
-  // count, type, offset and overlap is checked here; nothing is read past the end of a file
-  // whatever it holds. A file without tensors (a vocabulary) is fine. Errors, each with a message
-  // that says what is wrong where, are those of MappedFile::Open and ParseGgufHeader, kNotFound for
-  // a part that is missing, kInvalidArgument (GGUF_MALFORMED) for parts that do not belong
-  // together, kDataLoss (FILE_CHANGED) where a file changed meanwhile.
+  // Opens `path`; if its metadata names a split, also opens the other files beside it. Every
+  // length, count, type, offset and overlap is checked here; nothing is read past the end of a
+  // file, whatever it holds. A file without tensors (a vocabulary) is fine. Errors, each with a
+  // message that says what is wrong and where, are those of MappedFile::Open and ParseGgufHeader,
+  // kNotFound for a missing part, kInvalidArgument (GGUF_MALFORMED) for parts that do not belong
+  // together, kDataLoss (FILE_CHANGED) if a file changed meanwhile.
   static absl::StatusOr<std::unique_ptr<GgufReader>> Open(
       const std::string& path, AllowedTensorTypes allowed_types = AllowedTensorTypes::kReadable);
 
   uint32_t version() const { return version_; }
   // In the order of the file.
   const std::vector<std::string_view>& keys() const { return keys_; }
-  // Null where the key is absent.
+  // Null if the key is absent.
   const GgufEntry* Find(std::string_view key) const;
 
-  // Typed access. kNotFound (GGUF_KEY_MISSING) where the key is absent, kInvalidArgument
-  // (GGUF_KEY_TYPE, with the type found and the type wanted) where it has another type,
-  // kInvalidArgument (GGUF_KEY_RANGE) where the value does not fit. Any integer that fits serves as
-  // U32, f64 as well as f32 as F32.
+  // Typed access. kNotFound (GGUF_KEY_MISSING) if the key is absent, kInvalidArgument
+  // (GGUF_KEY_TYPE, with the type found and the type wanted) if it has another type,
+  // kInvalidArgument (GGUF_KEY_RANGE) if the value does not fit. Any integer that fits is accepted
+  // as U32; f64 is accepted as F32, like f32.
   absl::StatusOr<uint32_t> GetU32(std::string_view key) const;
   absl::StatusOr<float> GetF32(std::string_view key) const;
   absl::StatusOr<bool> GetBool(std::string_view key) const;
   absl::StatusOr<std::string_view> GetString(std::string_view key) const;
   absl::StatusOr<std::span<const std::string_view>> GetStrings(std::string_view key) const;
-  // An array of any integer type whose values fit.
+  // Accepts an array of any integer type whose values fit.
   absl::StatusOr<std::vector<int32_t>> GetI32s(std::string_view key) const;
 
-  // In the order of the file (of the files, where split).
+  // In the order of the file, or of the files of a split model.
   const std::vector<TensorView>& tensors() const { return tensors_; }
-  // Null where there is none of this name.
+  // Null if there is no tensor of this name.
   const TensorView* FindTensor(std::string_view name) const;
 
-  // One, or all files of a split model in order.
+  // The one file, or all files of a split model in order.
   const std::vector<MappedFile>& files() const { return files_; }
   uint64_t total_bytes() const;
-  // The first file that is no longer what it was; see MappedFile::CheckIntact.
+  // The error for the first file that has changed since it was opened; see MappedFile::CheckIntact.
   absl::Status CheckIntact() const;
-  // The files' modification times, file by file, where CheckIntact fails for nothing but these.
+  // The modification times of all files, if CheckIntact fails only because of these times.
   std::optional<std::vector<int64_t>> TouchedAt() const;
-  // Takes those for the files' from now on; see MappedFile::AcceptTouch.
+  // Accepts `mtimes_ns` as the files' modification times from now on; see MappedFile::AcceptTouch.
   void AcceptTouch(const std::vector<int64_t>& mtimes_ns) const;
 
  private:

@@ -1,4 +1,4 @@
-// Writes small sound GGUF files for gguf_reader_fuzz to start from: gguf_reader_corpus FOLDER.
+// Writes small valid GGUF files as the seed corpus of gguf_reader_fuzz: gguf_reader_corpus FOLDER.
 #include <cstdio>
 #include <fstream>
 #include <string>

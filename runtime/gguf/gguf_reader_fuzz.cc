@@ -1,4 +1,4 @@
-// Feeds whatever libFuzzer makes up to the GGUF parser, as a file that a client asks to load.
+// Feeds libFuzzer's inputs to the GGUF parser, as files that a client asks to load.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Reads every byte that the parser vouches for, so that a sanitizer sees a wrong one.
+// Reads every byte that the parser declares valid, so that a sanitizer detects a wrong one.
 void ReadTensors(const orcd::GgufHeader& header) {
   for (const orcd::TensorView& tensor : header.tensors) {
     const orcd::TensorTypeInfo& info = orcd::GetTensorTypeInfo(tensor.type);
@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ReadTensors(*header);
   }
   const auto look = orcd::ParseGgufHeader(file, orcd::AllowedTensorTypes::kSized);
-  // Whoever may run a file may look at it.
+  // A file that may be run may also be inspected.
   if (header.ok() && !look.ok()) std::abort();
   return 0;
 }

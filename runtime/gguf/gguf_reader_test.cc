@@ -23,7 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A folder of its own for each test.
+// A separate folder for each test.
 std::string Folder() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   std::string folder = testing::TempDir() + "/gguf_reader_test." + std::to_string(getpid()) + "." +
@@ -32,7 +32,7 @@ std::string Folder() {
   return folder;
 }
 
-// Writes a file with zeros for data.
+// Writes a file whose data is zeros.
 std::string Write(const GgufWriter& writer, const std::string& path) {
   auto file = writer.CreateFile(path);
   EXPECT_TRUE(file.ok()) << file.status();
@@ -113,7 +113,7 @@ TEST(GgufReaderTest, TensorsHoldWhatWasWritten) {
     ASSERT_TRUE(file.ok());
     const std::vector<float> values = {1, 2, 3};
     ASSERT_TRUE(file->Write(a, 0, std::as_bytes(std::span(values))).ok());
-    // By rows, from several threads, in any order.
+    // Writes row by row, from several threads, in any order.
     std::vector<std::thread> threads;
     for (int row = 3; row >= 0; --row) {
       threads.emplace_back([&file, b, row] {
@@ -174,7 +174,7 @@ TEST(GgufReaderTest, NoticesThatItsFileChanged) {
   EXPECT_EQ((*gguf)->CheckIntact().code(), absl::StatusCode::kDataLoss);
 }
 
-// A split model of three parts, a tensor in each. Parts are written as the arguments say.
+// A split model of three parts with one tensor each. The arguments give the metadata of a part.
 class SplitTest : public testing::Test {
  protected:
   void WritePart(int no, uint16_t said_no, uint16_t said_count, std::string_view tensor,
@@ -293,7 +293,7 @@ TEST(SplitPathTest, NamesAndPrefixes) {
   EXPECT_EQ(SplitPrefix("-00001-of-00003.gguf", 0, 3), std::nullopt);
 }
 
-// A vocabulary as large as real ones opens at once.
+// A vocabulary of realistic size opens quickly.
 TEST(GgufReaderTest, OpensALargeVocabularyQuickly) {
   GgufWriter writer;
   std::vector<std::string> tokens(151'936);
@@ -307,7 +307,7 @@ TEST(GgufReaderTest, OpensALargeVocabularyQuickly) {
   const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(gguf.ok());
   EXPECT_EQ((*gguf)->GetStrings("tokenizer.ggml.tokens")->back(), "token 151935");
-  // Some 10 ms of processor time; the bound leaves room for sanitizers.
+  // Takes about 10 ms of processor time; the bound leaves room for sanitizers.
   EXPECT_LT(seconds, 1);
 }
 

@@ -28,14 +28,14 @@ enum class GgufType : uint32_t {
   kF64 = 12,
 };
 
-// As GGUF tools print it, such as `u32`; `unknown` for an id that is none.
+// The name that GGUF tools print, such as `u32`; `unknown` for an invalid id.
 std::string_view GgufTypeName(GgufType type);
 
 struct GgufArray {
-  // Of the elements, as the file has it.
+  // Type of the elements in the file.
   GgufType type = GgufType::kU8;
-  // Exactly one of these has elements, by type: unsigned and bool; signed; floats; strings. Arrays
-  // of arrays are refused.
+  // Only the vector that matches `type` has elements: unsigned and bool; signed; floats; strings.
+  // Arrays of arrays are refused.
   std::vector<uint64_t> unsigned_values;
   std::vector<int64_t> signed_values;
   std::vector<double> float_values;
@@ -44,7 +44,7 @@ struct GgufArray {
 };
 
 // One metadata value. Strings and arrays of strings view the mapped file. Numbers, alone or in
-// arrays, are widened to 64 bits (or double); `type` keeps what the file has.
+// arrays, are widened to 64 bits (or double); the `type` beside the value is the type in the file.
 using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view,
                                std::shared_ptr<const GgufArray>>;
 

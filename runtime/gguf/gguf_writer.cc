@@ -205,7 +205,7 @@ std::string GgufWriter::Header() const {
 absl::StatusOr<GgufFile> GgufWriter::CreateFile(const std::string& path) const {
   GgufFile file;
   file.path_ = path;
-  // One of its own for each process, so that two that write the same path do not mix.
+  // The name is unique to the process, so that two processes writing the same path do not mix.
   std::string temporary_path = absl::StrFormat("%s.%d.partial", path, getpid());
   file.fd_ = open(temporary_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file.fd_ < 0) return WriteError(path, errno);
@@ -258,7 +258,7 @@ absl::Status GgufFile::WriteAt(uint64_t offset, std::span<const std::byte> bytes
 
 absl::Status GgufFile::Finish() {
   const int fd = std::exchange(fd_, -1);
-  // Some file systems say only here that there was no space.
+  // Some file systems report only on close that there was no space.
   if (close(fd) != 0) return WriteError(path_, errno);
   if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) return WriteError(path_, errno);
   temporary_path_.clear();

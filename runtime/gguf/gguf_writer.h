@@ -19,14 +19,13 @@ namespace orcd {
 
 class GgufFile;
 
-// Collects metadata and tensor infos; CreateFile then writes them, and the GgufFile it returns
-// takes the tensors' bytes piece by piece, so that no model needs to fit in memory. What it writes
-// is as good as what it is told: keys and names are not checked for duplicates. One thread at a
-// time.
+// Collects metadata and tensor infos. CreateFile then writes them, and the GgufFile it returns
+// takes the tensors' bytes in parts, so that no model needs to fit in memory. Keys and names are
+// not checked for duplicates. One thread at a time.
 class GgufWriter {
  public:
-  // Alignment of the tensors in the file, a power of two and at least 8. Other than 32 it is
-  // written as `general.alignment`.
+  // `alignment` of the tensors in the file is a power of two and at least 8. A value other than 32
+  // is written as `general.alignment`.
   explicit GgufWriter(uint32_t alignment = 32);
 
   void SetU16(std::string_view key, uint16_t value);
@@ -38,16 +37,16 @@ class GgufWriter {
   void SetStrings(std::string_view key, std::span<const std::string> values);
   void SetI32s(std::string_view key, std::span<const int32_t> values);
   void SetF32s(std::string_view key, std::span<const float> values);
-  // Any value, in the type that `entry` says.
+  // Sets any value, in the type that `entry` gives.
   void Set(std::string_view key, const GgufEntry& entry);
 
   // `ne` has one to four dimensions, ne[0] contiguous and a multiple of the type's block. Returns
   // the tensor's index.
   size_t AddTensor(std::string_view name, TensorType type, std::span<const uint64_t> ne);
 
-  // Everything before the data, padded to the alignment.
+  // Everything before the tensor data, padded to the alignment.
   std::string Header() const;
-  // Of the data, the padding after the last tensor included.
+  // Size of the tensor data, including the padding after the last tensor.
   uint64_t data_bytes() const { return data_bytes_; }
   uint64_t tensor_bytes(size_t tensor) const { return tensors_[tensor].bytes; }
 
@@ -75,19 +74,20 @@ class GgufWriter {
 };
 
 // A file being written, under a temporary name beside `path` until Finish renames it. Owns the
-// descriptor and the temporary file, which goes where Finish was not reached. Move-only.
+// descriptor and the temporary file, which the destructor removes if Finish did not succeed.
+// Move-only.
 class GgufFile {
  public:
   GgufFile(GgufFile&& other) noexcept;
   GgufFile& operator=(GgufFile&&) = delete;
   ~GgufFile();
 
-  // Writes `bytes` at `offset` of the tensor's data. Any thread, several at once for different
-  // places. Places never written hold zeros. kOutOfRange past the tensor's end, kResourceExhausted
-  // where the disk is full.
+  // Writes `bytes` at `offset` of the tensor's data. Any thread; concurrent writes must be to
+  // different ranges. Ranges never written hold zeros. kOutOfRange past the tensor's end,
+  // kResourceExhausted if the disk is full.
   absl::Status Write(size_t tensor, uint64_t offset, std::span<const std::byte> bytes) const;
 
-  // Gives the file its name. Nothing may be written afterwards.
+  // Renames the file to its final name. Nothing may be written afterwards.
   absl::Status Finish();
 
  private:

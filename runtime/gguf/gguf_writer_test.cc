@@ -31,7 +31,7 @@ TEST(GgufWriterTest, SaysWhyAFileCannotBeWritten) {
   EXPECT_EQ(GetErrorDetails(nowhere.status()).reason, "FILE_UNWRITABLE");
 }
 
-// A limit on files' size is a disk that is full after so many bytes.
+// A limit on file size simulates a disk that is full after so many bytes.
 TEST(GgufWriterTest, AFullDiskLeavesNothingBehind) {
   const std::string path = PathOf("full.gguf");
   rlimit before;

@@ -39,7 +39,7 @@ std::optional<FileIdentity> IdentifyFile(const std::string& path) {
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile file;
   file.path_ = path;
-  // A pipe without a writer would else block here.
+  // Without O_NONBLOCK, opening a pipe without a writer would block here.
   file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd_ < 0) return FileError(path, errno);
   struct stat stat = {};
@@ -124,7 +124,7 @@ absl::Status MappedFile::CheckIntact() const {
     what = absl::StrFormat("had %d bytes when it was opened and has %d now", bytes_.size(),
                            stat.st_size);
   } else if (const std::optional<size_t> lost = watch_->first_lost_byte()) {
-    // A fault has no text; a read of the same place has.
+    // A fault carries no error text; reading the same place with pread gives one.
     std::byte byte;
     if (pread(fd_, &byte, 1, static_cast<off_t>(*lost)) < 0) return FileError(path_, errno);
     what = "could not be read in full (cut short for a while, or the disk failed)";

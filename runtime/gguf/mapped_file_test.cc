@@ -21,7 +21,7 @@ constexpr size_t kPages = 16;
 
 size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-// Two runs of this test do not share files.
+// The process id keeps two runs of this test from sharing files.
 std::string PathOf(const std::string& name) {
   return testing::TempDir() + "/" + name + "." + std::to_string(getpid());
 }
@@ -106,7 +106,7 @@ TEST(MappedFileTest, SurvivesBeingCutShort) {
   ASSERT_TRUE(file.ok());
   const uint64_t kept = 3 * PageBytes() + 100;
   std::filesystem::resize_file(path, kept);
-  // The rest reads as zeros, the page of the cut included.
+  // The rest reads as zeros, including the rest of the page that was cut.
   EXPECT_EQ(Sum(*file), kept * 'x');
   const absl::Status status = file->CheckIntact();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -172,7 +172,7 @@ TEST(MappedFileTest, ATouchIsToldFromOtherChanges) {
   EXPECT_FALSE(file->TouchedAt());
   EXPECT_TRUE(file->CheckIntact().ok());
   EXPECT_EQ(IdentifyFile(path), file->identity());
-  // What is moved is still the one that was touched.
+  // A moved MappedFile keeps the accepted modification time.
   const MappedFile moved = *std::move(file);
   EXPECT_TRUE(moved.CheckIntact().ok());
   EXPECT_EQ(IdentifyFile(path), moved.identity());
@@ -218,14 +218,14 @@ TEST(SigbusWatchTest, TableIsBoundedAndReusable) {
   EXPECT_TRUE(MappedFile::Open(WriteFile("mapped_full", "x")).ok());
 }
 
-// Faults that are not ours go where they went before.
+// Faults outside watched mappings go to the previous handler.
 using SigbusDeathTest = testing::Test;
 
 TEST(SigbusDeathTest, PassesForeignFaultsOn) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        // Before the first watch, so that this is the handler that was there before.
+        // Installed before the first watch, so that this is the previous handler.
         signal(SIGBUS, [](int) { _exit(42); });
         auto file = MappedFile::Open(WritePages("mapped_foreign"));
         raise(SIGBUS);

@@ -15,18 +15,19 @@ namespace {
 
 struct Entry {
   std::atomic<bool> used = false;
-  // Odd while begin and end change; all three in sequentially consistent order. The handler passes
-  // over an entry that changes under it: that of a mapping being read right now does not.
+  // Odd while begin and end change; all three are accessed in sequentially consistent order. The
+  // handler skips an entry that changes during its read: the entry of a mapping that is being read
+  // does not change.
   std::atomic<uint32_t> version = 0;
   std::atomic<uintptr_t> begin = 0;
   std::atomic<uintptr_t> end = 0;
-  // Where zeros begin; 0 while there are none.
+  // Address at which the zeros begin; 0 if there are none.
   std::atomic<uintptr_t> lost_from = 0;
 };
 static_assert(std::atomic<bool>::is_always_lock_free);
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
-// What a signal handler reads has to be reachable without an argument: it gets none.
+// Global, because a signal handler gets no argument.
 constinit std::array<Entry, SigbusWatch::kMaxWatches> watch_table;
 constinit struct sigaction previous_action = {};
 constinit uintptr_t page_bytes = 0;
@@ -39,8 +40,8 @@ bool ReplaceLostPages(uintptr_t address) {
     const uintptr_t end = entry.end.load();
     if (version % 2 != 0 || entry.version.load() != version) continue;
     if (address < begin || address >= end) continue;
-    // All that follows, not the one page: a file that lost gigabytes would else cost a fault and
-    // perhaps a mapping for each of its pages, and the whole file is to be refused anyway.
+    // Replaces all following pages, not only this one: a file that lost gigabytes would otherwise
+    // cost a fault and perhaps a mapping for each page, and the whole file is refused anyway.
     const uintptr_t page = address / page_bytes * page_bytes;
     uintptr_t before = entry.lost_from.load(std::memory_order_relaxed);
     while ((before == 0 || page < before) &&
@@ -58,9 +59,10 @@ void PassOn(int signal, siginfo_t* info, void* context) {
   } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
     previous_action.sa_handler(signal);
   } else if (previous_action.sa_handler == SIG_IGN && info->si_code <= 0) {
-    return;  // Sent by someone, and meant to be ignored; a fault cannot be.
+    return;  // Sent by a process and meant to be ignored; a fault cannot be.
   } else {
-    // Blocked while this handler runs, so it ends the process as soon as it returns, where it was.
+    // SIGBUS is blocked while this handler runs, so the raised signal ends the process as soon as
+    // the handler returns to the faulting place.
     struct sigaction end_process = {};
     end_process.sa_handler = SIG_DFL;
     sigaction(signal, &end_process, nullptr);
@@ -70,7 +72,7 @@ void PassOn(int signal, siginfo_t* info, void* context) {
 
 void OnSigbus(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
-  // Only a fault carries an address; a SIGBUS that someone sent does not.
+  // Only a fault carries an address; a SIGBUS sent by a process does not.
   const bool replaced =
       info->si_code > 0 && ReplaceLostPages(reinterpret_cast<uintptr_t>(info->si_addr));
   errno = saved_errno;
@@ -79,7 +81,8 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
 
 bool InstallHandler() {
   page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  // Read before the exchange, so that the handler never runs without it.
+  // previous_action is read before the new handler is installed, so that the handler never runs
+  // without it.
   sigaction(SIGBUS, nullptr, &previous_action);
   struct sigaction action = {};
   action.sa_sigaction = &OnSigbus;

@@ -8,19 +8,18 @@
 
 namespace orcd {
 
-// The ending of a model file's name. It is read in any case, such as `.GGUF`.
+// The ending of a model file's name. Any case is accepted, such as `.GGUF`.
 inline constexpr std::string_view kGgufSuffix = ".gguf";
 
-// Whether `path` ends in kGgufSuffix, in any case.
+// True if `path` ends in kGgufSuffix, in any case.
 bool HasGgufSuffix(std::string_view path);
 
-// The path of part `no`, counted from 0, of `count`. `prefix` is the path up to the number's dash,
-// `suffix` kGgufSuffix as the first part spells it.
+// The path of part `no`, counted from 0, of `count`. `prefix` is the path up to the dash before the
+// number; `suffix` is kGgufSuffix as the first part spells it.
 std::string SplitPath(std::string_view prefix, int no, int count,
                       std::string_view suffix = kGgufSuffix);
 
-// The prefix where `path` is the path of that part, its suffix in any case; nothing where it is
-// not.
+// The prefix if `path` is the path of that part, with its suffix in any case; else nullopt.
 std::optional<std::string> SplitPrefix(std::string_view path, int no, int count);
 
 }  // namespace orcd

@@ -13,12 +13,13 @@ namespace orcd {
 namespace {
 
 constexpr std::string_view kArchitecture = "qwen2";
-// Of general.name. Every status and heartbeat repeats it, and a client takes 4 MiB at most.
+// Limit for general.name. Every status and heartbeat repeats the name, and a client accepts at most
+// 4 MiB.
 constexpr size_t kMaxNameBytes = 256;
 
 std::string Key(std::string_view name) { return absl::StrFormat("%s.%s", kArchitecture, name); }
 
-// A missing key is the model's fault here, and not something to be looked for elsewhere.
+// A missing key is the model's fault here; kNotFound would suggest looking elsewhere.
 absl::Status MissingKeyIsInvalid(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kNotFound) return status;
   return MakeError(absl::StatusCode::kInvalidArgument,
@@ -44,7 +45,7 @@ absl::StatusOr<int> GetSizeOr(const GgufReader& gguf, const std::string& key, in
   return GetSize(gguf, key, max);
 }
 
-// From `low` to `high`, both excluded.
+// Reads a number between `low` and `high`, both excluded.
 absl::StatusOr<float> GetNumberBetween(const GgufReader& gguf, const std::string& key, float low,
                                        float high) {
   const absl::StatusOr<float> value = gguf.GetF32(key);

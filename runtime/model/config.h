@@ -9,8 +9,9 @@
 
 namespace orcd {
 
-// What is larger is refused. Well above every Qwen2 model, and low enough that no product of two
-// overflows 32 bits by accident and no file can ask for absurd amounts of memory.
+// Upper limits; larger values are refused. They are well above every Qwen2 model, and low enough
+// that no product of two overflows 32 bits by accident and no file can ask for absurd amounts of
+// memory.
 inline constexpr int kMaxLayers = 1024;
 inline constexpr int kMaxHidden = 1 << 16;
 inline constexpr int kMaxHeads = 1024;
@@ -33,7 +34,7 @@ struct ModelConfig {
   int ffn = 0;
   // Rows of the embedding and of the head, and length of the tokenizer's vocabulary.
   int vocab = 0;
-  // Positions the model was made for.
+  // Number of positions that the model was made for.
   int context_length = 0;
   float rms_eps = 0;
   float rope_base = 0;
@@ -41,7 +42,7 @@ struct ModelConfig {
   int q_size() const { return heads * head_dim; }
   int kv_size() const { return kv_heads * head_dim; }
 
-  // kInvalidArgument with the key and what to change where a key is missing, of the wrong type, out
+  // kInvalidArgument, with the key and what to change, if a key is missing, of the wrong type, out
   // of range or inconsistent with another; kUnimplemented for another architecture or for RoPE
   // scaling.
   static absl::StatusOr<ModelConfig> FromGguf(const GgufReader& gguf);

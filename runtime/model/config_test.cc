@@ -61,7 +61,7 @@ TEST(ModelConfigTest, KeyLengthOverridesTheSizeOfAHead) {
   model.keys["qwen2.attention.key_length"] = uint32_t{24};
   model.keys["qwen2.attention.value_length"] = uint32_t{24};
   model.keys["qwen2.rope.dimension_count"] = uint32_t{24};
-  // Then the hidden size need not be a multiple of the heads.
+  // With these keys the hidden size need not be a multiple of the heads.
   model.keys["qwen2.embedding_length"] = uint32_t{66};
   const auto config = ConfigOf(model);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -129,7 +129,7 @@ std::vector<Refusal> Refusals() {
                         code, reason, message});
   };
 
-  // Of these the reader itself knows the type.
+  // The reader itself knows the types of these keys.
   missing("general.architecture");
   missing("tokenizer.ggml.tokens");
   for (const char* key : {"qwen2.block_count", "qwen2.embedding_length",

@@ -1,4 +1,4 @@
-// What a load returns that is no longer wanted.
+// The status of a cancelled load.
 #ifndef ORCD_RUNTIME_MODEL_LOAD_CANCELLED_H_
 #define ORCD_RUNTIME_MODEL_LOAD_CANCELLED_H_
 

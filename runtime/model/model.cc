@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::string_view kChatTemplateKey = "tokenizer.chat_template";
 
-// An unknown template, or one whose control tokens the vocabulary lacks, makes chat unsupported and
-// nothing else.
+// An unknown template, or one whose control tokens the vocabulary lacks, only makes chat
+// unsupported.
 ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
   const auto source = gguf.GetString(kChatTemplateKey);
   if (!source.ok() || tokenizer.FindSpecial("<|im_start|>") < 0 ||
@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path
   ORCD_ASSIGN_OR_RETURN(model->gguf_, GgufReader::Open(path));
   if (observer.cancelled()) return LoadCancelled();
   if (absl::Status status = model->ReadMetadata(options.with_text); !status.ok()) {
-    // What was misread may be a file that was cut short meanwhile.
+    // The metadata may look wrong because the file was cut short while it was read.
     ORCD_RETURN_IF_ERROR(model->gguf_->CheckIntact());
     return Annotate(status, path);
   }
@@ -75,10 +75,10 @@ absl::Status Model::CheckIntact(int threads) const {
   absl::Status status = gguf_->CheckIntact();
   if (status.ok() || !gguf_->TouchedAt()) return status;
   std::lock_guard lock(recheck_mutex_);
-  // Another thread may have read it meanwhile.
+  // Another thread may have checked the file meanwhile.
   const std::optional<std::vector<int64_t>> times = gguf_->TouchedAt();
   if (!times) return gguf_->CheckIntact();
-  // Bytes that differ stay wrong, whatever time the file has by now.
+  // If the bytes differ, the file stays wrong, whatever its modification time is by now.
   if (DigestFiles(*gguf_, threads) != digest_) return status;
   gguf_->AcceptTouch(*times);
   return absl::OkStatus();

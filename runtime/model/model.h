@@ -1,5 +1,5 @@
-// A model that is ready to be computed: checked, and with everything the engine needs to know of
-// it.
+// A model that is ready to be computed: a checked file, with the config, weights, tokenizer and
+// chat template that the engine needs.
 #ifndef ORCD_RUNTIME_MODEL_MODEL_H_
 #define ORCD_RUNTIME_MODEL_MODEL_H_
 
@@ -22,32 +22,32 @@
 namespace orcd {
 
 struct ModelLoadOptions {
-  // Hex SHA-256 the (first) file must have; empty: not checked.
+  // SHA-256, in hex, that the (first) file must have; empty: not checked.
   std::string expected_sha256 = {};
-  // Threads that read and check.
+  // Number of threads that read and check.
   int threads = 1;
-  // False: for a look at the numbers of a file whose vocabulary encodes no text. tokenizer() and
-  // chat_template() must not be asked for then.
+  // False to inspect the numbers of a file whose vocabulary encodes no text. tokenizer() and
+  // chat_template() must not be called then.
   bool with_text = true;
 };
 
-// Immutable; any thread may read. Owns the mapped files that its weights and its tokenizer view.
+// Immutable; any thread may read. Owns the mapped files; the weights view them.
 class Model {
  public:
-  // Opens and checks everything that can be checked without computing: format, metadata, shapes,
-  // tokenizer, finiteness, digest. What this accepts, a backend can run. Errors are those of the
-  // parts; their messages begin with the file's path.
+  // Opens the file and checks everything that can be checked without computing: format, metadata,
+  // shapes, tokenizer, finiteness, digest. A backend can run every model that passes. Errors are
+  // those of the parts; their messages begin with the file's path.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& path,
                                                            const ModelLoadOptions& options,
                                                            LoadObserver& observer);
 
-  // As GgufReader::CheckIntact, but a file whose modification time alone has changed is read again,
-  // by so many threads, and is intact where the digest is what it was. The bytes are held to the
-  // digest before the caller goes on: whatever was computed from them meanwhile is good. Any
+  // Like GgufReader::CheckIntact, but a file of which only the modification time has changed is
+  // read again, by `threads` threads, and is intact if the digest is unchanged. The digest is
+  // checked before this returns, so results computed from the bytes meanwhile are valid. Any
   // thread; one reads at a time.
   absl::Status CheckIntact(int threads) const;
 
-  // What the worker does otherwise than the file asks for, a sentence each.
+  // Differences between the worker's behaviour and what the file asks for, one sentence each.
   std::vector<std::string> Warnings() const;
 
   const GgufReader& gguf() const { return *gguf_; }
@@ -60,12 +60,13 @@ class Model {
   const std::string& digest() const { return digest_; }
   uint64_t parameters() const { return parameters_; }
   uint64_t size_bytes() const { return gguf_->total_bytes(); }
-  // Matrix types by how many matrices have them, such as `Q5_0 133, Q8_0 13, Q4_K 12, Q6_K 12`.
+  // Tensor types of the matrices, with the number of matrices of each, such as `Q5_0 133, Q8_0 13,
+  // Q4_K 12, Q6_K 12`.
   const std::string& quantization() const { return quantization_; }
 
  private:
   Model() = default;
-  // Everything but the weights' bytes.
+  // Reads everything but the weights' bytes.
   absl::Status ReadMetadata(bool with_text);
 
   std::unique_ptr<GgufReader> gguf_;

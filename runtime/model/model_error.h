@@ -1,4 +1,4 @@
-// The errors of a file that is sound GGUF and yet no model this project can run.
+// Errors for a file that is valid GGUF but not a model that this project can run.
 #ifndef ORCD_RUNTIME_MODEL_MODEL_ERROR_H_
 #define ORCD_RUNTIME_MODEL_MODEL_ERROR_H_
 
@@ -9,13 +9,13 @@
 
 namespace orcd {
 
-// The file contradicts itself or lacks something. `subject` is the key or tensor.
+// The file is inconsistent or incomplete. `subject` is the key or tensor.
 inline absl::Status InvalidModel(std::string_view subject, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, message,
                    {.reason = "MODEL_INVALID", .subject = std::string(subject)});
 }
 
-// A good model of a kind that is not computed here.
+// The file is a valid model of a kind that this project does not compute.
 inline absl::Status UnsupportedModel(std::string_view subject, std::string_view message) {
   return MakeError(absl::StatusCode::kUnimplemented, message,
                    {.reason = "MODEL_UNSUPPORTED", .subject = std::string(subject)});

@@ -38,7 +38,7 @@ TEST(ModelTest, LoadsAndDescribes) {
   EXPECT_EQ((*model)->tokenizer().vocab_size(), 260);
   EXPECT_EQ((*model)->tokenizer().Encode("hi", false), std::vector<int32_t>{259});
   EXPECT_EQ((*model)->quantization(), "Q5_0 10, Q8_0 3, Q4_K 2");
-  // Embedding, final norm; per layer q, k, v and output with biases, norms, gate, up, down.
+  // Embedding and final norm; for each layer Q, K and V with biases, output, norms, gate, up, down.
   EXPECT_EQ((*model)->parameters(),
             260u * 64 + 64 + 2 * (2 * (64 * 64 + 32 * 64) + 64 + 2 * 32 + 2 * 64 + 3 * 256 * 64));
   EXPECT_EQ((*model)->size_bytes(), std::filesystem::file_size(path));
@@ -61,7 +61,7 @@ TEST(ModelTest, TheDigestIsOfTheBytes) {
   EXPECT_NE((*a)->digest(), (*c)->digest());
 }
 
-// What keeps a file from chatting does not keep it from loading.
+// A file that cannot chat still loads.
 TEST(ModelTest, ChatNeedsAKnownTemplateAndItsTokens) {
   const std::string chat_ml =
       "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
@@ -97,7 +97,7 @@ void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; 
 
 class ModelRefusalTest : public ::testing::TestWithParam<Refusal> {};
 
-// The parts' own tests look at every cause; here one of each kind gets through, with the path.
+// The tests of the parts cover every cause; here one error of each kind is returned with the path.
 TEST_P(ModelRefusalTest, NamesTheFile) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");
@@ -170,7 +170,7 @@ TEST(ModelTest, ChecksTheExpectedSum) {
       Model::Load(path, {.expected_sha256 = std::string(64, '0'), .threads = 1}, observer).status();
   EXPECT_EQ(wrong.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(GetErrorDetails(wrong).reason, "SHA256_MISMATCH");
-  // A sum that is none is the request's fault, whatever the file.
+  // A malformed sum is an error of the request, whatever the file.
   const absl::Status malformed =
       Model::Load(dir.File("none.gguf"), {.expected_sha256 = "123", .threads = 1}, observer)
           .status();
@@ -191,7 +191,7 @@ TEST(ModelTest, ATouchedFileIsReadAgainAndKept) {
     EXPECT_TRUE((*model)->CheckIntact(2).ok());
     EXPECT_TRUE((*model)->gguf().CheckIntact().ok()) << "read once, not at each question";
   }
-  // Other bytes, whatever the time.
+  // The bytes differ, so the modification time does not matter.
   const char byte = '\x7f';
   Patch(path, std::filesystem::file_size(path) - 1, &byte, 1);
   std::filesystem::last_write_time(
@@ -230,7 +230,7 @@ TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {
   named.keys["general.name"] = std::string(1 << 20, 'x');
   named.Write(dir.File("long.gguf"));
   EXPECT_EQ((*Load(dir.File("long.gguf")))->config().name, std::string(256, 'x'));
-  // What is refused is named in the refusal.
+  // Refusals name the refused value.
   for (const auto& [key, value] : std::map<std::string, TestModel::Value>{
            {"tokenizer.ggml.pre", "\xff\xfe"},
            {"tokenizer.ggml.model", "\xff\xfe"},
@@ -287,7 +287,7 @@ TEST(ModelTest, LoadsWhatOthersMade) {
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(oracle) / "logits")) {
     if (entry.path().extension() != ".gguf") continue;
-    // Their vocabulary is made up and encodes no text.
+    // The vocabulary of these files is made up and encodes no text.
     ModelLoadOptions options;
     options.with_text = false;
     NullLoadObserver observer;

@@ -6,11 +6,12 @@
 namespace orcd {
 namespace {
 
-// A number is finite unless every bit of its exponent is set. Blocks of this size are looked at
-// without a branch, which lets plain types be compared many at a time.
+// A number is finite unless every bit of its exponent is set. Groups of this size are tested
+// without a branch, so that plain types can be tested with vector instructions.
 constexpr int64_t kGroup = 256;
 
-// Elements of `Word`, `kStride` bytes apart, the first at `kOffset`.
+// Index of the first block of `kStride` bytes with a non-finite `Word` at one of `kOffsets`; -1 if
+// none.
 template <typename Word, Word kExponent, int64_t kStride, int64_t... kOffsets>
 int64_t Find(const std::byte* blocks, int64_t count) {
   const auto is_bad = [](const std::byte* block) {
@@ -33,7 +34,7 @@ int64_t Find(const std::byte* blocks, int64_t count) {
   return -1;
 }
 
-// Blocks of kStride bytes with F16 scales at kOffsets.
+// For blocks of kStride bytes with F16 scales at kOffsets.
 template <int64_t kStride, int64_t... kOffsets>
 constexpr auto kFindInScales = Find<uint16_t, 0x7c00, kStride, kOffsets...>;
 

@@ -9,9 +9,9 @@
 
 namespace orcd {
 
-// The index of the first of `count` blocks (weights, for the plain types) at `blocks` that stands
-// for a NaN or an infinity; -1 where there is none. Of quantised blocks only the F16 scales can be
-// so. Any alignment.
+// The index of the first of `count` blocks (weights, for the plain types) at `blocks` that holds a
+// NaN or an infinity; -1 if there is none. In quantised blocks only the F16 scales can be NaN or
+// infinite. Any alignment.
 int64_t FindNonFinite(TensorType type, const std::byte* blocks, int64_t count);
 
 }  // namespace orcd

@@ -14,8 +14,8 @@ namespace {
 
 class FindNonFiniteTest : public ::testing::TestWithParam<TensorTypeInfo> {};
 
-// Random bytes, so that every field of a block takes every value: what dequantises to a NaN or an
-// infinity is found, and nothing else is.
+// Random bytes give every field of a block every value: FindNonFinite finds exactly the blocks that
+// dequantise to a NaN or an infinity.
 TEST_P(FindNonFiniteTest, AgreesWithDequantize) {
   const TensorTypeInfo info = GetParam();
   std::mt19937 random(3);
@@ -43,7 +43,7 @@ TEST_P(FindNonFiniteTest, FindsTheFirstAnywhere) {
     if (FindNonFinite(info.type, block.data(), 1) == 0) bad_block = block;
   }
   const int64_t count = 700;
-  // One byte more in front, so that nothing is aligned.
+  // One extra byte in front makes everything unaligned.
   std::vector<std::byte> bytes(count * info.block_bytes + 1);
   std::byte* blocks = bytes.data() + 1;
   EXPECT_EQ(FindNonFinite(info.type, blocks, count), -1);

@@ -12,8 +12,8 @@ namespace {
 
 EVP_MD_CTX* Context(void* state) { return static_cast<EVP_MD_CTX*>(state); }
 
-// OpenSSL's functions for SHA-256 fail only where there is no memory for their state or the
-// library was configured without the algorithm: nothing to go on from.
+// OpenSSL's SHA-256 functions fail only if there is no memory for their state or the library was
+// configured without the algorithm. Neither can be recovered from.
 void CheckSucceeded(int result) {
   if (result != 1) std::abort();
 }

@@ -12,13 +12,13 @@ namespace orcd {
 
 using Sha256Sum = std::array<std::byte, 32>;
 
-// One sum in the making. Owns OpenSSL's state; one thread. Move-only.
+// Computes one SHA-256 sum. Owns OpenSSL's state; one thread. Move-only.
 class Sha256 {
  public:
   Sha256();
 
   void Update(std::span<const std::byte> bytes);
-  // To be called once, last.
+  // Must be called once, after all updates.
   Sha256Sum Finish();
 
  private:

@@ -14,7 +14,7 @@ std::string SumOf(std::string_view text) {
   return ToHex(sum.Finish());
 }
 
-// FIPS 180-2, appendix B, and the sum of nothing.
+// Sums from FIPS 180-2, appendix B, and the sum of the empty string.
 TEST(Sha256Test, PublishedSums) {
   EXPECT_EQ(SumOf(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(SumOf("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -1,4 +1,4 @@
-// For tests: a tiny model that is valid, to be spoilt in one way and written.
+// For tests: a tiny valid model that a test can spoil in one way and write to a file.
 #ifndef ORCD_RUNTIME_MODEL_TEST_MODEL_H_
 #define ORCD_RUNTIME_MODEL_TEST_MODEL_H_
 
@@ -26,7 +26,7 @@
 
 namespace orcd {
 
-// A folder that goes with its owner.
+// A temporary folder; the destructor removes it.
 class TempDir {
  public:
   TempDir() {
@@ -44,14 +44,14 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// A file's metadata and tensors, as values to be changed.
+// The metadata and tensors of a file, as values that a test can change.
 struct TestModel {
   using Value = std::variant<uint16_t, uint32_t, int32_t, float, bool, std::string,
                              std::vector<std::string>, std::vector<int32_t>>;
   struct Tensor {
     TensorType type;
     std::vector<uint64_t> ne;
-    // Written at the start of the tensor, zeros behind it.
+    // Written at the start of the tensor; the rest is zeros.
     std::vector<std::byte> data;
   };
 
@@ -72,8 +72,8 @@ struct TestModel {
     tensors[name] = {TensorType::kF32, {size}, ones};
   }
 
-  // 2 layers, hidden 64, 4 heads of 16 and 2 kv heads, ffn 256, the 256 bytes and 3 control tokens.
-  // The head is tied to the embedding.
+  // 2 layers, hidden 64, 4 heads of 16 and 2 KV heads, FFN 256; a vocabulary of the 256 bytes, 3
+  // control tokens and one merged token. The head is tied to the embedding.
   static TestModel Valid() {
     TestModel m;
     std::vector<std::string> tokens;
@@ -103,7 +103,7 @@ struct TestModel {
         {"tokenizer.ggml.merges", std::vector<std::string>{"h i"}},
         {"tokenizer.ggml.eos_token_id", uint32_t{258}},
     };
-    // The merge's result.
+    // The token that results from the merge.
     std::get<std::vector<std::string>>(m.keys["tokenizer.ggml.tokens"]).push_back("hi");
     std::get<std::vector<int32_t>>(m.keys["tokenizer.ggml.token_type"]).push_back(1);
     const uint64_t vocab = tokens.size() + 1;
@@ -158,7 +158,7 @@ struct TestModel {
     ASSERT_TRUE(finished.ok()) << finished;
   }
 
-  // Writes the file and opens it. Null, and a failed test, where that fails.
+  // Writes the file and opens it. On failure, fails the test and returns null.
   std::unique_ptr<GgufReader> WriteAndOpen(const std::string& path) const {
     Write(path);
     auto gguf = GgufReader::Open(path);

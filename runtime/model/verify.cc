@@ -19,7 +19,7 @@
 namespace orcd {
 namespace {
 
-// Small enough to stay in a core's cache between the sum and the search for NaNs.
+// Small enough that a piece stays in a core's cache between the sum and the search for NaNs.
 constexpr uint64_t kPiece = uint64_t{1} << 20;
 
 // A chunk of a file, and the tensors that have bytes in it.
@@ -60,8 +60,8 @@ struct BadBlock {
   int64_t block;
 };
 
-// Looks at the blocks of `tensors` (by address) whose first byte is in `piece`, so that every block
-// is looked at once however the bytes are cut.
+// Checks the blocks of `tensors` (in order of address) whose first byte is in `piece`, so that
+// every block is checked once however the bytes are cut.
 std::optional<BadBlock> FindBadBlock(std::span<const std::byte> piece,
                                      std::span<const TensorView* const> tensors) {
   for (const TensorView* tensor : tensors) {
@@ -95,8 +95,8 @@ absl::Status NotFiniteError(const BadBlock& bad) {
       {.reason = "WEIGHTS_NOT_FINITE", .subject = std::string(bad.tensor->name)});
 }
 
-// The reading, shared by its threads. Work is claimed in order: the sum of the whole first file,
-// the longest piece, then chunk after chunk.
+// The state of one reading, shared by its threads. Work is claimed in order: first the sum of the
+// whole first file, which takes longest, then chunk after chunk.
 class Reading {
  public:
   Reading(const GgufReader& gguf, bool sum_first_file, LoadObserver& observer)
@@ -108,7 +108,7 @@ class Reading {
         chunk_sums_(chunks_.size()),
         chunk_bad_(chunks_.size()) {}
 
-  // Runs in every thread, until nothing is left to claim.
+  // Runs on every thread until no work is left to claim.
   void Run() {
     if (sum_first_file_ && !first_file_claimed_.exchange(true)) {
       Sha256 sum;
@@ -116,7 +116,7 @@ class Reading {
         first_file_sum_ = sum.Finish();
       }
     }
-    // What comes after a bad block needs no look; what comes before it was claimed before.
+    // Chunks after a bad block need no check; those before it are already claimed.
     while (!cancelled_ && !found_bad_) {
       const size_t c = next_chunk_.fetch_add(1);
       if (c >= chunks_.size()) return;
@@ -125,7 +125,7 @@ class Reading {
   }
 
   bool cancelled() const { return cancelled_; }
-  // The results, once every thread is done and was not cancelled.
+  // The results; valid once every thread is done, unless cancelled.
   const Sha256Sum& first_file_sum() const { return first_file_sum_; }
   const std::vector<Sha256Sum>& chunk_sums() const { return chunk_sums_; }
   std::optional<BadBlock> first_bad() const {
@@ -150,7 +150,7 @@ class Reading {
     if (bad) found_bad_ = true;
   }
 
-  // False where the load was cancelled meanwhile.
+  // False if the load was cancelled meanwhile.
   template <typename Visit>
   bool ForEachPiece(std::span<const std::byte> bytes, Visit visit) {
     while (!bytes.empty()) {
@@ -179,7 +179,7 @@ class Reading {
   std::atomic<size_t> next_chunk_ = 0;
   std::atomic<uint64_t> done_ = 0;
 
-  // Each written by the one thread that claimed it, read after all have ended.
+  // Each element is written by the thread that claimed it, and read after all threads have ended.
   Sha256Sum first_file_sum_ = {};
   std::vector<Sha256Sum> chunk_sums_;
   std::vector<std::optional<BadBlock>> chunk_bad_;
@@ -191,7 +191,7 @@ void RunOnThreads(Reading& reading, int threads) {
     try {
       helpers.emplace_back([&reading] { reading.Run(); });
     } catch (const std::system_error&) {
-      // The system has no thread to give; the work gets done by those there are.
+      // The system has no further thread; the existing threads do the work.
       break;
     }
   }
@@ -227,7 +227,7 @@ absl::StatusOr<std::string> VerifyFiles(const GgufReader& gguf, const VerifyOpti
   Reading reading(gguf, !options.expected_sha256.empty(), observer);
   RunOnThreads(reading, options.threads);
   if (reading.cancelled()) return LoadCancelled();
-  // First: bytes that were lost read as zeros, and would be blamed on the file's maker.
+  // Checked first: lost bytes read as zeros, and the errors below would blame the file's maker.
   ORCD_RETURN_IF_ERROR(gguf.CheckIntact());
   if (!options.expected_sha256.empty()) {
     const std::string expected = absl::AsciiStrToLower(options.expected_sha256);

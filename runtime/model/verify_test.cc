@@ -33,7 +33,7 @@ Sha256Sum SumOf(std::string_view bytes) {
   return sum.Finish();
 }
 
-// The definition, one chunk after the other.
+// Computes the digest by its definition, chunk by chunk.
 std::string TreeDigest(const std::vector<std::string>& paths) {
   Sha256 tree;
   for (const std::string& path : paths) {
@@ -45,7 +45,7 @@ std::string TreeDigest(const std::vector<std::string>& paths) {
   return "sha256-tree:" + ToHex(tree.Finish());
 }
 
-// Calls `on_progress` with each report, and is cancelled when that returns true.
+// Calls `on_progress` with each report; the load is cancelled once that returns true.
 class ScriptedObserver : public LoadObserver {
  public:
   explicit ScriptedObserver(std::function<bool(uint64_t done)> on_progress)
@@ -61,7 +61,7 @@ class ScriptedObserver : public LoadObserver {
   bool cancelled() const override { return cancelled_; }
 
   std::atomic<int> reports = 0;
-  // Of the report in which nothing was left to do.
+  // Total in the report that completed the work.
   std::atomic<uint64_t> last_total = 0;
 
  private:
@@ -75,7 +75,7 @@ absl::StatusOr<std::string> Verify(const GgufReader& gguf, int threads = 1,
   return VerifyFiles(gguf, {.expected_sha256 = sha256, .threads = threads}, observer);
 }
 
-// A file of one matrix, mostly a hole: as large as wanted and quick to write.
+// A file of one matrix, mostly a hole: of any size and quick to write.
 std::unique_ptr<GgufReader> WriteLarge(const std::string& path, TensorType type, uint64_t rows) {
   TestModel model;
   model.keys["general.architecture"] = "qwen2";
@@ -133,7 +133,7 @@ TEST(VerifyFilesTest, DigestAndFinitenessCoverEveryPartOfASplitModel) {
     const auto digest = Verify(**gguf, 2);
     ASSERT_TRUE(digest.ok()) << digest.status();
     EXPECT_EQ(*digest, TreeDigest({paths[0], paths[1]}));
-    // The expected sum is the first file's.
+    // The expected sum applies to the first file.
     EXPECT_TRUE(Verify(**gguf, 2, ToHex(SumOf(ReadFile(paths[0])))).ok());
   }
   const uint32_t infinity = 0x7f800000;
@@ -149,7 +149,7 @@ TEST(VerifyFilesTest, NamesTensorRowAndColumn) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");
   const uint64_t offset = OffsetOf(*TestModel::Valid().WriteAndOpen(path), "blk.1.ffn_gate.weight");
-  // Rows of 64 are two blocks of 22 bytes.
+  // A row of 64 weights is two blocks of 22 bytes.
   Patch(path, offset + 44 * 17 + 22, &kHalfNan, 2);
   const auto gguf = GgufReader::Open(path);
   ASSERT_TRUE(gguf.ok());
@@ -162,7 +162,7 @@ TEST(VerifyFilesTest, NamesTensorRowAndColumn) {
   EXPECT_THAT(std::string(digest.status().message()), HasSubstr("row 17, column 32"));
 }
 
-// Blocks lie across the places where the bytes are cut: each is looked at all the same, once.
+// Blocks span the cuts between pieces and chunks: every such block is still checked once.
 TEST(VerifyFilesTest, FindsABadBlockAroundEveryCut) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");
@@ -239,7 +239,7 @@ TEST(VerifyFilesTest, ChecksTheExpectedSum) {
   }
 }
 
-// A wrong sum says more of a damaged file than the NaN that the damage made.
+// For a damaged file, a wrong sum is more informative than the NaN that the damage caused.
 TEST(VerifyFilesTest, AWrongSumComesBeforeABadBlock) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");

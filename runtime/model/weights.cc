@@ -19,7 +19,8 @@ std::string ShapeOf(const TensorView& tensor) {
                          absl::StrJoin(tensor.ne.begin(), tensor.ne.begin() + tensor.n_dims, ", "));
 }
 
-// Takes tensors out of a file by name, checks them, and knows at the end which were not taken.
+// Takes tensors from a file by name, checks them, and finds at the end the tensors that were not
+// taken.
 class TensorTaker {
  public:
   explicit TensorTaker(const GgufReader& gguf) : gguf_(gguf) {}
@@ -105,8 +106,8 @@ class TensorTaker {
   std::set<std::string_view> taken_;
 };
 
-// Embedding and head have a row for each token. Files exist where they do not, and the message of
-// CheckShape would not say which side is wrong.
+// Checks that embedding or head has one row for each token. Some files violate this, and the
+// message of CheckShape would not say which side is wrong.
 absl::Status CheckVocabRows(const GgufReader& gguf, const std::string& name, int vocab) {
   const TensorView* tensor = gguf.FindTensor(name);
   if (tensor == nullptr || tensor->row_count() == static_cast<uint64_t>(vocab)) {

@@ -1,4 +1,4 @@
-// A Qwen2 model's tensors by role, their shapes checked against the config. Views only: the
+// A Qwen2 model's tensors by role, with shapes checked against the config. Views only: the
 // GgufReader owns the bytes.
 #ifndef ORCD_RUNTIME_MODEL_WEIGHTS_H_
 #define ORCD_RUNTIME_MODEL_WEIGHTS_H_
@@ -26,7 +26,7 @@ struct Matrix {
   int64_t bytes() const { return rows * row_bytes; }
 };
 
-// Norms and biases, which files hold in F32.
+// A norm or a bias, which files hold in F32.
 using Vector = std::span<const float>;
 
 struct LayerWeights {
@@ -48,12 +48,12 @@ struct ModelWeights {
   Matrix token_embd;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   Vector output_norm;  // [hidden]
-  Matrix output;       // [vocab, hidden]; token_embd again where the file ties them
+  Matrix output;       // [vocab, hidden]; token_embd again if the file ties them
   bool tied = false;
 
-  // kInvalidArgument naming the tensor where one is missing or has another shape or a type it
-  // cannot have; kUnimplemented where the file holds a tensor that a Qwen2 model does not have, and
-  // that computing without would leave out something that matters.
+  // kInvalidArgument naming the tensor if one is missing or has a wrong shape or type;
+  // kUnimplemented if the file holds a tensor that a Qwen2 model does not have, since computing
+  // without it would leave out something that matters.
   static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelConfig& config);
 };
 

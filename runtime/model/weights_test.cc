@@ -121,8 +121,8 @@ std::vector<Refusal> Refusals() {
                        std::function<void(TestModel&)> spoil, std::vector<std::string> message) {
     refusals.push_back({name, spoil, code, tensor, message});
   };
-  // Each tensor missing, with a dimension more, and with another size. The embedding's rows have a
-  // message of their own.
+  // Each tensor is missing, has an extra dimension, or has another size. The embedding's rows have
+  // a separate message.
   for (const auto& [name, tensor] : TestModel::Valid().tensors) {
     std::string id = name;
     for (char& c : id) c = c == '.' ? '_' : c;
@@ -165,7 +165,7 @@ std::vector<Refusal> Refusals() {
       },
       {"BF16", "F32"});
   add("matrix_type", "blk.0.attn_q.weight", kUnimplemented,
-      // IQ4_NL, whose size is known and whose weights are not.
+      // IQ4_NL: a type whose size is known but whose weights cannot be read.
       [](TestModel& m) { m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(20); },
       {"IQ4_NL"});
   add("rope_scaling", "rope_freqs.weight", kUnimplemented,

@@ -1,6 +1,7 @@
-// Random numbers without state: a function of seed and position, so that a stream can be continued
-// anywhere, in any batch, on any backend. Philox4x32-10 (Salmon et al., "Parallel random numbers:
-// as easy as 1, 2, 3", SC 2011). Plain constexpr functions, which device compilers take too.
+// Stateless random numbers: a function of seed and position, so that a stream can be continued at
+// any position, in any batch, on any backend. Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", SC 2011). Plain constexpr functions, which device compilers accept
+// too.
 #ifndef ORCD_RUNTIME_SAMPLING_COUNTER_RNG_H_
 #define ORCD_RUNTIME_SAMPLING_COUNTER_RNG_H_
 
@@ -8,7 +9,7 @@
 
 namespace orcd {
 
-// Four words: a counter, or the random block that belongs to it.
+// Four words: a counter, or the random block generated from one.
 struct PhiloxBlock {
   uint32_t words[4];
 };

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The lines `philox4x32 10` of kat_vectors, Random123 1.14.
+// From the lines `philox4x32 10` of kat_vectors, Random123 1.14.
 TEST(PhiloxTest, AnswersOfRandom123) {
   EXPECT_THAT(Philox4x32({{0, 0, 0, 0}}, 0, 0).words,
               ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));

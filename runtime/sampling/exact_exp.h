@@ -1,14 +1,14 @@
-// Probabilities as integers: weights that come out the same, to the last bit, on every processor
-// and whatever the order in which they are added.
+// Probabilities as integer weights, which are the same to the last bit on every processor and for
+// every order of summation.
 //
 // A token whose logit lies `distance` below the greatest has the weight
 //
 //   round_down(2^40 * 2^-octaves),   octaves = distance * log2(e) / temperature,
 //
-// so the likeliest token weighs 2^40 and sums of up to 2^23 tokens fit in 64 bits, exactly. Apart
-// from the subtraction that makes `distance` and one multiplication, both IEEE F32 with nothing
-// that a compiler could contract, everything is integer arithmetic: there is no exp() whose last
-// bits depend on a library. Plain constexpr functions, which device compilers take too.
+// so the likeliest token weighs 2^40, and sums of up to 2^23 tokens fit exactly in 64 bits. Apart
+// from the subtraction that gives `distance` and one multiplication, both IEEE F32 without anything
+// that a compiler could contract, everything is integer arithmetic: no exp() is used, whose last
+// bits would depend on a library. Plain constexpr functions, which device compilers accept too.
 #ifndef ORCD_RUNTIME_SAMPLING_EXACT_EXP_H_
 #define ORCD_RUNTIME_SAMPLING_EXACT_EXP_H_
 
@@ -21,11 +21,11 @@ inline constexpr uint64_t kWeightOne = uint64_t{1} << 40;
 
 // Octaves are counted in units of 2^-25.
 inline constexpr int kOctaveBits = 25;
-// The octaves of what lies 64 of them or more below the likeliest, and weighs nothing.
+// Octaves of every token that lies 64 octaves or more below the likeliest; its weight is 0.
 inline constexpr uint32_t kOctavesFar = uint32_t{1} << 31;
 
-// Units of octaves in a distance of 1, at `temperature` > 0. For the host, once a draw: a backend
-// passes the result to its device.
+// Octave units per unit of distance, at `temperature` > 0. Computed on the host, once a draw; a
+// backend passes the result to its device.
 constexpr float OctaveScale(float temperature) {
   constexpr double kLog2E = 1.44269504088896340736;
   constexpr double kMaxFloat = 3.40282346638528859812e38;
@@ -33,18 +33,19 @@ constexpr float OctaveScale(float temperature) {
   return static_cast<float>(scale < kMaxFloat ? scale : kMaxFloat);
 }
 
-// `distance` >= 0 (or infinite) in units of octaves, rounded down; kOctavesFar from 64 octaves on.
+// Converts `distance` >= 0 (or infinite) to octave units, rounded down; kOctavesFar from 64 octaves
+// on.
 constexpr uint32_t Octaves(float distance, float scale) {
   const float units = distance * scale;
   return units < static_cast<float>(kOctavesFar) ? static_cast<uint32_t>(units) : kOctavesFar;
 }
 
 // kWeightOne * 2^-octaves, with a relative error below 2^-27 before it is rounded down to an
-// integer. Does not grow as `octaves` grows.
+// integer. Monotonic: never increases with `octaves`.
 constexpr uint64_t Weight(uint32_t octaves) {
-  // 2^-f for the fraction f = x / 2^32: a minimax polynomial of degree 6 by Horner's rule, values
-  // in units of 2^-31. Its coefficients alternate in sign and fall fast enough that no difference
-  // is negative, so that all values have 32 bits.
+  // 2^-f for the fraction f = x / 2^32: a minimax polynomial of degree 6, evaluated by Horner's
+  // rule in units of 2^-31. The coefficients alternate in sign and decrease fast enough that no
+  // difference is negative, so all values fit in 32 bits.
   constexpr uint32_t kCoefficients[] = {2147483648u, 1488521986u, 515877902u, 119165493u,
                                         20571132u,   2737501u,    234126u};
   const uint64_t x = static_cast<uint32_t>(octaves << (32 - kOctaveBits));
@@ -53,12 +54,12 @@ constexpr uint64_t Weight(uint32_t octaves) {
   return octaves < kOctavesFar ? uint64_t{p} << 9 >> (octaves >> kOctaveBits) : 0;
 }
 
-// `total` * `fraction` / 2^64, rounded down: what a CUDA device calls __umul64hi.
+// `total` * `fraction` / 2^64, rounded down: __umul64hi on a CUDA device.
 constexpr uint64_t MultiplyHigh(uint64_t total, uint64_t fraction) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(total) * fraction >> 64);
 }
 
-// The least weight that is no less than `probability`, in (0, 1), of `total`; at least 1.
+// The least weight that is at least the share `probability`, in (0, 1), of `total`; at least 1.
 constexpr uint64_t ShareOf(uint64_t total, float probability) {
   constexpr double kTwo64 = 18446744073709551616.0;
   const uint64_t fraction = static_cast<uint64_t>(static_cast<double>(probability) * kTwo64);

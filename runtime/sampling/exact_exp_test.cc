@@ -47,7 +47,7 @@ TEST(OctavesTest, ExtremesSaturate) {
   EXPECT_EQ(Octaves(3e38f, OctaveScale(1e-3f)), kOctavesFar);
   EXPECT_EQ(Octaves(44.3615f, OctaveScale(1)), kOctavesFar);  // 64 ln 2 = 44.36142
   EXPECT_LT(Octaves(44.3613f, OctaveScale(1)), kOctavesFar);
-  // The smallest positive temperature: whatever is below the likeliest at all is far.
+  // At the smallest positive temperature, every token below the likeliest is far.
   const float denormal = std::numeric_limits<float>::denorm_min();
   EXPECT_EQ(OctaveScale(denormal), std::numeric_limits<float>::max());
   EXPECT_EQ(Octaves(0, OctaveScale(denormal)), 0u);

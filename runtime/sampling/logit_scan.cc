@@ -13,7 +13,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 bool LogitScan::Scan(std::span<const float> logits) {
   logits_ = logits;
   chunk_max_.resize((logits.size() + kChunk - 1) / kChunk);
-  // Independent lanes, which a compiler can keep in vector registers.
+  // Independent lanes, which the compiler can keep in vector registers.
   constexpr size_t kLanes = 16;
   uint32_t bad[kLanes] = {};
   max_ = -kInfinity;
@@ -47,8 +47,8 @@ int32_t LogitScan::ArgMax() const {
 }
 
 float LogitScan::BoundOfTop(size_t k) {
-  // The k greatest chunk maxima are k logits, so the k-th greatest logit is not below the least of
-  // them.
+  // The k greatest chunk maxima are k of the logits, so the k-th greatest logit is at least the
+  // smallest of these maxima.
   if (k > chunk_max_.size()) return -kInfinity;
   scratch_ = chunk_max_;
   std::ranges::nth_element(scratch_, scratch_.begin() + static_cast<ptrdiff_t>(k - 1),

@@ -1,4 +1,4 @@
-// Finds the greatest of many logits without sorting them.
+// Finds the greatest logits without sorting all of them.
 #ifndef ORCD_RUNTIME_SAMPLING_LOGIT_SCAN_H_
 #define ORCD_RUNTIME_SAMPLING_LOGIT_SCAN_H_
 
@@ -10,30 +10,29 @@
 
 namespace orcd {
 
-// A view of logits with the maximum of each chunk of them: what lies below a bound is passed over a
-// chunk at a time. Keeps scratch memory between scans; one thread. The logits must outlive the
-// queries.
+// A view of logits with the maximum of each chunk, so that a query skips whole chunks below its
+// bound. Keeps scratch memory between scans; one thread. The logits must outlive the queries.
 class LogitScan {
  public:
   static constexpr size_t kChunk = 64;
 
-  // Looks at `logits` once. False where one is NaN or +infinity; nothing may be asked then.
-  // -infinity stands for a token that cannot be drawn.
+  // Reads `logits` once. False if one is NaN or +infinity; no query is allowed then. -infinity
+  // marks a token that cannot be drawn.
   [[nodiscard]] bool Scan(std::span<const float> logits);
 
   std::span<const float> logits() const { return logits_; }
-  // -infinity where no token can be drawn.
+  // -infinity if no token can be drawn.
   float max() const { return max_; }
   // The lowest id that has max().
   int32_t ArgMax() const;
 
-  // At least min(k, all) logits are no less than the result, and rarely many more than k. k > 0.
+  // At least min(k, all) logits are >= the result, and rarely many more than k; k > 0.
   float BoundOfTop(size_t k);
 
   // Calls visit(logit, token) for every finite logit >= bound, ids ascending.
   template <typename Visit>
   void ForEachAtLeast(float bound, Visit visit) const {
-    // -infinity itself is not to be visited.
+    // Tokens at -infinity are never visited.
     constexpr float kLowest = std::numeric_limits<float>::lowest();
     if (bound < kLowest) bound = kLowest;
     for (size_t c = 0; c < chunk_max_.size(); ++c) {

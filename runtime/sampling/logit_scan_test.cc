@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Around the sizes of a lane and a chunk.
+// Sizes around those of a lane and a chunk.
 const size_t kSizes[] = {1, 15, 16, 17, 63, 64, 65, 200, 1000};
 
 TEST(LogitScanTest, FindsMaximumAndItsLowestIdAnywhere) {

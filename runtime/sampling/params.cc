@@ -11,7 +11,7 @@
 namespace orcd {
 namespace {
 
-// A range of numbers; the lower end may be left out of it. NaN is in none.
+// A range of numbers; `low` is excluded if low_open. Contains no NaN.
 struct Range {
   float low;
   float high;
@@ -63,7 +63,8 @@ absl::Status SamplingParams::Validate(int vocab) const {
   }
   for (size_t i = 0; i < logit_bias.size(); ++i) {
     const auto [token, bias] = logit_bias[i];
-    // An id beyond any vocabulary may have become negative; it is shown as the caller wrote it.
+    // An id beyond any vocabulary may have become negative; the message shows it as the caller
+    // wrote it.
     const auto id = static_cast<uint32_t>(token);
     const std::string field = absl::StrCat("sampling.logit_bias[", id, "]");
     if (token < 0 || token >= vocab) {

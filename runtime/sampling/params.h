@@ -1,4 +1,5 @@
-// How a token is drawn. The same semantics on every backend; sampler.h is the reference.
+// The sampling parameters. Their semantics are the same on every backend; sampler.h is the
+// reference.
 #ifndef ORCD_RUNTIME_SAMPLING_PARAMS_H_
 #define ORCD_RUNTIME_SAMPLING_PARAMS_H_
 
@@ -12,7 +13,7 @@ namespace orcd {
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBiases = 1024;
-// The penalties count a token no further, so that a backend can count in 16 bits.
+// The penalties count a token at most this often, so that a backend can count in 16 bits.
 inline constexpr int32_t kMaxTokenCount = 65534;
 
 // Ranges and defaults are those of orcd.v1.SamplingParams.
@@ -25,10 +26,10 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;
   float frequency_penalty = 0.0f;
   float presence_penalty = 0.0f;
-  // Whether frequency and presence penalties count the prompt's tokens like generated ones. The
+  // True if frequency and presence penalties count the prompt's tokens like generated ones. The
   // repetition penalty always does.
   bool count_prompt = false;
-  // Whether the filters see the distribution at the temperature, and min_p comes before typical_p.
+  // True if the filters use the distribution at the temperature and min_p comes before typical_p.
   bool temperature_first = false;
   // (id, bias), ids distinct and ascending.
   std::vector<std::pair<int32_t, float>> logit_bias;
@@ -43,11 +44,12 @@ struct SamplingParams {
 
   // The temperature of the distribution that the filters see.
   float filter_temperature() const { return temperature_first ? temperature : 1.0f; }
-  // Tokens that min_p keeps have logits no less than the greatest plus this; -infinity: all.
+  // Offset from the greatest logit to the lowest logit that min_p keeps (<= 0); -infinity keeps all
+  // tokens.
   float min_p_distance() const;
 
-  // kInvalidArgument naming the field, as `sampling.top_p`, its value and its range. `vocab` bounds
-  // ids.
+  // kInvalidArgument naming the field, such as `sampling.top_p`, its value and its range. `vocab`
+  // bounds the ids.
   absl::Status Validate(int vocab) const;
 };
 

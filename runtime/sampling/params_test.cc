@@ -50,7 +50,7 @@ struct Refusal {
   std::string name;
   std::function<void(SamplingParams&)> change;
   std::string field;
-  // In the message: the value and the range.
+  // Parts of the message: the value and the range.
   std::string value;
   std::string range;
 };

@@ -14,9 +14,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Ascending keys are logits descending, then ids ascending.
+// Ascending keys order tokens by logit descending, then id ascending.
 uint64_t LikeliestFirst(float logit, int32_t token) {
-  // Adding zero makes -0 and +0, which are equal, the same bits.
+  // Adding zero gives -0 and +0, which compare equal, the same bits.
   const uint32_t bits = std::bit_cast<uint32_t>(logit + 0.0f);
   const uint32_t descending = bits >> 31 ? bits : ~bits & 0x7fffffff;
   return uint64_t{descending} << 32 | static_cast<uint32_t>(token);
@@ -118,7 +118,7 @@ void Sampler::Adjust(const SamplingParams& params, const TokenCounts& counts,
     }
   }
   for (const int32_t token : forbidden) adjusted_[token] = -kInfinity;
-  // Finite logits stay finite, so this scan cannot fail where the first one did not.
+  // Finite logits stay finite, so this scan cannot fail if the first one succeeded.
   static_cast<void>(scan_.Scan(adjusted_));
 }
 
@@ -178,8 +178,8 @@ void Sampler::TopP(float top_p, float scale) {
     return;
   }
 
-  // The whole vocabulary: find the octave in which the sum reaches its goal, and order only what
-  // lies within it or above.
+  // No filter has run: find the octave in which the cumulative weight reaches the goal, and order
+  // only the tokens within that octave or above.
   const float max = scan_.max();
   std::array<uint64_t, (kOctavesFar >> kOctaveBits) + 1> sums = {};
   for (size_t c = 0; c < scan_.chunk_count(); ++c) {
@@ -267,7 +267,7 @@ float Sampler::MaxOfCandidates() const {
 }
 
 size_t Sampler::PartitionPrefix(uint64_t goal) {
-  // Quickselect, with the weight and not the number of what lies before as the measure.
+  // Quickselect that measures a prefix by its weight instead of its length.
   constexpr size_t kFewEnoughToSort = 64;
   const auto at = [&](size_t i) { return candidates_.begin() + static_cast<ptrdiff_t>(i); };
   size_t begin = 0;

@@ -1,12 +1,12 @@
-// Draws a token from logits: the reference that every backend's sampler must agree with, token for
-// token, given the same logits. So that a parallel one can, nothing here depends on an order of
-// summation or on a library's exp(): weights are integers (exact_exp.h).
+// Draws a token from logits. This is the reference that every backend's sampler must match, token
+// for token, given the same logits. Nothing here depends on the order of summation or on a
+// library's exp(), so that a parallel sampler can match: weights are integers (exact_exp.h).
 //
-// In this order, each step on what the one before left. "Candidates" are the tokens whose adjusted
-// logit is not -infinity; max is the greatest logit among the candidates that a step starts with;
-// weights are those of exact_exp.h for max - logit, at the filters' temperature in the filters (1,
-// or with temperature_first the draw's), and total is their sum over the candidates the step starts
-// with.
+// The steps below run in this order, each on the result of the one before. "Candidates" are the
+// tokens whose adjusted logit is not -infinity; max is the greatest logit among the candidates at
+// the start of a step; weights are those of exact_exp.h for max - logit, in the filters at the
+// filters' temperature (1, or the draw's temperature with temperature_first), and total is their
+// sum over the candidates at the start of a step.
 //
 //   logit_bias   l += bias.
 //   penalties    For every token in the sequence so far, prompt included:
@@ -49,42 +49,42 @@ struct TokenLogprob {
 
 struct SampledToken {
   int32_t token = 0;
-  // Of the model's own distribution (before bias, penalties, filters and temperature); set where
-  // asked for.
+  // Log-probability in the model's own distribution (before bias, penalties, filters and
+  // temperature); set if requested.
   float logprob = 0;
   // Likeliest first, ties by lower id. Tokens of probability zero are left out.
   std::vector<TokenLogprob> top;
-  // False where the logits hold a NaN or +infinity, or where no token is left that could be drawn:
-  // `token` means nothing then.
+  // False if the logits hold a NaN or +infinity, or if no token can be drawn; `token` is
+  // meaningless then.
   bool finite = true;
 };
 
-// Every token that stands in a sequence, prompt included, with its count for the frequency and
-// presence penalties. A token that only stands in the prompt has the count 0 without count_prompt.
+// Every token in a sequence, prompt included, with its count for the frequency and presence
+// penalties. Without count_prompt, a token that appears only in the prompt has the count 0.
 using TokenCounts = absl::flat_hash_map<int32_t, int32_t>;
 
-// Adds the tokens of a sequence, of which the first `prompt_tokens` are the prompt.
+// Adds the tokens of a sequence; the first `prompt_tokens` of them are the prompt.
 void CountTokens(std::span<const int32_t> sequence, int32_t prompt_tokens,
                  const SamplingParams& params, TokenCounts& counts);
 
 // Keeps scratch memory between calls; one thread.
 class Sampler {
  public:
-  // `logits` are [vocab] and are not changed; -infinity is a token that cannot be drawn. `position`
-  // is the index in the sequence of the token being drawn. `forbidden` ids (sorted) cannot be
-  // drawn: the end ids before min_tokens. `counts` may be empty where !params.has_penalties().
-  // `params` are valid and every id is below vocab.
+  // `logits` are [vocab] and are not changed; -infinity marks a token that cannot be drawn.
+  // `position` is the index in the sequence of the token being drawn. `forbidden` ids (sorted)
+  // cannot be drawn: the end ids before min_tokens. `counts` may be empty if
+  // !params.has_penalties(). `params` are valid and every id is below vocab.
   SampledToken Sample(std::span<const float> logits, const SamplingParams& params,
                       const TokenCounts& counts, std::span<const int32_t> forbidden,
                       uint64_t position);
 
-  // What Sample would say of `token` and the `top` likeliest had it drawn that token and been asked
-  // for them.
+  // The result that Sample would give had it drawn `token` with log-probabilities and the `top`
+  // likeliest tokens requested.
   SampledToken Score(std::span<const float> logits, int32_t token, int32_t top);
 
  private:
-  // A token under consideration. The low half of `key` is the token; the order of keys is the order
-  // of whichever step looks at it.
+  // A token under consideration. The low half of `key` is the token; the high half orders the
+  // candidates as the current step requires.
   struct Candidate {
     uint64_t key;
     uint64_t weight;
@@ -92,14 +92,14 @@ class Sampler {
     int32_t token() const { return static_cast<int32_t>(static_cast<uint32_t>(key)); }
   };
 
-  // Fills in `top` and returns the logarithm of the sum of exponentials, of the logits in scan_.
+  // Fills in `top` and returns the log-sum-exp of the logits in scan_.
   double Logprobs(int count, std::vector<TokenLogprob>& top);
-  // scan_ of the logits after bias, penalties and forbidden ids.
+  // Applies bias, penalties and forbidden ids, and scans the adjusted logits into scan_.
   void Adjust(const SamplingParams& params, const TokenCounts& counts,
               std::span<const int32_t> forbidden);
 
-  // Candidates live in scan_ alone until the first filter puts what it keeps into candidates_;
-  // filtered_ tells which.
+  // Candidates exist only in scan_ until the first filter puts the ones it keeps into candidates_;
+  // filtered_ is true from then on.
   void TopK(size_t k);
   void Typical(float typical_p, float scale);
   void TopP(float top_p, float scale);
@@ -109,9 +109,9 @@ class Sampler {
 
   float LogitOf(const Candidate& candidate) const;
   float MaxOfCandidates() const;
-  // Reorders candidates_ so that the first by key, as few as reach `goal` (of their total weight,
-  // at least 1), come first, the last of them last; returns their number. Takes time proportional
-  // to the number of candidates.
+  // Reorders candidates_ so that the shortest prefix in key order whose weights reach `goal` (1 to
+  // the total weight) comes first, its greatest key last; returns its length. Takes time
+  // proportional to the number of candidates.
   size_t PartitionPrefix(uint64_t goal);
 
   LogitScan scan_;

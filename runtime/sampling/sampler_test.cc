@@ -70,7 +70,7 @@ TEST(SamplerTest, GreedyIgnoresFiltersAndSeed) {
 }
 
 // ------------------------------------------------------------------------------------------------
-// What cannot be drawn
+// Tokens that cannot be drawn
 
 TEST(SamplerTest, NanOrPositiveInfinityIsNotFinite) {
   for (const float bad : {kNan, kInfinity, -kNan}) {
@@ -224,7 +224,7 @@ TEST(SamplerTest, ExtremeTemperatures) {
   }
   params.temperature = 100;
   ExpectDistribution(logits, params, Softmax(logits, 100));
-  // Logits as far apart as F32 can have them.
+  // Logits as far apart as F32 allows.
   const std::vector<float> far = {-3.4e38f, 3.4e38f};
   EXPECT_EQ(Draw(far, params), 1);
 }
@@ -250,7 +250,7 @@ TEST(SamplerTest, SameSeedAndPositionIsTheSameToken) {
 }
 
 // ------------------------------------------------------------------------------------------------
-// The filters, against what their names mean, in double precision
+// The filters, compared with their definitions in double precision
 
 using Filter = std::function<std::set<int>(const std::vector<float>&, const std::set<int>&)>;
 
@@ -260,7 +260,7 @@ std::vector<int> LikeliestFirst(const std::vector<float>& logits, const std::set
   return order;
 }
 
-// The first of `order` whose probabilities reach `p`.
+// The first tokens of `order` whose probabilities sum to `p`.
 std::set<int> Reaching(const std::vector<int>& order, const std::vector<double>& probabilities,
                        double p) {
   std::set<int> kept;
@@ -319,7 +319,7 @@ std::set<int> NaiveKept(const std::vector<float>& logits, const SamplingParams& 
   return kept;
 }
 
-// What is drawn at so high a temperature that everything kept comes up.
+// The tokens drawn at so high a temperature that every kept token comes up.
 std::set<int> DrawnSet(const std::vector<float>& logits, SamplingParams params) {
   params.temperature = 100;
   std::set<int> drawn;
@@ -371,7 +371,8 @@ TEST(SamplerFilterTest, Together) {
   }
 }
 
-// Whatever is drawn is kept, and what is kept and not rare is drawn; by softmax in float64.
+// Every drawn token is kept by the filters, and every kept token that is not rare is drawn, by a
+// softmax in float64.
 TEST(SamplerFilterTest, WithTemperatureFirstTheFiltersSeeItsDistribution) {
   std::mt19937 random(21);
   const auto pick = [&](const auto& values) { return values[random() % std::size(values)]; };
@@ -442,8 +443,8 @@ TEST(SamplerFilterTest, TopPReachesExactlyAtAPowerOfTwo) {
 }
 
 // ------------------------------------------------------------------------------------------------
-// The definition in sampler.h, step by step and without a thought for speed: what a backend must
-// reproduce token for token.
+// The definition in sampler.h, step by step, without regard for speed: a backend must reproduce it
+// token for token.
 
 int32_t SampleByDefinition(std::vector<float> logits, const SamplingParams& params,
                            const TokenCounts& counts, const std::vector<int32_t>& forbidden,
@@ -546,7 +547,7 @@ TEST(SamplerTest, IsItsDefinition) {
   Sampler sampler;
   for (uint32_t round = 0; round < 4000; ++round) {
     std::vector<float> logits = RandomLogits(pick(vocabs), pick(spreads), round);
-    // Coarse values make ties.
+    // Coarse values produce ties.
     if (random() % 3 == 0) {
       for (float& l : logits) l = std::round(l);
     }
@@ -586,8 +587,8 @@ TEST(SamplerTest, IsItsDefinition) {
   }
 }
 
-// Results of the definition in unbounded integers and NumPy's F32, computed apart from this code: a
-// change to the definition, which would break resuming a stream elsewhere, cannot go unnoticed.
+// Results of the definition in unbounded integers and NumPy's F32, computed independently of this
+// code. They reveal any change to the definition, which would break resuming a stream elsewhere.
 TEST(SamplerTest, DrawsStayWhatTheyAre) {
   std::vector<float> logits(1000);
   for (int i = 0; i < 1000; ++i) logits[i] = static_cast<float>((i * 7919 + 13) % 1009) / 128;
@@ -630,7 +631,7 @@ TEST(SamplerTest, RepetitionPenaltyDividesPositiveAndMultipliesNegative) {
   params.temperature = 0;
   params.repetition_penalty = 2;
   EXPECT_EQ(Draw({5, 4, 1}, params, 0, {{0, 1}}), 1);
-  EXPECT_EQ(Draw({5, 2.5f, 1}, params, 0, {{0, 7}}), 0);  // 2.5 and the lower id.
+  EXPECT_EQ(Draw({5, 2.5f, 1}, params, 0, {{0, 7}}), 0);  // 2.5, and the lower id.
   EXPECT_EQ(Draw({-1, -1.5f}, params, 0, {{0, 1}}), 1);
   EXPECT_EQ(Draw({-1, -2}, params, 0, {{0, 1}}), 0);
   params.repetition_penalty = 0.25f;
@@ -663,17 +664,17 @@ TEST(SamplerTest, PresenceAndFrequencyLeaveAloneWhatOnlyThePromptHas) {
   EXPECT_EQ(Draw({5, 4, 1}, params, 0, {{0, 0}}), 1);
 }
 
-// The definition of OpenAI's and vLLM's parameters in float64, from the tokens themselves:
-// l / r or l * r for tokens of prompt and output, then -frequency * (times generated) and -presence
-// (if generated).
+// The definition of the parameters of OpenAI and vLLM, in float64, from the tokens themselves: l /
+// r or l * r for tokens of prompt and output, then -frequency * (times generated) and -presence (if
+// generated).
 TEST(SamplerTest, PenaltiesAreThoseOfTheSequence) {
   std::mt19937 random(31);
   constexpr int kVocab = 40;
   const float repetitions[] = {1.0f, 1.3f, 0.5f};
   int told_apart = 0;
   for (int round = 0; round < 2000; ++round) {
-    // Coarse, so that no two adjusted logits are within a rounding error of each other unless they
-    // are equal by design.
+    // Coarse values, so that no two adjusted logits are within a rounding error of each other
+    // unless they are equal by design.
     std::vector<float> logits(kVocab);
     for (float& l : logits) l = static_cast<float>(static_cast<int>(random() % 160)) / 16 - 5;
     std::vector<int32_t> prompt(random() % 30);
@@ -706,7 +707,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfTheSequence) {
       CountTokens(sequence, static_cast<int32_t>(prompt.size()), params, counts);
       const int32_t drawn = Draw(logits, params, sequence.size(), counts);
       of_scope[count_prompt] = drawn;
-      // Two of them may differ by a rounding error.
+      // The two adjusted logits may differ by a rounding error.
       ASSERT_NEAR(adjusted[drawn], adjusted[expected], 1e-5) << "round " << round;
     }
     told_apart += of_scope[0] != of_scope[1] ? 1 : 0;
@@ -718,7 +719,7 @@ TEST(SamplerTest, CountsBeyondTheMostAreTheMost) {
   SamplingParams params;
   params.temperature = 0;
   params.frequency_penalty = 1.0f / 65536;
-  // 65534 / 65536 is subtracted, however often it was.
+  // 65534 / 65536 is subtracted, however high the count.
   for (const int32_t count : {65534, 65535, 70000}) {
     EXPECT_EQ(Draw({2, 1.00002f}, params, 0, {{0, count}}), 0) << count;
     EXPECT_EQ(Draw({2, 1.00004f}, params, 0, {{0, count}}), 1) << count;
@@ -800,8 +801,8 @@ TEST(SamplerTest, LogprobsDoNotChangeTheDraw) {
 }
 
 // ------------------------------------------------------------------------------------------------
-// Speed, at the real vocabulary. The bounds are loose, for slow and busy machines; the figures are
-// recorded as properties of the test.
+// Speed, at the real vocabulary. The bounds are loose, for slow and busy machines; the measured
+// values are recorded as properties of the test.
 
 TEST(SamplerTest, IsQuickAtTheRealVocabulary) {
   const std::vector<float> logits = RandomLogits(kQwenVocab, 3, 5);

@@ -5,7 +5,7 @@
 namespace orcd {
 namespace {
 
-// Up to here, looking through all pairs for each merge is quicker than keeping them in a heap.
+// Up to this length, searching all pairs for each merge is faster than keeping them in a heap.
 constexpr size_t kShortWord = 48;
 
 constexpr int32_t kMerged = -1;
@@ -27,7 +27,7 @@ void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_
 }
 
 void Bpe::AppendShort(std::string_view word, std::vector<int32_t>& ids) const {
-  // pairs[i] is what parts[i] and parts[i + 1] merge to; the last part has no pair.
+  // pairs[i] is the merge of parts[i] and parts[i + 1]; the last part has no pair.
   std::array<int32_t, kShortWord> parts;
   std::array<Merge, kShortWord> pairs;
   size_t size = word.size();

@@ -13,23 +13,25 @@
 
 namespace orcd {
 
-// Which pairs of tokens become one, and in which order. Any thread may read once it is filled.
+// The merge table: which pairs of tokens merge, and in which order. Any thread may read once it is
+// filled.
 class Bpe {
  public:
-  // Room to work in; kept between words so that they allocate nothing. One thread at a time.
+  // Scratch memory, kept between words to avoid allocations. One thread at a time.
   class Workspace {
    private:
     friend class Bpe;
-    // A part of a word too long to search through for each merge: a node of a list.
+    // A part of a long word, as a node of a doubly linked list.
     struct Part {
-      int32_t id;  // kMerged once it has become a part of its left neighbour.
+      int32_t id;  // kMerged once the part has merged into its left neighbour.
       uint32_t previous;
       uint32_t next;
     };
     struct Candidate {
       int32_t rank;
       uint32_t left;
-      // What the parts were when this was found; it means nothing once one has changed.
+      // Ids of the two parts when the candidate was found. The candidate is stale once either has
+      // changed.
       int32_t left_id;
       int32_t right_id;
     };
@@ -37,16 +39,17 @@ class Bpe {
     std::vector<Candidate> heap_;
   };
 
-  // `byte_ids`: the token of each byte.
+  // `byte_ids` holds the token of each byte.
   explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
 
   void Reserve(size_t merges) { merges_.reserve(merges); }
 
-  // Adds a merge that ranks after all that were added before. False where the pair has one.
+  // Adds a merge that ranks after all earlier ones. False if the pair already has a merge.
   bool AddMerge(int32_t left, int32_t right, int32_t merged);
 
-  // Appends the tokens of `word` to `ids`: its bytes' tokens, merged pair by pair, the pair of the
-  // lowest rank first, the leftmost among equals. Takes O(n log n) time for n bytes.
+  // Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and repeatedly
+  // merges the pair of the lowest rank, the leftmost among equals. Takes O(n log n) time for n
+  // bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
 
  private:

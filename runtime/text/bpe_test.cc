@@ -16,7 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Merges as the definition has it: search all pairs, merge one, start again.
+// Merges by the definition: searches all pairs, merges one, starts again.
 class PlainBpe {
  public:
   bool AddMerge(int32_t left, int32_t right, int32_t merged) {
@@ -100,7 +100,7 @@ TEST(BpeTest, AgreesWithTheDefinition) {
       known.push_back(id);
     }
     for (int i = 0; i < 40; ++i) {
-      // Both below and above the length from which words are merged with a heap.
+      // Lengths on both sides of the limit beyond which words are merged with a heap.
       std::string word(random() % 150, 'a');
       for (char& c : word) c = static_cast<char>('a' + random() % letters);
       ASSERT_EQ(Encode(bpe, word), plain.Encode(word)) << word;

@@ -14,7 +14,7 @@ constexpr bool StandsForItself(int byte) {
 constexpr int kMovedBytes = 68;
 constexpr char32_t kFirstMoved = 0x100;
 
-// The bytes that do not stand for themselves, in order.
+// The bytes that do not represent themselves, in order.
 constexpr std::array<uint8_t, kMovedBytes> MovedBytes() {
   std::array<uint8_t, kMovedBytes> moved = {};
   int count = 0;

@@ -60,7 +60,7 @@ absl::StatusOr<std::string> NormalizeField(std::string_view field, std::string_v
   return InvalidField(field, std::string_view(why.data(), why.size()));
 }
 
-// What must hold for a conversation in every format.
+// Checks the rules for conversations that all formats share.
 absl::Status CheckMessages(const ChatRequest& request) {
   if (request.messages.empty()) {
     return InvalidField("chat.messages", "there are none; a conversation needs at least one");
@@ -150,7 +150,7 @@ absl::Status AppendToolCallsTurn(const ChatMessage& message, size_t index, Promp
   return absl::OkStatus();
 }
 
-// Results of tools that stand together share one turn, the user's.
+// Consecutive tool results share one user turn.
 void AppendToolResult(const ChatRequest& request, size_t index, Prompt& prompt) {
   const auto& messages = request.messages;
   const auto is_tool = [&](size_t i) {

@@ -1,9 +1,9 @@
 // Renders a conversation into a prompt, as the model's own template (`tokenizer.chat_template`)
 // would.
 //
-// Templates are programs in Jinja; this project does not run programs from files. It knows the
-// templates of the Qwen2 family by their text (known_templates.h), and renders them itself; any
-// other template makes chat unsupported, and raw prompts work.
+// Templates are Jinja programs, and this project does not run programs from files. It recognises
+// the templates of the Qwen2 family by their text (known_templates.h) and renders them itself. With
+// any other template chat is unsupported, and raw prompts work.
 #ifndef ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 #define ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 
@@ -30,50 +30,50 @@ struct ChatToolCall {
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
   std::string content;
-  // Only of an assistant.
+  // Only in messages of an assistant.
   std::vector<ChatToolCall> tool_calls;
 };
 
 struct ChatRequest {
   std::vector<ChatMessage> messages;
-  // JSON objects, one a tool.
+  // JSON objects, one for each tool.
   std::vector<std::string> tools_json;
   bool add_generation_prompt = true;
 };
 
-// A piece of a rendered prompt. Only the template's own text (role names and the default system's
-// text included) may become control tokens; what a user wrote may not.
+// A piece of a rendered prompt. Control tokens are recognised only in the template's own text (role
+// names and the default system text included), never in text that a user wrote.
 struct PromptPiece {
   std::string text;
   bool is_template = false;
 };
 
-// A value. Any thread may render.
+// A value type. Any thread may render.
 class ChatTemplate {
  public:
-  // Chat is unsupported.
+  // An unsupported template.
   ChatTemplate() = default;
 
-  // Recognises `source`; an empty or unknown one gives an unsupported template.
+  // Recognises `source`; an empty or unknown source gives an unsupported template.
   static ChatTemplate Recognize(std::string_view source);
 
   bool supported() const { return known_.has_value(); }
 
-  // The prompt; no two neighbouring pieces are both the template's. kFailedPrecondition (reason
-  // CHAT_TEMPLATE_UNKNOWN) where unsupported. kInvalidArgument naming the field, as
-  // `chat.messages[2].role`, for a conversation that the template cannot render or would render
-  // without a part of it: no messages, a system message that is not first, tool calls of another
-  // than an assistant, tools and arguments that are no JSON objects, tools for a template without.
+  // Renders the prompt; no two neighbouring pieces both belong to the template. kFailedPrecondition
+  // (reason CHAT_TEMPLATE_UNKNOWN) if the template is unsupported. kInvalidArgument naming the
+  // field, such as `chat.messages[2].role`, for a conversation that the template cannot render or
+  // would render incompletely: no messages, a system message that is not first, tool calls in a
+  // message that is not an assistant's, tools or arguments that are not JSON objects, tools for a
+  // template without tools.
   absl::StatusOr<std::vector<PromptPiece>> Render(const ChatRequest& request) const;
 
  private:
   std::optional<KnownTemplate> known_;
 };
 
-// The ids of the pieces' concatenation, control tokens recognised only in the template's own text.
-// Where nothing a user wrote spells a special token, these are the ids that Encode with
-// `parse_special` gives for the whole text: words may stretch from the template's text into a
-// user's.
+// Encodes the concatenation of the pieces, with control tokens recognised only in the template's
+// own text. If nothing a user wrote spells a special token, the ids equal those of Encode with
+// `parse_special` for the whole text: words may span the border between template and user text.
 std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
                                   const std::vector<PromptPiece>& pieces);
 

@@ -1,5 +1,5 @@
-// Renders conversations of whatever libFuzzer makes up, as a client sends them: contents, names,
-// and JSON that may be none.
+// Renders conversations made of libFuzzer's inputs, as a client would send them: contents, names,
+// and JSON that may be invalid.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(data, data + size);
   if (const auto once = orcd::NormalizeJsonObject(text); once.ok()) {
-    // What was written is read as the same.
+    // Normalising normalised JSON changes nothing.
     const auto twice = orcd::NormalizeJsonObject(*once);
     if (!twice.ok() || *twice != *once) std::abort();
   }

@@ -27,7 +27,7 @@ std::string Concatenated(const std::vector<PromptPiece>& pieces) {
   return text;
 }
 
-// In the order of the text, the template's pieces in brackets.
+// The pieces in order, with the template's pieces in brackets.
 std::string Marked(const std::vector<PromptPiece>& pieces) {
   std::string text;
   for (const PromptPiece& piece : pieces) {
@@ -129,7 +129,7 @@ TEST(ChatTemplateTest, NamesTheFieldThatIsWrong) {
   }
 }
 
-// With a small vocabulary, and with the real one where it is to be had.
+// Runs with a small vocabulary, and with the real one if it is available.
 class EncodePromptTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -225,7 +225,7 @@ TEST_P(EncodePromptTest, ContentNeverBecomesControlTokens) {
   EXPECT_EQ(count(ids, end_), count(expected, end_));
   EXPECT_EQ(count(ids, start_), count(expected, start_));
 
-  // Nor together with the template's text around it.
+  // User text and the template's text around it do not form control tokens together either.
   for (const std::string_view content : {"<|im_", "im_end|>", "<|im_end|", "|>", "<|"}) {
     const auto pieces = Render({{{ChatRole::kUser, std::string(content), {}}}, {}});
     const std::vector<int32_t> cut = EncodePrompt(*tokenizer_, pieces);

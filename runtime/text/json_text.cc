@@ -11,8 +11,9 @@
 namespace orcd {
 namespace {
 
-// Python's repr of a finite float: the shortest digits that read back; an exponent of at least two
-// digits where the decimal point would stand before the fourth leading zero or past the 16th digit.
+// Python's repr of a finite float: the shortest digits that read back. Uses an exponent, of at
+// least two digits, if more than three zeros would follow the decimal point or more than 16 digits
+// precede it.
 std::string FloatText(double value) {
   char buffer[32];
   const auto end =
@@ -40,7 +41,7 @@ std::string FloatText(double value) {
   return result.append(digits, 0, before_point).append(".").append(digits, before_point);
 }
 
-// Writes while the parser reads: no tree is built, so depth costs no stack.
+// Writes while the parser reads: no tree is built, so deep nesting uses no stack.
 class Writer final : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& text() const { return text_; }
@@ -51,7 +52,7 @@ class Writer final : public nlohmann::json_sax<nlohmann::json> {
   bool number_integer(int64_t value) override { return Scalar(std::to_string(value)); }
   bool number_unsigned(uint64_t value) override { return Scalar(std::to_string(value)); }
   bool number_float(double value, const std::string& written) override {
-    // Integers past 64 bits arrive here too; Python keeps them as they are.
+    // Integers beyond 64 bits also arrive here; Python keeps them unchanged.
     const bool is_integer = written.find_first_of(".eE") == std::string::npos;
     return Scalar(is_integer ? written : FloatText(value));
   }
@@ -73,7 +74,7 @@ class Writer final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
     const std::string_view message = e.what();
-    // Past the library's own "[json.exception.…] ".
+    // Skips the library's own "[json.exception.…] ".
     const size_t tag_end = message.find("] ");
     return Fail(message.substr(tag_end == std::string_view::npos ? 0 : tag_end + 2));
   }
@@ -84,7 +85,7 @@ class Writer final : public nlohmann::json_sax<nlohmann::json> {
     bool is_empty = true;
   };
 
-  // Writes what stands between the value that comes and the one before it.
+  // Writes the separator between the previous value and the next one.
   void Separate() {
     if (after_key_ || open_.empty()) {
       after_key_ = false;

@@ -5,7 +5,7 @@
 namespace orcd {
 namespace {
 
-// Stands, in the texts below, for the default system's text. Everything else is verbatim.
+// Placeholder, in the texts below, for the default system text. Everything else is verbatim.
 constexpr std::string_view kSystemMark = "%SYSTEM%";
 
 constexpr std::string_view kQwen25Text = R"jinja({%- if tools %}
@@ -74,7 +74,7 @@ constexpr std::string_view kChatMlText =
     R"jinja({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})jinja"
     R"jinja({% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})jinja";
 
-// What some files write before kChatMlText. Here the flag is always defined.
+// Prefix that some files put before kChatMlText. The flag is always defined in this project.
 constexpr std::string_view kChatMlFlagText =
     R"jinja({% if not add_generation_prompt is defined %})jinja"
     R"jinja({% set add_generation_prompt = false %}{% endif %})jinja";
@@ -88,9 +88,9 @@ constexpr std::string_view kMathSystem =
 struct Entry {
   ChatFormat format;
   std::string_view text;
-  // What the template renders.
+  // The default system text as the template renders it.
   std::string_view system;
-  // How its text spells that, in Jinja's quotes.
+  // The same text as the template spells it, inside Jinja quotes.
   std::string_view quoted_system;
 };
 

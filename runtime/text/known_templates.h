@@ -8,7 +8,7 @@
 namespace orcd {
 
 enum class ChatFormat {
-  // A turn for each message.
+  // One turn for each message.
   kChatMl,
   // ChatML with tools, tool calls and tool results.
   kQwen25,
@@ -16,12 +16,12 @@ enum class ChatFormat {
 
 struct KnownTemplate {
   ChatFormat format = ChatFormat::kChatMl;
-  // What the template says as the system where a conversation does not; empty: nothing. Lives as
-  // long as the program.
+  // Default system text, rendered if a conversation has no system message; empty: none. Static
+  // storage.
   std::string_view default_system;
 };
 
-// The template whose text is `source`, leading and trailing white space aside.
+// Finds the template whose text is `source`, ignoring leading and trailing white space.
 std::optional<KnownTemplate> FindKnownTemplate(std::string_view source);
 
 }  // namespace orcd

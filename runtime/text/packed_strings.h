@@ -1,4 +1,4 @@
-// Many short strings in one piece of memory.
+// Many short strings in one buffer.
 #ifndef ORCD_RUNTIME_TEXT_PACKED_STRINGS_H_
 #define ORCD_RUNTIME_TEXT_PACKED_STRINGS_H_
 
@@ -17,7 +17,7 @@ class PackedStrings {
     ends_.push_back(chars_.size());
   }
   size_t size() const { return ends_.size(); }
-  // index < size(). The view lives until the next Add.
+  // index < size(). The view is valid until the next Add.
   std::string_view operator[](size_t index) const {
     const size_t begin = index == 0 ? 0 : ends_[index - 1];
     return std::string_view(chars_).substr(begin, ends_[index] - begin);

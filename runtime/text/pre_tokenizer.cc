@@ -26,7 +26,7 @@ class Cursor {
 
   bool at_end() const { return pos_ >= text_.size(); }
   size_t pos() const { return pos_; }
-  // No class at the end of the text.
+  // False at the end of the text.
   bool Is(CharClass char_class) const { return !at_end() && class_ == char_class; }
   bool IsLineBreak() const { return !at_end() && (text_[pos_] == '\n' || text_[pos_] == '\r'); }
 
@@ -61,7 +61,7 @@ class Cursor {
 
 char AsciiLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
-// Length of the contraction ('s, 'LL, …) that `text` starts with; 0 where it does not.
+// Length of the contraction ('s, 'LL, …) at the beginning of `text`; 0 if there is none.
 size_t ContractionLength(std::string_view text) {
   if (text.size() < 2 || text[0] != '\'') return 0;
   const char first = AsciiLower(text[1]);
@@ -72,7 +72,7 @@ size_t ContractionLength(std::string_view text) {
   return first == 'l' && second == 'l' ? 3 : 0;
 }
 
-// A word that starts with white space and that no letter or punctuation joins.
+// The end of a word that starts with white space and has no letters or punctuation.
 size_t EndOfSpace(std::string_view text, size_t begin) {
   Cursor cursor(text, begin);
   size_t after_line_break = begin;
@@ -82,7 +82,7 @@ size_t EndOfSpace(std::string_view text, size_t begin) {
     if (cursor.IsLineBreak()) after_line_break = last + 1;
   }
   if (after_line_break > begin) return after_line_break;
-  // A run before a word leaves it its last space.
+  // The last space of a run belongs to the word that follows the run.
   if (!cursor.at_end() && last > begin) return last;
   return cursor.pos();
 }

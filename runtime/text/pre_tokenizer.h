@@ -1,4 +1,4 @@
-// Splits text into the words within which byte-level BPE merges, as Qwen2 does.
+// Splits text into words as Qwen2 does; byte-level BPE merges only within a word.
 #ifndef ORCD_RUNTIME_TEXT_PRE_TOKENIZER_H_
 #define ORCD_RUNTIME_TEXT_PRE_TOKENIZER_H_
 
@@ -7,9 +7,9 @@
 
 namespace orcd {
 
-// Where the word that starts at `begin` ends; begin < text.size(), and `text` is valid UTF-8.
+// The end of the word that starts at `begin`; begin < text.size(), and `text` is valid UTF-8.
 //
-// A word is what the first matching alternative of Qwen2's regular expression takes:
+// A word is the match of the first alternative of Qwen2's regular expression that matches:
 //   (?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])
 //   [^\r\n\p{L}\p{N}]?\p{L}+
 //   \p{N}
@@ -17,7 +17,7 @@ namespace orcd {
 //   \s*[\r\n]+
 //   \s+(?!\S)
 //   \s+
-// Every text is the concatenation of its words. All words of a text together take time linear in
+// Every text is the concatenation of its words. Finding all words of a text takes time linear in
 // its length.
 size_t EndOfWord(std::string_view text, size_t begin);
 

@@ -40,7 +40,7 @@ TEST(PreTokenizerTest, Contractions) {
   EXPECT_THAT(Words("'sure"), ElementsAre("'s", "ure"));
   EXPECT_THAT(Words("'Moi 'relent"), ElementsAre("'M", "oi", " '", "relent"));
   EXPECT_THAT(Words("'re'la"), ElementsAre("'re", "'la"));
-  // No Unicode case folding: U+017F is not an s here.
+  // There is no Unicode case folding: U+017F is not an s here.
   EXPECT_THAT(Words("'\u017Fo"), ElementsAre("'\u017Fo"));
   EXPECT_THAT(Words("'"), ElementsAre("'"));
   EXPECT_THAT(Words("'l"), ElementsAre("'l"));

@@ -1,4 +1,4 @@
-// Random texts that are hard on tokenizers.
+// Random texts that are difficult for tokenizers.
 #ifndef ORCD_RUNTIME_TEXT_RANDOM_TEXT_FOR_TEST_H_
 #define ORCD_RUNTIME_TEXT_RANDOM_TEXT_FOR_TEST_H_
 
@@ -8,7 +8,7 @@
 
 namespace orcd {
 
-// In UTF-8. `codepoint` is not a surrogate.
+// Encodes `codepoint`, which is not a surrogate, in UTF-8.
 inline std::string ToUtf8(char32_t codepoint) {
   const auto tail = [&](int shift) {
     return static_cast<char>(0x80 | (codepoint >> shift & 0x3F));
@@ -19,8 +19,8 @@ inline std::string ToUtf8(char32_t codepoint) {
   return {static_cast<char>(0xF0 | codepoint >> 18), tail(12), tail(6), tail(0)};
 }
 
-// Valid UTF-8 of up to `max_chars` characters: all of Unicode, and what pre-tokenizers and special
-// tokens look at more often than chance would have it.
+// Valid UTF-8 of up to `max_chars` characters: any of Unicode, with extra weight on characters that
+// pre-tokenizers and special tokens treat specially.
 inline std::string RandomText(std::mt19937_64& random, int max_chars) {
   constexpr std::u32string_view kFrequent =
       U" \n\r\t'sStTrReEvVmMlLdDaA10.,-<|>_\u00A0\u00BD\u0085\u00E9\u0301\u2028\u3000\u4E2D\u17B6";
@@ -52,7 +52,7 @@ inline std::string RandomText(std::mt19937_64& random, int max_chars) {
 
 inline std::string RandomBytes(std::mt19937_64& random, int max_bytes) {
   std::string bytes(random() % (max_bytes + 1), '\0');
-  // Mostly lead and continuation bytes, so that characters begin and break off.
+  // Mostly lead and continuation bytes, so that many characters are incomplete.
   for (char& byte : bytes) {
     byte = static_cast<char>(random() % 3 == 0 ? random() : 0x80 + random() % 0x80);
   }

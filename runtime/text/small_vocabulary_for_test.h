@@ -12,7 +12,7 @@
 
 namespace orcd {
 
-// Starts with the 256 bytes, token id = byte.
+// Starts with one token for each of the 256 bytes, token id = byte.
 class SmallVocabulary {
  public:
   SmallVocabulary() {
@@ -24,7 +24,7 @@ class SmallVocabulary {
     types_.push_back(static_cast<int32_t>(type));
     return static_cast<int32_t>(tokens_.size()) - 1;
   }
-  // Both as the vocabulary spells them. Adds the merged token and returns its id.
+  // `left` and `right` are spelled as in the vocabulary. Adds the merged token and returns its id.
   int32_t AddMerge(std::string_view left, std::string_view right) {
     merges_.push_back(std::string(left).append(" ").append(right));
     return Add(std::string(left).append(right));
@@ -34,7 +34,7 @@ class SmallVocabulary {
   std::vector<int32_t>& types() { return types_; }
   std::vector<std::string>& merges() { return merges_; }
 
-  // Views this.
+  // The result views this object.
   Vocabulary View() const {
     Vocabulary view;
     view.tokens.assign(tokens_.begin(), tokens_.end());

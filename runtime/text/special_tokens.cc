@@ -26,8 +26,8 @@ std::vector<SpecialTokenMatch> SpecialTokens::FindAll(std::string_view text,
   std::ranges::sort(found, {}, [](const SpecialTokenMatch& match) {
     return std::tuple(match.begin - match.end, match.id, match.begin);
   });
-  // The tokens taken so far are at least as long as the next one, so one that overlaps it covers
-  // its first byte or its last.
+  // Every token taken so far is at least as long as the next one, so one that overlaps the next
+  // token covers its first or its last byte.
   std::vector<bool> taken(found.empty() ? 0 : text.size());
   std::erase_if(found, [&](const SpecialTokenMatch& match) {
     if (taken[match.begin] || taken[match.end - 1]) return true;

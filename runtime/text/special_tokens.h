@@ -1,4 +1,4 @@
-// Finds the tokens that are written out in a text, such as `<|im_start|>`.
+// Finds tokens that are written out in a text, such as `<|im_start|>`.
 #ifndef ORCD_RUNTIME_TEXT_SPECIAL_TOKENS_H_
 #define ORCD_RUNTIME_TEXT_SPECIAL_TOKENS_H_
 
@@ -12,7 +12,8 @@
 
 namespace orcd {
 
-// A stretch of a text, [begin, end) in bytes, and whether control tokens may be written in it.
+// A part of a text, [begin, end) in bytes; allows_control is true if control tokens are recognised
+// in it.
 struct TextSpan {
   size_t begin = 0;
   size_t end = 0;
@@ -29,16 +30,17 @@ struct SpecialTokenMatch {
 // Any thread may read once it is filled.
 class SpecialTokens {
  public:
-  // `text` is not empty. Control tokens are found in spans that allow them, others everywhere.
+  // `text` is not empty. Control tokens are found only in spans that allow them, other tokens in
+  // every span.
   void Add(std::string_view text, int32_t id, bool is_control);
 
-  // Where special tokens stand in `text`, ascending and disjoint. Where two overlap, the longer
-  // wins, then the one of the lower id, then the leftmost. `spans` are ascending and disjoint; a
-  // token is found only where one span holds all of it.
+  // Finds the special tokens in `text`, ascending and disjoint. If two overlap, the longer wins,
+  // then the one with the lower id, then the leftmost. `spans` are ascending and disjoint; a token
+  // is found only if one span holds all of it.
   std::vector<SpecialTokenMatch> FindAll(std::string_view text,
                                          std::span<const TextSpan> spans) const;
 
-  // -1 where there is none.
+  // -1 if there is no such token.
   int32_t FindId(std::string_view text) const;
 
  private:
@@ -47,7 +49,7 @@ class SpecialTokens {
     int32_t id;
     bool is_control;
   };
-  // By first byte of the text.
+  // Indexed by the first byte of the text.
   std::array<std::vector<Entry>, 256> entries_;
 };
 

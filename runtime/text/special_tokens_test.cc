@@ -22,7 +22,7 @@ class SpecialTokensTest : public testing::Test {
     tokens_.Add("abab", 5, /*is_control=*/false);
   }
 
-  // What is found, as `id@begin`.
+  // The matches, as `id@begin`.
   std::vector<std::string> Find(std::string_view text, const std::vector<TextSpan>& spans) const {
     std::vector<std::string> found;
     for (const SpecialTokenMatch& match : tokens_.FindAll(text, spans)) {

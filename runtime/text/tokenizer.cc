@@ -138,7 +138,7 @@ absl::StatusOr<std::vector<int32_t>> FindEndTokens(const Vocabulary& vocabulary,
   return end_ids;
 }
 
-// What a token of `type` that is spelled `text` contributes to a generated text.
+// The bytes that a token of `type`, spelled `text`, contributes to generated text.
 std::string BytesOf(std::string_view text, TokenType type) {
   switch (type) {
     case TokenType::kNormal:

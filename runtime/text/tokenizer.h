@@ -1,5 +1,5 @@
-// Byte-level BPE with Qwen2's pre-tokenizer, as `tokenizer.ggml.model` = gpt2, `tokenizer.ggml.pre`
-// = qwen2 describe it.
+// Byte-level BPE with Qwen2's pre-tokenizer: `tokenizer.ggml.model` = gpt2, `tokenizer.ggml.pre` =
+// qwen2.
 #ifndef ORCD_RUNTIME_TEXT_TOKENIZER_H_
 #define ORCD_RUNTIME_TEXT_TOKENIZER_H_
 
@@ -21,48 +21,47 @@
 
 namespace orcd {
 
-// Immutable after creation; any thread may call. Owns copies of what it needs, not views of the
-// file.
+// Immutable after creation; any thread may call. Owns copies of its data; does not view the file.
 class Tokenizer final {
  public:
-  // The errors of ReadVocabulary and of Create.
+  // Returns the errors of ReadVocabulary and of Create.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromGguf(const GgufReader& gguf);
 
-  // kInvalidArgument (reason TOKENIZER_INVALID) naming the key where tokens and types are not of
-  // one length; a token is empty or there twice; a merge is malformed, there twice, or of a token
-  // that does not exist or must not come out of plain text; one of the 256 bytes has no token; an
-  // end token is outside the vocabulary.
+  // kInvalidArgument (reason TOKENIZER_INVALID) naming the key if tokens and types differ in
+  // number; a token is empty or duplicate; a merge is malformed, duplicate, or names a token that
+  // does not exist or must not result from plain text; one of the 256 bytes has no token; an end
+  // token is outside the vocabulary.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Create(const Vocabulary& vocabulary);
 
   int vocab_size() const { return static_cast<int>(texts_.size()); }
 
-  // No token is encoded from more bytes of text than this; at least 1.
+  // The largest number of bytes of text that one token is encoded from; at least 1.
   size_t longest_token_bytes() const { return longest_token_bytes_; }
 
-  // The ids of `text`. Control tokens written in it are recognised where `parse_special`;
-  // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. The token that
-  // a sequence begins with comes first where the file says so, as llama.cpp has it, whatever the
-  // text begins with. Never gives an unused token. Time n log n in the text's length,
-  // whatever it holds.
+  // The ids of `text`. Control tokens written in the text are recognised if `parse_special`;
+  // user-defined ones always. An invalid UTF-8 byte counts as U+FFFD. If the file asks for a BOS
+  // token, it comes first, whatever the text begins with, as in llama.cpp. Never returns an unused
+  // token. Takes O(n log n) time for a text of length n, whatever it holds.
   std::vector<int32_t> Encode(std::string_view text, bool parse_special) const;
 
-  // The same, with control tokens recognised only in the spans that allow them; special tokens do
-  // not stretch over spans, all else does: words are found as if there were no spans. `spans` are
-  // ascending and disjoint; outside of them no special token is recognised.
+  // The same, but control tokens are recognised only in the spans that allow them. A special token
+  // must lie within one span; words are found as if there were no spans. `spans` are ascending and
+  // disjoint; outside of them no special token is recognised.
   std::vector<int32_t> Encode(std::string_view text, std::span<const TextSpan> spans) const;
 
-  // The bytes of one token, which need not be whole characters. Empty for control and unused tokens
+  // The bytes of one token; they need not be whole characters. Empty for control and unused tokens
   // and for ids outside the vocabulary.
   std::string_view TokenBytes(int32_t id) const;
 
-  // The token as the vocabulary spells it, such as `<|im_end|>`; empty outside the vocabulary.
+  // The token as the vocabulary spells it, such as `<|im_end|>`; empty for ids outside the
+  // vocabulary.
   std::string_view TokenText(int32_t id) const;
 
-  // The id of a control or user-defined token by its text; -1 where there is none.
+  // The id of a control or user-defined token by its text; -1 if there is none.
   int32_t FindSpecial(std::string_view text) const { return special_.FindId(text); }
 
-  // Ids that end a generation, ascending: the file's eos and eot, and the well-known end tokens the
-  // vocabulary has.
+  // Ids that end a generation, ascending: the file's eos and eot, and the well-known end tokens
+  // that the vocabulary has.
   const std::vector<int32_t>& eog_ids() const { return eog_ids_; }
   bool IsEog(int32_t id) const;
 

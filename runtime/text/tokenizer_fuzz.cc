@@ -1,4 +1,4 @@
-// Encodes whatever libFuzzer makes up, as a prompt that a client sends, and decodes it again.
+// Encodes libFuzzer's inputs, as prompts that a client sends, and decodes the ids again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -123,7 +123,7 @@ TEST_F(SmallTokenizerTest, SpansSayWhereControlTokensMayStand) {
   const std::vector<int32_t> ids = tokenizer_->Encode(text, spans);
   EXPECT_EQ(ids.front(), end_);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end_), 1);
-  // Words go on over spans.
+  // Words may span several spans.
   EXPECT_THAT(tokenizer_->Encode("\n\n", std::vector<TextSpan>{{0, 1, true}, {1, 2, false}}),
               ElementsAre(two_breaks_));
 }
@@ -177,7 +177,7 @@ TEST_F(SmallTokenizerTest, RandomBytesDecodeToTheirReplacement) {
   }
 }
 
-// Each is quadratic or worse for a tokenizer that is not careful.
+// Each text takes quadratic time or worse in a careless tokenizer.
 TEST_F(SmallTokenizerTest, HostileLongTexts) {
   constexpr size_t kLength = 1 << 20;
   const auto repeat = [](std::string_view part) {
@@ -197,7 +197,7 @@ TEST_F(SmallTokenizerTest, HostileLongTexts) {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What is no tokenizer.
+// Invalid vocabularies.
 
 struct BadVocabulary {
   std::string name;
@@ -261,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
          "there is no token 'ba'"},
         {"MergeTwice", [](auto& v) { v.merges().push_back("a b"); }, "tokenizer.ggml.merges",
          "there twice"},
-        // Or else plain text could become a control token.
+        // Otherwise plain text could become a control token.
         {"MergeToControl",
          [](auto& v) {
            v.AddMerge("<", "x");
@@ -294,7 +294,7 @@ TEST(TokenizerCreateTest, EndTokenOutsideTheVocabulary) {
 
 class TokenizerFileTest : public testing::Test {
  protected:
-  // Everything but the key `without`.
+  // Writes every key except `without`.
   GgufWriter Writer(std::string_view without) {
     SmallVocabulary vocabulary;
     vocabulary.AddMerge("a", "b");
@@ -314,7 +314,7 @@ class TokenizerFileTest : public testing::Test {
         testing::TempDir() + "tokenizer_test_" + std::to_string(getpid()) + ".gguf";
     std::ofstream(path, std::ios::binary) << writer.Header();
     const auto gguf = GgufReader::Open(path);
-    // The mapping stays when the name goes.
+    // The mapping stays valid after the file is removed.
     std::filesystem::remove(path);
     if (!gguf.ok()) return gguf.status();
     return Tokenizer::FromGguf(**gguf);
@@ -331,7 +331,7 @@ TEST_F(TokenizerFileTest, Loads) {
   EXPECT_THAT((*without_eos)->eog_ids(), ElementsAre());
 }
 
-// As llama.cpp encodes what is asked of it, before text and chat alike.
+// llama.cpp does the same, for text and chat alike.
 TEST_F(TokenizerFileTest, BeginsWithTheTokenThatTheFileSays) {
   for (const bool adds : {false, true}) {
     GgufWriter writer = Writer("");
@@ -421,7 +421,7 @@ class QwenTokenizerTest : public testing::Test {
 };
 
 TEST_F(QwenTokenizerTest, PublishedCases) {
-  // The last of each is empty.
+  // The last element of each list is empty.
   const std::vector<std::string> texts =
       Split(ReadFile(folder_ + "cases.inp"), "\n__ggml_vocab_test__\n");
   const std::vector<std::string> lines = Split(ReadFile(folder_ + "cases.out"), "\n");

@@ -1,4 +1,4 @@
-// The classes of characters that a pre-tokenizer tells apart.
+// The character classes that the pre-tokenizer distinguishes.
 #ifndef ORCD_RUNTIME_TEXT_UNICODE_H_
 #define ORCD_RUNTIME_TEXT_UNICODE_H_
 
@@ -9,7 +9,7 @@
 namespace orcd {
 
 enum class CharClass : uint8_t {
-  // Anything else; marks, punctuation, symbols.
+  // Anything else: marks, punctuation, symbols.
   kOther,
   // General category L.
   kLetter,

@@ -1,4 +1,4 @@
-// Which codepoints are letters and which are numbers.
+// Table of the codepoints that are letters or numbers.
 #ifndef ORCD_RUNTIME_TEXT_UNICODE_TABLES_H_
 #define ORCD_RUNTIME_TEXT_UNICODE_TABLES_H_
 
@@ -8,7 +8,7 @@
 
 namespace orcd {
 
-// `first` to `last`, both included.
+// The range from `first` to `last`, both included.
 struct CodepointRange {
   char32_t first;
   char32_t last;

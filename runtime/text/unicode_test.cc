@@ -45,7 +45,7 @@ TEST(DecodeUtf8Test, NotCharacters) {
            "\xC3x",
            "\xE4\xB8x",
            "\xF0\x9F\x98x",
-           "\xE4\xE4",  // cut off by what follows
+           "\xE4\xE4",  // cut off by the next byte
        }) {
     const Utf8Char c = DecodeUtf8(text, 0);
     EXPECT_FALSE(c.valid) << testing::PrintToString(text);
@@ -90,7 +90,7 @@ TEST(ClassOfTest, OneOfEachKind) {
   for (const char32_t number : std::u32string_view(U"09²½٣Ⅷ①𝟘")) {
     EXPECT_EQ(ClassOf(number), CharClass::kNumber) << static_cast<uint32_t>(number);
   }
-  // Marks (U+0301, U+0903, U+20DD) are no letters; U+001C and U+200B are no white space.
+  // Marks (U+0301, U+0903, U+20DD) are not letters; U+001C and U+200B are not white space.
   for (const char32_t other :
        std::u32string_view(U"_'~\u00AD\u0301\u0903\u20DD€😀\u001C\u200B\uFEFF\uFFFD\uE000")) {
     EXPECT_EQ(ClassOf(other), CharClass::kOther) << static_cast<uint32_t>(other);

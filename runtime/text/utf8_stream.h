@@ -1,4 +1,4 @@
-// Turns a stream of token bytes into text that is always whole UTF-8 characters.
+// Turns a stream of token bytes into text of whole UTF-8 characters.
 #ifndef ORCD_RUNTIME_TEXT_UTF8_STREAM_H_
 #define ORCD_RUNTIME_TEXT_UTF8_STREAM_H_
 
@@ -7,17 +7,17 @@
 
 namespace orcd {
 
-// Holds at most the three bytes of an unfinished character. What comes out depends on the bytes
-// alone, not on how they were cut into pieces. One thread.
+// Holds back at most the three bytes of an unfinished character. The output depends only on the
+// bytes, not on how they were divided between calls. One thread.
 class Utf8Stream {
  public:
-  // The text that `bytes` completes. A byte that can be no part of a character comes out as U+FFFD;
-  // so does, as one, a character that is cut off by what follows it (the "maximal subpart" practice
-  // of The Unicode Standard, chapter 3.9).
+  // Returns the text that `bytes` completes. A byte that cannot be part of a character becomes
+  // U+FFFD; a character that is cut off by the following byte becomes one U+FFFD (the "maximal
+  // subpart" practice of The Unicode Standard, chapter 3.9).
   std::string Append(std::string_view bytes);
 
-  // What an unfinished character at the end of the stream comes out as: U+FFFD, or nothing. The
-  // stream is as new then.
+  // Ends the stream: returns U+FFFD if a character is unfinished, else nothing. The stream can then
+  // be reused.
   std::string Finish();
 
  private:

@@ -52,7 +52,7 @@ TEST(Utf8StreamTest, BadBytes) {
   EXPECT_EQ(Stream(kBad), kBad);
 }
 
-// However bytes are cut, the same text comes out, whole characters each time.
+// However the bytes are cut, the text is the same and every part consists of whole characters.
 void ExpectSameHoweverCut(const std::string& bytes, std::string_view expected,
                           std::mt19937_64& random) {
   Utf8Stream stream;

@@ -11,8 +11,7 @@ namespace {
 constexpr std::string_view kModelKey = "tokenizer.ggml.model";
 constexpr std::string_view kPreTokenizerKey = "tokenizer.ggml.pre";
 
-// A key that has to be there: its absence is the file's fault, so kNotFound becomes
-// kInvalidArgument.
+// For a required key: its absence is the file's fault, so kNotFound becomes kInvalidArgument.
 template <typename T>
 absl::StatusOr<T> Required(std::string_view key, absl::StatusOr<T> value) {
   if (value.ok()) return value;

@@ -1,4 +1,4 @@
-// A tokenizer as a model file describes it.
+// A tokenizer's data as a model file holds it.
 #ifndef ORCD_RUNTIME_TEXT_VOCABULARY_H_
 #define ORCD_RUNTIME_TEXT_VOCABULARY_H_
 
@@ -22,17 +22,17 @@ enum class TokenType : int32_t {
   kByte = 6,
 };
 
-// Views what it was read from.
+// Views the object it was read from.
 struct Vocabulary {
-  // By id, as the file spells them: see byte_map.h.
+  // Indexed by id, spelled as in the file: see byte_map.h.
   std::vector<std::string_view> tokens;
-  // One a token.
+  // One for each token.
   std::vector<int32_t> types;
   // `left right`, lowest rank first.
   std::vector<std::string_view> merges;
   std::optional<uint32_t> eos_id;
   std::optional<uint32_t> eot_id;
-  // Only where the file says that prompts begin with it.
+  // Set only if the file says that prompts begin with BOS.
   std::optional<uint32_t> bos_id;
 };
 
@@ -44,12 +44,12 @@ inline constexpr std::string_view kEotKey = "tokenizer.ggml.eot_token_id";
 inline constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id";
 inline constexpr std::string_view kAddBosKey = "tokenizer.ggml.add_bos_token";
 
-// kInvalidArgument naming the key where one is missing or of another type, or where prompts are to
-// begin with a token that is not named; kUnimplemented for
-// another tokenizer model than gpt2 or another pre-tokenizer than qwen2. The result views `gguf`.
+// kInvalidArgument naming the key if one is missing or of another type, or if prompts are to begin
+// with BOS but the file names no BOS token; kUnimplemented for a tokenizer model other than gpt2 or
+// a pre-tokenizer other than qwen2. The result views `gguf`.
 absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf);
 
-// kInvalidArgument (reason TOKENIZER_INVALID): `key: message`.
+// kInvalidArgument (reason TOKENIZER_INVALID) with the message `key: message`.
 absl::Status InvalidVocabulary(std::string_view key, std::string_view message);
 
 }  // namespace orcd
