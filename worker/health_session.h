@@ -32,7 +32,8 @@ class HealthSession {
 
   // Consumes bytes from the client. Returns false if the connection must be closed.
   bool Receive(std::span<const uint8_t> bytes);
-  // Appends bytes for the client to `out`, until it has about `most` bytes.
+  // Appends bytes for the client to `out`, until it has about `most` bytes. Returns false if the
+  // connection is over.
   bool Send(size_t most, std::string& out);
   // Queues a message for each watcher whose status has changed.
   void Look();
