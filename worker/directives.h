@@ -83,7 +83,7 @@ class Directives : public std::enable_shared_from_this<Directives> {
 
   const Actions actions_;
 
-  // Guards what follows.
+  // Guards the members below.
   mutable std::mutex mutex_;
   std::function<void()> on_news_;
   std::map<std::string, Record> records_;

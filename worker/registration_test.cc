@@ -232,7 +232,7 @@ class RegistrationTest : public testing::Test {
   const Logger logger_{LogFormat::kText, LogLevel::kError};
   std::atomic<orcd::v1::WorkerState> state_ = orcd::v1::WORKER_STATE_IDLE;
   std::atomic<int> loads_ = 0;
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mu_;
   std::vector<std::string> superseded_by_;
   std::vector<std::string> results_;
