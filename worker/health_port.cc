@@ -33,7 +33,7 @@ guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
   guard::GuardOptions made;
   made.listen = options.listen;
   made.max_connections = kMaxConnections;
-  // New probes must be answered even if others, whom nobody authorises, hold every connection idle.
+  // A new probe must get a connection even if unauthenticated clients hold all of them.
   made.oldest_makes_room = true;
   made.max_total_bytes = kMaxTotalBytes;
   made.filter.stream_charge = kStreamCharge;
