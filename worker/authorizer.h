@@ -30,7 +30,7 @@ enum class Permission {
 };
 
 // Grants a caller the permissions of its certificate or of its bearer token, whichever allows more.
-// A caller with an unknown token is refused, whatever its certificate.
+// If a token file is set, a caller with an unknown token is refused, whatever its certificate.
 //
 // TLS has verified the certificate before. It grants the permissions of every list that names its
 // common name or one of its alternative names, and everything if neither lists nor tokens are

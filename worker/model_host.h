@@ -75,9 +75,9 @@ struct ModelHostOptions {
 };
 
 // Owns the engine, the thread that loads, unloads and drains, and the threads that serve calls. Any
-// thread may call a public function, which returns at once. `done` callbacks are called once,
-// either before the function returns or on the host's own thread, and must not block. The host must
-// outlive its leases.
+// thread may call a public function, which returns at once; only Load first looks the file up on
+// disk. `done` callbacks are called once, either before the function returns or on the host's own
+// thread, and must not block. The host must outlive its leases.
 class ModelHost {
  public:
   struct LoadSpec {
@@ -128,13 +128,13 @@ class ModelHost {
   // Calls `done` once the drain is over, or at once if it is over already: with OK, or with the
   // fault that came before its end.
   void WhenDrained(std::function<void(const absl::Status&)> done);
-  // Returns the requests that Drain has left so far.
+  // Returns the drain's progress, such as the number of requests that are left.
   v1::DrainResponse DrainProgress() const;
 
   CallThreads& threads() { return call_threads_; }
 
   // Returns the time for which the engine has had work and made no progress; zero if there is no
-  // engine. Never waits for a step or a load.
+  // engine or no work. Never waits for a step or a load.
   absl::Duration StalledFor() const;
 
   // Reports that the model or its device cannot be trusted any more: from now on every operation is
@@ -182,9 +182,9 @@ class ModelHost {
   // Notifies the callers that wait for the end of the drain.
   void NotifyDrained(const absl::Status& status);
 
-  // The caller of the functions below holds mutex_.
+  // The caller holds mutex_.
   absl::Status CheckServing(const std::string& model_id) const;
-  // Returns an error if a load or unload is under way.
+  // Returns an error if nothing may be loaded or unloaded now.
   absl::Status CheckNotBusy() const;
   // Returns an error if nothing may be loaded or compared now.
   absl::Status CheckMayCompare() const;
@@ -194,7 +194,7 @@ class ModelHost {
   v1::WorkerState StateLocked() const;
   std::string ReasonLocked() const;
 
-  // The functions below run on the host's thread.
+  // These functions run on the host's thread, except the static ones.
   void Run();
   void RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task, const LoadDone& done);
   // Compares a file at the loaded model's path with the loaded model. Answers with the model's

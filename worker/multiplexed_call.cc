@@ -156,7 +156,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
                       const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
-  // The caller of the functions below holds mutex_.
+  // The caller holds mutex_.
   void AddDelta(Lane& lane, DeltaEvent event);
   void NoteNews(Lane& lane);
   void DropPending();
