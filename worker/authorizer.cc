@@ -15,7 +15,7 @@
 namespace orcd {
 namespace {
 
-// Shorter ones can be guessed.
+// Shorter tokens can be guessed.
 constexpr size_t kMinTokenBytes = 16;
 constexpr std::string_view kScheme = "bearer ";
 
@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<const Authorizer::Tokens>> Authorizer::ParseToken
     if (text[0] == '#') continue;
     const std::vector<std::string> words =
         absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    // What is wrong is named by its line alone: the line holds a secret.
+    // The error names the line only: the line holds a secret.
     const auto bad = [&](std::string_view what) {
       return BadTokenFile(path, absl::StrCat("line ", number, " ", std::string(what)));
     };
@@ -119,7 +119,7 @@ absl::Status Authorizer::Check(const grpc::ServerContextBase& context,
   Caller caller;
   const auto& metadata = context.client_metadata();
   if (options_.client_certificates) {
-    // The connection guard has verified them, and lets no client send such headers.
+    // The connection guard has verified these names, and lets no client send such headers.
     const auto [begin, end] = metadata.equal_range(
         grpc::string_ref(guard::kPeerNameHeader.data(), guard::kPeerNameHeader.size()));
     for (auto name = begin; name != end; ++name) {
@@ -134,7 +134,7 @@ absl::Status Authorizer::Check(const grpc::ServerContextBase& context,
 
 absl::Status Authorizer::CheckKnown(std::string_view method, std::string_view authorization,
                                     const std::vector<std::string>& names) const {
-  // Probes have no credentials; the gate of channelz asks for more by itself.
+  // Probes have no credentials; channelz is protected by its own gate.
   if (open_ || method.starts_with("/grpc.")) return absl::OkStatus();
   Caller caller = {.names = {}, .authorization = authorization};
   if (options_.client_certificates) caller.names = names;
@@ -182,7 +182,7 @@ Authorizer::Grant Authorizer::GrantOfNames(const std::vector<std::string>& names
 }
 
 bool Authorizer::FindToken(std::string_view token, Grant& grant) const {
-  // What is compared are digests: how long it takes tells nothing of the tokens.
+  // Compares digests, so that the time it takes reveals nothing about the tokens.
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), digest.data());
   const std::shared_ptr<const Tokens> tokens = tokens_->Get();

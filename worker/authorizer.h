@@ -1,4 +1,4 @@
-// Who may make which calls.
+// Decides which callers may make which calls.
 #ifndef ORCD_WORKER_AUTHORIZER_H_
 #define ORCD_WORKER_AUTHORIZER_H_
 
@@ -20,56 +20,57 @@
 namespace orcd {
 
 enum class Permission {
-  // Asking how the worker does: any caller that is known.
+  // Health and status calls: any known caller.
   kStatus,
-  // Generate, Cancel, Tokenize, and what does the same by another protocol.
+  // Generate, Cancel, Tokenize, and their equivalents in the other protocols.
   kInference,
-  // Load, Unload, Drain, what does the same by another protocol, SubscribeKvEvents, which tells
-  // what everybody's prompts begin with, and gRPC's own channelz.
+  // Load, Unload, Drain and their equivalents in the other protocols; SubscribeKvEvents, which
+  // reveals the beginnings of everybody's prompts; and gRPC's own channelz.
   kControl,
 };
 
-// A caller may do what its certificate or its bearer token allows, whichever allows more; with
-// a token that is not known it is refused, whatever its certificate.
+// Grants a caller the permissions of its certificate or of its bearer token, whichever allows more.
+// If a token file is set, a caller with an unknown token is refused, whatever its certificate.
 //
-// A certificate, which TLS has verified before, allows what the lists name its common name or one
-// of its alternative names for; where there are neither lists nor tokens, everything. A token
-// allows what the file of tokens says: a line each, `inference TOKEN`, `control TOKEN` or
-// `inference,control TOKEN`, with blank lines and lines that begin with `#` left out. Where nothing
-// is configured everyone may do everything.
+// TLS has verified the certificate before. It grants the permissions of every list that names its
+// common name or one of its alternative names, and everything if neither lists nor tokens are
+// configured. A token grants the permissions that the token file gives it. Each line of that file
+// is `inference TOKEN`, `control TOKEN` or `inference,control TOKEN`; blank lines and lines that
+// begin with `#` are skipped. If nothing is configured, everyone may do everything.
 //
 // Owns the tokens, as their SHA-256. Any thread may call.
 class Authorizer {
  public:
   struct Options {
-    // Clients must show certificates.
+    // True if clients must show certificates.
     bool client_certificates = false;
     std::vector<std::string> inference_clients;
     std::vector<std::string> control_clients;
-    // Read again within about a second of a change. A file that cannot be used, such as an empty
-    // one, leaves the tokens as they were; one with nothing but comments takes all of them away.
+    // Read again within about a second of a change. An unusable file, such as an empty one, leaves
+    // the tokens unchanged; a file with nothing but comments removes all of them.
     std::string token_file;
   };
-  // What is known of a caller.
+  // The credentials that a caller presented.
   struct Caller {
-    // Of its certificate.
+    // Names in its certificate.
     std::vector<std::string> names;
-    // The header's value, such as `Bearer abc`; empty where there is none.
+    // The value of the `authorization` header, such as `Bearer abc`; empty if absent.
     std::string_view authorization;
   };
 
-  // kInvalidArgument (TOKEN_FILE_INVALID) where the file cannot be used as it is now.
+  // Fails with kInvalidArgument (TOKEN_FILE_INVALID) if the file is unusable at this moment.
   static absl::StatusOr<std::unique_ptr<Authorizer>> Create(Options options, FileWatcher& watcher);
 
-  // Whether everyone may do everything.
+  // True if everyone may do everything.
   bool open() const { return open_; }
 
-  // kUnauthenticated (UNAUTHENTICATED) for a caller that is not known, kPermissionDenied
-  // (PERMISSION_DENIED) for one that may not.
+  // Returns kUnauthenticated (UNAUTHENTICATED) for an unknown caller and kPermissionDenied
+  // (PERMISSION_DENIED) for a known one without the permission.
   absl::Status Check(const grpc::ServerContextBase& context, Permission permission) const;
   absl::Status Check(const Caller& caller, Permission permission) const;
-  // What can be said before a call's body is read: kUnauthenticated for a caller that is not known,
-  // unless the method is one of gRPC's own services. `names` are those of its certificate.
+  // The check that is possible before a call's body is read: kUnauthenticated for an unknown
+  // caller, unless the method belongs to one of gRPC's own services. `names` are those in the
+  // caller's certificate.
   absl::Status CheckKnown(std::string_view method, std::string_view authorization,
                           const std::vector<std::string>& names) const;
 
@@ -86,7 +87,7 @@ class Authorizer {
   static absl::StatusOr<std::shared_ptr<const Tokens>> ParseTokens(const std::string& path,
                                                                    const std::string& content);
   Grant GrantOfNames(const std::vector<std::string>& names) const;
-  // Whether the token is known, and what it allows.
+  // True if the token is known; adds its permissions to `grant`.
   bool FindToken(std::string_view token, Grant& grant) const;
 
   const Options options_;
@@ -94,7 +95,7 @@ class Authorizer {
   const std::optional<LastGood<Tokens>> tokens_;
 };
 
-// As Authorizer::Check; where `authorizer` is null, everyone may do everything.
+// Same as Authorizer::Check; if `authorizer` is null, everyone may do everything.
 inline absl::Status Authorize(const Authorizer* authorizer, const grpc::ServerContextBase& context,
                               Permission permission) {
   return authorizer == nullptr ? absl::OkStatus() : authorizer->Check(context, permission);

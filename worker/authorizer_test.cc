@@ -21,7 +21,7 @@ class AuthorizerTest : public testing::Test {
  protected:
   ~AuthorizerTest() override { std::filesystem::remove(path_); }
 
-  // As a rename, so that no reader sees half of it.
+  // Renames the new file into place, so that no reader sees half of it.
   void WriteTokens(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
@@ -81,7 +81,7 @@ TEST_F(AuthorizerTest, WhoShowsNothingOrAnUnknownTokenIsNotKnown) {
         "Basic reader-0123456789", "Bearer  reader-0123456789", "Bearer # who may"}) {
     EXPECT_EQ(Code(*authorizer, {{}, header}, Permission::kStatus), kUnauthenticated) << header;
   }
-  // A name proves nothing that nobody was asked for.
+  // A name proves nothing if no certificate was asked for.
   EXPECT_EQ(Code(*authorizer, {{"a"}, ""}, Permission::kInference), kDenied);
 }
 

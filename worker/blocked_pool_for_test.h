@@ -1,4 +1,4 @@
-// A pool whose thread is held: what is posted waits until it is let go.
+// A pool whose only thread is blocked: posted work waits until LetGo.
 #ifndef ORCD_WORKER_BLOCKED_POOL_FOR_TEST_H_
 #define ORCD_WORKER_BLOCKED_POOL_FOR_TEST_H_
 

@@ -1,4 +1,4 @@
-// Ends a call that another thread makes.
+// Lets one thread cancel a call that another thread makes.
 #ifndef ORCD_WORKER_CALL_CANCELLATION_H_
 #define ORCD_WORKER_CALL_CANCELLATION_H_
 
@@ -8,10 +8,10 @@
 
 namespace orcd {
 
-// Of one call, or of several one after the other. Any thread may call.
+// Cancels one call, or several consecutive calls. Any thread may call.
 class CallCancellation {
  public:
-  // Ends the call under way and those that begin later.
+  // Ends the call under way and every later one.
   void Cancel() {
     std::lock_guard lock(mutex_);
     cancelled_ = true;
@@ -23,7 +23,8 @@ class CallCancellation {
     return cancelled_;
   }
 
-  // While it lives, Cancel calls `end`, which must not block; where it was called before, at once.
+  // While a Scope lives, Cancel calls `end`, which must not block. If Cancel was called earlier,
+  // the constructor calls `end` at once.
   class Scope {
    public:
     Scope(CallCancellation& cancellation, std::function<void()> end) : cancellation_(cancellation) {

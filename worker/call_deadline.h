@@ -1,4 +1,4 @@
-// The deadline of a call on the clock that the engine measures by.
+// Converts a call's deadline to the engine's clock.
 #ifndef ORCD_WORKER_CALL_DEADLINE_H_
 #define ORCD_WORKER_CALL_DEADLINE_H_
 
@@ -12,8 +12,9 @@
 
 namespace orcd {
 
-// As SteadyNow has it; absl::InfiniteFuture() where the client set none. To be asked for as the
-// call comes in: gRPC gives it on the machine's clock, which may be set to another date afterwards.
+// Returns the deadline on the SteadyNow clock, or absl::InfiniteFuture() if the client set none.
+// Must be called as the call arrives: gRPC gives the deadline on the system clock, which somebody
+// may set to another date afterwards.
 inline absl::Time CallDeadline(const grpc::ServerContextBase& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();

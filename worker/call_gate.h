@@ -1,4 +1,4 @@
-// Keeps callers from services that are not of this worker's making.
+// Keeps callers away from services that this worker does not implement itself.
 #ifndef ORCD_WORKER_CALL_GATE_H_
 #define ORCD_WORKER_CALL_GATE_H_
 
@@ -11,13 +11,14 @@
 
 namespace orcd {
 
-// Whether a call of `method` (`/package.Service/Method`) may go on.
+// Returns true if a call of `method` (`/package.Service/Method`) may proceed.
 using CallFilter =
     std::function<bool(std::string_view method, const grpc::ServerContextBase& context)>;
 
-// An interceptor that cancels the calls that `filter` does not let through. The services of gRPC's
-// plug-ins (such as channelz) join every server of a process and know no authorization; this
-// stands before them. What is refused ends with CANCELLED: an interceptor can say no more.
+// Returns an interceptor that cancels the calls that `filter` rejects. The services of gRPC's
+// plug-ins (such as channelz) join every server of a process and know no authorization; the
+// interceptor runs before them. A rejected call ends with CANCELLED, since an interceptor cannot
+// set another status.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallGate(
     CallFilter filter);
 

@@ -1,4 +1,4 @@
-// The threads that calls have beside gRPC's and the engine's.
+// Threads that serve calls beside gRPC's threads and the engine thread.
 #ifndef ORCD_WORKER_CALL_THREADS_H_
 #define ORCD_WORKER_CALL_THREADS_H_
 
@@ -14,17 +14,17 @@ struct CallThreadsOptions {
   int work_threads = 1;
 };
 
-// Everything that takes long is done here: the engine's thread writes, logs and counts nothing, and
+// Runs every slow operation of a call: the engine thread writes, logs and counts nothing, and
 // gRPC's threads neither tokenise nor wait for a disk.
 struct CallThreads {
   explicit CallThreads(const CallThreadsOptions& options)
       : writes(options.write_threads), work({.threads = options.work_threads}) {}
 
-  // Destroyed last: the work may leave something to be written.
+  // Destroyed last: work items may leave something to be written.
   WriteQueue writes;
-  // For calls that look at files: they hang when a network's file system does.
+  // For calls that access files, which hang when a network file system does.
   WorkPool disk{{.threads = 2, .max_waiting = 64}};
-  // Those that wait for `work`.
+  // Requests that wait for `work`.
   UnreadRequests unread;
   WorkPool work;
 };

@@ -8,7 +8,7 @@ namespace orcd {
 void CancelRequests(ModelHost& host, Telemetry* telemetry, const std::vector<std::string>& ids,
                     std::function<void(bool found)> done) {
   CallThreads& threads = host.threads();
-  // First: a request that is not here any more is with the engine, which is asked next.
+  // Before the engine is asked: a request that is not found here any more has reached the engine.
   bool was_unread = false;
   for (const std::string& id : ids) {
     if (threads.unread.Cancel(id)) was_unread = true;
@@ -25,7 +25,7 @@ void CancelRequests(ModelHost& host, Telemetry* telemetry, const std::vector<std
                     [&threads, was_unread, done = std::move(done), lease = std::move(lease),
                      released = Telemetry::TimeRelease(telemetry)](int found) mutable {
                       lease = nullptr;
-                      // The metrics have locks, and the engine's thread waits for none.
+                      // The metrics take locks, and the engine thread must wait for none.
                       threads.writes.Do([found, was_unread, done = std::move(done),
                                          released = std::move(released)] {
                         released(found > 0);

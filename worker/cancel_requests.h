@@ -1,4 +1,4 @@
-// Ends requests by their ids, wherever they are on their way.
+// Cancels requests by id, at whatever stage they are.
 #ifndef ORCD_WORKER_CANCEL_REQUESTS_H_
 #define ORCD_WORKER_CANCEL_REQUESTS_H_
 
@@ -11,10 +11,10 @@
 
 namespace orcd {
 
-// Ends those of `ids`, which are distinct, that the engine runs or queues, and those that still
-// wait to be read. `done` is called once, by this call or later on a thread of the host's write
-// queue, when what the engine held for them is free: it says whether there was any. `telemetry` may
-// be null.
+// Cancels the requests named by `ids`, which must be distinct: those that the engine runs or
+// queues, and those that are not parsed yet. Calls `done` once, when the engine has freed their
+// slots and blocks, either before this function returns or later on a thread of the host's write
+// queue. `found` is true if any such request existed. `telemetry` may be null.
 void CancelRequests(ModelHost& host, Telemetry* telemetry, const std::vector<std::string>& ids,
                     std::function<void(bool found)> done);
 

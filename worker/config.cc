@@ -40,7 +40,7 @@ absl::Duration ToDuration(const std::string& text) {
   return duration;
 }
 
-// CLI11's way of a check: what is wrong, or empty.
+// The result of a CLI11 check: the error, or empty.
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 std::string CheckBytes(const std::string& text) { return Message(ParseBytes(text).status()); }
@@ -68,7 +68,7 @@ ConfigResult BadConfig(const std::string& what) {
           .warnings = {}};
 }
 
-// Port 0: any that is free.
+// Port 0: any free port.
 std::string CheckListenAddress(const std::string& text) {
   return Message(ParseHostPort(text, 0).status());
 }
@@ -117,7 +117,7 @@ struct TransportTexts {
   std::string max_connection_age = "0s";
 };
 
-// A connection alone takes a part of it, a call and its message more.
+// Requires at least 1 MiB: a connection alone takes a part of that, a call and its message more.
 std::string CheckTransportBytes(const std::string& text) {
   const absl::StatusOr<int64_t> bytes = ParseBytes(text);
   if (!bytes.ok()) return Message(bytes.status());
@@ -232,7 +232,7 @@ bool IsSmg(const std::string& orchestrator) {
   return address.ok() && address->protocol == OrchestratorAddress::Protocol::kSmg;
 }
 
-// What contradicts itself; empty where nothing does.
+// Returns the first contradiction between settings; empty if there is none.
 std::string CheckSecurity(const WorkerConfig& config) {
   if (config.tls_cert.empty() != config.tls_key.empty()) {
     return "--tls-cert and --tls-key need each other";
@@ -450,7 +450,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
 
   std::vector<Setting> settings;
   try {
-    // Flags alone first: they say where the file is, and which other settings do not count.
+    // Parse flags alone first: they name the file, and they override other sources.
     ParseArgs(app, args);
     SettingSources sources(app);
     sources.AddEnvironment(environment);
@@ -474,7 +474,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   }
   std::vector<std::string> all_args;
   for (const Setting& setting : settings) {
-    // Alone, so that what is wrong with it is said with its source.
+    // Parse each setting alone, so that an error names its source.
     try {
       ParseArgs(app, {setting.arg});
     } catch (const CLI::Error& error) {

@@ -1,4 +1,4 @@
-// What a worker is told at its start.
+// The configuration that a worker reads at its start.
 #ifndef ORCD_WORKER_CONFIG_H_
 #define ORCD_WORKER_CONFIG_H_
 
@@ -22,7 +22,7 @@ struct WorkerConfig {
   std::string advertise_host;
 
   std::string model_dir;
-  // Whether model_dir is the default, which need not be there.
+  // True if model_dir is the default, which need not exist.
   bool is_default_model_dir = true;
   std::string model;
   std::string model_id;
@@ -30,7 +30,7 @@ struct WorkerConfig {
   std::string backend = "auto";
   int threads = 0;
   int gpu = 0;
-  // 0: as many as suit the backend.
+  // 0: a number that suits the backend.
   int max_seqs = 0;
   int max_step_tokens = 0;
   int max_waiting = 256;
@@ -55,12 +55,13 @@ struct WorkerConfig {
   bool kserve = true;
   int max_message_bytes = 4 << 20;
   int max_metadata_bytes = 16 << 10;
-  // Where it is not given, room for every request that may run or wait; so have the memory limits.
+  // If this is not given, there is room for every request that may run or wait. The same holds for
+  // the two memory limits.
   int max_streams = 0;
   int max_connections = 1024;
   int64_t max_connection_bytes = 0;
   int64_t max_transport_bytes = 0;
-  // 0: connections stay however old they are.
+  // 0: connections have no maximum age.
   absl::Duration max_connection_age = absl::ZeroDuration();
 
   std::string health_listen;
@@ -82,20 +83,20 @@ struct WorkerConfig {
   bool require_sha256 = false;
 };
 
-// Either a configuration, or what to print before exiting: help and the version (exit_code 0, to
-// stdout) or what is wrong and what to change (exit_code 2, to stderr).
+// Either a configuration, or the text to print before exiting: help and the version (exit_code 0,
+// to stdout), or the error and the setting to change (exit_code 2, to stderr).
 struct ConfigResult {
   std::optional<WorkerConfig> config;
   int exit_code = 0;
   std::string output;
-  // For the log of a worker that starts: variables that look like settings and are none.
+  // Warnings for the log of a worker that starts: variables that look like settings and are none.
   std::vector<std::string> warnings;
 };
 
-// Reads flags, then ORCD_<FLAG> variables, then the file of --config; the first that names a
-// setting decides it. `args` are those after the program's name. Blanks around the values of
-// variables do not count, and an empty value leaves the default. What is wrong is said with the
-// flag, the variable, or the file and its line.
+// Reads flags, then ORCD_<FLAG> variables, then the file of --config; the first source that names a
+// setting decides it. `args` are the arguments after the program's name. Blanks around the values
+// of variables are ignored, and an empty value leaves the default. An error names the flag, the
+// variable, or the file and its line.
 ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment& environment);
 
 }  // namespace orcd

@@ -19,7 +19,7 @@ namespace orcd {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-// Settings are a few kilobytes; whatever is larger was meant for another flag.
+// Settings are a few kilobytes; a larger file was meant for another flag.
 constexpr int64_t kMaxFileBytes = 1 << 20;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -30,7 +30,7 @@ bool IsNameCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
 }
 
-// UTF-8 of a code point that is not a surrogate.
+// Encodes a code point that is not a surrogate as UTF-8.
 std::string ToUtf8(uint32_t c) {
   const auto tail = [c](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
   if (c < 0x80) return {static_cast<char>(c)};
@@ -39,7 +39,7 @@ std::string ToUtf8(uint32_t c) {
   return {static_cast<char>(0xF0 | (c >> 18)), tail(12), tail(6), tail(0)};
 }
 
-// Reads one file from its start to its end.
+// Parses one file from its start to its end.
 class Parser {
  public:
   explicit Parser(std::string_view content) : text_(content) {}
@@ -74,14 +74,14 @@ class Parser {
     if (Peek() != '#') return;
     while (!AtEnd() && Peek() != '\n') Skip();
   }
-  // To the next value of an array.
+  // Skips to the next value of an array.
   void SkipBlanksAndLines() {
     while (!AtEnd() && (IsBlank(Peek()) || Peek() == '\n' || Peek() == '#')) {
       SkipComment();
       Skip();
     }
   }
-  // For messages: what stands until the end of the line.
+  // The rest of the line, for messages.
   std::string Rest() const {
     const std::string_view rest = text_.substr(pos_);
     return absl::StrCat("'", View(rest.substr(0, rest.find_first_of("\r\n"))), "'");
@@ -147,7 +147,7 @@ class Parser {
     return name;
   }
 
-  // What stands in quotes, which do not come with it.
+  // Parses a quoted value; returns it without its quotes.
   absl::StatusOr<std::string> ParseQuoted() {
     const char quote = Peek();
     Skip();
@@ -168,7 +168,7 @@ class Parser {
     }
   }
 
-  // What follows a backslash.
+  // Parses the rest of an escape, after its backslash.
   absl::StatusOr<std::string> ParseEscape() {
     static constexpr std::pair<char, char> kEscapes[] = {
         {'"', '"'}, {'\\', '\\'}, {'b', '\b'}, {'t', '\t'}, {'n', '\n'}, {'f', '\f'}, {'r', '\r'}};
@@ -214,7 +214,8 @@ class Parser {
     return ParseBare(ends);
   }
 
-  // As INI files have it: values with commas or blanks between them, mostly one. May be empty.
+  // Parses the values of a setting in INI syntax, separated by commas or blanks. There is mostly
+  // one, and there may be none.
   absl::Status ParseList(std::vector<std::string>& values) {
     while (!AtEnd() && Peek() != '\n' && Peek() != '#') {
       if (Peek() == ',') return Wrong("a value of the list is missing");
@@ -231,7 +232,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // After its '['.
+  // Parses the rest of an array, after its '['.
   absl::Status ParseArray(std::vector<std::string>& values) {
     const int begin = line_;
     while (true) {

@@ -1,4 +1,4 @@
-// The file of --config.
+// Reader of the file that --config names.
 #ifndef ORCD_WORKER_CONFIG_FILE_H_
 #define ORCD_WORKER_CONFIG_FILE_H_
 
@@ -13,28 +13,29 @@ namespace orcd {
 struct FileSetting {
   // The flag's name without its dashes.
   std::string name;
-  // More than one where the file has an array or a list.
+  // More than one if the file has an array or a list.
   std::vector<std::string> values;
-  // The line of the name, from 1 on.
+  // Line of the name, counted from 1.
   int line = 0;
 };
 
-// Parses the settings of `content`, which is UTF-8 with or without a byte order mark: a setting a
-// line, as TOML and INI files have them.
+// Parses the settings of `content`, which is UTF-8 with or without a byte order mark. Each line
+// holds one setting, in the syntax of TOML or INI files.
 //
-//   max-seqs = 32                          # a comment, which may stand behind a setting too
+//   max-seqs = 32                          # a comment, which may follow a setting too
 //   worker-id = "gpu#7"                    # "…" has TOML's escapes, '…' has none
 //   orchestrator = ["o1:1", 'o2:2']        # an array, which may span lines
-//   orchestrator = o1:1, o2:2              # the same as INI files have it
-//   listen = 0.0.0.0:50051                 # quotes are needed where a value has #, a comma or a
-//   blank channelz                               # a switch alone is turned on
+//   orchestrator = o1:1, o2:2              # the same in the syntax of INI files
+//   listen = 0.0.0.0:50051                 # a value with #, a comma or a blank needs quotes
+//   channelz                               # a switch alone is turned on
 //
-// A line that begins with ';' is a comment too. [default] is the only section. A name may come
-// again where it names a list. kInvalidArgument with "line N: " and the reason.
+// A line that begins with ';' is a comment too. [default] is the only section. A name may be
+// repeated only if its setting is a list. Fails with kInvalidArgument and the message "line N: "
+// plus the reason.
 absl::StatusOr<std::vector<FileSetting>> ParseConfigFile(std::string_view content);
 
-// Reads and parses the file at `path`. kInvalidArgument, where the message begins with the path and
-// the line, or the path and why it cannot be read.
+// Reads and parses the file at `path`. Fails with kInvalidArgument; the message begins with the
+// path and the line, or with the path and the reason why the file cannot be read.
 absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
 
 }  // namespace orcd

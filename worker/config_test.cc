@@ -313,7 +313,7 @@ TEST(ConfigTest, AFlagWithoutItsValueTakesNoVariableForIt) {
 }
 
 TEST(ConfigTest, AStepHasRoomForEveryRequest) {
-  // Without --max-seqs the backend runs as many as a step has room for.
+  // Without --max-seqs the backend runs as many sequences as a step has room for.
   EXPECT_TRUE(Parse({"--max-step-tokens=1"}).config.has_value());
   EXPECT_TRUE(Parse({"--max-step-tokens=16", "--max-seqs=16"}).config.has_value());
   const ConfigResult result = Parse({"--max-step-tokens=15", "--max-seqs=16"});
@@ -396,7 +396,7 @@ TEST(ConfigTest, BadVariablesAreNamedWithTheirFlag) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("the variable ORCD_MAX_SEQS: "), HasSubstr("--max-seqs")));
-  // A flag decides, and the variable is nobody's then.
+  // A flag decides, and nobody reads the variable then.
   EXPECT_TRUE(Parse({"--max-seqs=1"}, {{"ORCD_MAX_SEQS", "none"}}).config.has_value());
 }
 
@@ -464,7 +464,7 @@ TEST(ConfigTest, TheFileOfTheDocumentationIsRight) {
   std::ifstream page("docs/configuration.md");
   std::string content;
   int fences = 0;
-  // The second block.
+  // Take the second fenced block.
   for (std::string line; std::getline(page, line);) {
     if (line == "```") {
       ++fences;

@@ -30,12 +30,12 @@ Directives::Actions DirectiveActions(ModelHost& host, const Logger& log, Telemet
              {{"model", request.model()}, {"replace", request.replace()}, {"by", "directive"}});
     auto ended = [&log, &telemetry, model = request.model(), begun = SteadyNow(),
                   done = std::move(done)](const absl::StatusOr<v1::ModelDescription>& loaded) {
-      // Of no caller's trace.
+      // A directive belongs to no caller's trace.
       telemetry.OnLoadEnded(TraceContext(), model, begun, loaded.status());
       LogEnd(log, "load", loaded.status());
       done(loaded.status());
     };
-    // The file is looked up first, and heartbeats wait for no disk.
+    // Load looks the file up first, and heartbeats must not wait for a disk.
     host.threads().disk.PostAlways(0, [&host, spec = ToLoadSpec(request),
                                        ended = std::move(ended)] { host.Load(spec, ended); });
   };

@@ -1,4 +1,4 @@
-// An orchestrator's directives as deeds of this worker.
+// Carries an orchestrator's directives out on this worker.
 #ifndef ORCD_WORKER_DIRECTIVE_ACTIONS_H_
 #define ORCD_WORKER_DIRECTIVE_ACTIONS_H_
 
@@ -11,8 +11,9 @@
 
 namespace orcd {
 
-// Each does what the call of the same name does. `on_exit` is called once a drain that asks for the
-// worker's exit is over. `host`, `log` and `telemetry` must outlive the actions.
+// Returns actions that do the same as the calls Load, Unload and Drain. `on_exit` is called once a
+// drain that asks for the worker's exit is over. `host`, `log` and `telemetry` must outlive the
+// actions.
 Directives::Actions DirectiveActions(ModelHost& host, const Logger& log, Telemetry& telemetry,
                                      std::function<void()> on_exit);
 

@@ -31,11 +31,11 @@ class DirectiveActionsTest : public testing::Test {
   const Directives::Actions actions_ = DirectiveActions(host_, log_, telemetry_, [] {});
 };
 
-// Heartbeats come on the caller's thread, also while a file system hangs.
+// The caller's thread sends heartbeats, also while a file system hangs.
 TEST_F(DirectiveActionsTest, ALoadWaitsForTheDiskAndItsCallerDoesNot) {
   const auto let_go = std::make_shared<Event>();
   const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(kLong)); };
-  // As many as the pool's threads.
+  // Block every thread of the pool.
   for (int i = 0; i < 2; ++i) host_.threads().disk.PostAlways(0, hang);
   v1::LoadRequest request;
   request.set_model("absent.gguf");

@@ -39,7 +39,7 @@ bool Directives::TakeOne(const v1::Directive& directive) {
     std::lock_guard lock(mutex_);
     if (closed_) return false;
     if (const auto known = records_.find(id); known != records_.end()) {
-      // Sent again: its outcome did not arrive, or was forgotten.
+      // The directive was sent again: its outcome did not arrive, or was forgotten.
       known->second.told = false;
       return false;
     }
@@ -114,7 +114,7 @@ void Directives::SetState(const std::string& id, v1::DirectiveOutcome::State sta
   record.outcome.set_state(state);
   record.changed = ++changes_;
   record.told = false;
-  // With the mutex held, so that Close can promise that it is the end of it.
+  // Called with the mutex held, so that no call follows once Close has returned.
   if (!closed_) on_news_();
 }
 

@@ -22,7 +22,7 @@ v1::Directive LoadDirective(const std::string& id, const std::string& model) {
   return directive;
 }
 
-// Actions that wait for the test to end them.
+// Directives with actions that run until the test ends them.
 class DirectivesTest : public testing::Test {
  protected:
   std::shared_ptr<Directives> New() {
@@ -78,7 +78,7 @@ TEST_F(DirectivesTest, LoadsAndUnloadsTakeTurnsAndDrainsDoNotWait) {
   EXPECT_EQ(Outcomes(*directives)["c"].state(), v1::DirectiveOutcome::STATE_QUEUED);
   done_[0](absl::OkStatus());
   EXPECT_THAT(began_, ElementsAre("load 1.gguf", "drain", "unload m"));
-  // The end of what has no turn gives none.
+  // The end of a drain, which runs out of turn, starts nothing from the queue.
   done_[1](absl::OkStatus());
   EXPECT_EQ(began_.size(), 3u);
   done_[2](absl::OkStatus());
@@ -92,7 +92,7 @@ TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
   const int news = news_;
   done_[0](MakeError(absl::StatusCode::kNotFound, "no such file", {.reason = "MODEL_NOT_FOUND"}));
   EXPECT_GT(news_, news);
-  // That report said that it was running.
+  // In that report the directive was still running.
   directives->OnTold(before);
   auto outcomes = Outcomes(*directives);
   ASSERT_EQ(outcomes.count("a"), 1u);
@@ -102,7 +102,7 @@ TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
   EXPECT_GT(outcomes["a"].error().details_size(), 0);
   directives->OnTold(directives->MakeReport());
   EXPECT_THAT(Outcomes(*directives), IsEmpty());
-  // Who asks again is told again.
+  // A directive that is sent again gets its outcome again.
   directives->Take({LoadDirective("a", "m.gguf")});
   EXPECT_EQ(Outcomes(*directives)["a"].state(), v1::DirectiveOutcome::STATE_FAILED);
   EXPECT_EQ(began_.size(), 1u);
@@ -147,7 +147,7 @@ TEST_F(DirectivesTest, AFloodIsBounded) {
     ++refused;
   }
   EXPECT_GT(refused, 0);
-  // Each report makes room for the next, until only those that wait are left.
+  // Each report makes room for the next, until only the unfinished directives are left.
   for (int i = 0; i < 100; ++i) directives->OnTold(directives->MakeReport());
   EXPECT_EQ(directives->MakeReport().outcomes.size(), Directives::kMaxQueued + 1);
   for (size_t i = 0; i < Directives::kMaxQueued + 1; ++i) done_.at(i)(absl::OkStatus());

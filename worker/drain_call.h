@@ -1,4 +1,4 @@
-// The Drain call: what a drain leaves, told to a client.
+// The Drain call, which reports the remaining requests to a client.
 #ifndef ORCD_WORKER_DRAIN_CALL_H_
 #define ORCD_WORKER_DRAIN_CALL_H_
 
@@ -17,12 +17,13 @@
 
 namespace orcd {
 
-// The request's timeout, nothing where it names none. kInvalidArgument where it is negative.
+// Returns the request's timeout, or nullopt if it has none. Fails with kInvalidArgument if it is
+// negative.
 absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::DrainRequest& request);
 
-// Starts the drain, which goes on where the client goes away, and returns the stream that reports
-// it. The stream deletes itself. kInvalidArgument for a negative timeout. `on_exit` is called once
-// the drain is over, where the request asks for the worker's exit.
+// Starts the drain, which continues even if the client goes away, and returns the stream that
+// reports it. The stream deletes itself. Ends with kInvalidArgument for a negative timeout.
+// `on_exit` is called once the drain is over, if the request asks for the worker's exit.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDrainCall(grpc::CallbackServerContext* context,
                                                            const v1::DrainRequest& request,
                                                            ModelHost& host, const Logger& log,

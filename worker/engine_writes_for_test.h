@@ -1,5 +1,5 @@
-// Finds calls that the engine's thread writes to: a gRPC write takes it as long as a good part of a
-// step.
+// Finds calls that the engine thread writes to. One gRPC write takes the engine thread as long as a
+// good part of a step.
 #ifndef ORCD_WORKER_ENGINE_WRITES_FOR_TEST_H_
 #define ORCD_WORKER_ENGINE_WRITES_FOR_TEST_H_
 
@@ -28,7 +28,7 @@
 
 namespace orcd {
 
-// Watches every server of the process that is built after Install, whatever its services: each
+// Watches every server of the process that is built after Install, whatever its services. Each
 // message and status that is sent passes an interceptor, on the thread that sends it.
 class EngineWrites {
  public:
@@ -41,8 +41,8 @@ class EngineWrites {
     (void)installed;
   }
 
-  // The methods, `/package.Service/Method`, by which the engine's thread wrote since the last time,
-  // and those by which anybody did.
+  // TakeByEngine returns the methods (`/package.Service/Method`) that the engine thread wrote to
+  // since the last call; TakeAll returns those that any thread wrote to.
   static std::set<std::string> TakeByEngine() { return Take(Get().by_engine_); }
   static std::set<std::string> TakeAll() { return Take(Get().all_); }
 
@@ -116,7 +116,8 @@ class AnyCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
     StartCall();
   }
 
-  // The status; hangs up once a message has come, where the call would go on for ever.
+  // Returns the status. With `hang_up`, cancels the call once a message has come, for calls that
+  // never end by themselves.
   grpc::Status Finish(bool hang_up) {
     if (hang_up) {
       EXPECT_TRUE(message_.WaitFor(absl::Seconds(60)));
@@ -147,15 +148,16 @@ class AnyCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
   Event done_;
 };
 
-// A call that ExpectNoEngineWrites makes.
+// One call for ExpectNoEngineWrites.
 struct CallForTest {
   std::string method;
   std::shared_ptr<const google::protobuf::Message> request;
   bool hang_up = false;
 };
 
-// Makes the calls one after the other, which must be one at least of each method of the service,
-// and expects that the engine's thread wrote nothing. A method that is added must be added there.
+// Makes the calls one after the other and expects that the engine thread writes to none of them.
+// `calls` must include at least one call of each method of the service, so a new method must be
+// added to it.
 inline void ExpectNoEngineWrites(const std::shared_ptr<grpc::Channel>& channel,
                                  const google::protobuf::ServiceDescriptor& service,
                                  const std::vector<CallForTest>& calls) {

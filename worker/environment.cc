@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::string_view kPrefix = "ORCD_";
 
-// Variables of the model cache, orcdctl, the tools and the tests, in `make`'s environment mostly.
+// Variables of the model cache, orcdctl, the tools and the tests, mostly in `make`'s environment.
 constexpr std::string_view kOtherVariables[] = {
     "ORCD_ADDRESS",     "ORCD_CACHE",      "ORCD_GPU_FAULT_FILE", "ORCD_HAIKU_SEEDS",
     "ORCD_MODEL_CACHE", "ORCD_ORACLE_DIR", "ORCD_REAL_MODEL",     "ORCD_REQUIRE_ALL",
     "ORCD_TLS_CA",      "ORCD_WRITE_DOCS"};
 
-// Levenshtein's: how many characters must be put in, left out or changed.
+// Returns the Levenshtein distance: the number of characters to insert, delete or replace.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

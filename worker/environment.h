@@ -1,4 +1,4 @@
-// The environment as settings: --max-seqs is ORCD_MAX_SEQS.
+// Settings from environment variables: ORCD_MAX_SEQS stands for --max-seqs.
 #ifndef ORCD_WORKER_ENVIRONMENT_H_
 #define ORCD_WORKER_ENVIRONMENT_H_
 
@@ -10,22 +10,22 @@
 
 namespace orcd {
 
-// Variables by their names.
+// Variables by name.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-// The process's, from main's `environ`.
+// The environment of the process, from main's `environ`.
 Environment ReadEnvironment(char** variables);
 
-// The variable that stands for a flag's name (without its dashes).
+// Returns the variable that stands for a flag's name (without its dashes).
 std::string VariableOf(std::string_view name);
 
-// A line for each variable that begins with ORCD_ and names neither one of `names` (flags without
-// their dashes) nor a setting of the tools that come with the worker; with the nearest variable
-// where one is near.
+// Returns a line for each variable that begins with ORCD_ and names neither one of `names` (flags
+// without their dashes) nor a setting of the tools that come with the worker. The line proposes the
+// nearest variable, if one is near.
 std::vector<std::string> UnknownVariables(const Environment& environment,
                                           const std::vector<std::string>& names);
 
-// The one of `names` that `name` was probably meant to be; empty where none is near.
+// Returns the one of `names` that `name` was probably meant to be; empty if none is near.
 std::string NearestName(std::string_view name, const std::vector<std::string>& names);
 
 }  // namespace orcd

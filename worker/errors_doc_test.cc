@@ -1,5 +1,5 @@
-// docs/errors.md names every reason that the sources use, and no other; and each with a status that
-// tests have seen.
+// Checks that docs/errors.md names every reason that the sources use and no other, each with a
+// status that tests have seen.
 
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,8 @@ std::set<std::string> Matches(const std::string& text, const std::string& patter
 
 // Tests run at the root of the tree.
 std::set<std::string> ReasonsInSources() {
-  // `.reason = "X"`, `reason = "X"`, and the helpers that take it: SomeError([code, ]"X", …).
+  // Matches `.reason = "X"`, `reason = "X"`, and the helpers that take a reason: SomeError([code,
+  // ]"X", …).
   const std::string pattern =
       R"re((?:reason\s*=\s*|Error\(\s*(?:[A-Za-z:]+,\s*)?)"([A-Z][A-Z0-9_]+)")re";
   std::set<std::string> reasons;
@@ -51,7 +52,7 @@ std::set<std::string> ReasonsInSources() {
   return reasons;
 }
 
-// The first column of its tables.
+// Returns the first column of the document's tables.
 std::set<std::string> ReasonsInDoc() {
   return Matches(ReadFile("docs/errors.md"), R"re(\n\| `([A-Z0-9_]+)`)re");
 }
@@ -69,7 +70,7 @@ TEST(ErrorsDocTest, ListsEveryReasonAndNoOther) {
   }
 }
 
-// Reason → its row's status cell.
+// Maps each reason to its row's status cell.
 std::map<std::string, std::string> StatusesInDoc() {
   const std::string text = ReadFile("docs/errors.md");
   const std::regex row(R"re(\n\| `([A-Z0-9_]+)` \| ([^|]*) \|)re");
@@ -80,7 +81,7 @@ std::map<std::string, std::string> StatusesInDoc() {
   return statuses;
 }
 
-// What all tests, those of other makers' clients included, are made of.
+// Returns the text of all tests, including those with third-party clients.
 std::string TestSources() {
   std::string sources;
   for (const char* room : {"runtime", "worker", "cuda", "tools", "integration_tests"}) {
@@ -106,7 +107,7 @@ TEST(ErrorsDocTest, EveryReasonIsAssertedByATest) {
 TEST(ErrorsDocTest, EveryStatusThatATestAssertsIsInTheReasonsRow) {
   const std::string tests = TestSources();
   const std::map<std::string, std::string> rows = StatusesInDoc();
-  // `StatusCode::NOT_FOUND, "REASON"` and `kNotFound, "REASON"` alike.
+  // Matches both `StatusCode::NOT_FOUND, "REASON"` and `kNotFound, "REASON"`.
   const std::regex asserted(
       R"re(StatusCode::(k?)([A-Za-z_]+),\s*\{?(?:\.reason = )?"([A-Z][A-Z0-9_]{4,})")re");
   int pairs = 0;
@@ -118,7 +119,7 @@ TEST(ErrorsDocTest, EveryStatusThatATestAssertsIsInTheReasonsRow) {
     }
     const std::string reason = (*it)[3];
     const auto row = rows.find(reason);
-    // Tests of the machinery make reasons up.
+    // Tests of the error helpers use invented reasons.
     if (row == rows.end()) continue;
     ++pairs;
     EXPECT_TRUE(absl::StrContains(row->second, code))

@@ -1,5 +1,5 @@
-// Something that happens once and is waited for. Built on std::mutex, unlike absl::Notification, so
-// that ThreadSanitizer sees what it orders.
+// A one-shot event that threads can wait for. Built on std::mutex, unlike absl::Notification, so
+// that ThreadSanitizer sees the ordering it creates.
 #ifndef ORCD_WORKER_EVENT_FOR_TEST_H_
 #define ORCD_WORKER_EVENT_FOR_TEST_H_
 
@@ -21,7 +21,7 @@ class Event {
     std::lock_guard lock(mutex_);
     return notified_;
   }
-  // False where it did not happen within `timeout`.
+  // Returns false if the event did not happen within `timeout`.
   bool WaitFor(absl::Duration timeout) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),

@@ -1,4 +1,4 @@
-// For what another thread brings about and nothing announces.
+// Polls for a state that another thread brings about without announcing it.
 #ifndef ORCD_WORKER_EVENTUALLY_FOR_TEST_H_
 #define ORCD_WORKER_EVENTUALLY_FOR_TEST_H_
 
@@ -9,7 +9,7 @@
 
 namespace orcd {
 
-// Whether `condition` comes to hold within 20 s.
+// Returns true if `condition` becomes true within 20 s.
 inline bool Eventually(const std::function<bool()>& condition) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (!condition()) {

@@ -23,10 +23,10 @@
 namespace orcd {
 namespace {
 
-// The stack of a thread where nothing else is asked for.
+// The default stack size of a thread.
 constexpr size_t kStackBytes = size_t{8} << 20;
 
-// A line in memory of its own: at this point nothing may be allocated. Async-signal-safe.
+// A line of text in its own memory: nothing may be allocated at this point. Async-signal-safe.
 class Line {
  public:
   void Add(std::string_view text) {
@@ -34,7 +34,7 @@ class Line {
     std::memcpy(text_ + size_, text.data(), count);
     size_ += count;
   }
-  // In units of `unit` bytes or threads, which `suffix` names.
+  // Adds a limit in units of `unit` bytes or threads, which `suffix` names.
   void AddLimit(int resource, uint64_t unit, std::string_view suffix) {
     rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
     getrlimit(resource, &limit);
@@ -46,7 +46,7 @@ class Line {
     Add(suffix);
   }
   void Write() const {
-    // There is nothing left to do where it cannot be written.
+    // If the write fails, there is nothing left to do.
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text_, size_);
   }
 
@@ -76,8 +76,9 @@ bool CanMapAStack() {
   return true;
 }
 
-// Limits of threads count processes too. _Fork runs no handlers, which could wait for a lock that
-// whoever aborts holds.
+// Returns false if the system starts no thread. It starts a process instead, which limits of
+// threads count too. _Fork runs no handlers, which could wait for a lock that the aborting thread
+// holds.
 bool CanStartAThread() {
   const pid_t child = _Fork();
   if (child == 0) _exit(0);
@@ -87,13 +88,13 @@ bool CanStartAThread() {
   return true;
 }
 
-// Where the abort has another cause, SIGABRT's default action follows when it returns.
+// If the abort has another cause, SIGABRT's default action follows when this returns.
 void OnAbort(int) {
   if (!CanMapAStack()) ExitForResources("the system gives it no memory for another thread");
   if (!CanStartAThread()) ExitForResources("the system starts no other thread for it");
   signal(SIGABRT, SIG_DFL);
-  // A signal from outside, as a watchdog sends it, does not come again by itself as abort's does.
-  // This one is blocked until the return.
+  // A signal from outside, such as a watchdog's, is not raised again by itself as abort's is. This
+  // one is blocked until the return.
   raise(SIGABRT);
 }
 
@@ -101,7 +102,8 @@ bool IsOfResources(const std::error_code& code) {
   return code == std::errc::resource_unavailable_try_again || code == std::errc::not_enough_memory;
 }
 
-// What the system did not give, by the exception; empty where that says something else.
+// Returns the resource that the system refused, by the exception; empty if the exception has
+// another cause.
 std::string_view MissingResource(const std::exception_ptr& uncaught) {
   try {
     std::rethrow_exception(uncaught);
@@ -119,7 +121,7 @@ std::string_view MissingResource(const std::exception_ptr& uncaught) {
     const std::string_view missing = MissingResource(uncaught);
     if (!missing.empty()) ExitForResources(missing);
   }
-  // The default one says what was thrown, and aborts.
+  // The default handler says what was thrown, and aborts.
   __gnu_cxx::__verbose_terminate_handler();
   std::abort();
 }

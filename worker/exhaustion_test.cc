@@ -19,7 +19,7 @@ namespace {
 using testing::ExitedWithCode;
 using testing::KilledBySignal;
 
-// An exception that leaves it ends the process.
+// An exception that leaves this function ends the process.
 void EndBy(const std::function<void()>& faulty) noexcept {
   ExitWhereResourcesEnd();
   faulty();

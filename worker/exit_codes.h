@@ -1,4 +1,4 @@
-// What worker-orcd's exit status says to whoever started it.
+// Exit statuses of worker-orcd.
 #ifndef ORCD_WORKER_EXIT_CODES_H_
 #define ORCD_WORKER_EXIT_CODES_H_
 
@@ -11,11 +11,11 @@ enum class ExitCode : int {
   kOk = 0,
   // A flag, variable or config file is wrong; the message says which. Starting again will not help.
   kBadConfig = 2,
-  // The address cannot be listened on.
+  // The worker cannot listen on the address.
   kCannotListen = 3,
   // The model that --model names could not be loaded.
   kModelNotLoaded = 4,
-  // --backend cuda, and the GPU that --gpu names cannot be used.
+  // --backend cuda is set, and the GPU that --gpu names cannot be used.
   kNoGpu = 5,
   // The model or its device cannot be trusted any more (a sticky device error, non-finite numbers).
   // A new process may succeed.
@@ -25,8 +25,9 @@ enum class ExitCode : int {
   // The engine made no progress for longer than --watchdog allows: its device hangs. A new process
   // may succeed.
   kStalled = 72,
-  // The system gave it no memory or no thread: RLIMIT_AS, RLIMIT_NPROC, pids.max or memory.max are
-  // too small. A new process may succeed where others held what was missing.
+  // The system gave the process no memory or no thread: RLIMIT_AS, RLIMIT_NPROC, pids.max or
+  // memory.max are too small. A new process may succeed if other processes held the missing
+  // resources.
   kNoResources = 73,
 };
 

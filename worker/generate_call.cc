@@ -28,7 +28,7 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
     lease->engine().Cancel(
         id, FinishReason::kCancelled,
         [&host, released = Telemetry::TimeRelease(telemetry)](bool found) mutable {
-          // The metrics have locks, and the engine's thread waits for none.
+          // The metrics take locks, and the engine thread must wait for none.
           host.threads().writes.Do([released = std::move(released), found] { released(found); });
         });
   };
@@ -37,7 +37,7 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
 
 namespace {
 
-// Reads the request and gives it to the engine. Not OK: nothing has begun.
+// Parses the request and submits it to the engine. If the result is not OK, nothing has begun.
 absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
                    absl::Time arrival, absl::Time deadline, ModelHost& host,
                    const GenerateCallOptions& options, const UnreadRequests::Ticket& ticket,

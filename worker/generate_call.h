@@ -1,4 +1,4 @@
-// A call that generates, whatever protocol it came by: from orcd.v1's request to a stream that the
+// A call that generates, independent of its protocol: from orcd.v1's request to a stream that the
 // engine writes to.
 #ifndef ORCD_WORKER_GENERATE_CALL_H_
 #define ORCD_WORKER_GENERATE_CALL_H_
@@ -30,10 +30,10 @@
 
 namespace orcd {
 
-// A request as a protocol's bytes have it.
+// A generation request, parsed from a protocol's bytes.
 struct GenerateAsked {
   v1::GenerateRequest request;
-  // Makes the encoder of the request, which lacks its sink only.
+  // Makes the response encoder. The GenerationRequest it gets lacks only its sink.
   std::function<std::unique_ptr<ResponseEncoder>(const GenerationRequest&, const Engine&)> encoder;
 };
 
@@ -43,39 +43,39 @@ struct GenerateCallOptions {
   TokenStreamLimits limits = {};
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
-  // The field of the protocol's message that holds the request's id.
+  // Number of the field that holds the request's id in the protocol's message.
   int id_field;
-  // Reads the request, on a thread of the host's pool.
+  // Parses the request, on a thread of the host's pool.
   std::function<absl::StatusOr<GenerateAsked>(const grpc::ByteBuffer&)> read;
-  // Puts what a request is refused with into the protocol's words.
+  // Converts the status of a refused request to the protocol's wording.
   std::function<absl::Status(const absl::Status&)> in_words = [](const absl::Status& status) {
     return status;
   };
 };
 
-// A request on its way to the engine, and what the call that is to hear of it needs.
+// A request ready for the engine, and the objects that its call needs.
 struct PreparedCall {
   PreparedRequest prepared;
-  // Null where nothing is measured.
+  // Null if nothing is measured.
   std::shared_ptr<RequestObserver> observer;
-  // Asks the engine to end the request; holds the request's lease.
+  // Asks the engine to end the request. Holds the request's lease.
   std::function<void()> cancel;
 };
 
-// The errors are those of PrepareRequest. `telemetry` may be null.
+// Fails with the errors of PrepareRequest. `telemetry` may be null.
 absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& context,
                                          const v1::GenerateRequest& proto, absl::Time arrival,
                                          absl::Time deadline, ModelHost& host,
                                          Telemetry* telemetry);
 
-// Gives the engine the request, whose sink `call` is; where the engine refuses it, so is the call.
-// `ticket` is that of the request.
+// Submits the request to the engine with `call` as its sink. If the engine refuses it, the call
+// ends with that status. `ticket` belongs to the request.
 template <typename Call>
 void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket& ticket,
                 const std::shared_ptr<Call>& call) {
   prepared.request.sink = call;
-  // The request's own lease is the call's: it goes when the request ends, which may be before
-  // Submit has returned.
+  // The call holds the request's own lease and releases it when the request ends, which may be
+  // before Submit has returned. Borrow another one for the duration of Submit.
   const EngineLease borrowed = prepared.lease->Borrow();
   prepared.lease = nullptr;
   if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
@@ -85,24 +85,25 @@ void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket& ticket,
   }
 }
 
-// The call's reactor. The request is read and encoded by the host's pool; where it or the engine
-// refuses it, the call ends. `host`, `log` and the telemetry must outlive the call.
+// Returns the call's reactor. The host's pool reads and encodes the request; if the pool or the
+// engine refuses it, the call ends. `host`, `log` and the telemetry must outlive the call.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGenerateCall(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer& bytes,
                                                               ModelHost& host, const Logger& log,
                                                               GenerateCallOptions options);
 
-// The status of a request whose client left before it was begun.
+// Status of a request whose client left before it was begun.
 absl::Status ClientGone();
 
-// Remembers a request that goes to the host's pool, by the id at `path` of its message.
+// Registers a request that goes to the host's pool under its id, which stands at `path` in its
+// message.
 std::shared_ptr<UnreadRequests::Ticket> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
                                                    std::span<const int> path);
 
-// kCancelled where somebody ended the request with this id before it was read.
+// Returns kCancelled if somebody cancelled this request's id before it was parsed.
 absl::Status CheckNotCancelled(const UnreadRequests::Ticket& ticket);
 
-// Of a call that has no stream. `telemetry` may be null.
+// Counts the refusal of a call that has no stream. `telemetry` may be null.
 void CountRefusal(Telemetry* telemetry, const absl::Status& status);
 
 }  // namespace orcd

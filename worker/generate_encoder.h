@@ -1,4 +1,4 @@
-// The events of a request as orcd.v1's Generate tells them.
+// Encodes a request's events as messages of orcd.v1's Generate.
 #ifndef ORCD_WORKER_GENERATE_ENCODER_H_
 #define ORCD_WORKER_GENERATE_ENCODER_H_
 
@@ -21,7 +21,7 @@ class GenerateEncoder final : public ResponseEncoder {
   const std::string id_;
   const uint64_t seed_;
   const std::string model_digest_;
-  // For then a Finished must follow.
+  // True once a Started was sent: a Finished must then follow.
   bool was_started_ = false;
 };
 

@@ -31,7 +31,7 @@ absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuf
       MultiplexedGenerate asked;
       asked.request = std::move(*request.mutable_generate());
       if (request.has_timeout()) {
-        // A timeout that is none ends its own request and no other.
+        // An invalid timeout ends its own request and no other.
         const absl::StatusOr<absl::Duration> timeout = ReadDuration(request.timeout(), "timeout");
         if (timeout.ok()) {
           asked.timeout = *timeout;

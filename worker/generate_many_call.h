@@ -1,4 +1,4 @@
-// The messages of GenerateMany: orcd.v1's many requests over one call.
+// The messages of GenerateMany, which carries many orcd.v1 requests over one call.
 #ifndef ORCD_WORKER_GENERATE_MANY_CALL_H_
 #define ORCD_WORKER_GENERATE_MANY_CALL_H_
 
@@ -12,12 +12,12 @@
 
 namespace orcd {
 
-// Without state. Any thread.
+// Stateless. Any thread may call.
 class GenerateManyDialect final : public CallDialect {
  public:
   absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
   std::span<const int> id_path() const override;
-  // One message.
+  // Returns exactly one message.
   std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                           std::span<const CancelAnswer> answers) const override;
 };

@@ -44,7 +44,7 @@ ModelHostOptions Options(const std::string& model_dir, absl::Duration step_time)
   return options;
 }
 
-// What was said of one request.
+// Messages received about one request.
 struct Told {
   int started = 0;
   std::vector<uint32_t> ids;
@@ -80,7 +80,7 @@ class GenerateManyTest : public testing::Test {
   }
   ~GenerateManyTest() override { server_->Stop(absl::Seconds(5)); }
 
-  // One GenerateMany call and what came of it so far.
+  // One GenerateMany call and the answers received so far.
   struct Call {
     explicit Call(v1::Worker::Stub& stub) : stream(stub.GenerateMany(&context)) {}
 
@@ -101,7 +101,7 @@ class GenerateManyTest : public testing::Test {
       message.mutable_cancel()->set_request_id(id);
       EXPECT_TRUE(stream->Write(message));
     }
-    // Reads one message; false at the end of the call.
+    // Reads one message; returns false at the end of the call.
     bool Read() {
       v1::GenerateManyResponse response;
       if (!stream->Read(&response)) return false;
@@ -158,7 +158,7 @@ class GenerateManyTest : public testing::Test {
     return request;
   }
 
-  // What a call of its own says.
+  // Returns the token ids that a Generate call of its own returns for the request.
   std::vector<uint32_t> Alone(v1::GenerateRequest request) {
     request.clear_request_id();
     grpc::ClientContext context;
@@ -173,7 +173,7 @@ class GenerateManyTest : public testing::Test {
     return ids;
   }
 
-  // Requests whose end the metrics know.
+  // Number of request ends that the metrics have counted.
   int CountedEnds() {
     double count = 0;
     for (const auto& family : metrics_.registry()->Collect()) {
@@ -250,7 +250,7 @@ TEST_F(GenerateManyTest, AnotherCallCancelsWhatNobodyHasReadYet) {
   EXPECT_EQ(call.by_id["unread"].code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(call.by_id["unread"].reason(), "CANCELLED");
   EXPECT_TRUE(call.by_id["unread"].ids.empty());
-  // The id is free, and nothing of the cancel is left.
+  // The id is free, and nothing is left of the cancel.
   call.Generate(Request("alone", 3));
   call.ReadUntilEnd("alone");
   EXPECT_EQ(call.by_id["alone"].code(), grpc::StatusCode::OK);
@@ -361,7 +361,7 @@ TEST_F(SlowGenerateManyTest, EventsOfAStepShareAMessage) {
   EXPECT_GE(call.most_events, 8);
 }
 
-// Neither does it log or count: TellRequestEnd does both.
+// The engine thread neither logs nor counts: TellRequestEnd does both.
 TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue) {
   Call call(*stub_);
   call.Generate(Request("first", 3));
@@ -369,7 +369,7 @@ TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue)
   EXPECT_EQ(CountedEnds(), 1);
   Event let_go;
   host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
-  // Long enough for the pool's thread, which writes too, to be done with what it read.
+  // Long enough for the pool's thread, which writes too, to finish with the message it read.
   call.Generate(Request("second", 300));
   ASSERT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() == 2; }));
   auto reading = std::async(std::launch::async, [&] { call.ReadUntilEnd("second"); });
@@ -478,11 +478,11 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
   for (int i = 0; i < 8; ++i) {
     v1::GenerateRequest request = Request(absl::StrCat("stalled", i), 0);
     request.set_logprobs(20);
-    // The call may be over before the last.
+    // The call may be over before the last request is written.
     if (!stalled.stream->Write(Call::Message(request))) break;
   }
-  // Nobody reads: what gRPC itself holds fills up, then what the call may keep.
-  // How many of the eight were read by then is the call's affair.
+  // Nobody reads: gRPC's own buffers fill up, then those of the call. The number of the eight
+  // requests that were read by then is not fixed.
   EXPECT_TRUE(
       Eventually([&] { return host_.Status().queue().finished_requests() > 0 && Quiet(); }));
   Call other(*stub_);
@@ -491,7 +491,7 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
   EXPECT_EQ(other.by_id["other"].ids.size(), 20u);
 
   const grpc::Status status = stalled.Finish();
-  // One that reads on too late finds the call torn down.
+  // A client that reads on too late finds the call torn down.
   EXPECT_TRUE(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
               status.error_code() == grpc::StatusCode::CANCELLED)
       << status.error_message();
@@ -513,7 +513,7 @@ TEST_F(StalledReaderTest, CancelsWhoseAnswersNobodyReadsAreReadNoMore) {
     message.mutable_cancel()->set_request_id(std::string(128, 'x'));
     while (written < kMany && call.stream->Write(message)) ++written;
   });
-  // Writing stands still once the call reads no more, and what lies between is full.
+  // Writing stalls once the call stops reading and the buffers in between are full.
   int before = -1;
   while (written < kMany && before != written) {
     before = written;

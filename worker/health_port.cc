@@ -17,12 +17,13 @@
 namespace orcd {
 namespace {
 
-// The interval at which watchers are looked at.
+// Interval between two checks for changes that watchers must learn of.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 constexpr int kEventsATime = 64;
 constexpr size_t kBufferBytes = 16 << 10;
 
-// All connections have room at once for some calls each, and for those that are ending.
+// Limits that leave room for some calls on every connection at once, and for connections that are
+// ending.
 constexpr int kMaxConnections = 1024;
 constexpr int64_t kStreamCharge = 4 << 10;
 constexpr int64_t kMaxConnectionBytes = 256 << 10;
@@ -32,7 +33,7 @@ guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
   guard::GuardOptions made;
   made.listen = options.listen;
   made.max_connections = kMaxConnections;
-  // Whoever asks from now on is heard, whatever the others that anybody may have opened wait for.
+  // A new probe must get a connection even if unauthenticated clients hold all of them.
   made.oldest_makes_room = true;
   made.max_total_bytes = kMaxTotalBytes;
   made.filter.stream_charge = kStreamCharge;
@@ -50,9 +51,9 @@ struct HealthPort::Connection {
   HealthSession session;
   // Bytes that the socket has not taken yet.
   std::string out;
-  // Awaited of the socket.
+  // The epoll events that the socket is registered for.
   uint32_t events = EPOLLIN;
-  // Its place in connections_.
+  // Its index in connections_.
   size_t index = 0;
 };
 
@@ -112,8 +113,8 @@ void HealthPort::Accept() {
 }
 
 bool HealthPort::Serve(Connection& connection) {
-  // One buffer at a time, so that a client that floods has its turn like others; and one that does
-  // not read is not read either.
+  // Read one buffer at a time, so that a client that floods gets no more turns than others. Do not
+  // read from a client that does not read itself.
   if (connection.out.empty()) {
     std::array<uint8_t, kBufferBytes> buffer;
     const ssize_t got = recv(connection.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -158,7 +159,7 @@ void HealthPort::Run() {
                    has_watchers ? static_cast<int>(kLook / absl::Milliseconds(1)) : -1);
     const auto end_unless = [this](bool goes_on, const Connection& connection) {
       if (goes_on) return;
-      // The guard learns from the socket's end that the connection is over.
+      // Closing the socket tells the guard that the connection is over.
       const size_t index = connection.index;
       connections_[index].swap(connections_.back());
       connections_[index]->index = index;

@@ -1,4 +1,4 @@
-// grpc.health.v1 on a port of its own, answered by threads of its own.
+// Serves grpc.health.v1 on a port of its own, with threads of its own.
 #ifndef ORCD_WORKER_HEALTH_PORT_H_
 #define ORCD_WORKER_HEALTH_PORT_H_
 
@@ -16,59 +16,59 @@
 
 namespace orcd {
 
-// Says what a HealthService says, on two threads that nothing else uses: a connection guard's, and
-// one that answers. gRPC has no part in it: its servers share threads and queues, so that a flood
-// on the main port would delay probes here. Watchers learn of a change within 100 ms. Public
-// functions: one thread.
+// Serves the answers of a HealthService on two threads that nothing else uses: one of a connection
+// guard, and one that answers. It does not use gRPC, whose servers share threads and queues, so a
+// flood on the main port would delay probes here. Watchers learn of a change within 100 ms. One
+// thread may call the public functions.
 class HealthPort {
  public:
   struct Options {
-    // host:port; port 0: any that is free. In plaintext.
+    // host:port; port 0: any free port. Plaintext.
     std::string listen;
-    // The flag that names it, for errors.
+    // The flag that sets `listen`, for errors.
     std::string flag = "--health-listen";
   };
 
-  // kUnavailable where it cannot listen. `health` must outlive it.
+  // Fails with kUnavailable if it cannot listen. `health` must outlive the port.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const Options& options,
                                                            const HealthService& health);
-  // Stops where Stop was not called.
+  // Calls Stop unless it was called before.
   ~HealthPort();
 
   HealthPort(const HealthPort&) = delete;
   HealthPort& operator=(const HealthPort&) = delete;
 
-  // host:port, the port as it was bound.
+  // host:port, with the port that was bound.
   const std::string& address() const { return guard_->address(); }
 
-  // Ends every call and the threads.
+  // Ends every call and both threads.
   void Stop();
 
  private:
-  // One connection of the guard's. Used by the answering thread alone.
+  // One connection from the guard. Used by the answering thread alone.
   struct Connection;
 
   explicit HealthPort(const HealthService& health);
 
   void Run();
   void Accept();
-  // Reads some, answers, and writes; false where the connection is over.
+  // Reads some bytes, answers, and writes; returns false if the connection is over.
   bool Serve(Connection& connection);
   bool Write(Connection& connection);
 
   const HealthService& health_;
   guard::Descriptor epoll_;
-  // An eventfd: there are new sockets, or the thread is to end.
+  // An eventfd that signals new sockets or the end of the thread.
   guard::Descriptor wake_;
   std::unique_ptr<guard::ConnectionGuard> guard_;
   std::thread thread_;
 
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mutex_;
   std::vector<guard::Descriptor> new_sockets_;
   bool stopping_ = false;
 
-  // The thread's.
+  // Used by the answering thread alone.
   std::vector<std::unique_ptr<Connection>> connections_;
 };
 

@@ -23,7 +23,7 @@ using grpc::health::v1::HealthCheckResponse;
 
 constexpr std::chrono::seconds kTestLimit(20);
 
-// Holds up every thread that gRPC has for callbacks.
+// Blocks every thread that gRPC has for callbacks.
 class HoldingService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
@@ -63,7 +63,7 @@ class HealthPortTest : public testing::Test {
   static void SetLimit(grpc::ClientContext& context) {
     context.set_deadline(std::chrono::system_clock::now() + kTestLimit);
   }
-  // UNKNOWN where the call fails.
+  // Returns UNKNOWN if the call fails.
   HealthCheckResponse::ServingStatus Check(const std::string& service) {
     grpc::ClientContext context;
     SetLimit(context);
@@ -106,7 +106,7 @@ TEST_F(HealthPortTest, WatchersAreToldOfEachChangeAndOfTheEnd) {
   health_.Set("later", true);
   ASSERT_TRUE(other->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
-  // One goes, the other is told that the worker does.
+  // One client goes; the other learns that the worker shuts down.
   other_context.TryCancel();
   EXPECT_FALSE(other->Read(&response));
   EXPECT_EQ(other->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -154,7 +154,7 @@ TEST_F(HealthPortTest, AnswersWhileEveryCallbackThreadIsHeldUp) {
       stub->Check(&context, Request("x"), &response);
     });
   }
-  // As many as there are threads, and no more after a while.
+  // Wait until every callback thread is blocked, which shows as a count that stops growing.
   int before = 0;
   EXPECT_TRUE(Eventually([&] {
     const int held = holding.held();

@@ -9,15 +9,15 @@ namespace orcd {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// One Watch call. Its state is guarded by the service's mutex; gRPC is called outside of it, by
-// whoever moved the state to kWriting or kFinished, so that no other thread can touch the call in
+// One Watch call. The service's mutex guards its state. The thread that moved the state to kWriting
+// or kFinished calls gRPC, without the mutex, so that no other thread can touch the call in
 // between. Deletes itself when gRPC is done with it.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
  public:
   Watcher(HealthService* health, std::string service)
       : health_(health), service_(std::move(service)) {}
 
-  // What the call needs next; the caller has the sole right to do it.
+  // The next operation of the call; the caller has the sole right to perform it.
   enum class Action { kNone, kWrite, kFinish };
 
   Action NextActionLocked() {

@@ -1,4 +1,4 @@
-// grpc.health.v1: what Kubernetes' probes and gRPC clients ask before they send work.
+// grpc.health.v1, the service that Kubernetes probes and gRPC clients query before they send work.
 // https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 #ifndef ORCD_WORKER_HEALTH_SERVICE_H_
 #define ORCD_WORKER_HEALTH_SERVICE_H_
@@ -13,10 +13,10 @@
 namespace orcd {
 
 // Owns the serving state of each name that probes may ask for, and the open Watch calls. Check
-// answers NOT_FOUND for a name that is not set; Watch answers SERVICE_UNKNOWN and stays open
-// until the name appears. Watchers get the state now and at each change; changes that come faster
-// than a watcher reads are merged into the last. Every method may be called from any thread and
-// none waits for a client. Must outlive the server it is registered with.
+// answers NOT_FOUND for a name that is not set; Watch answers SERVICE_UNKNOWN and stays open until
+// the name appears. Watchers get the state at once and at each change; if changes come faster than
+// a watcher reads, it gets the latest state only. Any thread may call any method, and none waits
+// for a client. Must outlive the server it is registered with.
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
   using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
@@ -28,18 +28,19 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // Adds `service` or changes it. "" is the server as a whole.
   void Set(const std::string& service, bool serving);
 
-  // Makes `service` unknown again. Its watchers get SERVICE_UNKNOWN and stay.
+  // Makes `service` unknown again. Its watchers get SERVICE_UNKNOWN and stay connected.
   void Remove(const std::string& service);
 
-  // Ends every Watch, and each later one at once, with UNAVAILABLE, so that the server can stop.
-  // Check goes on answering.
+  // Ends every open Watch, and each later one at once, with UNAVAILABLE, so that the server can
+  // stop. Check continues to answer.
   void Shutdown();
 
-  // The state that Check answers with; SERVICE_UNKNOWN for a name that is not set.
+  // Returns the state that Check answers with; SERVICE_UNKNOWN for a name that is not set.
   ServingStatus Status(const std::string& service) const;
   bool is_shut_down() const;
 
-  // The status of a Check for a name that is not set, and of a Watch after Shutdown.
+  // UnknownService is the status of a Check for a name that is not set; ShuttingDown is that of a
+  // Watch after Shutdown.
   static grpc::Status UnknownService();
   static grpc::Status ShuttingDown();
 
@@ -53,14 +54,14 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class Watcher;
 
-  // Makes `change` under the mutex and tells each watcher that it concerns.
+  // Applies `change` under the mutex and notifies each affected watcher.
   template <typename Change>
   void UpdateWatchers(const Change& change);
 
   ServingStatus StatusLocked(const std::string& service) const;
 
   mutable std::mutex mu_;
-  // Guarded by mu_, as is what Watcher says is.
+  // Guarded by mu_, as is each Watcher's state.
   std::map<std::string, bool> serving_;
   std::set<Watcher*> watchers_;
   bool shut_down_ = false;

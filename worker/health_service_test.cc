@@ -57,7 +57,7 @@ class HealthServiceTest : public testing::Test {
       context.set_deadline(std::chrono::system_clock::now() + kTestLimit);
       reader = stub.Watch(&context, Request(service));
     }
-    // The next status; UNKNOWN where the stream has ended.
+    // Returns the next status; UNKNOWN if the stream has ended.
     HealthCheckResponse::ServingStatus Next() {
       HealthCheckResponse response;
       return reader->Read(&response) ? response.status() : HealthCheckResponse::UNKNOWN;
@@ -97,7 +97,7 @@ TEST_F(HealthServiceTest, WatchSendsTheCurrentStatusThenEachChange) {
   EXPECT_EQ(watch.Next(), HealthCheckResponse::NOT_SERVING);
   health_.Set("readiness", true);
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVING);
-  // Neither a repetition nor another name's change is a change.
+  // Setting the same state again, or another name, notifies nobody.
   health_.Set("readiness", true);
   health_.Set("liveness", true);
   health_.Set("readiness", false);
@@ -128,8 +128,8 @@ TEST_F(HealthServiceTest, ShutdownEndsWatchesAndLaterOnesButNotCheck) {
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
 }
 
-// A watcher that never reads holds one unsent message at most, so Set is not slowed by it, and what
-// it reads in the end is the last status.
+// A watcher that never reads holds at most one unsent message, so it does not slow Set down, and it
+// finally reads the last status.
 TEST_F(HealthServiceTest, ChangesAreMergedForAWatcherThatDoesNotRead) {
   Watch watch(*stub_, "flapping");
   EXPECT_EQ(watch.Next(), HealthCheckResponse::SERVICE_UNKNOWN);

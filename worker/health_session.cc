@@ -16,9 +16,9 @@ using grpc::health::v1::HealthCheckResponse;
 
 constexpr std::string_view kCheck = "/grpc.health.v1.Health/Check";
 constexpr std::string_view kWatch = "/grpc.health.v1.Health/Watch";
-// A name and what is around it.
+// Room for a service name and its encoding.
 constexpr size_t kMaxRequestBytes = 4 << 10;
-// Of a message: whether it is compressed, then its length.
+// Prefix of a gRPC message: a compressed flag, then the length.
 constexpr size_t kPrefixBytes = 5;
 
 nghttp2_nv Field(std::string_view name, std::string_view value) {
@@ -29,7 +29,7 @@ nghttp2_nv Field(std::string_view name, std::string_view value) {
           .flags = NGHTTP2_NV_FLAG_NONE};
 }
 
-// The message that `body` is; or why it is none.
+// Parses `body` into `request`; returns the reason if it is no valid message.
 grpc::Status ReadRequest(std::string_view body, HealthCheckRequest& request) {
   if (body.size() > kMaxRequestBytes) {
     return {grpc::StatusCode::RESOURCE_EXHAUSTED,
@@ -104,7 +104,8 @@ bool HealthSession::Tell(Call& call) {
     return true;
   }
   const HealthService::ServingStatus status = health_.Status(call.service);
-  // What waits is not what is so any more; a client that does not read has one message to come.
+  // A queued message may be outdated by now; the next one follows once it is sent. So at most one
+  // message waits for a client that does not read.
   if (call.told == status || !call.out.empty()) return false;
   call.told = status;
   AppendMessage(status, call.out);
@@ -152,7 +153,7 @@ int HealthSession::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const 
   const auto found = calls.find(frame->hd.stream_id);
   if (found == calls.end()) return 0;
   if (std::string_view(reinterpret_cast<const char*>(name), name_bytes) != kPath) return 0;
-  // A path that is longer is none of ours.
+  // Keep one byte more than the longest known path: a longer path matches none.
   found->second.path.assign(reinterpret_cast<const char*>(value),
                             std::min(value_bytes, kWatch.size() + 1));
   return 0;
@@ -164,7 +165,7 @@ int HealthSession::OnData(nghttp2_session*, uint8_t, int32_t stream, const uint8
   const auto found = calls.find(stream);
   if (found == calls.end()) return 0;
   std::string& body = found->second.body;
-  // One byte too many says that it is too large.
+  // Keep one byte too many, which shows that the request is too large.
   body.append(reinterpret_cast<const char*>(data),
               std::min(bytes, kMaxRequestBytes + 1 - std::min(body.size(), kMaxRequestBytes + 1)));
   return 0;

@@ -18,42 +18,43 @@
 
 namespace orcd {
 
-// Answers Check and Watch with what a HealthService says, and every other call with UNIMPLEMENTED.
-// HTTP/2 is libnghttp2's; what a client can take is bounded by the connection guard before it. One
-// thread.
+// Answers Check and Watch from a HealthService, and every other call with UNIMPLEMENTED. libnghttp2
+// implements HTTP/2; the connection guard in front bounds the resources that a client can take. One
+// thread may call.
 class HealthSession {
  public:
-  // `health` must outlive it.
+  // `health` must outlive the session.
   explicit HealthSession(const HealthService& health);
   ~HealthSession();
 
   HealthSession(const HealthSession&) = delete;
   HealthSession& operator=(const HealthSession&) = delete;
 
-  // Takes bytes of the client. False: the connection is to be closed.
+  // Consumes bytes from the client. Returns false if the connection must be closed.
   bool Receive(std::span<const uint8_t> bytes);
-  // Appends what the client is to get, about as much as `most` bytes at a time.
+  // Appends bytes for the client to `out`, until it has about `most` bytes. Returns false if the
+  // connection is over.
   bool Send(size_t most, std::string& out);
-  // Has watchers told of what is new.
+  // Queues a message for each watcher whose status has changed.
   void Look();
-  // Whether there is anybody that Look may have news for.
+  // True if there are watchers that Look may have news for.
   bool has_watchers() const { return watchers_ > 0; }
 
  private:
   struct Call {
     std::string path;
-    // The request, while it comes.
+    // The request's bytes received so far.
     std::string body;
     bool is_watch = false;
-    // For a Watch: the name, and the status that was told last.
+    // For a Watch: the name, and the last status that was sent.
     std::string service;
     std::optional<HealthService::ServingStatus> told;
-    // Bytes of messages to be sent, and the end after them.
+    // Message bytes to send, and the final status after them.
     std::string out;
     std::optional<grpc::Status> end;
   };
 
-  // Of nghttp2, with the session as `self`.
+  // Callbacks of nghttp2; `self` is the session.
   static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                       size_t name_bytes, const uint8_t* value, size_t value_bytes, uint8_t,
@@ -65,9 +66,9 @@ class HealthSession {
   static ssize_t Read(nghttp2_session*, int32_t stream, uint8_t* buffer, size_t bytes,
                       uint32_t* flags, nghttp2_data_source*, void* self);
 
-  // The request is complete.
+  // Call when the request is complete.
   void Begin(int32_t stream, Call& call);
-  // Tells a watcher what is new; false where there is nothing.
+  // Queues the current status for a watcher; returns false if there is nothing new.
   bool Tell(Call& call);
 
   const HealthService& health_;

@@ -36,7 +36,7 @@ std::string Asking(const std::string& service) {
   return Message(request.SerializeAsString());
 }
 
-// A client of nghttp2 at the other end, without a socket.
+// Connects the session to an nghttp2 client, without a socket.
 class HealthSessionTest : public testing::Test {
  protected:
   struct Answer {
@@ -59,7 +59,7 @@ class HealthSessionTest : public testing::Test {
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
         callbacks, [](nghttp2_session*, uint8_t, int32_t stream, const uint8_t* data, size_t bytes,
                       void* self) {
-          // Each is a prefix and a field.
+          // Each message is a prefix and one field.
           EXPECT_EQ(bytes % 7, 0u);
           for (size_t at = 0; at + 7 <= bytes; at += 7) {
             HealthCheckResponse response;
@@ -98,7 +98,7 @@ class HealthSessionTest : public testing::Test {
     }
   }
 
-  // The stream of a call whose request is sent.
+  // Sends a request and returns the stream of its call.
   int32_t Call(const std::string& path, std::string body) {
     const auto field = [](std::string_view name, std::string_view value) {
       return nghttp2_nv{reinterpret_cast<uint8_t*>(const_cast<char*>(name.data())),
@@ -199,7 +199,7 @@ TEST_F(HealthSessionTest, AWatcherThatGoesIsForgotten) {
 }
 
 TEST_F(HealthSessionTest, NewsThatAreNotReadAreOneMessage) {
-  // A window of no bytes.
+  // The window has no bytes.
   const nghttp2_settings_entry none = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &none, 1);
   const int32_t stream = Call(kWatch, Asking("a"));

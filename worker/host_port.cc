@@ -20,7 +20,7 @@ bool IsIpv4(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &address) == 1;
 }
 
-// Without brackets; fe80::1%eth0 names an interface too.
+// Accepts an address without brackets; it may name an interface too, as in fe80::1%eth0.
 bool IsIpv6(std::string_view text) {
   const size_t zone = text.find('%');
   if (zone != std::string_view::npos && zone + 1 == text.size()) return false;
@@ -34,7 +34,7 @@ bool IsNameCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
-// The reason why a host that is not in brackets is none; empty where it is one.
+// Returns the reason why `host`, which has no brackets, is invalid; empty if it is valid.
 std::string WrongHost(const std::string& host) {
   if (host.empty()) return "it has no host";
   if (host.size() > kMaxHostBytes) {
@@ -53,7 +53,7 @@ std::string WrongHost(const std::string& host) {
   return "";
 }
 
-// The first byte that is a blank or a control character; text.size() where there is none.
+// Returns the index of the first blank or control character; text.size() if there is none.
 size_t FindBlank(std::string_view text) {
   const auto blank =
       std::find_if(text.begin(), text.end(), [](unsigned char c) { return c <= ' ' || c == 0x7f; });
@@ -91,7 +91,7 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text, int min_port) {
   } else {
     const size_t colon = text.rfind(':');
     if (colon == std::string_view::npos) return wrong("it has no port");
-    // Where all of it is an address the last group may be meant as a port, or not.
+    // If the whole text is an IPv6 address, its last group may or may not be meant as a port.
     if (IsIpv6(text)) return wrong("an IPv6 address needs brackets before its port");
     address.host = text.substr(0, colon);
     port = text.substr(colon + 1);

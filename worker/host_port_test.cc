@@ -98,7 +98,7 @@ TEST(HostPortTest, HostsAlone) {
     address->port = 7;
     EXPECT_EQ(address->ToString(), "[fd00::1]:7");
   }
-  // The end of an address that could be a port is a part of it.
+  // A last group that could be a port is a part of the address.
   EXPECT_EQ(ParseHost("fd00::1:5005")->host, "fd00::1:5005");
 }
 

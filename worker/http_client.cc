@@ -14,9 +14,9 @@
 namespace orcd {
 namespace {
 
-// All of a response's header lines together.
+// Limit for all header lines of a response together.
 constexpr size_t kMaxHeaderBytes = 64 << 10;
-// At most this long passes before a cancellation is seen that no wakeup told of.
+// Longest time until a cancellation is noticed if no wakeup announced it.
 constexpr int kPollMs = 1000;
 
 // libcurl counts these calls; the first must be over before a thread makes another.
@@ -38,7 +38,7 @@ using Easy = std::unique_ptr<CURL, EasyDeleter>;
 using Multi = std::unique_ptr<CURLM, MultiDeleter>;
 using HeaderList = std::unique_ptr<curl_slist, ListDeleter>;
 
-// What comes in, up to its limits.
+// The response received so far, with its limits.
 struct Incoming {
   std::string body;
   size_t max_body_bytes = 0;
@@ -72,7 +72,7 @@ void AddHeader(HeaderList& list, const std::string& line) {
 
 HeaderList HeadersOf(const HttpRequest& request) {
   HeaderList headers;
-  // Otherwise libcurl waits a second for leave to send a longer body.
+  // Otherwise libcurl waits a second for the server's consent to send a longer body.
   AddHeader(headers, "Expect:");
   AddHeader(headers, "Accept: application/json");
   if (!request.body.empty()) AddHeader(headers, "Content-Type: application/json");
@@ -99,7 +99,7 @@ void SetRequest(CURL* easy, const HttpRequest& request, const curl_slist* header
   curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
 }
 
-// `text` is copied.
+// libcurl copies `text`.
 void SetPem(CURL* easy, CURLoption option, const std::string& text) {
   curl_blob blob = {
       .data = const_cast<char*>(text.data()), .len = text.size(), .flags = CURL_BLOB_COPY};
@@ -110,7 +110,7 @@ void SetTls(CURL* easy, const HttpClient::Options& options) {
   curl_easy_setopt(easy, CURLOPT_SSLVERSION, long{CURL_SSLVERSION_TLSv1_2});
   if (!options.ca.empty()) {
     SetPem(easy, CURLOPT_CAINFO_BLOB, options.ca);
-    // The system's authorities would count, too.
+    // Otherwise libcurl would trust the system's authorities too.
     curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
   }
   if (!options.certificate.empty()) {
@@ -119,8 +119,8 @@ void SetTls(CURL* easy, const HttpClient::Options& options) {
   }
 }
 
-// One call. Owns what libcurl has of it; cleaned up in the opposite order, the call before what
-// carries it.
+// One call. Owns libcurl's objects for it; they are destroyed in reverse order, the easy handle
+// before the multi handle that runs it.
 class Transfer {
  public:
   explicit Transfer(size_t max_body_bytes) : multi_(curl_multi_init()), easy_(curl_easy_init()) {
@@ -132,17 +132,17 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // False where there is no memory for it. `request` must outlive the transfer.
+  // Returns false if there is no memory for the call. `request` must outlive the transfer.
   bool Begin(const HttpRequest& request, const HttpClient::Options& options) {
     if (multi_ == nullptr || easy_ == nullptr) return false;
     CURL* easy = easy_.get();
     headers_ = HeadersOf(request);
     SetRequest(easy, request, headers_.get());
     SetTls(easy, options);
-    // A connection that is kept may be one whose way was cut long ago.
+    // The network path of a kept connection may have been cut long ago.
     curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    // A name server that is silent holds up neither the deadline nor a cancellation.
+    // A silent name server must hold up neither the deadline nor a cancellation.
     curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, error_);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, TakeBody);
@@ -152,7 +152,7 @@ class Transfer {
     return curl_multi_add_handle(multi_.get(), easy) == CURLM_OK;
   }
 
-  // Goes on for at most `left`; whether the call is over.
+  // Continues for at most `left`; returns true if the call is over.
   bool Step(absl::Duration left) {
     int running = 0;
     const CURLMcode performed = curl_multi_perform(multi_.get(), &running);
@@ -162,10 +162,10 @@ class Transfer {
     return false;
   }
 
-  // Makes a Step return. Any thread.
+  // Makes a running Step return. Any thread may call.
   void Wake() { curl_multi_wakeup(multi_.get()); }
 
-  // To be called once, of a call that is over.
+  // Must be called once, after the call is over.
   absl::StatusOr<HttpResponse> Result() {
     if (incoming_.too_long) {
       return absl::ResourceExhaustedError(

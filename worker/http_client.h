@@ -1,4 +1,4 @@
-// A few HTTP calls to a server that need not be trusted.
+// A small HTTP client for servers that need not be trusted.
 #ifndef ORCD_WORKER_HTTP_CLIENT_H_
 #define ORCD_WORKER_HTTP_CLIENT_H_
 
@@ -16,9 +16,9 @@ struct HttpRequest {
   std::string method = "GET";
   // http:// or https://.
   std::string url;
-  // Sent as application/json; empty: none.
+  // Sent as application/json; empty: no body.
   std::string body = {};
-  // Sent as `Authorization: Bearer …`; empty: none.
+  // Sent as `Authorization: Bearer …`; empty: no such header.
   std::string bearer_token = {};
 };
 
@@ -27,25 +27,26 @@ struct HttpResponse {
   std::string body;
 };
 
-// Follows no redirect, heeds no proxy of the environment, keeps no cookie and no connection. Any
-// thread may call; each call stands for itself.
+// Makes independent calls: follows no redirect, ignores the proxy variables of the environment,
+// keeps no cookie and no connection. Any thread may call.
 class HttpClient {
  public:
   struct Options {
-    // PEM. The authorities that an https server's certificate has; empty: the system's.
+    // PEM. Authorities that may have signed an https server's certificate; empty: the system's.
     std::string ca = {};
-    // Certificate and key that an https server is shown; both or neither.
+    // Certificate and key shown to an https server; set both or neither.
     std::string certificate = {};
     std::string key = {};
-    // A longer body ends the call.
+    // A longer body ends the call with an error.
     size_t max_body_bytes = size_t{1} << 20;
   };
 
   explicit HttpClient(Options options);
 
-  // Any status is a response. Otherwise kDeadlineExceeded after `timeout`, kCancelled once `cancel`
-  // is, kResourceExhausted where the answer is too long; with what went wrong kUnavailable where
-  // nothing of the request was sent, and kUnknown where the server may have it.
+  // Returns a response whatever its HTTP status. Otherwise fails with kDeadlineExceeded after
+  // `timeout`, kCancelled once `cancel` is cancelled, kResourceExhausted if the answer is too long,
+  // kUnavailable with the cause if nothing of the request was sent, or kUnknown with the cause if
+  // the server may have received it.
   absl::StatusOr<HttpResponse> Call(const HttpRequest& request, absl::Duration timeout,
                                     CallCancellation& cancel) const;
 

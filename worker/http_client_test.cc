@@ -147,8 +147,8 @@ TEST(HttpClientTest, NobodyThereIsUnavailable) {
 TEST(HttpClientTest, PlaintextIsNotTakenForTls) {
   ScriptedHttpServer server(
       [](const Request&) { return std::optional(ScriptedHttpServer::Answer(200, "")); });
-  // The server waits for the end of a header that never comes; TLS's own refusal may not come
-  // either.
+  // The server waits for the end of a header that never comes, so it may not refuse the TLS
+  // handshake either.
   const auto response =
       Get(absl::StrCat("https://127.0.0.1:", server.port()), absl::Milliseconds(300));
   EXPECT_FALSE(response.ok());

@@ -30,8 +30,8 @@ std::string HostName() {
 std::string MakeInstanceId() {
   std::random_device random;
   const uint32_t a = random();
-  const uint32_t b = (random() & 0xFFFF0FFF) | 0x00004000;  // The version.
-  const uint32_t c = (random() & 0x3FFFFFFF) | 0x80000000;  // The variant.
+  const uint32_t b = (random() & 0xFFFF0FFF) | 0x00004000;  // Version.
+  const uint32_t c = (random() & 0x3FFFFFFF) | 0x80000000;  // Variant.
   const uint32_t d = random();
   return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", a, b >> 16, b & 0xFFFF, c >> 16,
                          c & 0xFFFF, d);
@@ -65,7 +65,7 @@ std::string ReachableAddress(const std::string& bound, const std::string& host) 
     given->port = address->port;
     return given->ToString();
   }
-  // All of the machine's addresses, however they are written.
+  // The wildcard address ("all addresses of the machine"), in any spelling.
   if (address->host.find_first_not_of("0:.") == std::string::npos) {
     *address = {.host = HostName(), .port = address->port, .is_ipv6 = false};
   }

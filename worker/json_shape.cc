@@ -53,7 +53,7 @@ class Watcher final : public json::json_sax_t {
 
   const size_t max_depth_;
   JsonShape& shape_;
-  // Of each object that is open; a list has none.
+  // The names of each open object; an empty set for a list.
   std::vector<absl::flat_hash_set<std::string>> names_;
 };
 

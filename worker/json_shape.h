@@ -1,4 +1,4 @@
-// A look at JSON from outside before a document is made of it.
+// Checks JSON from outside before anything builds a document from it.
 #ifndef ORCD_WORKER_JSON_SHAPE_H_
 #define ORCD_WORKER_JSON_SHAPE_H_
 
@@ -8,16 +8,16 @@
 namespace orcd {
 
 struct JsonShape {
-  // It is JSON as far as it was read: to where one of the following was found, or else to its end.
+  // True if the text is JSON as far as it was read: to the first problem below, or else to its end.
   bool is_json = false;
   bool too_deep = false;
-  // A name that comes twice in an object; a document would keep one of the two.
+  // A name that occurs twice in one object; a document would keep only one of the two.
   std::optional<std::string> twice = std::nullopt;
 };
 
-// `max_depth` objects and lists may stand in each other. Takes time in proportion to the text,
-// which the library's parser does not where it is given a callback: it then goes through the whole
-// list at the end of each object in it.
+// Accepts at most `max_depth` nested objects and lists. Takes time proportional to the text. The
+// library's parser does not if it is given a callback: it then walks a whole list at the end of
+// each object in it.
 JsonShape LookAtJson(const std::string& text, int max_depth);
 
 }  // namespace orcd

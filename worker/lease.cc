@@ -6,11 +6,11 @@
 namespace orcd {
 namespace {
 
-// Bounds of what an orchestrator may ask for, so that a wrong TTL neither floods it with heartbeats
-// nor makes the worker silent for good.
+// Bounds of the TTL that an orchestrator may ask for, so that a wrong one neither floods the
+// orchestrator with heartbeats nor silences the worker for good.
 constexpr absl::Duration kMinTtl = absl::Milliseconds(200);
 constexpr absl::Duration kMaxTtl = absl::Hours(24);
-// News that come faster than this go together.
+// State changes within this time share one heartbeat.
 constexpr absl::Duration kMinGap = absl::Milliseconds(10);
 
 Lease::Time::duration ToSteady(absl::Duration duration) {

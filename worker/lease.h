@@ -1,4 +1,4 @@
-// The rules by which a worker keeps its lease with an orchestrator, apart from calls and threads.
+// The rules by which a worker keeps its lease with an orchestrator, without calls or threads.
 #ifndef ORCD_WORKER_LEASE_H_
 #define ORCD_WORKER_LEASE_H_
 
@@ -12,9 +12,9 @@
 
 namespace orcd {
 
-// Decides what to tell the orchestrators next, when, and which of them. Whoever makes the calls
-// asks NextCall(), makes that call, and reports how it ended by one of the events. Times are of a
-// steady clock, so a step of the wall clock moves nothing. For one thread at a time.
+// Decides which call to make next, when, and to which orchestrator. The caller asks NextCall(),
+// makes that call, and reports its outcome with one of the events. Times are of a steady clock, so
+// a step of the wall clock has no effect. One thread at a time may call.
 class Lease {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -23,7 +23,7 @@ class Lease {
 
   struct Call {
     Action action = Action::kRegister;
-    // Not before this.
+    // The earliest time of the call.
     Time at;
     // Index of the orchestrator to call.
     size_t orchestrator = 0;
@@ -38,35 +38,38 @@ class Lease {
   // spreads the retries of workers that lost their orchestrator at the same moment.
   Lease(size_t orchestrators, const Backoff& backoff, uint64_t seed);
 
-  // A lease that has run out by `now` is forgotten.
+  // Returns the next call. Drops the lease if it has expired by `now`.
   Call NextCall(Time now);
 
-  // Of the lease; empty where there is none.
+  // Id of the lease; empty if there is none.
   const std::string& id() const { return id_; }
-  // What is left of the lease, zero where there is none.
+  // Time left of the lease; zero if there is none.
   absl::Duration Remaining(Time now) const;
-  // The number of the next heartbeat of this lease, from 1. Each call of a heartbeat takes one.
+  // Takes the number of the next heartbeat of this lease, counted from 1. Each heartbeat call takes
+  // one.
   uint64_t TakeSequence() { return ++sequence_; }
 
-  // Events. `sent` is when the call that was answered began: the orchestrator's clock for the lease
-  // started no earlier.
+  // Events. `sent` is the time at which the answered call began: the orchestrator's clock for the
+  // lease started no earlier.
   //
   // Register was answered with a lease.
   void OnGranted(std::string id, absl::Duration ttl, Time sent);
-  // Heartbeat was answered; a `ttl` that is not positive leaves the length as it was.
+  // Heartbeat was answered. A `ttl` that is not positive leaves the lease's length unchanged.
   void OnRenewed(absl::Duration ttl, Time sent);
   // The orchestrator does not know the lease: registration is due at once.
   void OnUnknown(Time now);
-  // The orchestrator asks for a new registration. Due at once, but not sooner after the last than a
-  // first retry would be, so that an orchestrator that always asks is not flooded.
+  // The orchestrator asks for a new registration, which is due at once, but no sooner after the
+  // last registration than a first retry would be, so that an orchestrator that always asks is not
+  // flooded.
   void OnReregister(Time now);
-  // The call failed otherwise: the next orchestrator is due after a wait that doubles with each
-  // failure in a row and is drawn from its upper half. While there is a lease the wait is no longer
-  // than half of what is left of it, where that is longer than the first wait.
+  // The call failed otherwise. The next orchestrator is due after a wait that doubles with each
+  // consecutive failure and is drawn from its upper half. While there is a lease, the wait is at
+  // most half of the time left, or the initial wait if that is longer.
   void OnFailed(Time now);
-  // The worker's state changed: a heartbeat is due at once, but not sooner after the last call than
-  // that news come together, where an orchestrator makes some with each reply. Does not shorten the
-  // wait after a failure, nor that for a registration, which tells the state anyway.
+  // The worker's state changed: a heartbeat is due at once, but at least a minimal gap after the
+  // last call. The gap merges changes that come together, even if an orchestrator causes some with
+  // each reply. Does not shorten the wait after a failure, nor the wait for a registration, which
+  // reports the state anyway.
   void OnStateChanged(Time now);
 
  private:
@@ -75,7 +78,7 @@ class Lease {
   std::minstd_rand random_;
 
   size_t current_ = 0;
-  // Failures in a row.
+  // Consecutive failures.
   int failures_ = 0;
   Time due_;
 
@@ -83,7 +86,7 @@ class Lease {
   absl::Duration ttl_;
   uint64_t sequence_ = 0;
   Time granted_;
-  // When the last call that was answered was sent.
+  // Send time of the last call that was answered.
   Time renewed_;
   Time expires_;
 };

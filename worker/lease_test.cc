@@ -47,7 +47,7 @@ TEST(LeaseTest, AReregistrationWaitsForAMomentAfterTheLast) {
   Lease::Call next = lease.NextCall(kStart + milliseconds(50));
   EXPECT_EQ(next.action, Lease::Action::kRegister);
   EXPECT_EQ(next.at, kStart + milliseconds(200));
-  // News do not make it come sooner.
+  // A state change does not bring it forward.
   lease.OnStateChanged(kStart + milliseconds(60));
   EXPECT_EQ(lease.NextCall(kStart + milliseconds(60)).at, kStart + milliseconds(200));
   lease.OnGranted("b", absl::Seconds(10), kStart);

@@ -11,12 +11,12 @@
 namespace orcd {
 namespace {
 
-// Short of the 250 ms that are promised, for timers are late.
+// Shorter than the promised 250 ms, since timers are late.
 constexpr absl::Duration kInterval = absl::Milliseconds(150);
 
-// What the load's thread and the call's threads share.
+// State shared by the load's thread and the call's threads.
 struct Outcome {
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mutex;
   // Set once the load has begun.
   std::shared_ptr<LoadTask> task;
@@ -104,7 +104,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
     }
     stream->Wake();
   };
-  // The file is looked up before the load begins, and a network's file system may hang.
+  // Load looks the file up first, and a network file system may hang.
   host.threads().disk.PostAlways(
       0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
         std::shared_ptr<LoadTask> task = StartLoad(*context, spec, host, log, telemetry, done);

@@ -1,4 +1,4 @@
-// The Load call: a load on the host's thread, told to a client.
+// The Load call: a load on the host's thread, reported to a client.
 #ifndef ORCD_WORKER_LOAD_CALL_H_
 #define ORCD_WORKER_LOAD_CALL_H_
 
@@ -15,11 +15,10 @@
 
 namespace orcd {
 
-// As the request has it.
 ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request);
 
-// host.Load for a call, told to the log and to telemetry. `context` must live until this returns,
-// `host`, `log` and `telemetry`, which may be null, must outlive the load.
+// Starts host.Load for a call, and reports the load to the log and to telemetry. `context` must
+// live until this returns; `host`, `log` and `telemetry`, which may be null, must outlive the load.
 std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
                                     const ModelHost::LoadSpec& spec, ModelHost& host,
                                     const Logger& log, Telemetry* telemetry,
@@ -27,9 +26,9 @@ std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
 
 void LogUnloaded(const Logger& log, const v1::UnloadResponse& response);
 
-// Starts the load and returns the stream that reports it at least every 250 ms: a client that goes
-// away rolls it back. The stream deletes itself. `host`, `log` and `telemetry`, which may be null,
-// must outlive the load.
+// Starts the load and returns the stream that reports it at least every 250 ms. If the client goes
+// away, the load is rolled back. The stream deletes itself. `host`, `log` and `telemetry`, which
+// may be null, must outlive the load.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
                                                           const v1::LoadRequest& request,
                                                           ModelHost& host, const Logger& log,

@@ -9,7 +9,7 @@ namespace orcd {
 void LoadTask::OnProgress(LoadStage stage, uint64_t done, uint64_t total) {
   const absl::Time now = SteadyNow();
   std::lock_guard lock(mutex_);
-  // Reports of several threads overtake each other; what is seen never goes back.
+  // Reports of several threads overtake each other; the visible progress never goes back.
   if (stage < stage_) return;
   if (stage > stage_) {
     stage_ = stage;

@@ -1,4 +1,4 @@
-// One load under way: how far it is, and whether it is still wanted.
+// One load under way: its progress, and its cancellation.
 #ifndef ORCD_WORKER_LOAD_TASK_H_
 #define ORCD_WORKER_LOAD_TASK_H_
 
@@ -14,7 +14,7 @@
 
 namespace orcd {
 
-// Shared by the thread that loads and those that watch it. Any thread may call.
+// Shared by the thread that loads and the threads that watch it. Any thread may call.
 class LoadTask : public LoadObserver {
  public:
   void OnProgress(LoadStage stage, uint64_t done, uint64_t total) override;
@@ -24,17 +24,18 @@ class LoadTask : public LoadObserver {
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
   v1::LoadProgress Progress() const;
-  // To the end of the stage under way; nothing while there is nothing to estimate from.
+  // Estimated time to the end of the current stage; nullopt while there is nothing to estimate
+  // from.
   std::optional<absl::Duration> Eta() const;
 
  private:
-  // With mutex_ held.
+  // The caller holds mutex_.
   std::optional<absl::Duration> EtaLocked(absl::Time now) const;
 
   const absl::Time start_ = SteadyNow();
   std::atomic<bool> cancelled_ = false;
 
-  // Guards what follows.
+  // Guards the members below.
   mutable std::mutex mutex_;
   LoadStage stage_ = LoadStage::kOpen;
   absl::Time stage_start_ = start_;

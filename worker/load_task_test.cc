@@ -15,7 +15,7 @@ TEST(LoadTaskTest, ProgressNeverGoesBack) {
   EXPECT_EQ(task.Progress().bytes_total(), 100u);
   task.OnProgress(LoadStage::kOpen, 7, 7);
   EXPECT_EQ(task.Progress().stage(), v1::LOAD_STAGE_VERIFY);
-  // A stage begins at zero, whatever the one before had.
+  // A stage begins at zero, whatever the previous stage had.
   task.OnProgress(LoadStage::kPlace, 1, 50);
   EXPECT_EQ(task.Progress().stage(), v1::LOAD_STAGE_PLACE);
   EXPECT_EQ(task.Progress().bytes_done(), 1u);

@@ -60,7 +60,8 @@ bool IsPlain(std::string_view text) {
   return true;
 }
 
-// Quoted as JSON does where it holds anything that could be mistaken for the line's own syntax.
+// Quotes the value like JSON if it contains anything that could be mistaken for the line's own
+// syntax.
 std::string TextValue(const LogField& field) {
   if (const auto* text = std::get_if<std::string_view>(&field.value)) {
     if (IsPlain(*text)) return std::string(*text);
@@ -68,7 +69,7 @@ std::string TextValue(const LogField& field) {
   return Dump(ToJson(field));
 }
 
-// A message of ours is plain text; others' messages may hold line breaks.
+// The worker's own messages are plain text; messages of libraries may hold line breaks.
 std::string OneLine(std::string_view message) {
   for (unsigned char c : message) {
     if (c < ' ' || c == 0x7f) return Dump(nlohmann::ordered_json(message));
@@ -76,7 +77,7 @@ std::string OneLine(std::string_view message) {
   return ReplaceInvalidUtf8(message);
 }
 
-// Libraries call plain functions; spdlog's default logger is how these find ours.
+// Libraries call plain functions, which find our logger as spdlog's default logger.
 template <LogFormat kFormat>
 void LogForeign(LogLevel level, std::string_view source, std::string_view message) {
   auto* logger = spdlog::default_logger_raw();
@@ -93,7 +94,8 @@ void LogGrpc(gpr_log_func_args* args) {
   LogForeign<kFormat>(level, "grpc", args->message);
 }
 
-// Its errors are of messages that do not parse: their sender's, who is told, and not the worker's.
+// protobuf's errors concern messages that do not parse. They are the fault of the sender, who gets
+// an error, and not the worker's.
 template <LogFormat kFormat>
 void LogProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
   LogForeign<kFormat>(

@@ -1,4 +1,4 @@
-// Structured logs on stderr: a line an event, for people or as JSON.
+// Structured logs on stderr: one line an event, as text for people or as JSON.
 #ifndef ORCD_WORKER_LOGGING_H_
 #define ORCD_WORKER_LOGGING_H_
 
@@ -18,7 +18,7 @@ namespace orcd {
 enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// What an event is about. Lives only for the call that logs it.
+// One key and value of an event. Lives only for the call that logs it.
 struct LogField {
   template <std::integral T>
   LogField(std::string_view k, T v) : key(k) {
@@ -38,14 +38,14 @@ struct LogField {
 };
 using LogFields = std::initializer_list<LogField>;
 
-// One line without its newline. JSON: `time`, `level`, `msg`, then the fields. Control
-// characters come out escaped, so that an event is always one line, and bytes that are not UTF-8 as
+// Formats one line without its newline. JSON has `time`, `level`, `msg`, then the fields. Control
+// characters are escaped, so that an event is always one line, and bytes that are not UTF-8 become
 // U+FFFD.
 std::string FormatLogLine(LogFormat format, absl::Time time, LogLevel level,
                           std::string_view message, LogFields fields);
 
-// Writes to stderr, and drops lines rather than wait. Any thread. Prompts, generated text and
-// tokens must never be given to it.
+// Writes to stderr, and drops lines rather than wait. Any thread may call. Callers must never pass
+// prompts, generated text or tokens.
 class Logger {
  public:
   Logger(LogFormat format, LogLevel level);
@@ -55,7 +55,7 @@ class Logger {
   void Warning(std::string_view message, LogFields fields = {}) const;
   void Error(std::string_view message, LogFields fields = {}) const;
 
-  // Makes what gRPC and protobuf would print lines of this log, for the rest of the process.
+  // Redirects the output of gRPC and protobuf to this log, for the rest of the process.
   void TakeLibraryLogs() const;
 
  private:

@@ -1,5 +1,5 @@
-// worker-orcd: puts the parts together, and takes them apart again in order. The only place of the
-// daemon that names backends.
+// worker-orcd: constructs the parts, connects them, and destroys them in order. The only place of
+// the daemon that names backends.
 
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <malloc.h>
@@ -73,17 +73,17 @@
 namespace orcd {
 namespace {
 
-// How long calls that are over may take to be written to their clients when the worker goes.
+// Time to write the end of finished calls to their clients when the worker stops.
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
 constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
-// How long whoever asks may hear that the engine hangs before the worker ends.
+// Time for which callers can still learn that the engine hangs before the worker ends.
 constexpr absl::Duration kStalledGrace = absl::Seconds(2);
 constexpr absl::Duration kExportGrace = absl::Seconds(2);
-// A signal that comes again so soon is the same one: some supervisors send it to the process and to
-// its group.
+// A signal repeated within this time is the same one: some supervisors send it to the process and
+// to its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
 
-// Why the worker ends; the first reason counts. Any thread may tell, one waits.
+// The reason why the worker ends; the first one counts. Any thread may call Tell; one waits.
 class Ending {
  public:
   void Tell(ExitCode code) {
@@ -103,7 +103,7 @@ class Ending {
   std::optional<ExitCode> code_;
 };
 
-// What computes, and what suits it.
+// The selected backend with its device and default limits.
 struct ChosenBackend {
   BackendMaker maker;
   v1::Device device;
@@ -125,7 +125,7 @@ ChosenBackend ChooseCpu(const WorkerConfig& config) {
 #ifdef ORCD_CUDA
 bool HasGpu() { return cuda::HasDevice(); }
 
-// kFailedPrecondition with what is wrong with the GPU.
+// Fails with kFailedPrecondition and the GPU's problem.
 absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu));
   ChosenBackend chosen = {
@@ -207,7 +207,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   return options;
 }
 
-// What a client may call, but for what tells of the server itself.
+// Services that a client may call, except those that describe the server itself.
 std::vector<std::string> ServiceNames(const WorkerConfig& config) {
   std::vector<std::string> names = {kHealthWorker, "grpc.health.v1.Health"};
   if (config.vllm) names.emplace_back(vllm_wire::VllmEngine::service_full_name());
@@ -225,12 +225,13 @@ v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
   return capabilities;
 }
 
-// What the worker shows, and what it asks for, where it speaks TLS; null where it does not.
+// The worker's TLS certificates and trusted authorities; each is null if that connection uses no
+// TLS.
 struct Credentials {
   std::shared_ptr<const ServerTls> server;
   std::shared_ptr<const ClientTls> orchestrator;
   std::shared_ptr<const ClientTls> otlp;
-  // That smg asks for.
+  // The API key that smg asks for.
   std::optional<LastGood<std::string>> orchestrator_key;
 };
 
@@ -296,19 +297,20 @@ absl::StatusOr<Registration::Options> RegistrationOptions(const WorkerConfig& co
   return options;
 }
 
-// What --listen-address-file names, and beside it, by their endings, the other addresses.
+// Endings of the address files: the file of --listen-address-file, and files beside it for the
+// other addresses.
 constexpr char kMainFile[] = "";
 constexpr char kHealthFile[] = ".health";
 constexpr char kMetricsFile[] = ".metrics";
 constexpr const char* kAddressFiles[] = {kMainFile, kHealthFile, kMetricsFile};
 
-// What a worker before this one left would be taken for this one's.
+// Removes the file of an earlier worker, which readers would take for this one's.
 void RemoveAddressFile(const std::string& base, const char* ending) {
   std::error_code not_there;
   if (!base.empty()) std::filesystem::remove(base + ending, not_there);
 }
 
-// Readers see nothing or the whole address.
+// Writes the file atomically: readers see no file or the whole address.
 bool WriteAddressFile(const std::string& base, const char* ending, const std::string& address) {
   if (base.empty()) return true;
   const std::string path = base + ending;
@@ -512,7 +514,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
         host.Fail(Stalled(stalled));
         absl::SleepFor(kStalledGrace);
         log.Info("stopped", {{"exit_code", static_cast<int>(ExitCode::kStalled)}});
-        // What hangs cannot be taken apart.
+        // A hanging engine cannot be destroyed in order.
         _exit(static_cast<int>(ExitCode::kStalled));
       });
 
@@ -546,7 +548,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                   health.Set(kHealthStartup, true);
                 } else if (absl::IsCancelled(loaded.status()) ||
                            GetErrorDetails(loaded.status()).reason == "DRAINING") {
-                  // Mostly by a drain, which says when the worker ends, and with what.
+                  // Mostly ended by a drain, which determines when and with what code the worker
+                  // ends.
                   log.Info("the load of --model was ended",
                            {{"error", std::string(loaded.status().message())}});
                 } else {
@@ -558,7 +561,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
 
   ExitCode code = ending.Await();
-  // The watchdog ends the process; until then everything goes on answering.
+  // The watchdog ends the process; until then everything continues to answer.
   if (code == ExitCode::kStalled) return code;
   if (code == ExitCode::kOk) {
     host.Drain();
@@ -577,7 +580,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   return code;
 }
 
-// A connection is a descriptor, and gRPC stops accepting for good once there is none left.
+// Each connection takes a descriptor, and gRPC stops accepting for good once there is none left.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -585,15 +588,15 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The dynamic loader calls it once all libraries are in place, before any of their initialisers:
-// those of gRPC, protobuf and the others take longer than the loader itself.
+// The dynamic loader calls this once all libraries are loaded, before any of their initialisers:
+// the initialisers of gRPC, protobuf and the others take longer than the loader itself.
 __attribute__((section(".preinit_array"),
                used)) void (*const kBlockSignalsFirst)() = BlockSignalsBeforeAnythingElse;
 
 int Main(int argc, char** argv) {
   BlockSignals();
-  // Each of glibc's arenas keeps what it once held: with eight a core, which is its default, a
-  // flood of small calls kept four times what they took at any time.
+  // Each of glibc's arenas keeps the memory it once held: with the default of eight arenas a core,
+  // a flood of small calls kept four times the memory that it used at any time.
   mallopt(M_ARENA_MAX, 2);
   ExitWhereResourcesEnd();
   const ConfigResult parsed =

@@ -18,11 +18,11 @@ namespace {
 
 using google::protobuf::internal::WireFormatLite;
 
-// Serializers write fields in the order of their numbers, so that an id comes early.
+// Serialisers write fields in the order of their numbers, so an id comes early.
 constexpr int kMostPeekedFields = 16;
 constexpr int kMostPeekedBytes = 256;
 
-// Goes to the contents of a field that has a length, which it returns; -1 where there is none.
+// Moves to the contents of a length-delimited field and returns its length; -1 if it is not found.
 int FindField(google::protobuf::io::CodedInputStream& input, int number) {
   for (int i = 0; i < kMostPeekedFields; ++i) {
     const uint32_t tag = input.ReadTag();
@@ -39,7 +39,7 @@ int FindField(google::protobuf::io::CodedInputStream& input, int number) {
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  // A copy: the reader's constructor consumes what it is given.
+  // A copy, since the reader's constructor consumes its buffer.
   grpc::ByteBuffer buffer(bytes);
   grpc::ProtoBufferReader reader(&buffer);
   if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();

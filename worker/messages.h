@@ -1,7 +1,7 @@
-// Messages to and from the bytes of a call.
+// Converts messages to and from the bytes of a call.
 //
-// The service takes requests as bytes and parses them itself: gRPC answers a request that it cannot
-// parse (in proto3 also one whose strings are not UTF-8) with UNIMPLEMENTED and no word of why.
+// The service takes requests as bytes and parses them itself. gRPC answers a request that it cannot
+// parse (in proto3 also one whose strings are not UTF-8) with UNIMPLEMENTED and no explanation.
 #ifndef ORCD_WORKER_MESSAGES_H_
 #define ORCD_WORKER_MESSAGES_H_
 
@@ -17,7 +17,8 @@
 
 namespace orcd {
 
-// kInvalidArgument (MALFORMED_REQUEST) where `bytes` are no message of this type.
+// Parses `bytes`. Fails with kInvalidArgument (MALFORMED_REQUEST) if they are no message of this
+// type.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 template <typename Request>
@@ -28,23 +29,22 @@ absl::StatusOr<Request> ParseRequest(const grpc::ByteBuffer& bytes) {
   return request;
 }
 
-// A short string of a message that is not parsed yet: `path` has the numbers of the fields that
-// lead to it. Empty where it is absent or long, where many other fields come before it, or where
-// the bytes are no message; its cost does not grow with the message.
+// Reads a short string from an unparsed message. `path` has the numbers of the fields that lead to
+// it. Empty if the string is absent or long, if many other fields come before it, or if the bytes
+// are no message. The cost does not grow with the message.
 std::string PeekString(const grpc::ByteBuffer& bytes, std::span<const int> path);
 
-// The most that gRPC's clients take in a message unless they are told otherwise.
+// Largest message that gRPC clients accept by default.
 inline constexpr size_t kMaxReplyBytes = 4 << 20;
 
-// kResourceExhausted (OUTPUT_TOO_LARGE) where a reply has more: a client would say that its own
-// limit is exceeded, and not what to do.
+// Returns kResourceExhausted (OUTPUT_TOO_LARGE) if a reply is larger than kMaxReplyBytes. The
+// client's own error would only say that its limit is exceeded, and not what to do.
 absl::Status CheckReplySize(size_t bytes);
 
 // For the messages of a generation, whose text is UTF-8 already.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
-// For messages that may hold text from outside: a string that is not UTF-8 goes out with U+FFFD in
-// place of each bad byte.
+// For messages that may hold text from outside. Each byte that is not UTF-8 is sent as U+FFFD.
 grpc::ByteBuffer SerializeReply(const google::protobuf::Message& message);
 
 }  // namespace orcd

@@ -15,7 +15,7 @@ constexpr int kId[] = {v1::GenerateRequest::kRequestIdFieldNumber};
 constexpr int kIdWithin[] = {v1::GenerateManyRequest::kGenerateFieldNumber,
                              v1::GenerateRequest::kRequestIdFieldNumber};
 
-// In slices of `size` bytes, as a connection may bring them.
+// Returns `bytes` in slices of `size` bytes, as a connection may deliver them.
 grpc::ByteBuffer InSlices(const std::string& bytes, size_t size) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += size) slices.emplace_back(bytes.substr(at, size));
@@ -62,7 +62,7 @@ TEST(PeekStringTest, IsEmptyWhereThereIsNone) {
 }
 
 TEST(PeekStringTest, IsEmptyWhereTheBytesAreNoMessage) {
-  // A length beyond the end, an endless number, a tag that is none, a group that does not end.
+  // A length beyond the end, an endless number, an invalid tag, and a group that does not end.
   for (const std::string bytes :
        {"\x0a\x7fshort", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "\x07", "\x13\x13\x13"}) {
     EXPECT_EQ(Peek(bytes, kId), "");
@@ -76,7 +76,7 @@ TEST(PeekStringTest, LooksNoFurtherThanItsBounds) {
   EXPECT_EQ(Peek(id.SerializeAsString(), kId), "");
   id.set_request_id("mine");
   std::string many_fields;
-  // Field 2 of no bytes, a thousand times.
+  // Field 2, empty, a thousand times.
   for (int i = 0; i < 1000; ++i) many_fields += std::string("\x12\x00", 2);
   EXPECT_EQ(Peek(many_fields + id.SerializeAsString(), kId), "");
 }

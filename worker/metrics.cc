@@ -22,7 +22,7 @@ using prometheus::MetricType;
 using prometheus::Registry;
 using Labels = std::vector<ClientMetric::Label>;
 
-// Seconds. What a token takes, a step, a request, a model's load.
+// Bucket boundaries in seconds: for one token, the first token, a request, and a model load.
 const Histogram::BucketBoundaries kTokenBuckets = {.001, .0025, .005, .0075, .01, .015, .02, .03,
                                                    .05,  .075,  .1,   .15,   .25, .5,   1,   2.5};
 const Histogram::BucketBoundaries kFirstTokenBuckets = {.005, .01, .025, .05, .075, .1, .15, .25,
@@ -73,9 +73,9 @@ MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values
   return family;
 }
 
-// Of the whole load: its stages count alike.
+// Returns the progress of the whole load; each stage counts the same.
 double LoadProgress(const v1::WorkerStatus& status) {
-  // While the model that is to replace it is verified, the one before is still there.
+  // While a replacement is verified, the status still has the old model.
   if (status.has_model() && status.state() != v1::WORKER_STATE_LOADING) return 1;
   if (!status.has_load()) return 0;
   const v1::LoadProgress& load = status.load();
@@ -136,7 +136,7 @@ Metrics::Metrics()
       cancel_to_release_(OneHistogram(*registry_, "orcd_cancel_to_release_seconds",
                                       "From the wish to end a request to its memory being free.",
                                       kTokenBuckets)) {
-  // A counter that has not been counted yet is zero, and not absent: rates and alerts need that.
+  // An unused counter must be zero and not absent, for the sake of rates and alerts.
   for (const char* result : {"ok", "failed", "unknown_lease", "superseded", "unregistered"}) {
     heartbeats_.Add({{"result", result}});
   }
@@ -262,7 +262,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
             "Tokens of prompts computed, as the worker's status and heartbeats have it: over the "
             "last seconds.",
             {{{}, status.rates().prompt_tokens_per_second()}}),
-      // Under the names by which the Gateway API Inference Extension picks pods.
+      // Names by which the Gateway API Inference Extension picks pods.
       Gauge("vllm:num_requests_running", "As orcd_requests_running.",
             {{{}, queue.running_requests()}}),
       Gauge("vllm:num_requests_waiting", "As orcd_requests_waiting.",

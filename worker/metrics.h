@@ -1,4 +1,4 @@
-// What the worker counts and measures, for Prometheus.
+// The worker's counters and measurements, for Prometheus.
 #ifndef ORCD_WORKER_METRICS_H_
 #define ORCD_WORKER_METRICS_H_
 
@@ -20,8 +20,8 @@
 
 namespace orcd {
 
-// Owns the counters and histograms. Any thread may call, the engine's too: a histogram's lock is
-// held for an observation, or while a scrape copies its buckets.
+// Owns the counters and histograms. Any thread may call, including the engine thread: a histogram's
+// lock is held only for an observation, or while a scrape copies its buckets.
 class Metrics {
  public:
   Metrics();
@@ -29,26 +29,26 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // A Generate call was refused before its request was queued; `reason` as docs/errors.md has it.
+  // A Generate call was refused before its request was queued. `reason` is one of docs/errors.md.
   void OnRequestRefused(absl::StatusCode code, const std::string& reason);
-  // `since_arrival` of the request.
+  // `since_arrival` is the time since the request arrived.
   void OnFirstToken(absl::Duration since_arrival);
-  // `tokens` came `gap` after those before, or are the first.
+  // `tokens` came `gap` after the ones before, or are the first.
   void OnTokens(int tokens, absl::Duration gap, bool first);
-  // A request that was queued has ended; `code` is its call's. `hidden_tokens` of those generated
-  // were in no OnTokens, such as the one that ended it.
+  // A queued request has ended; `code` is the status of its call. `hidden_tokens` of its generated
+  // tokens were in no OnTokens, such as the one that ended it.
   void OnRequestEnded(const FinishedEvent& event, absl::StatusCode code,
                       std::string_view finish_reason, absl::Duration since_arrival,
                       int hidden_tokens);
-  // From the wish to end a request to its slot and blocks being free.
+  // `after` is the time from the request to end a generation until its slot and blocks were free.
   void OnReleased(absl::Duration after);
   void OnLoadEnded(const absl::Status& status, absl::Duration took);
   void OnHeartbeat(std::string_view result);
   void OnFault(const std::string& kind);
   void OnSpans(std::string_view result, size_t count);
-  // `what`, a call or a connection, was refused or ended before gRPC saw it.
+  // The transport refused or ended `what`, a call or a connection, before gRPC saw it.
   void OnTransportRefused(std::string_view what, std::string_view reason);
-  // The certificates of `file`, such as `tls-cert`, are in use, which are valid from `begin` to
+  // The certificates of `file`, such as `tls-cert`, came into use; they are valid from `begin` to
   // `end`.
   void OnCertificate(std::string_view file, absl::Time begin, absl::Time end);
 
@@ -82,7 +82,7 @@ class Metrics {
   Histogram& cancel_to_release_;
 };
 
-// The gauges that a worker's status holds.
+// Returns the gauges that show a worker's status.
 std::vector<prometheus::MetricFamily> StatusMetrics(const v1::WorkerStatus& status);
 
 }  // namespace orcd

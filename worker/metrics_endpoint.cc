@@ -40,7 +40,7 @@ MHD_Result Answer(MHD_Connection* connection, unsigned int code, std::string bod
   return queued;
 }
 
-// Called once a request's headers are there; a body is not waited for.
+// Called once a request's headers have arrived; does not wait for a body.
 MHD_Result Handle(void* body, MHD_Connection* connection, const char* path, const char* method,
                   const char*, const char*, size_t*, void**) {
   constexpr std::pair<const char*, const char*> kPlain = {"Content-Type", "text/plain"};
@@ -67,17 +67,17 @@ class MetricsEndpoint::HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // To be called once. False where there are no threads or descriptors for it.
+  // Must be called once. Returns false if there are no threads or descriptors for it.
   bool Start(guard::Descriptor listener) {
     daemon_ = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD, 0, nullptr, nullptr, &Handle, &body_,
         MHD_OPTION_LISTEN_SOCKET, listener.get(),
-        // Those that were told to go may be there still.
+        // Connections that are being closed may still be open.
         MHD_OPTION_CONNECTION_LIMIT, 2 * kMaxConnections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         kConnectionBytes, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_NOTIFY_CONNECTION,
         &HttpServer::OnConnection, this, MHD_OPTION_END);
     if (daemon_ == nullptr) return false;
-    // The library closes it.
+    // The library closes the socket.
     listener.Release();
     return true;
   }
@@ -90,7 +90,7 @@ class MetricsEndpoint::HttpServer {
       if (open.size() == kMaxConnections) {
         const MHD_ConnectionInfo* const oldest =
             MHD_get_connection_info(open.front(), MHD_CONNECTION_INFO_CONNECTION_FD);
-        // The server closes it when it sees the end.
+        // The server closes the connection when it sees the end of the stream.
         if (oldest != nullptr) shutdown(oldest->connect_fd, SHUT_RDWR);
         open.erase(open.begin());
       }
@@ -101,7 +101,7 @@ class MetricsEndpoint::HttpServer {
   }
 
   Body body_;
-  // The oldest first. Of the server's thread alone.
+  // Oldest first. Used by the server's thread alone.
   std::vector<MHD_Connection*> open_;
   MHD_Daemon* daemon_ = nullptr;
 };

@@ -14,27 +14,27 @@
 namespace orcd {
 
 // Owns the HTTP servers, one for each address that the name to listen on stands for, and their
-// threads. One thread.
+// threads. One thread may call.
 //
-// A client takes at most kConnectionBytes and a connection, which ends after kIdleSeconds without a
-// byte. Of more than kMaxConnections to an address the oldest makes room, so that nobody who holds
-// connections keeps others out.
+// A client takes at most kConnectionBytes and one connection, which ends after kIdleSeconds without
+// a byte. If an address has more than kMaxConnections, its oldest connection is closed, so that
+// nobody who holds connections keeps others out.
 class MetricsEndpoint {
  public:
   static constexpr unsigned int kMaxConnections = 128;
   static constexpr unsigned int kIdleSeconds = 10;
-  // Of a connection's request and the headers of the answer.
+  // Limit for a connection's request and the headers of the answer.
   static constexpr size_t kConnectionBytes = 16 << 10;
 
-  // Serves GET and HEAD of /metrics at `listen` (host:port; port 0: any that is free; an IPv6
-  // address in brackets) when it returns. kUnavailable (CANNOT_LISTEN) where it cannot. `status` is
-  // called for each scrape, from the servers' threads, and must not block; it and `metrics` must
-  // outlive the endpoint.
+  // Serves GET and HEAD of /metrics at `listen` (host:port; port 0: any free port; an IPv6 address
+  // in brackets) once it returns. Fails with kUnavailable (CANNOT_LISTEN) if it cannot listen.
+  // `status` is called for each scrape, from the servers' threads, and must not block; `status` and
+  // `metrics` must outlive the endpoint.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
       const std::string& listen, const Metrics& metrics, std::function<v1::WorkerStatus()> status);
   ~MetricsEndpoint();
 
-  // host:port, the port as it was bound.
+  // host:port, with the port that was bound.
   const std::string& address() const { return address_; }
 
  private:

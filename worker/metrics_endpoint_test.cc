@@ -25,14 +25,14 @@ using testing::Not;
 using testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
-// Far more than a scrape takes, and far less than a connection may be idle.
+// Far more than a scrape takes, and far less than the idle limit of a connection.
 constexpr absl::Duration kUsual = absl::Seconds(2);
 constexpr char kScrape[] = "GET /metrics HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n";
 
 // A TCP connection.
 class Connection {
  public:
-  // To host:port, the host as an address.
+  // Connects to host:port; the host is an IP address.
   explicit Connection(const std::string& address) {
     const size_t colon = address.rfind(':');
     std::string host = address.substr(0, colon);
@@ -55,7 +55,7 @@ class Connection {
   bool Send(const std::string& text) const {
     return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
-  // All until the other side closes, or until `within` is over.
+  // Reads until the other side closes or `within` is over.
   std::string ReadAll(absl::Duration within = kLong) const {
     const absl::Time deadline = SteadyNow() + within;
     std::string text;
@@ -68,7 +68,8 @@ class Connection {
       text.append(buffer, static_cast<size_t>(size));
     }
   }
-  // Whether the other side has ended it within `within`; reads what comes before.
+  // Returns true if the other side ends the connection within `within`; reads everything before the
+  // end.
   bool Ends(absl::Duration within) const {
     ReadAll(within);
     char byte = 0;
@@ -96,7 +97,7 @@ class MetricsEndpointTest : public testing::Test {
     if (!connection.connected() || !connection.Send(request)) return "no connection";
     return connection.ReadAll();
   }
-  // How long a scrape takes; more than kLong where it is not answered.
+  // Returns the duration of a scrape; more than kLong if it is not answered.
   absl::Duration TimeScrape() const {
     const absl::Time begun = SteadyNow();
     return absl::StrContains(Ask(endpoint_->address()), "\norcd_start_time_seconds ")
@@ -139,7 +140,7 @@ TEST_F(MetricsEndpointTest, AnswersNothingElse) {
   EXPECT_THAT(ask("DELETE /metrics"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(ask("DELETE /metrics"), HasSubstr("\r\nAllow: GET, HEAD\r\n"));
   EXPECT_THAT(ask("nonsense"), StartsWith("HTTP/1.1 40"));
-  // The body, which never comes, is not waited for.
+  // The server does not wait for the body, which never comes.
   EXPECT_THAT(ask("POST /metrics", "Content-Length: 1000000000\r\n"), StartsWith("HTTP/1.1 405 "));
 }
 
@@ -192,7 +193,7 @@ TEST_F(MetricsEndpointTest, OneThatReadsNothingDelaysNoScrape) {
   const Connection silent(endpoint_->address());
   std::string many;
   for (int i = 0; i < 1000; ++i) many += "GET /metrics HTTP/1.1\r\nHost: worker\r\n\r\n";
-  // The server stops reading once its answers are not read.
+  // The server stops reading once nobody reads its answers.
   ASSERT_TRUE(silent.Send(many));
   for (int i = 0; i < 3; ++i) EXPECT_LT(TimeScrape(), kUsual);
 }

@@ -121,7 +121,8 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));
 }
 
-// https://github.com/kubernetes-sigs/gateway-api-inference-extension, its model server protocol.
+// Names from the model server protocol of
+// https://github.com/kubernetes-sigs/gateway-api-inference-extension
 TEST(MetricsTest, AStatusHasTheNamesThatTheGatewayScrapes) {
   v1::WorkerStatus status;
   status.mutable_queue()->set_running_requests(3);

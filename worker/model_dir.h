@@ -1,4 +1,4 @@
-// The directory of --model-dir.
+// Checks the directory of --model-dir.
 #ifndef ORCD_WORKER_MODEL_DIR_H_
 #define ORCD_WORKER_MODEL_DIR_H_
 
@@ -8,9 +8,9 @@
 
 namespace orcd {
 
-// kInvalidArgument with the reason where models cannot be read from `dir`: it is not there, no
-// directory, or closed to this process. Links are followed. With `may_be_missing`, a directory that
-// is not there is none that holds a model yet.
+// Returns kInvalidArgument with the reason if models cannot be read from `dir`: it does not exist,
+// is no directory, or is closed to this process. Links are followed. With `may_be_missing`, a
+// missing directory counts as one that holds no model yet.
 absl::Status CheckModelDir(const std::string& dir, bool may_be_missing);
 
 }  // namespace orcd

@@ -21,17 +21,17 @@
 namespace orcd {
 namespace {
 
-// How long a request that was admitted but had not reached the engine may escape a cancellation.
+// Interval at which cancellations are repeated: an admitted request that had not reached the engine
+// can escape the first one.
 constexpr absl::Duration kCancelAgain = absl::Milliseconds(50);
-// What is waited for in one go, whatever far future a drain ends in: sums of time must not
-// overflow.
+// Longest single wait, since adding the far future end of a drain to a time could overflow.
 constexpr absl::Duration kLongestPause = absl::Hours(1);
-// What a caller is told while there is nothing to estimate from.
+// Retry delay given to callers while there is nothing to estimate from.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 constexpr size_t kMaxModelIdBytes = 256;
 
-// It comes back in every status and log line.
+// The id appears in every status and log line.
 absl::Status CheckModelId(const std::string& model_id) {
   const bool has_control = std::any_of(model_id.begin(), model_id.end(),
                                        [](unsigned char c) { return c < ' ' || c == 0x7f; });
@@ -150,14 +150,14 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
     done(path.status());
     return task;
   }
-  // One name for a file, however it was spelled.
+  // Use one name for a file, however it was spelled.
   spec.model = std::filesystem::path(spec.model).lexically_normal().string();
   if (spec.model_id.empty()) checked = CheckModelId(DefaultModelId(spec.model));
   if (!checked.ok()) {
     done(checked);
     return task;
   }
-  // Unset where the host's thread will answer.
+  // Unset if the host's thread will answer.
   std::optional<absl::StatusOr<v1::ModelDescription>> answer;
   bool state_changed = false;
   while (true) {
@@ -166,7 +166,7 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
       std::lock_guard lock(mutex_);
       seen = seen_;
     }
-    // Without the mutex: a file system may take long, and Status must not.
+    // Checked without the mutex: a file system may take long, and Status must not.
     const bool unchanged = seen != nullptr && AreUnchanged(*seen);
     std::lock_guard lock(mutex_);
     if (seen != seen_) continue;
@@ -177,8 +177,8 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
       answer = fault_.ok() ? absl::StatusOr<v1::ModelDescription>(description_) : fault_;
       break;
     }
-    // What has another name or time may have the same bytes, which hurts no running request to find
-    // out.
+    // A file with another name or time may have the same bytes. Finding out disturbs no running
+    // request.
     const bool compare = is_loaded && (!spec.replace || requests_ > 0);
     const absl::Status status = compare ? CheckMayCompare() : CheckMayLoad(spec);
     if (!status.ok()) {
@@ -209,7 +209,7 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
 }
 
 void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done) {
-  // Unset where the host's thread will answer.
+  // Unset if the host's thread will answer.
   std::optional<absl::StatusOr<v1::UnloadResponse>> answer;
   {
     std::lock_guard lock(mutex_);
@@ -267,11 +267,11 @@ absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool i
 }
 
 void ModelHost::Release(bool is_request) {
-  // Notified with the mutex held: once it is free, the host may go.
+  // Notify with the mutex held: once it is free, the host may be destroyed.
   std::lock_guard lock(mutex_);
   --leases_;
   if (is_request) --requests_;
-  // A drain waits for requests, not for its own borrowing of the engine.
+  // A drain waits for requests, and not for its own borrowed lease.
   if (drain_ && is_request) drain_changed_ = true;
   changed_.notify_all();
 }
@@ -279,7 +279,7 @@ void ModelHost::Release(bool is_request) {
 absl::Status ModelHost::CheckServing(const std::string& model_id) const {
   if (!fault_.ok()) return fault_;
   if (phase_ != Phase::kReady) {
-    // A worker that is going away says so whatever else it lacks.
+    // A draining worker says so first, whatever else it lacks.
     if (refusing(SteadyNow())) return Draining();
     ORCD_RETURN_IF_ERROR(CheckNotBusy());
     return MakeError(
@@ -296,7 +296,7 @@ absl::Status ModelHost::CheckServing(const std::string& model_id) const {
 }
 
 absl::Status ModelHost::CheckNotBusy() const {
-  // There is a task in kReady, too, while a file is compared with the model.
+  // In kReady there is a task too while a file is compared with the model.
   if (task_ != nullptr) {
     const std::optional<absl::Duration> eta = task_->Eta();
     return MakeError(absl::StatusCode::kUnavailable,
@@ -596,9 +596,9 @@ void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTa
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
                         const LoadDone& done) {
   absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
-  // Who cancelled after the last report of the reading keeps the old model, too.
+  // A cancellation after the last progress report keeps the old model, too.
   if (model.ok() && task.cancelled()) model = LoadCancelled();
-  // With `replace` a model may still be there; no request uses it. Only this thread changes
+  // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
   // engine_.
   const bool has_engine = engine_ != nullptr;
   const bool is_same = has_engine && model.ok() && (*model)->digest() == engine_->model().digest();
@@ -677,28 +677,29 @@ absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<co
                         StartEngine(
                             std::move(model), options_.load, options_.backend,
                             [this](const absl::Status& status) { FailLater(status); }, task));
-  // Again: they may have gone since.
+  // Check again: the files may have gone since.
   ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }
 
 void ModelHost::DestroyEngine(bool force) {
-  // Only this thread changes engine_, and it may read it without the mutex.
+  // Only this thread changes engine_, so it may read engine_ without the mutex.
   Engine* const current = engine_.get();
   if (current == nullptr) return;
-  // Again after a while: a request that was admitted before may reach the engine after.
+  // Cancel again after a while: a request that was admitted before may reach the engine afterwards.
   std::optional<absl::Duration> patience;
   if (force) patience = absl::ZeroDuration();
   while (!AwaitNoLeases(patience)) {
     CancelAllAndWait(*current, FinishReason::kCancelled);
     patience = kCancelAgain;
   }
-  // Nothing is left to cancel, but once this has come back the numbers are the last ones.
+  // Nothing is left to cancel, but once this returns the statistics are final.
   CancelAllAndWait(*current, FinishReason::kCancelled);
 
   const EngineStats stats = current->stats();
-  // Declared before the lock: it goes after the mutex is free, for it waits for its thread.
+  // Declared before the lock, so that it is destroyed after the mutex is free: its destructor waits
+  // for the engine's thread.
   std::unique_ptr<Engine> engine;
   std::lock_guard lock(mutex_);
   finished_requests_before_ += stats.finished_requests;
@@ -736,7 +737,7 @@ absl::Time ModelHost::AdvanceDrain() {
     }
   }
   if (!lease) {
-    // First those whose outcome is to be in what the worker says when it goes.
+    // Notify these first: their outcome must be in the worker's last report.
     NotifyDrained(absl::OkStatus());
     NotifyStateChanged();
     return absl::InfiniteFuture();

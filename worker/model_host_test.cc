@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-// What the test does to the backends of a host.
+// Faults and delays that the test applies to a host's backends.
 struct Controls {
   // A load stops in LoadStage::kPlace while this is set.
   std::atomic<bool> hold_load = false;
@@ -107,14 +107,14 @@ class ModelHostTest : public testing::Test {
       return std::make_unique<ControlledBackend>(std::move(made), controls_);
     };
     host_ = std::make_unique<ModelHost>(std::move(options));
-    // Not through host_, which is null while the host goes.
+    // Captures the host directly, since host_ is null while the host is destroyed.
     host_->Subscribe([this, host = host_.get()] {
       std::lock_guard lock(mutex_);
       states_.push_back(host->Status().state());
     });
   }
 
-  // A call's answer that comes on another thread.
+  // The answer of a call, which comes on another thread.
   template <typename Result>
   struct Answer {
     absl::StatusOr<Result> result = absl::UnknownError("not called");
@@ -149,7 +149,7 @@ class ModelHostTest : public testing::Test {
     return answer->Await();
   }
 
-  // A request that runs until it is ended: some seconds at least.
+  // A request that runs until it is ended, for at least some seconds.
   std::shared_ptr<Sink> Generate(const std::string& id) {
     controls_.step_ms = 5;
     auto admitted = host_->Admit("");
@@ -179,7 +179,7 @@ class ModelHostTest : public testing::Test {
     std::filesystem::last_write_time(
         File(name), std::filesystem::last_write_time(File(name)) + std::chrono::seconds(1));
   }
-  // Another model under the name, as a rename puts it there.
+  // Replaces the file by another model under the same name, by a rename.
   void ReplaceFile(const std::string& name, uint64_t seed) {
     dir_.Write("new", seed);
     std::filesystem::rename(File("new"), File(name));
@@ -237,14 +237,14 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(Reason(host_->Admit("other").status()), "MODEL_NOT_FOUND");
   EXPECT_TRUE(host_->Admit("nano").ok());
   auto sink = Generate("r");
-  // The numbers follow the step's events.
+  // The statistics follow the step's events.
   EXPECT_TRUE(Eventually([&] { return host_->Status().has_last_step_age(); }));
-  // Requests keep the model.
+  // Running requests keep the model loaded.
   const auto refused = Unload();
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Reason(refused.status()), "REQUESTS_RUNNING");
   EXPECT_EQ(Reason(Unload("other").status()), "MODEL_NOT_FOUND");
-  // Unless they are to be ended. Until nobody uses the model, it is being unloaded.
+  // `force` ends them. The state is unloading until nobody uses the model.
   std::optional<EngineLease> user(*host_->Borrow(""));
   auto answer = std::make_shared<Answer<v1::UnloadResponse>>();
   host_->Unload("nano", /*force=*/true, Into(answer));
@@ -300,7 +300,7 @@ TEST_F(ModelHostTest, AnotherModelNeedsReplace) {
   lease->engine().CancelAll(FinishReason::kCancelled, [](int) {});
   sink->Await();
   auto answer = StartLoad({.model = "other.gguf", .replace = true});
-  // A borrowed lease holds the old engine, and no longer.
+  // The old engine lives exactly as long as the borrowed lease.
   EXPECT_FALSE(answer->done.WaitFor(absl::Milliseconds(50)));
   EXPECT_EQ(lease->engine().model().config().layers, 2);
   lease.reset();
@@ -314,7 +314,7 @@ TEST_F(ModelHostTest, AFileThatWasTouchedIsComparedWhileTheModelServes) {
   ASSERT_TRUE(first.ok()) << first.status();
   for (const bool replace : {false, true}) {
     Touch("nano.gguf");
-    // A backend that is made again would wait here.
+    // A new backend would stop here.
     controls_.hold_load = true;
     const auto again = Load({.model = "nano.gguf", .replace = replace});
     ASSERT_TRUE(again.ok()) << again.status();
@@ -334,7 +334,7 @@ TEST_F(ModelHostTest, AStepWaitsForATouchedFileToBeRead) {
         Eventually([&] { return host_->Status().queue().generated_tokens() > before + 2; }));
     EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY) << host_->Status().reason();
   }
-  // Other bytes in place end the worker, as before.
+  // Bytes changed in place end the worker, as before.
   {
     std::fstream file(File("nano.gguf"), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-1, std::ios::end);
@@ -364,7 +364,7 @@ TEST_F(ModelHostTest, AFileThatWasReplacedIsToldAndLoadedWithReplace) {
   EXPECT_EQ(loaded->model_id(), "a") << "it is still the same model to those who ask";
   EXPECT_THAT(std::string(told.status().message()), HasSubstr(loaded->digest()));
   EXPECT_EQ(LoadedDigest(), loaded->digest());
-  // What is there now is what is loaded.
+  // The file at the path is now the loaded one.
   EXPECT_EQ(Load({.model = "nano.gguf"})->digest(), loaded->digest());
 }
 
@@ -399,14 +399,14 @@ TEST_F(ModelHostTest, AFileThatCannotBeLoadedReplacesNothing) {
   EXPECT_EQ(Reason(other.status()), "GGUF_TRUNCATED") << other.status();
   EXPECT_THAT(host_->Status().reason(), HasSubstr("'nano' serves on"));
   serves_on();
-  // Another file's sum, too, is found out first.
+  // A wrong digest of another file is detected before the old model is freed, too.
   dir_.Write("other.gguf", 2);
   EXPECT_EQ(
       Reason(
           Load({.model = "other.gguf", .sha256 = std::string(64, 'a'), .replace = true}).status()),
       "SHA256_MISMATCH");
   serves_on();
-  // The same of a bad file under the loaded one's name.
+  // The same holds for a bad file under the loaded file's name.
   std::filesystem::rename(File("bad.gguf"), File("nano.gguf"));
   const auto told = Load({.model = "nano.gguf"});
   EXPECT_EQ(Reason(told.status()), "MODEL_LOADED") << told.status();
@@ -436,7 +436,7 @@ TEST_F(ModelHostTest, AFileMayHaveANameThatIsNoUtf8) {
   EXPECT_EQ(loaded->model_id(), "d\xEF\xBF\xBD");
   EXPECT_EQ(loaded->file(), "d\xEF\xBF\xBD.gguf");
   EXPECT_EQ(FindInvalidText(host_->Status()), "");
-  // Under the name that Status has for it.
+  // Load accepts the name that Status reports.
   EXPECT_TRUE(Load({.model = loaded->file()}).ok());
   EXPECT_TRUE(host_->Admit(loaded->model_id()).ok());
   EXPECT_TRUE(Unload()->model_id() == loaded->model_id());
@@ -480,7 +480,7 @@ TEST_F(ModelHostTest, ACancelledReplacementReplacesNothing) {
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   const std::string digest = LoadedDigest();
   dir_.Write("other.gguf", 2);
-  // Keeps the host's thread until the replacement has been cancelled.
+  // Blocks the host's thread until the replacement has been cancelled.
   Event held;
   Event let_go;
   Touch("nano.gguf");
@@ -504,7 +504,7 @@ TEST_F(ModelHostTest, AFailedLoadSaysWhyAndLeavesTheHostUsable) {
   EXPECT_EQ(Load({.model = "nano.gguf"}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_IDLE);
   EXPECT_THAT(host_->Status().reason(), HasSubstr("nano.gguf"));
-  // A request is told, too.
+  // A request gets the reason, too.
   EXPECT_THAT(std::string(host_->Admit("").status().message()), HasSubstr("nano.gguf"));
   dir_.Write("nano.gguf", 1);
   EXPECT_TRUE(Load({.model = "nano.gguf"}).ok());
@@ -537,7 +537,7 @@ TEST_F(ModelHostTest, DrainFinishesWhatRuns) {
   EXPECT_FALSE(progress.safe_to_delete());
   EXPECT_EQ(progress.running_requests() + progress.waiting_requests(), 1u);
   EXPECT_GT(progress.remaining().seconds(), 5);
-  // It can still be asked and told things.
+  // The engine still accepts queries and messages.
   host_->Borrow("")->engine().Cancel("r", FinishReason::kCancelled, [](bool) {});
   EXPECT_EQ(sink->Await().reason, FinishReason::kCancelled);
   EXPECT_TRUE(AwaitState(v1::WORKER_STATE_DRAINED));
@@ -551,7 +551,7 @@ TEST_F(ModelHostTest, DrainEndsStragglers) {
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   auto sink = Generate("r");
   host_->Drain();
-  // The sooner end counts.
+  // The earliest end counts.
   host_->Drain(absl::Milliseconds(30));
   host_->Drain(absl::Hours(1));
   EXPECT_EQ(sink->Await().reason, FinishReason::kDrained);
@@ -601,7 +601,7 @@ TEST_F(ModelHostTest, AFaultIsFinal) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(Reason(refused), "BACKEND_FAULT");
   }
-  // Subscribers are told by another thread than the engine's.
+  // Another thread than the engine's notifies subscribers.
   EXPECT_TRUE(Eventually([&] {
     std::lock_guard lock(mutex_);
     return states_.back() == v1::WORKER_STATE_FAILED;

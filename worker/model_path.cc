@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bounds of the search for what a message may propose.
+// Limits of the search for models that an error message may propose.
 constexpr int kMaxDepth = 6;
 constexpr int kMaxEntries = 20'000;
 
@@ -33,9 +33,9 @@ absl::Status NotAllowed(const std::string& model, std::string_view why) {
       {.reason = "MODEL_PATH_NOT_ALLOWED", .field = "model", .subject = model});
 }
 
-// Whether a file of this name is a part of a split model that is not its first.
+// Returns true if a file of this name is a part of a split model, but not its first.
 bool IsLaterPart(const std::string& name) {
-  // As SplitPath writes it.
+  // The form that SplitPath writes.
   constexpr std::string_view kForm = "-00001-of-00003.gguf";
   if (name.size() < kForm.size()) return false;
   const std::string ending = name.substr(name.size() - kForm.size());
@@ -52,8 +52,8 @@ bool IsModel(const fs::directory_entry& entry) {
   return HasGgufSuffix(name) && entry.is_regular_file(unknown) && !IsLaterPart(name);
 }
 
-// For a message: what could have been meant, in `model_dir` and the folders below. Links to folders
-// are not followed.
+// Lists models in `model_dir` and the folders below that the caller may have meant, for a message.
+// Does not follow links to folders.
 std::string ModelsBelow(const std::string& model_dir) {
   constexpr size_t kMost = 8;
   std::error_code error;
@@ -76,7 +76,7 @@ std::string ModelsBelow(const std::string& model_dir) {
                         gave_up ? absl::StrCat(" among the first ", kMaxEntries, " files") : "",
                         "; put one there or change --model-dir");
   }
-  // Those in the folder itself first.
+  // List the models directly in the directory first.
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     const auto depth = [](const std::string& name) {
       return std::count(name.begin(), name.end(), '/');
@@ -102,8 +102,8 @@ bool IsInside(const fs::path& dir, const fs::path& path) {
   return dir_end == dir.end();
 }
 
-// Where `dir` lies in the Hugging Face hub's cache, at or below `models--ORG--NAME/snapshots`: that
-// model's folder in the cache, whose `blobs` the snapshot's files are links to. Empty elsewhere.
+// If `dir` lies in the Hugging Face hub's cache, at or below `models--ORG--NAME/snapshots`, returns
+// that model's folder in the cache, whose `blobs` the snapshot's files link to. Empty otherwise.
 fs::path HubModelFolder(const fs::path& dir) {
   fs::path folder;
   for (auto part = dir.begin(); part != dir.end(); ++part) {

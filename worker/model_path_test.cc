@@ -70,7 +70,7 @@ TEST_F(ModelPathTest, NoFile) {
   EXPECT_EQ(path.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(GetErrorDetails(path.status()).reason, "MODEL_NOT_FOUND");
   EXPECT_EQ(GetErrorDetails(path.status()).subject, "c.gguf");
-  // Says what is there.
+  // The message names the available models.
   EXPECT_THAT(std::string(path.status().message()), HasSubstr("a.gguf"));
   EXPECT_THAT(std::string(path.status().message()), Not(HasSubstr("notes.txt")));
 }
@@ -127,7 +127,7 @@ TEST_F(ModelPathTest, NamesThatAreNoUtf8) {
   EXPECT_THAT(message, HasSubstr("d\xEF\xBF\xBD.gguf"));
 }
 
-// As huggingface_hub lays it out: files in `snapshots/REVISION` are links to `blobs/SUM`.
+// Uses the layout of huggingface_hub: files in `snapshots/REVISION` are links to `blobs/SUM`.
 TEST_F(ModelPathTest, ASnapshotOfTheHuggingFaceCache) {
   const fs::path hub = root_ / "hub";
   const fs::path folder = hub / "models--Qwen--Qwen2.5-0.5B-Instruct-GGUF";
@@ -157,7 +157,7 @@ TEST_F(ModelPathTest, ASnapshotOfTheHuggingFaceCache) {
     EXPECT_EQ(GetErrorDetails(refused).reason, "MODEL_PATH_NOT_ALLOWED") << out;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("Hugging Face"));
   }
-  // A folder that only looks like one of them gives no more than itself.
+  // A folder that only resembles the hub's cache gives access to nothing but itself.
   const fs::path alike = root_ / "alike" / "snapshots" / "r";
   fs::create_directories(alike);
   fs::create_directories(root_ / "alike" / "blobs");

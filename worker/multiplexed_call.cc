@@ -29,13 +29,13 @@
 namespace orcd {
 namespace {
 
-// About what an event takes beside its contents.
+// Approximate memory of an event beside its contents.
 constexpr size_t kEventBytes = 128;
 
-// Of a cancel, from when it is asked for to when its answer is taken.
+// Size of a cancel, charged from its request until its answer is taken.
 size_t CancelBytes(const std::string& id) { return kEventBytes + id.size(); }
 
-// About what the end of a request takes: its message stands in the status and in its details.
+// Approximate size of a request's end: its message stands in the status and in its details.
 size_t EndBytes(const FinishedEvent& event) { return 3 * event.status.message().size(); }
 
 absl::Status SlowReader(const MultiplexedCallLimits& limits) {
@@ -61,12 +61,12 @@ absl::Status Closing() {
 
 }  // namespace
 
-// Owns the events of its requests until they are written. What was taken is written message by
-// message; what happens meanwhile waits, merged by request and sample. The engine calls it through
-// its lanes and at the end of each step, gRPC as a reactor, the host's pool with what was read, its
-// write queue as a writer; none of them waits for another. On the engine's thread events are only
-// kept: the queue's threads write, log and count. It holds itself until OnDone, and each lane holds
-// it for as long as the engine holds the lane.
+// Owns the events of its requests until they are written. A batch of events is written message by
+// message; events that arrive meanwhile wait, merged by request and sample. The engine calls it
+// through its lanes (stream slots, one a request) and at the end of each step, gRPC as a reactor,
+// the host's pool to parse each message, its write queue as a writer; none of them waits for
+// another. The engine thread only stores events: the queue's threads write, log and count. It holds
+// itself until OnDone, and each lane holds it for as long as the engine holds the lane.
 class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                               public StepListener,
                               public Writer,
@@ -101,7 +101,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnDone() override;
 
  private:
-  // One request. Its fields are guarded by the call's mutex.
+  // The stream slot of one request. The call's mutex guards its fields.
   class Lane final : public GenerationSink, public std::enable_shared_from_this<Lane> {
    public:
     Lane(std::shared_ptr<MultiplexedCall> call, MultiplexedGenerate& asked)
@@ -118,17 +118,17 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
 
     RequestIdentity identity;
     const bool at_once;
-    // Until it is the beginning of the first sample's text.
+    // Cleared once it has become the beginning of the first sample's text.
     std::string preface;
     // Not guarded: it has locks of its own.
     TokenTally tally;
-    // It is in to_count_.
+    // True if it is in to_count_.
     bool counting = false;
-    // At once: what waits for the end was too much.
+    // With at_once: the output kept for the end exceeded its limit.
     bool too_large = false;
-    // Asks the engine to end the request; dropped once it has ended.
+    // Asks the engine to end the request; dropped once the request has ended.
     std::function<void()> cancel;
-    // Its news wait in news_.
+    // True if it is in news_, the queue of lanes with pending events.
     bool has_news = false;
     std::optional<StartedEvent> started;
     PendingDeltas deltas;
@@ -149,43 +149,44 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnDelta(Lane& lane, DeltaEvent event);
   void OnFinished(Lane& lane, const FinishedEvent& event);
 
-  // Reads what the client sent, and does it. The pool's.
+  // Parses a message from the client and carries it out. Runs on the pool.
   void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket);
   void Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket);
   absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Ticket& ticket,
                       const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
-  // With mutex_ held.
+  // The caller holds mutex_.
   void AddDelta(Lane& lane, DeltaEvent event);
   void NoteNews(Lane& lane);
   void DropPending();
   // Drops the output that is kept until the lane's end.
   void DropHeld(Lane& lane);
-  // With mutex_ held: takes what the next message carries.
+  // Takes the pending events for the next message. The caller holds mutex_.
   void TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers);
-  // With mutex_ held: how the call ends now; unset where it goes on.
+  // Returns the status that the call must end with now; nullopt if it continues. The caller holds
+  // mutex_.
   std::optional<absl::Status> DueEnd() const;
 
-  // With mutex_ held: the requests are to end, and then the call, with `status`. Advance must
+  // Makes the requests end, and then the call, with `status`. The caller holds mutex_; Advance must
   // follow, on any thread but the engine's.
   void BeginAbort(const absl::Status& status);
   void EndAborted();
-  // All of it.
+  // BeginAbort, then Advance.
   void Abort(const absl::Status& status);
-  // Starts the next read where none is under way and there is room for what it brings.
+  // Starts the next read if none is under way and there is room for the output of a new request.
   void Read();
-  // Ends what is to be aborted, logs and counts what happened. Then starts the next write, or
-  // finishes the call, where that is due and nobody else does.
+  // Ends aborted requests; logs and counts events. Then starts the next write or finishes the call,
+  // if that is due and no other thread does.
   void Advance();
-  // Has the write queue do so.
+  // Leaves Advance to the write queue.
   void AdvanceLater();
-  // Whether to look again: what there was needed no message.
+  // Returns true if it must be called again because the events it took needed no message.
   bool AdvanceOnce();
 
   grpc::CallbackServerContext* const context_;
   const std::unique_ptr<const CallDialect> dialect_;
-  // Of the call, as SteadyNow has it.
+  // Deadline of the call, on the SteadyNow clock.
   const absl::Time deadline_;
   ModelHost& host_;
   const MultiplexedCallLimits limits_;
@@ -195,33 +196,33 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
 
   // The read under way.
   grpc::ByteBuffer incoming_;
-  // The write under way, and those that follow; belongs to whoever set writing_.
+  // The write under way, and those that follow. Owned by the thread that set writing_.
   std::deque<grpc::ByteBuffer> outgoing_;
 
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mutex_;
   std::shared_ptr<MultiplexedCall> self_;
-  // Whose end is not on its way to the client.
+  // Requests whose end is not on its way to the client.
   absl::flat_hash_set<std::shared_ptr<Lane>> lanes_;
-  // Those that have something to be written, in order.
+  // Lanes with pending events, in order.
   std::deque<std::shared_ptr<Lane>> news_;
   std::vector<CancelAnswer> answers_;
   // Cancels that the engine has not answered.
   int cancels_ = 0;
   size_t pending_bytes_ = 0;
-  // The output and echoes of requests that tell all at once, until they do.
+  // Size of the kept output and echoes of requests whose output is sent all at once.
   size_t held_bytes_ = 0;
-  // Tokens and ends that the log and the metrics were not told yet.
+  // Tokens and ends that have not been logged and counted yet.
   std::vector<std::shared_ptr<Lane>> to_count_;
   std::vector<Ended> ended_;
-  // The write queue is to advance it.
+  // The call is in the write queue, which will advance it.
   bool left_ = false;
-  // A read is being started (starting_read_), is under way, or what it brought is being handled.
+  // A read is being started (starting_read_) or under way, or its message is being handled.
   bool reading_ = false;
   bool starting_read_ = false;
-  // The pool has what was read, and context_ is needed for it.
+  // The pool handles a message, and needs context_ for it.
   bool taking_ = false;
-  // The client has said all it will.
+  // The client has sent its last message.
   bool read_all_ = false;
   bool writing_ = false;
   // The call has been finished: nothing may be started any more.
@@ -233,7 +234,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // The server stops.
   bool closing_ = false;
   std::optional<absl::Status> abort_;
-  // EndAborted has not been called.
+  // EndAborted must still be called.
   bool aborting_ = false;
   grpc::Alarm grace_alarm_;
 };
@@ -263,7 +264,8 @@ void MultiplexedCall::OnReadDone(bool ok) {
       std::lock_guard lock(mutex_);
       taking_ = true;
     }
-    // Nothing is read before it is done: a call has one message there, in their order.
+    // The next read starts only when this message is done, so a call has one message in the pool at
+    // a time, in their order.
     host_.threads().work.PostAlways(
         bytes.Length(),
         [self = shared_from_this(), bytes, ticket = NoteUnread(host_, bytes, dialect_->id_path())] {
@@ -283,8 +285,8 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
-    // Where the end came while this was read, context_ may be gone by now; where it did not, it
-    // waits for taking_.
+    // If the end came while this was read, context_ may be gone by now; otherwise the end waits for
+    // taking_.
     is_over = client_gone_ || abort_ || finishing_;
   }
   if (!is_over) {
@@ -343,7 +345,7 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::
 absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
                                      const UnreadRequests::Ticket& ticket,
                                      const std::shared_ptr<Lane>& lane) {
-  // Without one its events could not be told from others'.
+  // Without a request id its events could not be told from those of others.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
   ORCD_RETURN_IF_ERROR(may_());
   ORCD_RETURN_IF_ERROR(asked.refusal);
@@ -354,7 +356,8 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
                                                        host_, telemetry_));
   lane->tally.set_observer(std::move(call.observer));
   GenerationRequest& request = call.prepared.request;
-  // The lane's own lease goes when the request ends, which may be before Submit has returned.
+  // The lane holds the request's own lease and releases it when the request ends, which may be
+  // before Submit has returned.
   const EngineLease borrowed = call.prepared.lease->Borrow();
   call.prepared.lease = nullptr;
   {
@@ -366,8 +369,8 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
   request.sink = lane;
   request.step_listener = shared_from_this();
   ORCD_RETURN_IF_ERROR(borrowed.engine().Submit(std::move(request)));
-  // Whoever ended the call or the request meanwhile may have asked the engine before it knew the
-  // request.
+  // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
+  // the request.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
@@ -418,7 +421,7 @@ void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
       lane.counting = true;
       to_count_.push_back(lane.shared_from_this());
     }
-    // After a gap nothing may follow: what the client has stays a prefix of what was generated.
+    // Nothing may follow a gap: the client's output stays a prefix of what was generated.
     if (client_gone_ || abort_ || lane.too_large) return;
     AddDelta(lane, std::move(event));
     if (!lane.at_once) {
@@ -426,7 +429,7 @@ void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
       if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
       return;
     }
-    // Nobody waits for the client there, but what is kept for it has an end.
+    // Such output does not wait for the client, but its size has a limit.
     lane.too_large = lane.deltas.bytes() > limits_.max_held_bytes ||
                      held_bytes_ + pending_bytes_ > limits_.max_pending_bytes;
     if (!lane.too_large) return;
@@ -439,7 +442,7 @@ void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
 void MultiplexedCall::AddDelta(Lane& lane, DeltaEvent event) {
   const size_t before = lane.deltas.bytes();
   lane.deltas.Add(std::move(event));
-  // What is told at the end does not wait for the client before.
+  // Output that is sent at the end does not wait for the client until then.
   (lane.at_once ? held_bytes_ : pending_bytes_) += lane.deltas.bytes() - before;
 }
 
@@ -452,8 +455,8 @@ void MultiplexedCall::DropHeld(Lane& lane) {
 }
 
 void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
-  // What the request holds is released before the client can learn that it has ended, and outside
-  // of the mutex.
+  // Release the request's resources before the client can learn that it has ended, and outside of
+  // the mutex.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
@@ -467,7 +470,7 @@ void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
                     abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
   const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
   held_bytes_ -= held + lane.preface.size();
-  // Nothing will be said after it, and the end may wait for long to be told.
+  // No text follows it, and the end may wait for long to be written.
   lane.preface = {};
   if (!client_gone_ && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
   NoteNews(lane);
@@ -476,7 +479,7 @@ void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
 
 void MultiplexedCall::NoteNews(Lane& lane) {
   if (client_gone_ || abort_) {
-    // Nobody is told; only the end counts.
+    // No message is sent any more; only the end counts.
     if (lane.end) lanes_.erase(lane.shared_from_this());
     return;
   }
@@ -563,7 +566,7 @@ void MultiplexedCall::OnCancel() {
 }
 
 void MultiplexedCall::OnDone() {
-  // Declared before the lock: the mutex must be free when it goes.
+  // Declared before the lock: the mutex must be free when it is destroyed.
   std::shared_ptr<MultiplexedCall> self;
   std::lock_guard lock(mutex_);
   done_ = true;
@@ -602,7 +605,7 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
       is_cut = lane.deltas.size() == count;
     }
     if (!lane.deltas.empty()) {
-      // The rest goes first next time, and the end after it.
+      // The rest comes first in the next message, and the end after it.
       lane.has_news = true;
       pending_bytes_ += kEventBytes + lane.id().size();
       news_.push_front(owner);
@@ -618,7 +621,7 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
     taken.request = {std::move(owner), &lane.identity};
     news.push_back(std::move(taken));
   }
-  // A cancel is answered after the end of what it ended.
+  // A cancel is answered after the end of the request that it ended.
   if (news_.empty()) answers.swap(answers_);
   for (const CancelAnswer& answer : answers) bytes += CancelBytes(answer.request_id);
   pending_bytes_ -= std::min(bytes, pending_bytes_);
@@ -670,7 +673,7 @@ bool MultiplexedCall::AdvanceOnce() {
       }
     }
   }
-  // Before the client can learn of it.
+  // Count before the client can learn of it.
   for (const auto& lane : to_count) lane->tally.Tell();
   for (const Ended& request : ended) {
     request.lane->tally.Tell();

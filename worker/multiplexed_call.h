@@ -1,4 +1,4 @@
-// Many requests over one call: what the calls of that kind have in common, whatever their protocol.
+// Many requests over one call: the part common to the calls of this kind in every protocol.
 #ifndef ORCD_WORKER_MULTIPLEXED_CALL_H_
 #define ORCD_WORKER_MULTIPLEXED_CALL_H_
 
@@ -28,23 +28,22 @@
 
 namespace orcd {
 
-// What one call may cost.
+// Limits of one call.
 struct MultiplexedCallLimits {
-  // Of news that wait because the client has not read those before. More than this ends every
-  // request of the call with SLOW_READER, and the call; from half of it on no more requests are
-  // read.
+  // Bytes of pending events that the client has not read yet. More than this ends every request of
+  // the call with SLOW_READER, and the call. From half of it on, no more requests are read.
   size_t max_pending_bytes = 16 << 20;
-  // About what is taken at a time from what waits, to be written: with text that cannot be divided,
-  // less than the 4 MiB that gRPC's clients take.
+  // Approximate size of the pending events that one write takes. Even with text that cannot be
+  // divided, a message stays below the 4 MiB that gRPC clients accept.
   size_t max_message_bytes = 1 << 20;
-  // The output of one request that is told all at once, its echo included; more ends that request
-  // with OUTPUT_TOO_LARGE. The sum over all such requests counts towards max_pending_bytes.
+  // Output of one request whose output is sent all at once, its echo included. More ends that
+  // request with OUTPUT_TOO_LARGE. The sum over all such requests counts towards max_pending_bytes.
   size_t max_held_bytes = 3 << 20;
-  // A client that reads too slowly has this long to read on and learn of it.
+  // Time that a client that reads too slowly has to read on and learn of it.
   absl::Duration grace = absl::Seconds(10);
 };
 
-// What a dialect wants to know again when it tells of a request.
+// Data that a dialect keeps about a request and needs again to serialise its events.
 class RequestNotes {
  public:
   virtual ~RequestNotes() = default;
@@ -54,13 +53,13 @@ class RequestNotes {
 struct MultiplexedGenerate {
   // Its request_id is required.
   v1::GenerateRequest request;
-  // Not OK: the request ends with it at once.
+  // If not OK, the request ends with this status at once.
   absl::Status refusal = {};
-  // From now on; the call's deadline bounds it too.
+  // Counted from now; the call's deadline bounds the request too.
   absl::Duration timeout = absl::InfiniteDuration();
-  // Nothing is told before the end, and then all of it.
+  // True if the output is sent all at once, at the end.
   bool at_once = false;
-  // Text that goes before the generated one.
+  // Text that goes before the generated text.
   std::string preface = {};
   std::shared_ptr<const RequestNotes> notes = nullptr;
 };
@@ -72,7 +71,8 @@ struct MultiplexedCancel {
 
 using MultiplexedAction = std::variant<MultiplexedGenerate, MultiplexedCancel>;
 
-// Who is told of. What is not constant is set before the event that first needs it.
+// Identity of a request, for its events. Fields that are not constant are set before the first
+// event that needs them.
 struct RequestIdentity {
   std::string id;
   std::shared_ptr<const RequestNotes> notes;
@@ -82,54 +82,55 @@ struct RequestIdentity {
   int32_t prompt_tokens = 0;
 };
 
-// What happened to a request since it was last told of, in this order.
+// Pending events of one request since the last message about it, in this order.
 struct RequestNews {
   std::shared_ptr<const RequestIdentity> request;
   std::optional<StartedEvent> started;
-  // One a sample.
+  // At most one for each sample.
   std::vector<DeltaEvent> deltas;
   std::optional<FinishedEvent> end;
 };
 
-// Answers a MultiplexedCancel, after the release.
+// Answers a MultiplexedCancel, after the request's resources are released.
 struct CancelAnswer {
   std::string request_id;
   bool found;
 };
 
-// A protocol: its messages, in and out. One a call; the call asks it for one thing at a time of
-// each kind, from any thread.
+// A protocol's messages, in and out. Each call has one dialect. The call may use it from any
+// thread, but calls each function from one thread at a time.
 class CallDialect {
  public:
   virtual ~CallDialect() = default;
 
-  // What a message asks for. An error ends the call, and every request of it.
+  // Parses a message. An error ends the call, and every request of it.
   virtual absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const = 0;
 
-  // The fields that lead to the request's id in a message that asks for a generation.
+  // Numbers of the fields that lead to the request's id in a message that asks for a generation.
   virtual std::span<const int> id_path() const = 0;
 
-  // The messages that tell of this, in the order in which they are to be written; maybe none.
+  // Returns the messages for these events, in the order in which they must be written; possibly
+  // none.
   virtual std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                                   std::span<const CancelAnswer> answers) const = 0;
 };
 
 class MultiplexedCall;
 
-// The calls that are open. Any thread.
+// The list of open calls. Any thread may call.
 class MultiplexedCalls {
  public:
   explicit MultiplexedCalls(const MultiplexedCallLimits& limits) : limits_(limits) {}
 
-  // The reactor of a new call; it goes when gRPC and the engine are done with it. What is referred
-  // to must outlive that. `telemetry` may be null: nothing is measured. `may` says of each request
-  // whether the caller still may make it.
+  // Returns the reactor of a new call, which is destroyed when gRPC and the engine are done with
+  // it. The references must outlive the reactor. `telemetry` may be null: nothing is measured.
+  // `may` is asked for each request and returns an error if the caller may no longer make it.
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
       grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
       ModelHost& host, const Logger& log, Telemetry* telemetry, std::function<absl::Status()> may);
 
-  // Ends each call, with UNAVAILABLE, once none of its requests is live and what they said is
-  // written; and each later call at once.
+  // Ends each call with UNAVAILABLE once none of its requests is live and their output is written,
+  // and each later call at once.
   void Shutdown();
 
  private:

@@ -23,7 +23,7 @@ ModelHostOptions Options(const std::string& model_dir) {
   return options;
 }
 
-// Counts what it is given to read.
+// Counts the messages it parses.
 class CountingDialect final : public CallDialect {
  public:
   explicit CountingDialect(std::atomic<int>& parsed) : parsed_(parsed) {}
@@ -42,7 +42,7 @@ class CountingDialect final : public CallDialect {
   std::atomic<int>& parsed_;
 };
 
-// The test plays gRPC, whose callbacks come when it likes.
+// The test plays gRPC, whose callbacks may come at any time.
 TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
   NanoModelDir dir;
   const Logger log(LogFormat::kText, LogLevel::kError);

@@ -1,4 +1,4 @@
-// A model directory with a random-weight model, gone with the object.
+// A model directory with a random-weight model; its destructor removes the directory.
 #ifndef ORCD_WORKER_NANO_MODEL_FOR_TEST_H_
 #define ORCD_WORKER_NANO_MODEL_FOR_TEST_H_
 

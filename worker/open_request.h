@@ -1,4 +1,4 @@
-// How a call with one request begins: may its caller make it, and is it one?
+// Opens a call with one request: checks that its caller may make it, and parses the request.
 #ifndef ORCD_WORKER_OPEN_REQUEST_H_
 #define ORCD_WORKER_OPEN_REQUEST_H_
 
@@ -12,7 +12,7 @@
 
 namespace orcd {
 
-// The request; errors as Authorize and ParseRequest have them, in this order.
+// Returns the request. Fails with the errors of Authorize, then those of ParseRequest.
 template <typename Request>
 absl::StatusOr<Request> OpenRequest(const Authorizer* authorizer,
                                     const grpc::ServerContextBase& context, Permission permission,

@@ -20,7 +20,7 @@ std::unique_ptr<v1::Orchestrator::Stub> NewStub(
     const OrcdLink::Options& options,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
-  // A connection of its own: another channel's may be the one that was given up.
+  // Use a connection of our own: another channel's may be the one that was given up.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // The channel must be ready to connect again whenever a retry is due; its own backoff would grow
   // to two minutes.
@@ -32,8 +32,9 @@ std::unique_ptr<v1::Orchestrator::Stub> NewStub(
       grpc::CreateCustomChannel(options.orchestrator, credentials, arguments));
 }
 
-// The instance that has the worker_id now, where `status` says that it is another than `own`.
-// Without its name it is no proof: a worker must not be put away by a slip.
+// Returns the instance that has the worker_id now, if `status` says that it is another than `own`.
+// A status without the instance's name is no proof: an error must not shut a worker down by
+// accident.
 std::optional<std::string> SupersededBy(const grpc::Status& status, const std::string& own) {
   if (status.error_code() != grpc::StatusCode::ABORTED) return std::nullopt;
   google::rpc::Status rpc;
@@ -61,7 +62,7 @@ void Fill(Request& request, const LinkReport& report) {
   for (const v1::DirectiveOutcome& outcome : report.outcomes) *request.add_outcomes() = outcome;
 }
 
-// The absent ttl is zero.
+// An absent ttl is zero.
 template <typename Response>
 absl::StatusOr<absl::Duration> TtlOf(const Response& response) {
   if (!response.has_lease_ttl()) return absl::ZeroDuration();
@@ -75,7 +76,8 @@ absl::StatusOr<LinkReply> ToReply(const grpc::Status& status, const LinkReport& 
     return LinkReply{.lease_id = {}, .ttl = {}, .directives = {}, .superseded_by = *instance};
   }
   if (!status.ok()) return ToAbsl(status);
-  // One that is none renews the lease for as long as before; Register refuses it.
+  // An invalid ttl becomes zero: a heartbeat then renews the lease for as long as before, and
+  // Register refuses it.
   const absl::Duration ttl = TtlOf(response).value_or(absl::ZeroDuration());
   return LinkReply{.lease_id = {},
                    .ttl = ttl,
@@ -165,8 +167,7 @@ grpc::Status OrcdLink::MakeCall(absl::Duration timeout, CallCancellation& cancel
     const CallCancellation::Scope scope(cancel, [&context] { context.TryCancel(); });
     status = rpc(UpToDateStub(), &context);
   }
-  // Where packets vanish, TCP believes in a connection for many minutes after the way is free
-  // again.
+  // If packets vanish, TCP keeps a connection for many minutes after the path works again.
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     stub_ = NewStub(options_, credentials_);
   }

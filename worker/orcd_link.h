@@ -16,18 +16,18 @@
 
 namespace orcd {
 
-// Owns the channel; one thread.
+// Owns the channel. One thread may call.
 class OrcdLink final : public OrchestratorLink {
  public:
   struct Options {
     // host:port of the orchestrator.
     std::string orchestrator;
-    // Where the worker's gRPC server is reached, as host:port.
+    // Address at which others reach the worker's gRPC server, as host:port.
     std::string address;
     v1::Capabilities capabilities;
     // Null: plaintext.
     std::shared_ptr<const ClientTls> tls = nullptr;
-    // Soonest that a call is tried again after a failure.
+    // Shortest wait before a call is tried again after a failure.
     absl::Duration retry_after = absl::Milliseconds(200);
   };
 
@@ -49,12 +49,12 @@ class OrcdLink final : public OrchestratorLink {
   using Stub = v1::Orchestrator::Stub;
   using Rpc = std::function<grpc::Status(Stub&, grpc::ClientContext*)>;
 
-  // The channel for the next call.
+  // Returns a stub on the channel for the next call.
   Stub& UpToDateStub();
   grpc::Status MakeCall(absl::Duration timeout, CallCancellation& cancel, const Rpc& rpc);
 
   const Options options_;
-  // Those that stub_'s channel has.
+  // Credentials of stub_'s channel.
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<Stub> stub_;
   bool maybe_entered_ = false;

@@ -1,4 +1,4 @@
-// What --orchestrator names.
+// The address that --orchestrator names.
 #ifndef ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_
 #define ORCD_WORKER_ORCHESTRATOR_ADDRESS_H_
 
@@ -16,11 +16,11 @@ struct OrchestratorAddress {
     kSmg,
   };
   Protocol protocol = Protocol::kOrcd;
-  // As it was given, without a slash at its end.
+  // The text that was given, without a slash at its end.
   std::string text;
 };
 
-// kInvalidArgument with what is wrong and what would be right.
+// Fails with kInvalidArgument, the problem and a correct form.
 absl::StatusOr<OrchestratorAddress> ParseOrchestratorAddress(const std::string& text);
 
 }  // namespace orcd

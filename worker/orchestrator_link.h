@@ -1,5 +1,5 @@
-// The seam between a registration and whom it registers with: one call each, whatever goes over the
-// wire.
+// The interface between a registration and its orchestrator: one call for each operation,
+// independent of the wire protocol.
 #ifndef ORCD_WORKER_ORCHESTRATOR_LINK_H_
 #define ORCD_WORKER_ORCHESTRATOR_LINK_H_
 
@@ -15,41 +15,42 @@
 
 namespace orcd {
 
-// What a call tells of the worker.
+// The worker's report to the orchestrator, sent with each call.
 struct LinkReport {
   v1::WorkerStatus status;
   std::vector<v1::DirectiveOutcome> outcomes;
 };
 
-// What an orchestrator answered to Register or Heartbeat.
+// An orchestrator's answer to Register or Heartbeat.
 struct LinkReply {
-  // Of Register alone; one without it grants nothing.
+  // Set by Register alone; an empty id grants nothing.
   std::string lease_id;
-  // From when the call was sent. Not positive: as it was.
+  // Counted from when the call was sent. Not positive: unchanged.
   absl::Duration ttl;
   std::vector<v1::Directive> directives;
-  // False where the worker is, as it should be for its state, in no list that requests are sent by.
+  // False if the worker is, correctly for its state, in no list that routes requests to it.
   bool entered = true;
-  // What somebody should look at, although the lease holds; empty where nothing is wrong.
+  // A problem that somebody should look at, although the lease holds; empty if there is none.
   std::string problem = {};
-  // The instance that has the worker_id now; the rest counts for nothing then.
+  // The instance that has the worker_id now; if set, the other fields count for nothing.
   std::string superseded_by = {};
 };
 
-// One orchestrator. One thread, but for the cancellation of a call.
+// One orchestrator. One thread may call, except that any thread may cancel a call.
 //
-// A call ends with kCancelled once `cancel` is, with kDeadlineExceeded after `timeout`, a heartbeat
-// with kNotFound where the lease is unknown, and otherwise with what went wrong.
+// A call ends with kCancelled once `cancel` is cancelled and with kDeadlineExceeded after
+// `timeout`; a heartbeat ends with kNotFound if the lease is unknown. Other errors name their
+// cause.
 class OrchestratorLink {
  public:
   virtual ~OrchestratorLink() = default;
 
-  // As --orchestrator names it.
+  // The address in the form of --orchestrator.
   virtual const std::string& address() const = 0;
-  // Whether a lease of this orchestrator is one of the others of its kind, too: then it is enough
+  // True if a lease of this orchestrator is also one of the others of its kind: it is then enough
   // to give it back to one of them.
   virtual bool shares_leases() const = 0;
-  // Whether the orchestrator may have the worker in its list: it said so, or the outcome of the
+  // True if the orchestrator may have the worker in its list: it said so, or the outcome of the
   // call is not known.
   virtual bool maybe_entered() const = 0;
 
@@ -59,7 +60,7 @@ class OrchestratorLink {
   virtual absl::StatusOr<LinkReply> Heartbeat(const std::string& lease_id, uint64_t sequence,
                                               const LinkReport& report, absl::Duration timeout,
                                               CallCancellation& cancel) = 0;
-  // `lease_id` is empty where no lease holds.
+  // `lease_id` is empty if no lease holds.
   virtual absl::Status Deregister(const std::string& lease_id, const LinkReport& report,
                                   absl::Duration timeout, CallCancellation& cancel) = 0;
 };

@@ -38,7 +38,7 @@ void MoveFront(std::vector<T>& from, std::vector<T>& to, size_t count) {
   from.erase(from.begin(), end);
 }
 
-// As many of the first as there is room for.
+// Moves as many of the first elements as fit into `room`.
 void TakeLogprobs(std::vector<SampledToken>& from, std::vector<SampledToken>& to, size_t& room) {
   size_t count = 0;
   while (count < from.size() && LogprobBytes(from[count]) <= room) {
@@ -47,7 +47,8 @@ void TakeLogprobs(std::vector<SampledToken>& from, std::vector<SampledToken>& to
   MoveFront(from, to, count);
 }
 
-// The length of the longest beginning of `text`, which is UTF-8, that fits.
+// Returns the length of the longest prefix of `text`, which is UTF-8, that fits into `room` and
+// ends between characters.
 size_t WholeCharacters(const std::string& text, size_t room) {
   if (text.size() <= room) return text.size();
   while (room > 0 && (static_cast<unsigned char>(text[room]) & 0xC0) == 0x80) --room;
@@ -96,7 +97,7 @@ DeltaEvent PendingDeltas::Pop(size_t max_bytes) {
     }
   }
   const size_t taken = EventBytes(piece);
-  // Something must go on, however small the room is.
+  // Return at least something, however small the room is.
   if (taken == sizeof(DeltaEvent)) return Pop();
   bytes_ -= taken - sizeof(DeltaEvent);
   tokens_ -= static_cast<int64_t>(piece.tokens.size());

@@ -1,4 +1,4 @@
-// What a client was not sent yet of a request's output.
+// Output of a request that its client was not sent yet.
 #ifndef ORCD_WORKER_PENDING_DELTAS_H_
 #define ORCD_WORKER_PENDING_DELTAS_H_
 
@@ -10,12 +10,13 @@
 
 namespace orcd {
 
-// One delta for each sample that has news, in the order in which they first had. Not synchronized.
+// One pending delta for each sample with unsent output, in the order in which they first had some.
+// Not synchronised.
 class PendingDeltas {
  public:
-  // Merges with what waits of the same sample.
+  // Merges `event` with the pending delta of the same sample.
   void Add(DeltaEvent event);
-  // The one that waits for longest. To be called where there is one.
+  // Removes and returns the delta that has waited longest. There must be one.
   DeltaEvent Pop();
   // Pops at most about `max_bytes` of that delta, and something of it in any case: the pieces
   // joined in order are the delta. Text is cut between characters.
@@ -23,9 +24,10 @@ class PendingDeltas {
   void Clear();
 
   bool empty() const { return deltas_.empty(); }
-  // Samples that have news.
+  // Number of samples with a pending delta.
   size_t size() const { return deltas_.size(); }
-  // About what waits takes in memory, merged or not, and its generated tokens.
+  // Approximate memory of the pending deltas, merged or not, and the number of their generated
+  // tokens.
   size_t bytes() const { return bytes_; }
   int64_t tokens() const { return tokens_; }
 

@@ -16,7 +16,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto,
   Engine& engine = prepared.lease->engine();
   ORCD_ASSIGN_OR_RETURN(prepared.request,
                         TranslateParameters(proto, engine.model(), arrival, deadline));
-  // Tokens need no encoding: Submit has the last word at once.
+  // Tokens need no encoding, so Submit decides at once.
   if (proto.prompt_case() != v1::GenerateRequest::kTokens) {
     ORCD_RETURN_IF_ERROR(
         engine.CheckAhead(prepared.request.samples, LeastPromptTokens(proto, engine.model())));

@@ -1,4 +1,4 @@
-// From a request on the wire to one that the engine can be given.
+// Converts a request on the wire to one that the engine accepts.
 #ifndef ORCD_WORKER_PREPARED_REQUEST_H_
 #define ORCD_WORKER_PREPARED_REQUEST_H_
 
@@ -15,12 +15,12 @@ namespace orcd {
 struct PreparedRequest {
   // Counts as a request until it is released, which must be when the request has ended.
   std::shared_ptr<EngineLease> lease;
-  // All but the sink.
+  // Complete except for the sink.
   GenerationRequest request;
 };
 
-// The errors are those of ModelHost::Admit, Engine::CheckAhead and TranslateRequest, and
-// kDeadlineExceeded. A request that finds no room is refused before its prompt is encoded.
+// Fails with the errors of ModelHost::Admit, Engine::CheckAhead and TranslateRequest, and with
+// kDeadlineExceeded. A request without room in the queue is refused before its prompt is encoded.
 absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& proto, ModelHost& host,
                                                absl::Time arrival, absl::Time deadline);
 

@@ -15,7 +15,7 @@ absl::string_view Strip(std::string_view text) {
   return absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size()));
 }
 
-// The decimal number that `text` begins with, which is taken off it; no sign, no word such as inf.
+// Removes the leading decimal number from `text`. It has no sign and is no word such as inf.
 bool ConsumeNumber(absl::string_view& text, double& number) {
   if (text.empty() ||
       !(absl::ascii_isdigit(static_cast<unsigned char>(text[0])) || text[0] == '.')) {
@@ -27,7 +27,7 @@ bool ConsumeNumber(absl::string_view& text, double& number) {
   return true;
 }
 
-// The factor of a unit; 0 where there is no such unit.
+// Returns the factor of a unit; 0 if there is no such unit.
 double Factor(absl::string_view unit) {
   std::string name = absl::AsciiStrToLower(unit);
   if (name.empty() || name == "b") return 1;
@@ -73,7 +73,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
 absl::StatusOr<double> ParseShare(std::string_view text) {
   absl::string_view rest = Strip(text);
   double share = 0;
-  // No comparison holds for NaN.
+  // Every comparison with NaN is false.
   if (ConsumeNumber(rest, share) && rest.empty() && share >= 0 && share <= 1) return share;
   return absl::InvalidArgumentError(absl::StrCat("'", absl::string_view(text.data(), text.size()),
                                                  "' is not a number of 0 to 1, such as 0.9"));

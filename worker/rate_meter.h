@@ -1,4 +1,4 @@
-// Rates over the last seconds, from totals that only grow.
+// Computes rates over the last seconds from monotonic totals.
 #ifndef ORCD_WORKER_RATE_METER_H_
 #define ORCD_WORKER_RATE_METER_H_
 
@@ -11,7 +11,7 @@
 
 namespace orcd {
 
-// Remembers totals of the last ten seconds, one a second at most. For one thread at a time.
+// Remembers totals of the last ten seconds, at most one a second. One thread at a time may call.
 class RateMeter {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -22,15 +22,15 @@ class RateMeter {
     int64_t prompt_tokens = 0;
   };
   struct Rates {
-    // What they were measured over.
+    // The time span that the rates were measured over.
     absl::Duration window;
     double generated_tokens_per_second = 0;
     double finished_requests_per_second = 0;
     double prompt_tokens_per_second = 0;
   };
 
-  // The rates up to `now`, at which the totals are `totals`; nothing before there is a second to
-  // measure over. Where nobody asked for a while the window is as long as that while.
+  // Returns the rates up to `now`, given the `totals` at that time; nullopt until there is a second
+  // to measure over. If nobody asked for a while, the window is as long as that while.
   std::optional<Rates> Measure(Time now, const Totals& totals);
 
  private:

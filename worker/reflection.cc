@@ -25,7 +25,7 @@ using google::protobuf::FileDescriptor;
 // Far more than any name has; every answer repeats its request.
 constexpr size_t kMaxRequestBytes = 4 << 10;
 
-// Adds `file` and all that it imports, each once.
+// Adds `file` and all files that it imports, each once.
 template <typename FileResponse>
 void AddFile(const FileDescriptor* file, std::set<const FileDescriptor*>& added,
              FileResponse* response) {
@@ -44,7 +44,7 @@ void Fail(grpc::StatusCode code, std::string message, Response* response) {
   response->mutable_error_response()->set_error_message(std::move(message));
 }
 
-// `file` is null where there is no `wanted`.
+// `file` is null if `wanted` does not exist.
 template <typename Response>
 void AnswerFile(const FileDescriptor* file, const std::string& wanted, Response* response) {
   if (file == nullptr) {
@@ -119,7 +119,7 @@ void Answer(const std::vector<std::string>& service_names, const Request& reques
        response);
 }
 
-// One call: reads a request, writes its answer, and so on; no more than one of each is there.
+// One call: reads a request, writes its answer, and so on, with at most one of each in memory.
 // Deletes itself when gRPC is done with it.
 template <typename Request, typename Response>
 class Call final : public grpc::ServerBidiReactor<Request, Response> {

@@ -1,6 +1,5 @@
-// grpc.reflection.v1 and v1alpha: clients without generated code, such as grpcurl, learn from them
-// what is served.
-// https://github.com/grpc/grpc/blob/master/doc/server-reflection.md
+// grpc.reflection.v1 and v1alpha, from which clients without generated code, such as grpcurl, learn
+// which services are served. https://github.com/grpc/grpc/blob/master/doc/server-reflection.md
 #ifndef ORCD_WORKER_REFLECTION_H_
 #define ORCD_WORKER_REFLECTION_H_
 
@@ -13,16 +12,16 @@
 
 namespace orcd {
 
-// Owns both services, which answer alike, from the descriptors that are compiled in. gRPC's own
-// plug-in knows v1alpha alone before 1.58, and keeps a thread for each open call. Must outlive the
-// server that it is registered with. Any thread.
+// Owns both services, which answer alike, from the compiled-in descriptors. gRPC's own plug-in
+// knows v1alpha alone before 1.58, and keeps a thread for each open call. Must outlive the server
+// that it is registered with. Any thread may call.
 class Reflection {
  public:
-  // Full names of what the server serves beside these two.
+  // Full names of the services that the server serves beside these two.
   explicit Reflection(std::vector<std::string> service_names);
   ~Reflection();
 
-  // To be registered with the server.
+  // The services to register with the server.
   std::array<grpc::Service*, 2> services() const;
 
  private:

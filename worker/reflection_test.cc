@@ -47,7 +47,7 @@ class ReflectionTest : public testing::Test {
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
   }
 
-  // The answers to `requests`, all on one call, which ends well.
+  // Returns the answers to `requests`, all on one call, and expects the call to succeed.
   std::vector<Response> Ask(const std::vector<Request>& requests) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
@@ -118,7 +118,7 @@ TYPED_TEST(ReflectionTest, FilesComeWithAllThatTheyImport) {
 }
 
 TYPED_TEST(ReflectionTest, ExtensionsAreThoseOfTheMessage) {
-  // None is linked; the message that options extend is.
+  // No extension is linked, but the extended message is.
   const auto numbers = this->AskOne([](auto& request) {
     request.set_all_extension_numbers_of_type("google.protobuf.MethodOptions");
   });

@@ -33,7 +33,7 @@ inline void LogRefusal(const Logger& log, std::string_view method, const absl::S
                             {"reason", GetErrorDetails(status).reason}});
 }
 
-// The reactor of a stream that is refused; the log is told.
+// Logs the refusal and returns the reactor of the refused stream.
 inline grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseStream(
     grpc::CallbackServerContext* context, const Logger& log, std::string_view method,
     const absl::Status& status) {

@@ -14,7 +14,7 @@ namespace {
 using orcd::v1::WorkerStatus;
 
 constexpr absl::Duration kMinRpcTimeout = absl::Milliseconds(100);
-// For an orchestrator that the worker has left for another.
+// Timeout of calls to an orchestrator that the worker has left for another.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
 Lease::Time Now() { return std::chrono::steady_clock::now(); }
@@ -79,7 +79,7 @@ void Registration::Run() {
         break;
     }
   }
-  // What is entered under the worker_id of a superseded worker is another.
+  // The entry under the worker_id of a superseded worker belongs to the other instance.
   if (!superseded_) Deregister();
 }
 
@@ -128,7 +128,7 @@ void Registration::Heartbeat(OrchestratorLink& orchestrator) {
   const Directives::Report report = directives_->MakeReport();
   const std::string lease_id = lease_.id();
   const Lease::Time sent = Now();
-  // Half of what is left leaves time to try another orchestrator while the lease holds.
+  // Half of the time left allows a try with another orchestrator while the lease holds.
   const absl::Duration timeout =
       std::min(options_.rpc_timeout, std::max(lease_.Remaining(sent) / 2, kMinRpcTimeout));
   const LinkReport told = MakeReport(report);
@@ -203,7 +203,8 @@ void Registration::EndSuperseded(const OrchestratorLink& orchestrator,
   logger_.Error("another instance has this worker_id; registering no more",
                 {{"orchestrator", orchestrator.address()}, {"other_instance_id", instance_id}});
   options_.on_superseded(instance_id);
-  // Who lists workers by their addresses has this one's, and not the other's.
+  // An orchestrator that lists workers by their addresses still lists this one, and not the other
+  // instance.
   LeaveOthers(orchestrator, MakeReport(directives_->MakeReport()));
 }
 

@@ -1,4 +1,4 @@
-// Keeps a worker entered at an orchestrator, for as long as it runs.
+// Keeps a worker registered with an orchestrator for as long as it runs.
 #ifndef ORCD_WORKER_REGISTRATION_H_
 #define ORCD_WORKER_REGISTRATION_H_
 
@@ -21,30 +21,31 @@
 
 namespace orcd {
 
-// Owns one thread, which registers the worker, heartbeats, registers again where its lease is lost
-// and goes to the next orchestrator where one is away, as class Lease decides. The directives that
-// come back are carried out, and nothing else that an orchestrator does or fails to do reaches
-// further than this thread, but for one: where another instance has taken the worker_id over, the
-// registration ends and says so. Start, NotifyStateChanged and Stop may be called from any thread.
+// Owns one thread, which registers the worker, sends heartbeats, registers again if its lease is
+// lost and moves to the next orchestrator if one is away, as class Lease decides. It carries out
+// the directives that come back. No other action or failure of an orchestrator reaches beyond this
+// thread, with one exception: if another instance has taken the worker_id over, the registration
+// ends and reports it. Start, NotifyStateChanged and Stop may be called from any thread.
 class Registration {
  public:
   struct Options {
     // In order of preference; at least one.
     std::vector<std::unique_ptr<OrchestratorLink>> orchestrators;
-    // Of one call at most; a heartbeat's is also cut to half of what is left of the lease.
+    // Longest duration of one call; a heartbeat's is also cut to half of the lease's remaining
+    // time.
     absl::Duration rpc_timeout = absl::Seconds(5);
     Lease::Backoff backoff;
     Directives::Actions directives;
-    // Called once, from the registration's thread, where the instance `instance_id` has the
-    // worker_id now.
+    // Called once, from the registration's thread, if the instance `instance_id` has the worker_id
+    // now.
     std::function<void(const std::string& instance_id)> on_superseded = [](const std::string&) {};
-    // Called after each heartbeat with what came of it: `ok`, `failed`, `unknown_lease` or
-    // `superseded`.
+    // Called after each heartbeat with its outcome: `ok`, `failed`, `unknown_lease` or
+    // `superseded`; and with `unregistered` after a registration that failed.
     std::function<void(std::string_view result)> on_heartbeat = [](std::string_view) {};
   };
 
-  // `status` is called from the registration's thread, once a call; it must not block. `logger`
-  // outlives the registration.
+  // `status` is called from the registration's thread, once for each call; it must not block.
+  // `logger` must outlive the registration.
   Registration(Options options, std::function<orcd::v1::WorkerStatus()> status,
                const Logger* logger);
   // Stops without deregistering, unless Stop was called.
@@ -52,10 +53,10 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  // To be called once, when the worker's server listens.
+  // Must be called once, when the worker's server listens.
   void Start();
 
-  // The next heartbeat is sent at once; where a call is under way, after it. Never blocks.
+  // Requests a heartbeat at once, or after the call under way. Never blocks.
   void NotifyStateChanged();
 
   // Ends a call that is under way, deregisters wherever the worker may be known, and joins the
@@ -64,20 +65,20 @@ class Registration {
 
  private:
   void Run();
-  // Waits for the next call to be due; false once the registration stops.
+  // Waits for the next call to be due; returns false once the registration stops.
   bool WaitForCall(Lease::Call* call);
   void Register(OrchestratorLink& orchestrator);
   void Heartbeat(OrchestratorLink& orchestrator);
   void Deregister();
-  // Of a worker that is not ready, or superseded: others than `current` may have it in their lists
-  // from before.
+  // Takes a worker that is not ready, or superseded, out of the lists of orchestrators other than
+  // `current`, which may have it from before.
   void LeaveOthers(const OrchestratorLink& current, const LinkReport& report);
   LinkReport MakeReport(const Directives::Report& directives) const;
   void HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,
                      const absl::Status& status);
-  // Carries the directives of a reply out, which shows that `report` arrived.
+  // Carries out the directives of a reply. The reply shows that `report` arrived.
   void TakeDirectives(const LinkReply& reply, const Directives::Report& report);
-  // Says what has changed since the reply before.
+  // Logs what has changed since the previous reply.
   void TellReply(const OrchestratorLink& orchestrator, const LinkReply& reply);
   void EndSuperseded(const OrchestratorLink& orchestrator, const std::string& instance_id);
 
@@ -86,15 +87,16 @@ class Registration {
   const Logger& logger_;
   const std::shared_ptr<Directives> directives_;
 
-  // Of thread_ alone.
+  // Used by thread_ alone.
   Lease lease_;
   bool failing_ = false;
-  // Of the last reply.
+  // Contents of the last reply.
   bool entered_ = false;
   std::string problem_;
   bool superseded_ = false;
 
-  // Of the call under way, and of all once the registration stops; but for those that deregister.
+  // Cancels the call under way, and every later one once the registration stops, except those that
+  // deregister.
   CallCancellation cancel_;
 
   std::mutex mu_;

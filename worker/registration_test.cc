@@ -40,8 +40,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTestLimit(20);
 
-// An orchestrator that records what it is told and answers as its fields say. It lives at one port,
-// where it can go away and come back.
+// An orchestrator that records the requests it gets and answers as its fields say. It has one fixed
+// port, where it can go away and come back.
 class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
  public:
   struct Heard {
@@ -79,7 +79,7 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
     ASSERT_NE(server_, nullptr);
   }
 
-  // Waits until `done`, which may read what was heard, holds.
+  // Waits until `done`, which may read the recorded requests, returns true.
   bool WaitFor(const std::function<bool()>& done) {
     std::unique_lock lock(mu_);
     return changed_.wait_for(lock, kTestLimit, done);
@@ -97,19 +97,19 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
     return f();
   }
 
-  // The script; to be changed under Locked once a registration runs.
+  // The script. Change it under Locked once a registration runs.
   absl::Duration ttl = absl::Milliseconds(400);
   grpc::Status register_status;
   grpc::Status heartbeat_status;
   bool knows_leases = true;
   bool hangs = false;
   bool grants_nothing = false;
-  // The instance that has the worker_id, where it is not the one that asks.
+  // The instance that has the worker_id, if it is not the caller.
   std::string other_instance;
   // Sent with each reply.
   std::vector<orcd::v1::Directive> directives;
 
-  // What was heard; to be read under Locked while a registration runs.
+  // The recorded requests. Read them under Locked while a registration runs.
   std::vector<RegisterRequest> registrations;
   std::vector<Heard> heartbeats;
   std::vector<DeregisterRequest> deregistrations;
@@ -232,7 +232,7 @@ class RegistrationTest : public testing::Test {
   const Logger logger_{LogFormat::kText, LogLevel::kError};
   std::atomic<orcd::v1::WorkerState> state_ = orcd::v1::WORKER_STATE_IDLE;
   std::atomic<int> loads_ = 0;
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mu_;
   std::vector<std::string> superseded_by_;
   std::vector<std::string> results_;
@@ -323,7 +323,7 @@ TEST_F(RegistrationTest, AwayForLessThanTheLeaseKeepsIt) {
   orchestrator.ttl = absl::Seconds(4);
   auto registration = NewRegistration({orchestrator.address()});
   registration->Start();
-  // That it beats says that it has the lease.
+  // A heartbeat shows that the worker has the lease.
   ASSERT_TRUE(orchestrator.WaitForHeartbeats(1));
   orchestrator.GoAway();
   registration->NotifyStateChanged();
@@ -357,7 +357,7 @@ TEST_F(RegistrationTest, FailsOverToTheNextOrchestrator) {
   ASSERT_TRUE(first.WaitForHeartbeats(1));
   EXPECT_EQ(second.Locked([&] { return second.registrations.size(); }), 0u);
   first.GoAway();
-  // The second does not know the first's lease and grants its own.
+  // The second orchestrator does not know the first one's lease and grants its own.
   ASSERT_TRUE(second.WaitForRegistrations(1));
   ASSERT_TRUE(second.WaitFor([&] {
     return !second.heartbeats.empty() && second.heartbeats.back().request.lease_id() == "lease-1" &&
@@ -417,7 +417,7 @@ TEST_F(RegistrationTest, DirectivesAreCarriedOutOnceAndTheirOutcomeIsToldAtOnce)
   orchestrator.directives = {LoadDirective("d1", "good"), LoadDirective("d2", "bad")};
   auto registration = NewRegistration({orchestrator.address()});
   registration->Start();
-  // Long before half of the lease: both were in the reply to Register.
+  // Long before half of the lease is over: both directives were in the reply to Register.
   ASSERT_TRUE(orchestrator.WaitFor([&] {
     return !orchestrator.heartbeats.empty() &&
            orchestrator.heartbeats.back().request.outcomes_size() == 2;
@@ -461,7 +461,7 @@ TEST_F(RegistrationTest, ReregistersWhenToldToAndIsNotMadeToFlood) {
   auto registration = NewRegistration({orchestrator.address()});
   registration->Start();
   ASSERT_TRUE(orchestrator.WaitForRegistrations(1));
-  // A new one in every reply, those to Register too.
+  // Put a new directive into every reply, those to Register too.
   std::atomic<bool> stop = false;
   std::thread liar([&] {
     for (int i = 0; !stop; ++i) {
@@ -471,7 +471,7 @@ TEST_F(RegistrationTest, ReregistersWhenToldToAndIsNotMadeToFlood) {
         directive.mutable_reregister();
         orchestrator.directives = {directive};
       });
-      // So that a reply that had none that is new is soon followed by one that has.
+      // A reply without a new directive is then soon followed by one that has one.
       registration->NotifyStateChanged();
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -571,7 +571,7 @@ TEST_F(RegistrationTest, StopEndsACallThatHangsAndKeepsToItsGrace) {
   const Clock::time_point start = Clock::now();
   registration->Stop(absl::Milliseconds(300));
   EXPECT_LT(Clock::now() - start, milliseconds(1500));
-  // It may have been entered before it was cancelled.
+  // The worker may have been entered before the call was cancelled.
   EXPECT_EQ(orchestrator.Locked([&] { return orchestrator.deregistrations.size(); }), 1u);
 }
 

@@ -56,7 +56,7 @@ void ReportStream::OnCancel() {
 }
 
 void ReportStream::OnDone() {
-  // Declared before the lock: the mutex must be free when it goes.
+  // Declared before the lock: the mutex must be free when it is destroyed.
   std::shared_ptr<ReportStream> self;
   std::lock_guard lock(mutex_);
   done_ = true;
@@ -97,7 +97,7 @@ void ReportStream::Advance() {
     {
       std::lock_guard lock(mutex_);
       write = report.message != nullptr && !client_gone_;
-      // The last message, too, is waited for only so long.
+      // The patience limits the wait for the last message, too.
       if (!report.end || (write && patience_ < absl::InfiniteDuration())) SetAlarm();
       if (!report.end) {
         if (!write) busy_ = false;

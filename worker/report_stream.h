@@ -1,4 +1,4 @@
-// A server stream that says how something goes on, at intervals, until it is over.
+// A server stream that sends reports at intervals until the reported activity is over.
 #ifndef ORCD_WORKER_REPORT_STREAM_H_
 #define ORCD_WORKER_REPORT_STREAM_H_
 
@@ -18,32 +18,32 @@
 
 namespace orcd {
 
-// Asks `poll` now, `interval` after each write, and when it is woken, and writes what it says. For
-// calls of which there are few (Load, Drain, what gateways ask for once). Lives until gRPC is done
-// with it.
+// Calls `poll` now, `interval` after each write, and when woken, and writes the report it returns.
+// For kinds of calls of which there are few (Load, Drain, one-off queries of gateways). Lives until
+// gRPC is done with it.
 class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<ReportStream> {
  public:
   struct Report {
-    // Written where set.
+    // Written if set.
     std::unique_ptr<google::protobuf::Message> message;
-    // There is more to say: asks again as soon as the message is written.
+    // True if there is more to report: `poll` is called again as soon as the message is written.
     bool more = false;
-    // Ends the call after that where set.
+    // Ends the call after the message if set.
     std::optional<absl::Status> end;
   };
   // Called by one thread at a time.
   using Poll = std::function<Report()>;
 
-  // `context` must live until the call is done. `on_cancel` is called at most once, where the
-  // client goes away before the end. A client that takes no message for longer than `patience` has
-  // gone: its call is torn down.
+  // `context` must live until the call is done. `on_cancel` is called at most once, if the client
+  // goes away before the end. A client that takes no message for longer than `patience` is
+  // considered gone, and its call is torn down.
   static std::shared_ptr<ReportStream> Create(grpc::CallbackServerContext* context, Poll poll,
                                               absl::Duration interval,
                                               std::function<void()> on_cancel,
                                               absl::Duration patience = absl::InfiniteDuration());
 
-  // There is news: asks `poll` as soon as the write under way is done. Any thread.
+  // Makes the stream call `poll` as soon as the write under way is done. Any thread may call.
   void Wake();
 
   // grpc::ServerWriteReactor.
@@ -55,9 +55,9 @@ class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ReportStream(grpc::CallbackServerContext* context, Poll poll, absl::Duration interval,
                std::function<void()> on_cancel, absl::Duration patience);
 
-  // Polls and writes until there is nothing to say, unless another thread is at it.
+  // Polls and writes until there is nothing to report, unless another thread does so already.
   void Advance();
-  // With mutex_ held.
+  // The caller holds mutex_.
   void SetAlarm();
   void OnAlarm();
 
@@ -67,18 +67,18 @@ class ReportStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::function<void()> on_cancel_;
   const absl::Duration patience_;
 
-  // The write under way; belongs to whoever set busy_.
+  // The write under way. Owned by the thread that set busy_.
   grpc::ByteBuffer outgoing_;
 
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mutex_;
   std::shared_ptr<ReportStream> self_;
   // A poll or a write is under way, or the call has been finished.
   bool busy_ = false;
   bool wanted_ = false;
-  // When the write under way began.
+  // Start of the write under way.
   absl::Time write_began_ = absl::InfiniteFuture();
-  // Nothing can be written any more; only the end is waited for.
+  // Nothing can be written any more; only the end of the reported activity is awaited.
   bool client_gone_ = false;
   // context_ is no longer valid.
   bool done_ = false;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-// Its Drain call says whatever a test wants.
+// A service whose Drain call reports what the test wants.
 class Service final : public v1::Worker::WithRawCallbackMethod_Drain<v1::Worker::Service> {
  public:
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Drain(grpc::CallbackServerContext* context,
@@ -45,7 +45,7 @@ class ReportStreamTest : public testing::Test {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    // A client that takes little in advance.
+    // A client that buffers little in advance.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -85,7 +85,7 @@ TEST_F(ReportStreamTest, WhoHasMoreToSayIsAskedAtOnce) {
 
 TEST_F(ReportStreamTest, WhoDoesNotReadIsTornDown) {
   service_.patience = absl::Milliseconds(300);
-  // The stream may ask once more when this function has ended.
+  // The stream may poll once more after this function has ended.
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   service_.poll = [gone] {
     ReportStream::Report report;

@@ -11,10 +11,11 @@ namespace orcd {
 
 namespace {
 
-// Of an id in the log: one that was refused may be as long as a message.
+// Longest id in the log: a refused id may be as long as a message.
 constexpr size_t kMostIdBytes = 128;
 
-// With everything that it takes to go on elsewhere, but for what the client sent and was given.
+// The message has everything that is needed to continue elsewhere, except the input that the client
+// sent and the output it was given.
 absl::Status Drained(const FinishedEvent& event, uint64_t seed) {
   std::string what;
   if (event.generated_tokens == 0) {

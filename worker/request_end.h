@@ -1,4 +1,4 @@
-// How the end of a request is told to its client, to the log and to who measures it.
+// Reports the end of a request to its client, to the log and to its observer.
 #ifndef ORCD_WORKER_REQUEST_END_H_
 #define ORCD_WORKER_REQUEST_END_H_
 
@@ -12,10 +12,10 @@
 
 namespace orcd {
 
-// How a call ends whose request ended as `event` says. `seed` is the request's.
+// Returns the status of a call whose request ended with `event`. `seed` is the request's.
 absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint64_t seed);
 
-// Logs the end of a request and tells its observer (null: none). `status` is the one that the
+// Logs the end of a request and notifies its observer (null: none). `status` is the one that the
 // client gets.
 void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
                     const absl::Status& status, RequestObserver* observer);

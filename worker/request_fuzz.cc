@@ -1,6 +1,6 @@
-// Bytes of any kind as each request of orcd.v1.Worker, of vllm.grpc.engine.VllmEngine and of
-// inference.GRPCInferenceService, as the replies of an orchestrator, and as headers: they are
-// refused or understood, and what is accepted keeps to what the code behind it relies on.
+// Feeds arbitrary bytes as each request of orcd.v1.Worker, of vllm.grpc.engine.VllmEngine and of
+// inference.GRPCInferenceService, as the replies of an orchestrator, and as headers. They are
+// refused or understood, and accepted input satisfies the assumptions of the code behind it.
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/support/slice.h>
@@ -41,7 +41,7 @@ namespace {
 class Fixture {
  public:
   Fixture() {
-    // What does not parse is said to the caller; said here it would be most of the work.
+    // The caller gets parse errors; logging them would be most of the work.
     google::protobuf::SetLogHandler(nullptr);
     std::string pattern =
         absl::StrCat(std::filesystem::temp_directory_path().string(), "/fuzz-XXXXXX");

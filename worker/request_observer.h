@@ -1,4 +1,4 @@
-// Who wants to know how a request fares.
+// The interface of an observer of one request's progress.
 #ifndef ORCD_WORKER_REQUEST_OBSERVER_H_
 #define ORCD_WORKER_REQUEST_OBSERVER_H_
 
@@ -10,14 +10,15 @@
 
 namespace orcd {
 
-// Told of one request by its stream, never on the engine's thread. One thread at a time.
+// Receives the events of one request from its stream, never on the engine thread. One thread at a
+// time calls it.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
 
-  // More tokens came, at `time` of SteadyNow.
+  // More tokens came, at `time` on the SteadyNow clock.
   virtual void OnTokens(int tokens, absl::Time time) = 0;
-  // The engine did not take the request: OnEnded follows.
+  // The engine refused the request: OnEnded follows.
   virtual void OnRefused() = 0;
   // The call is over, and ended with `status`.
   virtual void OnEnded(const FinishedEvent& event, const absl::Status& status) = 0;

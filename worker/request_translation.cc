@@ -19,7 +19,8 @@ uint64_t Random64() {
   return uint64_t{random()} << 32 | random();
 }
 
-// For counts without an upper bound of their own, where more than INT32_MAX means the same as it.
+// For counts without an upper bound of their own, for which every value above INT32_MAX means the
+// same as INT32_MAX.
 int32_t Saturate(uint32_t value) {
   return static_cast<int32_t>(std::min<uint32_t>(value, std::numeric_limits<int32_t>::max()));
 }
@@ -160,7 +161,7 @@ int64_t LeastPromptTokens(const v1::GenerateRequest& request, const Model& model
       bytes = request.text().text().size();
       break;
     case v1::GenerateRequest::kChat:
-      // The template leaves these as they are, whatever it adds.
+      // The template copies the contents unchanged, whatever it adds.
       for (const v1::ChatMessage& message : request.chat().messages()) {
         bytes += message.content().size();
       }

@@ -1,4 +1,4 @@
-// From a request on the wire to what the engine takes: checked, rendered, encoded.
+// Converts a request on the wire to the engine's request: checked, rendered and encoded.
 #ifndef ORCD_WORKER_REQUEST_TRANSLATION_H_
 #define ORCD_WORKER_REQUEST_TRANSLATION_H_
 
@@ -14,16 +14,17 @@
 
 namespace orcd {
 
-// Everything of `request` but the sink. What is absent gets the default worker.proto gives; an
-// absent id or seed is made up. kInvalidArgument names the field by its path in the request; the
-// template's errors are ChatTemplate::Render's. What only the engine can know (room in the context
-// and the queue) is left to Engine::Submit.
+// Converts everything of `request` but the sink. Absent fields get the default that worker.proto
+// gives; an absent id or seed is generated. Fails with kInvalidArgument naming the field by its
+// path in the request, or with the template's errors (see ChatTemplate::Render). Engine::Submit
+// does the checks that only the engine can do (room in the context and the queue).
 absl::StatusOr<GenerationRequest> TranslateRequest(const v1::GenerateRequest& request,
                                                    const Model& model, absl::Time arrival,
                                                    absl::Time deadline);
 
-// The parts of it. All but the prompt, which is cheap; the prompt's tokens, which may take seconds;
-// and how many tokens the prompt has at least, by its bytes alone.
+// The parts of TranslateRequest. TranslateParameters converts everything but the prompt and is
+// cheap; TranslatePrompt encodes the prompt, which may take seconds; LeastPromptTokens returns a
+// lower bound of the prompt's tokens from its bytes alone.
 absl::StatusOr<GenerationRequest> TranslateParameters(const v1::GenerateRequest& request,
                                                       const Model& model, absl::Time arrival,
                                                       absl::Time deadline);
@@ -31,14 +32,15 @@ absl::StatusOr<std::vector<int32_t>> TranslatePrompt(const v1::GenerateRequest& 
                                                      const Model& model);
 int64_t LeastPromptTokens(const v1::GenerateRequest& request, const Model& model);
 
-// The tokens of a TokenizeRequest, exactly as Generate encodes them.
+// Returns the tokens of a TokenizeRequest, exactly as Generate encodes them.
 absl::StatusOr<std::vector<int32_t>> TranslateInput(const v1::TokenizeRequest& request,
                                                     const Model& model);
 
-// 1 to 128 characters of [A-Za-z0-9._:-], else kInvalidArgument naming `request_id`.
+// Fails with kInvalidArgument naming `request_id` unless `id` has 1 to 128 characters of
+// [A-Za-z0-9._:-].
 absl::Status CheckRequestId(const std::string& id);
 
-// 16 hex digits from the system's random source.
+// Returns 16 hex digits from the system's random source.
 std::string MakeRequestId();
 
 }  // namespace orcd

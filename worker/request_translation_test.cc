@@ -40,7 +40,7 @@ class RequestTranslationTest : public testing::Test {
     return request;
   }
 
-  // The path of the field that is refused.
+  // Returns the path of the refused field.
   static std::string Field(const v1::GenerateRequest& request) {
     const auto translated = Translate(request);
     EXPECT_EQ(translated.status().code(), absl::StatusCode::kInvalidArgument)
@@ -171,7 +171,7 @@ TEST_F(RequestTranslationTest, SeedsAndIdsThatAreMadeUpDiffer) {
   }
   EXPECT_EQ(seeds.size(), 20u);
   EXPECT_EQ(ids.size(), 20u);
-  // All 64 bits are drawn.
+  // All 64 bits are random.
   EXPECT_GT(*seeds.rbegin(), uint64_t{1} << 32);
 }
 
@@ -213,7 +213,7 @@ TEST_F(RequestTranslationTest, ChatIsRendered) {
   EXPECT_LT(Translate(request)->prompt.size(), translated->prompt.size());
 }
 
-// A prompt is refused by its bytes alone only where its tokens would be too many as well.
+// A prompt is refused by its bytes alone only if its tokens would be too many as well.
 TEST_F(RequestTranslationTest, BytesSayHowManyTokensThereAreAtLeast) {
   const Tokenizer& tokenizer = model().tokenizer();
   std::string longest;
@@ -250,7 +250,7 @@ TEST_F(RequestTranslationTest, TokenizeEncodesAsGenerateDoes) {
     message->set_content("Be brief.");
   }
   EXPECT_EQ(*TranslateInput(tokenize, model()), Translate(generate)->prompt);
-  // Unlike a prompt it may be empty.
+  // Unlike a prompt, the input may be empty.
   tokenize.mutable_text()->set_text("");
   EXPECT_TRUE(TranslateInput(tokenize, model())->empty());
   tokenize.clear_input();

@@ -17,19 +17,20 @@
 namespace orcd {
 namespace {
 
-// Clients may ask whether the connection is alive this often, also while they have no call.
+// Shortest interval of keepalive pings that a client may send, also while it has no call.
 constexpr absl::Duration kMinClientPing = absl::Seconds(10);
-// How soon a client that vanished without a word is noticed.
+// Interval and timeout of the server's keepalive pings, which detect a client that vanished
+// silently.
 constexpr absl::Duration kPing = absl::Seconds(60);
 constexpr absl::Duration kPingTimeout = absl::Seconds(20);
 
-// How long calls of a connection that is too old may go on.
+// Time that calls may still take on a connection that is too old.
 constexpr absl::Duration kAgeGrace = absl::Minutes(5);
-// How long clients may take to read the end of what gRPC has written.
+// Time that clients may take to read the rest of gRPC's output.
 constexpr absl::Duration kFlushGrace = absl::Seconds(1);
-// Threads that relay between connections and gRPC.
+// Limit of threads that relay between connections and gRPC.
 constexpr int kMaxRelayThreads = 4;
-// Headers that the guard adds for a client's certificate.
+// Size of the headers that the guard adds for a client's certificate.
 constexpr int kMoreMetadataBytes = 256 << 10;
 // Memory of a connection's TLS.
 constexpr int64_t kTlsCharge = 64 << 10;
@@ -95,16 +96,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-  // The guard counts both, and adds headers of its own: gRPC ends a connection for one call's
-  // headers, or for one call too many.
+  // The guard enforces the limits of headers and calls, and adds headers of its own. gRPC would end
+  // the whole connection for one call's headers, or for one call too many.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              2 * options.max_metadata_bytes + kMoreMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, std::numeric_limits<int>::max());
-  // The guard counts on a call's window being no larger than at first; a message that is asked for
-  // comes whole all the same.
+  // The guard relies on a call's window staying at its initial size. A message that the application
+  // asked for arrives whole all the same.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // A belt beside the guard's braces: gRPC counts its own buffers, and drops calls and connections
-  // where they pass this.
+  // A second line of defence behind the guard: gRPC counts its own buffers, and drops calls and
+  // connections if they exceed this.
   grpc::ResourceQuota quota;
   quota.Resize(static_cast<size_t>(options.max_transport_bytes));
   builder.SetResourceQuota(quota);
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                Milliseconds(options.max_connection_age));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(kAgeGrace));
   }
-  // gRPC looks at a message's size only once it is inflated.
+  // gRPC checks a message's size only once it is decompressed.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -1,4 +1,4 @@
-// The gRPC server: which services it serves, and how it listens.
+// The gRPC server: the services it serves, and the address it listens on.
 #ifndef ORCD_WORKER_SERVER_H_
 #define ORCD_WORKER_SERVER_H_
 
@@ -21,62 +21,65 @@
 namespace orcd {
 
 struct ServerOptions {
-  // host:port; port 0: any that is free.
+  // host:port; port 0: any free port.
   std::string listen;
-  // The flag that names it, for errors.
+  // The flag that sets `listen`, for errors.
   std::string flag = "--listen";
-  // Of a request.
+  // Largest request, in bytes.
   int max_message_bytes = 4 << 20;
-  // Of a call's headers, all together, with 32 for each beside its text.
+  // Largest sum of a call's headers, in bytes, with 32 for each header beside its text.
   int max_metadata_bytes = 16 << 10;
   // Calls that may be open on one connection; more wait.
   int max_streams = 640;
-  // Connections; beyond them the one that has had no call for longest makes room.
+  // Largest number of connections. A further one closes the connection that has been without a call
+  // for longest.
   int max_connections = 1024;
-  // Memory that one connection, and all of them, may make the process hold for calls and for bodies
-  // that are not answered yet.
+  // Memory that one connection, and all connections together, may make the process hold for calls
+  // and for bodies that are not answered yet.
   int64_t max_connection_bytes = int64_t{64} << 20;
   int64_t max_transport_bytes = int64_t{512} << 20;
-  // Connections that are older are told to go, and end when their calls have, at most five minutes
-  // later. Infinite: they stay.
+  // Older connections are told to go, and end when their calls have ended, at most five minutes
+  // later. Infinite: no maximum age.
   absl::Duration max_connection_age = absl::InfiniteDuration();
-  // Called for each connection; the context it is served with. Null: plaintext.
+  // Called for each connection; returns the context to serve it with. Null: plaintext.
   std::function<std::shared_ptr<SSL_CTX>()> tls = nullptr;
-  // Asked once a call's headers are there, before its body is. Any thread. Null: all go on.
+  // Called once a call's headers have arrived, before its body; an error refuses the call. Any
+  // thread. Null: no call is refused.
   std::function<absl::Status(std::string_view method, std::string_view authorization,
                              const std::vector<std::string>& peer_names)>
       admit = nullptr;
-  // Told the reason of each call and connection that is refused or ended before gRPC. Any thread.
+  // Called with the reason of each call and connection that is refused or ended before gRPC. Any
+  // thread.
   std::function<void(std::string_view what, std::string_view reason)> on_refused = nullptr;
-  // Keep what channelz serves.
+  // True if the server keeps the data that channelz serves.
   bool channelz = false;
-  // Calls that it does not let through are cancelled. Null: all go through.
+  // Calls that the filter rejects are cancelled. Null: none are.
   CallFilter filter = nullptr;
 };
 
-// kUnavailable (CANNOT_LISTEN) for an address that `flag` names.
+// Returns kUnavailable (CANNOT_LISTEN) for an address that `flag` names.
 absl::Status CannotListenError(const std::string& address, const std::string& flag);
 
-// Owns the listening socket and the calls. gRPC listens on nothing: a ConnectionGuard stands before
-// it and hands it the connections. One thread.
+// Owns the listening socket and the calls. gRPC listens on nothing itself: a ConnectionGuard stands
+// before it and hands it the connections. One thread may call.
 class Server {
  public:
-  // Serves `services`, which must outlive it, when it returns; so do gRPC's plug-ins that were
-  // initialized before, for plug-ins join every server.
-  // kUnavailable where it cannot listen.
+  // Serves `services`, which must outlive the server, once it returns. It also serves the gRPC
+  // plug-ins that were initialised before, since plug-ins join every server. Fails with
+  // kUnavailable if it cannot listen.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        const std::vector<grpc::Service*>& services);
 
   ~Server();
 
-  // host:port, the port as it was bound.
+  // host:port, with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Connections that are served, and bytes charged for them. Any thread.
+  // Number of connections being served, and bytes charged for them. Any thread may call.
   int connections() const { return guard_->connections(); }
   int64_t transport_bytes() const { return guard_->charged_bytes(); }
 
-  // Takes no more calls, gives those there are `grace` to end, ends the rest, and waits for them.
+  // Accepts no more calls, gives the open ones `grace` to end, ends the rest, and waits for them.
   void Stop(absl::Duration grace);
 
  private:
@@ -84,7 +87,7 @@ class Server {
 
   std::unique_ptr<grpc::Server> server_;
   bool stopped_ = false;
-  // Goes first: it hands connections to server_.
+  // Destroyed before server_, which it hands connections to.
   std::unique_ptr<guard::ConnectionGuard> guard_;
   std::string address_;
 };

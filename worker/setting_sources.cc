@@ -22,7 +22,7 @@ bool IsList(const CLI::Option& option) { return option.get_delimiter() == ','; }
 }  // namespace
 
 void ParseArgs(CLI::App& app, std::vector<std::string> args) {
-  // CLI11 takes them from the back.
+  // CLI11 takes the arguments from the back.
   std::reverse(args.begin(), args.end());
   app.parse(std::move(args));
 }

@@ -1,4 +1,4 @@
-// Settings that no flag gives: variables, then the file of --config.
+// Settings from sources other than flags: variables, then the file of --config.
 #ifndef ORCD_WORKER_SETTING_SOURCES_H_
 #define ORCD_WORKER_SETTING_SOURCES_H_
 
@@ -13,10 +13,10 @@
 
 namespace orcd {
 
-// Parses `args`, those after the program's name, in their order. Throws what CLI11 throws.
+// Parses `args`, the arguments after the program's name, in their order. Throws what CLI11 throws.
 void ParseArgs(CLI::App& app, std::vector<std::string> args);
 
-// The names of all flags that a variable may give too, without dashes.
+// Returns the names, without dashes, of all flags that a variable may set too.
 std::vector<std::string> SettingNames(const CLI::App& app);
 
 struct Setting {
@@ -28,22 +28,23 @@ struct Setting {
   std::string source;
 };
 
-// Collects settings from one source after the other. The first that names a setting decides it, and
-// flags come before them all; an empty value leaves a setting as it was. CLI11's own reader would
-// let the file go before the environment, and names no line. One thread.
+// Collects settings from one source after the other. The first source that names a setting decides
+// it, flags come before all sources, and an empty value leaves a setting unchanged. CLI11's own
+// reader would give the file precedence over the environment, and names no line. One thread may
+// call.
 class SettingSources {
  public:
   // `app` has parsed the flags, and outlives this.
   explicit SettingSources(const CLI::App& app) : app_(app) {}
 
-  // Takes variables without the blanks around their values and around the elements of lists.
+  // Adds variables. Blanks around their values and around the elements of lists are dropped.
   void AddEnvironment(const Environment& environment);
 
-  // kInvalidArgument with the file and the line of a name that is no setting, comes twice, or has
-  // more values than it takes.
+  // Adds the settings of a file. Fails with kInvalidArgument and the file and line of a name that
+  // is no setting, occurs twice, or has more values than it takes.
   absl::Status AddFile(const std::string& path, const std::vector<FileSetting>& file);
 
-  // The value that was added for the setting; empty where none was.
+  // Returns the value that was added for the setting; empty if none was.
   std::string ValueOf(std::string_view name) const;
 
   const std::vector<Setting>& settings() const { return settings_; }

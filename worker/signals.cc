@@ -23,7 +23,7 @@ sigset_t BlockedSignals() {
   return signals;
 }
 
-// The kernel keeps blocked signals pending even where they are ignored.
+// The kernel keeps blocked signals pending even if they are ignored.
 bool IsIgnored(int signal) {
   struct sigaction action;
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -49,7 +49,8 @@ void BlockSignals() {
   const sigset_t signals = BlockedSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  // A log that has reached the limit of a file's size is one that cannot be written, no more.
+  // A log that has reached the file size limit must only become unwritable, and not end the
+  // process.
   signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -1,4 +1,4 @@
-// SIGTERM, SIGINT and SIGHUP as calls on a thread.
+// Delivers SIGTERM, SIGINT and SIGHUP as calls on a thread.
 #ifndef ORCD_WORKER_SIGNALS_H_
 #define ORCD_WORKER_SIGNALS_H_
 
@@ -8,18 +8,18 @@
 namespace orcd {
 
 // Blocks SIGTERM, SIGINT and SIGHUP for the calling thread by a plain system call. main.cc calls it
-// before the initialisers of any library run, where neither libc nor a sanitizer may be relied on:
-// from then on the signals stay pending until a SignalListener takes them, also for PID 1.
+// before the initialisers of any library run, when neither libc nor a sanitizer can be relied on.
+// From then on the signals stay pending until a SignalListener takes them, also for PID 1.
 void BlockSignalsBeforeAnythingElse();
 
-// Blocks the same signals for the thread that calls and all that it starts, so that only a
-// SignalListener gets them; and ignores SIGPIPE, so that a reader of the log that goes away does
-// not take the process with it, and SIGXFSZ. To be called before any thread is started.
+// Blocks the same signals for the calling thread and all threads that it starts, so that only a
+// SignalListener gets them. Also ignores SIGPIPE, so that a log reader that goes away does not end
+// the process, and SIGXFSZ. Must be called before any thread is started.
 void BlockSignals();
 
-// Owns the thread that waits for the blocked signals and calls `on_signal` for each, also for those
-// that came before it was made. It leaves SIGHUP alone where the process was started with SIGHUP
-// ignored, as nohup does.
+// Owns the thread that waits for the blocked signals and calls `on_signal` for each, including
+// those that came before it was constructed. It leaves SIGHUP alone if the process was started with
+// SIGHUP ignored, as by nohup.
 class SignalListener {
  public:
   explicit SignalListener(std::function<void(int signal)> on_signal);

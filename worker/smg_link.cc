@@ -14,9 +14,9 @@ namespace {
 
 constexpr size_t kMaxApiKeyBytes = 4096;
 constexpr char kApiKeyAdvice[] = "--orchestrator-key-file names a file that holds smg's API key";
-// Stands in for the ttl while an entry is about to change.
+// Replaces the ttl while an entry is about to change.
 constexpr absl::Duration kSoon = absl::Seconds(1);
-// Of an answer that says what is wrong, as much as a log line needs.
+// Longest part of an error answer that a log line quotes.
 constexpr size_t kMaxExcerpt = 300;
 
 constexpr char kPending[] = "pending";
@@ -43,10 +43,10 @@ absl::Status ToError(const std::string& call, const HttpResponse& response) {
   return absl::UnavailableError(what);
 }
 
-// Whether a request may have been carried out all the same.
+// Returns true if a request may have been carried out although it failed.
 bool OutcomeIsUnknown(const absl::StatusOr<HttpResponse>& response) {
   if (response.ok()) {
-    // What stands between has no answer.
+    // The proxy in between got no answer from smg.
     return response->status == kBadGateway || response->status == kGatewayTimeout;
   }
   return !absl::IsUnavailable(response.status());
@@ -57,7 +57,7 @@ std::string EntryOf(const std::string& url) {
   return entry.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-// The key of a file's content. Errors tell nothing of it.
+// Returns the key in a file's content. Errors reveal nothing of it.
 absl::StatusOr<std::shared_ptr<const std::string>> ParseApiKey(const std::string& path,
                                                                const std::string& content) {
   std::string key(absl::StripAsciiWhitespace(content));
@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<const std::string>> ParseApiKey(const std::string
   return std::make_shared<const std::string>(std::move(key));
 }
 
-// smg takes an entry before it has spoken to the worker; this says how that goes on.
+// smg accepts an entry before it has spoken to the worker; this describes the current problem.
 std::string ProblemOf(const SmgWorker& worker, const std::string& url) {
   if (worker.status == kPending) {
     return absl::StrCat("smg has not reached the worker at ", url,
@@ -104,7 +104,7 @@ absl::StatusOr<LinkReply> SmgLink::Register(const LinkReport& report, absl::Dura
                                             CallCancellation& cancel) {
   const Bounds bounds{SteadyNow() + timeout, cancel};
   if (!IsReady(report)) {
-    // A worker that was at this address before may have been killed.
+    // A worker that had this address before may have been killed and still be listed.
     return Leave(bounds);
   }
   return Enter(report, bounds);
@@ -158,11 +158,11 @@ absl::StatusOr<LinkReply> SmgLink::Enter(const LinkReport& report, const Bounds&
     return ToError("POST /workers", *response);
   }
   maybe_entered_ = true;
-  // Where the worker is there already the answer is a sentence with the id in it. Without one the
-  // next look at the whole list finds it.
+  // If the worker is listed already, the answer is a sentence that contains the id. Without an id
+  // the next look at the whole list finds it.
   id_ = FindSmgWorkerId(response->body);
   LinkReply reply = Reply(true);
-  // It may be one that is on its way out.
+  // The listed entry may be one that smg is removing.
   if (response->status == kConflict) reply.ttl = kSoon;
   return reply;
 }
@@ -177,7 +177,7 @@ absl::StatusOr<LinkReply> SmgLink::Leave(const Bounds& bounds) {
 absl::StatusOr<std::optional<SmgWorker>> SmgLink::TakeOut(const Bounds& bounds) {
   if (!id_.empty()) ORCD_RETURN_IF_ERROR(Delete(bounds));
   if (id_.empty()) {
-    // One that was started again may have the worker under another id.
+    // An smg that was restarted may list the worker under another id.
     ORCD_ASSIGN_OR_RETURN(const std::optional<SmgWorker> listed, FindInList(bounds));
     if (listed) {
       if (listed->id.empty()) return absl::UnavailableError("smg lists the worker without an id");
@@ -250,7 +250,7 @@ absl::StatusOr<HttpResponse> SmgLink::Call(const std::string& method, const std:
 }
 
 LinkReply SmgLink::Reply(bool entered) const {
-  // smg has nothing that could be named as a lease, but for what it calls the worker by.
+  // smg has no lease ids; the URL under which it lists the worker stands in for one.
   return {.lease_id = url_, .ttl = options_.ttl, .directives = {}, .entered = entered};
 }
 

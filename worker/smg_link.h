@@ -18,27 +18,29 @@
 
 namespace orcd {
 
-// The API key that a file holds, and nothing else, read again when it changes. At the start
-// kInvalidArgument (API_KEY_FILE_INVALID) where it is not one key.
+// Watches a file that holds smg's API key and nothing else, and is read again when it changes.
+// Fails at the start with kInvalidArgument (API_KEY_FILE_INVALID) if the content is not one key.
 absl::StatusOr<LastGood<std::string>> WatchSmgApiKey(const std::string& path, FileWatcher& watcher);
 
 // Keeps the worker in smg's list while it is ready, and out of it while it is not. smg grants no
-// leases: what stands for one is that a look at the list found what it should. One thread.
+// leases; a look at the list that finds the expected state renews the lease instead. One thread may
+// call.
 //
-// Seen with smg 1.13: an entry is taken (202) before smg has spoken to the worker, and is in the
-// list, under the id that the answer has, once it has; it ends with smg's process. A URL is in the
-// list once: the second POST gets 409. A DELETE of an entry that is not in the list yet gets 202,
-// too, and does nothing: smg goes on entering the worker.
+// Observed with smg 1.13: smg accepts an entry (202) before it has spoken to the worker. Once it
+// has, the entry is in the list, under the id that the answer gave, and stays until smg's process
+// ends. A URL is in the list once: a second POST gets 409. A DELETE of an entry that is not in the
+// list yet gets 202 too and does nothing: smg continues to add the worker.
 class SmgLink final : public OrchestratorLink {
  public:
   struct Options {
     // http://host:port or https://host:port, without a path.
     std::string orchestrator;
-    // Where smg reaches the worker's gRPC server, as host:port.
+    // Address at which smg reaches the worker's gRPC server, as host:port.
     std::string address;
-    // For https://; null: the system's authorities, and no certificate of ours is shown.
+    // For https://; null: the system's authorities are trusted, and this worker shows no
+    // certificate.
     std::shared_ptr<const ClientTls> tls = nullptr;
-    // As smg's --api-key; none is sent where there is none.
+    // The value of smg's --api-key; nullopt: no key is sent.
     std::optional<LastGood<std::string>> api_key = std::nullopt;
     // Twice the time between two looks at the list.
     absl::Duration ttl = absl::Seconds(10);
@@ -59,7 +61,7 @@ class SmgLink final : public OrchestratorLink {
                           absl::Duration timeout, CallCancellation& cancel) override;
 
  private:
-  // What the calls of one operation share: an end and whoever may bring it forward.
+  // Shared limits of the calls of one operation: its deadline, and the means to cancel it.
   struct Bounds {
     absl::Time deadline;
     CallCancellation& cancel;
@@ -67,28 +69,28 @@ class SmgLink final : public OrchestratorLink {
   absl::StatusOr<HttpResponse> Call(const std::string& method, const std::string& path,
                                     const std::string& body, const Bounds& bounds) const;
   absl::StatusOr<LinkReply> Enter(const LinkReport& report, const Bounds& bounds);
-  // Of a worker that is not ready.
+  // Removes a worker that is not ready from the list.
   absl::StatusOr<LinkReply> Leave(const Bounds& bounds);
-  // Where smg has the worker it is told to take it out of its list. What it has of it then:
-  // nothing, where none is left or one on its way out.
+  // Tells smg to take the worker out of its list if the worker is there. Returns the entry that
+  // remains afterwards; nullopt if none is left or smg is draining it.
   absl::StatusOr<std::optional<SmgWorker>> TakeOut(const Bounds& bounds);
-  // Of id_, which is forgotten where smg does not know it.
+  // Deletes the entry id_. Clears id_ if smg does not know it.
   absl::Status Delete(const Bounds& bounds);
-  // The worker's entry: of id_ where that is known, or else of the whole list. Nothing where there
-  // is none.
+  // Returns the worker's entry, by id_ if that is known, or else from the whole list. Returns
+  // nullopt if there is none.
   absl::StatusOr<std::optional<SmgWorker>> Find(const Bounds& bounds) const;
   absl::StatusOr<std::optional<SmgWorker>> FindById(const Bounds& bounds) const;
   absl::StatusOr<std::optional<SmgWorker>> FindInList(const Bounds& bounds) const;
   LinkReply Reply(bool entered) const;
 
   const Options options_;
-  // What smg calls the worker by.
+  // The URL under which smg lists the worker.
   const std::string url_;
 
   bool maybe_entered_ = false;
-  // smg's, of this worker; empty while it is not known.
+  // smg's id of this worker; empty while it is not known.
   std::string id_;
-  // The model that the worker had when it was entered: smg asks once.
+  // The worker's model at the time it was entered: smg asks for it only once.
   std::string model_id_;
 };
 

@@ -127,7 +127,7 @@ TEST_F(SmgLinkTest, AnEntryThatIsGoneIsAnUnknownLease) {
   EXPECT_TRUE(absl::IsNotFound(Heartbeat(Ready()).status()));
   ASSERT_TRUE(Register(Ready()).ok());
   EXPECT_TRUE(Heartbeat(Ready()).ok());
-  // The id is another's.
+  // The id now belongs to another worker.
   smg_.Edit([](Entries& entries) { entries.at(0).url = "grpc://other:1"; });
   EXPECT_TRUE(absl::IsNotFound(Heartbeat(Ready()).status()));
 }
@@ -148,7 +148,8 @@ TEST_F(SmgLinkTest, SaysWhatKeepsSmgFromSendingRequests) {
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_THAT(reply->problem, HasSubstr("not_ready"));
   const absl::Duration usual = reply->ttl;
-  // What is on its way out, and 409 until it is, is looked at again soon.
+  // The worker soon looks again at an entry that smg is removing, since smg answers 409 until it is
+  // gone.
   reply = status_is("draining", "");
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_THAT(reply->problem, HasSubstr("told to remove"));
@@ -265,7 +266,7 @@ TEST_F(SmgLinkTest, SendsTheKeyOfItsFile) {
   }
 }
 
-// As smg 1.13 does: it takes the DELETE, does nothing, and goes on entering the worker.
+// Behaves like smg 1.13, which accepts the DELETE, does nothing, and continues to enter the worker.
 TEST_F(SmgLinkTest, AnEntryThatIsListedAfterItWasToBeTakenOutIsTakenOutAgain) {
   ASSERT_TRUE(Register(Ready()).ok());
   smg_.Edit([](Entries& entries) { entries.at(0).status = "pending"; });

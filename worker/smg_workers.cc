@@ -11,11 +11,11 @@ namespace {
 
 using nlohmann::json;
 
-// Far more than smg's answers have.
+// Far deeper than smg's answers are.
 constexpr int kMaxDepth = 64;
 constexpr size_t kUuidLength = 36;
 
-// Discarded where it is no JSON.
+// Returns a discarded value if the text is no JSON.
 json Parse(const std::string& text) {
   const JsonShape shape = LookAtJson(text, kMaxDepth);
   if (!shape.is_json || shape.too_deep) return json(json::value_t::discarded);

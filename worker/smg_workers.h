@@ -1,4 +1,4 @@
-// What smg's /workers answers.
+// Parsers of the answers of smg's /workers.
 #ifndef ORCD_WORKER_SMG_WORKERS_H_
 #define ORCD_WORKER_SMG_WORKERS_H_
 
@@ -10,26 +10,26 @@
 
 namespace orcd {
 
-// An entry of smg's list of workers, as much of it as counts here. A field that is missing or not
-// as it should be is empty.
+// An entry of smg's list of workers, with the fields used here. A missing or malformed field is
+// empty.
 struct SmgWorker {
-  // A UUID, made anew whenever a worker is entered.
+  // A UUID, generated anew whenever a worker is entered.
   std::string id;
   // Such as `grpc://10.0.0.1:50051`.
   std::string url;
   // `ready`, `not_ready`, `failed`, `draining`; `pending` before smg has reached the worker.
   std::string status;
-  // Of what smg is doing about it: such as `processing` or `failed`; empty: nothing.
+  // State of smg's job for the worker, such as `processing` or `failed`; empty if there is no job.
   std::string job_status;
 };
 
-// Of GET /workers/{id}. kUnavailable where it is no JSON of an object.
+// Parses the answer of GET /workers/{id}. Fails with kUnavailable if it is not a JSON object.
 absl::StatusOr<SmgWorker> ParseSmgWorker(const std::string& json);
 
-// Of GET /workers. kUnavailable where it is no JSON of a list of workers.
+// Parses the answer of GET /workers. Fails with kUnavailable if it is not a JSON list of workers.
 absl::StatusOr<std::vector<SmgWorker>> ParseSmgWorkers(const std::string& json);
 
-// The first UUID of `text`, which POST /workers answers; empty where there is none.
+// Returns the first UUID in `text`, the answer of POST /workers; empty if there is none.
 std::string FindSmgWorkerId(std::string_view text);
 
 }  // namespace orcd

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kId[] = "01a202b9-912f-734a-8afe-59a53533c3c2";
 
-// As smg 1.13 answered.
+// An answer of smg 1.13.
 constexpr char kPending[] =
     R"({"id":"01a202b9-912f-734a-8afe-59a53533c3c2","url":"grpc://127.0.0.1:31997",)"
     R"("worker_type":"regular","connection_mode":"http","priority":50,"cost":1.0,)"

@@ -20,7 +20,7 @@ using opentelemetry::proto::collector::trace::v1::TraceService;
 
 constexpr int kTries = 3;
 
-// Codes after which another try may succeed, as OTLP's specification lists them.
+// Codes after which another try may succeed, as listed in OTLP's specification.
 bool MayRetry(grpc::StatusCode code) {
   switch (code) {
     case grpc::StatusCode::CANCELLED:
@@ -73,7 +73,7 @@ void SpanExporter::Stop(absl::Duration grace) {
     stopping_ = true;
     stop_by_ = SteadyNow() + grace;
     changed_.notify_all();
-    // A try that is under way has a deadline from before; those after it end by stop_by_.
+    // A try that is under way has its earlier deadline; later tries end by stop_by_.
     changed_.wait_for(lock, absl::ToChronoMilliseconds(grace),
                       [this] { return in_flight_ == nullptr; });
     if (in_flight_ != nullptr) in_flight_->TryCancel();

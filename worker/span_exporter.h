@@ -23,9 +23,9 @@
 
 namespace orcd {
 
-// Owns the spans that wait and the thread that sends them, in batches, over OTLP/gRPC. A span that
-// finds the queue full is dropped, and so is a batch that a collector does not take in three tries:
-// nobody ever waits for one. Add may be called from any thread.
+// Owns the queue of spans and the thread that sends them, in batches, over OTLP/gRPC. A span is
+// dropped if the queue is full, and a batch if a collector does not accept it in three tries:
+// nobody ever waits for a span. Any thread may call Add.
 class SpanExporter {
  public:
   using Span = opentelemetry::proto::trace::v1::Span;
@@ -35,23 +35,23 @@ class SpanExporter {
     std::string endpoint;
     // Null: plaintext.
     std::shared_ptr<const ClientTls> tls = nullptr;
-    // Of the resource that the spans come from.
+    // Attributes of the resource that the spans come from.
     std::string worker_id;
     std::string instance_id;
     absl::Duration interval = absl::Seconds(1);
-    // Of a try, and between them.
+    // Timeout of one try, and wait between tries.
     absl::Duration timeout = absl::Seconds(5);
     absl::Duration retry_after = absl::Milliseconds(500);
     size_t max_queued = 4096;
     size_t max_batch = 512;
-    // Called with what became of `count` spans: `exported`, `dropped` (no room) or `failed`.
+    // Called with the outcome of `count` spans: `exported`, `dropped` (queue full) or `failed`.
     std::function<void(std::string_view result, size_t count)> on_result = [](std::string_view,
                                                                               size_t) {};
   };
 
   // `log` must outlive the exporter.
   SpanExporter(Options options, const Logger& log);
-  // As Stop without grace.
+  // Same as Stop without grace.
   ~SpanExporter();
 
   SpanExporter(const SpanExporter&) = delete;
@@ -60,7 +60,7 @@ class SpanExporter {
   void Add(Span span);
   void Add(std::vector<Span> spans);
 
-  // Sends what waits, for at most `grace`, and joins the thread. Later calls do nothing.
+  // Sends the queued spans, for at most `grace`, and joins the thread. Later calls do nothing.
   void Stop(absl::Duration grace);
 
  private:
@@ -68,20 +68,21 @@ class SpanExporter {
   using Stub = opentelemetry::proto::collector::trace::v1::TraceService::Stub;
 
   void Run();
-  // Takes up to a batch of what waits; false once there is nothing and the exporter stops.
+  // Takes up to one batch from the queue; returns false once the queue is empty and the exporter
+  // stops.
   bool TakeBatch(std::vector<Span>& batch);
   void Send(std::vector<Span> batch);
-  // The channel for the next try.
+  // Returns a stub on the channel for the next try.
   Stub& UpToDateStub();
   grpc::Status Try(const Request& request);
-  // False where the exporter stops before.
+  // Returns false if the exporter stops before `duration` is over.
   bool Wait(absl::Duration duration);
 
   const Options options_;
   const Logger& log_;
-  // Of thread_ alone.
+  // Used by thread_ alone.
   std::unique_ptr<Stub> stub_;
-  // Those that stub_'s channel has.
+  // Credentials of stub_'s channel.
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   bool failing_ = false;
 

@@ -18,7 +18,7 @@ using opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
 using opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
 using opentelemetry::proto::collector::trace::v1::TraceService;
 
-// A collector that keeps what it gets and answers as it is told.
+// A collector that keeps the spans it gets and answers as the test says.
 class FakeCollector final : public TraceService::Service {
  public:
   FakeCollector() {

@@ -16,7 +16,7 @@ void StateTeller::set_registration(Registration* registration) {
 }
 
 void StateTeller::Tell(const ModelHost& host) {
-  // One at a time, so that what is told last is what is true last.
+  // One thread at a time, so that the last report is the current state.
   std::lock_guard lock(mutex_);
   const v1::WorkerStatus status = host.Status();
   const bool ready = status.state() == v1::WORKER_STATE_READY;

@@ -1,4 +1,4 @@
-// Everyone who must know what the worker's state is.
+// The state publisher: reports the worker's state to everyone who must know it.
 #ifndef ORCD_WORKER_STATE_TELLER_H_
 #define ORCD_WORKER_STATE_TELLER_H_
 
@@ -15,30 +15,31 @@
 
 namespace orcd {
 
-// Names that health probes ask for. Beside them `model/<model_id>` is known while that model is
-// there: it serves while the model takes requests.
+// Names that health probes ask for. In addition `model/<model_id>` is known while that model is
+// loaded, and serving while the model takes requests.
 inline constexpr char kHealthEverything[] = "";
 inline constexpr char kHealthWorker[] = "orcd.v1.Worker";
 inline constexpr char kHealthReadiness[] = "readiness";
 inline constexpr char kHealthLiveness[] = "liveness";
 inline constexpr char kHealthStartup[] = "startup";
 
-// Keeps the answers of the health service, the log and the orchestrator's knowledge in step with
-// the host. Any thread.
+// Keeps the health service, the log and the orchestrator up to date with the host's state. Any
+// thread may call.
 class StateTeller {
  public:
-  // `on_fault` is called once, where the worker fails, with the kind of fault. The others outlive
-  // this.
+  // `on_fault` is called once, if the worker fails, with the kind of fault. `health` and `log` must
+  // outlive this.
   StateTeller(HealthService& health, const Logger& log,
               std::function<void(const std::string& kind)> on_fault);
 
-  // Null: nobody is told any more.
+  // Null: no orchestrator is notified any more.
   void set_registration(Registration* registration);
 
-  // To be called after each change of the host's state.
+  // Must be called after each change of the host's state.
   void Tell(const ModelHost& host);
 
-  // False where the worker failed before it was drained.
+  // Waits until the worker is drained or has failed. Returns false if it failed before it was
+  // drained.
   bool AwaitDrained();
 
  private:
@@ -46,12 +47,12 @@ class StateTeller {
   const Logger& log_;
   const std::function<void(const std::string& kind)> on_fault_;
 
-  // Guards what follows.
+  // Guards the members below.
   std::mutex mutex_;
   std::condition_variable changed_;
   Registration* registration_ = nullptr;
   v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
-  // The health name of the model that is there; empty where none is.
+  // Health name of the loaded model; empty if none is loaded.
   std::string model_name_;
 };
 

@@ -1,4 +1,4 @@
-// From absl::Status to what goes over the wire: a gRPC status with google.rpc details.
+// Converts absl::Status to its form on the wire: a gRPC status with google.rpc details.
 #ifndef ORCD_WORKER_STATUS_DETAILS_H_
 #define ORCD_WORKER_STATUS_DETAILS_H_
 
@@ -10,16 +10,16 @@
 
 namespace orcd {
 
-// The details of `status`, which is not OK:
-//   ErrorInfo (domain `orcd`, the reason; the code's name where the status has none), always;
+// Returns the details of `status`, which is not OK:
+//   ErrorInfo (domain `orcd`, the reason; the code's name if the status has none), always;
 //   INVALID_ARGUMENT: BadRequest with the field; NOT_FOUND: ResourceInfo with the subject;
 //   FAILED_PRECONDITION: PreconditionFailure; RESOURCE_EXHAUSTED: QuotaFailure with the subject;
-//   and RetryInfo where the status says when to try again.
-// The message is cut to what a trailer can carry and made UTF-8.
+//   and RetryInfo if the status says when to try again.
+// The message is cut to the size that a trailer can carry and made UTF-8.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
-// `status` for the wire. Where it says when to try again, `context` (unless null) also gets the
-// trailer `grpc-retry-pushback-ms`, which gRPC clients' retry policies obey:
+// Converts `status` for the wire. If it says when to try again, `context` (unless null) also gets
+// the trailer `grpc-retry-pushback-ms`, which gRPC clients' retry policies obey:
 // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
 

@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// The detail of this type, which must be there once.
+// Returns the detail of this type, which must occur exactly once.
 template <typename Detail>
 Detail Get(const google::rpc::Status& status) {
   Detail detail;

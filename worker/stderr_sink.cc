@@ -12,7 +12,7 @@
 namespace orcd {
 namespace {
 
-// How long a reader that was keeping up may take to go on.
+// Time that a reader that was keeping up may take to continue.
 constexpr int kPatienceMs = 50;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where log lines go, without ever waiting for whoever reads them.
+// A sink for log lines that never waits for their reader.
 #ifndef ORCD_WORKER_STDERR_SINK_H_
 #define ORCD_WORKER_STDERR_SINK_H_
 
@@ -11,9 +11,9 @@
 namespace orcd {
 
 // Writes each line to a descriptor that it does not own. A pipe or terminal that nobody reads must
-// not hold up the threads that log, the engine's and the signal listener's among them: what cannot
-// be written within a moment is dropped, and once lines can be written again, one says how many
-// are missing. Any thread.
+// not hold up the threads that log, among them the engine thread and the signal listener's. So a
+// line that cannot be written within a moment is dropped, and once lines can be written again, one
+// of them says how many are missing. Any thread may call.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit StderrSink(int fd) : fd_(fd) {}
@@ -23,9 +23,10 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
-  // Whether all of it was written. A line that is cut off is ended before the next one begins.
+  // Returns true if all of `text` was written. A line that is cut off is ended before the next one
+  // begins.
   bool Write(std::string_view text);
-  // Whether a little can be written without waiting for longer than `patience_ms`.
+  // Returns true if a little can be written without waiting for longer than `patience_ms`.
   bool AwaitWritable(int patience_ms) const;
 
   const int fd_;

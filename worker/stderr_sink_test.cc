@@ -56,7 +56,7 @@ TEST_F(StderrSinkTest, APipeThatNobodyReadsHoldsNobodyUp) {
   logger_.info("again");
   const std::vector<std::string> second = absl::StrSplit(ReadAll(), '\n', absl::SkipEmpty());
   ASSERT_EQ(second.size(), 2u);
-  // The last of the first lines may have been cut off.
+  // The last line of `first` may have been cut off.
   int64_t whole = 0;
   for (const std::string& line : first) whole += absl::EndsWith(line, std::string(100, 'x'));
   EXPECT_EQ(second[0],

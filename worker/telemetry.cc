@@ -20,11 +20,11 @@ std::string Bytes(const auto& id) {
   return std::string(reinterpret_cast<const char*>(id.data()), id.size());
 }
 
-// What a time of SteadyNow is on the clock that others have. To be asked for once for all that goes
-// together: the clocks do not go alike to the nanosecond.
+// Converts a time of the SteadyNow clock to the wall clock. Call it once for all times that belong
+// together: the clocks do not agree to the nanosecond.
 absl::Time OnTheWall(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
 
-// A span of the trace; the id of its parent is left to be set.
+// Makes a span of the trace; the caller sets the id of its parent.
 Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name, absl::Time begin,
               absl::Time end) {
   Span span;
@@ -51,7 +51,7 @@ void AddAttribute(Span& span, const char* key, int64_t value) {
   attribute->mutable_value()->set_int_value(value);
 }
 
-// Of a call of orcd.v1.Worker.
+// Makes the span of a call of orcd.v1.Worker.
 Span MakeCallSpan(const TraceContext& trace, const SpanId& id, const std::string& method,
                   absl::Time begin, absl::Time end, const absl::Status& status) {
   Span span = MakeSpan(trace, id, "orcd.v1.Worker/" + method, begin, end);
@@ -63,7 +63,7 @@ Span MakeCallSpan(const TraceContext& trace, const SpanId& id, const std::string
   AddAttribute(span, "rpc.grpc.status_code", static_cast<int64_t>(status.code()));
   if (!status.ok()) {
     span.mutable_status()->set_code(SpanStatus::STATUS_CODE_ERROR);
-    // The reason alone: messages may quote what a client sent.
+    // Record the reason alone: messages may quote the client's input.
     AddAttribute(span, "error.type", GetErrorDetails(status).reason);
   }
   return span;
@@ -140,7 +140,7 @@ class Telemetry::Request final : public RequestObserver {
   const std::string request_id_;
   const std::string model_id_;
   const absl::Time arrival_;
-  // When the last tokens came.
+  // Arrival of the last tokens.
   absl::Time last_;
   int counted_ = 0;
   bool refused_ = false;

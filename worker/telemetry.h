@@ -1,4 +1,4 @@
-// Metrics and spans of what the worker does.
+// Metrics and spans of the worker's calls and loads.
 #ifndef ORCD_WORKER_TELEMETRY_H_
 #define ORCD_WORKER_TELEMETRY_H_
 
@@ -17,30 +17,31 @@
 
 namespace orcd {
 
-// Any thread may call; nothing waits. Must outlive the observers it makes.
+// Any thread may call; no function waits. Must outlive the observers it makes.
 class Telemetry {
  public:
-  // Without an exporter there are no spans. `metrics` and `exporter` must outlive this.
+  // If `exporter` is null there are no spans. `metrics` and `exporter` must outlive this.
   Telemetry(Metrics& metrics, SpanExporter* exporter, double sample_ratio)
       : metrics_(metrics), exporter_(exporter), sample_ratio_(sample_ratio) {}
 
   Metrics& metrics() { return metrics_; }
 
-  // The trace that a call belongs to.
+  // Returns the trace that a call belongs to.
   TraceContext ContextOf(const grpc::ServerContextBase& context) const {
     return TraceContextOf(context, sample_ratio_);
   }
 
-  // Of a request that arrived at `arrival`, as SteadyNow has it.
+  // Returns the observer of a request that arrived at `arrival` on the SteadyNow clock.
   std::shared_ptr<RequestObserver> ObserveRequest(const TraceContext& trace,
                                                   const std::string& request_id,
                                                   const std::string& model_id, absl::Time arrival);
 
-  // Called when a request is to end; what it returns, when that has been done, with whether there
-  // was such a request. `telemetry` may be null.
+  // Starts to time the release of a request; call when somebody asks to end it. The returned
+  // function must be called once its slot and blocks are free; `found` says whether there was such
+  // a request. `telemetry` may be null.
   static std::function<void(bool found)> TimeRelease(Telemetry* telemetry);
 
-  // A load has ended, which began at `begun`, as SteadyNow has it, by a call of this trace.
+  // Records the end of a load, which a call of this trace began at `begun` on the SteadyNow clock.
   void OnLoadEnded(const TraceContext& trace, const std::string& model, absl::Time begun,
                    const absl::Status& status);
 

@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kAdvice[] = "give a readable PEM file";
 
-// Of TLS 1.2: what HTTP/2 (RFC 9113) allows, all with forward secrecy. Those of TLS 1.3 are so.
+// Ciphers of TLS 1.2 that HTTP/2 (RFC 9113) allows, all with forward secrecy. Those of TLS 1.3 all
+// qualify.
 constexpr char kCiphers[] =
     "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:"
     "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-CHACHA20-POLY1305";
@@ -45,7 +46,7 @@ absl::Status Invalid(const std::string& path, std::string_view what) {
                    {.reason = "TLS_FILE_INVALID", .subject = path});
 }
 
-// OpenSSL's reason for the error before; no error is left behind.
+// Returns OpenSSL's reason for the preceding error, and clears the error queue.
 std::string OpenSslReason() {
   const unsigned long error = ERR_peek_last_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
@@ -61,8 +62,8 @@ Bio Open(const std::string& pem) {
 // Without a callback OpenSSL would ask the terminal for a password.
 int NoPassword(char*, int, int, void*) { return 0; }
 
-// All certificates of a file, at least one. A damaged one is an error, wherever it stands: to go on
-// without it would refuse whoever depends on it.
+// Reads all certificates of a file, at least one. A damaged one is an error, wherever it stands: to
+// continue without it would refuse whoever depends on it.
 absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& path,
                                                           const std::string& pem) {
   const Bio bio = Open(pem);
@@ -93,7 +94,7 @@ absl::StatusOr<Key> ReadKey(const std::string& path, const std::string& pem) {
 
 absl::Time ToTime(const ASN1_TIME* time) {
   std::tm parts = {};
-  // It fails for what is no time, which an X509 does not hold.
+  // The conversion fails only for an invalid time, which an X509 does not hold.
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
   return absl::FromTM(parts, absl::UTCTimeZone());
 }
@@ -103,7 +104,8 @@ Validity ValidityOf(const Certificate& certificate) {
           .end = ToTime(X509_get0_notAfter(certificate.get()))};
 }
 
-// Of certificates that are used although they are not valid now; empty where they are.
+// Returns a warning for certificates that are used although they are not valid now; empty if they
+// are valid.
 std::string WarningOf(const std::string& path, const Validity& validity) {
   const absl::Time now = absl::Now();
   const bool expired = now > validity.end;
@@ -115,7 +117,7 @@ std::string WarningOf(const std::string& path, const Validity& validity) {
       "; connections are refused for it: replace it, or set the clock right");
 }
 
-// A client that offers nothing by ALPN does not come to SelectHttp2.
+// OpenSSL does not call SelectHttp2 for a client that offers nothing by ALPN.
 int RequireAlpn(SSL* ssl, int* alert, void*) {
   const unsigned char* data = nullptr;
   size_t size = 0;
@@ -142,7 +144,7 @@ Context NewContext(const SSL_METHOD* method) {
   return Context(SSL_CTX_new(method), FreeWith<&SSL_CTX_free>());
 }
 
-// Null where there is no memory. `clients` may be null.
+// Returns null if there is no memory. `clients` may be null.
 Context NewServerContext(const KeyPair& own, const Authorities* clients) {
   Context made = NewContext(TLS_server_method());
   SSL_CTX* const context = made.get();
@@ -183,7 +185,8 @@ absl::StatusOr<std::shared_ptr<const KeyPair>> KeyPair::Parse(const std::string&
     return Invalid(key_path,
                    absl::StrCat("is not the key of the certificate in ", certificate_path));
   }
-  // OpenSSL refuses here what parses and is too weak for it, such as a key of 512 bits.
+  // Here OpenSSL refuses certificates that parse but are too weak, such as one with a key of 512
+  // bits.
   if (const Context trial = NewContext(TLS_method()); !pair->AddTo(trial.get())) {
     return Invalid(certificate_path, absl::StrCat("cannot be served with: ", OpenSslReason()));
   }
@@ -228,7 +231,7 @@ absl::StatusOr<std::shared_ptr<const Authorities>> Authorities::Parse(const std:
 bool Authorities::AddTo(SSL_CTX* context) const {
   if (context == nullptr) return false;
   X509_STORE* const store = SSL_CTX_get_cert_store(context);
-  // An authority that another has signed is enough by itself.
+  // An authority that another one has signed is trusted by itself.
   X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
   return std::all_of(certificates_.begin(), certificates_.end(), [&](const Certificate& authority) {
     return X509_STORE_add_cert(store, authority.get()) == 1 &&
@@ -275,7 +278,7 @@ std::shared_ptr<SSL_CTX> ServerTls::context() const {
   std::lock_guard lock(mutex_);
   if (own != own_used_ || clients != clients_used_) {
     Context made = NewServerContext(*own, clients.get());
-    // Without memory for another the one before goes on.
+    // If there is no memory for a new context, keep the previous one.
     if (made == nullptr) return context_;
     context_ = std::move(made);
     own_used_ = std::move(own);

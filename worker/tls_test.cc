@@ -31,14 +31,14 @@ struct FreeSsl {
 using Ssl = std::unique_ptr<SSL, FreeSsl>;
 using SslContext = std::unique_ptr<SSL_CTX, FreeSsl>;
 
-// A client in memory.
+// Options of an in-memory client.
 struct ClientOptions {
-  // PEM of the authority that the server must have.
+  // PEM of the authority that must have signed the server's certificate.
   std::string trusts;
-  // None is shown where it is null.
+  // Null: no certificate is shown.
   const Issued* shows = nullptr;
   int max_version = TLS1_3_VERSION;
-  // ALPN's wire form; empty: none is offered.
+  // ALPN's wire form; empty: no protocol is offered.
   std::string protocols = "\x02h2";
 };
 
@@ -55,7 +55,7 @@ class TlsTest : public ::testing::Test {
     Write(key_, issued.key);
   }
 
-  // With `authorities` clients must show a certificate of those in ca_.
+  // With `authorities`, clients must show a certificate signed by those in ca_.
   std::unique_ptr<ServerTls> NewServer(bool authorities = false) {
     auto own = WatchKeyPair(certificate_, key_, watcher_, Hook());
     EXPECT_TRUE(own.ok()) << own.status();
@@ -76,7 +76,7 @@ class TlsTest : public ::testing::Test {
     };
   }
 
-  // The log of two looks, after which a change counts.
+  // Returns the log of two looks, after which a change counts.
   std::string Look() {
     ::testing::internal::CaptureStderr();
     watcher_.Look();
@@ -91,7 +91,7 @@ class TlsTest : public ::testing::Test {
     return ssl;
   }
 
-  // The common name that the server shows, or "refused".
+  // Returns the common name that the server shows, or "refused".
   static std::string Handshake(const ServerTls& server, const ClientOptions& options) {
     const SslContext context(SSL_CTX_new(TLS_client_method()));
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
@@ -242,7 +242,7 @@ TEST_F(TlsTest, ClientsMustShowACertificateOfTheAuthorities) {
   const Issued good = authority_.Issue("router");
   const Issued bad = stranger.Issue("router");
   const Issued later = renewed.Issue("router");
-  // TLS 1.3's client is done before the server has seen its certificate, both must be.
+  // A TLS 1.3 client is done before the server has seen its certificate; both sides must be done.
   for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
     const auto shown = [&](const Issued* issued) {
       return Handshake(
@@ -311,7 +311,7 @@ TEST_F(TlsTest, WhatIsNotValidNowIsServedWithAWarning) {
   WritePair(authority_.Issue("worker"));
   EXPECT_THAT(Look(), Not(HasSubstr("valid")));
   EXPECT_EQ(Shown(*server), "worker");
-  // It expires while it is in use.
+  // The certificate expires while it is in use.
   WritePair(authority_.Issue("worker", {.end = absl::Seconds(2)}));
   Look();
   absl::SleepFor(absl::Seconds(3));
@@ -346,7 +346,7 @@ TEST_F(TlsTest, TheTimeOfExpiryIsThatOfTheCertificatesInUse) {
   WritePair(chained);
   Look();
   EXPECT_GT(left(), absl::Hours(49));
-  // The authority's, which comes with it, ends sooner.
+  // The authority's certificate, which follows in the chain, ends sooner.
   chained.certificate += authority_.certificate();
   WritePair(chained);
   Look();

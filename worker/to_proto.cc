@@ -10,7 +10,7 @@
 namespace orcd {
 namespace {
 
-// https://protobuf.dev/reference/protobuf/google.protobuf/#duration: about 10,000 years.
+// About 10,000 years: https://protobuf.dev/reference/protobuf/google.protobuf/#duration
 constexpr absl::Duration kMaxDuration = absl::Seconds(315'576'000'000);
 constexpr int32_t kMaxNanos = 999'999'999;
 
@@ -24,7 +24,7 @@ void Fill(v1::TokenLogprobs& logprobs, const SampledToken& token) {
   }
 }
 
-// Of a GenerateFinished or a SampleFinished.
+// `Message` is GenerateFinished or SampleFinished.
 template <typename Event, typename Message>
 void FillEnd(const Event& event, Message& message) {
   message.set_reason(ToProto(event.reason));

@@ -1,4 +1,4 @@
-// The engine's values as messages.
+// Converts the engine's values to messages.
 #ifndef ORCD_WORKER_TO_PROTO_H_
 #define ORCD_WORKER_TO_PROTO_H_
 
@@ -17,12 +17,13 @@
 namespace orcd {
 
 google::protobuf::Duration ToProto(absl::Duration duration);
-// Beyond what a google.protobuf.Duration may hold: infinite. Unset: zero. Only for durations of our
-// own; those of a request or of an orchestrator's reply go through ReadDuration.
+// A duration beyond the range of google.protobuf.Duration becomes infinite, an unset one zero. Only
+// for the worker's own durations; those of a request or of an orchestrator's reply go through
+// ReadDuration.
 absl::Duration FromProto(const google::protobuf::Duration& duration);
-// The value of a request's field: kInvalidArgument (INVALID_FIELD, `field`) where it is no valid
-// Duration (seconds beyond ±315,576,000,000, nanos beyond ±999,999,999, signs that differ) or is
-// negative.
+// Reads the duration of a request's field. Fails with kInvalidArgument (INVALID_FIELD, `field`) if
+// it is no valid Duration (seconds beyond ±315,576,000,000, nanos beyond ±999,999,999, signs that
+// differ) or is negative.
 absl::StatusOr<absl::Duration> ReadDuration(const google::protobuf::Duration& duration,
                                             std::string_view field);
 
@@ -35,9 +36,9 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
                                    const std::string& file);
 v1::Device DescribeDevice(const BackendInfo& backend);
 
-// Adds what `event` says to the end of `delta`.
+// Appends the contents of `event` to `delta`.
 void AppendTo(v1::GenerateDelta& delta, const DeltaEvent& event);
-// A request that failed has no reason: FINISH_REASON_UNSPECIFIED.
+// A request that failed gets FINISH_REASON_UNSPECIFIED.
 v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& model_digest);
 
 }  // namespace orcd

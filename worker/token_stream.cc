@@ -13,7 +13,7 @@
 namespace orcd {
 namespace {
 
-// The token counts that may wait while a write is under way.
+// Token counts that may wait while a write is under way.
 constexpr size_t kMaxNotes = 64;
 
 absl::Status SlowReader(const TokenStreamLimits& limits) {
@@ -63,7 +63,7 @@ void TokenStream::Begin(Request request) {
 }
 
 void TokenStream::OnSubmitted(bool is_cancelled) {
-  // It may have asked the engine before that knew the request.
+  // The canceller may have asked the engine before it knew the request.
   if (is_cancelled || client_gone()) CancelRequest();
 }
 
@@ -87,10 +87,10 @@ void TokenStream::OnDelta(DeltaEvent event) {
   bool became_slow = false;
   {
     std::lock_guard lock(mutex_);
-    // After a gap nothing may follow: what the client has stays a prefix of what was generated.
+    // Nothing may follow a gap: the client's output stays a prefix of what was generated.
     if (gave_up_ || client_gone_) return;
-    // What comes at once may be large, as a long prompt's log-probabilities: the client is slow
-    // only where it has not taken what came before, and it is for it that events wait.
+    // A single event may be large, such as the log-probabilities of a long prompt. The client is
+    // slow only if it has not taken the previous message and events already wait for it.
     const bool others_wait = unread_ && !deltas_.empty();
     deltas_.Add(std::move(event));
     became_slow = others_wait && OverLimits();
@@ -104,8 +104,9 @@ void TokenStream::OnDelta(DeltaEvent event) {
 }
 
 void TokenStream::OnFinished(const FinishedEvent& event) {
-  // What the request holds is released before the client can learn that it has ended: before end_
-  // is set, as a write that is done may send it at once, and outside of the mutex.
+  // Release the request's resources before the client can learn that it has ended. So do it outside
+  // of the mutex, and before end_ is set, since a thread that completes a write may send the end at
+  // once.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
@@ -118,7 +119,8 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
     end_ = gave_up_ ? *gave_up_ : CallStatus(event, id_, seed_);
     if (!gave_up_) due_grace_ = limits_.linger;
   }
-  // Also where a write is under way, which may be for ever: the client's time begins.
+  // Advance even if a write is under way, which may last for ever: the client's linger time begins
+  // now.
   AdvanceLater(/*at_any_rate=*/true);
 }
 
@@ -154,8 +156,8 @@ void TokenStream::OnCancel() {
 }
 
 void TokenStream::OnDone() {
-  // Declared before the lock: the mutex must be free when they go. The engine, which may be the
-  // last to hold the stream, has no alarm to take back.
+  // Declared before the lock: the mutex must be free when they are destroyed. The engine may be the
+  // last to hold the stream, and then has no alarm to cancel.
   std::shared_ptr<TokenStream> self;
   std::optional<grpc::Alarm> alarm;
   std::lock_guard lock(mutex_);
@@ -170,7 +172,7 @@ void TokenStream::AdvanceLater(bool at_any_rate) {
   if (writes_ == nullptr) return Write();
   {
     std::lock_guard lock(mutex_);
-    // Whoever writes looks again when that is done.
+    // The writing thread checks again when its write is done.
     if (left_ || (writing_ && !at_any_rate)) return;
     left_ = true;
   }
@@ -183,7 +185,7 @@ void TokenStream::Advance() {
     if (writing_) return;
     writing_ = true;
   }
-  // Not every event is a message.
+  // Some events need no message.
   std::optional<grpc::ByteBuffer> message;
   while (!message) {
     std::optional<StartedEvent> started;
@@ -229,7 +231,7 @@ std::optional<grpc::ByteBuffer> TokenStream::Encode(DeltaEvent delta) {
       due_grace_.reset();
       SetGrace(limits_.grace);
     }
-    // Also where the request has ended since.
+    // Applies even if the request has ended since.
     if (end_) end_ = gave_up_;
     deltas_.Clear();
   }
@@ -239,7 +241,7 @@ std::optional<grpc::ByteBuffer> TokenStream::Encode(DeltaEvent delta) {
 
 void TokenStream::WriteEnd() {
   bool client_gone = false;
-  // Nothing changes them any more.
+  // Their values do not change any more.
   const FinishedEvent* finished = nullptr;
   const absl::Status* end = nullptr;
   {
@@ -283,7 +285,7 @@ void TokenStream::CancelRequest() {
 }
 
 void TokenStream::SetGrace(absl::Duration grace) {
-  // gRPC's alarms can be set but once; the one before it goes.
+  // A gRPC alarm can be set only once; replace the previous one.
   grace_alarm_.emplace();
   grace_alarm_->Set(absl::ToChronoTime(absl::Now() + grace), [weak = weak_from_this()](bool fired) {
     if (auto self = weak.lock(); fired && self) self->OnGraceOver();

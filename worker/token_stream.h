@@ -1,4 +1,4 @@
-// From the engine's events to a client: the server's end of one call that generates.
+// Carries the engine's events to a client: the server's end of one call that generates.
 #ifndef ORCD_WORKER_TOKEN_STREAM_H_
 #define ORCD_WORKER_TOKEN_STREAM_H_
 
@@ -26,27 +26,28 @@
 
 namespace orcd {
 
-// What a client that reads too slowly may cost.
+// Limits for a client that reads too slowly.
 struct TokenStreamLimits {
-  // Of events that wait because the client has not read the ones before. More than one of these
-  // ends the request with RESOURCE_EXHAUSTED (SLOW_READER), but for an event that waits alone.
+  // Size of the pending events that the client has not read yet. Exceeding either limit ends the
+  // request with RESOURCE_EXHAUSTED (SLOW_READER), unless a single event is pending.
   size_t max_pending_bytes = 1 << 20;
   int max_pending_tokens = 64 << 10;
-  // Of what the encoder keeps for its last messages. More ends the request with RESOURCE_EXHAUSTED
-  // (OUTPUT_TOO_LARGE). So no message has more than the 4 MiB that gRPC's clients take.
+  // Size of the data that the encoder keeps for its last messages. More ends the request with
+  // RESOURCE_EXHAUSTED (OUTPUT_TOO_LARGE), so no message exceeds the 4 MiB that gRPC clients
+  // accept.
   size_t max_held_bytes = 4 << 20;
-  // Then the client has this long to read on and learn of it, before its call is torn down.
+  // Time that the client then has to read on and learn of it, before its call is torn down.
   absl::Duration grace = absl::Seconds(10);
-  // How long a client may take to read what is left once its request has ended.
+  // Time that a client may take to read the rest once its request has ended.
   absl::Duration linger = absl::Seconds(60);
 };
 
-// Owns the call's events until they are written, as its encoder has them. One write is under way at
-// a time; what happens meanwhile is merged into one pending delta. The engine calls it as a sink,
-// gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none of them
+// Owns the call's events until they are written in its encoder's form. One write is under way at a
+// time; events that arrive meanwhile are merged into one pending delta. The engine calls it as a
+// sink, gRPC as a reactor, a write queue as a writer, each from threads of its own; none of them
 // waits for another. It lives until all are done with it: the engine holds it as its request's
-// sink, the queue until it has written, and it holds itself until OnDone. It begins without a
-// request, which takes its time to read.
+// sink, the queue until it has written, and it holds itself until OnDone. It is created without a
+// request, since parsing the request takes time.
 class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public GenerationSink,
                           public Writer,
@@ -56,29 +57,29 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::string id;
     uint64_t seed = 0;
     std::unique_ptr<ResponseEncoder> encoder;
-    // Told of the request where set.
+    // Observer of the request, if set.
     std::shared_ptr<RequestObserver> observer = nullptr;
     // Asks the engine to end the request. Called at most a few times, from any thread, and dropped
     // once the request has ended.
     std::function<void()> cancel;
   };
 
-  // `writes` writes what the engine tells; null: whoever tells it does. `context`, `writes` and
-  // `log` must live until the call is done.
+  // `writes` writes the engine's events; null: the thread that delivers them does. `context`,
+  // `writes` and `log` must live until the call is done.
   static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
                                              WriteQueue* writes, const TokenStreamLimits& limits,
                                              const Logger& log);
 
-  // Nobody waits for the call any more.
+  // True if nobody waits for the call any more.
   bool client_gone() const;
 
-  // To be called before the engine has the request, once.
+  // Must be called once, before the engine has the request.
   void Begin(Request request);
-  // To be called once it has: a client that left in between is noticed here. `is_cancelled`:
-  // somebody else ended the request in between.
+  // Must be called once the engine has the request; notices a client that left in between.
+  // `is_cancelled` is true if somebody else ended the request in between.
   void OnSubmitted(bool is_cancelled);
-  // Ends the call where the engine did not take the request and so sends no events. Where Begin was
-  // not called the status is all there is: log and metrics are the caller's affair.
+  // Ends the call if the engine refused the request and so sends no events. If Begin was not
+  // called, only the status is sent: the caller does the logging and the metrics.
   void Refuse(const absl::Status& status);
 
   // GenerationSink.
@@ -98,20 +99,20 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   TokenStream(grpc::CallbackServerContext* context, WriteQueue* writes,
               const TokenStreamLimits& limits, const Logger& log);
 
-  // Starts the next write, or finishes the call, where that is due and nobody else does.
+  // Starts the next write or finishes the call, if that is due and no other thread does.
   void Advance();
-  // Has that done where it may take its time: what the engine calls. `at_any_rate`: also where a
-  // write is under way, for there is much to be counted, or a time to be set.
+  // Leaves Advance to the write queue, so that the engine thread can call this. `at_any_rate`: also
+  // if a write is under way, because many tokens must be counted or an alarm must be set.
   void AdvanceLater(bool at_any_rate = false);
-  // By who has the right to write: the next message, where there is one.
+  // Encodes the next message, if there is one. Called by the thread that set writing_.
   std::optional<grpc::ByteBuffer> Encode(DeltaEvent delta);
   void WriteEnd();
-  // With mutex_ held.
+  // The caller holds mutex_.
   bool OverLimits() const;
   // Asks the engine to end the request, unless it has ended.
   void CancelRequest();
-  // Tears the call down if it is not done by then, whatever was set before. With mutex_ held, and
-  // not by the engine: it calls gRPC.
+  // Tears the call down if it is not done after `grace`; replaces an earlier grace. The caller
+  // holds mutex_ and is not the engine thread, since this calls gRPC.
   void SetGrace(absl::Duration grace);
   void OnGraceOver();
 
@@ -125,39 +126,38 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   uint64_t seed_ = 0;
   TokenTally tally_;
 
-  // These belong to whoever set writing_: the encoder, the write under way, and, once the end was
-  // encoded, what is left to be written of it.
-  // Null where there was no request.
+  // Owned by the thread that set writing_: the encoder, the write under way, and, once the end has
+  // been encoded, its unwritten rest. encoder_ is null if there was no request.
   std::unique_ptr<ResponseEncoder> encoder_;
   grpc::ByteBuffer outgoing_;
   std::optional<absl::Status> last_status_;
   std::deque<grpc::ByteBuffer> last_messages_;
 
-  // Guards what follows.
+  // Guards the members below.
   mutable std::mutex mutex_;
   std::shared_ptr<TokenStream> self_;
   std::function<void()> cancel_;
-  // What waits to be written, in this order.
+  // Pending events, in the order in which they are written.
   std::optional<StartedEvent> started_;
   PendingDeltas deltas_;
-  // How the request ended; set once no more events come.
+  // The end of the request; set once no more events come.
   std::optional<FinishedEvent> finished_;
   std::optional<absl::Status> end_;
   // A write is under way, or the call has been finished: the right to call gRPC is taken.
   bool writing_ = false;
-  // A message is on its way that the client has not taken.
+  // A message has been sent that the client has not taken.
   bool unread_ = false;
-  // The write queue is to advance it.
+  // The stream is in the write queue, which will advance it.
   bool left_ = false;
-  // Why no more deltas are kept: the client does not keep up, or asked for too much.
+  // Reason why no more deltas are kept: the client does not keep up, or asked for too much.
   std::optional<absl::Status> gave_up_;
   // Nothing can be written any more.
   bool client_gone_ = false;
   // context_ is no longer valid.
   bool done_ = false;
-  // To be set by who writes next.
+  // A grace for the next thread that writes to set.
   std::optional<absl::Duration> due_grace_;
-  // Ends what the client does not read.
+  // Tears down the call of a client that does not read.
   std::optional<grpc::Alarm> grace_alarm_;
 };
 

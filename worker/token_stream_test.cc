@@ -36,7 +36,7 @@ using testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-// A stream as the engine sees it, and what the test knows of it.
+// A stream as the engine sees it, with the test's view of its state.
 struct Served {
   std::shared_ptr<TokenStream> stream;
   std::shared_ptr<std::atomic<int>> cancels = std::make_shared<std::atomic<int>>(0);
@@ -53,7 +53,7 @@ std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  // `writes`: TokenStream::Create's.
+  // `writes` goes to TokenStream::Create.
   FakeService(const TokenStreamLimits& limits, EncoderMaker encoder, WriteQueue* writes)
       : limits_(limits), encoder_(std::move(encoder)), writes_(writes) {}
 
@@ -94,7 +94,7 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
   std::deque<Served> served_;
 };
 
-// Keeps a thread of a queue.
+// Blocks a thread of a queue.
 class Holdup final : public Writer {
  public:
   void Write() override { let_go_.WaitFor(kLong); }
@@ -106,7 +106,8 @@ class Holdup final : public Writer {
 
 class TokenStreamTest : public testing::Test {
  protected:
-  // `queued`: what the engine tells is written by writes_, else by who tells it.
+  // With `queued`, writes_ writes the engine's events; otherwise the thread that delivers them
+  // does.
   explicit TokenStreamTest(const TokenStreamLimits& limits = {},
                            EncoderMaker encoder = MakeGenerateEncoder, bool queued = true)
       : service_(limits, std::move(encoder), queued ? &writes_ : nullptr) {
@@ -145,7 +146,7 @@ class TokenStreamTest : public testing::Test {
     return text;
   }
 
-  // Until they are let go the queue writes nothing.
+  // Until the returned writers are let go, the queue writes nothing.
   std::vector<std::shared_ptr<Holdup>> HoldUpTheQueue() {
     std::vector<std::shared_ptr<Holdup>> holdups;
     for (int i = 0; i < kQueueThreads; ++i) {
@@ -219,7 +220,7 @@ TEST_F(TokenStreamTest, EventsInOrder) {
   EXPECT_EQ(response.finished().timings().queue().seconds(), 1);
   EXPECT_EQ(response.finished().timings().queue().nanos(), 500'000'000);
   EXPECT_EQ(response.finished().model_digest(), "digest");
-  // What the request held was released before its end was told.
+  // The request's resources were released before the client got its end.
   EXPECT_TRUE(served.held.expired());
   EXPECT_FALSE(call->reader->Read(&response));
   EXPECT_TRUE(call->reader->Finish().ok());
@@ -257,7 +258,7 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
   EXPECT_LT(responses.size(), 5000u);
 }
 
-// Clients take 4 MiB in a message.
+// Clients accept at most 4 MiB in a message.
 TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
   auto call = Start();
   Served served = service_.Next();
@@ -282,7 +283,7 @@ TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
   EXPECT_EQ(text, "a");
 }
 
-// The engine's thread, which has better things to do.
+// The engine thread delivers events and must not write them.
 TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
   auto call = Start();
   Served served = service_.Next();
@@ -369,7 +370,7 @@ TEST_F(TokenStreamTest, ClientGoneCancelsTheRequestAndOutlivesNobody) {
   ASSERT_TRUE(call->reader->Read(&response));
   call->context.TryCancel();
   EXPECT_TRUE(Eventually([&] { return *served.cancels > 0; }));
-  // The engine may say more before it has heard.
+  // The engine may send more events before it has seen the cancellation.
   served.stream->OnDelta(Delta("late", {1}));
   EXPECT_FALSE(served.held.expired());
   served.stream->OnFinished(Finished(FinishReason::kCancelled));
@@ -396,7 +397,7 @@ class LingeringReaderTest : public TokenStreamTest {
       : TokenStreamTest({.max_pending_bytes = 64 << 20, .linger = absl::Milliseconds(500)}) {}
 };
 
-// What it was sent would otherwise be kept for as long as it stays connected.
+// Otherwise the unread output would be kept for as long as the client stays connected.
 TEST_F(LingeringReaderTest, IsTornDownWhenItNeverReadsTheEnd) {
   auto call = Start();
   Served served = service_.Next();
@@ -408,7 +409,7 @@ TEST_F(LingeringReaderTest, IsTornDownWhenItNeverReadsTheEnd) {
   EXPECT_TRUE(Eventually([&] { return weak.expired(); }));
 }
 
-// Its time is set by who writes, not by who tells of the end: that is the engine.
+// The writing thread sets the linger time; the engine thread, which delivers the end, does not.
 TEST_F(LingeringReaderTest, HasItsTimeFromWhenTheQueueGetsToIt) {
   auto call = Start();
   Served served = service_.Next();
@@ -428,7 +429,7 @@ class SlowReaderTest : public TokenStreamTest {
                          .max_pending_tokens = 100'000,
                          .grace = absl::Milliseconds(500)}) {}
 
-  // Fills the network's buffers, then the stream's, until it asks for the request's end.
+  // Fills the network's buffers, then the stream's, until the stream asks for the request's end.
   static std::string Overwhelm(Served& served) {
     served.stream->OnStarted({});
     std::string text;
@@ -436,7 +437,7 @@ class SlowReaderTest : public TokenStreamTest {
       const std::string piece = absl::StrCat(i, std::string(1000, '.'));
       text += piece;
       served.stream->OnDelta(Delta(piece, {i}));
-      // The writes that the network takes in are not slow reading.
+      // The client is not slow as long as the network accepts the writes.
       if (i < 1000) absl::SleepFor(absl::Microseconds(200));
     }
     return text;
@@ -540,7 +541,7 @@ TEST_F(TokenStreamTest, ManyStreamsAtOnce) {
   }));
 }
 
-// Says nothing before the end, and then as many messages as there were deltas.
+// Sends nothing before the end, and then one message for each delta.
 class HoldingEncoder final : public ResponseEncoder {
  public:
   std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent&) override { return std::nullopt; }
@@ -572,7 +573,7 @@ class HoldingStreamTest : public TokenStreamTest {
       : TokenStreamTest(
             {.max_pending_bytes = 100, .max_held_bytes = 1000},
             [] { return std::make_unique<HoldingEncoder>(); },
-            // So the encoder has each delta by itself: a queue would merge them.
+            // Without a queue the encoder gets each delta by itself: a queue would merge them.
             /*queued=*/false) {}
 };
 
@@ -610,7 +611,8 @@ TEST_F(HoldingStreamTest, WhatComesAtOnceMayBeMoreThanMayWait) {
   EXPECT_EQ(*served.cancels, 0);
 }
 
-// Its first message is too large for a client to have it before it reads.
+// Like HoldingEncoder, but its first message is too large for a client to receive it before it
+// reads.
 class LoudHoldingEncoder final : public ResponseEncoder {
  public:
   std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent&) override {
@@ -648,7 +650,7 @@ TEST_F(LoudHoldingStreamTest, MoreThanMayBeHeldShowsAfterTheRequestHasEnded) {
   const std::weak_ptr<TokenStream> weak = served.stream;
   served.stream = nullptr;
   EXPECT_TRUE(Eventually([&] { return weak.expired(); }));
-  // gRPC's timers are as they were.
+  // gRPC's timers still work.
   auto next = Start();
   service_.Next().stream->OnFinished(Finished(FinishReason::kEog));
   EXPECT_TRUE(ReadAll(*next).empty());

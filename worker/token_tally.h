@@ -1,4 +1,4 @@
-// Counts tokens on the engine's thread and tells an observer of them on another.
+// Counts tokens on the engine thread and reports them to an observer on another thread.
 #ifndef ORCD_WORKER_TOKEN_TALLY_H_
 #define ORCD_WORKER_TOKEN_TALLY_H_
 
@@ -13,15 +13,15 @@
 
 namespace orcd {
 
-// Notes on the engine's thread when tokens came, which takes no more than a clock and a short lock,
-// and tells it to the observer on a thread that has the time. Any thread.
+// Notes on the engine thread when tokens came, which takes no more than reading a clock and a short
+// lock, and reports the notes to the observer on a thread that has the time. Any thread may call.
 class TokenTally {
  public:
-  // Null: nothing is noted. To be called before anything else, and at most once.
+  // Null: nothing is noted. Must be called before anything else, and at most once.
   void set_observer(std::shared_ptr<RequestObserver> observer) { observer_ = std::move(observer); }
   RequestObserver* observer() const { return observer_.get(); }
 
-  // Returns the number of notes that wait to be told.
+  // Returns the number of notes that have not been reported yet.
   size_t Note(int tokens) {
     if (observer_ == nullptr || tokens == 0) return 0;
     const absl::Time now = SteadyNow();
@@ -30,7 +30,7 @@ class TokenTally {
     return notes_.size();
   }
 
-  // Tells what was noted, in that order.
+  // Reports the notes to the observer, in their order.
   void Tell() {
     if (observer_ == nullptr) return;
     std::lock_guard telling(tell_mutex_);
@@ -44,7 +44,7 @@ class TokenTally {
 
  private:
   std::shared_ptr<RequestObserver> observer_;
-  // Held by the thread that tells; locked before mutex_.
+  // Held by the thread that reports; locked before mutex_.
   std::mutex tell_mutex_;
   std::mutex mutex_;
   // Guarded by mutex_.

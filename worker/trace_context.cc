@@ -9,7 +9,7 @@
 namespace orcd {
 namespace {
 
-// The length of version 00; later ones may go on after another dash.
+// The length of version 00; later versions may continue after another dash.
 constexpr size_t kLength = 55;
 constexpr size_t kMaxStateBytes = 512;
 
@@ -27,7 +27,7 @@ int HexDigit(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Lower case alone, as the standard wants it.
+// Accepts lower case only, as the standard requires.
 template <typename Bytes>
 bool ParseHex(std::string_view text, Bytes& bytes) {
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -39,7 +39,7 @@ bool ParseHex(std::string_view text, Bytes& bytes) {
   return true;
 }
 
-// True with this probability.
+// Returns true with this probability.
 bool Draw(double probability) {
   const auto random = RandomId<std::array<uint8_t, 4>>();
   uint32_t value = 0;
@@ -72,7 +72,7 @@ std::optional<TraceContext> ParseTraceparent(std::string_view header) {
 
 TraceContext TraceContextOf(const grpc::ServerContextBase& context, double sample_ratio) {
   const auto& metadata = context.client_metadata();
-  // More than one would be as good as none.
+  // Several headers count as none.
   if (metadata.count("traceparent") == 1) {
     const grpc::string_ref header = metadata.find("traceparent")->second;
     if (auto parsed = ParseTraceparent({header.data(), header.size()})) {

@@ -1,4 +1,4 @@
-// W3C trace context: which trace a call belongs to. https://www.w3.org/TR/trace-context/
+// W3C trace context: the trace that a call belongs to. https://www.w3.org/TR/trace-context/
 #ifndef ORCD_WORKER_TRACE_CONTEXT_H_
 #define ORCD_WORKER_TRACE_CONTEXT_H_
 
@@ -17,20 +17,21 @@ using SpanId = std::array<uint8_t, 8>;
 
 struct TraceContext {
   TraceId trace_id = {};
-  // Of the caller's span; all zero where the trace begins here.
+  // Id of the caller's span; all zero if the trace begins here.
   SpanId parent = {};
-  // Whether the caller records the trace; where it begins here, whether this worker does.
+  // True if the caller records the trace, or, if the trace begins here, if this worker does.
   bool sampled = false;
-  // The header `tracestate`, to be passed on as it is.
+  // The header `tracestate`, passed on unchanged.
   std::string state;
 
   bool has_parent() const { return parent != SpanId{}; }
 };
 
-// The value of a header `traceparent`; nothing where it is malformed.
+// Parses a `traceparent` header; returns nullopt if it is malformed.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
-// That of the call, or a new trace, which is recorded with probability `sample_ratio`.
+// Returns the call's trace context, or a new trace, which is recorded with probability
+// `sample_ratio`.
 TraceContext TraceContextOf(const grpc::ServerContextBase& context, double sample_ratio);
 
 SpanId MakeSpanId();

@@ -1,4 +1,4 @@
-// How a call with one reply ends.
+// Ends a call with one reply.
 #ifndef ORCD_WORKER_UNARY_REPLY_H_
 #define ORCD_WORKER_UNARY_REPLY_H_
 
@@ -18,7 +18,7 @@ inline void Fail(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor*
   reactor->Finish(ToGrpcStatus(status, context));
 }
 
-// A message that is larger than clients take is refused; see CheckReplySize.
+// A message that is larger than clients accept is refused; see CheckReplySize.
 inline void Reply(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
                   grpc::ByteBuffer* response, const google::protobuf::Message& message) {
   if (absl::Status fits = CheckReplySize(message.ByteSizeLong()); !fits.ok()) {

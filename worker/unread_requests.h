@@ -1,4 +1,4 @@
-// Requests that arrived and that no thread has read yet.
+// Requests that have arrived and that no thread has parsed yet.
 #ifndef ORCD_WORKER_UNREAD_REQUESTS_H_
 #define ORCD_WORKER_UNREAD_REQUESTS_H_
 
@@ -13,12 +13,12 @@
 
 namespace orcd {
 
-// A request waits for a thread before the engine knows it, under load for seconds. Whoever cancels
-// it by its id meanwhile finds it here. Any thread may call.
+// Finds requests that wait for a thread and that the engine does not know yet; under load they wait
+// for seconds. A cancellation by id looks for them here. Any thread may call.
 class UnreadRequests {
  public:
   // One request, from its arrival until the engine has it or it is refused. It can be found for as
-  // long as the ticket lives, which the UnreadRequests must outlive.
+  // long as the ticket lives. The UnreadRequests must outlive the ticket.
   class Ticket {
    public:
     Ticket(UnreadRequests* requests, std::string id);
@@ -27,7 +27,7 @@ class UnreadRequests {
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
 
-    // The request is to end. To be asked before the request is read, and again after the engine
+    // True if the request must end. Check before the request is parsed, and again after the engine
     // has it: from then on the engine itself finds it.
     bool is_cancelled() const { return is_cancelled_; }
 
@@ -39,13 +39,13 @@ class UnreadRequests {
     std::atomic<bool> is_cancelled_ = false;
   };
 
-  // A request whose id nobody knows ("") is found by nobody.
+  // A request without a known id ("") cannot be found.
   std::shared_ptr<Ticket> Add(std::string id);
 
-  // Marks every request with this id; false where there is none.
+  // Marks every request with this id as cancelled; returns false if there is none.
   bool Cancel(const std::string& id);
 
-  // The number of ids that can be found.
+  // Number of ids that can be found.
   size_t ids() const;
 
  private:

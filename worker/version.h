@@ -5,7 +5,7 @@
 
 namespace orcd {
 
-// Of the software, such as `0.1.0`.
+// Version of the software, such as `0.1.0`.
 std::string_view Version();
 
 }  // namespace orcd

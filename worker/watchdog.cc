@@ -9,7 +9,8 @@ namespace orcd {
 namespace {
 
 constexpr int kLooksPerLimit = 8;
-// A pause that lasts so many times as long was none of the watchdog's.
+// If the watchdog's wait lasts this many times longer than its pause, the process itself was
+// stopped.
 constexpr int kStopped = 3;
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
@@ -37,7 +38,8 @@ void Watchdog::Run() {
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, absl::ToChronoNanoseconds(pause), [this] { return stopping_; })) {
     const absl::Time now = SteadyNow();
-    // Who was stopped as a whole must have a chance to go on before it is said to hang.
+    // A process that was stopped as a whole gets one more interval to make progress before it
+    // counts as hanging.
     const bool was_stopped = now - looked > kStopped * pause;
     looked = now;
     may_wait = !(was_stopped && may_wait);

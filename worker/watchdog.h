@@ -1,4 +1,4 @@
-// Notices that the engine hangs.
+// Detects that the engine hangs.
 #ifndef ORCD_WORKER_WATCHDOG_H_
 #define ORCD_WORKER_WATCHDOG_H_
 
@@ -11,14 +11,14 @@
 
 namespace orcd {
 
-// Owns a thread that asks, several times within `limit`, for how long there has been work and no
-// progress, and calls `on_stall` with the answer, once, where that is more than `limit`. An
-// infinite limit asks nothing.
+// Owns a thread that asks `stalled_for` several times within `limit` for how long there has been
+// work and no progress. If the answer exceeds `limit`, it calls `on_stall` with the answer, once.
+// An infinite limit disables the watchdog.
 class Watchdog {
  public:
   Watchdog(absl::Duration limit, std::function<absl::Duration()> stalled_for,
            std::function<void(absl::Duration stalled)> on_stall);
-  // Does not wait for the engine, but for `on_stall` where that is being called.
+  // Waits for a running `on_stall`, but not for the engine.
   ~Watchdog();
 
   Watchdog(const Watchdog&) = delete;

@@ -48,7 +48,7 @@ bool IsRegular(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// `again`: only a regular file is read, so that no pipe without a writer holds up the thread.
+// With `again` only a regular file is read, so that no pipe without a writer holds up the thread.
 absl::StatusOr<std::string> Read(const FileSet& files, const std::string& path, bool again) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | (again ? O_NONBLOCK : 0)));
   if (file.get() < 0) return CannotRead(files, path, errno);
@@ -82,7 +82,8 @@ absl::StatusOr<std::vector<std::string>> ReadAll(const FileSet& files, bool agai
 }
 
 Digest DigestOf(const std::vector<std::string>& contents) {
-  // Of the digests of each, so that the same bytes in other files are something else.
+  // The digest of the files' digests, so that the same bytes split differently between files have
+  // another digest.
   std::string digests;
   Digest digest;
   for (const std::string& content : contents) {

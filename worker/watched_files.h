@@ -24,22 +24,22 @@ namespace orcd {
 // Files that are used together, such as a certificate and its key.
 struct FileSet {
   std::vector<std::string> paths;
-  // The reason of an error about a file that cannot be read, and its message's end, which says what
-  // to change.
+  // For errors about a file that cannot be read: the reason, and the end of the message, which says
+  // what to change.
   std::string reason;
   std::string advice;
 };
 
-// Owns a thread that reads files again and hands changed ones over. Any thread may call.
+// Owns a thread that reads files again and passes changed ones on. Any thread may call.
 //
-// A change counts once two looks in a row have read the same: a file that is being written is not
-// taken by half, nor a certificate without the key that comes a moment later. Content that cannot
-// be used changes nothing but the log, which says so once for each reason and once when the files
-// can be used again. A set whose first reading met something other than a regular file, such as a
-// pipe, is read once.
+// A change counts once two consecutive looks have read the same content: a file that is being
+// written is not taken half-written, nor a certificate without the key that follows a moment later.
+// Unusable content only causes a log line, once for each reason, and another once the files can be
+// used again. A set whose first reading met something other than a regular file, such as a pipe, is
+// read once.
 class FileWatcher {
  public:
-  // No file may be longer, in bytes.
+  // Maximum size of a file, in bytes.
   static constexpr size_t kMaxBytes = size_t{4} << 20;
 
   // `log` must outlive the watcher. `interval` is the time between two looks.
@@ -49,18 +49,16 @@ class FileWatcher {
   FileWatcher(const FileWatcher&) = delete;
   FileWatcher& operator=(const FileWatcher&) = delete;
 
-  // Returns an error, which names file and reason, where the contents cannot be used. No content is
-  // empty.
+  // Returns an error naming file and reason if the contents cannot be used. No content is empty.
   using Take = std::function<absl::Status(const std::vector<std::string>& contents)>;
-  // Returns what is to be said of files that are in use, such as that a certificate has expired;
-  // empty: nothing.
+  // Returns a warning about files in use, such as that a certificate has expired; empty: none.
   using Warn = std::function<std::string()>;
 
   // Reads `files` and calls `take` with their contents, in the order of `paths`: once before it
   // returns, and then, from the watcher's thread, after each change. `warn`, which may be null, is
-  // asked at each look, and its text is logged when it changes. Both must be callable until the
-  // watcher is destroyed; neither may call it. kInvalidArgument with the set's reason where a file
-  // cannot be read, or `take`'s error; then the set is not watched.
+  // called at each look, and its text is logged when it changes. Both must be callable until the
+  // watcher is destroyed; neither may call the watcher. Fails with kInvalidArgument and the set's
+  // reason if a file cannot be read, or with `take`'s error; then the set is not watched.
   absl::Status Watch(FileSet files, Take take, Warn warn = nullptr);
 
   // Looks at all files now, as the thread does once an interval; for tests.
@@ -72,15 +70,15 @@ class FileWatcher {
     FileSet files;
     Take take;
     Warn warn;
-    // Of the contents that were taken last.
+    // Digest of the contents that were taken last.
     Digest taken = {};
-    // Of the look before; absent where a file could not be read.
+    // Digest of the previous look; absent if a file could not be read.
     std::optional<Digest> seen;
-    // The error of the look before; OK where the files could be read.
+    // Error of the previous look; OK if the files could be read.
     absl::Status read_error;
-    // The contents whose error `told` is; absent where they could not be read.
+    // Digest of the contents that caused the error in `told`; absent if they could not be read.
     std::optional<Digest> refused;
-    // The last error that the log was told of; empty while the files can be used.
+    // The last error that was logged; empty while the files can be used.
     std::string told;
     std::string warned;
   };
@@ -102,7 +100,7 @@ class FileWatcher {
   std::thread thread_;
 };
 
-// What files held when they could be used last. A handle: copies share the value, and it may be
+// The last usable contents of watched files. A handle: copies share the value, and it may be
 // destroyed before or after the watcher. Any thread may call.
 template <typename T>
 class LastGood {
@@ -111,7 +109,7 @@ class LastGood {
       std::function<absl::StatusOr<std::shared_ptr<const T>>(const std::vector<std::string>&)>;
   using WarnOf = std::function<std::string(const T&)>;
 
-  // As FileWatcher::Watch, with the files' contents as `parse` has them.
+  // Same as FileWatcher::Watch; `parse` converts the files' contents.
   static absl::StatusOr<LastGood> Watch(FileWatcher& watcher, FileSet files, Parse parse,
                                         WarnOf warn_of = nullptr) {
     LastGood good;

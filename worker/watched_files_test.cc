@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// Two files that hold the same word, `bad` excepted.
+// Watches two files that must hold the same word; the word `bad` is refused.
 class WatchedFilesTest : public testing::Test {
  protected:
   WatchedFilesTest() { fs::create_directory(folder_); }
@@ -49,7 +49,7 @@ class WatchedFilesTest : public testing::Test {
         },
         [](const std::string& word) { return word == "old" ? "the word is old" : ""; });
   }
-  // What the log has from `looks` looks.
+  // Returns the log of `looks` looks.
   std::string Look(int looks = 2) {
     testing::internal::CaptureStderr();
     for (int i = 0; i < looks; ++i) watcher_.Look();
@@ -57,7 +57,7 @@ class WatchedFilesTest : public testing::Test {
   }
 
   const Logger log_{LogFormat::kText, LogLevel::kInfo};
-  // Looks when it is told to.
+  // Looks only when the test tells it to.
   FileWatcher watcher_{log_, absl::Hours(1)};
   const std::string folder_ = absl::StrCat(testing::TempDir(), "/watched-", getpid());
   const std::string first_ = folder_ + "/first";
@@ -126,7 +126,7 @@ TEST_F(WatchedFilesTest, WhatCannotBeUsedIsSaidOnceAndTheLastGoodStays) {
   fs::create_directory(first_);
   EXPECT_THAT(Look(), HasSubstr(first_ + ": is no regular file any more"));
   fs::remove(first_);
-  // Nobody writes to it: to open it as a file would wait for ever.
+  // The pipe has no writer: opening it as a file would wait for ever.
   ASSERT_EQ(mkfifo(first_.c_str(), 0600), 0);
   EXPECT_THAT(Look(10), IsEmpty());
   fs::remove(first_);
@@ -137,7 +137,7 @@ TEST_F(WatchedFilesTest, WhatCannotBeUsedIsSaidOnceAndTheLastGoodStays) {
   WriteBoth("bad");
   EXPECT_THAT(Look(), HasSubstr("they are bad"));
   EXPECT_EQ(*word->Get(), "a");
-  // The same content is not parsed at each look.
+  // Unchanged content is not parsed again at each look.
   const int parsed = parsed_;
   EXPECT_THAT(Look(10), IsEmpty());
   EXPECT_EQ(parsed_, parsed);

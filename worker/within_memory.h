@@ -1,4 +1,4 @@
-// Keeps a call that is given no memory from ending the process.
+// Keeps a failed allocation in one call from ending the process.
 #ifndef ORCD_WORKER_WITHIN_MEMORY_H_
 #define ORCD_WORKER_WITHIN_MEMORY_H_
 
@@ -10,9 +10,10 @@
 
 namespace orcd {
 
-// What `work` returns, an absl::Status or absl::StatusOr; kResourceExhausted (INSUFFICIENT_MEMORY)
-// where the system gives it no memory. For what may be large because of what a client sent: others
-// then go on with what the call gave back. `work` must leave nothing half done.
+// Returns the result of `work`, an absl::Status or absl::StatusOr; or kResourceExhausted
+// (INSUFFICIENT_MEMORY) if an allocation fails. For work whose memory depends on what a client
+// sent: the memory that the failed call gives back lets others continue. `work` must leave nothing
+// half done.
 template <typename Work>
 std::invoke_result_t<Work&> WithinMemory(Work&& work) {
   try {

@@ -10,7 +10,7 @@
 namespace orcd {
 namespace {
 
-// About what a thread tokenises in 10 ms.
+// Approximate size that a thread tokenises in 10 ms.
 constexpr size_t kSmallBytes = 64 << 10;
 constexpr int kPassedAtMost = 7;
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);

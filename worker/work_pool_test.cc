@@ -19,7 +19,7 @@ using testing::ElementsAre;
 constexpr absl::Duration kLong = absl::Seconds(20);
 constexpr size_t kLarge = 1 << 20;
 
-// A pool of one thread that does nothing until it is let go.
+// A pool of one thread that is blocked until it is let go.
 class HeldPool {
  public:
   explicit HeldPool(WorkPool::Limits limits = {}) : pool_(std::in_place, limits) {
@@ -36,7 +36,7 @@ class HeldPool {
   void PostAlways(size_t bytes, int number) {
     pool_->PostAlways(bytes, [this, number] { done_.push_back(number); });
   }
-  // Lets the pool go on to its end and returns the numbers in the order in which they were done.
+  // Lets the pool run to its end and returns the numbers in the order in which they were done.
   std::vector<int> LetGo(int count) {
     let_go_.Notify();
     pool_.reset();
@@ -47,7 +47,7 @@ class HeldPool {
  private:
   Event held_;
   Event let_go_;
-  // The pool's thread's, until it is done.
+  // Used by the pool's thread until it is done.
   std::vector<int> done_;
   std::optional<WorkPool> pool_;
 };
@@ -80,7 +80,7 @@ TEST(WorkPoolTest, TooMuchIsRefusedWithATimeToTryAgain) {
   EXPECT_THAT(many.LetGo(2), ElementsAre(1, 2));
 
   HeldPool heavy({.threads = 1, .max_waiting_bytes = 3000});
-  // One of any size may wait alone.
+  // One item of any size may wait alone.
   EXPECT_TRUE(heavy.Post(5000, 1).ok());
   EXPECT_EQ(GetErrorDetails(heavy.Post(1, 2)).reason, "QUEUE_FULL");
   EXPECT_THAT(heavy.LetGo(1), ElementsAre(1));

@@ -1,4 +1,4 @@
-// orcd.v1.Worker: the calls, each handed to whoever does the work.
+// orcd.v1.Worker: dispatches each call to the object that does the work.
 #ifndef ORCD_WORKER_WORKER_SERVICE_H_
 #define ORCD_WORKER_WORKER_SERVICE_H_
 
@@ -43,7 +43,7 @@ using RawWorkerService = RawLoad<RawUnload<RawGenerate<
 struct WorkerServiceOptions {
   TokenStreamLimits limits = {};
   MultiplexedCallLimits many_limits = {};
-  // Who may make which calls. Null: everyone all.
+  // Decides which callers may make which calls. Null: everyone may make all calls.
   const Authorizer* authorizer = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
@@ -59,8 +59,8 @@ class WorkerService final : public internal::RawWorkerService {
   // `host` and `log` must outlive the service.
   WorkerService(ModelHost& host, const Logger& log, WorkerServiceOptions options = {});
 
-  // Ends GenerateMany calls, which would stay open for as long as their clients like, once their
-  // requests have ended; and each later one at once. So the server can stop.
+  // Ends GenerateMany calls once their requests have ended, and each later one at once, so that the
+  // server can stop. Without this they stay open for as long as their clients like.
   void Shutdown();
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Load(grpc::CallbackServerContext* context,

@@ -99,7 +99,7 @@ TEST_F(WorkerServiceTest, MalformedRequestsAreSaidToBe) {
   for (const std::string& bytes :
        {std::string("\x1a\x04\x0a\x02\xc3\x28"), std::string("\x0a\x7f")}) {
     for (const char* method : {"Load", "Unload", "Generate", "Cancel", "Tokenize", "Drain"}) {
-      // Not every method has a string there.
+      // The other methods have no string in field 3.
       if (bytes[0] == '\x1a' && std::string(method) != "Generate") continue;
       const grpc::Status status = CallWithBytes(method, bytes);
       EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
@@ -135,7 +135,7 @@ TEST_F(WorkerServiceTest, GenerateToTheEnd) {
   EXPECT_EQ(responses.back().finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
   EXPECT_EQ(responses.back().finished().usage().generated_tokens(), 7u);
   EXPECT_EQ(responses.back().finished().model_digest(), loaded.digest());
-  // Once the end has been read nothing holds the model any more.
+  // Once the client has read the end, nothing holds the model any more.
   grpc::ClientContext unload_context;
   v1::UnloadResponse unloaded;
   EXPECT_TRUE(stub_->Unload(&unload_context, v1::UnloadRequest(), &unloaded).ok());
@@ -184,7 +184,7 @@ TEST_F(WorkerServiceTest, CancelAnswersWhenTheRequestsBlocksAreFree) {
   while (reader->Read(&response)) {
   }
   const grpc::Status end = reader->Finish();
-  // A request so quick that it ended by itself was not there to be cancelled.
+  // If the request was quick enough to end by itself, there was nothing to cancel.
   EXPECT_EQ(end.error_code(),
             cancelled.found() ? grpc::StatusCode::CANCELLED : grpc::StatusCode::OK);
 }
@@ -193,7 +193,8 @@ TEST_F(WorkerServiceTest, DeadlinesEndRequests) {
   ASSERT_TRUE(Load().ok());
   v1::GenerateRequest request;
   request.mutable_tokens()->add_ids(5);
-  // It would go on for hundreds of tokens, lest it end before anybody looks at the clock.
+  // Without this it might end before anybody checks the clock; with it, it runs for hundreds of
+  // tokens.
   request.mutable_stop()->set_ignore_eog(true);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now());
@@ -238,7 +239,7 @@ TEST_F(WorkerServiceTest, MoreTokensThanAClientTakesAreRefused) {
   ASSERT_TRUE(Load().ok());
   v1::TokenizeRequest request;
   v1::TokenizeResponse response;
-  // Text of which each byte is two bytes of token ids.
+  // Each byte of this text becomes two bytes of token ids.
   for (int i = 0; i < 2'200'000; ++i) {
     request.mutable_text()->mutable_text()->push_back("\x01\x02"[i % 2]);
   }
@@ -267,7 +268,7 @@ TEST_F(WorkerServiceTest, APromptThatCannotFitIsRefusedByItsBytes) {
   EXPECT_THAT(status.error_message(), HasSubstr("tokens or more"));
 }
 
-// A new method fails until it is called here.
+// Fails for a new method until it is called here.
 TEST_F(WorkerServiceTest, TheEnginesThreadWritesToNoCall) {
   auto load = std::make_shared<v1::LoadRequest>();
   load->set_model("nano.gguf");

@@ -36,7 +36,7 @@ void WriteQueue::Leave(std::shared_ptr<Writer> writer) {
   {
     std::lock_guard lock(mutex_);
     left_.push_back(std::move(writer));
-    // A thread that is awake looks again before it waits.
+    // A thread that is awake checks the queue again before it waits.
     wake = idle_ > 0;
   }
   if (wake) changed_.notify_one();
@@ -59,7 +59,7 @@ void WriteQueue::Run() {
     left_.pop_front();
     lock.unlock();
     writer->Write();
-    // It may be the last one that holds it.
+    // Drop it without the mutex: this may be its last reference.
     writer = nullptr;
     lock.lock();
   }

@@ -1,4 +1,4 @@
-// Threads that do for the engine's thread what takes long: gRPC writes, log lines, metrics.
+// Threads that do slow work for the engine thread: gRPC writes, log lines, metrics.
 #ifndef ORCD_WORKER_WRITE_QUEUE_H_
 #define ORCD_WORKER_WRITE_QUEUE_H_
 
@@ -12,34 +12,35 @@
 
 namespace orcd {
 
-// What has something to write, and writes it when it is told to.
+// An object that writes its pending output when the queue calls it.
 class Writer {
  public:
   virtual ~Writer() = default;
 
-  // Called by a thread of the queue, once for each time that it was left there.
+  // Called by a thread of the queue, once for each Leave.
   virtual void Write() = 0;
 };
 
-// Owns threads that write what others leave. To start a gRPC write takes 10 to 20 µs, the system's
-// calls in it; an engine with hundreds of streams that did so itself would compute a step in less
-// time than it takes to tell of it. Any thread may leave writers; the queue must outlive them.
+// Owns threads that start gRPC writes so that the engine thread does not. Starting a gRPC write
+// takes 10 to 20 µs including its system calls: an engine with hundreds of streams would compute a
+// step in less time than its own writes would take. Any thread may call Leave; the queue must
+// outlive the writers.
 class WriteQueue {
  public:
   explicit WriteQueue(int threads);
-  // Waits until all that was left is written.
+  // Waits until everything left in the queue is written.
   ~WriteQueue();
 
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // In the order in which they are left, as far as several threads keep one.
+  // Enqueues `writer`. FIFO; with several threads, no order between writers.
   void Leave(std::shared_ptr<Writer> writer);
 
-  // As Leave for `work`, which is called once.
+  // Same as Leave for `work`, which is called once.
   void Do(std::function<void()> work);
 
-  // Threads for a machine with so many processors, which have other things to do as well.
+  // Number of threads for a machine with this many processors, which have other work too.
   static int ThreadsFor(int processors);
 
  private:
@@ -48,7 +49,7 @@ class WriteQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Writer>> left_;
-  // Threads that wait for something to do.
+  // Number of threads that wait for work.
   int idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

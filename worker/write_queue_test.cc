@@ -18,7 +18,7 @@ using testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-// Writes its number into a list.
+// Appends its number to a list.
 class Numbered : public Writer {
  public:
   Numbered(int number, std::mutex& mutex, std::vector<int>& list)
@@ -64,7 +64,7 @@ TEST(WriteQueueTest, EveryWriterWritesOnceAndIsLetGo) {
   }
 }
 
-// Waits in Write until another one writes.
+// Waits in Write until another writer writes.
 class Waiting : public Writer {
  public:
   Waiting(Event& mine, Event& other) : mine_(mine), other_(other) {}
@@ -94,7 +94,7 @@ TEST(WriteQueueTest, ThreadsWriteAtATime) {
   EXPECT_TRUE(other->wrote());
 }
 
-// Leaves itself again until it has written so often.
+// Enqueues itself again until it has written `times` times.
 class Repeated : public Writer, public std::enable_shared_from_this<Repeated> {
  public:
   Repeated(WriteQueue& queue, int times, Event& done) : queue_(queue), left_(times), done_(done) {}
