@@ -12,14 +12,15 @@
 namespace orcd::guard {
 namespace {
 
-// The client's own answers may wait beside a turn's bytes.
+// Largest number of bytes that wait for the client. Leaves room for the filter's own answers beside
+// the bytes of a turn.
 constexpr size_t kMaxWaiting = 128 << 10;
-// A buffer that was needed once is not kept.
+// A larger buffer is not kept once it is empty.
 constexpr size_t kKeptBytes = 4096;
-// How long a client may take to read what came before the end.
+// Time that a client has to read the bytes from before the end of the connection.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 constexpr absl::Duration kLingerTime = absl::Seconds(1);
-// A client that broke the rules gets less.
+// A client that broke the rules gets less time.
 constexpr absl::Duration kFailedTime = absl::Milliseconds(200);
 constexpr size_t kMaxDiscarded = 256 << 10;
 
