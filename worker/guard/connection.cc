@@ -12,12 +12,12 @@
 namespace orcd::guard {
 namespace {
 
-// Largest number of bytes that wait for the client. Leaves room for the filter's own answers beside
-// the bytes of a turn.
+// The client is not read while this many bytes wait for it. Leaves room for the filter's own
+// answers beside the bytes of a turn.
 constexpr size_t kMaxWaiting = 128 << 10;
 // A larger buffer is not kept once it is empty.
 constexpr size_t kKeptBytes = 4096;
-// Time that a client has to read the bytes from before the end of the connection.
+// Time in which a client can read the bytes sent before the end of the connection.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 constexpr absl::Duration kLingerTime = absl::Seconds(1);
 // A client that broke the rules gets less time.

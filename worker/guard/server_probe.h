@@ -11,14 +11,15 @@
 namespace orcd::guard {
 
 // Progress of gRPC: probes sent to it and answered, one after another, and calls of one loop's
-// clients that were reset since. gRPC frees a reset call after the call has been through the same
-// queues as a probe that was sent later.
+// clients that were reset since. A reset call passes the same queues in gRPC as a later probe
+// before gRPC frees it, so the answers to later probes (see Fence) tell that it is free.
 struct ServerProgress {
   uint64_t sent = 0;
   uint64_t answered = 0;
   // Reset calls that gRPC may not have freed yet.
   int64_t unconfirmed = 0;
-  // Bytes charged for reset calls that gRPC has since freed.
+  // Charges of calls that gRPC has freed, and peak charges of closed connections, since freed
+  // memory was last returned to the system.
   int64_t freed_bytes = 0;
   // Calls that the server has ended, and the number of these that gRPC has certainly freed.
   uint64_t ended = 0;

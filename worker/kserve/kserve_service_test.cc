@@ -377,8 +377,8 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   EXPECT_EQ(Infer(InferRequest("a"), reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-// The number of pending status calls does not make the worker refuse an operator's load, and gRPC's
-// thread waits for no disk.
+// An operator's load is accepted however many status calls are pending, and gRPC's thread does not
+// wait for the disk.
 TEST_F(KserveServiceTest, ALoadWaitsForTheDiskBehindCallsOfStatus) {
   const auto let_go = std::make_shared<Event>();
   const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(absl::Seconds(20))); };

@@ -231,7 +231,7 @@ TEST(SamplingParametersTest, HostileNestingIsRefused) {
   }
 }
 
-// The range check then refuses the value, which no error of its own is needed for.
+// The range check refuses infinity, so such numbers need no error of their own.
 TEST(SamplingParametersTest, BeyondFloatIsInfinite) {
   v1::GenerateRequest request;
   ASSERT_TRUE(Add(R"({"temperature": 1e300, "frequency_penalty": -1e300})", &request).ok());
