@@ -40,7 +40,7 @@ class TokenizerArchives {
   TokenizerArchives(const TokenizerArchives&) = delete;
   TokenizerArchives& operator=(const TokenizerArchives&) = delete;
 
-  // Calls `done` once, before Get returns or from the thread; `done` must not block. The model
+  // Calls `done` once, before Get returns or on thread_; `done` must not block. The model
   // cannot be unloaded until then: at most the time in which two archives are made, however many
   // callers ask. The errors are those of ModelHost::Borrow and ExportTokenizer.
   void Get(Done done);

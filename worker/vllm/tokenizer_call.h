@@ -15,7 +15,7 @@
 namespace orcd {
 
 // Limits the number of calls at a time, because a call to a slow client keeps a chunk in memory for
-// as long as the client reads. Any thread.
+// as long as the client takes to read it. Any thread.
 class TokenizerCalls {
  public:
   // `archives` must outlive this.

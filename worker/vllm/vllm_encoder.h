@@ -34,7 +34,7 @@ class VllmEncoder final : public ResponseEncoder {
   size_t held_bytes() const override { return held_bytes_; }
 
  private:
-  // Appends the end of a sample. SampleEnd has the meaning it has in FinishedEvent.
+  // Appends the end of a sample to `end`. The end of a single sample is that of the FinishedEvent.
   void AppendEnd(int32_t sample, const SampleEnd& sample_end, End& end);
   vllm_wire::GenerateResponse MakeChunk(int32_t sample);
   vllm_wire::GenerateComplete& CompleteOf(int32_t sample);

@@ -1,5 +1,5 @@
-// vllm.grpc.engine.VllmEngine, the service that gateways call which schedule on vLLM's workers. A
-// façade: every request becomes one of orcd.v1, so that checks, defaults and limits are the same.
+// vllm.grpc.engine.VllmEngine, the service for gateways that schedule on vLLM's workers. A façade:
+// every request becomes one of orcd.v1, so that checks, defaults and limits are the same.
 #ifndef ORCD_WORKER_VLLM_VLLM_SERVICE_H_
 #define ORCD_WORKER_VLLM_VLLM_SERVICE_H_
 

@@ -17,7 +17,7 @@ struct ZipEntry {
 
 // Returns the archive of `entries`, deflated, in their order. All entries are dated 1 January 1980,
 // so that the same entries give the same bytes. Fails with kInternal if libzip fails, which happens
-// only without memory.
+// only if memory runs out.
 absl::StatusOr<std::string> MakeZip(const std::vector<ZipEntry>& entries);
 
 }  // namespace orcd
