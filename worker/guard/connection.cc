@@ -12,14 +12,15 @@
 namespace orcd::guard {
 namespace {
 
-// The client's own answers may wait beside a turn's bytes.
+// The client is not read while this many bytes wait for it. Leaves room for the filter's own
+// answers beside the bytes of a turn.
 constexpr size_t kMaxWaiting = 128 << 10;
-// A buffer that was needed once is not kept.
+// A larger buffer is not kept once it is empty.
 constexpr size_t kKeptBytes = 4096;
-// How long a client may take to read what came before the end.
+// Time in which a client can read the bytes sent before the end of the connection.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 constexpr absl::Duration kLingerTime = absl::Seconds(1);
-// A client that broke the rules gets less.
+// A client that broke the rules gets less time.
 constexpr absl::Duration kFailedTime = absl::Milliseconds(200);
 constexpr size_t kMaxDiscarded = 256 << 10;
 
@@ -45,7 +46,7 @@ IoResult SendSome(int fd, std::span<const uint8_t> bytes, size_t& count) {
   return sent >= 0 ? IoResult::kDone : Failed();
 }
 
-// What is left of the waiting bytes after `count` of them, then of `fresh`, have gone.
+// Keeps the bytes that are left of `waiting`, then `fresh`, after `count` of them were sent.
 void Keep(std::string& waiting, std::string& fresh, size_t count) {
   if (waiting.empty()) {
     waiting.assign(fresh, count, std::string::npos);
@@ -88,7 +89,7 @@ std::optional<absl::Time> Connection::idle_since() const {
 }
 
 bool Connection::MayReadClient() const {
-  // Before the first SETTINGS have come what is for the server waits, for there is none.
+  // Before the first SETTINGS have arrived there is no server; bytes for it wait.
   return (phase_ == Phase::kPreface || (phase_ == Phase::kOpen && to_server_.empty())) &&
          to_client_.size() < kMaxWaiting && filter_.accepting();
 }
@@ -212,7 +213,7 @@ void Connection::ToClient(std::string& fresh) {
 }
 
 void Connection::ToServer(std::string& fresh) {
-  // Before there is a server, and after it has gone, nothing is sent.
+  // Nothing is sent before there is a server and after it has gone.
   if (!server_.valid()) {
     to_server_.append(fresh);
     fresh.clear();
@@ -222,7 +223,7 @@ void Connection::ToServer(std::string& fresh) {
   const std::string& all = to_server_.empty() ? fresh : to_server_;
   size_t count = 0;
   if (!all.empty() && SendSome(server_.get(), Bytes(all), count) == IoResult::kClosed) {
-    // What it wrote before is still read.
+    // The bytes that the server wrote before are still read.
     server_gone_ = true;
     count = all.size();
   }
@@ -243,7 +244,8 @@ void Connection::Flush(absl::Time now) {
   ToClient(none);
   if (phase_ == Phase::kClosed || !to_client_.empty()) return;
   if (tls_ != nullptr) tls_->SendCloseNotify();
-  // To close at once would throw away what the client has not read, where it still sends.
+  // An immediate close would discard bytes that the client has not read yet, if the client is still
+  // sending.
   shutdown(client_.get(), SHUT_WR);
   phase_ = Phase::kLinger;
   deadline_ = std::min(now + kLingerTime, std::max(deadline_, now));

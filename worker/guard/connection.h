@@ -19,65 +19,68 @@
 
 namespace orcd::guard {
 
-// Takes over a connected socket that does not block and serves HTTP/2 on it.
+// Takes over a connected non-blocking socket and serves HTTP/2 on it.
 using ConnectServer = std::function<void(int fd)>;
 
-// Moves bytes between a client and gRPC, at most 64 KiB each way a turn. Reads neither side while
-// the other does not take what was read before. One thread.
+// Moves bytes between a client and gRPC, at most 64 KiB each way in a turn. Does not read from one
+// side while the other side has not taken the bytes read before. For one thread.
 class Connection {
  public:
   enum class Phase {
-    // TLS, then HTTP/2's preface; gRPC knows nothing of the connection.
+    // TLS, then the preface of HTTP/2. gRPC does not know of the connection yet.
     kHandshake,
     kPreface,
     kOpen,
-    // Nothing is read; what is left is written, then the client is given time to read it.
+    // In kFlush nothing is read and the remaining bytes are written. In kLinger the client has time
+    // to read them.
     kFlush,
     kLinger,
     kClosed,
   };
-  // Which sides an event says can be read or written.
+  // The sides that an event reports as readable or writable.
   struct Ready {
     bool client_in = false;
     bool client_out = false;
     bool server_in = false;
     bool server_out = false;
   };
-  // Buffers that a thread's connections share.
+  // Buffers that the connections of one thread share.
   struct Scratch {
     std::vector<uint8_t> input = std::vector<uint8_t>(64 << 10);
     ConnectionFilter::Output output;
   };
 
-  // All that is given by reference must outlive the connection. `client` does not block.
+  // All reference arguments must outlive the connection. `client` is non-blocking.
   Connection(const GuardOptions& options, const ConnectServer& connect, TransportBudget& total,
              ServerProgress& progress, Descriptor client, absl::Time now);
 
   bool ChargeConnection() { return filter_.ChargeConnection(); }
-  // Moves what there is to move.
+  // Moves the bytes that can be moved now.
   void Turn(const Ready& ready, absl::Time now, Scratch& scratch);
-  // Ends what has taken too long, and releases charges that are due.
+  // Ends the connection if it has taken too long, and releases charges that are due.
   void Tick(absl::Time now, Scratch& scratch);
   // Ends the connection with a GOAWAY.
   void Dismiss(absl::Time now, Scratch& scratch);
-  // A side has hung up: the client is gone; the server has written all it will.
+  // Report that a side has hung up. A client that hangs up is gone; a server that does so has
+  // written all its bytes.
   void OnClientGone() { phase_ = Phase::kClosed; }
   void OnServerGone() { server_gone_ = true; }
-  // Closes both sides; nothing may be called afterwards.
+  // Closes both sides. No other call may follow.
   void Close();
 
   Phase phase() const { return phase_; }
   bool active() const { return phase_ < Phase::kFlush; }
-  // Whether there is input that no event will tell of.
+  // True if there is input that no event announces.
   bool wants_turn() const;
-  // Epoll's events that the sides wait for.
+  // The epoll events that each side waits for.
   uint32_t client_events() const;
   uint32_t server_events() const;
   int client_fd() const { return client_.get(); }
   // Invalid before kOpen and after the server has gone.
   int server_fd() const { return server_.get(); }
   bool server_gone() const { return server_gone_; }
-  // Since when it has had no call that makes it one in use; nothing while it has one.
+  // The time since which the connection has had no call that counts as use. Nothing while it has
+  // one.
   std::optional<absl::Time> idle_since() const;
   const ConnectionFilter& filter() const { return filter_; }
   int64_t DetachCharge() { return filter_.DetachCharge(); }
@@ -87,7 +90,7 @@ class Connection {
   void ReadClient(absl::Time now, Scratch& scratch);
   void ReadServer(absl::Time now, Scratch& scratch);
   void Feed(std::span<const uint8_t> bytes, absl::Time now, Scratch& scratch);
-  // Writes what waits and then `fresh`; what the side does not take waits.
+  // Write the waiting bytes and then `fresh`. Bytes that the side does not take wait.
   void ToClient(std::string& fresh);
   void ToServer(std::string& fresh);
   bool MayReadClient() const;
@@ -104,17 +107,17 @@ class Connection {
   std::unique_ptr<TlsSession> tls_;
   ConnectionFilter filter_;
   Phase phase_ = Phase::kPreface;
-  // When the phase ends at the latest; kOpen has no end.
+  // Latest end of the phase; kOpen has no end.
   absl::Time deadline_;
   absl::Time idle_since_;
-  // What a side did not take yet.
+  // Bytes that a side has not taken yet.
   std::string to_client_;
   std::string to_server_;
-  // Read from the client, and not to be looked at before the server has answered.
+  // Bytes read from the client that must not be processed before the server has answered.
   std::string held_;
-  // TLS wants to write before it can go on reading.
+  // TLS must write before it can go on reading.
   bool tls_wants_write_ = false;
-  // TLS may have whole records that were not read: the buffer was full before.
+  // TLS may hold whole unread records, because the buffer was full after the last read.
   bool tls_more_ = false;
   bool server_gone_ = false;
   size_t discarded_ = 0;

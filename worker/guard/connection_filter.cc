@@ -11,31 +11,33 @@
 namespace orcd::guard {
 namespace {
 
-// What a DATA frame costs gRPC: its bytes and a half, for buffers are kept as they were read, and a
-// part of its own. Measured with gRPC 1.51 (2026-11-25): a call takes 12 KiB, and 7 KiB more while
-// it is cancelled; 3400 calls of 9 KB each, charged a quarter and 256 bytes, held 68 MiB.
+// Charge of a DATA frame with this payload. gRPC needs one and a half times its bytes, because it
+// keeps buffers as they were read, and a fixed part. Measured with gRPC 1.51 (2026-11-25): a call
+// takes 12 KiB, and 7 KiB more while it is cancelled; 3400 calls of 9 KB each, when a frame was
+// charged a quarter and 256 bytes, held 68 MiB.
 constexpr int64_t kDataFrameCharge = 1024;
 int64_t ChargeOf(uint32_t payload) { return payload + payload / 2 + kDataFrameCharge; }
 constexpr uint32_t kGrpcPrefixBytes = 5;
 constexpr size_t kMaxSettings = 64;
-// A header block may have this many compressed bytes, whatever its list comes to.
+// A header block may have this many compressed bytes, whatever the size of its list.
 constexpr size_t kMinBlockBytes = 1 << 20;
 constexpr size_t kBytesPerContinuation = 4096;
 constexpr size_t kMinContinuations = 64;
-// Credit is given back in no smaller parts.
+// Credit is given back in parts of at least this many bytes.
 constexpr uint32_t kCreditPart = 2048;
 constexpr size_t kSettingBytes = 6;
 constexpr size_t kFieldOverhead = 32;
-// Reset calls of a connection that gRPC may be busy with, before the client is not read: where a
-// loop has few of them, and where it has many.
+// Largest number of reset calls of a connection that gRPC may still be busy with while the client
+// is read. The first applies if the loop has fewer than kManyUnconfirmed of them in all, the second
+// otherwise.
 constexpr size_t kMaxLingering = 128;
 constexpr size_t kMinLingering = 2;
 constexpr int64_t kManyUnconfirmed = 512;
 
-// The largest charge that is kept for whole messages of a call that gRPC may not have read: that of
-// its window of 64 KiB, in frames as large as they may be with a few beside.
+// Largest charge that is kept for whole messages of a call that gRPC may not have read: the charge
+// of its window of 64 KiB, in frames of the largest size and a few more.
 constexpr int64_t kUnreadCharge = 112 << 10;
-// Services that gRPC brings along.
+// Services that come with gRPC.
 constexpr std::string_view kGrpcServices = "/grpc.";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
@@ -44,7 +46,7 @@ std::string_view Text(std::span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// As gRPC writes it: what is printable stands as it is.
+// Percent-encodes as gRPC does: printable characters other than % stay as they are.
 std::string PercentEncode(std::string_view text) {
   constexpr char kHex[] = "0123456789ABCDEF";
   std::string result;
@@ -69,7 +71,7 @@ std::string UnpaddedBase64(const std::string& bytes) {
 
 bool IsBinaryName(std::string_view name) { return name.ends_with("-bin"); }
 
-// The six bits that the character stands for, or -1.
+// The six bits that the character encodes, or -1.
 int Base64Value(char c) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -77,9 +79,9 @@ int Base64Value(char c) {
   return at == std::string_view::npos ? -1 : static_cast<int>(at);
 }
 
-// Base64 with or without padding, or bytes after a zero, as gRPC sends them to gRPC. A value that
-// is neither would end gRPC's connection, as would bits of the last character that stand for no
-// byte and are not zero.
+// True for base64 with or without padding, and for raw bytes after a zero byte, as gRPC sends them
+// to gRPC. Any other value would make gRPC end its connection, as would non-zero unused bits in the
+// last character.
 bool IsBinaryValue(std::string_view value) {
   if (value.empty() || value.front() == '\0') return true;
   const std::string_view digits = value.substr(0, value.find_last_not_of('=') + 1);
@@ -98,7 +100,7 @@ bool IsWellFormed(const HeaderList::Field& field) {
          (IsBinaryName(field.name) || nghttp2_check_header_value(value, field.value.size()) != 0);
 }
 
-// The request's parts that decide about it.
+// The parts of the request that decide whether it is refused.
 struct Request {
   bool well_formed = true;
   bool has_path = false;
@@ -107,11 +109,11 @@ struct Request {
   bool has_authority = false;
   CallHeaders call;
   std::string_view encoding;
-  // A header whose value should be base64 and is not.
+  // Name of a header whose value should be base64 and is not.
   std::string_view bad_binary;
 };
 
-// Whether the pseudo-header may stand in a request, and does for the first time.
+// True if a request may have this pseudo-header, and this is its first occurrence.
 bool TakePseudo(const HeaderList::Field& field, Request& request) {
   bool* seen = nullptr;
   if (field.name == ":path") {
@@ -227,8 +229,8 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
         linger.own_fence = fences_sent_ + 1;
         linger.until = now + options_.reset_linger;
       }
-      // A client that does not read keeps its fence from coming back; other clients are not read
-      // any slower for that.
+      // A client that does not read keeps its fence from coming back. That must not slow down the
+      // reading of other clients.
       if (linger.until <= now && std::exchange(linger.counted, false)) --progress_->unconfirmed;
     }
   }
@@ -259,7 +261,7 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
 void ConnectionFilter::Fail(Http2Error error, std::string_view why, Output& out) {
   if (failed_) return;
   failed_ = true;
-  // A client that never began to speak HTTP/2 would not understand it.
+  // A client that never began to speak HTTP/2 would not understand a GOAWAY.
   if (server_at_boundary_ && preface_bytes_ == kPreface.size()) {
     AppendGoaway(last_stream_, error, why, out.to_client);
   }
@@ -357,8 +359,8 @@ void ConnectionFilter::BeginFrame(Output& out) {
       return;
     case frame_type::kRstStream:
       if (frame_.length != 4) return fail(Http2Error::kFrameSizeError, "RST_STREAM is not 4 bytes");
-      // HTTP/2 calls it an error on a stream that was not opened, and gRPC's own clients send it
-      // for a call that is cancelled before its headers have left.
+      // HTTP/2 calls RST_STREAM on a stream that was not opened an error, but gRPC's own clients
+      // send it for a call that is cancelled before its headers have left.
       if (known && !streams_[frame_.stream].refusing) relay();
       return;
     case frame_type::kSettings:
@@ -394,7 +396,7 @@ void ConnectionFilter::BeginFrame(Output& out) {
     case frame_type::kPushPromise:
       return fail(Http2Error::kProtocolError, "a client sends PUSH_PROMISE");
     default:
-      // HTTP/2 has receivers ignore frames that they do not know.
+      // HTTP/2 requires receivers to ignore frames of unknown types.
       return;
   }
 }
@@ -493,7 +495,7 @@ void ConnectionFilter::TakePayload(std::span<const uint8_t>& bytes, Output& out)
       out.to_server.append(Text(part));
       if (payload_left_ == 0) out.to_server.append(std::exchange(server_pending_, {}));
       if (frame_.type == frame_type::kData) {
-        // The server may have ended the call while its frame was under way.
+        // The server may have ended the call while the frame was being relayed.
         if (const auto found = streams_.find(frame_.stream); found != streams_.end()) {
           TrackMessages(found->second, part);
         }
@@ -576,8 +578,8 @@ void ConnectionFilter::EndClientSettings(Output& out) {
   const bool ack = (frame_.flags & frame_flag::kAck) != 0;
   std::string entries;
   if (!ack) {
-    // The server's encoder gets no table, whatever the client offers: blocks are written here as
-    // well, and some of the server's are left out.
+    // The server's encoder gets no table, whatever the client offers, because the filter writes
+    // blocks too and drops some of the server's.
     AppendSetting(setting::kHeaderTableSize, 0, entries);
     for (size_t at = 0; at < collected_.size(); at += kSettingBytes) {
       const std::string_view entry = std::string_view(collected_).substr(at, kSettingBytes);
@@ -717,10 +719,10 @@ void ConnectionFilter::Answer(uint32_t id, bool client_ended, const absl::Status
                               Output& out) {
   CountRefusal(status);
   block_.clear();
-  // The first block says that there is no table, as the server's first block does, too: a decoder
-  // whose table was made smaller wants to read so before anything else.
+  // The first block says that there is no table, as the server's first block does: a decoder whose
+  // table was made smaller must read this before anything else.
   if (!std::exchange(table_told_, true)) AppendHpackInteger(0, 5, 0x20, block_);
-  // `:status: 200` of the static table.
+  // The field `:status: 200` of the static table.
   block_.push_back(static_cast<char>(0x88));
   AppendLiteral("content-type", "application/grpc", block_);
   AppendLiteral("grpc-status", absl::StrCat(static_cast<int>(status.code())), block_);
@@ -751,7 +753,7 @@ void ConnectionFilter::RefuseOpen(uint32_t id, Stream& stream, absl::Status stat
 }
 
 void ConnectionFilter::SendFence(Output& out) {
-  // The server acknowledges SETTINGS in their order, after whatever it wrote before.
+  // The server acknowledges SETTINGS in order, after the frames that it wrote before.
   AppendFrameHeader({.type = frame_type::kSettings}, InjectedToServer(out));
   settings_owed_.push_back(true);
   ++fences_sent_;
@@ -766,7 +768,7 @@ void ConnectionFilter::OnServerFence(absl::Time now, Output& out) {
       continue;
     }
     const auto found = streams_.find(refusal.stream);
-    // The client or the server may have ended it meanwhile.
+    // The client or the server may have ended the call meanwhile.
     if (found == streams_.end()) continue;
     if (found->second.server_began) {
       CountRefusal(refusal.status);
@@ -843,11 +845,12 @@ void ConnectionFilter::FromServer(std::span<const uint8_t> bytes, absl::Time now
 bool ConnectionFilter::IsOver(const FrameHeader& frame) const {
   const auto found = streams_.find(frame.stream);
   const bool over = found == streams_.end() ||
-                    // The filter will answer once the server can send nothing more.
+                    // The filter answers once the server can send nothing more.
                     (found->second.refusing && !found->second.server_began);
   switch (frame.type) {
     case frame_type::kHeaders:
-      // The first block is passed on whatever it is for: it says that there is no table.
+      // The client must get the first block whatever call it is for, because it says that there is
+      // no table.
       return over && table_told_;
     case frame_type::kContinuation:
       return server_block_over_;
@@ -939,8 +942,8 @@ void ConnectionFilter::EndServerFrame(absl::Time now, Output& out) {
 }
 
 void ConnectionFilter::ReleaseRead(Stream& stream) {
-  // The server has read a message, and holds the one that has not ended. Whole messages that came
-  // behind the first it may have left unread.
+  // The server has read a message, and holds the unfinished one. It may have left whole messages
+  // behind the first one unread.
   const int64_t unread = stream.messages > 1 ? kUnreadCharge : 0;
   const int64_t kept = std::min(stream.body_charge, std::max(stream.unfinished, unread));
   budget_.Release(stream.body_charge - kept);

@@ -1,4 +1,4 @@
-// The HTTP/2 rules that one connection is held to, as bytes in and bytes out.
+// The HTTP/2 rules that one connection must follow, as a function from bytes to bytes.
 #ifndef ORCD_WORKER_GUARD_CONNECTION_FILTER_H_
 #define ORCD_WORKER_GUARD_CONNECTION_FILTER_H_
 
@@ -22,164 +22,168 @@
 
 namespace orcd::guard {
 
-// Header that carries a name of the client's verified certificate, once a name: the common name,
-// then the alternative names. Clients cannot send headers that begin with kPeerPrefix.
+// Header that carries one name of the client's verified certificate. It occurs once for each name:
+// the common name, then the alternative names. The filter drops client headers that begin with
+// kPeerPrefix.
 inline constexpr std::string_view kPeerPrefix = "orcd-peer-";
 inline constexpr std::string_view kPeerNameHeader = "orcd-peer-name-bin";
 
-// What a call shows before its body.
+// The part of a call that is known before its body.
 struct CallHeaders {
-  // Such as `/orcd.v1.Worker/Health`.
+  // The method's path, such as `/orcd.v1.Worker/Health`.
   std::string_view path;
-  // The first header `authorization`; empty where there is none.
+  // The first header `authorization`. Empty if there is none.
   std::string_view authorization;
 };
 
 struct FilterOptions {
   // Largest header list of a call: the sum of name + value + 32 bytes.
   size_t max_header_list_bytes = 16 << 10;
-  // Calls open at once.
+  // Largest number of calls open at once.
   uint32_t max_streams = 640;
-  // Bytes charged for a connection, and for each open call beside its headers and body. A call that
-  // waits takes 12 to 20 KiB, one that is being refused 40; where calls come and go as fast as they
-  // can the allocator's gaps take as much again.
+  // Bytes charged for a connection, and for each open call in addition to its headers and body. A
+  // waiting call takes 12 to 20 KiB, one that is being refused 40 KiB. If calls come and go as fast
+  // as they can, the gaps in the allocator's memory take as much again.
   int64_t connection_charge = 64 << 10;
   int64_t stream_charge = 96 << 10;
-  // Largest sum of charges of one connection.
+  // Largest sum of the charges of one connection.
   int64_t max_connection_bytes = int64_t{64} << 20;
-  // Time that gRPC may need to free what a client has reset, where nothing else tells.
+  // Time that gRPC may need to free a call that the client has reset. Used only if no probe can
+  // tell.
   absl::Duration reset_linger = absl::Seconds(1);
-  // Called with a call's headers, before its body is read; a call that is not OK is refused with
-  // that status. Any thread. Null: every call may go on.
+  // Called with a call's headers, before its body is read. A call for which it does not return OK
+  // is refused with the returned status. Any thread. Null: every call may go on.
   std::function<absl::Status(const CallHeaders&, const std::vector<std::string>& peer_names)> admit;
-  // The bytes of `grpc-status-details-bin` for a refusal. Any thread. Null: there are none.
+  // Returns the bytes of `grpc-status-details-bin` for a refusal. Any thread. Null: no details.
   std::function<std::string(const absl::Status&)> encode_details;
   // Called for each refused call with the error's reason. Any thread. May be null.
   std::function<void(std::string_view reason)> on_refused;
 };
 
-// Stands between a client and gRPC on one connection, with state for each open call, and touches
-// no socket.
+// Stands between a client and gRPC on one connection. Holds state for each open call; touches no
+// socket.
 //
-// From the client come whole HTTP/2 rules: preface, frame sizes, stream ids. Header blocks are
-// decoded and encoded again, so that a refused call is none for gRPC. A call that breaks a rule is
-// answered here and ends alone; a frame that breaks HTTP/2 ends the connection. Bodies are relayed
-// as they come and charged to the budget until the server answers on their stream.
+// Bytes from the client are checked against the rules of HTTP/2: preface, frame sizes, stream ids.
+// Header blocks are decoded and encoded again, so that gRPC never sees a refused call. A call that
+// breaks a rule is answered here and ends alone; a frame that breaks HTTP/2 ends the connection.
+// Bodies are relayed as they come and charged to the budget until the server answers on their
+// stream.
 //
-// From the server frames pass as they are, but for its SETTINGS, which say the limits kept here,
-// and for frames of calls that are over. Its header blocks refer to no table, for its peer's is
-// said to be empty, so that one may be left out.
+// Frames from the server pass unchanged, except for its SETTINGS, which get the limits enforced
+// here, and for frames of calls that are over, which are dropped. The server is told that its
+// peer's header table is empty, so its header blocks refer to no table and one of them may be
+// dropped.
 //
 // One thread at a time.
 class ConnectionFilter {
  public:
-  // Bytes to send on; the filter appends.
+  // Bytes to send on. The filter appends to them.
   struct Output {
     std::string to_server;
     std::string to_client;
   };
 
-  // `options`, `total` and `progress`, which tells when gRPC has freed reset calls, must outlive
-  // the filter. `progress` null: time tells.
+  // `options`, `total` and `progress` must outlive the filter. `progress` tells when gRPC has freed
+  // reset calls; if it is null, reset_linger decides.
   ConnectionFilter(const FilterOptions& options, TransportBudget& total, ServerProgress* progress);
   ~ConnectionFilter();
   ConnectionFilter(const ConnectionFilter&) = delete;
   ConnectionFilter& operator=(const ConnectionFilter&) = delete;
 
-  // Charges the connection itself; false where there is no room for it.
+  // Charges the connection itself. False if there is no room for it.
   bool ChargeConnection();
-  // The names of the client's verified certificate. Call before its first byte.
+  // Sets the names of the client's verified certificate. Call before the client's first byte.
   void SetPeerNames(std::vector<std::string> names);
-  // Ends the connection as one that is not needed: the client is told to use another.
+  // Ends the connection to make room. The GOAWAY tells the client to use another connection.
   void Dismiss(Output& out);
 
-  // Takes bytes of the client and returns how many: fewer than there are once accepting() is false
-  // or failed() is true, the rest is for the next call.
+  // Processes bytes of the client and returns their number. The number is smaller than bytes.size()
+  // once accepting() is false or failed() is true; the rest is for the next call.
   size_t FromClient(std::span<const uint8_t> bytes, absl::Time now, Output& out);
-  // Takes bytes of the server, all of them.
+  // Processes all of the given bytes of the server.
   void FromServer(std::span<const uint8_t> bytes, absl::Time now, Output& out);
   // Releases charges that have lingered long enough. Call every fraction of a second, and when the
   // progress has changed.
   void Tick(absl::Time now, Output& out);
 
-  // Whether the client may be read: not where the server owes it answers, or has not got through
-  // the calls that the client has reset. Tick may make it true again.
+  // True if the client may be read. False while the server owes it too many acknowledgements, or
+  // has not yet freed enough of the calls that the client has reset. Tick may make it true again.
   bool accepting() const {
     return !failed_ && unanswered_ < kMaxUnanswered && pending_.size() < kMaxInjected &&
            lingering_.size() < MaxLingering();
   }
-  // Whether calls that are over may hold memory of the server.
+  // True if calls that are over may still hold memory of the server.
   bool lingers() const { return !lingering_.empty() || !ended_.empty(); }
-  // The client has sent its preface and its first SETTINGS.
+  // True once the client has sent its preface and its first SETTINGS.
   bool established() const { return established_; }
-  // The connection must end; a GOAWAY has been appended where one could be.
+  // True if the connection must end. A GOAWAY has been appended if one could be.
   bool failed() const { return failed_; }
-  // The client did nothing wrong: it made room.
+  // True if the connection was ended to make room, without a fault of the client.
   bool dismissed() const { return dismissed_; }
   size_t open_calls() const { return streams_.size(); }
-  // Open calls that make the connection one in use: a whole message has come for them, and they are
-  // not of gRPC's own services, which anybody may call.
+  // Open calls that count as use of the connection: a whole message has arrived for them, and they
+  // are not calls of gRPC's own services, which anybody may call.
   size_t calls_in_use() const { return calls_in_use_; }
-  // Bytes charged now, and at most.
+  // Bytes charged now, and the peak.
   const ConnectionBudget& budget() const { return budget_; }
   // Leaves the charge in the total for the caller to release.
   int64_t DetachCharge() { return budget_.Detach(); }
 
  private:
-  // Answers that the server may owe before its client is not read any more.
+  // Number of answers that the server may owe. At this number the filter stops reading the client.
   static constexpr int kMaxUnanswered = 32;
   // Bytes of the filter's own answers that may wait.
   static constexpr size_t kMaxInjected = 64 << 10;
 
   struct Stream {
-    // Charged for the call and its headers, and for its body.
+    // Charge for the call and its headers, and charge for its body.
     int64_t call_charge = 0;
     int64_t body_charge = 0;
-    // Of a service of gRPC's own, and whether it counts in calls_in_use_.
+    // of_grpc: the call is for one of gRPC's own services. in_use: it counts in calls_in_use_.
     bool of_grpc = false;
     bool in_use = false;
     bool client_ended = false;
     bool server_began = false;
     bool server_ended = false;
-    // The server was told that the call is over; the client hears it after the next fence.
+    // The server was told that the call is over. The client is told after the next fence.
     bool refusing = false;
-    // The message that the body is in: bytes of its prefix that were read, bytes that are left.
+    // The message that the body is in: bytes read of its prefix, and bytes left of its content.
     uint8_t prefix_bytes = 0;
     uint32_t message_left = 0;
-    // Bytes of the message that has not ended, and messages that have; no more than two are
-    // counted.
+    // Bytes of the unfinished message, and number of finished messages, counted only up to two.
     int64_t unfinished = 0;
     int messages = 0;
   };
   struct Refusal {
     uint32_t stream;
     absl::Status status;
-    // The fence that the server must have passed.
+    // Number of the fence that the server must have passed.
     uint64_t fence;
   };
   struct Linger {
     absl::Time until;
-    // Of progress_; then, once that is passed, of this connection: gRPC frees a call's part of the
-    // connection in the connection's own turn.
+    // A fence of progress_ and, once that is passed, one of this connection: gRPC frees a call's
+    // part of the connection when it processes the connection itself.
     uint64_t fence;
     uint64_t own_fence;
     int64_t charge;
-    // Whether progress_ counts it as unconfirmed.
+    // True if progress_ counts the call as unconfirmed.
     bool counted;
   };
-  // What the payload of the client's frame is for.
+  // Use of the payload of the client's frame.
   enum class Payload { kRelay, kSwallow, kCollect, kPadLength, kHeaderPrefix, kHeaderBlock };
 
-  // Of the client's side.
+  // The client's side.
   bool TakePreface(std::span<const uint8_t>& bytes, Output& out);
   void BeginFrame(Output& out);
   void BeginData(Output& out);
-  // `payload` bytes of the frame come after its padding's length, if it has one.
+  // `payload` is the number of bytes after the pad length field, if the frame has one, without the
+  // padding.
   void RelayData(uint32_t payload, Output& out);
   void BeginHeaders(Output& out);
   void BeginContinuation(Output& out);
   void CountBlock(uint32_t bytes, Output& out);
-  // Takes what there is of the payload.
+  // Consumes the available bytes of the payload.
   void TakePayload(std::span<const uint8_t>& bytes, Output& out);
   void EndFrame(absl::Time now, Output& out);
   void EndClientSide(uint32_t id, absl::Time now);
@@ -191,28 +195,31 @@ class ConnectionFilter {
   void TrackMessages(Stream& stream, std::span<const uint8_t> body);
   void ReturnCredit(Output& out);
 
-  // Of the server's side.
+  // The server's side.
   void BeginServerFrame(Output& out);
-  // Whether the frame is of a call that the client has no answer to expect of, or another.
+  // True if the client must not see the frame: its call is over, or the filter answers the call
+  // instead of the server.
   bool IsOver(const FrameHeader& frame) const;
   void ReturnServerCredit(Output& out);
   void EndServerFrame(absl::Time now, Output& out);
   void RewriteSettings(Output& out);
   void OnServerFence(absl::Time now, Output& out);
-  // Releases what the server has read, now that it answers.
+  // Releases the charge for the bytes that the server has read, now that it answers.
   void ReleaseRead(Stream& stream);
 
   // Answers a call that gRPC has not seen, or has ended.
   void Answer(uint32_t id, bool client_ended, const absl::Status& status, Output& out);
-  // Ends a call that gRPC has: it is told now, the client once gRPC cannot send on it any more.
+  // Ends a call that gRPC has. gRPC is told now; the client is told once gRPC cannot send on the
+  // call any more.
   void RefuseOpen(uint32_t id, Stream& stream, absl::Status status, Output& out);
   void SendFence(Output& out);
   size_t MaxLingering() const;
   void CountRefusal(const absl::Status& status);
   absl::Status FullError(ConnectionBudget::Result result) const;
-  // Where the filter's own frames go: to the client at once, or at the end of the server's frame.
+  // Target of the filter's own frames to the client: the output, or pending_ until the end of the
+  // server's frame.
   std::string& Injected(Output& out) { return server_at_boundary_ ? out.to_client : pending_; }
-  // The same towards the server: nothing stands within a frame that is relayed as it comes.
+  // The same towards the server: the filter inserts nothing within a frame that is being relayed.
   bool relaying() const { return in_frame_ && payload_ == Payload::kRelay && payload_left_ > 0; }
   std::string& InjectedToServer(Output& out) {
     return relaying() ? server_pending_ : out.to_server;
@@ -222,14 +229,14 @@ class ConnectionFilter {
 
   const FilterOptions& options_;
   std::vector<std::string> peer_names_;
-  // As header values: a zero, then the bytes.
+  // Header values: a zero byte, then the name.
   std::vector<std::string> peer_values_;
   // Bytes of those headers, as HTTP/2 counts.
   size_t peer_bytes_ = 0;
   ServerProgress* const progress_;
   ConnectionBudget budget_;
   std::deque<Linger> lingering_;
-  // Of calls that the server has ended, where there are many at a time.
+  // Calls that the server has ended, kept here if many of them end at a time.
   std::deque<Linger> ended_;
   absl::flat_hash_map<uint32_t, Stream> streams_;
   size_t calls_in_use_ = 0;
@@ -249,10 +256,10 @@ class ConnectionFilter {
   // Bytes of the frame still to come: of the payload, and of the padding after it.
   uint32_t payload_left_ = 0;
   uint32_t padding_left_ = 0;
-  // What kCollect, kPadLength and kHeaderPrefix have read.
+  // The bytes that kCollect, kPadLength and kHeaderPrefix have read.
   std::string collected_;
   uint32_t collect_bytes_ = 0;
-  // The block that is open until END_HEADERS.
+  // The header block that is open until END_HEADERS.
   uint32_t block_stream_ = 0;
   bool block_end_stream_ = false;
   size_t block_bytes_ = 0;
@@ -276,19 +283,19 @@ class ConnectionFilter {
   bool server_at_boundary_ = true;
   bool server_in_block_ = false;
   bool server_block_end_stream_ = false;
-  // The frames of the block are left out.
+  // True if the frames of the block are dropped.
   bool server_block_over_ = false;
-  // The client has had a block, which said that the server's encoder has no table.
+  // True once the client has had a block, whose start says that the server's encoder has no table.
   bool table_told_ = false;
   // Bytes of the server's DATA that the client does not see.
   uint32_t server_swallowed_ = 0;
   bool server_settings_seen_ = false;
-  // Wait for the end of the server's frame, and of the client's.
+  // Frames that wait for the end of the server's frame, and of the client's.
   std::string pending_;
   std::string server_pending_;
-  // Acknowledgements that the server owes: PINGs and SETTINGS of the client.
+  // Acknowledgements that the server owes for PINGs and SETTINGS of the client.
   int unanswered_ = 0;
-  // Whose SETTINGS those are, in their order: true for a fence.
+  // Origin of each unacknowledged SETTINGS, in order: true for a fence, false for the client's.
   std::deque<bool> settings_owed_;
   std::vector<Refusal> refusals_;
   uint64_t fences_sent_ = 0;

@@ -27,10 +27,10 @@ using ::testing::Pair;
 
 constexpr char kPath[] = "/orcd.v1.Worker/Health";
 
-// A filter with a client and a server that the test plays.
+// A filter. The test plays its client and its server.
 class ConnectionFilterTest : public ::testing::Test {
  protected:
-  // Makes the filter; before that `options_` may be changed.
+  // Makes the filter. The test may change `options_` before.
   void Begin(std::vector<std::string> peer_names = {}) {
     filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
     ASSERT_TRUE(filter_->ChargeConnection());
@@ -62,9 +62,9 @@ class ConnectionFilterTest : public ::testing::Test {
   void Open(uint32_t stream, bool end_stream = false) {
     FromClient(HeadersFrame(stream, CallOf(kPath), end_stream));
   }
-  // What the server reads of the block in `frame`.
+  // The headers that the server decodes from the block in `frame`.
   Headers AsServer(const Frame& frame) { return DecodeBlock(server_decoder_, frame.payload); }
-  // What the client reads of the frames: the status of the call that they refuse.
+  // The status with which the frames refuse the call, as the client decodes it.
   Headers RefusalIn(const std::vector<Frame>& frames, uint32_t stream) {
     for (const Frame& frame : frames) {
       if (frame.header.type == frame_type::kHeaders && frame.header.stream == stream) {
@@ -86,7 +86,7 @@ class ConnectionFilterTest : public ::testing::Test {
   TransportBudget total_{int64_t{512} << 20};
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
   ConnectionFilter::Output out_;
-  // Outlives the filter, which leaves it what it still counts.
+  // Outlives the filter, whose destructor takes back what it still counts here.
   ServerProgress progress_;
   std::unique_ptr<ConnectionFilter> filter_;
   HeaderEncoder client_encoder_;
@@ -140,7 +140,8 @@ TEST_F(ConnectionFilterTest, HeadersBeyondTheLimitEndTheirCallAlone) {
   options_.on_refused = [&](std::string_view reason) { reasons.emplace_back(reason); };
   Begin();
   Open(1);
-  // Whatever the refused block added to the tables must be known for the next.
+  // The decoder must keep what the refused block added to the tables, because the next block uses
+  // it.
   FromClient(
       HeadersFrame(3, CallOf(kPath, {{"x-kept", "value"}, {"x-big", std::string(17000, 'v')}})));
   const std::vector<Frame> answer = TakeToClient();
@@ -217,7 +218,7 @@ TEST_F(ConnectionFilterTest, CallsAreRefusedBeforeTheirBody) {
   EXPECT_EQ(ValueOf(refusal, "grpc-message"), "not known: 100%25");
   EXPECT_EQ(ValueOf(refusal, "grpc-status-details-bin"), "VU5BVVRIRU5USUNBVEVE");
   EXPECT_THAT(reasons, ElementsAre("UNAUTHENTICATED"));
-  // Its body goes nowhere and takes nothing from the connection's window.
+  // The refused call's body is dropped and takes nothing from the connection's window.
   for (int i = 0; i < 4; ++i) {
     FromClient(MakeFrame(frame_type::kData, 0, 1, std::string(kMaxFrameBytes, 'x')));
   }
@@ -257,7 +258,7 @@ TEST_F(ConnectionFilterTest, MalformedCallsEndAlone) {
   EXPECT_FALSE(filter_->failed());
   FromClient(HeadersFrame(9, CallOf(kPath, {{"x-bin", "YQ=="}, {"y-bin", "\0raw\xff"s}})));
   EXPECT_EQ(TakeToServer().size(), 1u);
-  // The bits of the last character that stand for no byte must be zero.
+  // Unused bits of the last character must be zero.
   uint32_t stream = 11;
   for (const char* value : {"QR", "YQF=", "YR==", "AAAAQR"}) {
     FromClient(HeadersFrame(stream, CallOf(kPath, {{"x-bin", value}})));
@@ -298,7 +299,7 @@ TEST_F(ConnectionFilterTest, ABodyBeyondTheBudgetEndsItsCallAlone) {
   const std::vector<Frame> sent = TakeToServer();
   EXPECT_THAT(Kinds(sent), Contains(Pair(frame_type::kRstStream, 1)).Times(1));
   EXPECT_EQ(Kinds(sent).back(), std::pair(int{frame_type::kSettings}, 0u));
-  // gRPC may still have something to say on the stream; only after it the client hears the end.
+  // gRPC may still send on the stream. The client hears of the end only after those frames.
   const auto refused = [](const std::vector<Frame>& frames) {
     return std::any_of(frames.begin(), frames.end(), [](const Frame& frame) {
       return frame.header.type == frame_type::kHeaders && frame.header.stream == 1;
@@ -328,7 +329,7 @@ TEST_F(ConnectionFilterTest, AnswersReleaseWhatTheServerHasReadAndNoMore) {
   EXPECT_GE(charged(), before + 9000);
   FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
   EXPECT_EQ(charged(), before + 8000);
-  // A message behind the first may be one that the server has not read.
+  // The server may not have read a message that comes after the first.
   const int64_t kept = charged();
   FromClient(MakeFrame(frame_type::kData, 0, 1, std::string(1005, 'y')));
   FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
@@ -348,10 +349,10 @@ TEST_F(ConnectionFilterTest, WholeMessagesThatTheServerMayNotHaveReadStayCharged
   FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders, 1,
                        EncodeBlock(server_encoder_, {{":status", "200"}})));
   FromServer(MakeFrame(frame_type::kData, 0, 1, "\0"s));
-  // The one message of the third stream has been read; of the first stream's four one may have
-  // been.
+  // The third stream's single message has been read; of the first stream's four messages one may
+  // have been.
   EXPECT_GE(charged(), before + 3 * 15000);
-  // A stream that goes on for ever is charged no more than the server's window, and a bit.
+  // An endless stream is charged at most the server's window and a little more.
   for (int i = 0; i < 200; ++i) {
     FromClient(MakeFrame(frame_type::kData, 0, 1, message));
     FromServer(MakeFrame(frame_type::kData, 0, 1, GrpcMessage("yes")));
@@ -361,7 +362,8 @@ TEST_F(ConnectionFilterTest, WholeMessagesThatTheServerMayNotHaveReadStayCharged
   EXPECT_LE(charged(), before + (160 << 10));
 }
 
-// gRPC would take a frame within another's payload for the body, and the body's end for a frame.
+// gRPC would take a frame inserted into another frame's payload for body bytes, and the rest of the
+// body for a frame.
 TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
   filter_ = std::make_unique<ConnectionFilter>(options_, total_, &progress_);
   FromClient(absl::StrCat(absl::string_view(kPreface.data(), kPreface.size()),
@@ -373,7 +375,7 @@ TEST_F(ConnectionFilterTest, OwnFramesWaitForTheEndOfTheClients) {
   TakeToServer();
   const std::string data = MakeFrame(frame_type::kData, 0, 3, std::string(100, 'z'));
   FromClient(data.substr(0, 50));
-  // The server has got through the reset call: now its connection is to be asked.
+  // The server has finished with the reset call. Its connection must now be asked with a fence.
   progress_.sent = progress_.answered = 2;
   filter_->Tick(now_, out_);
   EXPECT_EQ(out_.to_server, data.substr(0, 50));
@@ -391,7 +393,8 @@ TEST_F(ConnectionFilterTest, AFenceThatAnotherAsksForWaitsForTheEndOfTheClients)
     for (int i = 0; i < 8; ++i) FromClient(MakeFrame(frame_type::kData, 0, stream, large));
   };
   refuse(1);
-  // The second refusal comes while the first's fence is under way, so it asks for one of its own.
+  // The second refusal comes while the first refusal's fence is under way, so it needs a fence of
+  // its own.
   refuse(3);
   TakeToServer();
   now_ += absl::Seconds(5);
@@ -408,7 +411,7 @@ TEST_F(ConnectionFilterTest, AFenceThatAnotherAsksForWaitsForTheEndOfTheClients)
   EXPECT_THAT(Kinds(sent), Contains(Pair(frame_type::kSettings, 0)));
 }
 
-// Random calls in random pieces, with a budget that refuses some of them, and a server that answers
+// Random calls in random pieces, with a budget that refuses some of them and a server that answers
 // and ends them at random.
 TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
   options_.max_connection_bytes = 300 << 10;
@@ -466,13 +469,13 @@ TEST_F(ConnectionFilterTest, TheServerGetsWhatTheClientSentAndNothingElse) {
   }
 }
 
-// Whether the server speaks after the client has its answer.
+// The parameter: the server sends on the call only after the client has its answer.
 class RefusedCallTest : public ConnectionFilterTest, public ::testing::WithParamInterface<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(BeforeAndAfter, RefusedCallTest, ::testing::Bool());
 
-// What the server says of a call that was refused on its own is not for the client, which has had
-// the answer, or will have it.
+// The filter drops what the server sends on a call that the filter refused: the client has the
+// filter's answer, or will get it.
 TEST_P(RefusedCallTest, IsAnsweredOnce) {
   const bool late = GetParam();
   options_.max_connection_bytes = 200 << 10;
@@ -482,7 +485,7 @@ TEST_P(RefusedCallTest, IsAnsweredOnce) {
                          stream, EncodeBlock(server_encoder_, headers)));
   };
   Open(1, true);
-  // The first block of all says that there is no table.
+  // The very first block says that there is no table.
   from_server(1, {{":status", "200"}});
   Open(3);
   TakeToClient();
@@ -503,7 +506,7 @@ TEST_P(RefusedCallTest, IsAnsweredOnce) {
   TakeToServer();
   if (late) end_by_server();
   EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
-  // The server may send as much on the connection as before.
+  // The server gets its credit back: it may send as much on the connection as before.
   FromServer(MakeFrame(frame_type::kData, 0, 3, std::string(300, 'x')));
   EXPECT_THAT(Kinds(TakeToClient()), IsEmpty());
   const std::vector<Frame> credit = TakeToServer();
@@ -600,11 +603,11 @@ TEST_F(ConnectionFilterTest, AClientThatResetsIsReadNoFasterThanTheServerGoesOn)
   filter_->Tick(now_, out_);
   EXPECT_FALSE(filter_->accepting()) << "the connection has its own queue";
   EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kSettings, 0)));
-  // The client's SETTINGS, then the fence.
+  // Acknowledges the client's SETTINGS, then the fence.
   FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
   FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
   EXPECT_EQ(progress_.unconfirmed, 0);
-  // Where many are under way each client has few.
+  // If many resets are under way in all, each client may have only a few.
   progress_.unconfirmed = 10000;
   EXPECT_EQ(reset_some(), 2);
   filter_ = nullptr;
@@ -651,7 +654,7 @@ TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
   progress_.sent = progress_.answered = 2;
   filter_->Tick(now_, out_);
   EXPECT_EQ(progress_.unconfirmed, 128);
-  // The server's acknowledgement lies behind what the client does not read.
+  // The server's acknowledgement waits behind bytes that the client does not read.
   now_ += absl::Seconds(2);
   filter_->Tick(now_, out_);
   EXPECT_EQ(progress_.unconfirmed, 0);
@@ -770,13 +773,13 @@ TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
   FromClient(HeadersFrame(1, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
   const std::vector<Frame> answer = TakeToClient();
   ASSERT_FALSE(answer.empty());
-  // A size update: 001, then a size of 0 in five bits. Once said it holds.
+  // A table size update: 001, then a size of 0 in five bits. It is sent once.
   EXPECT_EQ(answer[0].payload.substr(0, 2), "\x20\x88");
   FromClient(HeadersFrame(3, CallOf(kPath, {{"grpc-encoding", "gzip"}})));
   EXPECT_EQ(TakeToClient().at(0).payload.front(), '\x88');
 }
 
-// gRPC's clients send it for a call that is cancelled before its headers have left.
+// gRPC's clients send RST_STREAM for a call that is cancelled before its headers have left.
 TEST_F(ConnectionFilterTest, AResetBeforeHeadersEndsNothing) {
   Begin();
   Open(1);

@@ -1,6 +1,6 @@
-// Bytes of any kind from a client and from a server: the filter ends the connection or relays
-// frames that are whole and what the client sent, charges no more than it may, and releases all of
-// it.
+// Feeds arbitrary bytes from a client and from a server. The filter must end the connection or
+// relay whole frames that the client sent, must charge no more than its limit, and must release all
+// charges.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ void Run(std::span<const uint8_t> input) {
     };
     std::string sent = std::string(kPreface) + MakeFrame(frame_type::kSettings, 0, 0);
     client(sent);
-    // A byte says who sends, and how many bytes of those that follow.
+    // A byte says which side sends, and how many of the following bytes.
     while (!input.empty() && !filter.failed()) {
       const bool from_client = (input[0] & 1) == 0;
       const size_t size = std::min<size_t>(input[0] >> 1, input.size() - 1);

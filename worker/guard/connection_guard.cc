@@ -43,7 +43,7 @@ void ConnectionGuard::Start(ConnectServer connect) {
 
 void ConnectionGuard::StopAccepting() {
   if (shared_ == nullptr || !shared_->StopAccepting()) return;
-  // Whoever connects from now on is refused at once, whatever the loops do.
+  // Clients that connect from now on are refused at once, whatever the loops do.
   for (const Descriptor& socket : sockets_.sockets) shutdown(socket.get(), SHUT_RDWR);
   for (const auto& loop : loops_) loop->Wake();
 }

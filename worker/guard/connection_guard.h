@@ -1,4 +1,5 @@
-// The front of a gRPC server: bounds what a client can take before gRPC sees any of it.
+// The front of a gRPC server. Bounds the memory and connections that a client can take before gRPC
+// sees any of its bytes.
 #ifndef ORCD_WORKER_GUARD_CONNECTION_GUARD_H_
 #define ORCD_WORKER_GUARD_CONNECTION_GUARD_H_
 
@@ -14,25 +15,25 @@
 
 namespace orcd::guard {
 
-// Listens, ends TLS, holds each connection to ConnectionFilter's rules and hands gRPC one end of a
-// socket pair for it. Owns the listening sockets, the connections and the threads that relay.
-// Create, Start, StopAccepting and Stop on one thread; the figures on any.
+// Listens, terminates TLS, holds each connection to ConnectionFilter's rules and hands gRPC one end
+// of a socket pair for it. Owns the listening sockets, the connections and the relay threads.
+// Create, Start, StopAccepting and Stop are called on one thread; the figures on any.
 class ConnectionGuard {
  public:
-  // Listens; clients wait until Start. Null where the address cannot be had.
+  // Listens; clients wait until Start. Null if the address cannot be bound.
   static std::unique_ptr<ConnectionGuard> Create(GuardOptions options);
   ~ConnectionGuard();
 
-  // host:port, the port as it was bound.
+  // host:port, with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Serves. `connect` is called on the guard's threads with a socket for each connection, which it
-  // takes over, and must work until Stop returns.
+  // Starts to serve. `connect` is called on the guard's threads with a socket for each connection;
+  // it takes the socket over and must work until Stop returns.
   void Start(ConnectServer connect);
-  // No connection is accepted any more; those there are go on.
+  // Accepts no more connections. Those that are open go on.
   void StopAccepting();
-  // Waits, at most for `grace`, until connections whose server has closed them have been written to
-  // their end; closes the rest.
+  // Waits at most `grace` until all bytes of the connections that the server has closed are
+  // written, then closes the rest.
   void Stop(absl::Duration grace);
 
   int connections() const;

@@ -20,14 +20,15 @@ constexpr int kEventsATime = 64;
 constexpr int kAcceptsATime = 16;
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kListenAgain = absl::Milliseconds(100);
-// A connection gets as long to make its first or next call, however many others come.
+// A connection has at least this long to make its first or next call, however many others come.
 constexpr absl::Duration kMinIdle = absl::Seconds(1);
-// glibc keeps what is freed; from so much on it is told to give it back, not too often.
+// glibc keeps freed memory. After this many freed bytes it is told to return them, but not too
+// often.
 constexpr int64_t kTrimBytes = 16 << 20;
 constexpr absl::Duration kTrimAfter = absl::Milliseconds(1500);
 constexpr int kTrims = 3;
 
-// Tags of epoll events: a Slot's address, odd for its server's side, or one of these.
+// Tags of epoll events: the address of a Slot (plus 1 for its server's side), or one of these.
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kListenTag = 2;
 constexpr uint64_t kProbeTag = 4;
@@ -73,7 +74,7 @@ void ConnectionLoop::Start() {
 
 void ConnectionLoop::Wake() {
   const uint64_t one = 1;
-  // Full is awake, too.
+  // The write fails only if the counter is full, and then the loop wakes anyway.
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 
@@ -83,7 +84,7 @@ void ConnectionLoop::Listen(bool on) {
   for (size_t i = 0; i < sockets_.size(); ++i) {
     epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE,
                          .data = {.u64 = kListenTag + (uint64_t{i} << 2)}};
-    // A slot's address would not be so small.
+    // A slot's address is never this small.
     epoll_ctl(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, sockets_[i].get(), &event);
   }
 }
@@ -193,7 +194,7 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
   slot->connection = std::make_unique<Connection>(shared_.options, shared_.connect, shared_.budget,
                                                   progress_, std::move(client), now);
   if (!slot->connection->ChargeConnection()) {
-    // What a connection has been charged may be free only for those that come later.
+    // The charge of a dismissed connection may be released only after this one has been refused.
     if (!MakeRoom(now)) shared_.room_wanted = true;
     if (!slot->connection->ChargeConnection()) return refuse("TRANSPORT_FULL");
   }
@@ -242,7 +243,7 @@ void ConnectionLoop::OnEvent(Slot& slot, bool server, uint32_t events, absl::Tim
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
   Connection::Ready ready;
   if (server) {
-    // Its event may be older than its end.
+    // The event may be older than the end of the server's side.
     if (!slot.server_added) return;
     ready.server_in = (events & EPOLLIN) != 0;
     ready.server_out = (events & EPOLLOUT) != 0;
@@ -280,7 +281,7 @@ void ConnectionLoop::Settle(Slot& slot, absl::Time now) {
     // Closed descriptors leave epoll by themselves.
     slot.server_added = false;
   } else if (connection.server_gone()) {
-    // Epoll would tell of its end again and again.
+    // Epoll would report the end of the server's side again and again.
     if (slot.server_added) {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.server_fd(), nullptr);
     }
@@ -321,13 +322,13 @@ void ConnectionLoop::Tick(absl::Time now) {
     Slot& slot = *slots_[i - 1];
     slot.connection->Tick(now, scratch_);
     if (!shared_.accepting && slot.connection->phase() < Connection::Phase::kOpen) {
-      // There is no server any more that could take it.
+      // There is no server any more to take the connection.
       slot.connection->OnClientGone();
     }
-    // The client may be read again, or something waits for the server.
+    // The client may be readable again, or bytes may wait for the server.
     Settle(slot, now);
   }
-  // A probe that has ended, as connections that are too old do, is made anew.
+  // A probe connection that ended, for example because gRPC closes old connections, is made anew.
   if (shared_.accepting) progress_.unknown = false;
   if (progress_.freed_bytes >= kTrimBytes) {
     progress_.freed_bytes = 0;

@@ -19,24 +19,26 @@
 
 namespace orcd::guard {
 
-// What the loops of one guard share; outlives them.
+// State that the loops of one guard share. Outlives them.
 struct LoopShared {
   LoopShared(const GuardOptions& guard_options, ConnectServer connect_server)
       : options(guard_options),
         connect([this, given = std::move(connect_server)](int fd) { Connect(given, fd); }),
         budget(guard_options.max_total_bytes) {}
 
-  // Whether connections were accepted until now. Afterwards the server gets none any more, also of
-  // those that are accepted already and of the guard's own: it may be stopping.
+  // Returns true if connections were accepted until now. From then on the server gets no
+  // connection, neither one that is already accepted nor one of the guard itself, because the
+  // server may be stopping.
   bool StopAccepting();
 
   const GuardOptions options;
   // Hands the socket to the server, or closes it.
   const ConnectServer connect;
   TransportBudget budget;
-  // Connections that are served, not those that are ending.
+  // Connections in service. Connections that are ending do not count.
   std::atomic<int> connections = 0;
-  // A loop that had no connection to dismiss has refused one; another loop may have one.
+  // Set by a loop that refused a connection because it had none to dismiss; another loop may have
+  // one.
   std::atomic<bool> room_wanted = false;
   std::atomic<bool> accepting = true;
   std::atomic<bool> stopping = false;
@@ -44,30 +46,30 @@ struct LoopShared {
  private:
   void Connect(const ConnectServer& server, int fd);
 
-  // Held while the server is handed a connection.
+  // Held while a connection is handed to the server.
   std::mutex connecting_;
 };
 
-// Owns the connections that it accepted and an epoll set with them and the listening sockets. All
-// of a connection's work is done on the loop's thread, a bounded part of it a turn.
+// Owns the connections that it accepted, and an epoll set of them and the listening sockets. All
+// work of a connection is done on the loop's thread, a bounded part in each turn.
 class ConnectionLoop {
  public:
   // `shared` and `sockets` must outlive the loop.
   ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>& sockets);
-  // Ends the thread, and with it what connections are left.
+  // Ends the thread and the connections that are left.
   ~ConnectionLoop();
 
   bool valid() const { return epoll_.valid() && wake_.valid(); }
   void Start();
-  // Has the loop look at what has changed in `shared`.
+  // Makes the loop look at the changes in `shared`.
   void Wake();
-  // Connections, those that are ending as well. Any thread.
+  // Number of connections, including those that are ending. Any thread.
   int open() const { return open_.load(); }
 
  private:
   struct Slot {
     std::unique_ptr<Connection> connection;
-    // What epoll has been told.
+    // The events that are registered with epoll.
     uint32_t client_events = 0;
     uint32_t server_events = 0;
     bool server_added = false;
@@ -87,18 +89,19 @@ class ConnectionLoop {
   void Listen(bool on);
   void Accept(int socket, absl::Time now);
   void Add(Descriptor client, absl::Time now);
-  // Ends a connection without calls, or the oldest where the options say so; false where there is
-  // none.
+  // Ends a connection without calls, or the oldest one if the options say so. False if there is
+  // none to end.
   bool MakeRoom(absl::Time now);
-  // Does what another loop could not.
+  // Dismisses a connection for another loop that had none to dismiss.
   void MakeRoomForOthers(absl::Time now);
   void OnEvent(Slot& slot, bool server, uint32_t events, absl::Time now);
-  // Tells epoll what the connection waits for now, or takes leave of it.
+  // Registers with epoll the events that the connection now waits for, or removes a closed
+  // connection.
   void Settle(Slot& slot, absl::Time now);
   void Watch(int fd, bool add, uint32_t& told, uint32_t wanted, uint64_t tag) const;
   void Remove(Slot& slot, absl::Time now);
   void Tick(absl::Time now);
-  // Asks gRPC how far it is where somebody waits to know.
+  // Sends gRPC a probe if some charge waits for gRPC's progress.
   void Probe();
   void OnProbe(absl::Time now);
   void ReleaseLingering(absl::Time now);
@@ -110,18 +113,18 @@ class ConnectionLoop {
   ServerProgress progress_;
   ServerProbe probe_;
   std::vector<std::unique_ptr<Slot>> slots_;
-  // Removed in this round; events of the round may still name them.
+  // Slots removed in this round. Events of the round may still name them.
   std::vector<std::unique_ptr<Slot>> removed_;
-  // Have input that no event will tell of.
+  // Slots with input that no event announces.
   std::vector<Slot*> queued_;
-  // Charges of connections that are gone, for gRPC has not freed all of theirs at once.
+  // Charges of closed connections, kept because gRPC does not free all their memory at once.
   std::deque<Linger> lingering_;
   bool listening_ = false;
-  // Descriptors ran out; listen again then.
+  // Time to listen again after descriptors ran out.
   absl::Time listen_again_;
   absl::Time next_tick_;
-  // When freed memory is given back to the system, and how often that is done again: gRPC frees
-  // some of it late.
+  // Time at which freed memory is returned to the system, and how often that is repeated: gRPC
+  // frees some of it late.
   absl::Time trim_at_ = absl::InfiniteFuture();
   int trims_left_ = 0;
   Connection::Scratch scratch_;

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::StartsWith;
 
-// A connection whose client and server the test plays.
+// A connection. The test plays both its client and its server.
 class ConnectionTest : public ::testing::Test {
  protected:
   ConnectionTest() {
@@ -32,7 +32,7 @@ class ConnectionTest : public ::testing::Test {
   void Send(std::string_view bytes) {
     ASSERT_EQ(send(client_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
-    // As epoll would tell.
+    // Like epoll, the test reports the client only if the connection waits for it.
     if ((connection_->client_events() & EPOLLIN) == 0) return;
     connection_->Turn({.client_in = true}, now_, scratch_);
   }

@@ -1,4 +1,4 @@
-// Frames for tests of the guard: written, and read back.
+// Functions for the guard's tests that write frames and read them back.
 #ifndef ORCD_WORKER_GUARD_FRAMES_FOR_TEST_H_
 #define ORCD_WORKER_GUARD_FRAMES_FOR_TEST_H_
 
@@ -34,7 +34,7 @@ inline std::string MakeFrame(uint8_t type, uint8_t flags, uint32_t stream,
   return bytes;
 }
 
-// The whole frames of `bytes`.
+// Splits `bytes` into frames. A cut-off last frame is left out.
 inline std::vector<Frame> SplitFrames(std::string_view bytes) {
   std::vector<Frame> frames;
   while (bytes.size() >= kFrameHeaderBytes) {
@@ -91,7 +91,7 @@ inline std::string GrpcMessage(std::string_view text) {
   return bytes;
 }
 
-// The DATA of each stream, without padding and with that of a last frame that is cut off.
+// The DATA of each stream without padding, including the DATA of a cut-off last frame.
 inline std::map<uint32_t, std::string> BodiesOf(std::string_view bytes) {
   std::map<uint32_t, std::string> bodies;
   while (bytes.size() >= kFrameHeaderBytes) {
@@ -109,8 +109,9 @@ inline std::map<uint32_t, std::string> BodiesOf(std::string_view bytes) {
   return bodies;
 }
 
-// What is wrong with the bytes that the server got, where those are what the client sent; empty
-// where they are whole frames of what the client sent, or such as the filter sends of its own.
+// Describes the first fault in the bytes that the server got, given the bytes that the client sent.
+// Empty if the server's bytes are whole frames of the client or frames that the filter sends
+// itself.
 inline std::string FaultInRelayed(std::string_view client, std::string_view server) {
   if (server.empty()) return "";
   if (!server.starts_with(kPreface)) return "no preface";
@@ -133,7 +134,7 @@ inline std::string FaultInRelayed(std::string_view client, std::string_view serv
     switch (header.type) {
       case frame_type::kData:
       case frame_type::kContinuation:
-      // The filter's are of streams that it refuses, and credit.
+      // The filter sends these two for streams that it refuses, and to return credit.
       case frame_type::kRstStream:
       case frame_type::kWindowUpdate:
         break;
@@ -141,7 +142,7 @@ inline std::string FaultInRelayed(std::string_view client, std::string_view serv
       case frame_type::kSettings:
       case frame_type::kPing:
       case frame_type::kGoaway:
-        // Frames that are relayed as they come may be cut off at the client's end.
+        // Frames that are relayed as they arrive may be cut off where the client's bytes end.
         if (!own && --counts[header.type] < 0) return "a frame" + where;
         break;
       default:
@@ -151,7 +152,7 @@ inline std::string FaultInRelayed(std::string_view client, std::string_view serv
   const std::map<uint32_t, std::string> given = BodiesOf(client);
   for (const auto& [stream, body] : BodiesOf(server)) {
     const auto found = given.find(stream);
-    // A call that was refused has had the beginning of its body.
+    // The server has the beginning of the body of a refused call.
     if (found == given.end() || !found->second.starts_with(body)) return "a body" + where;
   }
   return "";

@@ -1,4 +1,4 @@
-// What a connection guard is told at its start.
+// Options of a connection guard, fixed when it is created.
 #ifndef ORCD_WORKER_GUARD_GUARD_OPTIONS_H_
 #define ORCD_WORKER_GUARD_GUARD_OPTIONS_H_
 
@@ -16,26 +16,27 @@
 namespace orcd::guard {
 
 struct GuardOptions {
-  // host:port; port 0: any that is free.
+  // host:port. Port 0 takes any free port.
   std::string listen;
-  // Called for each connection; the TLS context it is served with. Null: plaintext.
+  // Called for each connection; returns the TLS context to serve it with. Null: plaintext.
   std::function<std::shared_ptr<SSL_CTX>()> tls;
   FilterOptions filter;
   // Largest sum of the charges of all connections.
   int64_t max_total_bytes = int64_t{512} << 20;
-  // Beyond them the connection that has had no call for longest makes room for a new one. Calls of
-  // gRPC's own services, and those of which no message has come, do not count.
+  // Largest number of connections. Beyond it, the connection that has been without a call for the
+  // longest time is closed for a new one. Calls of gRPC's own services, and calls of which no
+  // message has arrived, do not count as calls here.
   int max_connections = 1024;
-  // Where each of them has one, the oldest makes room.
+  // If each connection has a call, close the oldest one for a new one.
   bool oldest_makes_room = false;
-  // Threads that relay.
+  // Number of relay threads.
   int threads = 1;
   // A connection that has not begun to speak HTTP/2 within this time is closed.
   absl::Duration handshake_timeout = absl::Seconds(10);
-  // A client that acknowledges nothing for so long is gone.
+  // A client that acknowledges nothing for this long is considered gone.
   absl::Duration peer_timeout = absl::Seconds(20);
-  // Called for each connection that is ended for what its client did, or refused. Any thread. May
-  // be null.
+  // Called for each connection that is refused, dismissed to make room, or ended because of its
+  // client's behaviour. Called on any thread. May be null.
   std::function<void(std::string_view reason)> on_connection_ended;
 };
 

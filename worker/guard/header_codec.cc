@@ -3,12 +3,12 @@
 namespace orcd::guard {
 namespace {
 
-// HTTP/2's allowance for what a field costs beside its text.
+// HTTP/2's allowance for the cost of a field beside its text.
 constexpr size_t kFieldOverhead = 32;
-// A buffer that a large block has left behind is not kept for the next.
+// A buffer larger than this, left behind by a large block, is not kept for the next block.
 constexpr size_t kKeptBytes = 4096;
 
-// nghttp2 takes what it only reads as mutable.
+// nghttp2 declares input that it only reads as mutable.
 uint8_t* Mutable(std::string_view text) {
   return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(text.data()));
 }

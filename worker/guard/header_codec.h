@@ -1,4 +1,4 @@
-// Header blocks: HPACK by libnghttp2, and the literal form that touches no dynamic table.
+// Header blocks: HPACK by libnghttp2, and the literal form that leaves the dynamic table alone.
 #ifndef ORCD_WORKER_GUARD_HEADER_CODEC_H_
 #define ORCD_WORKER_GUARD_HEADER_CODEC_H_
 
@@ -14,13 +14,13 @@
 
 namespace orcd::guard {
 
-// The fields of one header block, in one buffer. Views hold until the next Add or Clear.
+// The fields of one header block, in one buffer. Views are valid until the next Add or Clear.
 class HeaderList {
  public:
   struct Field {
     std::string_view name;
     std::string_view value;
-    // nghttp2's flags; says whether the sender forbids tables to keep the field.
+    // nghttp2's flags. They say whether the sender forbids tables to keep the field.
     uint8_t flags = NGHTTP2_NV_FLAG_NONE;
   };
 
@@ -41,19 +41,20 @@ class HeaderList {
 };
 
 // Decodes the header blocks of one connection in order, fragment by fragment, and keeps no
-// compressed bytes. A list that passes `max_list_bytes` (the sum of name + value + 32, as HTTP/2
-// counts) is decoded to its end, since later blocks depend on it, and not kept. One thread.
+// compressed bytes. A list larger than `max_list_bytes` (the sum of name + value + 32, as HTTP/2
+// counts) is decoded to its end, because later blocks depend on it, but is not kept. For one
+// thread.
 class HeaderDecoder {
  public:
   explicit HeaderDecoder(size_t max_list_bytes);
 
-  // Takes the next fragment of the block; `last` where the block ends with it. False for bytes
-  // that are no HPACK: the connection cannot go on.
+  // Decodes the next fragment of the block; `last` is true if the block ends with it. False if the
+  // bytes are not HPACK: the connection cannot go on.
   bool Feed(std::span<const uint8_t> fragment, bool last);
-  // Forgets the block's fields; call before the next block.
+  // Drops the block's fields. Call before the next block.
   void Begin();
 
-  // Of the block so far.
+  // The fields decoded so far of the current block.
   const HeaderList& list() const { return list_; }
   size_t list_bytes() const { return list_bytes_; }
   bool too_large() const { return list_bytes_ > max_list_bytes_; }
@@ -68,12 +69,12 @@ class HeaderDecoder {
   size_t list_bytes_ = 0;
 };
 
-// Encodes the header blocks of one connection, with a dynamic table of 4 KiB. One thread.
+// Encodes the header blocks of one connection, with a dynamic table of 4 KiB. For one thread.
 class HeaderEncoder {
  public:
   HeaderEncoder();
 
-  // Appends the block. False where nghttp2 has no memory.
+  // Appends the encoded block. False if nghttp2 has no memory.
   bool Encode(std::span<const HeaderList::Field> fields, std::string& out);
 
  private:
@@ -84,10 +85,10 @@ class HeaderEncoder {
   std::vector<nghttp2_nv> fields_;
 };
 
-// Appends the field as a literal without indexing: whatever table the peer's decoder has stays as
-// it is.
+// Appends the field as a literal without indexing, which leaves the dynamic table of the peer's
+// decoder as it is.
 void AppendLiteral(std::string_view name, std::string_view value, std::string& out);
-// Appends an HPACK integer whose first byte has `prefix_bits` for it below `pattern`.
+// Appends an HPACK integer. Its first byte has `prefix_bits` bits of the integer below `pattern`.
 void AppendHpackInteger(uint32_t value, int prefix_bits, uint8_t pattern, std::string& out);
 
 }  // namespace orcd::guard

@@ -12,7 +12,8 @@ namespace orcd::guard {
 
 inline constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 inline constexpr size_t kFrameHeaderBytes = 9;
-// The largest payload the guard announces to clients; also the least that HTTP/2 allows.
+// The largest payload that the guard announces to clients; also the smallest limit that HTTP/2
+// allows.
 inline constexpr uint32_t kMaxFrameBytes = 16384;
 
 namespace frame_type {

@@ -37,7 +37,7 @@ void SetPort(sockaddr_storage& address, int port) {
   }
 }
 
-// Whether the list has the address before, as where a file of hosts says it twice.
+// True if the list has the address before `each`, for example because a hosts file repeats it.
 bool IsRepeated(const addrinfo* list, const addrinfo* each) {
   for (; list != each; list = list->ai_next) {
     if (list->ai_addrlen == each->ai_addrlen &&
@@ -56,12 +56,12 @@ int PortOf(int fd) {
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
-// `both_families`: an IPv6 socket takes IPv4 connections, too.
+// `both_families`: an IPv6 socket also takes IPv4 connections.
 Descriptor ListenOn(const sockaddr_storage& address, socklen_t size, bool both_families) {
   Descriptor fd(socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return {};
   const int on = 1;
-  // A worker that starts again need not wait for the last one's connections to be forgotten.
+  // A restarted worker must not have to wait until the old one's connections are forgotten.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.ss_family == AF_INET6) {
     const int only = both_families ? 0 : 1;
@@ -98,7 +98,7 @@ std::optional<ListenSockets> Listen(const std::string& address) {
     if (result.port != 0) SetPort(storage, result.port);
     Descriptor fd = ListenOn(storage, each->ai_addrlen, wildcard);
     if (!fd.valid()) {
-      // A machine may lack a family that the name has an address of.
+      // The name may resolve to an address of a family that the machine lacks.
       if (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) continue;
       return std::nullopt;
     }

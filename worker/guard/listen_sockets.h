@@ -1,4 +1,4 @@
-// Sockets that listen on an address of the flags.
+// Sockets that listen on an address given by a flag.
 #ifndef ORCD_WORKER_GUARD_LISTEN_SOCKETS_H_
 #define ORCD_WORKER_GUARD_LISTEN_SOCKETS_H_
 
@@ -9,7 +9,7 @@
 
 namespace orcd::guard {
 
-// Owns a descriptor.
+// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -31,14 +31,14 @@ class Descriptor {
 };
 
 struct ListenSockets {
-  // One for each address that the host's name stands for; they do not block.
+  // One non-blocking socket for each address that the host's name resolves to.
   std::vector<Descriptor> sockets;
   int port = 0;
 };
 
-// Listens on host:port. The host is an address, an IPv6 one in brackets, or a name; 0.0.0.0 and
-// [::] are all addresses of both families. Port 0 is any that is free. Nothing where one of the
-// addresses cannot be had; no port is shared with another process.
+// Listens on host:port. The host is an IPv4 address, an IPv6 address in brackets, or a name;
+// 0.0.0.0 and [::] stand for all addresses of both families. Port 0 takes any free port. Returns
+// nothing if one of the addresses cannot be bound. The port is not shared with another process.
 std::optional<ListenSockets> Listen(const std::string& address);
 
 }  // namespace orcd::guard

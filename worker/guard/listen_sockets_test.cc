@@ -9,7 +9,7 @@
 namespace orcd::guard {
 namespace {
 
-// Whether somebody takes a connection to the IPv4 loopback's port.
+// True if a connection to this port of the IPv4 loopback is accepted.
 bool Connects(int port) {
   const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in where = {};

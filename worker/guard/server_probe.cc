@@ -13,7 +13,7 @@ namespace orcd::guard {
 namespace {
 
 constexpr uint32_t kWindow = 1u << 30;
-// Stream ids have 31 bits; long before they end the connection is made anew.
+// Stream ids have 31 bits. The connection is made anew long before they run out.
 constexpr uint32_t kLastStream = 1u << 30;
 
 const std::string& HeaderBlock() {
@@ -51,13 +51,13 @@ Descriptor ServerProbe::Connect() {
 void ServerProbe::Fail() {
   socket_.Close();
   progress_.unknown = true;
-  // The call under way will have no answer; the next connection's first is the next.
+  // The call under way gets no answer. The next connection's first call takes its number.
   progress_.sent = progress_.answered;
   ended_at_last_ = ended_before_last_;
 }
 
 void ServerProbe::Write(const std::string& bytes) {
-  // A probe is small beside a socket's buffer, and waits for its answer.
+  // A probe is small compared with a socket's buffer, and each one waits for its answer.
   const ssize_t sent = send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(bytes.size())) Fail();
 }

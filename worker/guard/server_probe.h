@@ -1,4 +1,4 @@
-// Finds out when gRPC has got through the calls that it was given before.
+// Finds out when gRPC has finished with the calls that it was given before.
 #ifndef ORCD_WORKER_GUARD_SERVER_PROBE_H_
 #define ORCD_WORKER_GUARD_SERVER_PROBE_H_
 
@@ -10,30 +10,32 @@
 
 namespace orcd::guard {
 
-// How far gRPC has come: probes sent to it and answered, one after another, and calls of a loop's
-// clients that were reset since. gRPC frees such a call after it has been through the same queues
-// as a probe that was sent later.
+// Progress of gRPC: probes sent to it and answered, one after another, and calls of one loop's
+// clients that were reset since. A reset call passes the same queues in gRPC as a later probe
+// before gRPC frees it, so the answers to later probes (see Fence) tell that it is free.
 struct ServerProgress {
   uint64_t sent = 0;
   uint64_t answered = 0;
-  // Reset calls that gRPC may not have freed.
+  // Reset calls that gRPC may not have freed yet.
   int64_t unconfirmed = 0;
-  // Bytes charged for reset calls that gRPC has freed since.
+  // Charges of calls that gRPC has freed, and peak charges of closed connections, since freed
+  // memory was last returned to the system.
   int64_t freed_bytes = 0;
-  // Calls that the server has ended, and of those the ones that gRPC has freed since for sure.
+  // Calls that the server has ended, and the number of these that gRPC has certainly freed.
   uint64_t ended = 0;
   uint64_t ended_and_freed = 0;
-  // Charges of ended calls that are kept until gRPC has freed them.
+  // Number of ended calls whose charges are kept until gRPC has freed them.
   int64_t kept = 0;
-  // There is nobody to ask for now; time has to tell. Whoever sees to it that gRPC is asked again
-  // makes it false.
+  // True if there is no probe connection to ask, so that time must decide. Set to false by the code
+  // that makes gRPC be asked again.
   bool unknown = false;
 
-  // The probe whose answer says that all that was given to gRPC until now is done: not the one
-  // under way, nor the next, which some of gRPC's threads may overtake.
+  // Number of the probe whose answer means that gRPC has finished with everything it was given
+  // until now. It is not the probe under way, nor the next one, which some of gRPC's threads may
+  // overtake.
   uint64_t Fence() const { return sent + 2; }
 
-  // gRPC frees a call some time after its end. Few of them are not worth the asking.
+  // gRPC frees a call some time after its end. Up to this many ended calls do not justify a probe.
   static constexpr uint64_t kFewEnded = 64;
   bool ManyEnded() const { return ended - ended_and_freed > kFewEnded; }
   bool MustAsk() const {
@@ -41,20 +43,21 @@ struct ServerProgress {
   }
 };
 
-// A connection of the guard's own to gRPC, on which it calls grpc.health.v1.Health/Check: whatever
-// the answer is, it comes behind the work that gRPC has. One thread.
+// The guard's own connection to gRPC, on which it calls grpc.health.v1.Health/Check. The answer
+// comes after the work that gRPC already has, whatever the answer is. For one thread.
 class ServerProbe {
  public:
   explicit ServerProbe(ServerProgress& progress) : progress_(progress) {}
 
-  // The socket for gRPC, which the caller hands over; invalid where there can be none.
+  // Returns the socket for gRPC, which the caller hands over. Invalid if no socket pair can be
+  // made.
   Descriptor Connect();
-  // Calls, unless a call is under way.
+  // Makes a call, unless one is under way.
   void Send();
-  // Reads what gRPC has written.
+  // Reads the bytes that gRPC has written.
   void Receive();
 
-  // Invalid where there is no connection.
+  // Invalid if there is no connection.
   int fd() const { return socket_.get(); }
 
  private:
@@ -62,7 +65,7 @@ class ServerProbe {
   void Fail();
 
   ServerProgress& progress_;
-  // Calls that had ended when the last probe was sent, and the one before.
+  // Number of calls that had ended when the last probe was sent, and when the one before was.
   uint64_t ended_at_last_ = 0;
   uint64_t ended_before_last_ = 0;
   Descriptor socket_;

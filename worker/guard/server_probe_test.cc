@@ -26,7 +26,8 @@ TEST(ServerProbeTest, AConnectionThatEndedIsMadeAnew) {
   EXPECT_EQ(progress.answered, 1u);
   probe.Send();
   EXPECT_EQ(progress.sent, 2u);
-  // The server ends the connection with the call under way, as it does with one that is too old.
+  // The server ends the connection while a call is under way, as it does with a connection that is
+  // too old.
   server.Close();
   probe.Receive();
   EXPECT_TRUE(progress.unknown);

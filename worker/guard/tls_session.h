@@ -1,4 +1,4 @@
-// One server side of TLS on a socket that does not block.
+// The server side of one TLS connection, on a non-blocking socket.
 #ifndef ORCD_WORKER_GUARD_TLS_SESSION_H_
 #define ORCD_WORKER_GUARD_TLS_SESSION_H_
 
@@ -13,27 +13,28 @@
 
 namespace orcd::guard {
 
-// How an operation on a socket ended.
+// The result of an operation on a socket.
 enum class IoResult { kDone, kWantRead, kWantWrite, kClosed };
 
-// Owns the TLS state; the socket is the caller's. TLS 1.2 or later, without renegotiation. One
+// Owns the TLS state; the caller owns the socket. TLS 1.2 or later, without renegotiation. For one
 // thread.
 class TlsSession {
  public:
-  // `context` is kept for as long as the session; `fd` is a connected socket that does not block.
+  // Keeps `context` for the life of the session. `fd` is a connected non-blocking socket.
   TlsSession(std::shared_ptr<SSL_CTX> context, int fd);
 
-  // kDone once the handshake is complete; kClosed where it failed.
+  // kDone once the handshake is complete; kClosed if it failed.
   IoResult Handshake();
-  // Reads at most bytes.size() into `bytes`; `count` is how many were read, with any result.
-  // Anything but kDone: no whole record is left that no event of the socket will tell of.
+  // Reads at most bytes.size() into `bytes` and sets `count` to the number of bytes read, with any
+  // result. A result other than kDone means that TLS holds no whole unread record: the socket's
+  // next event announces the next one.
   IoResult Read(std::span<uint8_t> bytes, size_t& count);
   IoResult Write(std::span<const uint8_t> bytes, size_t& count);
   // Tells the client that nothing follows.
   void SendCloseNotify();
 
   // The common name and the alternative names (DNS, email, URI, IP, in the certificate's order) of
-  // the client's certificate; none where it showed none or it was not verified.
+  // the client's certificate. Empty if the client sent no certificate or it was not verified.
   std::vector<std::string> PeerNames() const;
 
  private:

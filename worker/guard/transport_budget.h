@@ -1,4 +1,4 @@
-// The memory that connections may make the process hold.
+// The limit on the memory that connections make the process hold.
 #ifndef ORCD_WORKER_GUARD_TRANSPORT_BUDGET_H_
 #define ORCD_WORKER_GUARD_TRANSPORT_BUDGET_H_
 
@@ -9,12 +9,12 @@
 
 namespace orcd::guard {
 
-// Bytes charged for all connections of a listener. Any thread may call.
+// The bytes charged for all connections of a listener. Any thread may call.
 class TransportBudget {
  public:
   explicit TransportBudget(int64_t limit) : limit_(limit) {}
 
-  // False, and nothing is charged, where `bytes` would pass the limit.
+  // Charges `bytes`. False, with nothing charged, if they would exceed the limit.
   bool TryCharge(int64_t bytes) {
     if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= limit_) return true;
     Release(bytes);
@@ -30,7 +30,7 @@ class TransportBudget {
   std::atomic<int64_t> used_ = 0;
 };
 
-// The share of one connection in a TransportBudget, which must outlive it. One thread.
+// The share of one connection in a TransportBudget, which must outlive it. For one thread.
 class ConnectionBudget {
  public:
   enum class Result { kCharged, kConnectionFull, kTotalFull };
@@ -51,7 +51,7 @@ class ConnectionBudget {
     used_ -= bytes;
     total_.Release(bytes);
   }
-  // Leaves the charge in the total for the caller to release later.
+  // Leaves the charge in the total. The caller releases it later.
   int64_t Detach() { return std::exchange(used_, 0); }
 
   int64_t used() const { return used_; }

@@ -10,7 +10,8 @@
 namespace orcd::kserve {
 namespace {
 
-// The token counts that may wait: without them there is nothing to do before the end.
+// Number of token counts that may wait. At this number the call goes to the write queue, for which
+// it has no other reason before its end.
 constexpr size_t kMaxNotes = 32;
 
 }  // namespace
@@ -44,7 +45,7 @@ void InferCall::Begin(Request request) {
 }
 
 void InferCall::OnSubmitted(bool is_cancelled) {
-  // It may have asked the engine before that knew the request.
+  // A cancellation may have reached the engine before the engine knew the request.
   if (is_cancelled || client_gone()) CancelRequest();
 }
 
@@ -69,8 +70,8 @@ void InferCall::OnDelta(DeltaEvent event) {
 }
 
 void InferCall::OnFinished(const FinishedEvent& event) {
-  // What the request holds is released before the client can learn that it has ended, and outside
-  // of the mutex.
+  // Releases what the request holds before the client can learn that the request has ended, and
+  // outside the mutex.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
@@ -100,7 +101,7 @@ void InferCall::Write() {
     if (!result_ || finished_) return;
     finished_ = true;
   }
-  // Nothing changes any more.
+  // No event comes any more.
   tally_.Tell();
   if (end_.ok()) {
     inference::ModelInferResponse reply;
@@ -134,7 +135,7 @@ void InferCall::CancelRequest() {
 }
 
 void InferCall::OnDone() {
-  // Declared before the lock: the mutex must be free when it goes.
+  // Declared before the lock, so that the mutex is free when the call is destroyed.
   std::shared_ptr<InferCall> self;
   std::lock_guard lock(mutex_);
   if (form_ != nullptr) TellRequestEnd(log_, id_, *result_, end_, tally_.observer());

@@ -1,4 +1,4 @@
-// From the engine's events to a client: the server's end of one ModelInfer call.
+// The server side of one ModelInfer call: turns the engine's events into one answer.
 #ifndef ORCD_WORKER_KSERVE_INFER_CALL_H_
 #define ORCD_WORKER_KSERVE_INFER_CALL_H_
 
@@ -24,10 +24,10 @@
 namespace orcd::kserve {
 
 // Owns the output until its request has ended, and then answers with it. The engine calls it as a
-// sink, gRPC calls it as a reactor, a write queue as a writer, each from threads of its own; none
-// of them waits for another. It lives until all are done with it: the engine holds it as its
-// request's sink, the queue until it has written, and it holds itself until OnDone. It begins
-// without a request, which takes its time to read.
+// sink, gRPC as a reactor and a write queue as a writer, each on its own threads; none of them
+// waits for another. It lives until all three have released it: the engine holds it as its
+// request's sink, the queue until it has written, and it holds itself until OnDone. It is created
+// without a request, because reading the request takes time.
 class InferCall final : public grpc::ServerUnaryReactor,
                         public GenerationSink,
                         public Writer,
@@ -37,9 +37,9 @@ class InferCall final : public grpc::ServerUnaryReactor,
     std::string id;
     uint64_t seed = 0;
     std::shared_ptr<const InferForm> form;
-    // Goes before the generated text.
+    // Precedes the generated text.
     std::string preface;
-    // Told of the request where set.
+    // Told of the request's progress. May be null.
     std::shared_ptr<RequestObserver> observer = nullptr;
     // Asks the engine to end the request. Dropped once the request has ended.
     std::function<void()> cancel;
@@ -50,10 +50,10 @@ class InferCall final : public grpc::ServerUnaryReactor,
                                            grpc::ByteBuffer* response, WriteQueue& writes,
                                            const Logger& log);
 
-  // Nobody waits for the call any more.
+  // True once the client has given up the call.
   bool client_gone() const;
 
-  // As TokenStream has them.
+  // Same meaning as in TokenStream.
   void Begin(Request request);
   void OnSubmitted(bool is_cancelled);
   void Refuse(const absl::Status& status);
@@ -74,7 +74,8 @@ class InferCall final : public grpc::ServerUnaryReactor,
   InferCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, WriteQueue& writes,
             const Logger& log);
 
-  // True once: the caller must then leave it in the queue. With mutex_ held.
+  // Returns true if the caller must put the call into the queue: at most once until Write runs.
+  // With mutex_ held.
   bool MustLeave();
   void CancelRequest();
 
@@ -83,7 +84,7 @@ class InferCall final : public grpc::ServerUnaryReactor,
   WriteQueue& writes_;
   const Logger& log_;
 
-  // Set by Begin, before any event; no form: there was no request.
+  // Set by Begin, before any event. A null form_ means that there was no request.
   std::string id_;
   uint64_t seed_ = 0;
   std::shared_ptr<const InferForm> form_;
@@ -95,11 +96,11 @@ class InferCall final : public grpc::ServerUnaryReactor,
   std::function<void()> cancel_;
   std::string text_;
   std::vector<int32_t> token_ids_;
-  // Set once no more events come, with how the call ends.
+  // Set once no more events come. end_ is the status of the call.
   std::optional<FinishedEvent> result_;
   absl::Status end_;
   bool client_gone_ = false;
-  // The queue is to call Write.
+  // The queue holds the call and is going to call Write.
   bool left_ = false;
   // The call has been finished.
   bool finished_ = false;

@@ -32,7 +32,7 @@ void FillReply(const InferForm& form, const InferOutput& output,
   if (form.token_ids) writer.AddInt32s(kTokenIds, output.token_ids);
   if (form.input_tokens) writer.AddUint32(kInputTokens, static_cast<uint32_t>(output.input_tokens));
   if (form.output_tokens) {
-    // Drawn, and so counted: also the one that ended it.
+    // Counts every drawn token, including the one that ended the generation.
     const size_t hidden = output.end && EndedByToken(*output.end) ? 1 : 0;
     writer.AddUint32(kOutputTokens, static_cast<uint32_t>(output.token_ids.size() + hidden));
   }
@@ -46,7 +46,7 @@ inference::ModelStreamInferResponse ErrorReply(const InferForm& form, const absl
   const absl::Status told = InInferWords(status);
   inference::ModelStreamInferResponse response;
   const std::string code = absl::StatusCodeToString(told.code());
-  // Triton's client keeps nothing else of an error.
+  // Triton's client keeps only the message of an error, so the message begins with the code.
   response.set_error_message(absl::StrCat(code, ": ", ToRpcStatus(told).message()));
   inference::ModelInferResponse& reply = *response.mutable_infer_response();
   reply.set_id(form.id);

@@ -14,25 +14,25 @@
 
 namespace orcd::kserve {
 
-// What an answer carries.
+// The content of one answer.
 struct InferOutput {
   std::string_view text = {};
-  // Without the one that ended it, which is not part of the output.
+  // Without the token that ended the generation, which is not part of the output.
   std::span<const int32_t> token_ids = {};
   int32_t input_tokens = 0;
-  // Unset where the request goes on.
+  // Unset if the request goes on.
   std::optional<FinishReason> end = std::nullopt;
 };
 
-// Sets the name, the id, and the outputs that `form` has. `finish_reason` is `stop`, `length`, or
-// `None` where the request goes on, as in Triton's vLLM backend.
+// Sets the name, the id, and the outputs that `form` asks for. `finish_reason` is `stop`, `length`,
+// or `None` if the request goes on, as in Triton's vLLM backend.
 void FillReply(const InferForm& form, const InferOutput& output,
                inference::ModelInferResponse& reply);
 
-// Of an answer in a stream: whether it is the request's last.
+// Marks an answer in a stream: true if it is the request's last.
 void SetFinal(bool is_final, inference::ModelInferResponse& reply);
 
-// That the request has ended with `status`, which is not OK: its code and message as text, and code
+// Reports that the request has ended with `status`, which is not OK: code and message as text, code
 // and reason as parameters.
 inference::ModelStreamInferResponse ErrorReply(const InferForm& form, const absl::Status& status);
 

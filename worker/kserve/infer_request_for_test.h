@@ -1,4 +1,4 @@
-// Inference requests that tests make.
+// Inference requests for tests.
 #ifndef ORCD_WORKER_KSERVE_INFER_REQUEST_FOR_TEST_H_
 #define ORCD_WORKER_KSERVE_INFER_REQUEST_FOR_TEST_H_
 
@@ -27,7 +27,7 @@ inline void AddBool(inference::ModelInferRequest& request, const std::string& na
   AddInput(request, name, "BOOL").add_bool_contents(value);
 }
 
-// Typed, with the prompt and maybe sampling parameters.
+// A request with typed contents: the prompt and optional sampling parameters.
 inline inference::ModelInferRequest InferRequest(const std::string& text,
                                                  const std::string& sampling = "") {
   inference::ModelInferRequest request;

@@ -15,13 +15,13 @@
 namespace orcd::kserve {
 namespace {
 
-// They stand in every answer, and a request that is refused keeps them until its answer is read.
+// These texts are in every answer, and a refused request keeps them until its answer is read.
 constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxModelNameBytes = 256;
 constexpr char kEmptyFinal[] = "triton_enable_empty_final_response";
 constexpr char kTimeout[] = "timeout";
 
-// The engine's name for a request: ids of this protocol need not be unique.
+// The engine's name for a request. The ids of this protocol need not be unique.
 std::string RequestId(const std::string& id) {
   const std::string own = MakeRequestId();
   const std::string both = absl::StrCat(id, "-", own);
@@ -48,7 +48,7 @@ absl::Status ReadEmptyFinal(const inference::InferParameter& value, InferCallKin
   return absl::OkStatus();
 }
 
-// The outputs that are asked for by name, or else by an input.
+// Reads which outputs are asked for, by name or else by an input.
 absl::Status ReadOutputs(const inference::ModelInferRequest& request, const InferInputs& inputs,
                          InferForm& form) {
   if (request.outputs().empty()) {
@@ -114,7 +114,7 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   form.stream = inputs.stream;
   asked.at_once = !inputs.stream;
 
-  // The parameters are vLLM's, and so is the order of their steps.
+  // The parameters are vLLM's, and so is the order of the sampling steps.
   asked.request.mutable_sampling()->set_temperature_first(true);
   SamplingParameters sampling(asked.request);
   ORCD_RETURN_IF_ERROR(sampling.AddJson(inputs.sampling_parameters));
@@ -130,12 +130,12 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   if (inputs.echo_text && form.text) asked.preface = inputs.text;
   v1::TextPrompt* prompt = asked.request.mutable_text();
   prompt->set_text(std::move(inputs.text));
-  // There is no chat in this protocol: whoever wants one writes the template's control tokens.
+  // This protocol has no chat. A client that wants one writes the template's control tokens.
   prompt->set_parse_special(true);
   return absl::OkStatus();
 }
 
-// Ours, and what this protocol calls it.
+// Our name of a field, and this protocol's name.
 constexpr std::pair<std::string_view, std::string_view> kFields[] = {
     {"model", "model_name"},
     {"sha256", "parameters.sha256"},
@@ -147,7 +147,7 @@ constexpr std::pair<std::string_view, std::string_view> kFields[] = {
     {"sampling.", "sampling_parameters."},
 };
 
-// Whether `path` is that field, or a part of it.
+// True if `path` is that field or a part of it.
 bool IsIn(std::string_view path, std::string_view field) {
   if (!path.starts_with(field)) return false;
   return field.ends_with('.') || path.size() == field.size() || path[field.size()] == '[';
@@ -197,7 +197,7 @@ absl::Status InInferWords(const absl::Status& status) {
     if (!IsIn(details.field, ours)) continue;
     const std::string field = absl::StrCat(absl::string_view(theirs.data(), theirs.size()),
                                            details.field.substr(ours.size()));
-    // Not every message begins with it.
+    // Some messages do not begin with the field's name.
     std::string message(status.message());
     if (message.starts_with(details.field + ":")) message.replace(0, details.field.size(), field);
     details.field = field;

@@ -1,4 +1,4 @@
-// From an inference request to orcd.v1's, and how its answers are to look.
+// Translates an inference request into orcd.v1's, and describes the form of its answers.
 #ifndef ORCD_WORKER_KSERVE_INFER_TRANSLATION_H_
 #define ORCD_WORKER_KSERVE_INFER_TRANSLATION_H_
 
@@ -13,17 +13,17 @@
 
 namespace orcd::kserve {
 
-// How the answers to a request look.
+// The form of the answers to one request.
 struct InferForm : public RequestNotes {
-  // Comes back.
+  // Returned in every answer.
   std::string id;
   std::string model_name;
   bool raw = false;
-  // Its output is told as it comes.
+  // True if the output is sent as it is generated.
   bool stream = false;
-  // A last answer without outputs says that the request has ended.
+  // True if a last answer without outputs marks the end of the request.
   bool empty_final = false;
-  // Which outputs there are.
+  // The outputs that the answers have.
   bool text = false;
   bool finish_reason = false;
   bool token_ids = false;
@@ -31,21 +31,22 @@ struct InferForm : public RequestNotes {
   bool output_tokens = false;
 };
 
-// ModelInfer answers once, ModelStreamInfer as often as it likes.
+// ModelInfer answers once, ModelStreamInfer any number of times.
 enum class InferCallKind { kUnary, kStream };
 
-// Its `refusal` is set, to a kInvalidArgument (INVALID_FIELD) or kNotFound (MODEL_NOT_FOUND), where
-// it cannot be asked of the engine; its `notes` are an InferForm then too. Its request_id begins
-// with the id of `request` where that may stand in one, and is unique.
+// Translates the request. If the engine cannot serve it, the result's `refusal` is set to
+// kInvalidArgument (INVALID_FIELD) or kNotFound (MODEL_NOT_FOUND). The result's `notes` are an
+// InferForm in any case. Its request_id is unique and begins with the id of `request` if that id is
+// allowed in one.
 MultiplexedGenerate TranslateInfer(const inference::ModelInferRequest& request, InferCallKind kind);
 
-// OK where `version` is empty or the only one there is; kNotFound (MODEL_NOT_FOUND).
+// OK if `version` is empty or the only version there is, otherwise kNotFound (MODEL_NOT_FOUND).
 absl::Status CheckModelVersion(const std::string& model, const std::string& version);
 
-// kNotFound (MODEL_NOT_FOUND).
+// The error kNotFound (MODEL_NOT_FOUND).
 absl::Status NoSuchModel(std::string_view field, const std::string& name);
 
-// `status` of a request in the words of this protocol: with its names of fields.
+// Returns `status` with this protocol's field names.
 absl::Status InInferWords(const absl::Status& status);
 
 }  // namespace orcd::kserve

@@ -21,7 +21,7 @@ namespace orcd::kserve {
 namespace {
 
 constexpr char kName[] = "worker-orcd";
-// Of those that Triton names.
+// Triton's names of the extensions that are served.
 constexpr const char* kExtensions[] = {"model_repository", "model_configuration",
                                        "binary_tensor_data", "parameters"};
 
@@ -117,7 +117,7 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext*
         ready.set_ready(is_ready);
         return ready;
       },
-      // The loaded model's readiness does not wait for a file system.
+      // The readiness of the loaded model does not wait for a file system.
       [](const inference::ModelReadyRequest& request, ModelHost& host) {
         return host.Status().model().model_id() != request.name();
       });

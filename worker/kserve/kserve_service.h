@@ -58,21 +58,21 @@ struct KserveServiceOptions {
   // The only directory models are loaded from.
   std::string model_dir;
   MultiplexedCallLimits limits = {};
-  // Who may make which calls. Null: everyone all.
+  // Decides which caller may make which calls. Null: everyone may make all calls.
   const Authorizer* authorizer = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
 };
 
-// Owns nothing but its options and the list of ModelStreamInfer calls. gRPC calls it from many
-// threads at once; no method waits for the engine, a load or a client. Must outlive the server it
-// is registered with.
+// Owns only its options and the list of ModelStreamInfer calls. gRPC calls it from many threads at
+// once; no method waits for the engine, a load or a client. Must outlive the server it is
+// registered with.
 class KserveService final : public internal::RawKserveService {
  public:
   // `host` and `log` must outlive the service.
   KserveService(ModelHost& host, const Logger& log, KserveServiceOptions options = {});
 
-  // Ends ModelStreamInfer calls as WorkerService::Shutdown does those of GenerateMany.
+  // Ends ModelStreamInfer calls as WorkerService::Shutdown ends GenerateMany calls.
   void Shutdown();
 
   grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* context,
@@ -109,23 +109,24 @@ class KserveService final : public internal::RawKserveService {
                                                   grpc::ByteBuffer* response) override;
 
  private:
-  // A call that is answered at once, by what `answer` makes of the request.
+  // Answers a call at once with the result of `answer`.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          const Answer& answer);
-  // As AnswerAtOnce, but on a thread that may wait for a disk when `needs_disk` is true.
+  // Like AnswerAtOnce, but on a thread that may wait for a disk if `needs_disk` returns true.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerFromDisk(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* bytes,
                                            grpc::ByteBuffer* response, Answer answer,
                                            bool (*needs_disk)(const Request&, ModelHost&));
-  // Gives the engine the request, on a thread of the host's pool. Not OK: nothing has begun.
+  // Submits the request to the engine, on a thread of the host's pool. If the result is not OK,
+  // nothing has begun.
   absl::Status AdmitInfer(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
                           absl::Time arrival, absl::Time deadline,
                           const UnreadRequests::Ticket& ticket,
                           const std::shared_ptr<InferCall>& call);
-  // OK where this is the loaded model, and it may be described.
+  // OK if this is the loaded model and it may be described.
   absl::Status CheckLoaded(const std::string& name, const std::string& version) const;
   grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, std::string_view method,
                                    const absl::Status& status) const;

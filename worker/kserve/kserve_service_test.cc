@@ -52,7 +52,7 @@ inference::ModelInferRequest WithId(inference::ModelInferRequest request, const 
   return request;
 }
 
-// A request that tells of itself as it goes, with its token ids.
+// A streaming request whose answers include the token ids.
 inference::ModelInferRequest Streamed(const std::string& id, int max_tokens, int seed = 1) {
   inference::ModelInferRequest request =
       WithId(InferRequest("Hello", Sampling(max_tokens, seed)), id);
@@ -63,7 +63,7 @@ inference::ModelInferRequest Streamed(const std::string& id, int max_tokens, int
   return request;
 }
 
-// What was said of one request.
+// The answers to one request.
 struct Told {
   std::vector<int32_t> ids;
   std::string text;
@@ -95,7 +95,7 @@ class KserveServiceTest : public testing::Test {
   }
   ~KserveServiceTest() override { server_->Stop(absl::Seconds(5)); }
 
-  // One ModelStreamInfer call and what came of it so far.
+  // One ModelStreamInfer call and its messages so far.
   struct Stream {
     explicit Stream(inference::GRPCInferenceService::Stub& stub)
         : stream(stub.ModelStreamInfer(&context)) {}
@@ -362,7 +362,7 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   EXPECT_EQ(load("other", true), grpc::StatusCode::OK);
   EXPECT_TRUE(ready("other", grpc::StatusCode::OK));
 
-  // KServe's protocol has the name in the first field.
+  // KServe's protocol has the model's name in the first field.
   const auto unload = [&](const std::string& name) {
     grpc::ClientContext context;
     inference::RepositoryModelUnloadRequest request;
@@ -377,8 +377,8 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
   EXPECT_EQ(Infer(InferRequest("a"), reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-// What the operator asks for is refused for no number of status calls, and gRPC's thread waits for
-// no disk.
+// An operator's load is accepted however many status calls are pending, and gRPC's thread does not
+// wait for the disk.
 TEST_F(KserveServiceTest, ALoadWaitsForTheDiskBehindCallsOfStatus) {
   const auto let_go = std::make_shared<Event>();
   const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(absl::Seconds(20))); };
@@ -484,7 +484,7 @@ TEST_F(SlowKserveServiceTest, ShutdownWaitsForTheRequestsAndThenEndsTheCall) {
   EXPECT_EQ(stream.by_id["last"].ids.size(), 50u);
 }
 
-// A new method fails until it is called here.
+// A method that the service adds fails this test until the test calls it.
 TEST_F(KserveServiceTest, TheEnginesThreadWritesToNoCall) {
   auto infer = std::make_shared<inference::ModelInferRequest>(InferRequest("Hello", Sampling(5)));
   auto streamed = std::make_shared<inference::ModelInferRequest>(Streamed("s", 5));
@@ -536,7 +536,7 @@ TEST_F(HeldKserveTest, AnEchoCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 
-// What waits at once counts when it is there to be read.
+// Steps take no time and the limits are small, so unread output soon exceeds them.
 class StalledKserveReaderTest : public KserveServiceTest {
  protected:
   StalledKserveReaderTest()
@@ -549,7 +549,7 @@ TEST_F(StalledKserveReaderTest, IsBoundedAndThenCancelledAlone) {
   Stream stalled(*stub_);
   for (int i = 0; i < 5000; ++i) {
     inference::ModelInferRequest request = Streamed(absl::StrCat("stalled", i), 0);
-    // The call may be over before the last.
+    // The call may end before the last request is written.
     if (!stalled.stream->Write(request)) break;
   }
   EXPECT_TRUE(

@@ -21,14 +21,14 @@
 namespace orcd::kserve {
 namespace {
 
-// Project and format, as the protocol has it.
+// Project and format, as the protocol requires.
 constexpr char kPlatform[] = "orcd_gguf";
 
 std::string StateName(v1::WorkerState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerState_Name(state), "WORKER_STATE_"));
 }
 
-// KServe's protocol has the name where Triton's has the repository's.
+// KServe's protocol has the model's name in the field that has the repository's name in Triton's.
 absl::StatusOr<std::string> ModelName(const std::string& repository_name,
                                       const std::string& model_name) {
   if (!repository_name.empty() && !model_name.empty()) {
@@ -52,7 +52,7 @@ class LoadCall final : public grpc::ServerUnaryReactor {
   LoadCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : context_(context), response_(response) {}
 
-  // Before gRPC can call.
+  // Call before gRPC can call the reactor.
   void Hold(std::shared_ptr<LoadCall> self) { self_ = std::move(self); }
 
   void OnStarted(std::shared_ptr<LoadTask> task) {
@@ -212,7 +212,7 @@ grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
                                         const Logger& log, Telemetry* telemetry) {
   auto call = std::make_shared<LoadCall>(context, response);
   call->Hold(call);
-  // The directory is looked through for the model's file, and a network's file system may hang.
+  // On a disk thread: the search for the model's file may hang on a network file system.
   host.threads().disk.PostAlways(0, [call, context, request = std::move(request), model_dir, &host,
                                      &log, telemetry] {
     const absl::StatusOr<ModelHost::LoadSpec> spec = ToLoadSpec(request, model_dir, host.Status());
@@ -221,7 +221,7 @@ grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
       call->OnLoaded(spec.status());
       return;
     }
-    // A load that has ended has ended the call, and then only the task is left to be told.
+    // If the load has already ended, so has the call, and the call only receives the task.
     call->OnStarted(StartLoad(
         *context, *spec, host, log, telemetry,
         [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); }));

@@ -1,5 +1,5 @@
 // Models as the Open Inference Protocol and Triton describe them: those that may be loaded, and the
-// one that is.
+// loaded one.
 #ifndef ORCD_WORKER_KSERVE_MODEL_REPOSITORY_H_
 #define ORCD_WORKER_KSERVE_MODEL_REPOSITORY_H_
 
@@ -18,19 +18,19 @@
 
 namespace orcd::kserve {
 
-// The files of `model_dir`, and the model of `status` under its own name.
+// Lists the files of `model_dir`, and the model of `status` under its own name.
 inference::RepositoryIndexResponse ListRepository(const std::string& model_dir,
                                                   const v1::WorkerStatus& status, bool only_ready);
 
-// Whether `name` takes requests; kNotFound (MODEL_NOT_FOUND) where there is no such model.
+// Returns true if `name` takes requests; kNotFound (MODEL_NOT_FOUND) if there is no such model.
 absl::StatusOr<bool> IsReady(const std::string& model_dir, const v1::WorkerStatus& status,
                              const std::string& name);
 
 inference::ModelMetadataResponse DescribeTensors(const std::string& name);
 inference::ModelConfigResponse DescribeConfig(const std::string& name);
 
-// kInvalidArgument (INVALID_FIELD) where no model is named, or a parameter is unknown. As Triton
-// has it, a load of the loaded model loads what its file holds now: `replace` is set for it unless
+// kInvalidArgument (INVALID_FIELD) if no model is named or a parameter is unknown. As in Triton, a
+// load of the loaded model loads the present content of its file: `replace` is set for it unless
 // the request says otherwise.
 absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelLoadRequest& request,
                                                const std::string& model_dir,
@@ -42,9 +42,9 @@ struct UnloadSpec {
 };
 absl::StatusOr<UnloadSpec> ToUnloadSpec(const inference::RepositoryModelUnloadRequest& request);
 
-// Looks the model up and loads it, on threads of the host, and returns the reactor that answers at
-// the end: a client that goes away rolls the load back. It deletes itself. `host`, `log` and
-// `telemetry`, which may be null, must outlive the load.
+// Looks the model up and loads it, on threads of the host. Returns the reactor, which answers at
+// the end and deletes itself; a client that goes away rolls the load back. `host`, `log` and
+// `telemetry` must outlive the load; `telemetry` may be null.
 grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
                                         grpc::ByteBuffer* response,
                                         inference::RepositoryModelLoadRequest request,

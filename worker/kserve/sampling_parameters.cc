@@ -20,12 +20,12 @@ namespace {
 
 using nlohmann::json;
 
-// No parameter that is served has more than a list or a map in it; schemas of constraints, which
-// are refused by their name, have.
+// The served parameters have at most one list or map inside the object. Schemas of constraints,
+// which are refused by name, have more.
 constexpr int kMaxDepth = 64;
 constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
-// A JSON value, with the path under which errors name it.
+// A JSON value with the path under which errors name it.
 class Value {
  public:
   Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
@@ -34,20 +34,20 @@ class Value {
   absl::StatusOr<uint32_t> Count() const;
   absl::StatusOr<bool> Bool() const;
   absl::StatusOr<std::string> Text() const;
-  // Unset where it is negative, which asks for a random one.
+  // Unset if the seed is negative, which asks for a random one.
   absl::StatusOr<std::optional<uint64_t>> Seed() const;
-  // -1, as 0, is off.
+  // Both -1 and 0 turn top_k off.
   absl::StatusOr<uint32_t> TopK() const;
-  // Does something with each element, or with the value where it is no list, until it fails.
+  // Calls `do_it` with each element, or with the value if it is not a list, until one fails.
   template <typename Do>
   absl::Status ForEachElement(const Do& do_it) const;
-  // Whether it is a text, a list or an object with nothing in it.
+  // True if the value is a text, list or object without content.
   bool IsEmpty() const {
     return value_.is_string() ? value_.get_ref<const std::string&>().empty()
                               : value_.is_structured() && value_.empty();
   }
   std::optional<double> Number() const;
-  // Does something with the name and the value of each member of an object that is not null.
+  // Calls `do_it` with the name and value of each member of an object, except null members.
   template <typename Do>
   absl::Status ForEachMember(const Do& do_it) const;
 
@@ -58,7 +58,7 @@ class Value {
   }
 
  private:
-  // Exactly; unset where it is no whole number, or none of these types.
+  // The exact value. Unset if it is not a whole number or has another type.
   std::optional<uint64_t> Unsigned() const;
   bool IsMinusOne() const { return Number() == -1.0; }
 
@@ -95,7 +95,7 @@ std::optional<uint64_t> Value::Unsigned() const {
 absl::StatusOr<float> Value::Float() const {
   const std::optional<double> number = Number();
   if (!number) return Wrong("a number");
-  // Beyond what a float holds: the check of its range answers.
+  // Too large for a float. The range check refuses the infinity.
   constexpr double kMost = std::numeric_limits<float>::max();
   if (std::abs(*number) > kMost) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -176,7 +176,8 @@ absl::Status SetStopCount(const Value& value, v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// A parameter that changes what is not done here: only the value that says what is done.
+// For a parameter that would change something fixed here: accepts only the value for the fixed
+// behaviour.
 template <bool kIs>
 absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
   ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
@@ -184,7 +185,7 @@ absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
   return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
 }
 
-// Where it makes no difference here which it is.
+// Accepts both values, because they make no difference here.
 absl::Status MustBeBool(const Value& value, v1::GenerateRequest&) { return value.Bool().status(); }
 
 absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
@@ -192,7 +193,7 @@ absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
   return value.Wrong("empty here, or left out: it is not supported");
 }
 
-// Of beam search, which is not supported.
+// A parameter of beam search, which is not supported.
 absl::Status MustBeLengthPenaltyOne(const Value& value, v1::GenerateRequest&) {
   if (value.Number() == 1.0) return absl::OkStatus();
   return value.Wrong("1 here, or left out: there is no beam search");
@@ -274,7 +275,8 @@ constexpr Parameter kParameters[] = {
     {"include_stop_str_in_output", MustBe<false>},
 };
 
-// Of vLLM's, older ones too: what is not done here, at the value that does not ask for it.
+// Parameters of vLLM, including older versions, whose function is not supported: accepted only with
+// the value that does not ask for it.
 constexpr Parameter kNeutralParameters[] = {
     // Special tokens are skipped.
     {"spaces_between_special_tokens", MustBeBool},
@@ -288,7 +290,7 @@ constexpr Parameter kNeutralParameters[] = {
     {"lora_name", MustBeEmpty},
 };
 
-// Null where it is in neither table.
+// Null if the name is in neither table.
 const Parameter* Find(const std::string& name) {
   for (const std::span<const Parameter> table :
        {std::span<const Parameter>(kParameters), std::span<const Parameter>(kNeutralParameters)}) {
@@ -322,7 +324,7 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
                         absl::StrCat("has ", Quoted(*shape.twice), " twice; send it once"));
   }
   const json parameters = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  // What follows a NUL the parser would not look at.
+  // The parser would ignore everything after a NUL.
   const bool has_nul = text.find('\0') != std::string::npos;
   if (parameters.is_null() && !has_nul) return absl::OkStatus();
   if (!parameters.is_object() || has_nul) {
@@ -364,7 +366,7 @@ absl::Status SamplingParameters::AddParameter(const std::string& name,
 
 absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
                                      const json& value) {
-  // Null is as if it were not there, whatever its name.
+  // A null parameter counts as absent, whatever its name.
   if (value.is_null()) return absl::OkStatus();
   const Parameter* const parameter = Find(name);
   if (parameter == nullptr) {

@@ -1,4 +1,4 @@
-// Sampling parameters as vLLM names them, from JSON or from a request's parameters.
+// Sampling parameters under vLLM's names, from JSON or from a request's parameters.
 #ifndef ORCD_WORKER_KSERVE_SAMPLING_PARAMETERS_H_
 #define ORCD_WORKER_KSERVE_SAMPLING_PARAMETERS_H_
 
@@ -14,24 +14,24 @@
 namespace orcd::kserve {
 
 // Collects the sampling parameters of one request. A parameter that is absent, or null under any
-// name, keeps the default that worker.proto gives. A number may come as text, as Triton's own
-// examples send it. All errors are kInvalidArgument (INVALID_FIELD), naming the parameter. One
+// name, keeps the default that worker.proto gives. A number may be sent as text, as Triton's own
+// examples do. All errors are kInvalidArgument (INVALID_FIELD) and name the parameter. For one
 // thread.
 class SamplingParameters {
  public:
-  // What they are collected in; must outlive this.
+  // `request` receives the parameters and must outlive this.
   explicit SamplingParameters(v1::GenerateRequest& request) : request_(request) {}
 
-  // The input `sampling_parameters`: a JSON object.
+  // Adds the input `sampling_parameters`, a JSON object.
   absl::Status AddJson(const std::string& json);
-  // One of the request's `parameters`.
+  // Adds one of the request's `parameters`.
   absl::Status AddParameter(const std::string& name, const inference::InferParameter& value);
 
  private:
   absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value);
 
   v1::GenerateRequest& request_;
-  // Names that came.
+  // Names of the parameters added so far.
   absl::flat_hash_set<std::string> seen_;
 };
 

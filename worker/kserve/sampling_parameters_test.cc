@@ -61,7 +61,7 @@ TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
   }
 }
 
-// Of any name, also of parameters that are refused with another value.
+// Null is absent under any name, also for parameters that are refused with another value.
 TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
   for (const char* name : {"temperature",
                            "top_p",
@@ -111,7 +111,7 @@ TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
   ASSERT_TRUE(Add(R"({"logit_bias": {"5": null, "6": 1}})", &request).ok());
   EXPECT_EQ(request.sampling().logit_bias_size(), 1);
   EXPECT_EQ(request.sampling().logit_bias().at(6), 1);
-  // A parameter that is absent in one place may come in the other.
+  // A parameter that is null in one place may be set in the other.
   SamplingParameters parameters(request);
   inference::InferParameter seed;
   seed.set_int64_param(4);
@@ -157,7 +157,7 @@ TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
   }
 }
 
-// Also where it is an object of many levels.
+// The constraint may be an object of many levels.
 TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
   const absl::Status status =
       Add(R"({"guided_json": {"type": "object", "properties": {"a": {"enum": [1, [2]]}}}})");
@@ -165,7 +165,7 @@ TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("'guided_json'"));
 }
 
-// Triton's example client sends numbers so.
+// Triton's example client sends numbers as text.
 TEST(SamplingParametersTest, NumbersMayBeText) {
   v1::GenerateRequest request;
   ASSERT_TRUE(Add(R"({"temperature": "0.25", "max_tokens": "100", "seed": "18446744073709551615",
@@ -231,7 +231,7 @@ TEST(SamplingParametersTest, HostileNestingIsRefused) {
   }
 }
 
-// The check of the range refuses it, and needs no number that is none.
+// The range check refuses infinity, so such numbers need no error of their own.
 TEST(SamplingParametersTest, BeyondFloatIsInfinite) {
   v1::GenerateRequest request;
   ASSERT_TRUE(Add(R"({"temperature": 1e300, "frequency_penalty": -1e300})", &request).ok());
@@ -267,7 +267,7 @@ TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
 TEST(SamplingParametersTest, VeryManyTakeNoLongerThanTheirLength) {
   std::string json = R"({"temperature":1)";
   for (int i = 0; json.size() < 4'000'000; ++i) absl::StrAppend(&json, ",\"", i, "\":{}");
-  // Time of the processor, as other processes may take the rest.
+  // Processor time, because other processes may take the rest of the wall time.
   const std::clock_t begun = std::clock();
   EXPECT_TRUE(absl::IsInvalidArgument(Add(json + "}")));
   EXPECT_LT((std::clock() - begun) / CLOCKS_PER_SEC, 20);

@@ -10,7 +10,7 @@
 namespace orcd::kserve {
 namespace {
 
-// Whether there is anything in `delta` that `form` tells before the end.
+// True if `delta` has output that `form` sends before the end.
 bool IsTold(const InferForm& form, const DeltaEvent& delta) {
   if (!form.stream) return false;
   const bool has_text = form.text && !delta.text.empty();
@@ -24,7 +24,7 @@ void Append(const RequestNews& news, std::vector<grpc::ByteBuffer>& messages) {
   const absl::Status status =
       news.end ? CallStatus(*news.end, request.id, request.seed) : absl::OkStatus();
   const bool has_ended = news.end && status.ok();
-  // One at most: a request has one sample.
+  // At most one delta, because a request has one sample.
   const DeltaEvent nothing;
   const DeltaEvent& delta = news.deltas.empty() ? nothing : news.deltas.front();
   if (has_ended || IsTold(form, delta)) {

@@ -1,4 +1,4 @@
-// The messages of ModelStreamInfer: Triton's many requests over one call.
+// The messages of ModelStreamInfer, which is Triton's call for many requests.
 #ifndef ORCD_WORKER_KSERVE_STREAM_INFER_CALL_H_
 #define ORCD_WORKER_KSERVE_STREAM_INFER_CALL_H_
 
@@ -13,16 +13,16 @@
 
 namespace orcd::kserve {
 
-// The fields that lead to the id of a ModelInferRequest.
+// The path of field numbers to the id of a ModelInferRequest.
 inline constexpr int kInferIdPath[] = {inference::ModelInferRequest::kIdFieldNumber};
 
-// Without state. Any thread.
+// Has no state. Any thread may call.
 class StreamInferDialect final : public CallDialect {
  public:
-  // Bytes that are no message end the call: nobody knows whose request they were.
+  // Bytes that are not a message end the call, because they name no request.
   absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
   std::span<const int> id_path() const override { return kInferIdPath; }
-  // A message for each request that has something to say, and a second one at the end of some.
+  // Makes one message for each request with pending events, and a second one at the end of some.
   std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                           std::span<const CancelAnswer> answers) const override;
 };

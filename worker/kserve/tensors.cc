@@ -16,7 +16,7 @@ constexpr char kBytes[] = "BYTES";
 constexpr char kBool[] = "BOOL";
 constexpr char kInt32[] = "INT32";
 constexpr char kUint32[] = "UINT32";
-// Before each element of a raw BYTES.
+// Size of the length before each element of a raw BYTES tensor.
 constexpr size_t kLengthBytes = 4;
 
 constexpr std::array<TensorSpec, 7> kInputs = {{
@@ -39,7 +39,7 @@ constexpr std::array<TensorSpec, 5> kOutputs = {{
 
 using InputTensor = inference::ModelInferRequest::InferInputTensor;
 
-// Whatever their type.
+// Number of elements of any type.
 int Elements(const inference::InferTensorContents& contents) {
   return contents.bool_contents_size() + contents.int_contents_size() +
          contents.int64_contents_size() + contents.uint_contents_size() +
@@ -61,7 +61,7 @@ std::string LittleEndian(uint32_t value) {
   return bytes;
 }
 
-// The one element of an input.
+// The single element of an input.
 class Element {
  public:
   Element(const inference::ModelInferRequest& request, int index)
@@ -71,7 +71,7 @@ class Element {
         contents_path_(raw_ == nullptr ? absl::StrCat(path_, ".contents")
                                        : absl::StrCat("raw_input_contents[", index, "]")) {}
 
-  // Everything but the value.
+  // Checks everything but the value.
   absl::Status Check(const TensorSpec& spec) const;
   absl::StatusOr<std::string_view> Bytes() const;
   absl::StatusOr<bool> Bool() const;
@@ -125,7 +125,7 @@ absl::Status Element::CheckShape() const {
 
 absl::Status Element::CheckParameters() const {
   for (const auto& [name, value] : tensor_.parameters()) {
-    // What KServe's client adds.
+    // KServe's client adds this parameter.
     if (name != "binary_data_size") {
       return Wrong(".parameters",
                    absl::StrCat("has ", Quoted(name), ", which is not supported; leave it out"));
@@ -187,7 +187,7 @@ absl::StatusOr<std::string> ReadText(const Element& element, const char* name) {
   return std::string(text);
 }
 
-// Where the values of the BOOL inputs go.
+// Receives the values of the BOOL inputs.
 struct Switches {
   std::optional<bool> exclude_input;
   InferInputs& inputs;

@@ -1,4 +1,5 @@
-// The tensors of the Open Inference Protocol: which there are, and a request's as values.
+// The tensors of the Open Inference Protocol: their specifications, and a request's tensors as
+// values.
 #ifndef ORCD_WORKER_KSERVE_TENSORS_H_
 #define ORCD_WORKER_KSERVE_TENSORS_H_
 
@@ -32,10 +33,10 @@ inline constexpr char kOutputTokens[] = "num_output_tokens";
 
 struct TensorSpec {
   const char* name;
-  // As the protocol writes it, and as Triton's model configuration does.
+  // The datatype as the protocol writes it, then as Triton's model configuration does.
   const char* datatype;
   inference::DataType type;
-  // Of its one dimension; -1: any number.
+  // Size of the only dimension. -1: any number.
   int64_t size;
   bool optional;
 };
@@ -43,35 +44,36 @@ struct TensorSpec {
 std::span<const TensorSpec> InputSpecs();
 std::span<const TensorSpec> OutputSpecs();
 
-// A request's inputs.
+// The inputs of a request.
 struct InferInputs {
   // UTF-8.
   std::string text;
-  // JSON; empty: none.
+  // JSON. Empty: none.
   std::string sampling_parameters;
   bool stream = false;
-  // As Triton's vLLM backend has it where the input is absent: the opposite of `stream`.
+  // If the input is absent, the opposite of `stream`, as in Triton's vLLM backend.
   bool echo_text = false;
   bool return_finish_reason = false;
   bool return_input_tokens = false;
   bool return_output_tokens = false;
-  // They came in raw_input_contents.
+  // True if the inputs came in raw_input_contents.
   bool raw = false;
 };
 
-// kInvalidArgument (INVALID_FIELD) naming what is wrong by its path, such as `inputs[1].shape`.
+// Fails with kInvalidArgument (INVALID_FIELD), which names the wrong part by its path, such as
+// `inputs[1].shape`.
 absl::StatusOr<InferInputs> ReadInputs(const inference::ModelInferRequest& request);
 
-// A name from outside, fit to stand in a message.
+// Quotes a name from outside so that it may appear in an error message.
 std::string Quoted(std::string_view name);
 
-// Adds tensors to `response`: typed, or raw.
+// Adds tensors to `response`, typed or raw.
 class OutputWriter {
  public:
   OutputWriter(inference::ModelInferResponse& response, bool raw)
       : response_(response), raw_(raw) {}
 
-  // Of one element.
+  // These two add a tensor of one element.
   void AddBytes(const char* name, std::string_view value);
   void AddUint32(const char* name, uint32_t value);
   void AddInt32s(const char* name, std::span<const int32_t> values);

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The field that is refused; empty where none is.
+// The field that is refused. Empty if none is.
 std::string RefusedField(const inference::ModelInferRequest& request) {
   const auto inputs = ReadInputs(request);
   if (inputs.ok()) return "";
@@ -38,7 +38,7 @@ TEST(TensorsTest, TypedAndRawSayTheSame) {
   }
 }
 
-// As Triton's vLLM backend has it.
+// As in Triton's vLLM backend.
 TEST(TensorsTest, TheTextComesBackUnlessItIsAStreamOrExcluded) {
   EXPECT_TRUE(ReadInputs(InferRequest("a"))->echo_text);
   inference::ModelInferRequest stream = InferRequest("a");
@@ -118,7 +118,7 @@ TEST(TensorsTest, InputsAreKnownAndComeOnce) {
   EXPECT_EQ(RefusedField(InferRequest("\xff")), "text_input");
 }
 
-// KServe's client says how many bytes it sends.
+// KServe's client sends the number of its raw bytes in this parameter.
 TEST(TensorsTest, TheRawSizeIsTheOnlyParameterOfAnInput) {
   inference::ModelInferRequest request = Raw(InferRequest("abc"));
   auto& parameters = *request.mutable_inputs(0)->mutable_parameters();

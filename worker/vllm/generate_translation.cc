@@ -12,7 +12,7 @@
 namespace orcd {
 namespace {
 
-// orcd.v1's name and this protocol's.
+// A field's name in orcd.v1 and in this protocol.
 struct FieldName {
   std::string_view ours;
   std::string_view theirs;
@@ -27,7 +27,7 @@ constexpr FieldName kFieldNames[] = {{"sampling", "sampling_params"},
                                      {"tokens.ids", "tokenized.input_ids"},
                                      {"prompt", "input"}};
 
-// Empty where it has the same name.
+// Empty if the field has the same name in both.
 std::string InTheirName(std::string_view field) {
   for (const auto& [ours, theirs] : kFieldNames) {
     if (!field.starts_with(ours)) continue;
@@ -103,7 +103,7 @@ absl::Status CheckSupported(const vllm_wire::GenerateRequest& request) {
   return CheckConstraint(params);
 }
 
-// Of `logprobs` or `prompt_logprobs`, where it is there.
+// Checks `logprobs` or `prompt_logprobs`, if set.
 absl::Status CheckLogprobs(const std::string& field, std::optional<int32_t> count) {
   if (!count || (*count >= 0 && *count <= kMaxTopLogprobs)) return absl::OkStatus();
   return InvalidField(absl::StrCat("sampling_params.", field),

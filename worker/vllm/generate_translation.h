@@ -1,4 +1,5 @@
-// From this protocol's Generate to orcd.v1's, and back to its words.
+// Translates this protocol's Generate request to orcd.v1's, and errors back to this protocol's
+// terms.
 #ifndef ORCD_WORKER_VLLM_GENERATE_TRANSLATION_H_
 #define ORCD_WORKER_VLLM_GENERATE_TRANSLATION_H_
 
@@ -9,12 +10,13 @@
 
 namespace orcd {
 
-// The same request to orcd.v1. kInvalidArgument naming the field for what orcd.v1 cannot say, which
-// is not served; all other checks are left to TranslateRequest and the engine.
+// Returns the same request for orcd.v1. Fails with kInvalidArgument, naming the field, for anything
+// that orcd.v1 cannot express and therefore does not serve. TranslateRequest and the engine make
+// all other checks.
 absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(const vllm_wire::GenerateRequest& request);
 
-// An error about the request that TranslateVllmRequest gave, with the fields as its client knows
-// them.
+// Returns an error about a request made by TranslateVllmRequest with the client's names of the
+// fields.
 absl::Status InVllmWords(const absl::Status& status);
 
 }  // namespace orcd

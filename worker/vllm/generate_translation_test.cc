@@ -175,7 +175,7 @@ TEST(GenerateTranslationTest, ErrorsNameTheFieldsOfThisProtocol) {
       {"tokens.ids[3]", "tokenized.input_ids[3]"},
       {"prompt", "input"},
       {"request_id", "request_id"},
-      // No part of a name is taken for the whole.
+      // A name that only begins with a known name is left alone.
       {"samplesize", "samplesize"}};
   for (const auto& [ours, theirs] : cases) {
     const absl::Status status = InVllmWords(InvalidField(ours, "is wrong: samples"));
@@ -199,7 +199,8 @@ TEST(GenerateTranslationTest, OtherErrorsStayAsTheyAre) {
   EXPECT_EQ(GetErrorDetails(renamed).field, "input");
 }
 
-// Gateways answer UNIMPLEMENTED as their own failure, and this is the client's to change.
+// Gateways report UNIMPLEMENTED as a failure of their own, but this is an error for the client to
+// correct.
 TEST(GenerateTranslationTest, PromptLogprobsThatNobodyComputesAreAWrongField) {
   const absl::Status status =
       InVllmWords(MakeError(absl::StatusCode::kUnimplemented, "leave prompt_logprobs out",

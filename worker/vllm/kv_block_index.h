@@ -1,4 +1,4 @@
-// Which blocks of the KV cache a prompt can begin with.
+// An index of the KV-cache blocks that a prompt can begin with.
 #ifndef ORCD_WORKER_VLLM_KV_BLOCK_INDEX_H_
 #define ORCD_WORKER_VLLM_KV_BLOCK_INDEX_H_
 
@@ -15,47 +15,49 @@ namespace orcd {
 
 struct KvBlock {
   BlockHash content;
-  // Nothing where prompts begin with it.
+  // Nothing if prompts begin with the block.
   std::optional<BlockHash> parent;
   std::vector<int32_t> tokens;
 };
 
-// Follows a block pool. A block that is there while one before it is not helps nobody: it is told
-// of when the one before it comes, and taken back when that goes. So what was told is at any time
-// what prompts can share, and parents come before their children. One thread at a time.
+// Follows a block pool. A block whose predecessor is missing cannot be shared: it is reported as
+// stored when the predecessor arrives, and as removed when the predecessor goes. So the blocks
+// reported as stored and not as removed are at any time those that prompts can share, and parents
+// are reported before their children. For one thread at a time.
 class KvBlockIndex {
  public:
   struct Change {
     std::shared_ptr<const KvBlock> block;
-    // Else removed.
+    // False: removed.
     bool stored = false;
   };
 
-  // What the pool says; appends what follows from it to `changes`.
+  // Record an event of the pool and append the resulting changes to `changes`.
   void Store(const FindableBlock& block, std::vector<Change>& changes);
   void Remove(const BlockHash& content, std::vector<Change>& changes);
 
-  // All that prompts can share, each block after the one before it in a prompt.
+  // All blocks that prompts can share, each one after its predecessor in a prompt.
   std::vector<std::shared_ptr<const KvBlock>> List() const;
 
  private:
-  // Of a block that is there, or that one which is there comes after. Never moves.
+  // The node of a block that is present, or of a missing one that has a successor present. Its
+  // address never changes.
   struct Node {
-    // Null where it is not there.
+    // Null if the block is missing.
     std::shared_ptr<const KvBlock> block;
-    // Null where prompts begin with it.
+    // Null if prompts begin with the block.
     Node* parent = nullptr;
     bool reachable = false;
     absl::flat_hash_set<Node*> children;
   };
 
-  // Tells of the blocks from `first` on.
+  // Append a change for `first` and for each block that comes after it.
   static void Reach(Node& first, std::vector<Change>& changes);
   static void Lose(Node& first, std::vector<Change>& changes);
   void EraseIfEmpty(const BlockHash& content);
 
   absl::node_hash_map<BlockHash, Node> nodes_;
-  // Those that prompts begin with.
+  // The nodes of blocks that prompts begin with.
   absl::flat_hash_set<Node*> first_;
 };
 

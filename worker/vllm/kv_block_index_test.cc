@@ -13,7 +13,7 @@ namespace {
 
 BlockHash Hash(uint64_t n) { return {.high = n, .low = ~n}; }
 
-// Applies changes as a subscriber would, and holds their order to the contract.
+// Applies changes as a subscriber would, and checks their order against the contract.
 class Follower {
  public:
   void Apply(const std::vector<KvBlockIndex::Change>& changes) {
@@ -34,7 +34,7 @@ class Follower {
 
 class KvBlockIndexTest : public testing::Test {
  protected:
-  // Block n comes after block n / 2; prompts begin with 1.
+  // Block n comes after block n / 2. Prompts begin with block 1.
   void Store(uint64_t n) {
     const int32_t token = static_cast<int32_t>(n);
     FindableBlock block = {.content = Hash(n), .parent = {}, .tokens = std::span(&token, 1)};

@@ -8,7 +8,7 @@
 namespace orcd {
 namespace {
 
-// Names are halves of SHA-256 sums; gateways know a half of that by an int64.
+// BlockHash is half of a SHA-256 sum. Gateways identify a block by an int64, which is half of that.
 int64_t WireHash(const BlockHash& content) { return static_cast<int64_t>(content.high); }
 
 void AppendBlock(const KvBlock& block, vllm_wire::KvBlocksStored& stored) {
@@ -18,10 +18,10 @@ void AppendBlock(const KvBlock& block, vllm_wire::KvBlocksStored& stored) {
   wire->set_block_size(static_cast<int32_t>(block.tokens.size()));
 }
 
-// Blocks that follow each other share an event.
+// Appends events to a batch. Consecutive blocks share one event.
 class EventAppender {
  public:
-  // `event_id` grows with each event; null: events have none.
+  // `event_id` grows with each event. Null: events have no id.
   EventAppender(vllm_wire::KvEventBatch& batch, uint64_t* event_id)
       : batch_(batch), event_id_(event_id) {}
 

@@ -1,4 +1,4 @@
-// Batches of SubscribeKvEvents, from what a feed says.
+// Makes the batches of SubscribeKvEvents from the news of a feed.
 #ifndef ORCD_WORKER_VLLM_KV_EVENT_BATCHES_H_
 #define ORCD_WORKER_VLLM_KV_EVENT_BATCHES_H_
 
@@ -14,23 +14,24 @@
 
 namespace orcd {
 
-// One stream's: numbers its batches from 1 on without a gap and keeps what did not fit into one.
-// One thread at a time.
+// The batches of one stream. Numbers them from 1 without a gap and keeps what did not fit into one.
+// For one thread at a time.
 class KvEventBatches {
  public:
-  // Tokens in a batch, about: it stays far below what gateways take as a message.
+  // `max_tokens` is the approximate number of tokens in a batch. The default keeps a batch far
+  // below the message size that gateways accept.
   explicit KvEventBatches(size_t max_tokens = 16 << 10) : max_tokens_(max_tokens) {}
 
-  // News to be told; only where there is nothing left.
+  // Adds news to send. Call only while empty().
   void Add(KvEventFeed::News news);
   bool empty() const { return all_.empty() && changes_.empty() && !begins_; }
 
-  // The next batch, without a load; not where empty().
+  // The next batch, without a load. Do not call while empty().
   std::unique_ptr<vllm_wire::KvEventBatch> Next();
-  // Every block has gone; what was to be told of before is dropped.
+  // A batch that says that every block has gone. Drops the news that wait.
   std::unique_ptr<vllm_wire::KvEventBatch> Cleared();
 
-  // Of the last batch; 0: there was none.
+  // Number of the last batch. 0 if there was none.
   uint64_t sequence_number() const { return sequence_number_; }
 
  private:
@@ -41,7 +42,7 @@ class KvEventBatches {
   const size_t max_tokens_;
   uint64_t sequence_number_ = 0;
   uint64_t event_id_ = 0;
-  // The list has been begun, and is to be told also where it is empty.
+  // The list of blocks has been begun. It is sent even if it is empty.
   bool begins_ = false;
   uint64_t listed_blocks_ = 0;
   size_t blocks_a_chunk_ = 1;

@@ -19,9 +19,9 @@ namespace orcd {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// Gateways leave a worker aside that they have not heard of for a while.
+// Gateways avoid a worker from which they have heard nothing for a while.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// How long a subscriber may not read at all.
+// Longest time that a subscriber may not read at all.
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 absl::Status NotKept(uint64_t wanted) {
@@ -44,7 +44,7 @@ absl::Status Unloaded() {
                    {.reason = "UNLOADING", .retry_after = absl::Seconds(1)});
 }
 
-// Whether a gateway should know at once.
+// True if the load has changed so much that a gateway should know at once.
 bool HasMoved(const vllm_wire::EngineLoad& from, const vllm_wire::EngineLoad& to) {
   constexpr double kUsageStep = 0.005;
   return from.running_requests() != to.running_requests() ||
@@ -54,7 +54,7 @@ bool HasMoved(const vllm_wire::EngineLoad& from, const vllm_wire::EngineLoad& to
          std::abs(from.token_usage() - to.token_usage()) > kUsageStep;
 }
 
-// What one call says. Polled by one thread at a time.
+// Makes the messages of one call. Polled by one thread at a time.
 class KvEventReport {
  public:
   KvEventReport(ModelHost& host, std::unique_ptr<KvEventFeeds::Subscriber> subscriber,
@@ -103,7 +103,7 @@ class KvEventReport {
 
  private:
   ReportStream::Report End(const absl::Status& status) {
-    // What it held of the feed is free before the client has the end.
+    // Releases the feed before the client learns of the end.
     subscriber_ = nullptr;
     return {.message = nullptr, .more = false, .end = status};
   }
@@ -122,7 +122,7 @@ class KvEventReport {
   const std::function<absl::Status()> may_;
   std::atomic<bool> left_ = false;
   KvEventBatches batches_;
-  // What was told last, and when.
+  // The load that was sent last, and when.
   vllm_wire::EngineLoad load_;
   absl::Time told_ = absl::InfinitePast();
   uint64_t sample_ = 0;
@@ -139,7 +139,7 @@ absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> StartKvEventCall(
   auto stream = ReportStream::Create(
       context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
       kPatience);
-  // The client knows that it follows, also where the engine's step takes long.
+  // Tells the client that its subscription has begun, even if the engine's step takes long.
   stream->StartSendInitialMetadata();
   stream->Wake();
   return stream.get();

@@ -1,4 +1,5 @@
-// The SubscribeKvEvents call: a worker's load and prefix cache, told to a gateway as they change.
+// The SubscribeKvEvents call, which sends a worker's load and prefix cache to a gateway as they
+// change.
 #ifndef ORCD_WORKER_VLLM_KV_EVENT_CALL_H_
 #define ORCD_WORKER_VLLM_KV_EVENT_CALL_H_
 
@@ -15,11 +16,11 @@
 
 namespace orcd {
 
-// The stream, which deletes itself: the state as it is, then what changes, about ten times a
-// second, and the load when it changes and at least once a second. kOutOfRange (KV_EVENTS_NOT_KEPT)
-// for a request that wants to go on where another stream ended; the errors of
-// KvEventFeeds::Subscribe. `may` says whether the caller still may follow. `host` and `feeds` must
-// outlive the call.
+// Returns the stream, which deletes itself. It sends the present state, then changes about ten
+// times a second, and the load when it changes and at least once a second. Fails with kOutOfRange
+// (KV_EVENTS_NOT_KEPT) if the request wants to continue where another stream ended, and with the
+// errors of KvEventFeeds::Subscribe. `may` says whether the caller is still allowed to follow.
+// `host` and `feeds` must outlive the call.
 absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> StartKvEventCall(
     grpc::CallbackServerContext* context, const vllm_wire::SubscribeKvEventsRequest& request,
     ModelHost& host, KvEventFeeds& feeds, std::function<absl::Status()> may);

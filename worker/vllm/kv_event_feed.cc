@@ -11,9 +11,11 @@
 namespace orcd {
 namespace {
 
-// What one look takes some milliseconds for: who looks has other calls to serve.
+// Largest number of events applied in one Take. It takes some milliseconds, and the calling thread
+// has other calls to serve.
 constexpr size_t kEventsAtATime = 16 << 10;
-// More may wait until anybody looks than for one subscriber: whoever looks late is not yet slow.
+// More events may wait in the inbox than for one subscriber: a subscriber that is late once is not
+// slow yet.
 constexpr size_t kInboxToPending = 4;
 
 }  // namespace
@@ -112,8 +114,8 @@ void KvEventFeed::Advance() {
     }
   }
   if (lost || gone) {
-    // Not while the engine would wait: a large index takes long to free. What was lost is the truth
-    // also where another feed has taken this one's place since.
+    // Frees the index without inbox_mutex_, which the engine's thread waits for: a large index
+    // takes long to free. Lost changes stay lost even if another feed has replaced this one since.
     End(lost);
     return;
   }
@@ -163,7 +165,7 @@ void KvEventFeed::End(bool lost) {
 void KvEventFeed::Publish() {
   for (Subscription* subscription : subscriptions_) {
     News& news = subscription->news_;
-    // What it is told of in the list needs no telling before.
+    // A subscriber without the list gets no changes, because the list will contain them.
     if (!subscription->has_all_ || news.lost) continue;
     if (news.changes.size() + changes_.size() > max_pending_) {
       news = {};

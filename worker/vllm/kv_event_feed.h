@@ -1,4 +1,4 @@
-// What a model's prefix cache holds, told to those who ask.
+// Sends the content of a model's prefix cache to its subscribers.
 #ifndef ORCD_WORKER_VLLM_KV_EVENT_FEED_H_
 #define ORCD_WORKER_VLLM_KV_EVENT_FEED_H_
 
@@ -20,27 +20,27 @@ namespace orcd {
 
 struct KvEventLimits {
   int max_subscribers = 16;
-  // Changes that wait for a subscriber; more and it is told that it lost some. Four times as many
-  // may wait until any subscriber looks.
+  // Largest number of changes that wait for one subscriber. With more, the subscriber is told that
+  // it lost some. Four times as many may wait until any subscriber takes its news.
   size_t max_pending = 64 << 10;
 };
 
-// Follows the block pool of one engine, for as long as anybody holds this. The engine's thread
-// tells it of changes, subscribers take them, each from a thread of its own.
+// Follows the block pool of one engine for as long as anyone holds this object. The engine's thread
+// reports changes; subscribers take them, each on its own thread.
 class KvEventFeed final : public BlockObserver, public std::enable_shared_from_this<KvEventFeed> {
  public:
-  // Since the last time.
+  // Changes since the last Take.
   struct News {
-    // What there is to begin with, parents first; only the first time.
+    // The whole content, parents first. Only the first time.
     std::optional<std::vector<std::shared_ptr<const KvBlock>>> all;
     std::vector<KvBlockIndex::Change> changes;
-    // More was to be kept than may be: changes are missing.
+    // True if more changes waited than allowed, so that some are missing.
     bool lost = false;
-    // The engine has gone, and every block.
+    // True if the engine and with it every block has gone.
     bool gone = false;
   };
 
-  // One who follows. Owns its news until they are taken. One thread at a time.
+  // One subscriber. Owns its news until they are taken. For one thread at a time.
   class Subscription {
    public:
     explicit Subscription(std::shared_ptr<KvEventFeed> feed);
@@ -61,7 +61,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   explicit KvEventFeed(size_t max_pending) : max_pending_(max_pending) {}
 
   std::unique_ptr<Subscription> Subscribe();
-  // It says nothing more, or nothing that is whole.
+  // True if the feed has ended or has lost changes, so that it reports nothing complete any more.
   bool over() const;
 
   // BlockObserver.
@@ -71,37 +71,38 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   void OnGone() override;
 
  private:
-  // What the engine said.
+  // One event of the engine.
   struct Event {
     enum class Kind : uint8_t { kStored, kRemoved, kListed };
     Kind kind = Kind::kListed;
     bool has_parent = false;
-    // Of a stored block.
+    // Number of tokens of a stored block.
     uint32_t tokens = 0;
     BlockHash content;
     BlockHash parent;
   };
   struct Events {
     std::vector<Event> events;
-    // Of the stored blocks, one after another.
+    // Tokens of the stored blocks, one block after another.
     std::vector<int32_t> tokens;
   };
 
-  // With inbox_mutex_ held: whether there is room for another event; otherwise all are lost.
+  // With inbox_mutex_ held: true if there is room for another event. If not, all events are lost.
   bool HasRoom();
-  // With mutex_ held: works out what the engine said means, and hands it out.
+  // With mutex_ held: applies the engine's events to the index and hands out the changes.
   void Advance();
   void Apply(const Event& event);
   void Publish();
-  // With mutex_ held: nothing else will be said.
+  // With mutex_ held: ends the feed.
   void End(bool lost);
 
   const size_t max_pending_;
 
-  // What the engine's thread waits for, never for long. Guards what it said and nobody looked at.
+  // The only mutex that the engine's thread waits for, never for long. Guards the events that no
+  // subscriber has taken over yet.
   mutable std::mutex inbox_mutex_;
   Events inbox_;
-  // Of them, those that came after the list.
+  // Number of events in inbox_ that came after the list.
   size_t live_events_ = 0;
   bool was_listed_ = false;
   bool is_lost_ = false;
@@ -111,19 +112,19 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   std::mutex mutex_;
   KvBlockIndex index_;
   std::vector<Subscription*> subscriptions_;
-  // Taken from the inbox, and what of it is done.
+  // Events taken from the inbox, and how many of them and of their tokens have been applied.
   Events taken_;
   size_t done_events_ = 0;
   size_t done_tokens_ = 0;
-  // What it meant, for the subscribers.
+  // Changes that the applied events caused, for the subscribers.
   std::vector<KvBlockIndex::Change> changes_;
   bool listed_ = false;
 };
 
-// The feed of the engine that there is, while anybody follows it. Any thread.
+// The feed of the present engine, which exists while anyone follows it. Any thread.
 class KvEventFeeds {
  public:
-  // A place among the subscribers.
+  // One of the limited number of subscribers.
   class Subscriber {
    public:
     ~Subscriber() { --*places_; }
@@ -131,7 +132,7 @@ class KvEventFeeds {
     Subscriber& operator=(const Subscriber&) = delete;
 
     KvEventFeed::News Take() { return subscription_->Take(); }
-    // The worker goes.
+    // True once the worker shuts down.
     bool closing() const { return *closing_; }
 
    private:
@@ -151,8 +152,8 @@ class KvEventFeeds {
   explicit KvEventFeeds(ModelHost& host, const KvEventLimits& limits = {})
       : host_(host), limits_(limits) {}
 
-  // kResourceExhausted (TOO_MANY_SUBSCRIBERS), kUnavailable (DRAINING) after Shutdown, and the
-  // errors of ModelHost::Borrow.
+  // Fails with kResourceExhausted (TOO_MANY_SUBSCRIBERS), with kUnavailable (DRAINING) after
+  // Shutdown, and with the errors of ModelHost::Borrow.
   absl::StatusOr<std::unique_ptr<Subscriber>> Subscribe();
 
   // Tells the subscribers to end, and refuses later ones.
@@ -169,7 +170,7 @@ class KvEventFeeds {
   std::weak_ptr<KvEventFeed> feed_;
 };
 
-// The worker goes: kUnavailable (DRAINING).
+// The error of a worker that shuts down: kUnavailable (DRAINING).
 absl::Status KvEventsClosing();
 
 }  // namespace orcd

@@ -80,7 +80,7 @@ TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
   EXPECT_TRUE(subscription->Take().lost);
 }
 
-// Who was slow is not told that the model has gone.
+// A subscriber that lost changes is not told that the model has gone.
 TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
@@ -94,7 +94,7 @@ TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
   EXPECT_FALSE(news.gone);
 }
 
-// The list may be longer than what one look works out.
+// The list may be longer than what one Take applies.
 TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
   constexpr uint64_t kBlocks = 100'000;
   auto feed = std::make_shared<KvEventFeed>(10);
@@ -116,7 +116,7 @@ TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
   EXPECT_EQ(news.changes.size(), 1u);
 }
 
-// A worker's model on the backend that computes nothing, with a cache of `kBlocks` blocks.
+// A worker's model on the null backend, with a cache of `kBlocks` blocks.
 class KvEventFeedsTest : public testing::Test {
  protected:
   static constexpr int kBlockTokens = 16;

@@ -14,9 +14,8 @@ namespace orcd {
 namespace {
 
 absl::StatusOr<TokenizerArchive> MakeArchive(const Engine& engine) {
-  // A file that was only touched is still the model's, and must not keep the export from being
-  // made.
-  // All cores read it, as the engine's thread may come to wait for the same check.
+  // A file whose time alone changed is still the model's, and must not prevent the export. All
+  // cores read it, because the engine's thread may have to wait for the same check.
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   ORCD_RETURN_IF_ERROR(engine.model().CheckIntact(threads));
   ORCD_ASSIGN_OR_RETURN(const TokenizerFiles files,
@@ -40,7 +39,7 @@ TokenizerArchives::TokenizerArchives(ModelHost& host, Maker make)
   host.Subscribe([&host, weak = std::weak_ptr<Kept>(kept_)] {
     const std::shared_ptr<Kept> kept = weak.lock();
     if (kept == nullptr) return;
-    // What belongs to a model that is gone.
+    // Drops the archive of a model that is gone.
     const std::string digest = host.Status().model().digest();
     if (kept->Find(digest) == nullptr) kept->Set("", nullptr);
   });
@@ -73,7 +72,7 @@ TokenizerArchives::Archive TokenizerArchives::Kept::Find(const std::string& of_d
 }
 
 void TokenizerArchives::Kept::Set(const std::string& of_digest, Archive of_model) {
-  // The one before goes without the mutex.
+  // The old archive is destroyed after the mutex is released.
   std::lock_guard lock(mutex);
   digest = of_digest;
   archive.swap(of_model);
@@ -81,8 +80,8 @@ void TokenizerArchives::Kept::Set(const std::string& of_digest, Archive of_model
 
 void TokenizerArchives::Run() {
   while (true) {
-    // Whoever waits has the same answer, also where it is an error: an archive each would hold the
-    // model for as long as callers like.
+    // All waiting callers get the same answer, even an error: a separate archive for each would
+    // hold the model for as long as callers keep asking.
     std::vector<Job> jobs;
     {
       std::unique_lock lock(mutex_);
@@ -97,7 +96,7 @@ void TokenizerArchives::Run() {
 
 absl::StatusOr<TokenizerArchives::Archive> TokenizerArchives::Make(const EngineLease& lease) {
   const std::string& digest = lease.engine().model().digest();
-  // Whoever asked at the same time was served by the job before.
+  // An earlier job may have served callers that asked at the same time.
   if (Archive archive = kept_->Find(digest)) return archive;
   ORCD_ASSIGN_OR_RETURN(TokenizerArchive made, make_(lease.engine()));
   auto archive = std::make_shared<const TokenizerArchive>(std::move(made));

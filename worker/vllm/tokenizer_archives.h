@@ -1,4 +1,4 @@
-// The loaded model's tokenizer as an archive that gateways fetch.
+// The loaded model's tokenizer as an archive for gateways.
 #ifndef ORCD_WORKER_VLLM_TOKENIZER_ARCHIVES_H_
 #define ORCD_WORKER_VLLM_TOKENIZER_ARCHIVES_H_
 
@@ -18,31 +18,31 @@ namespace orcd {
 // A zip with tokenizer.json and tokenizer_config.json.
 struct TokenizerArchive {
   std::string bytes;
-  // Of `bytes`, in hex.
+  // SHA-256 of `bytes`, in hex.
   std::string sha256;
 };
 
-// Owns the archive of the loaded model, which is made once, when it is first asked for, and a
-// thread that makes it, since that takes up to a second. Any thread may call.
+// Owns the archive of the loaded model and a thread that makes it. The archive is made once, when
+// it is first asked for; that takes up to a second. Any thread may call.
 class TokenizerArchives {
  public:
   using Archive = std::shared_ptr<const TokenizerArchive>;
   using Done = std::function<void(const absl::StatusOr<Archive>&)>;
   using Maker = std::function<absl::StatusOr<TokenizerArchive>(const Engine&)>;
 
-  // `host` must outlive this; it is not shared yet.
+  // `host` must outlive this. Nobody else may use `host` yet.
   explicit TokenizerArchives(ModelHost& host);
-  // With something else than the model's tokenizer.
+  // Makes the archive with `make` instead of from the model's tokenizer.
   TokenizerArchives(ModelHost& host, Maker make);
-  // Waits for the archive in the making, and for one more where others wait.
+  // Waits for the archive in the making, and for one more if callers wait for it.
   ~TokenizerArchives();
 
   TokenizerArchives(const TokenizerArchives&) = delete;
   TokenizerArchives& operator=(const TokenizerArchives&) = delete;
 
-  // Calls `done` once, before this returns or from the thread; it must not block. The model cannot
-  // be unloaded in between, which is at most the making of two archives, however many ask. The
-  // errors are those of ModelHost::Borrow and ExportTokenizer.
+  // Calls `done` once, before Get returns or on thread_; `done` must not block. The model
+  // cannot be unloaded until then: at most the time in which two archives are made, however many
+  // callers ask. The errors are those of ModelHost::Borrow and ExportTokenizer.
   void Get(Done done);
 
  private:
@@ -51,20 +51,20 @@ class TokenizerArchives {
     Done done;
   };
 
-  // What is kept between calls. Outlives this where the host is still calling.
+  // State that is kept between calls. Outlives this object if the host is still calling.
   struct Kept {
     std::mutex mutex;
-    // Of the model with this digest.
+    // Digest of the archive's model.
     std::string digest;
     Archive archive;
 
-    // Null where there is none of that model.
+    // Null if there is no archive of that model.
     Archive Find(const std::string& of_digest);
     void Set(const std::string& of_digest, Archive of_model);
   };
 
   void Run();
-  // The archive of the leased model. The thread's.
+  // Returns the archive of the leased model. Called on thread_.
   absl::StatusOr<Archive> Make(const EngineLease& lease);
 
   ModelHost& host_;
@@ -74,7 +74,7 @@ class TokenizerArchives {
   // Guards what follows.
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All of one model, which their leases hold.
+  // Jobs for a single model, which their leases hold.
   std::vector<Job> jobs_;
   bool stopping_ = false;
   std::thread thread_;

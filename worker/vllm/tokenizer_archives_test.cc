@@ -60,7 +60,7 @@ class TokenizerArchivesTest : public testing::Test {
 
   NanoModelDir models_;
   ModelHost host_;
-  // Goes before the host does, which still tells of changes then.
+  // Destroyed before the host, which still reports changes at that time.
   std::optional<TokenizerArchives> archives_;
 };
 
@@ -124,7 +124,7 @@ TEST_F(TokenizerArchivesTest, CallersShareAnErrorAndHoldTheModelNoLonger) {
   constexpr int kCalls = 100;
   for (int i = 0; i < kCalls; ++i) archives.Get(refuse);
   may_go_on.Notify();
-  // Which waits for whoever holds the model.
+  // Unload waits for all holders of the model.
   Unload();
   EXPECT_EQ(refused, kCalls + 1);
   EXPECT_EQ(made, 2);

@@ -18,14 +18,16 @@ namespace orcd {
 namespace {
 
 constexpr size_t kChunkBytes = 64 << 10;
-// How often a client that does not read is looked at, and for how long it may go on so.
+// Interval at which a client that does not read is checked, and the longest time it may go without
+// reading.
 constexpr absl::Duration kInterval = absl::Seconds(1);
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// What one call says. The archive comes from any thread; the rest is the stream's.
+// Makes the messages of one call. The archive may be set on any thread; only the stream calls the
+// rest.
 class TokenizerReport {
  public:
-  // One of `calls` until this goes.
+  // Counts as one of `calls` until it is destroyed.
   explicit TokenizerReport(std::shared_ptr<std::atomic<int>> calls) : calls_(std::move(calls)) {}
   ~TokenizerReport() { --*calls_; }
   TokenizerReport(const TokenizerReport&) = delete;

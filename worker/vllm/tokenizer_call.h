@@ -1,4 +1,4 @@
-// The GetTokenizer call: the loaded model's tokenizer, told to a gateway.
+// The GetTokenizer call, which sends the loaded model's tokenizer to a gateway.
 #ifndef ORCD_WORKER_VLLM_TOKENIZER_CALL_H_
 #define ORCD_WORKER_VLLM_TOKENIZER_CALL_H_
 
@@ -14,16 +14,16 @@
 
 namespace orcd {
 
-// Each call has a chunk on its way for as long as its client reads slowly, so there are only so
-// many at a time. Any thread.
+// Limits the number of calls at a time, because a call to a slow client keeps a chunk in memory for
+// as long as the client takes to read it. Any thread.
 class TokenizerCalls {
  public:
   // `archives` must outlive this.
   explicit TokenizerCalls(TokenizerArchives& archives, int max_calls = 64)
       : archives_(archives), max_calls_(max_calls) {}
 
-  // The stream of the archive's chunks, with its errors; it deletes itself and may outlive this.
-  // kResourceExhausted (TOO_MANY_CALLS).
+  // Returns the stream of the archive's chunks, which ends with the archive's errors. The stream
+  // deletes itself and may outlive this. Fails with kResourceExhausted (TOO_MANY_CALLS).
   absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> Start(
       grpc::CallbackServerContext* context);
 

@@ -31,8 +31,8 @@ absl::Status NotUtf8(std::string_view key, std::string_view what) {
                    {.reason = "TOKENIZER_UNSUPPORTED"});
 }
 
-// `text`, which is UTF-8, as a JSON string at the end of `out`. Vocabularies have hundreds of
-// thousands of them, for each of which a Json value would be made and thrown away.
+// Appends `text`, which is UTF-8, to `out` as a JSON string. A vocabulary has hundreds of thousands
+// of strings; a Json value for each would be made and thrown away.
 void AppendString(std::string_view text, std::string& out) {
   static constexpr char kHex[] = "0123456789abcdef";
   out.push_back('"');
@@ -84,7 +84,7 @@ absl::Status CheckUtf8(const Vocabulary& vocabulary) {
   return absl::OkStatus();
 }
 
-// The characters of a class, for between the brackets of a regular expression.
+// The characters of a class, for use between the brackets of a regular expression.
 std::string CharactersOf(CharClass char_class) {
   constexpr char32_t kEnd = 0x110000;
   std::string ranges;
@@ -101,8 +101,8 @@ std::string CharactersOf(CharClass char_class) {
   return ranges;
 }
 
-// The alternatives of pre_tokenizer.h. The classes are written out, and contractions not matched in
-// any case, since libraries differ in the version of Unicode that they know.
+// The alternatives of pre_tokenizer.h. The classes are written out, and contractions are not
+// matched case-insensitively, because libraries differ in the version of Unicode that they know.
 std::string WordPattern() {
   const std::string letters = CharactersOf(CharClass::kLetter);
   const std::string numbers = CharactersOf(CharClass::kNumber);
@@ -116,20 +116,20 @@ std::string WordPattern() {
                       "|[", spaces, "]+");
 }
 
-// An object's members as Json writes them, without the brace that ends it.
+// The members of an object as Json writes them, without the closing brace.
 std::string Begin(const Json& object) {
   std::string text = object.dump();
   text.pop_back();
   return text;
 }
 
-// The token's text; null for no token, and for one that text cannot give.
+// The token's text. Null if there is no token, or if no text encodes to it.
 Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
   if (!id || *id >= vocabulary.tokens.size() || IsLeftOut(vocabulary.types[*id])) return nullptr;
   return vocabulary.tokens[*id];
 }
 
-// Puts the token that sequences begin with, where there is one, before what is encoded.
+// Puts the token that sequences begin with, if there is one, before the encoded text.
 Json PostProcessor(const Vocabulary& vocabulary) {
   const Json text = TokenText(vocabulary, vocabulary.bos_id);
   if (text.is_null()) return ByteLevel();
@@ -168,7 +168,7 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added},
-      // Ours changes no text either.
+      // Our tokenizer has no normaliser either.
       {"normalizer", nullptr},
       {"pre_tokenizer",
        {{"type", "Sequence"}, {"pretokenizers", Json::array({split, ByteLevel()})}}},
@@ -191,7 +191,8 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
   std::string out;
   out.reserve(size);
   out.append(Begin(head)).append(",\"model\":").append(Begin(model)).append(",\"vocab\":{");
-  // Special tokens too, since a token that is only added gets the next id that is free.
+  // Special tokens are included, because a token that is only in added_tokens gets the next free
+  // id.
   const char* separator = "";
   for (size_t id = 0; id < tokens.size(); ++id) {
     if (IsLeftOut(vocabulary.types[id])) continue;
@@ -261,7 +262,7 @@ absl::StatusOr<TokenizerFiles> ExportTokenizer(const GgufReader& gguf, int model
   TokenizerFiles files;
   files.tokenizer = TokenizerJson(vocabulary);
   ORCD_ASSIGN_OR_RETURN(files.tokenizer_config, ConfigJson(gguf, vocabulary, model_max_length));
-  // What was read of a file that is no longer there is zeros.
+  // A file that was cut short while it was read gives zeros.
   ORCD_RETURN_IF_ERROR(gguf.CheckIntact());
   return files;
 }

@@ -23,7 +23,8 @@ void AppendLogprobs(const SampledToken& token, vllm_wire::OutputLogProbs& logpro
   AppendTop(*logprobs.add_top_logprobs(), token);
 }
 
-// To a chunk's token_ids or a complete's output_ids, and to its output_logprobs.
+// Appends tokens to the token_ids of a chunk or the output_ids of a complete, and to its
+// output_logprobs.
 template <typename Message>
 void AppendTokens(const DeltaEvent& event, google::protobuf::RepeatedField<uint32_t>& ids,
                   Message& message) {
@@ -57,7 +58,7 @@ const char* FinishReasonName(FinishReason reason) {
   return "abort";
 }
 
-// The advice of orcd.v1's status is for its own fields.
+// The advice in orcd.v1's status refers to fields of orcd.v1, so this error has its own text.
 absl::Status Drained(const FinishedEvent& event) {
   return MakeError(
       absl::StatusCode::kUnavailable,
@@ -90,7 +91,7 @@ std::optional<grpc::ByteBuffer> VllmEncoder::OnDelta(DeltaEvent event) {
     AppendTop(*input_logprobs_->add_top_logprobs(), token);
   }
   held_bytes_ += LogprobBytes(event.prompt_logprobs);
-  // Text alone: the client makes its own of the tokens.
+  // An event with text alone sends nothing: the client makes its own text from the tokens.
   if (event.tokens.empty()) return std::nullopt;
   if (!request_.stream) {
     held_bytes_ += event.tokens.size() * sizeof(uint32_t) + LogprobBytes(event.logprobs);
@@ -114,7 +115,7 @@ ResponseEncoder::End VllmEncoder::OnFinished(const FinishedEvent& event,
                 drained && absl::IsUnavailable(status) ? Drained(event) : InVllmWords(status)};
   }
   End end;
-  // It may have been aborted before it was started.
+  // The request may have been aborted before it was started.
   prompt_tokens_ = event.prompt_tokens;
   cached_tokens_ = event.cached_prompt_tokens;
   if (event.samples.empty()) {

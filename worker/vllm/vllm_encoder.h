@@ -1,4 +1,4 @@
-// The events of a request as this protocol's Generate tells them.
+// Encodes the events of a request as the messages of this protocol's Generate.
 #ifndef ORCD_WORKER_VLLM_VLLM_ENCODER_H_
 #define ORCD_WORKER_VLLM_VLLM_ENCODER_H_
 
@@ -12,13 +12,15 @@
 
 namespace orcd {
 
-// Owns what is not sent yet: of a request that does not stream all of its output. Nothing goes out
-// before the first token, for a gateway whose client leaves until then cancels the call.
+// Owns the output that is not sent yet, which is all of it for a request that does not stream.
+// Sends nothing before the first token, because a gateway cancels the call if its client leaves
+// before then.
 class VllmEncoder final : public ResponseEncoder {
  public:
   struct Request {
     bool stream = false;
-    // Whether the prompt's log-probabilities were asked for, and its first token, which has none.
+    // True if log-probabilities of the prompt were asked for. first_prompt_token is the prompt's
+    // first token, which has none.
     bool prompt_logprobs = false;
     int32_t first_prompt_token = 0;
   };
@@ -27,12 +29,12 @@ class VllmEncoder final : public ResponseEncoder {
 
   std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent& event) override;
   std::optional<grpc::ByteBuffer> OnDelta(DeltaEvent event) override;
-  // A request that was aborted ends well, each sample of it that had not ended with `abort`.
+  // An aborted request ends well. Each of its samples that had not ended gets the reason `abort`.
   End OnFinished(const FinishedEvent& event, const absl::Status& status) override;
   size_t held_bytes() const override { return held_bytes_; }
 
  private:
-  // How a sample ended, as FinishedEvent and SampleEnd have it.
+  // Appends the end of a sample to `end`. The end of a single sample is that of the FinishedEvent.
   void AppendEnd(int32_t sample, const SampleEnd& sample_end, End& end);
   vllm_wire::GenerateResponse MakeChunk(int32_t sample);
   vllm_wire::GenerateComplete& CompleteOf(int32_t sample);
@@ -40,9 +42,10 @@ class VllmEncoder final : public ResponseEncoder {
   const Request request_;
   int32_t prompt_tokens_ = 0;
   int32_t cached_tokens_ = 0;
-  // Until they are sent; of the whole prompt.
+  // Log-probabilities of the whole prompt, kept until they are sent.
   std::optional<vllm_wire::InputLogProbs> input_logprobs_;
-  // By sample, as far as there was one; they get their tokens where the request does not stream.
+  // By sample, as far as samples have appeared. They collect the tokens if the request does not
+  // stream.
   std::vector<vllm_wire::GenerateComplete> completes_;
   size_t held_bytes_ = 0;
 };

@@ -58,7 +58,7 @@ TEST(VllmEncoderTest, StreamedChunksHaveTheNewTokensAndTheEndHasTheFigures) {
   const auto second = encoder.OnDelta({.tokens = {9}});
   ASSERT_TRUE(second);
   EXPECT_THAT(Decode(*second).chunk().token_ids(), ElementsAre(9));
-  // Text that was held back.
+  // This delta has only text that was held back.
   EXPECT_FALSE(encoder.OnDelta({.text = "c"}));
 
   const auto end = encoder.OnFinished(Finished(FinishReason::kMaxTokens, 3), absl::OkStatus());
@@ -92,7 +92,7 @@ TEST(VllmEncoderTest, WithoutStreamingAllComesAtTheEnd) {
   EXPECT_EQ(complete.completion_tokens(), 3u);
 }
 
-// So that whoever counts ids counts what the usage counts.
+// A client that counts ids then gets the same number as the usage.
 TEST(VllmEncoderTest, TheTokenThatEndedItComesToo) {
   for (const FinishReason reason : {FinishReason::kEog, FinishReason::kStopToken}) {
     FinishedEvent event = Finished(reason, 2);
@@ -138,7 +138,7 @@ TEST(VllmEncoderTest, TheTokenThatEndedItHasItsLogprob) {
   EXPECT_THAT(streamed[0].chunk().output_logprobs().token_ids(), ElementsAre(99));
   EXPECT_THAT(streamed[0].chunk().output_logprobs().token_logprobs(), ElementsAre(-0.25f));
 
-  // Of several samples each has its own.
+  // Each of several samples has its own log-probabilities.
   event.samples = {{.reason = FinishReason::kEog,
                     .stop_string = "",
                     .stop_token = 99,
@@ -192,7 +192,8 @@ TEST(VllmEncoderTest, LogprobsComeWithTheirTokens) {
 TEST(VllmEncoderTest, PromptLogprobsComeWithTheFirstMessage) {
   for (const bool stream : {true, false}) {
     VllmEncoder encoder({.stream = stream, .prompt_logprobs = true, .first_prompt_token = 11});
-    // In as many events as the prompt took steps, none of which is a message.
+    // The log-probabilities arrive in as many events as the prompt took steps. None of these events
+    // makes a message.
     EXPECT_FALSE(encoder.OnDelta({.prompt_logprobs = {Sampled(12, -1.0f)}}));
     EXPECT_FALSE(encoder.OnDelta({.prompt_logprobs = {Sampled(13, -2.0f, {{4, -0.5f}})}}));
     EXPECT_GT(encoder.held_bytes(), 0u);
@@ -253,7 +254,7 @@ TEST(VllmEncoderTest, AFailureHasNoMessagesAndKeepsItsStatus) {
   event.status = InvalidField("tokens.ids[0]", "is outside");
   EXPECT_EQ(GetErrorDetails(encoder.OnFinished(event, event.status).status).field,
             "tokenized.input_ids[0]");
-  // The model was unloaded under it: nobody asked for that end.
+  // The model was unloaded during the request, which nobody asked for.
   event.status = MakeError(absl::StatusCode::kCancelled, "gone", {.reason = "MODEL_UNLOADED"});
   EXPECT_EQ(encoder.OnFinished(event, event.status).status, event.status);
 }
@@ -270,7 +271,7 @@ TEST(VllmEncoderTest, ASlowReaderAndADrainAreErrors) {
   EXPECT_THAT(end.messages, IsEmpty());
   EXPECT_EQ(end.status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(GetErrorDetails(end.status).reason, "DRAINED");
-  // Which this protocol does not have.
+  // This protocol has no such field.
   EXPECT_EQ(std::string(end.status.message()).find("resume_token_ids"), std::string::npos);
 }
 

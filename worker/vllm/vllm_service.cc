@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kMaxAbortedIds = 4096;
 
-// Finishes a call with what `make` gives.
+// Finishes a call with the result of `make`.
 template <typename Make>
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
                                  const Make& make) {
@@ -127,7 +127,7 @@ grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext*
                                                     grpc::ByteBuffer* response) {
   return Answer(context, response, [&]() -> absl::StatusOr<vllm_wire::GetModelInfoResponse> {
     ORCD_RETURN_IF_ERROR(Authorize(options_.authorizer, *context, Permission::kStatus));
-    // While it is held there is a model.
+    // While the lease is held there is a model.
     ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host_.Borrow(""));
     return ToModelInfo(host_.Status().model());
   });
@@ -170,7 +170,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  // It tells what everybody's prompts begin with.
+  // The events reveal the beginnings of everybody's prompts.
   const auto may = [this, context] {
     return Authorize(options_.authorizer, *context, Permission::kControl);
   };

@@ -1,5 +1,5 @@
-// vllm.grpc.engine.VllmEngine: what gateways call that schedule on vLLM's workers. A façade: every
-// request becomes one of orcd.v1, so that checks, defaults and limits are the same.
+// vllm.grpc.engine.VllmEngine, the service for gateways that schedule on vLLM's workers. A façade:
+// every request becomes one of orcd.v1, so that checks, defaults and limits are the same.
 #ifndef ORCD_WORKER_VLLM_VLLM_SERVICE_H_
 #define ORCD_WORKER_VLLM_VLLM_SERVICE_H_
 
@@ -49,22 +49,22 @@ using RawVllmService = RawVllmGenerate<
 
 struct VllmServiceOptions {
   TokenStreamLimits limits = {};
-  // Who may make which calls. Null: everyone all.
+  // Decides which caller may make which calls. Null: everyone may make all calls.
   const Authorizer* authorizer = nullptr;
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
 };
 
-// Owns its options, the loaded model's tokenizer as it is handed out and what is told of its prefix
-// cache. gRPC calls it from many threads at once; no method waits for the engine, a load
-// or a client. Must outlive the server it is registered with.
+// Owns its options, the archive of the loaded model's tokenizer and the feed of its prefix cache.
+// gRPC calls it from many threads at once; no method waits for the engine, a load or a client. Must
+// outlive the server it is registered with.
 class VllmService final : public internal::RawVllmService {
  public:
-  // `host` and `log` must outlive the service; `host` is not shared yet.
+  // `host` and `log` must outlive the service. Nobody else may use `host` yet.
   VllmService(ModelHost& host, const Logger& log, const VllmServiceOptions& options = {});
 
-  // Ends the calls that would stay open for as long as their clients like, and each later one at
-  // once. So the server can stop.
+  // Ends the calls that would stay open for as long as their clients like, and ends each later such
+  // call at once, so that the server can stop.
   void Shutdown();
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,

@@ -61,7 +61,7 @@ class VllmServiceTest : public testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-// A new method fails until it is called here.
+// A method that the service adds fails this test until the test calls it.
 TEST_F(VllmServiceTest, TheEnginesThreadWritesToNoCall) {
   auto generate = std::make_shared<vllm_wire::GenerateRequest>(Request());
   auto streamed = std::make_shared<vllm_wire::GenerateRequest>(*generate);

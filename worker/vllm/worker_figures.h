@@ -1,4 +1,4 @@
-// What a worker says of itself, in this protocol's messages.
+// A worker's state and load in this protocol's messages.
 #ifndef ORCD_WORKER_VLLM_WORKER_FIGURES_H_
 #define ORCD_WORKER_VLLM_WORKER_FIGURES_H_
 
@@ -11,17 +11,18 @@
 
 namespace orcd {
 
-// OK where the worker takes requests; else kUnavailable (NOT_READY) with why not: a gateway takes
-// up whatever answers well, also an answer that says it is not healthy.
+// OK if the worker takes requests, otherwise kUnavailable (NOT_READY) with the reason. An error is
+// needed because a gateway accepts any worker that answers well, even with an answer that says it
+// is not healthy.
 absl::Status CheckReady(const v1::WorkerStatus& status);
 
-// Of the one rank. Without a model all is 0.
+// The load of the only rank. All values are 0 without a model.
 vllm_wire::SchedulerLoad ToSchedulerLoad(const v1::WorkerStatus& status);
 
-// The same, as SubscribeKvEvents tells it.
+// The same load in the message of SubscribeKvEvents.
 vllm_wire::EngineLoad ToEngineLoad(const vllm_wire::SchedulerLoad& load);
 
-// `now` is the machine's date.
+// `now` is the wall-clock time.
 vllm_wire::GetLoadsResponse ToLoads(const v1::WorkerStatus& status, absl::Time now);
 
 vllm_wire::GetServerInfoResponse ToServerInfo(const v1::WorkerStatus& status);

@@ -122,7 +122,8 @@ TEST(WorkerFiguresTest, ModelInfo) {
   EXPECT_EQ(info.model_type(), "qwen2");
   EXPECT_THAT(info.architectures(), ElementsAre("Qwen2ForCausalLM"));
   EXPECT_THAT(info.eos_token_ids(), ElementsAre(151643, 151645));
-  // Absolute, so that it is no name of a hub's, and another one for another model.
+  // The path is absolute so that it is not the name of a model on a hub, and differs for another
+  // model.
   EXPECT_THAT(info.tokenizer_path(), StartsWith("/"));
   EXPECT_THAT(info.tokenizer_path(), HasSubstr("abcd"));
   EXPECT_EQ(info.model_path(), info.tokenizer_path());

@@ -12,10 +12,10 @@
 namespace orcd {
 namespace {
 
-// 1 January 1980, 00:00, as MS-DOS has it: the first that an archive can name.
+// 1 January 1980, 00:00, in MS-DOS format: the first date that an archive can hold.
 constexpr uint16_t kDosTime = 0;
 constexpr uint16_t kDosDate = 1 << 5 | 1;
-// Two thirds of the time that zlib's own choice takes here, for a tenth more bytes.
+// Takes two thirds of the time of zlib's default level here, for a tenth more bytes.
 constexpr uint32_t kLevel = 3;
 
 struct FreeSource {
@@ -35,7 +35,7 @@ absl::Status ZipFailed(zip_error_t* error) {
 absl::StatusOr<std::string> MakeZip(const std::vector<ZipEntry>& entries) {
   zip_error_t error;
   zip_error_init(&error);
-  // Where the archive is written; shared with it.
+  // Receives the archive's bytes; libzip shares its ownership.
   std::unique_ptr<zip_source_t, FreeSource> target(
       zip_source_buffer_create(nullptr, 0, /*freep=*/0, &error));
   if (target == nullptr) return ZipFailed(&error);

@@ -1,4 +1,4 @@
-// Files in one piece of memory, as a zip archive.
+// Makes a zip archive in memory.
 #ifndef ORCD_WORKER_VLLM_ZIP_ARCHIVE_H_
 #define ORCD_WORKER_VLLM_ZIP_ARCHIVE_H_
 
@@ -15,8 +15,9 @@ struct ZipEntry {
   std::string_view content;
 };
 
-// The archive of `entries`, deflated, in their order. All are of 1 January 1980, so that the same
-// entries give the same bytes. kInternal where libzip says so; there is no reason but memory.
+// Returns the archive of `entries`, deflated, in their order. All entries are dated 1 January 1980,
+// so that the same entries give the same bytes. Fails with kInternal if libzip fails, which happens
+// only if memory runs out.
 absl::StatusOr<std::string> MakeZip(const std::vector<ZipEntry>& entries);
 
 }  // namespace orcd
