@@ -1,5 +1,5 @@
-# orcd_unity(TARGET): where ORCD_UNITY is on, the compiler gets the files of a room by eights, as
-# headers take it most of its time.
+# orcd_unity(TARGET): where ORCD_UNITY is ON, or TESTS and the target is a test, the compiler gets the
+# files of a room by eights, as headers take it most of its time.
 #
 # Two files that define one name, in unnamed namespaces say, cannot be compiled together. The later
 # one is kept apart here, by what stands at the start of a line; a name that differs only in its
@@ -7,7 +7,7 @@
 # CMakeLists.txt keeps the file apart:
 #   set_source_files_properties(x.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 function(orcd_unity target)
-  if(ORCD_UNITY)
+  if(ORCD_UNITY AND (NOT ORCD_UNITY STREQUAL "TESTS" OR target MATCHES "_test$"))
     # At the end of the folder's CMakeLists.txt, when the options of its files are known.
     cmake_language(EVAL CODE "cmake_language(DEFER CALL orcd_make_batches ${target})")
   endif()

@@ -130,7 +130,7 @@ std::string CheckTransportBytes(const std::string& text) {
 void SetTransportLimits(const TransportTexts& texts, WorkerConfig& config) {
   constexpr int kGpuSeqs = 256;
   constexpr int kLeastStreams = 640;
-  // What the connection guard charges for a call, with its headers.
+  // The connection guard charges about this for a call with its headers.
   constexpr int64_t kCallBytes = 100 << 10;
   constexpr int64_t kLeastConnectionBytes = int64_t{64} << 20;
   constexpr int64_t kLeastTotalBytes = int64_t{512} << 20;
