@@ -1,4 +1,4 @@
-// `orcd-inspect check`: tells if a worker would load a file.
+// `orcd-inspect check`: checks that a worker would load a file.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_CHECK_COMMAND_H_
 #define ORCD_TOOLS_ORCD_INSPECT_CHECK_COMMAND_H_
 
