@@ -29,7 +29,7 @@ constexpr double kMaxZ = 3.3;
 using HaikuStatisticTest = RealModelTest;
 
 TEST_F(HaikuStatisticTest, ComplianceIsThatOfTheReference) {
-  // Seeds per word; set ORCD_HAIKU_SEEDS=5 to run on a GPU.
+  // Seeds per word; set ORCD_HAIKU_SEEDS=5 if there is a GPU to run them on.
   const char* const asked = std::getenv("ORCD_HAIKU_SEEDS");
   const int seeds = asked == nullptr ? 2 : std::atoi(asked);
   ASSERT_GT(seeds, 0);

@@ -77,13 +77,14 @@ TEST_F(LoadTest, ProgressThenDescription) {
   longest_gap = std::max(longest_gap, result.ended - last);
   std::cout << "loaded in " << result.ended - result.begun << ", " << result.progress.size()
             << " progress messages, longest gap " << longest_gap << "\n";
-  // The API guarantees 250 ms; a loaded machine may deliver a message a little late.
+  // The API guarantees a message every 250 ms; a loaded machine may deliver a message a little
+  // late.
   EXPECT_LT(longest_gap, Bound(absl::Milliseconds(350)));
 }
 
 // The self-check works within any small limits, and requests that fit are served.
 TEST_F(LoadTest, SmallLimits) {
-  // The keys and values of 16 tokens of the nano model take 16 KiB.
+  // 16 tokens of the nano model's keys and values take 16 KiB.
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"--max-step-tokens", "1"},
            {"--max-step-tokens", "2"},
