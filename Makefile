@@ -1,9 +1,8 @@
-# The commands a person starts with. `make demo` and `make test` work on a fresh Debian 12 or
-# Ubuntu 24.04.
+# The main commands. `make demo` and `make test` work on a fresh Debian 12 or Ubuntu 24.04.
 .PHONY: help build demo fleet test test-gpu test-deploy test-k8s bench lint asan tsan fuzz clean
 .DEFAULT_GOAL := help
 
-# Tests that wait leave room: one more is run at a time than there are cores.
+# Some tests wait most of the time, so run one more at once than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 FUZZ_SECONDS ?= 60
 

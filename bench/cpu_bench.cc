@@ -1,8 +1,9 @@
-// How fast the CPU backend runs a model file: prefill, decode of one stream, decode of many.
+// Measures the speed of the CPU backend on a model file: prefill, decode of one stream, decode of
+// many streams.
 //
 // Each figure is the best of several repetitions (for decode, of single steps), so that other work
-// on the machine disturbs it little; beside it stand the mean, and the mean over the processor time
-// of all threads, which other work disturbs less still.
+// on the machine disturbs it little. Beside it stand the mean, and the mean over the processor time
+// of all threads, which other work disturbs even less.
 #include <time.h>
 
 #include <algorithm>
@@ -48,7 +49,7 @@ double CpuSeconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Tokens a second over repetitions of equal work, each between Start and Stop.
+// Tokens per second over repetitions of equal work, each between Start and Stop.
 class Rate {
  public:
   void Start() {
@@ -77,7 +78,7 @@ class Rate {
   double cpu_seconds_ = 0;
 };
 
-// Owns a backend and the block tables of `streams` sequences that never meet.
+// Owns a backend and the block tables of `streams` sequences that share no blocks.
 class Streams {
  public:
   Streams(std::unique_ptr<Backend> backend, const ModelConfig& config, int streams, int tokens)
@@ -91,7 +92,7 @@ class Streams {
     greedy_.temperature = 0;
   }
 
-  // Runs the prompt of one stream, in steps as long as the backend takes.
+  // Runs the prompt of one stream, in steps as long as the backend allows.
   absl::Status Prefill(int stream) {
     for (int first = 0; first < static_cast<int>(prompt_.size());) {
       const int count =
@@ -108,7 +109,7 @@ class Streams {
     return absl::OkStatus();
   }
 
-  // Advances the first `streams` by a token each.
+  // Advances the first `streams` streams by one token each.
   absl::Status Decode(int streams, int position) {
     std::vector<StepSequence> seqs;
     for (int i = 0; i < streams; ++i) {

@@ -1,5 +1,5 @@
-// How fast a model file is served by the engine on a backend: requests of some length, so many at
-// once, end to end without the network. Tokens are those that requests received.
+// Measures how fast the engine serves a model file on a backend: a number of concurrent requests of
+// a given length, end to end without the network. Counts the tokens that requests receive.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -33,7 +33,7 @@ namespace {
 struct Options {
   std::string model;
   std::string backend = "cpu";
-  // Each PARALLEL:PROMPT:NEW.
+  // Each is PARALLEL:PROMPT:NEW.
   std::vector<std::string> cases = {"1:16:128"};
   int repetitions = 3;
   float temperature = 0;
@@ -61,7 +61,7 @@ absl::StatusOr<Case> ParseCase(const std::string& text) {
   return result;
 }
 
-// Counts what requests receive, and wakes who waits for them all.
+// Counts the tokens that requests receive, and wakes the thread that waits for all requests.
 class Tally {
  public:
   void Finished(const FinishedEvent& event) {
@@ -79,7 +79,7 @@ class Tally {
     return status_;
   }
   int64_t tokens() const { return tokens_; }
-  // The longest time from a request's start to its first token.
+  // Longest time from a request's start to its first token.
   double prefill_seconds() const { return prefill_seconds_; }
 
  private:
@@ -93,7 +93,8 @@ class Tally {
 
 constexpr uint64_t kHashPrime = 1099511628211u;
 
-// One request's. Its tokens' hash (FNV-1a) tells whether two runs drew the same.
+// The sink of one request. The FNV-1a hash of its tokens tells whether two runs drew the same
+// tokens.
 class Sink : public GenerationSink {
  public:
   explicit Sink(Tally& tally) : tally_(tally) {}
@@ -131,7 +132,7 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       request.sampling.seed = i;
       request.stop.ignore_eog = true;
       request.stop.max_tokens = what.tokens;
-      // Every repetition computes the whole prompt.
+      // Off, so that every repetition computes the whole prompt.
       request.prefix_cache = false;
       request.sink = sinks.emplace_back(std::make_shared<Sink>(tally));
       request.arrival = absl::Now();
@@ -144,7 +145,7 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       return absl::InternalError("a repetition drew other tokens");
     }
     hash = drawn;
-    // The first is to warm up.
+    // The first repetition is a warm-up.
     if (repetition == 0) continue;
     best = std::max(best, static_cast<double>(tally.tokens()) / (Seconds() - start));
     best_prefill = std::min(best_prefill, tally.prefill_seconds());

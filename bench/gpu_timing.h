@@ -1,4 +1,4 @@
-// How long the GPU takes for what is enqueued on a stream.
+// Measures the GPU time of work enqueued on a stream.
 #ifndef ORCD_BENCH_GPU_TIMING_H_
 #define ORCD_BENCH_GPU_TIMING_H_
 
@@ -15,8 +15,9 @@
 
 namespace orcd {
 
-// Seconds of what `enqueue`, a cudaError_t(), puts on `stream`: the median of five times, after
-// one, and after so many as take `warm_seconds`, that do not count.
+// Median GPU time, in seconds, of five runs of `enqueue`, a function that puts work on `stream` and
+// returns cudaError_t. Warm-up runs come first and do not count: at least one, and as many as take
+// `warm_seconds`.
 template <typename Enqueue>
 absl::StatusOr<double> MedianSeconds(cudaStream_t stream, double warm_seconds,
                                      const Enqueue& enqueue) {

@@ -1,7 +1,8 @@
-// How fast the GPU backend's products are, each alone: microseconds a launch, and the share of the
-// memory's bandwidth or of the tensor cores' rate. Launches follow each other in a graph, each on
-// weights that the cache does not hold. They are of zeros, and too few to warm the GPU; with
-// --seconds they are of random numbers and last so long that the power limit shows.
+// Measures each matrix product of the GPU backend alone: microseconds per launch, and the share of
+// memory bandwidth or tensor core rate. Launches follow each other in a graph, each on weights that
+// are not in the cache. By default the activations are zeros, the weights constant bytes, and the
+// launches too few to heat the GPU. With --seconds both are random and the launches last until the
+// power limit takes effect.
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
@@ -32,10 +33,10 @@ using cuda::MatmulArgs;
 using cuda::TiledMatrix;
 using cuda::TileFormat;
 
-// What a reading of the whole memory reached on an H200, and its matrix products.
+// Rates measured on an H200: a read of the whole memory, and matrix products.
 constexpr double kBytesASecond = 4.3e12;
 constexpr double kFlopsASecond = 782e12;
-// More than the cache holds.
+// More than the cache holds, so that weights are cold.
 constexpr int64_t kColdBytes = int64_t{400} << 20;
 
 struct Shape {
@@ -89,8 +90,8 @@ struct Options {
   double seconds = 0;
 };
 
-// Random numbers in place of what is there: bytes for quantised weights, else F16 numbers that are
-// distributed as a layer's are, times `scale`.
+// Fills the memory with random numbers: bytes for quantised weights, else F16 numbers with the
+// distribution of a layer's weights, times `scale`.
 absl::Status FillRandom(const DeviceMemory& memory, TileFormat format, float scale) {
   std::vector<__half> some(size_t{1} << 20);
   std::mt19937 random(1);

@@ -1,6 +1,6 @@
-// How fast the GPU's sampler is: microseconds a launch, by rows and by what is asked of it. Rows
-// are of logits as models have them, Zipf's law over shuffled tokens, and of normal ones, of which
-// a third of the vocabulary is likely.
+// Measures the GPU's sampler: microseconds per launch, by number of rows and by sampling
+// parameters. Rows of logits come from two distributions: one like a model's, Zipf's law over
+// shuffled tokens, and a normal one, in which a third of the vocabulary is likely.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

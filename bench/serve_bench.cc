@@ -1,6 +1,6 @@
-// How a worker serves: an open-loop load over real gRPC. Requests come at random times (Poisson),
-// whether or not the ones before are through, and are measured from the time they were to come, so
-// that a worker that falls behind cannot hide it.
+// Loads a worker over real gRPC in open loop. Requests arrive at random times (Poisson), regardless
+// of earlier requests, and are measured from the time they were due, so that a worker that falls
+// behind cannot hide it.
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct Options {
   std::string json;
 };
 
-// A number of tokens: `64`, `16:512` (as likely each), or `~64` (exponential, mean 64).
+// A number of tokens: `64`, `16:512` (uniform), or `~64` (exponential, mean 64).
 class Length {
  public:
   static std::optional<Length> Parse(const std::string& text) {
@@ -76,7 +76,7 @@ class Length {
   int most_ = 1;
 };
 
-// Durations, in buckets that are 2% wide.
+// A histogram of durations in buckets that are 2% wide.
 class Histogram {
  public:
   void Add(double seconds, int64_t count = 1) {
@@ -93,7 +93,7 @@ class Histogram {
     sum_ += other.sum_;
     most_ = std::max(most_, other.most_);
   }
-  // In seconds; 0 of none.
+  // In seconds; 0 if the histogram is empty.
   double Percentile(double percent) const {
     const double wanted = static_cast<double>(total_) * percent / 100;
     int64_t seen = 0;
@@ -111,7 +111,7 @@ class Histogram {
     for (const double percent : {50.0, 90.0, 99.0}) {
       json[absl::StrCat("p", percent)] = Percentile(percent);
     }
-    // What a plot needs: [seconds, share of all that took no longer].
+    // Data for a plot: [seconds, share of all durations that are at most this long].
     json["distribution"] = nlohmann::json::array();
     int64_t seen = 0;
     for (size_t i = 0; i < kBuckets; ++i) {
@@ -138,7 +138,7 @@ class Histogram {
   double most_ = 0;
 };
 
-// What came of the requests. Any thread.
+// Outcomes of the requests. Any thread.
 class Tally {
  public:
   void Started(int requests) {
@@ -150,7 +150,7 @@ class Tally {
     std::lock_guard lock(mutex_);
     first_token_.Add(seconds);
   }
-  // `count` tokens came together, `seconds` after those before.
+  // `count` tokens that came together, `seconds` after the previous ones.
   void Tokens(int64_t count) { tokens_ += count; }
   void NextTokens(double seconds, int64_t count) {
     std::lock_guard lock(mutex_);
@@ -218,7 +218,7 @@ std::string ReasonOf(const grpc::Status& status) {
   return ReasonOf(rpc);
 }
 
-// The times of one request. One thread at a time.
+// Takes the times of one request. One thread at a time.
 class Watch {
  public:
   Watch(Tally& tally, absl::Time due) : tally_(tally), due_(due) {}
@@ -246,7 +246,7 @@ class Watch {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// How a client asks. Any thread.
+// A way to send requests to the worker. Any thread.
 class Client {
  public:
   virtual ~Client() = default;
@@ -328,7 +328,7 @@ class ManyClient
   }
 
  private:
-  // With mutex_ held. The hold keeps gRPC's answers off this thread.
+  // With mutex_ held. AddHold keeps gRPC from calling the reactor on this thread.
   void Write() {
     if (writing_ || to_write_.empty()) return;
     writing_ = true;
@@ -423,7 +423,7 @@ int Run(const Options& options) {
   std::vector<std::unique_ptr<v1::Worker::Stub>> stubs;
   for (int i = 0; i < options.clients; ++i) {
     grpc::ChannelArguments arguments;
-    // A connection of its own.
+    // Gives each stub its own connection.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stubs.push_back(v1::Worker::NewStub(
         grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments)));

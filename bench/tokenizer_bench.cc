@@ -1,8 +1,8 @@
-// How fast texts become tokens, on one thread, and how fast the tokenizer itself is made.
+// Measures how fast one thread encodes texts, and how fast the tokenizer is constructed.
 //
 //   tokenizer_bench MODEL.gguf [TEXT…] [--benchmark_…]
 //
-// Measures a text made of the vocabulary's own words, other texts that are hard on tokenizers, and
+// Encodes a text made of the vocabulary's own words, other texts that are hard on tokenizers, and
 // each file TEXT.
 #include <benchmark/benchmark.h>
 
@@ -26,9 +26,9 @@ namespace {
 
 constexpr size_t kTextBytes = 4 << 20;
 
-// Sentences and paragraphs of words that the vocabulary has as tokens, common ones (of low ids)
-// much more often than rare ones; every fourth word is two of them joined, which is mostly no
-// token. Rarer words than a person's prose has, so slower to encode.
+// Makes sentences and paragraphs of words that the vocabulary has as tokens; common words (low ids)
+// are much more frequent than rare ones. Every fourth word joins two of them, which mostly gives no
+// token. The words are rarer than in prose written by a person, so the text is slower to encode.
 std::string MakeProse(const Tokenizer& tokenizer) {
   std::vector<std::string_view> words;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

@@ -1,9 +1,9 @@
-# A room is a folder of sources whose names say what they are: x.cc joins the room's library, x_test.cc its test
-# binary. Every room is compiled with the same warnings, as errors.
+# A room is a folder of sources whose names tell their purpose: x.cc joins the room's library,
+# x_test.cc its test binary. Every room is compiled with the same warnings, as errors.
 #
 #   orcd_room(NAME DEPS target… [TEST_DEPS target…])
 #
-# makes the library NAME and, where the folder has tests, the test NAME_test.
+# makes the library NAME and, if the folder has tests, the test NAME_test.
 function(orcd_room name)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -35,7 +35,7 @@ function(orcd_room name)
   endif()
 endfunction()
 
-# orcd_program(NAME SOURCE DEPS target…): one executable, from one file that composes libraries.
+# orcd_program(NAME SOURCE DEPS target…): an executable from one file that composes libraries.
 function(orcd_program name source)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   add_executable(${name} ${source})
@@ -43,15 +43,15 @@ function(orcd_program name source)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# For tests and command lines, whose speed nobody waits for: a third less time to compile.
+# For tests and command lines, whose speed does not matter: compiling takes a third less time.
 function(orcd_compile_fast target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 function(orcd_warnings target)
-  # GCC 12 sees overlap in `"literal" + std::string` that is not there (its bug 105651), and under a
-  # sanitizer uninitialized values in the standard library's moves that are not there (its manual:
-  # -fsanitize gives false positives).
+  # GCC 12 falsely reports overlap in `"literal" + std::string` (its bug 105651), and under a
+  # sanitizer uninitialised values in the standard library's moves (its manual: -fsanitize gives
+  # false positives).
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Werror $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   if(ORCD_SANITIZE)

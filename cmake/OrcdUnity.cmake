@@ -1,20 +1,20 @@
-# orcd_unity(TARGET): where ORCD_UNITY is ON, or TESTS and the target is a test, the compiler gets the
-# files of a room by eights, as headers take it most of its time.
+# orcd_unity(TARGET): with ORCD_UNITY ON, or TESTS if the target is a test, compiles the files of a
+# room in batches of eight, because headers take most of the compiler's time.
 #
-# Two files that define one name, in unnamed namespaces say, cannot be compiled together. The later
-# one is kept apart here, by what stands at the start of a line; a name that differs only in its
-# parameters counts as well. Where the compiler still finds two of a name, a line of the room's
-# CMakeLists.txt keeps the file apart:
+# Two files that define the same name, for example in unnamed namespaces, cannot be compiled
+# together. This file then keeps the later one apart. It finds names by the starts of lines, and
+# ignores parameters. If the compiler still finds a name twice, a line in the room's CMakeLists.txt
+# keeps the file apart:
 #   set_source_files_properties(x.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 function(orcd_unity target)
   if(ORCD_UNITY AND (NOT ORCD_UNITY STREQUAL "TESTS" OR target MATCHES "_test$"))
-    # At the end of the folder's CMakeLists.txt, when the options of its files are known.
+    # Deferred to the end of the folder's CMakeLists.txt, when the options of its files are known.
     cmake_language(EVAL CODE "cmake_language(DEFER CALL orcd_make_batches ${target})")
   endif()
 endfunction()
 
-# CMake's own unity builds name files by absolute paths (relocatable ones came with 3.29), with which
-# what ccache keeps of one checkout would not serve the next.
+# CMake's own unity builds use absolute paths (relocatable ones came with 3.29), so ccache could not
+# share results between checkouts.
 function(orcd_make_batches target)
   get_target_property(files ${target} SOURCES)
   list(FILTER files INCLUDE REGEX "\\.cc$")
@@ -58,8 +58,8 @@ function(orcd_write_batch target number text)
   target_sources(${target} PRIVATE ${file})
 endfunction()
 
-# The names of types, constants and functions that a file defines outside of classes: namespaces are
-# not indented.
+# Sets `names` to the types, constants and functions that a file defines outside of classes.
+# Namespaces are not indented.
 function(orcd_names_defined file names)
   set(found)
   file(STRINGS ${file} lines REGEX "^[A-Za-z]")

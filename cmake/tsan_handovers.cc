@@ -1,10 +1,10 @@
-// Shows ThreadSanitizer the hand-overs of libraries that were not built for it.
+// Tells ThreadSanitizer about synchronisation in libraries that were not built for it.
 //
-// A distribution's Abseil and gRPC are plain builds. ThreadSanitizer sees none of absl::Mutex,
-// which takes no pthread lock, and so reports everything that one thread gave another under it as
-// a race. The thread sanitizer preset links this library before theirs: each function here calls
-// the one it hides and tells ThreadSanitizer what it means. Here is what gRPC calls; nobody here
-// uses the rest of absl::Mutex.
+// A distribution's Abseil and gRPC are plain builds. ThreadSanitizer cannot see absl::Mutex, which
+// takes no pthread lock, and so reports as a race everything that one thread hands to another under
+// such a mutex. The preset of the thread sanitizer links this library before theirs. Each function
+// here calls the one it hides and annotates its effect for ThreadSanitizer. Only the functions that
+// gRPC calls are here; nothing else in this project uses absl::Mutex.
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <sanitizer/tsan_interface.h>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// The function of the same name in the libraries behind this one.
+// Returns the function of the same name in the libraries that follow this one in link order.
 template <typename Function>
 Function Next(void* ours) {
   Dl_info info;
@@ -25,7 +25,7 @@ Function Next(void* ours) {
   return reinterpret_cast<Function>(next);
 }
 
-// A lock that its owner lets go for as long as this lives.
+// Marks a mutex that its owner has released for the lifetime of this object.
 class Released {
  public:
   explicit Released(void* mutex) : mutex_(mutex) { __tsan_release(mutex_); }
@@ -37,9 +37,10 @@ class Released {
   void* const mutex_;
 };
 
-// gRPC hands completions on through lock-free queues as well. What was done before an operation
-// was started is visible where any completion is taken: more than gRPC promises, so a race across
-// an unrelated call may be missed; nothing that gRPC does promise is called a race.
+// gRPC also hands completions over through lock-free queues. Work done before an operation starts
+// is marked visible to every thread that takes any completion. That is more than gRPC guarantees,
+// so a race across an unrelated call may be missed, but nothing that gRPC does guarantee is
+// reported.
 char completions;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Comes before everything else under ThreadSanitizer, wherever generated messages are used.
-// Protobuf's map fields have two more members in a file that is compiled with it, which the
-// distribution's libprotobuf does not have: reflection over a map would read past them.
+// Included before everything else under ThreadSanitizer, wherever generated messages are used.
+// Protobuf's map fields have two more members in a file compiled with ThreadSanitizer than in the
+// distribution's libprotobuf, so reflection over a map would read past the end of the field.
 #ifndef ORCD_CMAKE_TSAN_PROTOBUF_H_
 #define ORCD_CMAKE_TSAN_PROTOBUF_H_
 

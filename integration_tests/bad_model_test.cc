@@ -1,5 +1,5 @@
-// Model files that must be refused: with the right code, a message that names what is wrong, and a
-// worker that goes on to load and serve a good one.
+// Model files that the worker must refuse, with the right code and a message that names the fault.
+// Afterwards the worker must load and serve a good file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,14 +31,14 @@ constexpr uint64_t kHuge = uint64_t{1} << 60;
 
 struct BadModel {
   const char* name;
-  // Breaks a well-formed file, and gives the bytes.
+  // Breaks a well-formed file and returns its bytes.
   std::function<std::string(GgufEditor)> bytes;
   StatusCode code = StatusCode::INVALID_ARGUMENT;
-  // In the message.
+  // Must occur in the message.
   const char* mentions = "";
 };
 
-// Breaks the parts.
+// Breaks parts of the file.
 std::function<std::string(GgufEditor)> Edit(std::function<void(GgufEditor&)> edit) {
   return [edit](GgufEditor file) {
     edit(file);
@@ -58,12 +58,12 @@ std::function<std::string(GgufEditor)> With(const char* key, uint32_t type, std:
   return Edit([=](GgufEditor& file) { file.Set(key, type, value); });
 }
 
-// Keeps the place of the key, for what must be read before others.
+// Keeps the position of the key, for keys that must be read before others.
 std::function<std::string(GgufEditor)> WithValue(const char* key, std::string value) {
   return Edit([=](GgufEditor& file) { file.Find(key).value = value; });
 }
 
-// Cuts the file where `where` says.
+// Cuts the file at the offset that `where` returns.
 std::function<std::string(GgufEditor)> Cut(std::function<size_t(const GgufEditor&, size_t)> where) {
   return [where](GgufEditor file) {
     const std::string bytes = file.Bytes();
@@ -77,7 +77,7 @@ std::string ArrayBytes(uint32_t type, uint64_t count, std::string elements) {
 
 void SwapDimensions(GgufEditor::Tensor& tensor) { std::swap(tensor.ne[0], tensor.ne[1]); }
 
-// Writes `bytes` over the first of the tensor's data.
+// Overwrites the start of the tensor's data with `bytes`.
 void Overwrite(GgufEditor& file, const char* tensor, const std::string& bytes) {
   file.data.replace(file.FindTensor(tensor).offset, bytes.size(), bytes);
 }
@@ -187,7 +187,7 @@ const std::vector<BadModel>& BadModels() {
          f.Set("split.count", 2, std::string("\x03\0", 2));
          f.Set("split.tensors.count", kGgufI32, U32Bytes(static_cast<uint32_t>(f.tensors.size())));
        })},
-      // The model's shape.
+      // Shape of the model.
       {"another architecture", WithValue("general.architecture", StringBytes("llama")),
        StatusCode::UNIMPLEMENTED, "llama"},
       {"no architecture", Without("general.architecture"), StatusCode::INVALID_ARGUMENT,
@@ -315,7 +315,7 @@ class BadModelTest : public WorkerTest {
     std::ofstream(models().File(name), std::ios::binary | std::ios::trunc) << bytes;
   }
 
-  // The worker answers, says why there is no model, and serves a good one.
+  // The worker answers, reports why there is no model, and serves a good one.
   void ExpectServes() {
     ASSERT_TRUE(worker().Running());
     const v1::WorkerStatus status = client().Status();
@@ -350,7 +350,7 @@ TEST_F(BadModelTest, EachIsRefusedAndTheWorkerGoesOn) {
   EXPECT_TRUE(table.IsInTheDocument());
 }
 
-// The editor itself must not be what is refused.
+// The editor must rewrite a good file to one that loads, so that refusals are due to the faults.
 TEST_F(BadModelTest, UnbrokenFileIsLoaded) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   const GgufEditor good(models().File("nano.gguf"));
@@ -364,8 +364,8 @@ TEST_F(BadModelTest, UnbrokenFileIsLoaded) {
   EXPECT_TRUE(client().Load("unknown-key.gguf").loaded);
 }
 
-// Every prefix of a file is refused; so is a file with any byte of its first part changed, or it
-// loads: but nothing takes the worker down.
+// The worker refuses every prefix of a file. It refuses or loads a file with any one byte of its
+// first part changed. No such file ends the worker.
 TEST_F(BadModelTest, NoCutAndNoFlippedByteTakesTheWorkerDown) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   const std::string good = GgufEditor(models().File("nano.gguf")).Bytes();
@@ -455,7 +455,7 @@ TEST_F(BadModelTest, PathsOutOfTheModelDirectoryAreRefused) {
   EXPECT_THAT(missing.error.message, HasSubstr("nano.gguf")) << "what there is";
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 
-  // A link that stays inside, and a folder inside, are fine.
+  // A symbolic link to a file inside the directory, and a file in a subfolder, are allowed.
   std::filesystem::create_directory(models().File("folder"));
   std::filesystem::copy_file(models().File("nano.gguf"), models().File("folder/nano.gguf"));
   std::filesystem::create_symlink("folder/nano.gguf", models().File("inside.gguf"));
@@ -482,8 +482,8 @@ TEST_F(BadModelTest, WrongSha256IsRefused) {
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
-// The file goes, or is cut short, while it is read. Whatever was read by then, the worker lives,
-// and does not take what it did not read for weights.
+// The file is removed or cut short while the worker reads it. The worker survives at whatever point
+// that happens, and never treats bytes that it did not read as weights.
 TEST_F(BadModelTest, FileThatGoesDuringLoad) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   const std::string path = models().File("going.gguf");
@@ -506,7 +506,7 @@ TEST_F(BadModelTest, FileThatGoesDuringLoad) {
     ASSERT_TRUE(worker().Running());
     ASSERT_TRUE(gone);
     EXPECT_FALSE(result.loaded);
-    // Or, where it went before it was opened, what is said of such a file.
+    // If the file went before the worker opened it, the error is the one for such a file.
     EXPECT_TRUE(IsError(result.error, StatusCode::DATA_LOSS, "FILE_CHANGED") ||
                 IsError(result.error, cut ? StatusCode::INVALID_ARGUMENT : StatusCode::NOT_FOUND))
         << result.error;
@@ -515,8 +515,8 @@ TEST_F(BadModelTest, FileThatGoesDuringLoad) {
   }
 }
 
-// A file that is cut short under a loaded model: the worker never answers from weights that are no
-// longer there. It ends with the exit code of a fault, so that whoever runs it starts another.
+// A file is cut short under a loaded model. The worker never answers from weights that are gone: it
+// ends with the exit code of a fault, so that its supervisor starts another.
 TEST_F(BadModelTest, FileThatIsCutWhileServing) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   std::filesystem::copy_file(models().File("nano.gguf"), models().File("cut.gguf"));

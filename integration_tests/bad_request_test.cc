@@ -1,5 +1,5 @@
-// Requests that must be refused, over the wire: with the right code and field, a message that says
-// what to change, and a worker that goes on.
+// Requests that the worker must refuse over the wire, with the right code and field and a message
+// that says what to change. The worker goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,12 +26,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct BadRequest {
   std::string name;
   std::function<void(v1::GenerateRequest&)> spoil;
-  // Of the violation.
+  // Field of the expected violation.
   const char* field = "";
   StatusCode code = StatusCode::INVALID_ARGUMENT;
 };
 
-// A change of the sampling parameters.
+// Changes the sampling parameters.
 std::function<void(v1::GenerateRequest&)> Sampling(std::function<void(v1::SamplingParams&)> spoil) {
   return [spoil](v1::GenerateRequest& request) { spoil(*request.mutable_sampling()); };
 }
@@ -177,7 +177,7 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
       {"too many logprobs", [](v1::GenerateRequest& r) { r.set_logprobs(21); }, "logprobs"},
       {"logprobs that would be negative",
        [](v1::GenerateRequest& r) { r.set_logprobs(0xFFFFFFFF); }, "logprobs"},
-      // What requests share, and where they go on.
+      // Prompt log-probabilities, samples, priority, caching and resumption.
       {"too many prompt logprobs", [](v1::GenerateRequest& r) { r.set_prompt_logprobs(21); },
        "prompt_logprobs"},
       {"zero samples", [](v1::GenerateRequest& r) { r.set_samples(0); }, "samples"},
@@ -251,7 +251,7 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
     EXPECT_TRUE(IsError(generation.error, bad.code));
     EXPECT_FALSE(generation.started);
     if (*bad.field != '\0') {
-      // A violation of the field, or of a part of it.
+      // The violation names the field, or a part of it.
       const bool named =
           std::any_of(generation.error.fields.begin(), generation.error.fields.end(),
                       [&](const std::string& field) { return field.starts_with(bad.field); });
@@ -265,7 +265,7 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
   EXPECT_TRUE(table.IsInTheDocument());
 }
 
-// Ends of the ranges are inside of them.
+// The ends of the ranges are allowed.
 TEST_F(BadRequestTest, BoundsAreAllowed) {
   const uint32_t vocab = vocab_;
   const std::vector<std::function<void(v1::GenerateRequest&)>> fine = {
@@ -304,7 +304,7 @@ TEST_F(BadRequestTest, BoundsAreAllowed) {
   }
 }
 
-// More new tokens than the context has room for: what fits is generated.
+// If max_tokens exceeds the rest of the context, the worker generates as many tokens as fit.
 TEST_F(BadRequestTest, LargestMaxTokensMeansWhatFits) {
   v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(context_ - 3, 10), 0xFFFFFFFF);
   request.mutable_stop()->set_ignore_eog(true);
@@ -315,7 +315,7 @@ TEST_F(BadRequestTest, LargestMaxTokensMeansWhatFits) {
 }
 
 TEST_F(BadRequestTest, BytesThatAreNoRequestAreRefused) {
-  // Field 3 (text), in it field 1 (text) of two bytes that are not UTF-8.
+  // Field 3 (text) with field 1 (text) inside: two bytes that are not UTF-8.
   const std::string invalid_utf8("\x1A\x04\x0A\x02\xFF\xFE", 6);
   // Field 1 (request_id), not UTF-8.
   const std::string invalid_id("\x0A\x01\xFF", 3);
@@ -343,7 +343,7 @@ TEST_F(BadRequestTest, MessageOverTheLimitIsRefused) {
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
-// What inflates to gigabytes would pass for a small message.
+// A compressed message that inflates to gigabytes would pass for a small one.
 TEST_F(BadRequestTest, CompressedMessagesAreRefused) {
   grpc::ClientContext context;
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);

@@ -1,5 +1,5 @@
-// Requests that end before their time: whoever ends them, their slot and their KV blocks are free
-// again, and nobody else notices.
+// Requests that end early. Whoever ends one, its slot and its KV blocks become free, and no other
+// request notices.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -20,7 +20,7 @@ class CancelTest : public WorkerTest {
     ASSERT_NO_FATAL_FAILURE(StartLoaded({"--max-seqs", "4", "--max-waiting", "3"}));
   }
 
-  // Everything is free now, not only soon.
+  // Everything is free now, without waiting.
   void ExpectQuiet() {
     const v1::WorkerStatus status = client().Status();
     EXPECT_EQ(status.queue().running_requests(), 0u);
@@ -106,7 +106,7 @@ TEST_F(CancelTest, DuplicateLiveIdIsRefusedAndTheFirstGoesOn) {
 
 TEST_F(CancelTest, HangingUpFrees) {
   for (const size_t tokens : {0u, 1u, 30u}) {
-    // Whoever hangs up at once may do so before the worker has seen the request.
+    // A client that hangs up at once may do so before the worker has seen the request.
     GenerateCall call(stub(), EndlessRequest(absl::StrCat("endless-", tokens)), absl::Seconds(60));
     ASSERT_TRUE(call.ReadUntilTokens(tokens));
     call.HangUp();
@@ -116,7 +116,7 @@ TEST_F(CancelTest, HangingUpFrees) {
   EXPECT_TRUE(IsComplete(client().Generate(Short())));
 }
 
-// The whole connection goes, as when the client's machine dies, with several streams on it.
+// The whole connection goes with several streams on it, as when the client's machine dies.
 TEST_F(CancelTest, LostConnectionFreesEveryStreamOnIt) {
   {
     WorkerClient other(worker().address());
@@ -216,12 +216,12 @@ TEST_F(CancelTest, FullQueueRefusesAndSaysWhenToTryAgain) {
   EXPECT_TRUE(IsComplete(client().Generate(Short())));
 }
 
-// A client that does not read its stream costs a bounded amount of memory, holds up nobody, and
-// either gets all of it in the end or is told why not.
+// A client that does not read its stream costs a bounded amount of memory, delays nobody, and in
+// the end gets the complete answer or an error.
 TEST_F(CancelTest, SlowReaderHarmsOnlyItself) {
   v1::GenerateRequest request = EndlessRequest("slow");
   request.set_logprobs(20);
-  // Several megabytes; where memory is not measured, fewer, which take a sanitizer long enough.
+  // Several megabytes of answers. A sanitizer build measures no memory and is slow, so gets fewer.
   request.mutable_stop()->set_max_tokens(kSanitized ? 1500 : 8000);
   const int64_t before = worker().ReadMemory().anonymous;
   GenerateCall slow(stub(), request, absl::Seconds(120));
@@ -249,7 +249,7 @@ TEST_F(CancelTest, SlowReaderHarmsOnlyItself) {
   }
 }
 
-// Many clients that come, go and change their minds, all at once; then everything is free.
+// Many clients come, go and cancel at once; afterwards everything is free.
 TEST_F(CancelTest, StormOfEveryEndingLeavesNothingBehind) {
   const Generation expected = client().Generate(Short(5));
   ASSERT_TRUE(IsComplete(expected));
@@ -284,7 +284,7 @@ TEST_F(CancelTest, StormOfEveryEndingLeavesNothingBehind) {
             GenerateCall call(own.stub(), EndlessRequest(id), absl::Seconds(60));
             if (i % 2 == 0) call.ReadUntilStarted();
             EXPECT_TRUE(own.Cancel(id).ok());
-            // A Cancel that came before the request found nothing to end.
+            // A Cancel that came before the request found no request to end.
             call.HangUp();
             call.Finish();
             break;

@@ -1,4 +1,4 @@
-// A certificate authority for tests, and what it issues.
+// A certificate authority for tests, and the certificates it issues.
 #ifndef ORCD_INTEGRATION_TESTS_CERTIFICATES_H_
 #define ORCD_INTEGRATION_TESTS_CERTIFICATES_H_
 
@@ -18,9 +18,9 @@ struct Issued {
   std::string key;
 };
 
-// When a certificate is valid, from now on.
+// Validity of a certificate, relative to now.
 struct ValidFor {
-  // Begun already for a clock that is a little behind.
+  // In the past, so that the certificate is valid for a clock that is a little behind.
   absl::Duration begin = -absl::Minutes(5);
   absl::Duration end = absl::Hours(1);
 };
@@ -28,15 +28,16 @@ struct ValidFor {
 // Owns an authority's key.
 class CertificateAuthority {
  public:
-  // One that signs itself.
+  // Makes an authority that signs itself.
   explicit CertificateAuthority(const std::string& name, const ValidFor& valid = {});
-  // One that `parent` has signed.
+  // Makes an authority whose certificate `parent` has signed.
   CertificateAuthority(const std::string& name, const CertificateAuthority& parent);
 
-  // As PEM.
+  // The authority's certificate, as PEM.
   const std::string& certificate() const { return pem_; }
 
-  // For `common_name`, and for `localhost` and 127.0.0.1, as client and as server.
+  // Issues a certificate for `common_name`, `localhost` and 127.0.0.1, valid for clients and
+  // servers.
   Issued Issue(const std::string& common_name, const ValidFor& valid = {}) const;
 
  private:
@@ -48,7 +49,7 @@ class CertificateAuthority {
   using Certificate = std::unique_ptr<X509, Free>;
 
   static Key MakeKey();
-  // Signed by `issuer_key`; `issuer` is null where it signs itself, as an authority.
+  // Makes a certificate signed by `issuer_key`. A null `issuer` makes a self-signed authority.
   static Certificate Make(const std::string& name, EVP_PKEY* key, X509* issuer,
                           EVP_PKEY* issuer_key, bool is_authority, const ValidFor& valid);
 

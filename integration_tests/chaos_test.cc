@@ -1,5 +1,6 @@
-// Ten thousand requests, many of which end in every way that a client can think of, against the
-// real binary: each ends in exactly one way, nothing is left behind, and the worker stays ready.
+// Ten thousand requests against the real binary, many of which the client ends early in every
+// possible way. Each request ends in exactly one way, nothing is left behind, and the worker stays
+// ready.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,10 +23,10 @@ constexpr int kRequests = kSanitized ? 600 : 10'000;
 constexpr int kThreads = 16;
 constexpr int kManyAtOnce = 12;
 
-// What requests that are alike were told: one must be the other's beginning.
+// Compares the ids of equal requests: one sequence must be a prefix of the other.
 class Oracle {
  public:
-  // `whole`: nothing ended it before its time.
+  // `whole` is true if nothing ended the request early.
   void Check(int kind, const std::vector<uint32_t>& ids, bool whole) {
     std::lock_guard lock(mutex_);
     std::vector<uint32_t>& known = known_[kind];
@@ -49,7 +50,8 @@ class ChaosTest : public WorkerTest {
   using Random = std::mt19937;
   static int Below(Random& random, int n) { return static_cast<int>(random() % n); }
 
-  // Of few kinds, which share beginnings; each says the same whenever it is asked.
+  // Returns one of a few kinds of requests, some of which share prefixes. A kind always gives the
+  // same ids.
   static v1::GenerateRequest RequestOf(int kind, const std::string& id) {
     Random random(kind);
     Random beginning(kind % 4);
@@ -64,8 +66,8 @@ class ChaosTest : public WorkerTest {
     return request;
   }
 
-  // Whether the request ended in a way that there is; `by_itself` says whether nothing was done to
-  // it. Some are refused because there are too many, or because they could not end in time.
+  // Checks that the request ended in a permitted way. `by_itself` is true if the client did not end
+  // it. The worker may refuse a request because too many wait or because it could not end in time.
   void CheckEnd(const RpcError& error, bool by_itself, const std::string& what) {
     if (error.ok()) {
       ++complete_;
@@ -95,7 +97,7 @@ class ChaosTest : public WorkerTest {
       if (fate == 1 || fate == 2) call.ReadUntilTokens(wanted);
       if (fate == 1) call.HangUp();
       EXPECT_TRUE(fate != 2 || client().Cancel(id).ok());
-      // Stalls, and goes on.
+      // Stops reading for a while.
       if (fate == 3) absl::SleepFor(absl::Milliseconds(Below(random, 30)));
       const Generation& generation = call.Finish();
       EXPECT_EQ(generation.violation, "");
@@ -108,7 +110,7 @@ class ChaosTest : public WorkerTest {
     Random random(2000 + thread);
     for (int sent = 0; sent < count;) {
       const int batch = std::min(1 + Below(random, kManyAtOnce), count - sent);
-      // The whole call goes now and then.
+      // Now and then the client hangs up the whole call.
       const bool hangs_up = Below(random, 8) == 0;
       ManyCall call(stub());
       std::map<std::string, std::pair<int, bool>> asked;
@@ -149,8 +151,8 @@ class ChaosTest : public WorkerTest {
 };
 
 TEST_F(ChaosTest, EveryRequestEndsInOneWayAndNothingIsLeft) {
-  // KV for some 500 tokens where 16 sequences want 140 each. Where clients are slow, so are steps,
-  // and fewer may wait: the queue is to be full.
+  // The cache holds some 500 tokens, and 16 sequences want 140 each. If clients are slow, steps are
+  // slow too and fewer requests may wait, so that the queue still fills up.
   const std::string step = kSanitized ? "2ms" : "200us";
   const std::string waiting = kSanitized ? "2" : "20";
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--backend", "null", "--null-step", step, "--max-seqs", "16",

@@ -1,4 +1,4 @@
-// The machine's date is set forward and back under a worker: only its logs may notice.
+// Sets a worker's date forward and back. Only the worker's log may change.
 #include "absl/time/clock.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::Duration kTtl = absl::Milliseconds(600);
 
-// libfaketime's, which gives a process another date; empty where it is not installed.
+// Path of libfaketime, which gives a process another date; empty if it is not installed.
 std::string FakeTimeLibrary() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/usr/lib", error)) {
@@ -62,7 +62,7 @@ class ClockTest : public ::testing::Test {
     ASSERT_TRUE(Wait([&] { return !orchestrator_.heartbeats().empty(); }));
   }
 
-  // The worker's clock is so much ahead of the test's from now on.
+  // Sets the worker's clock ahead of the test's by `ahead`.
   void SetDate(absl::Duration ahead) {
     const std::string next = models_.File("date.next");
     std::ofstream(next) << (ahead < absl::ZeroDuration() ? "" : "+") << absl::ToInt64Seconds(ahead)
@@ -75,7 +75,7 @@ class ClockTest : public ::testing::Test {
     return WaitUntil(condition, absl::Seconds(20));
   }
 
-  // A stream of some seconds.
+  // A stream that lasts some seconds.
   static v1::GenerateRequest Stream(const std::string& id, uint32_t tokens) {
     v1::GenerateRequest request = TokenRequest({1, 2, 3}, tokens);
     request.set_request_id(id);
@@ -84,7 +84,7 @@ class ClockTest : public ::testing::Test {
     return request;
   }
 
-  // Every date is set once; each lasts for some leases.
+  // Sets every date once, each for the length of some leases.
   void SetManyDates() {
     for (const absl::Duration ahead :
          {absl::Hours(1), -absl::Hours(1), absl::Hours(24 * 365 * 10), -absl::Hours(24 * 365 * 10),
@@ -115,7 +115,7 @@ TEST_F(ClockTest, NoDateEndsAStreamALeaseOrTheWorker) {
   EXPECT_GT(generation.finished->timings().decode().seconds(), 5);
   EXPECT_LT(generation.finished->timings().decode().seconds(), 120);
 
-  // One within each lease, at least, and never a second lease.
+  // At least one heartbeat per lease, and no second registration.
   const auto leases = static_cast<size_t>((absl::Now() - begun) / kTtl);
   EXPECT_GE(orchestrator_.heartbeats().size() - before, leases);
   EXPECT_LT(orchestrator_.heartbeats().size() - before, 10 * leases);
@@ -125,7 +125,7 @@ TEST_F(ClockTest, NoDateEndsAStreamALeaseOrTheWorker) {
   EXPECT_LT(status.uptime().seconds(), 300);
   EXPECT_LT(status.last_step_age().seconds(), 60);
 
-  // The dates were there to be seen.
+  // Shows that the worker did see the changed dates.
   SetDate(absl::Hours(24 * 365 * 10));
   EXPECT_TRUE(IsComplete(client_->Generate(Stream("dated", 1))));
   const std::string year =
@@ -144,7 +144,7 @@ TEST_F(ClockTest, ADeadlineIsAsFarAwayAsItWas) {
     SetDate(ahead);
     EXPECT_EQ(call.Finish().error.code, grpc::StatusCode::DEADLINE_EXCEEDED);
     EXPECT_GT(absl::Now() - begun, absl::Seconds(1.5));
-    // The worker has not let it go on either.
+    // The worker has ended the request too.
     EXPECT_TRUE(client_->WaitForQuiet());
     EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
   }

@@ -12,9 +12,9 @@
 namespace orcd::testing {
 namespace {
 
-// Tests run at the root of the tree.
+// Tests run in the root of the source tree.
 constexpr char kPath[] = "docs/errors.md";
-// The longest message that is kept whole.
+// Longer messages are truncated.
 constexpr size_t kMaxMessage = 400;
 
 std::vector<std::string> ReadLines() {
@@ -24,7 +24,7 @@ std::vector<std::string> ReadLines() {
   return lines;
 }
 
-// As text within a row of a table; newlines and what is not ASCII by their codes.
+// Formats text as a cell of a Markdown table; newlines and non-ASCII bytes become codes.
 std::string Cell(const std::string& text) {
   std::string cell;
   for (const char c : text.substr(0, kMaxMessage)) {

@@ -1,4 +1,4 @@
-// The tables of docs/errors.md that list every bad input, held against what the worker says to it.
+// The tables of docs/errors.md that list every bad input, compared with the worker's answers.
 #ifndef ORCD_INTEGRATION_TESTS_ERRORS_TABLE_H_
 #define ORCD_INTEGRATION_TESTS_ERRORS_TABLE_H_
 
@@ -12,17 +12,17 @@
 
 namespace orcd::testing {
 
-// Rows in the order in which they are added. One thread.
+// Keeps rows in the order in which they are added. One thread.
 class ErrorsTable {
  public:
-  // `heading` is the section's in docs/errors.md, such as `Bad model files`.
+  // `heading` is the heading of the section in docs/errors.md, such as `Bad model files`.
   explicit ErrorsTable(std::string heading) : heading_(std::move(heading)) {}
 
-  // What was said to the input that `input` describes.
+  // Adds the worker's answer to the input that `input` describes.
   void Add(const std::string& input, const RpcError& error);
 
-  // Whether the table under the heading has these rows and no other. With ORCD_WRITE_DOCS=1 in the
-  // environment it is given them first.
+  // True if the table under the heading has exactly these rows. With ORCD_WRITE_DOCS=1 in the
+  // environment the rows are written to the document first.
   ::testing::AssertionResult IsInTheDocument() const;
 
  private:

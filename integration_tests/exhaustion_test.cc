@@ -1,4 +1,4 @@
-// A worker that the system gives too little to start.
+// Starts a worker under too small a limit on its address space.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// Its libraries fit into 64 MiB and its threads do not; where there is a little more, gRPC is the
-// one that finds none. Nowhere does it end by a signal.
+// In 64 MiB the worker's libraries fit and its threads do not; with a little more memory, gRPC's
+// allocations fail instead. No limit ends the worker by a signal.
 TEST(ExhaustionTest, AnAddressSpaceThatIsTooSmallIsSaidSo) {
   int ended = 0;
   for (const uint64_t mebibytes : {32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352}) {
@@ -26,7 +26,7 @@ TEST(ExhaustionTest, AnAddressSpaceThatIsTooSmallIsSaidSo) {
     if (worker.ok()) {
       const auto end = (*worker)->Terminate();
       ASSERT_TRUE(end.ok()) << end.status();
-      // Where it just fits, a thread may be missing later on.
+      // If the worker just fits, it may fail to start a thread later on.
       EXPECT_THAT(end->exit_code, AnyOf(0, 73)) << mebibytes << " MiB\n" << (*worker)->Log();
       continue;
     }
@@ -35,7 +35,7 @@ TEST(ExhaustionTest, AnAddressSpaceThatIsTooSmallIsSaidSo) {
                 AnyOf(AllOf(HasSubstr("exited with 73"),
                             HasSubstr("(RLIMIT_AS, ulimit -v) is limited to " +
                                       std::to_string(mebibytes * 1024) + " KiB")),
-                      // The loader's own end.
+                      // Or the dynamic loader itself ends the process.
                       AllOf(HasSubstr("exited with 127"),
                             HasSubstr("error while loading shared libraries"))))
         << mebibytes << " MiB";

@@ -1,4 +1,4 @@
-// Two workers of one orchestrator: what a client of the first does when it dies.
+// Several workers of one orchestrator: clients resume streams elsewhere when a worker fails.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -25,33 +25,34 @@
 namespace orcd::testing {
 namespace {
 
-// Long enough to be cut on the way, whatever the build.
+// Long enough for a stream to be cut before its end in any build.
 constexpr uint32_t kTokens = kSanitized ? 150 : 1200;
 constexpr absl::Duration kTtl = absl::Milliseconds(600);
 
-// The stream that a seed names: kTokens tokens.
+// The stream of a seed: kTokens tokens.
 v1::GenerateRequest Stream(uint64_t seed) {
   v1::GenerateRequest request =
       TokenRequest({1, 2, 3, static_cast<uint32_t>(seed % 100 + 4)}, kTokens);
   request.mutable_stop()->set_ignore_eog(true);
-  // Text that might become one of these is held back, wherever a stream is cut.
+  // The worker holds back text that may begin this stop string, wherever the stream is cut.
   request.mutable_stop()->add_strings("this is in no vocabulary");
   request.mutable_sampling()->set_seed(seed);
   request.mutable_sampling()->set_temperature(1.2F);
   return request;
 }
 
-// What a client has of a stream, whichever workers it came from.
+// A client's part of a stream, received from any number of workers.
 class Received {
  public:
-  // Adds what one worker gave.
+  // Appends the tokens from one worker.
   void Add(const Generation& part) {
     deltas_.insert(deltas_.end(), part.deltas.begin(), part.deltas.end());
     is_whole_ = part.error.ok() && part.finished.has_value();
-    // The text that was held back comes with the end: without it the last token is asked for again.
+    // Text that was held back comes with the end. Without the end, the last token is requested
+    // again.
     while (!is_whole_ && ids().size() >= kTokens) deltas_.pop_back();
   }
-  // Asks for what is not there yet.
+  // Requests the tokens that are still missing.
   v1::GenerateRequest Rest(uint64_t seed) const {
     v1::GenerateRequest request = Stream(seed);
     const std::vector<uint32_t> known = ids();
@@ -86,10 +87,10 @@ class FailoverTest : public ::testing::Test {
     ASSERT_TRUE(server_->listens());
   }
 
-  // A worker that has its model when it has registered.
+  // Starts a worker and waits until it has registered and loaded its model.
   std::unique_ptr<WorkerProcess> Start(const std::string& worker_id,
                                        const std::vector<std::string>& args = {}) {
-    // Where it is reached, and by which way it reaches its orchestrator.
+    // `front` is the worker's advertised address; `back` relays its calls to the orchestrator.
     Relay& front = Way(fronts_, worker_id);
     Relay& back = Way(backs_, worker_id);
     back.SetTarget(server_->address());
@@ -126,7 +127,7 @@ class FailoverTest : public ::testing::Test {
     return *std::move(worker);
   }
 
-  // The whole stream from one worker, undisturbed.
+  // Generates the whole stream on one worker, undisturbed.
   static Generation Whole(const WorkerProcess& worker, uint64_t seed) {
     WorkerClient client(worker.address());
     Generation generation = client.Generate(Stream(seed));
@@ -142,7 +143,7 @@ class FailoverTest : public ::testing::Test {
     return *way;
   }
 
-  // The disk that the worker writes to is full, or not any more: its log is longer than this.
+  // Makes the worker's disk full or not, by a file size limit below the length of its log.
   static void SetDiskFull(const WorkerProcess& worker, bool full) {
     rlimit limit;
     ASSERT_EQ(prlimit(worker.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
@@ -181,7 +182,7 @@ TEST_F(FailoverTest, StreamsOfAWorkerThatIsKilledGoOnElsewhereAsTheyWouldHave) {
     const Generation& begun = calls[i]->Finish();
     Received received;
     received.Add(begun);
-    // What was written before the kill may be all of it.
+    // The client may have received the whole stream before the kill.
     if (!received.is_whole()) {
       ++cut;
       EXPECT_EQ(begun.error.code, grpc::StatusCode::UNAVAILABLE) << begun.error;
@@ -201,15 +202,14 @@ TEST_F(FailoverTest, StreamsOfAWorkerThatIsKilledGoOnElsewhereAsTheyWouldHave) {
   EXPECT_TRUE(second->Terminate(Bound(absl::Seconds(20))).ok());
 }
 
-// The limit of a drain passes: each stream's end says what it takes to go on elsewhere, and a
-// client that knew no seed goes on with what it was told.
+// The time limit of a drain passes. The end of each stream says how to resume elsewhere, and a
+// client that chose no seed resumes with the seed in that message.
 TEST_F(FailoverTest, StreamsThatADrainEndsGoOnElsewhereAsTheyWouldHave) {
   auto first = Start("a", {"--max-seqs", "6"});
   auto second = Start("b");
   ASSERT_TRUE(first && second);
   constexpr int kStreams = 6;
-  // Some calls are read only once the others have been gone on with, which takes a slow machine
-  // long.
+  // On a slow machine, the last calls are read only after a long time spent on resuming the others.
   constexpr absl::Duration kPatience = absl::Seconds(300);
   WorkerClient to_first(first->address());
   WorkerClient to_second(second->address());
@@ -223,7 +223,7 @@ TEST_F(FailoverTest, StreamsThatADrainEndsGoOnElsewhereAsTheyWouldHave) {
     calls.push_back(std::make_unique<GenerateCall>(to_first.stub(), without_seed(i), kPatience));
     ASSERT_TRUE(calls.back()->ReadUntilTokens(1));
   }
-  // There is no place for this one.
+  // No slot is free for this request.
   GenerateCall waiting(to_first.stub(), Stream(0), kPatience);
   ASSERT_TRUE(to_first.WaitForStatus(
       [](const v1::WorkerStatus& status) { return status.queue().waiting_requests() > 0; }));
@@ -276,8 +276,8 @@ TEST_F(FailoverTest, StreamsThatADrainEndsGoOnElsewhereAsTheyWouldHave) {
   EXPECT_EQ(end->exit_code, 0);
 }
 
-// What is promised where the disk of its logs is full: nothing is seen of it by anybody, and the
-// log says afterwards how much is missing.
+// If the disk of the worker's log is full, no client and no orchestrator notices, and the log says
+// afterwards how much is missing.
 TEST_F(FailoverTest, AFullDiskIsNotSeenInAStreamOrALease) {
   auto worker = Start("a");
   ASSERT_TRUE(worker);
@@ -292,7 +292,7 @@ TEST_F(FailoverTest, AFullDiskIsNotSeenInAStreamOrALease) {
     ASSERT_TRUE(IsComplete(generation));
     EXPECT_EQ(generation.text, expected.text);
   }
-  // Models come and go, too.
+  // Unloads and loads work too.
   ASSERT_TRUE(client.Unload(false).ok());
   ASSERT_TRUE(client.Load("nano.gguf").loaded);
   EXPECT_TRUE(WaitUntil([&] { return orchestrator_.heartbeats().size() > heard + 3; },
@@ -308,11 +308,11 @@ TEST_F(FailoverTest, AFullDiskIsNotSeenInAStreamOrALease) {
   EXPECT_EQ(end->exit_code, 0);
 }
 
-// A worker whose address nobody could learn is none.
+// A worker that cannot print its address is useless, so it must fail to start.
 TEST_F(FailoverTest, ADiskThatIsFullAtTheStartIsSaid) {
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  // The worker's limit is the test's.
+  // The worker inherits the test's limit.
   const rlimit none = {.rlim_cur = 4, .rlim_max = before.rlim_max};
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
@@ -322,10 +322,9 @@ TEST_F(FailoverTest, ADiskThatIsFullAtTheStartIsSaid) {
   EXPECT_TRUE(absl::StrContains(status.message(), "exited with 2")) << status;
 }
 
-// Seeded: a failure names the seed, which repeats the events in the same order. What is promised:
-// each stream comes to its last token with the tokens and the text that it would have had
-// undisturbed, no worker ends that nobody ended, and each is entered at the orchestrator in the
-// end.
+// Random events, seeded: a failure names the seed, which repeats the events in the same order. Each
+// stream reaches its last token with the tokens and the text of an undisturbed run, no worker ends
+// unless the test ends it, and in the end each worker is registered at the orchestrator.
 TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) {
   const uint64_t seed = 20260101;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -355,7 +354,7 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
         while (!received.is_whole() && absl::Now() < give_up) {
           const bool is_begun = !received.ids().empty();
           WorkerClient client(orchestrator_.address(name(static_cast<int>(choice() % kWorkers))));
-          // A worker that hangs is left for another.
+          // If a worker hangs, the client leaves it for another.
           GenerateCall call(client.stub(), received.Rest(stream), Bound(absl::Seconds(2)));
           const Generation& part = call.Finish();
           if (is_begun && !part.ids.empty()) ++resumed;
@@ -435,7 +434,7 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
     EXPECT_TRUE(workers[victim]->Running()) << "nobody ended it";
     absl::SleepFor(absl::Milliseconds(100));
   }
-  // A slow machine has fewer behind it by now.
+  // A slow machine has finished fewer streams by now.
   EXPECT_TRUE(WaitUntil([&] { return streams > 20; }, Bound(absl::Seconds(120))));
   stop = true;
   for (std::thread& user : users) user.join();

@@ -1,5 +1,5 @@
-// Text that is not UTF-8, in a model's file and in its name: everything the worker says of it can
-// be read all the same, by clients, orchestrators and whoever reads metrics and logs.
+// Model files and names with text that is not UTF-8. Everything the worker says about them must be
+// readable for clients, orchestrators, and readers of metrics and logs.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ class ForeignTextTest : public WorkerTest {
     StartWorker(args);
   }
 
-  // Everybody that can ask or is told gets an answer that can be decoded. A client that cannot
-  // decode a proto3 message ends the call with an error of its own.
+  // Every API and every channel gives an answer that can be decoded. A client that cannot decode a
+  // proto3 message ends the call with an error of its own.
   void ExpectReadable() {
     client().Status();
     auto kserve = inference::GRPCInferenceService::NewStub(client().channel());
@@ -67,7 +67,7 @@ class ForeignTextTest : public WorkerTest {
       EXPECT_NE(status.error_code(), StatusCode::INTERNAL) << status.error_message();
       EXPECT_TRUE(IsValidUtf8(status.error_message()));
     }
-    // The server of the orchestrator does not see a heartbeat that cannot be decoded.
+    // A heartbeat that cannot be decoded never reaches the orchestrator's handler.
     const size_t before = orchestrator_.heartbeats().size();
     EXPECT_TRUE(WaitUntil([&] { return orchestrator_.heartbeats().size() > before + 1; },
                           Bound(absl::Seconds(20))));
@@ -97,7 +97,7 @@ TEST_F(ForeignTextTest, AFileOfAnyNameIsServed) {
                 Bound(absl::Seconds(20))));
   EXPECT_EQ(orchestrator_.status(kWorkerId).model().model_id(), kReplaced);
   ExpectReadable();
-  // It answers to the name that it says.
+  // The model can be requested by its reported name.
   v1::GenerateRequest request = TextRequest("Hello", 3);
   request.set_model_id(kReplaced);
   EXPECT_TRUE(IsComplete(client().Generate(request)));
@@ -159,11 +159,11 @@ TEST_F(ForeignTextTest, EveryStringOfAFileMayBeAnything) {
     ExpectReadable();
     ASSERT_TRUE(client().Unload(false).ok());
   }
-  // The template that nobody knows is worth a line to whoever runs the worker.
+  // The worker logs a line about a chat template that it does not know.
   EXPECT_THAT(worker().Log(), HasSubstr("tokenizer.chat_template"));
 }
 
-// What a person gives on the command line comes back in messages.
+// Invalid UTF-8 on the command line comes back in messages as valid UTF-8.
 TEST_F(ForeignTextTest, ArgumentsMayBeAnything) {
   WorkerOptions options;
   options.args = {absl::StrCat("--no-such-flag-", kLatin1)};

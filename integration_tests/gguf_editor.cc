@@ -17,7 +17,7 @@ constexpr size_t kAlignment = 32;
   std::abort();
 }
 
-// Walks over the bytes of a file.
+// Reads values from the bytes of a file in order.
 class Cursor {
  public:
   explicit Cursor(const std::string& bytes) : bytes_(bytes) {}
@@ -35,7 +35,7 @@ class Cursor {
     pos_ += count;
     return taken;
   }
-  // The bytes of a value of `type`.
+  // Consumes a value of `type` and returns its bytes.
   std::string Value(uint32_t type) {
     const size_t begin = pos_;
     SkipValue(type);

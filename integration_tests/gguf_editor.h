@@ -1,5 +1,5 @@
-// A GGUF file taken apart so that a test can break any part of it. Knows the format on its own, and
-// checks nothing: a writer for files that a reader must refuse.
+// Takes a GGUF file apart so that a test can break any part of it. Implements the format
+// independently of the reader, and checks nothing: it writes files that a reader must refuse.
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #ifndef ORCD_INTEGRATION_TESTS_GGUF_EDITOR_H_
 #define ORCD_INTEGRATION_TESTS_GGUF_EDITOR_H_
@@ -12,7 +12,7 @@
 
 namespace orcd::testing {
 
-// Ids of value types, as files have them.
+// Ids of value types in GGUF files.
 inline constexpr uint32_t kGgufU32 = 4;
 inline constexpr uint32_t kGgufI32 = 5;
 inline constexpr uint32_t kGgufF32 = 6;
@@ -24,16 +24,16 @@ inline constexpr uint32_t kGgufArray = 9;
 std::string U32Bytes(uint32_t value);
 std::string U64Bytes(uint64_t value);
 std::string F32Bytes(float value);
-// Length, then the bytes.
+// The length as a U64, then the bytes.
 std::string StringBytes(std::string_view value);
 
-// A value. One thread.
+// A copyable value type. One thread.
 class GgufEditor {
  public:
   struct Entry {
     std::string key;
     uint32_t type = 0;
-    // As the file has it, after the type.
+    // The value's bytes as they follow the type in the file.
     std::string value;
   };
   struct Tensor {
@@ -43,16 +43,16 @@ class GgufEditor {
     uint64_t offset = 0;
   };
 
-  // Takes a well-formed file apart; aborts on another.
+  // Parses a well-formed file; aborts on any other.
   explicit GgufEditor(const std::string& path);
 
   std::string Bytes() const;
   void Write(const std::string& path) const;
 
-  // Where the data section begins, and all before it ends, in what Bytes gives.
+  // Offset in Bytes() at which the data section begins.
   size_t DataOffset() const;
 
-  // Abort where there is none of this name.
+  // Abort if nothing has this name.
   Entry& Find(std::string_view key);
   Tensor& FindTensor(std::string_view name);
   void Remove(std::string_view key);
@@ -64,12 +64,12 @@ class GgufEditor {
 
   std::string magic = "GGUF";
   uint32_t version = 3;
-  // What the header claims; unset: the truth.
+  // Counts in the header; the real ones if unset.
   std::optional<uint64_t> tensor_count;
   std::optional<uint64_t> entry_count;
   std::vector<Entry> entries;
   std::vector<Tensor> tensors;
-  // From the first tensor on.
+  // The data section, from the first tensor on.
   std::string data;
 
  private:

@@ -1,6 +1,6 @@
-// Breaks a process's GPU context while it runs, as a hardware fault would: every CUDA call of the
-// process fails from then on. The CUDA driver loads this library into the process that has its path
-// in CUDA_INJECTION64_PATH. The fault comes once the file that ORCD_GPU_FAULT_FILE names is there.
+// Breaks a process's GPU context while it runs, as a hardware fault would: every later CUDA call of
+// the process fails. The CUDA driver loads this library into a process whose CUDA_INJECTION64_PATH
+// names it. The fault happens once the file named by ORCD_GPU_FAULT_FILE exists.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Of the CUDA driver API, as far as it is used; cuda.h names them.
+// The types of the CUDA driver API that are needed here, as cuda.h defines them.
 using Result = int;
 using Device = int;
 using Context = void*;
@@ -48,7 +48,7 @@ void Break() {
 
 }  // namespace
 
-// The driver's entry point.
+// The CUDA driver calls this function.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   const char* const file = std::getenv("ORCD_GPU_FAULT_FILE");
   if (file == nullptr) return 1;

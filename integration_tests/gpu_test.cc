@@ -1,5 +1,4 @@
-// A worker on a GPU: that it uses it, what it says where it cannot, and how it ends when the GPU
-// fails under it.
+// A worker on a GPU: it uses the GPU, reports why it cannot, and ends properly if the GPU fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,12 +21,12 @@ using ::testing::HasSubstr;
 
 constexpr int kNoGpuExitCode = 5;
 
-// Where this program is, and what lies beside it.
+// The path of `name` in the folder of this program.
 std::string Beside(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
-// The text of a start that must fail.
+// The error message of a start that must fail.
 std::string FailedStart(const WorkerOptions& options) {
   const auto worker = WorkerProcess::Start(options);
   EXPECT_FALSE(worker.ok());
@@ -42,7 +41,7 @@ class GpuTest : public WorkerTest {
     return args;
   }
 
-  // Of the GPU, as the refusal of a load that asks for too much tells it.
+  // Free GPU memory, from the error message of a load that asks for too much.
   int64_t FreeBytes() {
     StartWorker(OnGpu({"--kv-cache-bytes", "4TiB"}));
     if (HasFatalFailure()) return 0;

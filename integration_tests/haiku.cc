@@ -45,7 +45,7 @@ int CountWholeWord(std::string_view text, std::string_view word) {
   const std::string needle = lower(word);
   const auto joins = [&](size_t pos) {
     if (pos >= haystack.size()) return false;
-    // A byte of a character beyond ASCII counts as a letter.
+    // A byte of a non-ASCII character counts as a letter.
     const auto c = static_cast<unsigned char>(haystack[pos]);
     return std::isalpha(c) != 0 || c == '-' || c >= 0x80;
   };

@@ -1,4 +1,4 @@
-// The haiku prompt and the rule it is judged by.
+// The haiku prompt and the rule that judges answers to it.
 #ifndef ORCD_INTEGRATION_TESTS_HAIKU_H_
 #define ORCD_INTEGRATION_TESTS_HAIKU_H_
 
@@ -20,14 +20,13 @@ std::string Nonce(uint64_t seed);
 
 std::string HaikuPrompt(std::string_view word, std::string_view nonce);
 
-// How often `word` stands in `text`, without regard to case, neither preceded nor followed by a
-// letter or a hyphen.
+// Occurrences of `word` in `text` that no letter or hyphen precedes or follows; ignores case.
 int CountWholeWord(std::string_view text, std::string_view word);
 
 // The prompt as a chat request at temperature 0.7, at most 100 new tokens.
 v1::GenerateRequest HaikuRequest(const std::string& prompt, uint64_t seed);
 
-// What an attempt gave, for the artefacts: seed, text, reason, usage, timings.
+// An attempt's seed, text, finish reason, usage and timings, for the artefacts.
 nlohmann::json Describe(const Generation& generation);
 
 }  // namespace orcd::testing

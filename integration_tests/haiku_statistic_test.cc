@@ -1,5 +1,5 @@
-// How often the real model complies with the haiku prompt, against how often it does under
-// llama.cpp: an engine that computes something else, or samples from something else, stands out.
+// Compares the real model's compliance with the haiku prompt with that under llama.cpp. An engine
+// that computes or samples something else stands out.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,18 +18,18 @@
 namespace orcd::testing {
 namespace {
 
-// llama.cpp 0.3.36 (Python binding, CPU), the same file, the same 60 words, five seeds each,
-// temperature 0.7 and no other filter: the whole word exactly once.
+// Share of answers with the whole word exactly once under llama.cpp 0.3.36 (Python binding, CPU):
+// the same file, the same 60 words, five seeds each, temperature 0.7 and no other filter.
 constexpr double kReferenceShare = 0.533;
 constexpr int kReferenceRuns = 300;
-// Two-sided, in standard errors of the difference of both shares: a correct engine falls outside by
-// chance less than once in a thousand.
+// Bound in standard errors of the difference of the shares, two-sided. A correct engine exceeds it
+// by chance less than once in a thousand runs.
 constexpr double kMaxZ = 3.3;
 
 using HaikuStatisticTest = RealModelTest;
 
 TEST_F(HaikuStatisticTest, ComplianceIsThatOfTheReference) {
-  // Seeds of each word; ORCD_HAIKU_SEEDS=5 where there is a GPU to run them on.
+  // Seeds per word; set ORCD_HAIKU_SEEDS=5 if there is a GPU to run them on.
   const char* const asked = std::getenv("ORCD_HAIKU_SEEDS");
   const int seeds = asked == nullptr ? 2 : std::atoi(asked);
   ASSERT_GT(seeds, 0);
@@ -42,7 +42,7 @@ TEST_F(HaikuStatisticTest, ComplianceIsThatOfTheReference) {
   std::vector<Run> runs(60 * seeds);
   const absl::Time begun = absl::Now();
 
-  // As many in flight as the worker steps together.
+  // As many requests in flight as the worker runs together.
   const uint32_t in_flight = client().Status().queue().max_running_requests();
   std::atomic<size_t> next = 0;
   std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// The original system's end-to-end test: a real model in a real worker writes a haiku with a word
-// in it that nobody could have known before this minute.
+// The original system's end-to-end test: a real model in a real worker writes a haiku that must
+// contain a word given by the current minute, so no recorded answer passes.
 #include "integration_tests/haiku.h"
 
 #include <gtest/gtest.h>
@@ -51,8 +51,8 @@ TEST(HaikuRuleTest, OnlyWholeWordsCount) {
 
 using HaikuTest = RealModelTest;
 
-// So small a model does not always comply, so that several seeds may be tried; each attempt is
-// kept.
+// So small a model does not always comply, so the test may try several seeds. It keeps each
+// attempt.
 TEST_F(HaikuTest, WordStandsInTheHaikuExactlyOnce) {
   constexpr int kMaxAttempts = 24;
   ASSERT_NO_FATAL_FAILURE(Load());
@@ -84,7 +84,7 @@ TEST_F(HaikuTest, WordStandsInTheHaikuExactlyOnce) {
     artifact["attempts"].push_back(std::move(entry));
     std::ofstream(path) << artifact.dump(2) << "\n";
 
-    // Tokens must have been counted, and be those that came.
+    // The usage must count the tokens that came.
     ASSERT_TRUE(IsComplete(generation)) << "attempt " << attempt;
     EXPECT_GT(generation.finished->usage().prompt_tokens(), 0u);
     EXPECT_GT(generation.finished->usage().generated_tokens(), 0u);

@@ -1,4 +1,4 @@
-// What probes, people and tools see of a worker's state.
+// The worker's state as probes, people and tools see it.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class HealthTest : public WorkerTest {
     return status;
   }
 
-  // Readiness is what "", and the service's own name say.
+  // Readiness is the status of "" and of the service's own name.
   void ExpectReady(bool ready) {
     const auto wanted = ready ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
     EXPECT_EQ(Serving(""), wanted);
@@ -150,7 +150,7 @@ TEST_F(HealthTest, StatusOfAReadyWorkerCountsWhatHappens) {
   EXPECT_LT(status.kv_blocks().free(), status.kv_blocks().total());
 }
 
-// Numbers since the process started go on counting over a reload.
+// Counters since the start of the process continue over a reload.
 TEST_F(HealthTest, CountersSurviveAReload) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   v1::GenerateRequest request = EndlessRequest("count");
@@ -185,7 +185,7 @@ std::set<std::string> ReflectedServices(const std::shared_ptr<grpc::Channel>& ch
   return services;
 }
 
-// Clients of today ask for v1 first, those of yesterday know v1alpha alone.
+// Current clients ask for reflection v1 first; older ones know only v1alpha.
 TEST_F(HealthTest, BothReflectionsListTheServices) {
   namespace v1 = grpc::reflection::v1;
   namespace v1alpha = grpc::reflection::v1alpha;

@@ -46,7 +46,7 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   const int fd = ConnectTo(address);
   std::string answer;
   if (fd >= 0) {
-    // HTTP/1.0: the body ends with the connection.
+    // With HTTP/1.0 the body ends with the connection.
     const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
     ::send(fd, request.data(), request.size(), MSG_NOSIGNAL);
     char buffer[4096];

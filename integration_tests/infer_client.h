@@ -1,4 +1,4 @@
-// What a client of inference.GRPCInferenceService says and hears.
+// A test client of inference.GRPCInferenceService.
 #ifndef ORCD_INTEGRATION_TESTS_INFER_CLIENT_H_
 #define ORCD_INTEGRATION_TESTS_INFER_CLIENT_H_
 
@@ -16,30 +16,30 @@
 
 namespace orcd::testing {
 
-// The model of WorkerTest, typed contents; `sampling` is JSON, empty: none.
+// A request to WorkerTest's model with typed contents. `sampling` is JSON; empty means none.
 inference::ModelInferRequest InferRequest(const std::string& text, const std::string& sampling);
 inference::InferTensorContents& AddInput(inference::ModelInferRequest& request,
                                          const std::string& name, const std::string& datatype);
 void AddBytes(inference::ModelInferRequest& request, const std::string& name,
               const std::string& value);
 void AddBool(inference::ModelInferRequest& request, const std::string& name, bool value);
-// Asks for text_output, token_ids and finish_reason.
+// Requests the outputs text_output, token_ids and finish_reason.
 void AskForTokens(inference::ModelInferRequest& request);
-// The same inputs in raw_input_contents.
+// Moves the inputs to raw_input_contents.
 inference::ModelInferRequest Raw(inference::ModelInferRequest request);
 
-// What was said of one request.
+// All answers to one request.
 struct Inference {
   RpcError error;
   std::string text;
   std::vector<uint32_t> ids;
   std::string finish_reason;
-  // Answers, and those of them that had no outputs.
+  // Number of answers, and how many of them have no outputs.
   int answers = 0;
   int empty_answers = 0;
-  // The last answer has come.
+  // True once the last answer has come.
   bool ended = false;
-  // The first way in which the answers broke the protocol; empty where they did not.
+  // The first way in which the answers broke the protocol; empty if they did not.
   std::string violation;
 
   void Take(const inference::ModelInferResponse& reply);
@@ -49,24 +49,23 @@ Inference Infer(inference::GRPCInferenceService::Stub& stub,
                 const inference::ModelInferRequest& request,
                 absl::Duration timeout = absl::Seconds(120));
 
-// A ModelStreamInfer call. One thread, but that requests may be sent by another than the one that
-// reads.
+// A ModelStreamInfer call. One thread reads; another may send requests meanwhile.
 class InferStream {
  public:
   explicit InferStream(inference::GRPCInferenceService::Stub& stub);
-  // Cancels what still runs.
+  // Cancels running requests.
   ~InferStream();
 
   InferStream(const InferStream&) = delete;
   InferStream& operator=(const InferStream&) = delete;
 
-  // False where the call is over.
+  // False if the call is over.
   bool Send(const inference::ModelInferRequest& request) { return stream_->Write(request); }
-  // No more requests.
+  // Tells the worker that no more requests follow.
   void CloseRequests() { stream_->WritesDone(); }
   // Reads one message into the results; false at the end of the call.
   bool Read();
-  // Read until the request has ended, or has so many ids; false where the call ended before.
+  // Read until the request has ended, or has `count` ids; false if the call ended before.
   bool ReadUntilEnd(const std::string& id);
   bool ReadUntilTokens(const std::string& id, size_t count);
   void HangUp() { context_.TryCancel(); }

@@ -1,5 +1,5 @@
-// Alone, in a crowd, given way to others, with a prompt that was seen before, resumed from the
-// middle, over either call: a request gets the same tokens and the same text.
+// A request gets the same tokens and text alone, in a crowd, after preemption, with a prompt in the
+// prefix cache, resumed from the middle, and over either call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRequests = kSanitized ? 12 : 48;
 constexpr int kBlockTokens = 4;
-// So few that requests of up to 120 tokens get into each other's way.
+// So few blocks that requests of up to 120 tokens preempt each other.
 constexpr int kBlocks = 64;
 
 class InvarianceTest : public WorkerTest {
@@ -49,7 +49,7 @@ class InvarianceTest : public WorkerTest {
 
   v1::GenerateRequest RandomRequest(std::mt19937& random) const {
     const auto below = [&](int n) { return static_cast<int>(random() % n); };
-    // Some begin alike.
+    // Some prompts share a prefix.
     std::mt19937 beginning(below(3));
     std::vector<uint32_t> ids(1 + below(60));
     const size_t shared = below(2) == 0 ? ids.size() : below(40);
@@ -95,8 +95,8 @@ class InvarianceTest : public WorkerTest {
 
 TEST_F(InvarianceTest, TokensDependOnTheRequestAlone) {
   ASSERT_NO_FATAL_FAILURE(StartCrowded());
-  // Twice, so that the second time what they begin with was seen; and until one had to give way,
-  // which takes requests that come together.
+  // Runs two crowds, so that the second finds its prefixes in the cache, and further ones until a
+  // request was preempted, which happens only if requests arrive together.
   const auto preemptions = [&] { return client().Status().queue().preemptions(); };
   constexpr int kMostCrowds = 20;
   for (int crowds = 0; crowds < 2 || (preemptions() == 0 && crowds < kMostCrowds); ++crowds) {
@@ -150,7 +150,8 @@ TEST_F(InvarianceTest, ResumedWhereverItWasCut) {
   int resumed = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
     const std::vector<uint32_t>& ids = alone_[i].ids;
-    // A stop string that is part of what was generated ended it; before that there is room.
+    // The cut leaves at least one token, so that the resumed request reaches the same end, such as
+    // a stop string.
     if (ids.size() < 2) continue;
     const size_t cut = 1 + random() % (ids.size() - 1);
     v1::GenerateRequest request = requests_[i];
@@ -195,7 +196,7 @@ TEST_F(InvarianceTest, SamplesAreRequestsWithTheNextSeeds) {
 }
 
 TEST_F(InvarianceTest, PromptLogprobsAreThoseOfTheSameTokensDrawn) {
-  // What was drawn with log-probabilities, sent back as a prompt, gets the same ones.
+  // Tokens drawn with log-probabilities get the same log-probabilities as a prompt.
   v1::GenerateRequest request = TokenRequest({5, 6, 7}, 20);
   request.mutable_sampling()->set_seed(4);
   request.mutable_stop()->set_ignore_eog(true);

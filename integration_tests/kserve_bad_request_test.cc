@@ -1,5 +1,5 @@
-// Malformed and hostile messages of the Open Inference Protocol: each is refused with the right
-// status and a message that says what to change, and the worker goes on.
+// Malformed and hostile messages of the Open Inference Protocol. The worker refuses each with the
+// right status and a message that says what to change, and goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using Spoil = std::function<void(Request&)>;
 struct BadRequest {
   std::string name;
   Spoil spoil;
-  // Of the violation.
+  // Field of the expected violation.
   std::string field;
   StatusCode code = StatusCode::INVALID_ARGUMENT;
 };
@@ -37,13 +37,13 @@ constexpr char kGoodSampling[] = R"({"max_tokens": 3})";
 
 Request Good() { return InferRequest("Hello", kGoodSampling); }
 
-// The request with these sampling parameters.
+// Replaces the sampling parameters.
 Spoil Sampling(const std::string& json) {
   return
       [json](Request& r) { r.mutable_inputs(1)->mutable_contents()->set_bytes_contents(0, json); };
 }
 
-// One of the good request's inputs: 0 the text, 1 the sampling parameters.
+// Changes one input of the good request: 0 is the text, 1 the sampling parameters.
 Spoil Input(int index, std::function<void(Request::InferInputTensor&)> spoil) {
   return [=](Request& r) { spoil(*r.mutable_inputs(index)); };
 }
@@ -55,7 +55,7 @@ Spoil Shape(const std::vector<int64_t>& shape) {
   });
 }
 
-// The good request raw, with other bytes for its text.
+// Makes the good request raw, with these bytes for its text.
 Spoil RawText(const std::string& bytes) {
   return [bytes](Request& r) {
     r = Raw(r);
@@ -63,7 +63,7 @@ Spoil RawText(const std::string& bytes) {
   };
 }
 
-// An input of its own beside the good ones.
+// Adds another input to the good request.
 Spoil Add(const std::string& name, const std::string& datatype,
           std::function<void(inference::InferTensorContents&)> fill) {
   return [=](Request& r) { fill(AddInput(r, name, datatype)); };
@@ -463,7 +463,7 @@ TEST_F(KserveBadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
     EXPECT_GE(one.error.message.size(), 15u) << "says too little";
     table.Add(bad.name, one.error);
 
-    // The same on a stream, which goes on. What only one answer forbids is fine there.
+    // Sends the same on a stream, which goes on. Rules for single answers do not apply there.
     if (one.error.fields == std::vector<std::string>{"stream"} ||
         bad.name == "empty last answer of one") {
       continue;
@@ -551,14 +551,14 @@ TEST_F(KserveBadRequestTest, BytesThatAreNoMessageAreRefused) {
       EXPECT_TRUE(
           IsError(SendRaw(method, bytes), StatusCode::INVALID_ARGUMENT, "MALFORMED_REQUEST"));
     }
-    // These have no names.
+    // The messages of these methods have no names.
     if (std::string(method).starts_with("Server")) continue;
     EXPECT_TRUE(
         IsError(SendRaw(method, invalid_name), StatusCode::INVALID_ARGUMENT, "MALFORMED_REQUEST"));
   }
   EXPECT_EQ(SendRaw("ModelStatistics", "").code, StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(SendRaw("SystemSharedMemoryRegister", "").code, StatusCode::UNIMPLEMENTED);
-  // A field that no version of the protocol has: as protobuf has it.
+  // Protobuf ignores a field that no version of the protocol has.
   EXPECT_TRUE(SendRaw("ServerLive", std::string("\xF8\x7F\x01", 3)).ok());
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }

@@ -1,4 +1,4 @@
-// The Open Inference Protocol beside orcd.v1: the same tokens, the same promises.
+// The Open Inference Protocol gives the same tokens and guarantees as orcd.v1.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ constexpr char kEndless[] = R"({"ignore_eos": true, "seed": 1})";
 class KserveTest : public WorkerTest {
  protected:
   void TearDown() override {
-    // It holds the channel, whose connection the worker would wait for.
+    // The stub holds the channel; the worker would wait for its connection.
     kserve_ = nullptr;
     kserve_channel_ = nullptr;
     WorkerTest::TearDown();
@@ -73,7 +73,7 @@ class KserveTest : public WorkerTest {
   std::unique_ptr<Stub> kserve_;
 };
 
-// Of one answer and of a stream, typed and raw, alone and among others.
+// Compares single answers and streams, typed and raw, alone and concurrent.
 TEST_F(KserveTest, TheSameSeedGivesTheSameTokensAsOrcdV1) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   InferStream stream(kserve());
@@ -128,7 +128,7 @@ TEST_F(KserveTest, StopStringsAndTheTextBefore) {
   ours.mutable_stop()->set_ignore_eog(true);
   const Generation whole = client().Generate(ours);
   ASSERT_TRUE(IsComplete(whole));
-  // A letter that comes late enough, whichever it is.
+  // Any letter that first occurs late enough.
   char stop = 0;
   for (char c = 'a'; c <= 'z' && stop == 0; ++c) {
     const size_t at = whole.text.find(c);
@@ -143,8 +143,8 @@ TEST_F(KserveTest, StopStringsAndTheTextBefore) {
   EXPECT_EQ(one.text, "Hello" + whole.text.substr(0, whole.text.find(stop)));
 }
 
-// As vLLM does: the penalties count generated tokens, min_tokens holds stop strings off too, and a
-// negative seed is a random one.
+// Parameters have the same meaning as in vLLM: the penalties count generated tokens, min_tokens
+// also holds off stop strings, and a negative seed means a random one.
 TEST_F(KserveTest, SamplingParametersMeanWhatVllmsDo) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   v1::TokenizeRequest tokenize;
@@ -201,7 +201,7 @@ TEST_F(KserveTest, ManyRequestsShareAStreamAndOneThatFailsEndsAlone) {
   EXPECT_TRUE(client().WaitForQuiet());
 }
 
-// The figure on a line of /metrics.
+// The value of a metric in the text of /metrics.
 double Metric(const std::string& metrics, const std::string& name) {
   for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
     absl::string_view rest = line;
@@ -221,7 +221,7 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
   ASSERT_TRUE(stream.Send(Streamed("bad", "{}}")));
   stream.CloseRequests();
   EXPECT_TRUE(stream.Finish().ok());
-  // A call is measured once gRPC is done with it, which may be after its client is.
+  // The worker records a call once gRPC is done with it, which may be after the client is.
   EXPECT_TRUE(WaitUntil(
       [&] {
         const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
@@ -233,11 +233,12 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
       Bound(absl::Seconds(20))));
 }
 
-// In the queue, in prefill, in decode, streaming or not. No step begins with one who has left: each
-// one's slot and blocks are free when the steps are over that were under way.
+// Clients hang up in the queue, in prefill and in decode, with and without streaming. No new step
+// includes a request whose client has left: its slot and blocks are free once the running steps
+// end.
 TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {
-  // The null backend has two steps under way, as the GPU's has; they take 0.8 s. The histogram's
-  // bucket up to 1 s holds what took two steps and not what took a third.
+  // The null backend has two steps in flight, as the GPU backend has; together they take 0.8 s. The
+  // histogram's bucket up to 1 s holds releases after two steps, but not after a third.
   constexpr int kClients = kSanitized ? 60 : 250;
   constexpr int kThreads = 40;
   ASSERT_NO_FATAL_FAILURE(
@@ -288,7 +289,7 @@ TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {
 
   const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
   const double released = Metric(metrics, "orcd_cancel_to_release_seconds_count");
-  // But for those that had left before the worker had heard of them.
+  // All except those that left before the worker had heard of them.
   EXPECT_GT(released, kClients * 0.9);
   EXPECT_EQ(Metric(metrics, R"(orcd_cancel_to_release_seconds_bucket{le="1"})"), released);
   const Inference one = Infer(stub, InferRequest("Hello", R"({"max_tokens": 3})"));
@@ -320,7 +321,7 @@ TEST_F(KserveTest, DrainEndsWhatRunsAndRefusesWhatComes) {
                       "DRAINING"));
   EXPECT_FALSE(ServerReady());
   EXPECT_TRUE(ServerLive());
-  // The stream stays open for as long as its client likes, and does not keep the worker.
+  // The stream stays open for as long as its client likes, and does not delay the worker's end.
   const absl::StatusOr<ProcessEnd> end = worker().Terminate(Bound(absl::Seconds(20)));
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_EQ(end->exit_code, 0);
@@ -346,7 +347,7 @@ TEST_F(KserveTest, WhileAModelIsLoadedNothingIsReady) {
   EXPECT_TRUE(IsError(one.error, StatusCode::UNAVAILABLE, "LOADING"));
   EXPECT_TRUE(one.error.retry_delay);
   EXPECT_FALSE(ServerReady());
-  // Whoever asked for it leaves, and it is rolled back.
+  // The caller leaves, and the worker rolls the load back.
   context.TryCancel();
   loader.join();
   EXPECT_TRUE(client().WaitForState(v1::WORKER_STATE_IDLE));

@@ -1,4 +1,5 @@
-// SubscribeKvEvents: whoever replays the events knows what the worker's prefix cache can share.
+// SubscribeKvEvents: a client that replays the events knows which prefixes the worker's cache
+// holds.
 
 #include <algorithm>
 #include <atomic>
@@ -26,10 +27,10 @@ using grpc::StatusCode;
 
 constexpr size_t kBlockTokens = 16;
 constexpr uint32_t kVocab = 1000;
-// As kv_event_feed.h has it.
+// Same as in kv_event_feed.h.
 constexpr int kMaxSubscribers = 16;
 
-// What the events say is there.
+// Reconstructs the contents of the prefix cache from the events.
 class Replay {
  public:
   void Apply(const vllm_wire::KvEventBatch& batch) {
@@ -63,8 +64,8 @@ class Replay {
     for (const auto& [hash, block] : blocks_) names.insert(hash);
     return names;
   }
-  // Tokens that a request with this prompt finds in the cache: of its full blocks, but for the
-  // last token, which is always run.
+  // Tokens that a request with this prompt finds in the cache. Only full blocks count, and never
+  // the last token, which the worker always runs.
   uint32_t CachedTokens(const std::vector<uint32_t>& prompt) const {
     std::map<std::pair<std::optional<int64_t>, std::vector<uint32_t>>, int64_t> children;
     for (const auto& [hash, block] : blocks_) children[block] = hash;
@@ -115,7 +116,7 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // Whether what the events say comes to be like this.
+  // True once the replayed contents meet the condition.
   bool WaitFor(const std::function<bool(const Replay&)>& condition) {
     const absl::Time deadline = absl::Now() + Bound(absl::Seconds(30));
     while (absl::Now() < deadline) {
@@ -136,7 +137,7 @@ class Follower {
     return heartbeats_;
   }
   bool ended() const { return ended_; }
-  // How the stream ended; waits for that.
+  // Waits for the stream's end and returns its status.
   RpcError End() {
     thread_.join();
     return DecodeError(status_);
@@ -166,9 +167,9 @@ class Follower {
 
 class KvEventsTest : public WorkerTest {
  protected:
-  // A cache of `blocks` blocks, and a backend that costs nothing.
+  // Starts a worker with a cache of `blocks` blocks and a backend that costs nothing.
   void Start(int blocks, std::vector<std::string> args = {}) {
-    // As null_backend.cc counts them.
+    // Same as in null_backend.cc.
     constexpr int kBytesPerToken = 8;
     const std::string bytes = std::to_string(blocks * kBlockTokens * kBytesPerToken);
     args.insert(args.end(), {"--backend", "null", "--kv-cache-bytes", bytes});
@@ -177,11 +178,11 @@ class KvEventsTest : public WorkerTest {
     vllm_ = std::make_unique<VllmClient>(client().channel());
   }
   void TearDown() override {
-    // A connection that nobody looks after lets the worker wait for it.
+    // The worker would wait for a connection that nobody uses.
     vllm_ = nullptr;
     WorkerTest::TearDown();
   }
-  // Of a stream that must not begin.
+  // The error of a stream that must not begin.
   RpcError Refused(const vllm_wire::SubscribeKvEventsRequest& request = {},
                    const std::string& token = "") {
     grpc::ClientContext context;
@@ -193,11 +194,11 @@ class KvEventsTest : public WorkerTest {
     return DecodeError(reader->Finish());
   }
 
-  // A prompt that begins as others do.
+  // A prompt that shares a prefix with others.
   std::vector<uint32_t> Prompt(std::mt19937& random, size_t most) {
     std::vector<uint32_t> prompt;
     const size_t size = 1 + random() % most;
-    // Where prompts part is a multiple of nothing.
+    // The length of the shared prefix is not tied to the block size.
     const uint32_t family = random() % 4;
     const size_t common = random() % (size + 1);
     for (size_t i = 0; i < size; ++i) {
@@ -247,7 +248,7 @@ TEST_F(KvEventsTest, ATenantsBlocksAreToldToNobody) {
   apart.mutable_cache()->set_disabled(true);
   ASSERT_TRUE(client().Generate(apart).error.ok());
   EXPECT_GT(client().Status().kv_blocks().cached(), 0u);
-  // What comes after them is all there is.
+  // Only the blocks of this open request are announced.
   const std::vector<uint32_t> open(kBlockTokens + 1, 3);
   ASSERT_TRUE(IsComplete(client().Generate(Request(open, 1))));
   ASSERT_TRUE(follower.WaitFor([](const Replay& r) { return !r.names().empty(); }));
@@ -257,7 +258,7 @@ TEST_F(KvEventsTest, ATenantsBlocksAreToldToNobody) {
   EXPECT_EQ(late.replay().names(), follower.replay().names());
 }
 
-// With evictions all the time, requests that run together and tenants in between.
+// Evictions happen all the time; requests run concurrently, some with a tenant's cache salt.
 TEST_F(KvEventsTest, AThousandRandomRequests) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 1000;
@@ -285,7 +286,7 @@ TEST_F(KvEventsTest, AThousandRandomRequests) {
   std::mt19937 random(99);
   int shared = 0;
   for (int probe = 0; probe < kProbes; ++probe) {
-    // Who comes now hears of the state itself; who followed must have come to the same.
+    // A new subscriber gets the current state; the old one must have arrived at the same state.
     Follower fresh(vllm_->stub());
     ASSERT_TRUE(fresh.WaitListed());
     const std::set<int64_t> there = fresh.replay().names();
@@ -378,7 +379,7 @@ TEST_F(KvEventsTest, PlacesAreBoundedAndThoseWhoLeaveFreeTheirs) {
   const absl::Time deadline = absl::Now() + Bound(absl::Seconds(30));
   while (followers.size() < kMaxSubscribers && absl::Now() < deadline) {
     auto follower = std::make_unique<Follower>(vllm_->stub());
-    // The last of those who left may still be on its way out.
+    // The last of the subscribers that left may still occupy its place.
     const absl::Time patience = absl::Now() + Bound(absl::Seconds(5));
     while (!follower->replay().listed() && absl::Now() < patience && !follower->ended()) {
       absl::SleepFor(absl::Milliseconds(1));
@@ -390,11 +391,12 @@ TEST_F(KvEventsTest, PlacesAreBoundedAndThoseWhoLeaveFreeTheirs) {
 }
 
 TEST_F(KvEventsTest, WhoDoesNotReadIsToldThatEventsAreLost) {
-  // More changes than may wait, those on the way and those that were taken to be sent together.
+  // More changes than the worker keeps for a subscriber, plus the changes in flight and those
+  // already batched for sending.
   constexpr int kChanges = 200'000;
   constexpr size_t kPrompt = 1000;
   ASSERT_NO_FATAL_FAILURE(Start(128, {"--max-step-tokens", "1024", "--log-level", "error"}));
-  // A client that takes little in advance.
+  // A client whose transport reads little in advance.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -407,7 +409,7 @@ TEST_F(KvEventsTest, WhoDoesNotReadIsToldThatEventsAreLost) {
   ASSERT_TRUE(reader->Read(&batch));
   Follower quick(vllm_->stub());
   std::mt19937 random(1);
-  // Each block is stored, and removed for the next ones.
+  // Each block is stored, and later removed for the next ones.
   for (int done = 0; done < kChanges; done += 2 * static_cast<int>(kPrompt / kBlockTokens)) {
     std::vector<uint32_t> prompt(kPrompt);
     for (uint32_t& token : prompt) token = random() % kVocab;

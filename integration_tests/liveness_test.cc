@@ -1,4 +1,4 @@
-// Liveness on a port of its own, whatever clients ask for.
+// Liveness on its own port is answered whatever clients ask for.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -21,14 +21,14 @@ using grpc::health::v1::HealthCheckResponse;
 
 constexpr size_t kPromptBytes = 4'000'000;
 
-// Callers with prompts that take a second to encode, or that no context holds.
+// Callers send prompts that take a second to encode, or that fit into no context.
 class LivenessTest : public WorkerTest, public ::testing::WithParamInterface<int> {
  protected:
-  // The times that probes of liveness took while `callers` asked, in ascending order.
+  // Durations of liveness probes while `callers` send requests, in ascending order.
   std::vector<absl::Duration> Probe(int callers) {
     v1::TokenizeRequest tokenize;
     v1::GenerateRequest generate;
-    // Words, which are encoded one by one.
+    // The tokenizer encodes words one by one.
     std::string text;
     while (text.size() < kPromptBytes) text += "many words ";
     tokenize.mutable_text()->set_text(text);
@@ -47,7 +47,7 @@ class LivenessTest : public WorkerTest, public ::testing::WithParamInterface<int
           EXPECT_FALSE(reader->Finish().ok());
         } else {
           v1::TokenizeResponse response;
-          // More may ask than may wait.
+          // More callers may ask than the worker lets wait.
           const RpcError error = DecodeError(stub().Tokenize(&context, tokenize, &response));
           EXPECT_TRUE(error.ok() || IsError(error, grpc::StatusCode::RESOURCE_EXHAUSTED)) << error;
         }
@@ -80,7 +80,7 @@ TEST_P(LivenessTest, IsAnsweredWhateverIsAsked) {
   const std::vector<absl::Duration> times = Probe(GetParam());
   RecordProperty("probes", static_cast<int>(times.size()));
   RecordProperty("longest_ms", static_cast<int>(absl::ToInt64Milliseconds(times.back())));
-  // The callers share the machine's cores with the worker: a few probes wait for a core.
+  // The callers share the machine's cores with the worker, so a few probes wait for a core.
   EXPECT_LT(times[times.size() / 2], Bound(absl::Milliseconds(50)));
   EXPECT_LT(times.back(), Bound(absl::Seconds(1)));
 }

@@ -1,4 +1,4 @@
-// Load and Unload: progress, what is said of the model, cancelling, and what comes back.
+// Load and Unload: progress, the model's description, cancellation, and memory that comes back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
@@ -77,11 +77,12 @@ TEST_F(LoadTest, ProgressThenDescription) {
   longest_gap = std::max(longest_gap, result.ended - last);
   std::cout << "loaded in " << result.ended - result.begun << ", " << result.progress.size()
             << " progress messages, longest gap " << longest_gap << "\n";
-  // 250 ms are promised; a loaded machine may deliver a message a little late.
+  // The API guarantees a message every 250 ms; a loaded machine may deliver a message a little
+  // late.
   EXPECT_LT(longest_gap, Bound(absl::Milliseconds(350)));
 }
 
-// Whatever small limits are asked for, the self-check keeps to them, and what fits is served.
+// The self-check works within any small limits, and requests that fit are served.
 TEST_F(LoadTest, SmallLimits) {
   // 16 tokens of the nano model's keys and values take 16 KiB.
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
@@ -96,7 +97,7 @@ TEST_F(LoadTest, SmallLimits) {
            {"--kv-cache-bytes", "112KiB", "--block-tokens", "1", "--max-seqs", "1"}}) {
     SCOPED_TRACE(absl::StrJoin(args, " "));
     ASSERT_NO_FATAL_FAILURE(StartLoaded(args));
-    // Some hold five tokens in all.
+    // Some of these workers hold only five tokens in all.
     const Generation generation = client().Generate(TokenRequest({1, 2, 3}, 2));
     EXPECT_TRUE(IsComplete(generation));
     ASSERT_NO_FATAL_FAILURE(StopWorker());
@@ -111,7 +112,7 @@ TEST_F(LoadTest, DescriptionIsOfTheFile) {
   const std::string bytes = ReadAll(models().File("nano.gguf"));
   EXPECT_EQ(model.model_id(), "nano");
   EXPECT_EQ(model.file(), "nano.gguf");
-  // One chunk: the sum of its sum.
+  // The file is one chunk, so the digest is the hash of its hash.
   EXPECT_EQ(model.digest(),
             absl::StrCat("sha256-tree:", absl::BytesToHexString(Sha256(Sha256(bytes)))));
   EXPECT_EQ(model.architecture(), "qwen2");
@@ -222,7 +223,7 @@ TEST_F(LoadTest, AFileThatWasReplacedIsLoadedWithReplace) {
   EXPECT_NE(replaced.loaded->digest(), old);
   EXPECT_THAT(told.error.message, HasSubstr(replaced.loaded->digest()));
 
-  // A file that cannot be loaded costs nobody the model.
+  // A failed replacement leaves the loaded model in place.
   std::filesystem::copy_file(models().File("nano.gguf"), models().File("cut"));
   std::filesystem::resize_file(models().File("cut"), 1000);
   std::filesystem::rename(models().File("cut"), models().File("nano.gguf"));
@@ -254,7 +255,7 @@ TEST_F(LoadTest, CancelledLoadIsRolledBack) {
   EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
 }
 
-// A worker that loads says so, to whoever asks for anything else, and when to ask again.
+// While a worker loads, every other request is refused with the reason and a time to retry.
 TEST_F(LoadTest, WhileLoadingEverythingElseWaits) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   WriteSlowToLoadModel(models().File("large.gguf"));
@@ -305,7 +306,7 @@ TEST_F(LoadTest, UnloadGivesEverythingBack) {
   EXPECT_TRUE(IsError(client().Generate(TextRequest("Hello", 3)).error,
                       StatusCode::FAILED_PRECONDITION, "MODEL_NOT_LOADED"));
 
-  // Loads and unloads leak nothing: what is resident settles.
+  // Loads and unloads leak nothing: resident memory settles.
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(client().Load("nano.gguf").loaded);
     ASSERT_TRUE(client().Unload(false).ok());
@@ -337,7 +338,7 @@ TEST_F(LoadTest, ACancelledReplacementLeavesTheModel) {
   WriteSlowToLoadModel(models().File("large.gguf"));
   v1::LoadRequest request = Request("large.gguf");
   request.set_replace(true);
-  // While its file is verified.
+  // Cancels while the worker verifies the file.
   const LoadResult result = client().Load(
       request, absl::Seconds(60),
       [](grpc::ClientContext& context, const v1::LoadProgress&) { context.TryCancel(); });
@@ -347,7 +348,8 @@ TEST_F(LoadTest, ACancelledReplacementLeavesTheModel) {
   EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3))));
 }
 
-// As huggingface_hub lays its cache out; the name of the file is in capitals, as some have it.
+// The layout of huggingface_hub's cache; the file's name is in capitals, as some repositories have
+// it.
 TEST_F(LoadTest, ASnapshotOfTheHuggingFaceCacheIsAModelDirectory) {
   const std::filesystem::path folder = models().File("models--Qwen--Qwen2.5-0.5B-Instruct-GGUF");
   const std::filesystem::path snapshot = folder / "snapshots" / "9217f5db79a2";
@@ -367,15 +369,15 @@ TEST_F(LoadTest, ASnapshotOfTheHuggingFaceCacheIsAModelDirectory) {
     EXPECT_TRUE(IsComplete(own.Generate(TextRequest("Hello", 3))));
   }
   EXPECT_EQ((*started)->Terminate()->exit_code, 0);
-  // Of the directory that holds the cache the message says what is there.
+  // For the cache's parent directory the error message lists the files in it.
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   EXPECT_THAT(
       client().Load("NANO.GGUF").error.message,
       HasSubstr("models--Qwen--Qwen2.5-0.5B-Instruct-GGUF/snapshots/9217f5db79a2/NANO.GGUF"));
 }
 
-// Many clients that load, unload and generate at once: each is told something sensible, and the
-// worker ends up usable.
+// Many clients load, unload and generate at once. Each gets a sensible answer, and the worker is
+// usable in the end.
 TEST_F(LoadTest, StormOfLoadsAndUnloads) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   WriteNanoModel(models().File("other.gguf"), /*seed=*/2);

@@ -1,5 +1,5 @@
-// A long generation ends or goes on sensibly: an engine whose numbers drift with the position falls
-// into loops or noise long before a thousand tokens.
+// A long generation ends or continues sensibly. An engine whose numbers drift with the position
+// falls into loops or noise long before a thousand tokens.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -43,7 +43,7 @@ TEST_F(LongGenerationTest, EndsOrGoesOnSensibly) {
       "performance.",
       kTokens);
   v1::SamplingParams* sampling = request.mutable_sampling();
-  // What the model's card recommends for models of this size.
+  // The model card's recommendation for models of this size.
   sampling->set_temperature(0.7f);
   sampling->set_top_p(0.8f);
   sampling->set_top_k(20);
@@ -67,7 +67,7 @@ TEST_F(LongGenerationTest, EndsOrGoesOnSensibly) {
             << " at " << run.begin << "; longest run of one token: " << one_token.length
             << "; distinct tokens: " << distinct << "\n";
 
-  // It was asked for much: an end within a few words is no answer.
+  // The prompt asks for a long text, so an end within a few words is no answer.
   EXPECT_GT(generation.ids.size(), 200u);
   EXPECT_LE(one_token.length, 20u);
   // A table or an array may repeat itself for a while; a model in a loop never leaves it.

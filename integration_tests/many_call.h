@@ -1,4 +1,4 @@
-// A GenerateMany call, with everything a test wants to look at.
+// A GenerateMany call that keeps everything a test may want to look at.
 #ifndef ORCD_INTEGRATION_TESTS_MANY_CALL_H_
 #define ORCD_INTEGRATION_TESTS_MANY_CALL_H_
 
@@ -17,40 +17,40 @@
 
 namespace orcd::testing {
 
-// What a GenerateMany call said of one request.
+// All events of one request of a GenerateMany call.
 struct ManyGeneration {
   std::optional<v1::GenerateStarted> started;
-  // Of each sample.
+  // Keyed by sample.
   std::map<uint32_t, std::vector<uint32_t>> ids;
   std::map<uint32_t, std::string> text;
   std::optional<v1::GenerateEnd> end;
-  // Answers to cancels, whether the request was found.
+  // Answers to cancels: true if the request was found.
   std::vector<bool> cancelled;
-  // The first way in which the events broke the protocol; empty where they did not.
+  // The first way in which the events broke the protocol; empty if they did not.
   std::string violation;
 
-  // How it ended; OK while it has not.
+  // The error that ended the request; OK if it ended well or has not ended.
   RpcError error() const;
 };
 
-// One thread, but that requests may be sent by another than the one that reads.
+// One thread reads; another may send requests meanwhile.
 class ManyCall {
  public:
   explicit ManyCall(v1::Worker::Stub& stub);
-  // Cancels what still runs.
+  // Cancels running requests.
   ~ManyCall();
 
   ManyCall(const ManyCall&) = delete;
   ManyCall& operator=(const ManyCall&) = delete;
 
-  // False where the call is over.
+  // False if the call is over.
   bool Generate(const v1::GenerateRequest& request, absl::Duration timeout = absl::Seconds(120));
   bool Cancel(const std::string& request_id);
-  // No more requests.
+  // Tells the worker that no more requests follow.
   void CloseRequests() { stream_->WritesDone(); }
   // Reads one message into the results; false at the end of the call.
   bool Read();
-  // Reads until the request has ended; false where the call ended before.
+  // Reads until the request has ended; false if the call ended before.
   bool ReadUntilEnd(const std::string& request_id);
   void HangUp() { context_.TryCancel(); }
   // Reads to the end of the call.

@@ -1,4 +1,4 @@
-// What operators see of a worker: metrics, spans, logs, probes under load.
+// The worker as operators see it: metrics, spans, logs, probes under load.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ using ::testing::Key;
 constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParentId[] = "00f067aa0ba902b7";
 
-// Keeps every span it gets. Any thread may call.
+// Keeps every span that it receives. Any thread may call.
 class SpanSink final : public TraceService::Service {
  public:
   SpanSink() {
@@ -76,7 +76,7 @@ class SpanSink final : public TraceService::Service {
 
 class ObservabilityTest : public WorkerTest {
  protected:
-  // Samples by name and labels, as the text format has them.
+  // Samples of /metrics; keys are name and labels as in the text format.
   std::map<std::string, double> Scrape() {
     const std::string text = HttpGet(worker().SideAddress("metrics"), "/metrics");
     std::map<std::string, double> samples;
@@ -145,7 +145,7 @@ TEST_F(ObservabilityTest, MetricsCountWhatHappened) {
   request.mutable_stop()->set_max_tokens(20);
   const Generation generation = client().Generate(request);
   ASSERT_TRUE(IsComplete(generation));
-  // Its place is free a moment after its stream has ended.
+  // The request's slot is free a moment after its stream has ended.
   ASSERT_TRUE(client().WaitForQuiet());
   GenerateCall running(stub(), EndlessRequest("running"), absl::Seconds(60));
   ASSERT_TRUE(running.ReadUntilTokens(1));
@@ -158,7 +158,7 @@ TEST_F(ObservabilityTest, MetricsCountWhatHappened) {
   running.Finish();
 
   std::map<std::string, double> after;
-  // A request is counted when its call is over, a moment after its client knows.
+  // The worker counts a request when its call is over, a moment after the client knows.
   EXPECT_TRUE(WaitUntil(
       [&] {
         after = Scrape();
@@ -184,7 +184,7 @@ TEST_F(ObservabilityTest, MetricsCountWhatHappened) {
   EXPECT_EQ(after["orcd_requests_running"], 0);
   EXPECT_EQ(after["orcd_vram_bytes{kind=\"weights\"}"],
             static_cast<double>(client().Status().memory().weights_bytes()));
-  // Every token but each request's first has one before it.
+  // Every token except the first of each request follows another.
   EXPECT_EQ(after["orcd_inter_token_latency_seconds_count"],
             after["orcd_generated_tokens_total"] - 2);
 }
@@ -228,7 +228,8 @@ TEST_F(ObservabilityTest, SpansJoinTheCallersTrace) {
                             {"tracestate", "vendor=x"}},
                            request)
                   .ok());
-  // Neither a caller that does not record nor, at a ratio of 0, one that says nothing is recorded.
+  // Requests are not recorded if the caller's trace flags say so, nor, at a ratio of 0, without a
+  // traceparent.
   request.set_request_id("unsampled");
   ASSERT_TRUE(
       GenerateWith({{"traceparent", absl::StrCat("00-", kTraceId, "-", kParentId, "-00")}}, request)
@@ -272,7 +273,7 @@ TEST_F(ObservabilityTest, SpansJoinTheCallersTrace) {
 }
 
 TEST_F(ObservabilityTest, ACollectorThatIsAwayOrHangsHoldsNothingUp) {
-  // Accepts connections and says nothing.
+  // Accepts connections and never answers.
   const int hole = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int port = ListenOnLoopback(hole);
   ASSERT_GT(port, 0);
@@ -313,8 +314,8 @@ TEST_F(ObservabilityTest, ProbesAnswerWhileTheWorkerIsBusy) {
   stop = true;
   for (std::thread& user : users) user.join();
   std::sort(took.begin(), took.end());
-  // The clients of this test share its cores with the worker: of what takes longest one in ten is
-  // theirs.
+  // The clients of this test share the machine's cores with the worker, so up to one probe in ten
+  // may be slow because of them.
   EXPECT_LT(took[took.size() * 9 / 10], Bound(absl::Milliseconds(50)))
       << "median " << took[took.size() / 2] << ", longest " << took.back();
   RecordProperty("median_us", absl::ToInt64Microseconds(took[took.size() / 2]));

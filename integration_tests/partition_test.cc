@@ -1,5 +1,5 @@
-// A worker in a network namespace of its own, whose links go down. registration_test and
-// failover_test cut connections on loopback, wherever they run; here packets vanish in the kernel.
+// A worker in its own network namespace, whose links go down. registration_test and failover_test
+// cut connections on loopback and run anywhere; here the kernel drops packets.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,7 +23,8 @@ bool Run(const std::string& command) {
   return std::system(absl::StrCat(command, " > /dev/null 2>&1").c_str()) == 0;
 }
 
-// A namespace with a link to the one the test runs in for clients, and another for orchestrators.
+// A network namespace with two links to the test's namespace: one for clients, one for
+// orchestrators.
 class Namespace {
  public:
   Namespace() : name_(absl::StrCat("orcd-", ::getpid())) {
@@ -31,7 +32,7 @@ class Namespace {
     exists_ = exists_ && Run(absl::StrCat("ip -n ", name_, " link set lo up")) &&
               AddLink(client_link(), "213") && AddLink(orchestrator_link(), "214");
   }
-  // Its links go with it.
+  // Deleting the namespace deletes its links.
   ~Namespace() { Run("ip netns del " + name_); }
 
   Namespace(const Namespace&) = delete;
@@ -39,13 +40,14 @@ class Namespace {
 
   bool exists() const { return exists_; }
   const std::string& name() const { return name_; }
-  // The worker's end of one link, and the test's of the other.
+  // The worker's address on the client link, and the test's address on the orchestrator link.
   std::string worker_host() const { return Address("213", 2); }
   std::string orchestrator_host() const { return Address("214", 1); }
   std::string client_link() const { return absl::StrCat("oc", ::getpid()); }
   std::string orchestrator_link() const { return absl::StrCat("oo", ::getpid()); }
 
-  // At the test's end, so that what the worker sends has a way and goes nowhere.
+  // Sets the state of the link's end in the test's namespace, so that packets from the worker have
+  // a route but arrive nowhere.
   static void Set(const std::string& link, const char* state) {
     EXPECT_TRUE(Run(absl::StrCat("ip link set ", link, " ", state)));
   }
@@ -139,7 +141,7 @@ TEST_F(PartitionTest, StreamsGoOnWithoutTheOrchestratorAndTheWorkerComesBackToIt
   EXPECT_TRUE(worker_->Terminate(Bound(absl::Seconds(20))).ok());
 }
 
-// A link that is down for a moment costs a stream nothing: TCP sends again what was lost.
+// A link that is down for a moment breaks no stream: TCP retransmits the lost packets.
 TEST_F(PartitionTest, AStreamOutlivesAShortCut) {
   WorkerClient client(worker_->address());
   const Generation expected = client.Generate(Stream(600));

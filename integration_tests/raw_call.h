@@ -1,4 +1,4 @@
-// Calls whose request is bytes, whatever they are.
+// Makes gRPC calls whose request is arbitrary bytes.
 #ifndef ORCD_INTEGRATION_TESTS_RAW_CALL_H_
 #define ORCD_INTEGRATION_TESTS_RAW_CALL_H_
 
@@ -11,7 +11,8 @@
 
 namespace orcd::testing {
 
-// How the call ends. `method` is its path, such as `/orcd.v1.Worker/Health`.
+// Sends `bytes` as the request and returns the call's status. `method` is the path, such as
+// `/orcd.v1.Worker/Health`.
 RpcError SendRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  const std::string& bytes);
 

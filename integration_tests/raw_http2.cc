@@ -63,7 +63,7 @@ std::string RawHeader(std::string_view name, std::string_view value) {
 }
 
 std::string RawCall(std::string_view path, std::string_view more) {
-  // `:method: POST` and `:scheme: http` of the static table.
+  // Static table entries for `:method: POST` and `:scheme: http`.
   std::string block = "\x83\x86";
   block += RawHeader(":path", path) + RawHeader(":authority", "worker") +
            RawHeader("te", "trailers") + RawHeader("content-type", "application/grpc");

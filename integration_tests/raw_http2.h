@@ -1,4 +1,4 @@
-// An HTTP/2 client that writes whatever frames a test wants, over plaintext or TLS.
+// An HTTP/2 client that writes any frames a test wants, over plaintext or TLS.
 #ifndef ORCD_INTEGRATION_TESTS_RAW_HTTP2_H_
 #define ORCD_INTEGRATION_TESTS_RAW_HTTP2_H_
 
@@ -13,25 +13,25 @@
 namespace orcd::testing {
 
 std::string RawFrame(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload = "");
-// A header as a literal that touches no table.
+// A header as an HPACK literal without indexing, which changes no table.
 std::string RawHeader(std::string_view name, std::string_view value);
-// The header block of a call of `path`.
+// The header block of a call of `path`, with `more` encoded headers at its end.
 std::string RawCall(std::string_view path, std::string_view more = "");
 
-// Owns the socket. What does not fit is not sent: no call waits longer than a fraction of a second.
-// One thread.
+// Owns the socket. No call waits longer than a fraction of a second; bytes that the server does not
+// take in that time are not sent. One thread.
 class RawHttp2 {
  public:
-  // Connects to host:port (an IPv4 address) and sends the preface and empty SETTINGS. `tls`: with
-  // TLS, whatever certificate the server has.
+  // Connects to host:port (an IPv4 address) and sends the preface and empty SETTINGS. `tls` selects
+  // TLS, which accepts any server certificate.
   RawHttp2(const std::string& address, bool tls);
   ~RawHttp2();
   RawHttp2(const RawHttp2&) = delete;
   RawHttp2& operator=(const RawHttp2&) = delete;
 
-  // False once the connection is gone, or where the server takes nothing for 200 ms.
+  // False once the connection is gone, or if the server takes nothing for 200 ms.
   bool Send(std::string_view bytes);
-  // Reads what has come, and keeps the headers of its frames, at most kMaxFrames.
+  // Reads what has come and keeps the headers of its frames, at most kMaxFrames.
   void Drain();
   struct Frame {
     uint8_t type;
@@ -47,7 +47,7 @@ class RawHttp2 {
 
   int fd_ = -1;
   std::vector<Frame> frames_;
-  // The header of a frame that has not come whole, and bytes of a payload still to come.
+  // The incomplete header of the current frame, and the bytes of its payload still to come.
   std::string header_;
   size_t payload_left_ = 0;
   bool open_ = false;

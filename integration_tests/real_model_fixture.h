@@ -15,12 +15,12 @@
 
 namespace orcd::testing {
 
-// A worker over the model cache (ORCD_MODEL_CACHE, or ~/.cache/orcd/models). Skips, saying how to
-// get the model, where it is not there.
+// Starts a worker over the model cache (ORCD_MODEL_CACHE, or ~/.cache/orcd/models). If the model is
+// not there, skips the test and says how to get the model.
 class RealModelTest : public ::testing::Test {
  protected:
   static constexpr char kModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf";
-  // Room for 10,000 tokens: enough for every test, and little beside the weights.
+  // Holds 10,000 tokens: enough for every test, and little beside the weights.
   static constexpr int64_t kKvCacheBytes = int64_t{128} << 20;
 
   void SetUp() override;
@@ -29,7 +29,7 @@ class RealModelTest : public ::testing::Test {
   WorkerProcess& worker() { return *worker_; }
   WorkerClient& client() { return *client_; }
   uint64_t model_bytes() const { return std::filesystem::file_size(model_path_); }
-  // Loads the model; a fatal failure where that fails.
+  // Loads the model; a fatal test failure if that fails.
   void Load();
   // Reads the file once, so that a load after it measures the worker and not the disk.
   void WarmPageCache() const;
@@ -40,7 +40,8 @@ class RealModelTest : public ::testing::Test {
   std::unique_ptr<WorkerClient> client_;
 };
 
-// Where tests leave what a person may want to read: `artifacts/NAME` beside the binaries' folder.
+// The folder for files that a person may want to read: `artifacts/NAME` beside the binaries'
+// folder.
 std::filesystem::path ArtifactDir(const std::string& name);
 
 }  // namespace orcd::testing

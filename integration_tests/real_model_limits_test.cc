@@ -1,4 +1,4 @@
-// What the real model costs: time to ready, memory, speed.
+// Limits on the cost of the real model: time to ready, memory, speed.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace orcd::testing {
 namespace {
 
-// Seconds of processor time since the machine started that were not idle.
+// Seconds of processor time, other than idle time, since the machine started.
 double MachineBusySeconds() {
   std::ifstream stat("/proc/stat");
   std::string name;
@@ -28,12 +28,12 @@ double MachineBusySeconds() {
   return (user + nice + system + irq + softirq + steal) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-// Seconds of processor time that a process has used.
+// Seconds of processor time used by a process.
 double ProcessSeconds(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
   std::getline(file, stat);
-  // Fields are counted from after the name, which may hold spaces.
+  // Counts fields from after the name, which may contain spaces.
   std::istringstream fields(stat.substr(stat.rfind(')') + 2));
   std::string skipped;
   for (int i = 0; i < 11; ++i) fields >> skipped;
@@ -43,8 +43,8 @@ double ProcessSeconds(pid_t pid) {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-// Measures how long something takes in a worker, and how long it would take had other processes not
-// used processors meanwhile: the wall time less their share of each core.
+// Measures how long something takes in a worker, and how long it would take if other processes used
+// no processor time: the wall time minus their share of each core.
 class Stopwatch {
  public:
   explicit Stopwatch(pid_t worker)
@@ -76,7 +76,7 @@ using RealModelLimitsTest = RealModelTest;
 TEST_F(RealModelLimitsTest, ReadyWithinTwoSecondsAndProgressAllTheWay) {
   constexpr int kTries = 3;
   WarmPageCache();
-  // The best of several: the machine may have other work.
+  // Takes the best of several tries because the machine may have other work.
   Stopwatch::Reading best = {1e9, 1e9};
   absl::Duration best_gap = absl::InfiniteDuration();
   for (int i = 0; i < kTries; ++i) {
@@ -149,11 +149,12 @@ TEST_F(RealModelLimitsTest, Speed) {
   chat.mutable_sampling()->set_temperature(0);
   chat.mutable_stop()->set_ignore_eog(true);
 
-  // Tokens a second; the best of several, for a virtual machine is not always given its cores.
+  // Tokens per second. Takes the best of several tries because a virtual machine does not always
+  // get its cores.
   double prefill = 0;
   double decode = 0;
   for (int i = 0; i < 3; ++i) {
-    // Another first token each time: what the prefix cache has takes no time.
+    // A different first token each time, so that the prefix cache has no hits.
     std::rotate(ids.begin(), ids.begin() + 1, ids.end());
     v1::GenerateRequest request = TokenRequest(ids, 1);
     request.mutable_sampling()->set_temperature(0);
@@ -164,7 +165,7 @@ TEST_F(RealModelLimitsTest, Speed) {
     ASSERT_TRUE(IsComplete(generation));
     ASSERT_EQ(generation.started->cached_prompt_tokens(), 0u);
 
-    // The times between tokens, without the prompt.
+    // Times the tokens after the first, without the prompt.
     GenerateCall call(client().stub(), chat, absl::Seconds(120));
     ASSERT_TRUE(call.ReadUntilTokens(1));
     const double tokens = 64 - static_cast<double>(call.so_far().ids.size());
@@ -177,8 +178,8 @@ TEST_F(RealModelLimitsTest, Speed) {
             << " tok/s (one request), without other processes; " << device.threads()
             << " threads of " << device.name() << "\n";
   EXPECT_GE(prefill, 60);
-  // Processors without AVX-512 unpack weights in registers half as wide, and the oldest of them in
-  // two halves each.
+  // Processors without AVX-512 dequantise weights in registers half as wide, and the oldest of them
+  // execute those in two halves.
   EXPECT_GE(decode, absl::StrContains(device.name(), "(avx512 kernels)") ? 15 : 10);
 }
 

@@ -1,4 +1,4 @@
-// The real worker and an orchestrator that does what the test says.
+// The real worker with an orchestrator that does what the test says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ TEST_F(RegistrationTest, RegistersWithWhoAndWhereItIsAndWhatItCan) {
       UnorderedElementsAre("orcd.v1.Worker", "grpc.health.v1.Health", "vllm.grpc.engine.VllmEngine",
                            "inference.GRPCInferenceService"));
 
-  // It was listening by then.
+  // The worker listens when it registers.
   WorkerClient at_address(request.address());
   EXPECT_EQ(at_address.Status().worker_id(), "worker-7");
 }
@@ -138,7 +138,7 @@ TEST_F(RegistrationTest, ServesWhileTheOrchestratorIsAwayAndComesBackToIt) {
   GenerateCall running(stub(), EndlessRequest("running"), absl::Seconds(60));
   ASSERT_TRUE(running.ReadUntilTokens(1));
   server_ = nullptr;
-  // Longer than a lease is.
+  // Longer than a lease.
   const absl::Time until = absl::Now() + absl::Seconds(1.5);
   while (absl::Now() < until) {
     ASSERT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 20))));
@@ -174,7 +174,7 @@ TEST_F(RegistrationTest, SecondOrchestratorStandsInForTheFirst) {
   EXPECT_TRUE(second.registrations().empty());
   server_ = nullptr;
   EXPECT_TRUE(Wait([&] { return !second.heartbeats().empty(); }));
-  // The end of the worker must not wait for servers that end before it.
+  // The worker's end must not wait for an orchestrator that is gone.
   ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
   EXPECT_EQ(second.deregistrations().size(), 1u);
 }
@@ -202,7 +202,7 @@ TEST_F(RegistrationTest, TerminationDoesNotWaitForAnOrchestratorThatIsAway) {
   EXPECT_EQ(end->exit_code, 0);
 }
 
-// The orchestrator is told of the drain before the worker is gone.
+// The worker reports the drain to the orchestrator before it ends.
 TEST_F(RegistrationTest, OrchestratorSeesTheDrain) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered({"--drain-timeout", "300s"}));
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
@@ -230,7 +230,7 @@ TEST_F(RegistrationTest, CarriesDirectivesOutInTheirOrder) {
   v1::Directive unload;
   unload.set_id("2");
   unload.mutable_unload();
-  // A path that the call would refuse, too.
+  // One directive has a path that the Load call would refuse, too.
   orchestrator_.SetDirectives(
       "worker-7", {LoadDirective("1", "nano.gguf"), unload, LoadDirective("3", "../nano.gguf"),
                    LoadDirective("4", "nano.gguf")});
@@ -243,7 +243,7 @@ TEST_F(RegistrationTest, CarriesDirectivesOutInTheirOrder) {
             static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
   EXPECT_TRUE(
       Wait([&] { return orchestrator_.status("worker-7").state() == v1::WORKER_STATE_READY; }));
-  // They are in every reply; the model that is unloaded by hand stays unloaded.
+  // Directives are repeated in every reply, yet a model unloaded by hand stays unloaded.
   ASSERT_TRUE(client().Unload(false).ok());
   const size_t heard = orchestrator_.heartbeats().size();
   ASSERT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > heard + 3; }));
@@ -294,7 +294,7 @@ TEST_F(RegistrationTest, OfTwoWithOneIdentityTheFirstIsFencedAndFinishesWhatItRu
   EXPECT_TRUE(IsComplete(call.Finish()));
   EXPECT_TRUE(client().WaitForState(v1::WORKER_STATE_DRAINED));
 
-  // It is quiet, and the second keeps the identity.
+  // The first worker sends no more heartbeats, and the second keeps the identity.
   const std::string first_instance = client().Status().instance_id();
   const auto last_of_first = [&] {
     size_t last = 0;
@@ -311,19 +311,19 @@ TEST_F(RegistrationTest, OfTwoWithOneIdentityTheFirstIsFencedAndFinishesWhatItRu
   EXPECT_EQ(orchestrator_.registrations().size(), registrations);
   EXPECT_EQ(orchestrator_.status("worker-7").instance_id(), second_instance);
   ASSERT_TRUE(worker().Running());
-  // The end of the first does not take the second's entry away.
+  // The end of the first worker does not remove the second's entry.
   ASSERT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
   EXPECT_TRUE(orchestrator_.deregistrations().empty());
 }
 
-// Slow, flapping, started again with nothing, away, lying about leases: streams that run all the
-// while do not notice, and the worker is entered again in the end.
+// The orchestrator is slow, flaps, restarts without state, is away, and grants absurd leases.
+// Running streams do not notice, and in the end the worker is registered again.
 TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
   v1::GenerateRequest request = EndlessRequest("running");
   request.mutable_stop()->set_max_tokens(200);
-  // An id is free again a moment after its stream has ended.
+  // No request id, because an id is free again only a moment after its stream has ended.
   request.clear_request_id();
   const Generation expected = client().Generate(request);
   ASSERT_TRUE(IsComplete(expected));
@@ -361,15 +361,16 @@ TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
     orchestrator_.ForgetLeases();
     rest();
   }
-  // On a slow machine one may have outlived it all.
+  // On a slow machine a single stream may have outlasted all of that.
   EXPECT_TRUE(Wait([&] { return streams > 1; }));
   stop = true;
   user.join();
   EXPECT_EQ(wrong, 0);
-  // A lease that was said to end at once did not make it flood.
+  // A lease of zero length does not make the worker flood the orchestrator with calls.
   EXPECT_LT(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), 300u);
 
-  // It may believe that the last lease lasts for years; a change of state is told all the same.
+  // The worker may believe that the last lease lasts for years, but still reports a change of
+  // state.
   orchestrator_.SetTtl(absl::Milliseconds(600));
   ASSERT_TRUE(client().Unload(false).ok());
   const size_t before = orchestrator_.heartbeats().size();
@@ -377,8 +378,8 @@ TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
   EXPECT_EQ(orchestrator_.status("worker-7").state(), v1::WORKER_STATE_IDLE);
 }
 
-// The way to the orchestrator swallows everything for some leases, and the connections that were
-// there for ever.
+// The network to the orchestrator drops everything for some leases; connections open at that time
+// never carry anything again.
 TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
   Relay way;
   way.SetTarget(server_->address());
@@ -395,10 +396,10 @@ TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
     GenerateCall call(stub(), request, absl::Seconds(120));
     ASSERT_TRUE(call.ReadUntilTokens(1));
     way.Cut();
-    // What was under way has arrived.
+    // Waits until messages in flight have arrived.
     absl::SleepFor(absl::Milliseconds(50));
     const size_t heard = orchestrator_.heartbeats().size() + orchestrator_.registrations().size();
-    // Longer than a lease: to the orchestrator the worker is gone.
+    // Longer than a lease, so that the orchestrator considers the worker gone.
     absl::SleepFor(absl::Seconds(1.5));
     orchestrator_.ForgetLeases();
     EXPECT_EQ(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), heard);
@@ -424,7 +425,7 @@ TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
     call.ReadUntilTokens(call.so_far().ids.size() + 10);
     return orchestrator_.status("worker-7").rates().generated_tokens_per_second() > 0;
   }));
-  // Prompts that nothing is known of, and then the same again.
+  // Prompts that share no cached prefix.
   const auto ask = [&](uint32_t first) {
     std::vector<uint32_t> prompt;
     for (uint32_t i = 0; i < 64; ++i) prompt.push_back(first + i);
@@ -434,9 +435,9 @@ TEST_F(RegistrationTest, HeartbeatsMeasureRatesAndNameNoGpuOnACpu) {
     return orchestrator_.status("worker-7").rates().prompt_tokens_per_second();
   };
   for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(IsComplete(ask(10 * i)));
-  // 512 tokens within a window of some 10 s.
+  // 512 tokens within a window of about 10 s.
   ASSERT_TRUE(Wait([&] { return prompt_rate() > 20; }));
-  // The next heartbeat knows that the last of them has ended.
+  // The next heartbeat reports that the last of these requests has ended.
   ASSERT_TRUE(
       Wait([&] { return orchestrator_.status("worker-7").queue().running_requests() == 1; }));
   const v1::WorkerStatus status = orchestrator_.status("worker-7");

@@ -14,7 +14,7 @@
 namespace orcd::testing {
 namespace {
 
-// How soon a cut, or an end, is noticed by a relay that nothing passes through.
+// An idle relay notices a cut or its end within this time.
 constexpr int kLookEveryMs = 10;
 
 sockaddr_in Loopback(int port) {
@@ -117,7 +117,7 @@ void Relay::Accept() {
 bool Relay::Pass(int from, int to) {
   char buffer[64 << 10];
   const ssize_t read = ::recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
-  // Nothing: the descriptor is another's than the one that was ready.
+  // The descriptor was reused by a connection that has no data.
   if (read < 0 && errno == EAGAIN) return true;
   if (read <= 0) return false;
   for (ssize_t passed = 0; passed < read;) {

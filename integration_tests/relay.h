@@ -1,4 +1,4 @@
-// A stretch of network between two sides, which can be cut. Test equipment only.
+// A TCP relay between two sides that a test can cut. Test equipment only.
 #ifndef ORCD_INTEGRATION_TESTS_RELAY_H_
 #define ORCD_INTEGRATION_TESTS_RELAY_H_
 
@@ -10,22 +10,22 @@
 
 namespace orcd::testing {
 
-// Passes on what comes over loopback connections. A cut is as where packets vanish: nobody is told.
-// Any thread may call; the relay's own does the work.
+// Relays loopback connections. A cut drops bytes silently, as a network that loses packets does:
+// neither side is told. Any thread may call; the relay's own thread does the work.
 class Relay {
  public:
-  // Nothing is passed on before there is a target.
+  // Relays nothing before SetTarget.
   Relay();
   ~Relay();
 
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Where to connect instead of the target, as host:port.
+  // The host:port that clients connect to instead of the target.
   const std::string& address() const { return address_; }
-  // Where connections from now on go, as host:port.
+  // Sets the host:port that new connections go to.
   void SetTarget(const std::string& address);
-  // Connections that there are never carry anything again; new ones wait for Mend.
+  // Existing connections never carry anything again; new ones wait for Mend.
   void Cut();
   void Mend();
 
@@ -38,14 +38,14 @@ class Relay {
 
   void Run();
   void Accept();
-  // Whether the connection still stands after what came in at `from` was passed on.
+  // Relays the bytes that came in at `from`; true if the connection still stands.
   static bool Pass(int from, int to);
 
   int listener_ = -1;
   std::string address_;
   std::atomic<bool> stop_ = false;
 
-  // Guards what follows.
+  // Guards the members below, up to connections_.
   std::mutex mutex_;
   int target_port_ = 0;
   bool is_cut_ = false;

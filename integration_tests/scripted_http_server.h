@@ -24,21 +24,21 @@
 
 namespace orcd {
 
-// Owns a socket of 127.0.0.1 and a thread for each connection, which is closed after one answer.
+// Owns a socket of 127.0.0.1 and a thread per connection; closes each connection after one answer.
 class ScriptedHttpServer {
  public:
   struct Request {
     std::string method;
     std::string path;
-    // In lower case, a line each.
+    // In lower case, one per line.
     std::string headers;
     std::string body;
   };
-  // The whole answer, byte for byte; nothing: the connection stays open and silent. Called from any
-  // thread.
+  // Returns the whole answer, byte for byte. Without an answer the connection stays open and
+  // silent. Called from any thread.
   using Handler = std::function<std::optional<std::string>(const Request&)>;
 
-  // Port 0: any that is free.
+  // Port 0: any free port.
   explicit ScriptedHttpServer(Handler handler, int port = 0) : handler_(std::move(handler)) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int yes = 1;
@@ -74,7 +74,7 @@ class ScriptedHttpServer {
   ScriptedHttpServer(const ScriptedHttpServer&) = delete;
   ScriptedHttpServer& operator=(const ScriptedHttpServer&) = delete;
 
-  // 0 where it does not listen.
+  // 0 if the server does not listen.
   int port() const { return port_; }
   std::string url() const { return absl::StrCat("http://127.0.0.1:", port_); }
 
@@ -121,7 +121,7 @@ class ScriptedHttpServer {
     }
   }
 
-  // Nothing before all of it is there.
+  // Null until the whole request is there.
   static std::optional<Request> Parse(const std::string& bytes) {
     const size_t head_end = bytes.find("\r\n\r\n");
     if (head_end == std::string::npos) return std::nullopt;

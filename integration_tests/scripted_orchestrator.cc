@@ -91,7 +91,7 @@ void ScriptedOrchestrator::Keep(
     const google::protobuf::RepeatedPtrField<v1::DirectiveOutcome>& outcomes) {
   for (const v1::DirectiveOutcome& outcome : outcomes) {
     v1::DirectiveOutcome& kept = outcomes_[outcome.id()];
-    // Calls overtake each other, and what has ended does not run again.
+    // Calls may arrive out of order, so a final outcome is never replaced by a running one.
     const bool ended = kept.state() >= v1::DirectiveOutcome::STATE_SUCCEEDED;
     if (!ended || outcome.state() >= v1::DirectiveOutcome::STATE_SUCCEEDED) kept = outcome;
   }

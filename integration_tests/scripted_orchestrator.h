@@ -1,4 +1,4 @@
-// The other side of orcd.v1.Orchestrator, which does what a test says. Test equipment only.
+// A server of orcd.v1.Orchestrator that does what a test says. Test equipment only.
 #ifndef ORCD_INTEGRATION_TESTS_SCRIPTED_ORCHESTRATOR_H_
 #define ORCD_INTEGRATION_TESTS_SCRIPTED_ORCHESTRATOR_H_
 
@@ -17,8 +17,8 @@
 
 namespace orcd::testing {
 
-// Keeps what workers said, grants leases and moves a worker_id to the newest instance, unless told
-// otherwise. Any thread may call.
+// Unless told otherwise, keeps the workers' messages, grants leases, and moves a worker_id to the
+// newest instance. Any thread may call.
 class ScriptedOrchestrator final : public v1::Orchestrator::Service {
  public:
   explicit ScriptedOrchestrator(absl::Duration lease_ttl) : lease_ttl_(lease_ttl) {}
@@ -30,28 +30,28 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
   grpc::Status Deregister(grpc::ServerContext* context, const v1::DeregisterRequest* request,
                           v1::DeregisterResponse* response) override;
 
-  // Every lease granted so far becomes unknown, and who was superseded is forgotten: as where it is
-  // started again with nothing.
+  // Makes every lease granted so far unknown and forgets which instances were superseded, as an
+  // orchestrator restarted without its state does.
   void ForgetLeases();
   void RefuseRegistrations(bool refuse);
-  // Each reply waits for this long, or for the caller to go away.
+  // Delays each reply by `delay`, or until the caller goes away.
   void ReplyAfter(absl::Duration delay);
-  // What every reply carries for the worker, until it is told otherwise.
+  // Sets the directives of every reply to the worker, until the next call.
   void SetDirectives(const std::string& worker_id, std::vector<v1::Directive> directives);
-  // Replies grant leases of this length from now on, whatever it is.
+  // Grants leases of this length from now on; any value is allowed.
   void SetTtl(absl::Duration ttl);
 
   std::vector<v1::RegisterRequest> registrations() const;
   std::vector<v1::HeartbeatRequest> heartbeats() const;
   std::vector<v1::DeregisterRequest> deregistrations() const;
-  // Of the last registration.
+  // The id granted by the last registration.
   std::string lease_id() const;
-  // What was last told of a directive; STATE_UNSPECIFIED where nothing was.
+  // The last reported outcome of a directive; STATE_UNSPECIFIED if none was reported.
   v1::DirectiveOutcome outcome(const std::string& directive_id) const;
   // The last status under a worker_id, and the address it registered with.
   v1::WorkerStatus status(const std::string& worker_id) const;
   std::string address(const std::string& worker_id) const;
-  // Replies that the caller did not wait for.
+  // Number of replies that the caller did not wait for.
   int abandoned() const;
 
  private:
@@ -60,19 +60,19 @@ class ScriptedOrchestrator final : public v1::Orchestrator::Service {
     std::string instance_id;
   };
 
-  // With mutex_ held by `lock`, which is let go meanwhile. False where the caller went away.
+  // `lock` holds mutex_ and releases it during the wait. False if the caller went away.
   bool Delay(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
   void Keep(const google::protobuf::RepeatedPtrField<v1::DirectiveOutcome>& outcomes);
   google::protobuf::Duration TtlLocked() const;
   grpc::Status Superseded(const std::string& worker_id) const;
 
-  // Guards what follows.
+  // Guards the members below.
   mutable std::mutex mutex_;
   absl::Duration lease_ttl_;
   absl::Duration delay_ = absl::ZeroDuration();
   bool refuse_registrations_ = false;
   std::map<std::string, Lease> leases_;
-  // Leases so far.
+  // Number of leases granted so far.
   int granted_ = 0;
   std::string last_lease_;
   // worker_id → instance_id.

@@ -1,4 +1,4 @@
-// smg's list of workers as smg 1.13 keeps it, and whatever else a test wants it to answer.
+// Keeps a list of workers as smg 1.13 does, and gives any other answers that a test wants.
 #ifndef ORCD_INTEGRATION_TESTS_SCRIPTED_SMG_H_
 #define ORCD_INTEGRATION_TESTS_SCRIPTED_SMG_H_
 
@@ -20,11 +20,11 @@
 
 namespace orcd {
 
-// It lives at one port, where it can go away and come back with an empty list. Any thread.
+// Serves at one port, where it can go away and come back with an empty list. Any thread.
 class ScriptedSmg {
  public:
   using Request = ScriptedHttpServer::Request;
-  // The answer to a request; nothing: as smg would answer.
+  // Returns the answer to a request; null for the answer of smg itself.
   using Script = std::function<std::optional<std::string>(const Request&)>;
 
   struct Entry {
@@ -57,17 +57,17 @@ class ScriptedSmg {
     port_ = server_->port();
   }
 
-  // Answers by `script` first; null: as smg would.
+  // Asks `script` for each answer first; a null script answers as smg would.
   void SetScript(Script script) {
     Locked([&] { script_ = std::move(script); });
   }
-  // Every answer, whatever it is asked.
+  // Gives this answer to every request.
   void AnswerAll(int status, const std::string& body) {
     SetScript([answer = ScriptedHttpServer::Answer(status, body)](const Request&) {
       return std::optional<std::string>(answer);
     });
   }
-  // Takes requests and never answers, until told otherwise.
+  // While silent, takes requests and never answers.
   void SetSilent(bool silent) {
     Locked([&] {
       silent_ = silent;
@@ -77,7 +77,7 @@ class ScriptedSmg {
   void Edit(const std::function<void(std::vector<Entry>&)>& edit) {
     Locked([&] { edit(entries_); });
   }
-  // As POST /workers does.
+  // Adds an entry as POST /workers does.
   void Add(const std::string& url) {
     Locked([&] { entries_.push_back({.id = NewId(), .url = url, .job_status = {}}); });
   }
@@ -89,7 +89,7 @@ class ScriptedSmg {
       return urls;
     });
   }
-  // Method and path of each, those without an answer too.
+  // Method and path of each request, including unanswered ones.
   std::vector<std::string> requests() const {
     return Locked([this] { return requests_; });
   }

@@ -1,4 +1,4 @@
-// Who may talk to a worker, and what of that is seen.
+// Access control: who may call a worker, and what its log and its clients see of it.
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
@@ -36,7 +36,7 @@ constexpr char kInferenceToken[] = "inference-secret-0001";
 
 class SecurityTest : public WorkerTest {
  protected:
-  // Certificates lie in a folder that a symbolic link names, so that all change at once.
+  // Certificates are in a folder behind a symbolic link, so that all change at once.
   void WriteCertificates(const CertificateAuthority& authority, const std::string& worker_name) {
     const std::string folder = absl::StrCat("v", ++version_);
     fs::create_directory(certificates_.File(folder));
@@ -57,7 +57,7 @@ class SecurityTest : public WorkerTest {
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  // `client` null: without a certificate of its own.
+  // A null `client` connects without a client certificate.
   static std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                                 const CertificateAuthority& authority,
                                                 const Issued* client) {
@@ -67,7 +67,7 @@ class SecurityTest : public WorkerTest {
       options.pem_cert_chain = client->certificate;
       options.pem_private_key = client->key;
     }
-    // A connection of its own, whatever others the test has.
+    // Gives each channel its own connection, whatever others the test has.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
@@ -93,7 +93,7 @@ class SecurityTest : public WorkerTest {
     }
     return DecodeError(reader->Finish());
   }
-  // `text`: what the same request always gives.
+  // Sets `text` to the generated text, which is the same for every call.
   static RpcError Generate(const std::shared_ptr<grpc::Channel>& channel,
                            const std::string& token = "", std::string* text = nullptr) {
     grpc::ClientContext context;
@@ -113,7 +113,7 @@ class SecurityTest : public WorkerTest {
     if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
   }
 
-  // A unary call of a method that there need be no message for.
+  // Makes a unary call of a method whose message types need not be linked in.
   static grpc::Status CallMethod(const std::shared_ptr<grpc::Channel>& channel,
                                  const std::string& method, const std::string& token = "",
                                  std::string* answer = nullptr) {
@@ -156,7 +156,7 @@ class SecurityTest : public WorkerTest {
     content << std::ifstream(path, std::ios::binary).rdbuf();
     return content.str();
   }
-  // The common name of the certificate that a new connection is shown; empty where it is refused.
+  // The common name of the server certificate on a new connection; empty if the call is refused.
   static std::string NameShown(const std::string& address, const CertificateAuthority& authority,
                                const Issued* client) {
     grpc::ClientContext context;
@@ -212,7 +212,7 @@ TEST_F(SecurityTest, InferenceAndControlAreForThoseTheListsName) {
   EXPECT_TRUE(
       IsError(Generate(as_other), grpc::StatusCode::PERMISSION_DENIED, "PERMISSION_DENIED"));
   EXPECT_TRUE(Succeeds(Health(as_other)));
-  // A drain by one who may not begin one begins none.
+  // A drain by a client without the right to drain has no effect.
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(30));
   auto drain = v1::Worker::NewStub(as_router)->Drain(&context, {});
@@ -234,7 +234,7 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   std::string expected;
   ASSERT_TRUE(Succeeds(Generate(old_channel, "", &expected)));
   ASSERT_FALSE(expected.empty());
-  // On one connection all the while: once it is lost, the old client cannot make another.
+  // Uses one connection throughout: if it is lost, the old client cannot make another.
   std::atomic<bool> stop = false;
   std::atomic<int> streams = 0;
   std::atomic<int> broken = 0;
@@ -250,7 +250,7 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
       WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
                 Bound(absl::Seconds(20))));
   EXPECT_FALSE(Succeeds(Health(Connect(worker().address(), first, &old_client))));
-  // Of what is no certificate nobody learns but the log.
+  // An invalid certificate is only reported in the log.
   std::ofstream(File("cert.pem")) << "nonsense";
   EXPECT_TRUE(LogComesToSay(File("cert.pem") + ": holds no certificate"));
   EXPECT_TRUE(Succeeds(Health(Connect(worker().address(), second, &new_client))));
@@ -258,7 +258,7 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   EXPECT_TRUE(
       WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
                 Bound(absl::Seconds(20))));
-  // A slow machine has fewer behind it by now.
+  // A slow machine has finished fewer streams by now.
   EXPECT_TRUE(WaitUntil([&] { return streams > 10; }, Bound(absl::Seconds(20))));
   stop = true;
   user.join();
@@ -286,7 +286,7 @@ TEST_F(SecurityTest, FilesThatCannotBeUsedLeaveTheLastGoodOnesInUse) {
         Bound(absl::Seconds(20))));
     EXPECT_EQ(shown(), "old") << name;
   }
-  // A certificate comes before its key.
+  // The new certificate is written before its key.
   const Issued renewed = authority.Issue("new");
   std::ofstream(File("cert.pem"), std::ios::trunc) << renewed.certificate;
   EXPECT_TRUE(LogComesToSay(File("key.pem") + ": is not the key of the certificate in "));
@@ -350,11 +350,11 @@ TEST_F(SecurityTest, TokensAllowWhatTheyAreForAndChangeWhileRunning) {
                       "PERMISSION_DENIED"));
   EXPECT_TRUE(Succeeds(Load(channel, kControlToken)));
   EXPECT_TRUE(Succeeds(Generate(channel, kInferenceToken)));
-  // Probes have no token.
+  // Probes carry no token.
   HealthCheckResponse::ServingStatus serving;
   EXPECT_TRUE(client().Check("", &serving).ok());
 
-  // A call that stays open is asked for each request.
+  // A call that stays open is authorised again for each request.
   grpc::ClientContext many_context;
   Prepare(many_context, kInferenceToken);
   const auto many_stub = v1::Worker::NewStub(channel);
@@ -493,7 +493,7 @@ TEST_F(SecurityTest, TheOrchestratorsAuthorityChangesWhileRunning) {
   ASSERT_NO_FATAL_FAILURE(StartWorker(args));
   ASSERT_TRUE(heartbeats_go_on());
 
-  // Emptied files are as if they were there, also for a new connection.
+  // Emptied files are ignored in favour of their previous contents, also for a new connection.
   std::ofstream(File("ca.pem"), std::ios::trunc) << "";
   std::ofstream(File("key.pem"), std::ios::trunc) << "";
   EXPECT_TRUE(LogComesToSay(File("ca.pem") + ": is empty"));
@@ -518,7 +518,7 @@ TEST_F(SecurityTest, HeadersBeyondTheLimitAreRefused) {
   v1::HealthResponse response;
   EXPECT_EQ(stub().Health(&context, {}, &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // It may cost the client its connection, and nobody else.
+  // The oversized headers may cost the client its connection, but affect nobody else.
   EXPECT_TRUE(
       WaitUntil([&] { return Succeeds(Health(client().channel())); }, Bound(absl::Seconds(10))));
 }

@@ -1,4 +1,4 @@
-// The ends of a worker: drained by RPC, by SIGTERM, by a second SIGTERM, by kill -9.
+// The ends of a worker: by a Drain call, by SIGTERM, by a second SIGTERM, by kill -9.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ namespace {
 
 using grpc::health::v1::HealthCheckResponse;
 
-// Keeps a channel's connection attended, as an application's own event loop does: gRPC's C++ client
-// looks at a connection only while some call of it waits.
+// Polls a channel's connection, as an application's own event loop does: gRPC's C++ client looks at
+// a connection only while a call on it waits.
 class Attendant {
  public:
   explicit Attendant(std::shared_ptr<grpc::Channel> channel)
@@ -77,7 +77,8 @@ TEST_F(ShutdownTest, ReadyWorkerWithoutRequestsExitsAtOnce) {
   ExpectExit(worker().Terminate(Bound(absl::Seconds(3))), 0);
 }
 
-// A client whose process hangs cannot be said goodbye to; it gets a few seconds and no more.
+// A hanging client cannot acknowledge the end of its connection; the worker waits for it for a few
+// seconds only.
 TEST_F(ShutdownTest, ConnectionThatNobodyAttendsHoldsItUpForSeconds) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   ExpectExit(worker().Terminate(Bound(absl::Seconds(8))), 0);
@@ -142,7 +143,7 @@ TEST_F(ShutdownTest, SecondTerminationDoesNotWait) {
   worker().Signal(SIGTERM);
   ASSERT_TRUE(client().WaitForState(v1::WORKER_STATE_DRAINING));
   ASSERT_TRUE(call.ReadUntilTokens(call.so_far().ids.size() + 5));
-  // Twice within a moment is one signal, sent twice.
+  // Two signals within a moment count as one.
   absl::SleepFor(absl::Milliseconds(200));
   worker().Signal(SIGTERM);
   ExpectExit(worker().WaitForEnd(Bound(absl::Seconds(3))), kForcedExitCode);
@@ -188,7 +189,7 @@ TEST_F(ShutdownTest, DrainBeforeTheModelOfTheStartIsLoadedSaysHowTheWorkerEnds) 
   }
 }
 
-// The fault is what it exits with, and not a drain that can no longer end.
+// The exit code is that of the fault; the worker does not wait for a drain that cannot end.
 TEST_F(ShutdownTest, FaultWhileItDrains) {
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--settle", "60s"}));
   Attend();
@@ -214,7 +215,7 @@ TEST_F(ShutdownTest, DrainStreamsWhatIsLeftUntilItIsSafeToDelete) {
     return status.queue().running_requests() + status.queue().waiting_requests() == 3;
   }));
 
-  // Far more than it takes, on a busy machine and under a sanitizer too.
+  // Far more time than the drain takes, even on a busy machine and under a sanitizer.
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(300));
   v1::DrainRequest request;
@@ -295,7 +296,7 @@ TEST_F(ShutdownTest, KillLeavesNothing) {
   EXPECT_EQ(errno, ESRCH) << "it left a process behind";
   EXPECT_TRUE(std::filesystem::is_empty(worker().working_dir()));
 
-  // The next one serves at once at the same address.
+  // The next worker can serve at the same address at once.
   WorkerOptions options;
   options.model_dir = models().path().string();
   options.listen = address;
@@ -308,7 +309,7 @@ TEST_F(ShutdownTest, KillLeavesNothing) {
   ExpectExit((*next)->Terminate(Bound(absl::Seconds(10))), 0);
 }
 
-// A worker that hangs (here: is stopped) and comes back goes on where it was.
+// A worker that hangs (here: is stopped) and comes back continues its streams.
 TEST_F(ShutdownTest, PausedWorkerGoesOn) {
   ASSERT_NO_FATAL_FAILURE(StartAttended());
   const Generation expected = client().Generate(Counted("alone", 500));

@@ -1,5 +1,5 @@
-// Signals: from the first moment on that a process can see to them, also as PID 1; and SIGHUP,
-// which a closed terminal sends.
+// Signals from the first moment at which a process can handle them, also as PID 1; and SIGHUP,
+// which a closing terminal sends.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -28,13 +28,13 @@ namespace {
 
 constexpr int kAll[] = {SIGTERM, SIGINT, SIGHUP};
 
-// A worker whose loader tells each of its steps: it is held in the midst of its start, for its
-// stderr is a pipe of one page that nobody reads on. One thread.
+// A worker held in the middle of its start: the dynamic loader logs each step to stderr, which is a
+// pipe of one page that nobody drains. One thread.
 class StartingWorker {
  public:
   struct Options {
     bool as_pid_one = false;
-    // As nohup does.
+    // As with nohup.
     bool ignores_hangup = false;
   };
 
@@ -52,7 +52,7 @@ class StartingWorker {
     const char* const argv[] = {
         binary.c_str(), "--listen",     "127.0.0.1:0",           "--backend",           "null",
         "--model-dir",  models.c_str(), "--listen-address-file", address_file_.c_str(), nullptr};
-    // What the sanitizers are told holds for the worker, too.
+    // The sanitizers' options apply to the worker, too.
     std::vector<std::string> environment = {"LD_DEBUG=files"};
     for (const char* const name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
       const char* const value = std::getenv(name);
@@ -78,7 +78,8 @@ class StartingWorker {
         ::execve(binary.c_str(), const_cast<char**>(argv), const_cast<char**>(envp.data()));
         ::_exit(127);
       }
-      // The parent of PID 1 says who that is out here, and how it ended.
+      // The parent of PID 1 reports that process's id in the outer namespace, and then its exit
+      // status.
       [[maybe_unused]] const ssize_t written = ::write(report[1], &worker, sizeof(worker));
       ::close(log[1]);
       int status = 0;
@@ -107,8 +108,8 @@ class StartingWorker {
 
   bool can_be_pid_one() const { return can_be_pid_one_; }
 
-  // Reads what the loader tells until it initialises the first library; false where it ends before.
-  // The worker is then at most two pages of such words further on, some 40 of its 99 libraries.
+  // Reads the loader's log until it initialises the first library; false if the log ends before.
+  // The worker is then ahead by at most two pages of log, some 40 of its 99 libraries.
   bool ReadUntilFirstInitialiser() {
     char buffer[4096];
     while (written_.find("calling init: ") == std::string::npos) {
@@ -124,7 +125,7 @@ class StartingWorker {
                      Bound(absl::Seconds(20)));
   }
 
-  // Lets it go on as far as it will.
+  // Drains the pipe so that the worker can continue.
   void LetGo() {
     reader_ = std::thread([this] {
       char buffer[4096];
@@ -135,7 +136,7 @@ class StartingWorker {
 
   void Signal(int signal) const { ::kill(worker_, signal); }
 
-  // Whether it has blocked the signal.
+  // True if the worker has blocked the signal.
   bool Blocks(int signal) const {
     std::ifstream status("/proc/" + std::to_string(worker_) + "/status");
     for (std::string line; std::getline(status, line);) {
@@ -147,7 +148,8 @@ class StartingWorker {
 
   bool Runs() { return !Reap(WNOHANG); }
 
-  // How it ended, as a shell says it: 128 and the signal's number where that ended it.
+  // Waits for the exit status, as in a shell: 128 plus the signal's number if a signal ended the
+  // worker.
   int Await() {
     WaitUntil([this] { return Reap(WNOHANG); }, Bound(absl::Seconds(20)));
     return ended_.value_or(-1);
@@ -214,7 +216,7 @@ TEST(SignalsTest, HangUpIsIgnoredWhereItWasBefore) {
   worker.Signal(SIGHUP);
   absl::SleepFor(absl::Milliseconds(300));
   ASSERT_TRUE(worker.Runs());
-  // Were the first one counted, this would be a second one, and end in 71.
+  // If SIGHUP had counted, this would be a second signal and the exit code 71.
   worker.Signal(SIGTERM);
   EXPECT_EQ(worker.Await(), 0);
 }
@@ -240,7 +242,7 @@ TEST_F(HangUpTest, ASecondOneDoesNotWait) {
   ASSERT_TRUE(call.ReadUntilTokens(1));
   worker().Signal(SIGHUP);
   ASSERT_TRUE(client().WaitForState(v1::WORKER_STATE_DRAINING));
-  // Twice within a moment is one signal, sent twice.
+  // Two signals within a moment count as one.
   absl::SleepFor(absl::Milliseconds(200));
   worker().Signal(SIGHUP);
   const absl::StatusOr<ProcessEnd> end = worker().WaitForEnd(Bound(absl::Seconds(3)));

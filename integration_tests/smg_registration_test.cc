@@ -1,5 +1,5 @@
-// The real worker and an smg that does what the test says: see scripted_smg.h. The real smg's turn
-// is in third_party/.
+// The real worker with an smg that does what the test says; see scripted_smg.h. Tests with the real
+// smg are in third_party/.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -44,7 +44,7 @@ class SmgRegistrationTest : public WorkerTest {
 
   void ExpectServes() { EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 3)))); }
 
-  // Longer than between two looks at the list.
+  // Longer than the worker's interval between reads of the list.
   template <typename Condition>
   static bool Wait(const Condition& condition) {
     return WaitUntil(condition, Bound(absl::Seconds(40)));
@@ -78,7 +78,7 @@ TEST_F(SmgRegistrationTest, AnSmgThatWasStartedAgainHasItAgain) {
   smg_.ComeBack();
   ASSERT_TRUE(smg_.listens());
   EXPECT_TRUE(IsEntered());
-  // So quickly that nobody saw it go.
+  // The worker is removed from the list while smg stays up.
   smg_.Edit([](Entries& entries) { entries.clear(); });
   EXPECT_TRUE(IsEntered());
 }
@@ -95,20 +95,20 @@ TEST_F(SmgRegistrationTest, ASilentSmgHoldsNothingUp) {
   ASSERT_NO_FATAL_FAILURE(StartEntered());
   smg_.SetSilent(true);
   const size_t asked = smg_.requests().size();
-  // Given up once, and asked again.
+  // The worker gave up on one request and sent another.
   ASSERT_TRUE(Wait([&] { return smg_.requests().size() > asked + 1; }));
   ExpectServes();
   smg_.SetSilent(false);
   smg_.Edit([](Entries& entries) { entries.clear(); });
   EXPECT_TRUE(IsEntered());
   smg_.SetSilent(true);
-  // The end does not wait for it longer than it takes to see that it is silent.
+  // At its end the worker waits only until it notices that smg is silent.
   EXPECT_TRUE(worker().Terminate(Bound(absl::Seconds(10))).ok());
 }
 
 TEST_F(SmgRegistrationTest, OneThatIsThereAlreadyIsEntered) {
   smg_.SetScript([](const ScriptedSmg::Request& request) -> std::optional<std::string> {
-    // Somebody else adds it at the last moment.
+    // Another client adds the worker at the last moment.
     if (request.method != "POST") return std::nullopt;
     return ScriptedHttpServer::Answer(409, R"({"code":"WORKER_ALREADY_EXISTS"})");
   });
@@ -154,7 +154,7 @@ TEST_F(SmgRegistrationTest, ADrainTakesItOutWhileItsStreamsGoOn) {
   ASSERT_TRUE(call.ReadUntilTokens(1));
   worker().Signal(SIGTERM);
   ASSERT_TRUE(Wait([&] { return smg_.urls().empty(); }));
-  // A worker that ends before it knows that it is out takes itself out once more.
+  // If the worker ended before it knew of its removal, it would remove itself once more.
   ASSERT_TRUE(Wait([&] { return absl::StrContains(worker().Log(), "the worker is not ready"); }));
   ASSERT_TRUE(call.ReadUntilTokens(call.so_far().ids.size() + 3));
   ASSERT_TRUE(client().Cancel("running").ok());
@@ -190,7 +190,7 @@ TEST_F(SmgRegistrationTest, AWorkerThatWasKilledIsEnteredAgainAtItsAddress) {
   options.args = {"--orchestrator", smg_.url()};
   const absl::StatusOr<std::unique_ptr<WorkerProcess>> again = WorkerProcess::Start(options);
   ASSERT_TRUE(again.ok()) << again.status();
-  // Until it has a model requests had better go elsewhere.
+  // Requests should go elsewhere until the worker has a model.
   ASSERT_TRUE(Wait([&] { return smg_.urls().empty(); }));
   ASSERT_TRUE(WorkerClient((*again)->address()).Load("nano.gguf").loaded);
   EXPECT_TRUE(IsEntered(smg_, "grpc://" + address));

@@ -1,4 +1,4 @@
-// A device that hangs: the worker says so, and ends in a way of its own.
+// If a device hangs, the worker reports it and then ends itself.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -16,7 +16,7 @@ TEST_F(StallTest, AHungStepEndsReadinessAndThenTheWorker) {
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--null-step", "1h", "--watchdog", "500ms"}));
   EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
-  // Idle is not stalled.
+  // An idle worker is not stalled.
   absl::SleepFor(absl::Seconds(1));
   EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
 
@@ -43,7 +43,7 @@ TEST_F(StallTest, SlowStepsAreNoStall) {
   EXPECT_EQ(client().Status().state(), v1::WORKER_STATE_READY);
 }
 
-// What the process did not do while it was stopped is nobody's fault.
+// The watchdog does not count time in which the process was stopped.
 TEST_F(StallTest, AWorkerThatIsStoppedForLongerThanAStepMayTakeGoesOn) {
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--null-step", "100ms", "--watchdog", "500ms"}));

@@ -1,4 +1,4 @@
-// How a worker is told what to do, and how it ends where it cannot.
+// The worker's configuration at start, and its exit if it cannot start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 class StartupTest : public WorkerTest {
  protected:
-  // Why a worker with these flags does not come up.
+  // The error of a worker that fails to start with these flags.
   static std::string WhyNot(std::vector<std::string> args, std::string listen = "127.0.0.1:0") {
     WorkerOptions options;
     options.args = std::move(args);
@@ -105,7 +105,7 @@ TEST_F(StartupTest, ServesOnIpv6) {
       grpc::health::v1::HealthCheckResponse::ServingStatus liveness;
       ASSERT_TRUE(WorkerClient("[::1]" + port).Check("liveness", &liveness).ok());
       EXPECT_EQ(liveness, grpc::health::v1::HealthCheckResponse::SERVING);
-      // All of the machine's addresses are IPv4's too.
+      // [::] also accepts IPv4 connections.
       if (std::string(host) == "[::]") {
         EXPECT_TRUE(WorkerClient("127.0.0.1" + port).Check("liveness", &liveness).ok());
       }
@@ -154,7 +154,7 @@ TEST_F(StartupTest, ModelOfTheFlagThatCannotBeLoadedEndsTheWorker) {
   EXPECT_THAT(worker().Log(), HasSubstr("missing.gguf"));
 }
 
-// What requests say stays between the client and the worker.
+// Prompts do not reach the log.
 TEST_F(StartupTest, LogHoldsNoPrompts) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--log-level", "debug", "--log-format", "json"}));
   ASSERT_TRUE(IsComplete(client().Generate(ChatRequest("xyzzy-secret", 5))));

@@ -1,5 +1,5 @@
-// What a worker takes for as long as it lives: thousands of streams at once, and memory that does
-// not grow with the requests it has served.
+// Lasting load on a worker: thousands of streams at once, and memory that does not grow with the
+// number of requests served.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -41,7 +41,8 @@ TEST_F(SustainedLoadTest, MemoryDoesNotGrowWithRequests) {
   constexpr int kWarmUp = 40'000;
   constexpr int kAtOnce = 200;
   constexpr int64_t kMostGrowth = 2 << 20;
-  // So little KV that all of it has been used, and found again, after a few thousand requests.
+  // The KV cache is so small that after a few thousand requests every block has been used and
+  // reused.
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--max-seqs", "64", "--max-waiting", "256",
                    "--kv-cache-bytes", "1MiB", "--log-level", "warning"}));
@@ -49,7 +50,7 @@ TEST_F(SustainedLoadTest, MemoryDoesNotGrowWithRequests) {
   int64_t most = 0;
   int sent = 0;
   while (sent < kRequests) {
-    // A call now and then is a new one; each prompt is one that nobody had before.
+    // Opens a new call now and then; no two prompts are the same.
     ManyCall call(stub());
     for (int in_call = 0; in_call < 5000; in_call += kAtOnce) {
       std::vector<std::string> ids;

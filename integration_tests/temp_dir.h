@@ -1,4 +1,4 @@
-// A folder that goes when its owner goes.
+// A temporary folder that is deleted with its owner.
 #ifndef ORCD_INTEGRATION_TESTS_TEMP_DIR_H_
 #define ORCD_INTEGRATION_TESTS_TEMP_DIR_H_
 

@@ -29,7 +29,7 @@ void WriteSlowToLoadModel(const std::string& path) {
   constexpr uint64_t kAlignment = 32;
   WriteNanoModel(path);
   GgufEditor file(path);
-  // Layers of zeros add nothing to the residual stream, and to the file only a hole.
+  // Layers of zeros add nothing to the residual stream, and only a sparse region to the file.
   const std::vector<GgufEditor::Tensor> originals = file.tensors;
   uint64_t end = file.data.size();
   for (int layer = 2; layer < kLayers; ++layer) {

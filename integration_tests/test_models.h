@@ -7,12 +7,13 @@
 
 namespace orcd::testing {
 
-// Two layers, every matrix in F16, with a small tokenizer and the Qwen2.5 chat template: a step of
-// it takes well under a millisecond. A function of `seed`. Aborts where it cannot be written.
+// Writes a model of two layers, every matrix in F16, with a small tokenizer and the Qwen2.5 chat
+// template; a step takes well under a millisecond. The same `seed` gives the same file. Aborts if
+// the file cannot be written.
 void WriteNanoModel(const std::string& path, uint64_t seed = 1);
 
-// As the nano model, with so many layers of zeros (400 MB, but a hole on the disk) that its load
-// takes a while and reports progress.
+// Writes the nano model with extra layers of zeros (400 MB, sparse on disk), so that its load takes
+// a while and reports progress.
 void WriteSlowToLoadModel(const std::string& path);
 
 }  // namespace orcd::testing

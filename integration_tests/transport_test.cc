@@ -1,4 +1,4 @@
-// What clients without credentials can take of a worker, and what that costs others.
+// Attacks by clients without credentials: they cost a bounded amount, and other clients are served.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,10 +35,10 @@ constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kEndHeaders = 4;
 constexpr char kMethod[] = "/orcd.v1.Worker/Health";
 constexpr int64_t kMiB = 1 << 20;
-// Sanitizers keep what was freed and count several times what is used.
+// Sanitizers keep freed memory and multiply the memory in use.
 constexpr int64_t kMemoryFactor = kSanitized ? 8 : 1;
 
-// Asks the health port for as long as it lives.
+// Probes the health port while this object lives.
 class HealthWatch {
  public:
   explicit HealthWatch(const std::string& address) : client_(address) {
@@ -56,13 +56,13 @@ class HealthWatch {
   }
   ~HealthWatch() { Stop(); }
 
-  // At least one question has been answered after it.
+  // Ends after at least one probe was answered.
   void Stop() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
   int failures() const { return failures_; }
-  // Nine of ten answers took no longer: the others may have waited for a core of this machine.
+  // The 90th percentile of the answer times; slower answers may have waited for a core.
   absl::Duration NineOfTen() {
     std::sort(took_.begin(), took_.end());
     return took_.empty() ? absl::InfiniteDuration() : took_[took_.size() * 9 / 10];
@@ -76,12 +76,12 @@ class HealthWatch {
   std::thread thread_;
 };
 
-// Whether over TLS.
+// The parameter is true for TLS.
 class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bool> {
  protected:
   bool tls() const { return GetParam(); }
 
-  // A connection that nobody polls would keep the worker waiting for it.
+  // Closes the connection, as the worker would wait for one that nobody polls.
   void TearDown() override {
     stub_ = nullptr;
     channel_ = nullptr;
@@ -117,11 +117,11 @@ class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bo
     return DecodeError(stub_->Health(&context, {}, &response));
   }
 
-  // Runs `attack`, which is given one connection after another by Connect, and holds the worker to
-  // what is promised meanwhile and afterwards.
+  // Runs `attack`, which opens connections with Connect, and checks the worker's memory, health
+  // port and service to an honest client during the attack and after `close`.
   void Withstands(int64_t limit, const std::function<void()>& attack,
                   const std::function<void()>& close) {
-    // A first call has the worker make what it then keeps.
+    // The first call allocates what the worker keeps for its lifetime.
     ASSERT_TRUE(Health().ok());
     const int64_t before = worker().ReadMemory().anonymous;
     std::atomic<int64_t> most = 0;
@@ -160,7 +160,7 @@ class TransportTest : public WorkerTest, public ::testing::WithParamInterface<bo
 INSTANTIATE_TEST_SUITE_P(PlaintextAndTls, TransportTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Tls" : "Plaintext"; });
 
-// Without TLS nobody has a name.
+// Client names exist only with TLS.
 class TlsTransportTest : public TransportTest {};
 INSTANTIATE_TEST_SUITE_P(Tls, TlsTransportTest, ::testing::Values(true));
 
@@ -200,7 +200,7 @@ TEST_P(TransportTest, ResetsAsFastAsTheyCanBeSent) {
             bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
                      RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
           }
-          // What is not taken at once would leave half a frame.
+          // Bytes not taken at once would leave half a frame on the connection.
           while (!client->Send(bytes) && client->open()) {
             client = Connect();
             stream = 1;
@@ -217,7 +217,7 @@ TEST_P(TransportTest, CallsAsFastAsTheyCanBeSent) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
   const std::string call = RawCall("/orcd.v1.Worker/Generate");
-  // A message that is none.
+  // An invalid message.
   const std::string body = std::string("\0\0\0\0\1\xFF", 6);
   uint32_t stream = 1;
   Withstands(
@@ -245,7 +245,7 @@ TEST_P(TransportTest, BodiesThatDoNotEnd) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
   const std::string call = RawCall(kMethod);
-  // A prefix that promises 4 MiB.
+  // A message prefix that announces 4 MiB.
   const std::string begin = std::string("\0\0\x40\0\0", 5) + std::string(7000, 'x');
   Withstands(
       64 * kMiB,
@@ -270,7 +270,8 @@ TEST_P(TransportTest, ConnectionsWithoutEnd) {
           clients.push_back(Connect());
           clients.back()->Send(RawFrame(kHeaders, kEndHeaders, 1, call));
         }
-        // The first of them have been idle by now; the honest client takes the place of one.
+        // By then the oldest connections have been idle long enough for the honest client to
+        // replace one.
         absl::SleepFor(absl::Milliseconds(1500));
       },
       [&] { clients.clear(); });
@@ -291,12 +292,13 @@ TEST_P(TransportTest, PingsWhoseAnswersAreNotRead) {
       [&] { client = nullptr; });
 }
 
-// Each of the calls holds what gRPC has not read; a little credit has it answer again and again.
+// gRPC buffers unread answers for each call; a little flow-control credit makes it answer again and
+// again.
 TEST_P(TransportTest, WholeMessagesThatAreNotRead) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
   const std::string call = RawCall("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
-  // Field 4, a symbol's name.
+  // Field 4, the name of a symbol.
   const auto message = [](const std::string& name) {
     const size_t size = name.size();
     const std::string field{'\x22', static_cast<char>(size % 128 + 128),
@@ -310,7 +312,7 @@ TEST_P(TransportTest, WholeMessagesThatAreNotRead) {
   Withstands(
       128 * kMiB,
       [&] {
-        // The answers have no room at first.
+        // The initial flow-control window of each stream is zero, so no answer fits.
         client->Send(RawFrame(kSettings, 0, 0, std::string("\0\4\0\0\0\0", 6)) +
                      RawFrame(kWindowUpdate, 0, 0, std::string("\x3f\0\0\0", 4)));
         for (uint32_t i = 1; i < 5000 && client->open(); i += 2) {
@@ -338,7 +340,7 @@ TEST_P(TransportTest, ResetsWhereConnectionsEndForTheirAge) {
       bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
                RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
     }
-    // One that is answered behind them.
+    // A call that is answered after those.
     bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
              RawFrame(kData, kEndStream, stream, std::string(5, '\0'));
     const absl::Time begun = absl::Now();
@@ -351,13 +353,13 @@ TEST_P(TransportTest, ResetsWhereConnectionsEndForTheirAge) {
     EXPECT_TRUE(WaitUntil(answered, Bound(absl::Seconds(10))));
     return absl::Now() - begun;
   };
-  // Each of the guard's threads has a connection of its own, which ends as well.
+  // Each of the guard's threads has its own connection, which also ends due to its age.
   for (int i = 0; i < 16; ++i) reset_some(10);
   absl::SleepFor(absl::Milliseconds(4500));
   for (int i = 0; i < 2; ++i) EXPECT_LT(reset_some(600), Bound(absl::Seconds(1.5)));
 }
 
-// As many as may be connected ask to be told, or begin a body that they do not end.
+// As many clients as may connect either watch the health service or begin a body without ending it.
 TEST_P(TransportTest, CallsOfAnybodyKeepNobodyOut) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connections", "60"}));
   const std::string empty(5, '\0');
@@ -380,7 +382,7 @@ TEST_P(TransportTest, CallsOfAnybodyKeepNobodyOut) {
     HealthCheckResponse::ServingStatus status;
     EXPECT_TRUE(probe.Check("liveness", &status).ok());
   }
-  // The others' connections must be a second old before one of them goes.
+  // A connection must be a second old before the worker closes it in favour of another.
   grpc::ClientContext context;
   SetTimeout(context, Bound(absl::Seconds(8)));
   context.set_wait_for_ready(true);
@@ -391,7 +393,7 @@ TEST_P(TransportTest, CallsOfAnybodyKeepNobodyOut) {
 
 TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  // gRPC's own clients keep to the limit that they are told; this one does not.
+  // gRPC's own clients respect the announced limit of headers; this client does not.
   const std::unique_ptr<RawHttp2> client = Connect();
   const std::string empty(5, '\0');
   const auto frames_of = [&](uint32_t stream, uint8_t type) {
@@ -403,7 +405,7 @@ TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   const auto wait_for = [&](uint32_t stream, uint8_t type, int64_t count) {
     return WaitUntil([&] { return frames_of(stream, type) >= count; }, Bound(absl::Seconds(10)));
   };
-  // A stream that stays open beside it, of the same connection.
+  // A stream that stays open on the same connection.
   client->Send(RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
                RawFrame(kData, kEndStream, 1, empty));
   ASSERT_TRUE(wait_for(1, kData, 1));
@@ -414,7 +416,7 @@ TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   client->Send(RawFrame(kHeaders, kEndHeaders, 5, RawCall(kMethod)) +
                RawFrame(kData, kEndStream, 5, empty));
   EXPECT_TRUE(wait_for(5, kData, 1));
-  // Bits that stand for no byte are not zero.
+  // Invalid base64: the leftover bits are not zero.
   client->Send(RawFrame(kHeaders, kEndHeaders, 7, RawCall(kMethod, RawHeader("x-bin", "QR"))));
   ASSERT_TRUE(wait_for(7, kHeaders, 1));
   client->Send(RawFrame(kHeaders, kEndHeaders, 9, RawCall(kMethod)) +
@@ -446,7 +448,7 @@ TEST_P(TransportTest, ABodyOfTooManyBytesIsRefused) {
   v1::TokenizeResponse response;
   EXPECT_TRUE(IsError(DecodeError(stub_->Tokenize(&context, request, &response)),
                       grpc::StatusCode::RESOURCE_EXHAUSTED, "TRANSPORT_FULL"));
-  // There is room again once gRPC has freed it.
+  // There is room again once gRPC has freed the refused body.
   EXPECT_TRUE(WaitUntil([&] { return Health().ok(); }, Bound(absl::Seconds(10))));
 }
 

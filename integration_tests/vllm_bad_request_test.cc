@@ -1,6 +1,6 @@
-// Messages to vllm.grpc.engine.VllmEngine that must be refused, over the wire: with the right code
-// and field as this protocol's clients know it, a message that says what to change, and a worker
-// that goes on.
+// Messages to vllm.grpc.engine.VllmEngine that the worker must refuse over the wire: with the code
+// and field that this protocol's clients know, and a message that says what to change. The worker
+// goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
 constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
 
-// A request as bytes, and the field that is to be named.
+// A request as bytes, and the field that the error must name.
 struct BadMessage {
   std::string name;
   std::string bytes;
@@ -57,7 +57,7 @@ BadMessage BadParams(const std::string& name, const std::string& field,
              [&](Request& request) { spoil(*request.mutable_sampling_params()); });
 }
 
-// A good request with more bytes behind it.
+// Appends bytes to a good request.
 BadMessage Malformed(const std::string& name, const std::string& bytes) {
   return {name, Good().SerializeAsString() + bytes, "vllm.grpc.engine.GenerateRequest",
           "MALFORMED_REQUEST"};
@@ -237,9 +237,9 @@ void AddBytes(std::vector<BadMessage>& cases) {
   add("a stop string that is not UTF-8", {0x22, 0x03, 0x52, 0x01, 0xC3});
   add("a schema that is not UTF-8", {0x22, 0x04, 0x82, 0x01, 0x01, 0x80});
   add("a half of a surrogate pair", {0x1A, 0x03, 0xED, 0xA0, 0x80});
-  // Groups within groups, deeper than parsers go.
+  // Groups nested deeper than parsers accept.
   cases.push_back(Malformed("ten thousand groups", std::string(10'000, '\x2B')));
-  // Known fields with another wire type count as unknown ones: these have no input.
+  // Known fields with another wire type count as unknown; these requests then have no input.
   cases.push_back({"tokenized as a number", Bytes({0x10, 0x05}), "input"});
   cases.push_back({"text as a number", Bytes({0x18, 0x05}), "input"});
   cases.push_back({"ids as 64-bit numbers", Bytes({0x12, 0x09, 0x11, 1, 2, 3, 4, 5, 6, 7, 8}),
@@ -284,7 +284,7 @@ TEST_F(VllmBadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
     SCOPED_TRACE(bad.name);
     const RpcError error = Send("Generate", bad.bytes);
     EXPECT_TRUE(IsError(error, StatusCode::INVALID_ARGUMENT, bad.reason));
-    // A violation of the field, or of a part of it.
+    // The violation names the field, or a part of it.
     const bool named =
         std::any_of(error.fields.begin(), error.fields.end(),
                     [&](const std::string& field) { return field.starts_with(bad.field); });
@@ -297,19 +297,19 @@ TEST_F(VllmBadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
   EXPECT_TRUE(table.IsInTheDocument());
 }
 
-// What gateways of other versions may add, and the ends of the ranges.
+// Fields that gateways of other versions may add, and the ends of the ranges.
 TEST_F(VllmBadRequestTest, WhatIsAllowed) {
   const std::string good = Good().SerializeAsString();
   std::vector<std::string> fine = {
-      // Fields that nobody knows: a number, bytes, a group, 32 and 64 bits.
+      // Unknown fields: a number, bytes, a group, 32 and 64 bits.
       good + Bytes({0xF8, 0x7F, 0x01}), good + Bytes({0xFA, 0x7F, 0x02, 0xFF, 0xFE}),
       good + Bytes({0xFB, 0x7F, 0xFC, 0x7F}), good + Bytes({0xFD, 0x7F, 1, 2, 3, 4}),
       good + Bytes({0xF9, 0x7F, 1, 2, 3, 4, 5, 6, 7, 8}),
-      // The last of a oneof counts; numbers may be longer than they need be.
+      // The last field of a oneof counts; varints may be longer than necessary.
       Bytes({0x1A, 0x01, 0x78}) + good, good + Bytes({0x28, 0x80, 0x80, 0x00}),
       // Ids that are not packed.
       Bytes({0x12, 0x04, 0x10, 0x28, 0x10, 0x29, 0x22, 0x02, 0x40, 0x03}),
-      // An original_text that is not UTF-8 is not looked at.
+      // The worker does not read original_text, so it need not be UTF-8.
       Bytes({0x12, 0x06, 0x0A, 0x02, 0xFF, 0xFE, 0x10, 0x28, 0x22, 0x02, 0x40, 0x03})};
   const auto allow = [&](const std::function<void(Params&)>& set) {
     Request request = Good();

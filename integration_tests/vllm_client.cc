@@ -16,7 +16,7 @@ void TakeLogprobs(const vllm_wire::OutputLogProbs& logprobs, VllmGeneration::Out
                              logprobs.top_logprobs().end());
 }
 
-// Adds one message to what came before, and notes the first that should not have come.
+// Adds one message to the result, and notes the first violation of the protocol.
 void Take(const vllm_wire::GenerateResponse& response, bool stream, VllmGeneration& result) {
   const auto violate = [&](const std::string& what) {
     if (result.violation.empty()) result.violation = what;
@@ -134,7 +134,7 @@ RpcError VllmClient::HealthCheck() {
   vllm_wire::HealthCheckResponse response;
   RpcError error =
       DecodeError(stub_->HealthCheck(&context, vllm_wire::HealthCheckRequest(), &response));
-  // Whoever is not healthy answers with an error.
+  // An unhealthy worker answers with an error.
   EXPECT_EQ(error.ok(), response.healthy());
   return error;
 }

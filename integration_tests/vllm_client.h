@@ -1,4 +1,4 @@
-// What a gateway that schedules on vLLM's workers says to one, and hears.
+// A test client that speaks to a worker as a gateway of vLLM workers does.
 #ifndef ORCD_INTEGRATION_TESTS_VLLM_CLIENT_H_
 #define ORCD_INTEGRATION_TESTS_VLLM_CLIENT_H_
 
@@ -19,10 +19,10 @@ namespace orcd::testing {
 
 namespace vllm_wire = ::vllm::grpc::engine;
 
-// Everything a Generate call gave.
+// All results of a Generate call.
 struct VllmGeneration {
   struct Output {
-    // Of the chunks, or of the end where the request did not stream.
+    // Collected from the chunks, or from the end if the request did not stream.
     std::vector<uint32_t> ids;
     std::vector<float> logprobs;
     std::vector<uint32_t> logprob_ids;
@@ -36,22 +36,22 @@ struct VllmGeneration {
   std::map<uint32_t, Output> outputs;
   int chunks = 0;
   vllm_wire::InputLogProbs input_logprobs;
-  // The first way in which the stream broke the protocol; empty where it did not.
+  // The first way in which the stream broke the protocol; empty if it did not.
   std::string violation;
 
-  // Of the first sample.
+  // The first sample's output.
   Output& first() { return outputs[0]; }
 };
 
-// Whether the call succeeded, every sample had its end, and every end counts the ids that came.
+// True if the call succeeded, every sample ended, and every end counts the ids that came.
 ::testing::AssertionResult IsComplete(const VllmGeneration& generation, size_t samples = 1);
 
-// A Generate call that is read message by message. One thread, but for HangUp.
+// A Generate call that is read message by message. One thread, except for HangUp.
 class VllmCall {
  public:
   VllmCall(vllm_wire::VllmEngine::Stub& stub, const vllm_wire::GenerateRequest& request,
            absl::Duration timeout = absl::Seconds(120));
-  // Cancels what still runs.
+  // Cancels a running call.
   ~VllmCall();
 
   VllmCall(const VllmCall&) = delete;
@@ -59,7 +59,7 @@ class VllmCall {
 
   // Reads one message into the result; false at the end of the stream.
   bool Read();
-  // Reads until the first sample has so many ids; false where the stream ended before.
+  // Reads until the first sample has `count` ids; false if the stream ended before.
   bool ReadUntilTokens(size_t count);
   void HangUp() { context_.TryCancel(); }
   // Reads to the end.
@@ -85,14 +85,14 @@ class VllmClient {
                           absl::Duration timeout = absl::Seconds(120));
   RpcError Abort(const std::vector<std::string>& request_ids);
   RpcError HealthCheck();
-  // A failed test and an empty one where the worker does not answer.
+  // The scheduler's load. If the worker does not answer, the test fails and the result is empty.
   vllm_wire::SchedulerLoad Load();
 
  private:
   std::unique_ptr<vllm_wire::VllmEngine::Stub> stub_;
 };
 
-// The request to this protocol that `request`, one of tokens, is to orcd.v1.
+// Converts `request`, whose prompt is tokens, from orcd.v1 to this protocol.
 vllm_wire::GenerateRequest ToVllm(const v1::GenerateRequest& request, bool stream);
 
 }  // namespace orcd::testing

@@ -1,5 +1,5 @@
-// vllm.grpc.engine.VllmEngine, as gateways that schedule on vLLM's workers use it: the same tokens
-// as by orcd.v1, the same limits, and clients that leave at any moment.
+// vllm.grpc.engine.VllmEngine, as gateways of vLLM workers use it: the same tokens and limits as
+// orcd.v1, and clients that leave at any moment.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ class VllmTest : public WorkerTest {
     return ToVllm(request, stream);
   }
 
-  // Everything is free now, not only soon.
+  // Everything is free now, without waiting.
   void ExpectQuiet() {
     const v1::WorkerStatus status = client().Status();
     EXPECT_EQ(status.queue().running_requests(), 0u);
@@ -97,7 +97,7 @@ class VllmTest : public WorkerTest {
   std::unique_ptr<VllmClient> vllm_;
 };
 
-// The ids without the one that ended the sample, which orcd.v1 leaves out.
+// The ids without the one that ended the sample, which orcd.v1 omits.
 std::vector<uint32_t> WithoutEnd(const VllmGeneration::Output& output, const Generation& ours) {
   std::vector<uint32_t> ids = output.ids;
   if (ours.finished->matched_case() == v1::GenerateFinished::kTokenId && !ids.empty()) {
@@ -143,7 +143,7 @@ TEST_F(VllmTest, SameTokensAndFiguresAsByOrcdV1) {
       EXPECT_EQ(complete.finish_reason(),
                 ours.reason() == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop");
       EXPECT_EQ(theirs.chunks > 0, stream);
-      // The prompt was there from the first time on.
+      // The prompt has been in the cache since its first run.
       EXPECT_GT(complete.cached_tokens(), 0u);
     }
   }
@@ -168,7 +168,7 @@ TEST_F(VllmTest, TheEndOfTheModelsTurnCounts) {
   }
 }
 
-// As vLLM does: generated tokens count, the prompt's do not.
+// As in vLLM, the penalties count generated tokens but not the prompt's.
 TEST_F(VllmTest, FrequencyAndPresencePenaltiesDoNotSeeThePrompt) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   constexpr uint32_t kToken = 45;
@@ -198,14 +198,15 @@ TEST_F(VllmTest, FrequencyAndPresencePenaltiesDoNotSeeThePrompt) {
 TEST_F(VllmTest, StopStringsHoldFromMinTokensOn) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   v1::GenerateRequest request = Sampled(2, 60);
-  // It cannot be drawn before min_tokens, and so is not to be drawn without it either.
+  // Tokens that end the generation cannot be drawn before min_tokens; the bias excludes them here,
+  // too.
   const v1::WorkerStatus status = client().Status();
   for (const uint32_t id : status.model().eog_token_ids()) {
     (*request.mutable_sampling()->mutable_logit_bias())[id] = -1000;
   }
   const Generation whole = client().Generate(request);
   ASSERT_TRUE(IsComplete(whole));
-  // Every character that can stand alone: without min_tokens it ends early.
+  // Many characters as stop strings, so that the generation ends early without min_tokens.
   const std::string characters = "etaoinsrhldcumfp";
   for (const char c : characters) request.mutable_stop()->add_strings(std::string(1, c));
   VllmGeneration early = vllm().Generate(ToVllm(request, false));
@@ -285,7 +286,7 @@ TEST_F(VllmTest, StopStringsEndItWithTheTokensOfTheMatch) {
   v1::GenerateRequest request = Sampled(2, 60);
   const Generation whole = client().Generate(request);
   ASSERT_TRUE(IsComplete(whole));
-  // Plain characters of its text, from the middle on.
+  // Plain characters from the second half of its text.
   std::string stop;
   for (size_t i = whole.text.size() / 2; i < whole.text.size() && stop.size() < 2; ++i) {
     const char c = whole.text[i];
@@ -393,7 +394,7 @@ TEST_F(VllmTest, NoMoreTokensThanTheContextHolds) {
 
 TEST_F(VllmTest, ZeroesThatMeanNothingWasSaid) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
-  // top_p, top_k, n, repetition_penalty and the rest are 0 on the wire.
+  // top_p, top_k, n, repetition_penalty and others are 0 on the wire.
   vllm_wire::GenerateRequest bare;
   for (const uint32_t id : Prompt(20)) bare.mutable_tokenized()->add_input_ids(id);
   bare.mutable_sampling_params()->set_max_tokens(20);
@@ -459,7 +460,7 @@ TEST_F(VllmTest, IdsAreOneSpaceWithOrcdV1) {
   ASSERT_TRUE(client().Cancel("same", &found).ok());
   EXPECT_TRUE(found);
   EXPECT_EQ(first.Finish().first().reason(), "abort");
-  // Requests without an id get one each.
+  // The worker assigns an id to each request without one.
   VllmCall nameless(vllm().stub(), Endless("", true));
   VllmCall other(vllm().stub(), Endless("", true));
   EXPECT_TRUE(nameless.ReadUntilTokens(1));
@@ -485,7 +486,7 @@ TEST_F(VllmTest, HealthIsReadinessAndAnErrorOtherwise) {
   EXPECT_TRUE(IsError(vllm().HealthCheck(), StatusCode::UNAVAILABLE, "NOT_READY"));
   EXPECT_TRUE(IsError(vllm().Generate(Endless("early", true)).error,
                       StatusCode::FAILED_PRECONDITION, "MODEL_NOT_LOADED"));
-  // Nothing to end.
+  // An Abort without a request to end succeeds.
   EXPECT_TRUE(vllm().Abort({"early"}).ok());
   EXPECT_EQ(vllm().Load().max_total_num_tokens(), 0);
 
@@ -534,7 +535,7 @@ TEST_F(VllmTest, DrainEndsWhatRunsAndRefusesTheRest) {
 }
 
 TEST_F(VllmTest, FiguresAreTrue) {
-  // Slow enough for its requests to be there until they are aborted.
+  // The steps are slow enough for requests to last until they are aborted.
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--backend", "null", "--null-step", "50ms", "--max-seqs",
                                        "2", "--block-tokens", "16", "--max-context", "2000"}));
   const vllm_wire::SchedulerLoad idle = vllm().Load();
@@ -651,12 +652,12 @@ TEST_F(VllmTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
       Bound(absl::Seconds(20))));
 }
 
-// 500 clients that leave at random moments: in the queue, in prefill, in decode, streaming or not,
-// by hanging up or by Abort. No step begins with one who has left: each one's slot and blocks are
-// free when the steps are over that were under way.
+// 500 clients leave at random moments: in the queue, in prefill, in decode, streaming or not, by
+// hanging up or by Abort. No new step includes a request whose client has left: its slot and blocks
+// are free once the running steps end.
 TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
-  // The null backend has two steps under way, as the GPU's has. The histogram's bucket holds what
-  // took two steps and not what took a third.
+  // The null backend has two steps in flight, as the GPU backend has. The histogram's bucket holds
+  // releases after two steps, but not after a third.
   constexpr int kClients = kSanitized ? 100 : 500;
   const absl::Duration step = kSanitized ? absl::Seconds(1) : absl::Milliseconds(400);
   const std::string bucket = kSanitized ? "2.5" : "1";
@@ -685,7 +686,7 @@ TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
         absl::SleepFor(stay);
         if (!aborts) return call.HangUp();
         EXPECT_TRUE(own.Abort({request.request_id()}).ok());
-        // An Abort that came before its request found nothing to end.
+        // An Abort that came before its request found no request to end.
         call.HangUp();
       });
       VllmGeneration& generation = call.Finish();
@@ -700,13 +701,13 @@ TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
   EXPECT_TRUE(client().WaitForQuiet());
   ExpectQuiet();
 
-  // Every kind of them was there.
+  // Clients of every kind took part.
   EXPECT_GT(before_tokens, kClients / 20);
   EXPECT_GT(after_tokens, kClients / 20);
   EXPECT_GT(aborted, kClients / 4);
   EXPECT_GT(hung_up, kClients / 4);
   std::map<std::string, double> samples = Scrape();
-  // But for those that had left before the worker had heard of them.
+  // All except those that left before the worker had heard of them.
   EXPECT_GT(samples["orcd_cancel_to_release_seconds_count"], kClients * 0.9);
   EXPECT_EQ(samples["orcd_cancel_to_release_seconds_bucket{le=\"" + bucket + "\"}"],
             samples["orcd_cancel_to_release_seconds_count"]);

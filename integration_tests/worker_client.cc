@@ -16,7 +16,7 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-// Adds one message to what came before, and notes the first that should not have come.
+// Adds one message to the result, and notes the first violation of the protocol.
 void Take(const v1::GenerateResponse& response, bool wants_logprobs, Generation& result) {
   const auto violate = [&](std::string what) {
     if (result.violation.empty()) result.violation = std::move(what);
@@ -185,7 +185,7 @@ const Generation& GenerateCall::Finish() {
 
 WorkerClient::WorkerClient(const std::string& address) {
   grpc::ChannelArguments args;
-  // A connection of its own, so that what one client does to its connection touches no other.
+  // Gives each client its own connection, so that its actions affect no other client.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetMaxReceiveMessageSize(-1);
   channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
@@ -340,7 +340,7 @@ bool IsValidUtf8(std::string_view text) {
       if ((byte(i + k) & 0xC0) != 0x80) return false;
       code_point = code_point << 6 | (byte(i + k) & 0x3F);
     }
-    // Overlong forms, surrogates, and what lies past the last code point.
+    // Overlong forms, surrogates, and values beyond the last code point.
     if ((extra == 2 && code_point < 0x800) || (extra == 3 && code_point < 0x10000) ||
         (code_point >= 0xD800 && code_point <= 0xDFFF) || code_point > 0x10FFFF) {
       return false;

@@ -1,4 +1,4 @@
-// What a client of a worker says and hears, with everything a test wants to look at.
+// A test client of a worker that keeps everything a test may want to look at.
 #ifndef ORCD_INTEGRATION_TESTS_WORKER_CLIENT_H_
 #define ORCD_INTEGRATION_TESTS_WORKER_CLIENT_H_
 
@@ -20,14 +20,14 @@
 
 namespace orcd::testing {
 
-// A gRPC status and what its google.rpc details say.
+// A gRPC status and its decoded google.rpc details.
 struct RpcError {
   grpc::StatusCode code = grpc::StatusCode::OK;
   std::string message;
-  // Of the ErrorInfo; empty where there is none.
+  // From the ErrorInfo; empty if there is none.
   std::string reason;
   std::string domain;
-  // Of the BadRequest.
+  // Paths of the field violations in the BadRequest.
   std::vector<std::string> fields;
   std::optional<absl::Duration> retry_delay;
   bool has_precondition_failure = false;
@@ -39,20 +39,20 @@ struct RpcError {
 RpcError DecodeError(const grpc::Status& status);
 std::ostream& operator<<(std::ostream& out, const RpcError& error);
 
-// Whether `error` has this code, a message, and an ErrorInfo of the domain `orcd` with `reason`
-// (empty: any). Where `field` is set, a field violation of that path must be there.
+// True if `error` has this code, a message, and an ErrorInfo of the domain `orcd` with `reason`
+// (empty: any reason) and, if `field` is set, a field violation of that path.
 ::testing::AssertionResult IsError(const RpcError& error, grpc::StatusCode code,
                                    std::string_view reason = {}, std::string_view field = {});
 
-// Everything a Generate call gave.
+// All results of a Generate call.
 struct Generation {
   RpcError error;
   std::optional<v1::GenerateStarted> started;
   std::vector<v1::GenerateDelta> deltas;
   std::optional<v1::GenerateFinished> finished;
-  // The first way in which the stream broke the protocol; empty where it did not.
+  // The first way in which the stream broke the protocol; empty if it did not.
   std::string violation;
-  // Of all deltas.
+  // Concatenated over all deltas.
   std::string text;
   std::vector<uint32_t> ids;
   std::vector<v1::TokenLogprobs> logprobs;
@@ -62,15 +62,15 @@ struct Generation {
   }
 };
 
-// Whether the call succeeded, its stream was Started, Deltas, Finished, every delta was whole UTF-8
-// and had what it must, and the usage counts the ids that came.
+// True if the call succeeded, its stream was Started, Deltas, Finished, every delta was whole UTF-8
+// and had its required fields, and the usage counts the ids that came.
 ::testing::AssertionResult IsComplete(const Generation& generation);
 
 // A Generate call that is read message by message. One thread.
 class GenerateCall {
  public:
   GenerateCall(v1::Worker::Stub& stub, const v1::GenerateRequest& request, absl::Duration timeout);
-  // Cancels what still runs.
+  // Cancels a running call.
   ~GenerateCall();
 
   GenerateCall(const GenerateCall&) = delete;
@@ -78,11 +78,10 @@ class GenerateCall {
 
   // Reads one message into the result; false at the end of the stream.
   bool Read();
-  // Reads until Started has come; false where the stream ended before.
+  // Reads until Started has come; false if the stream ended before.
   bool ReadUntilStarted();
-  // Reads until so many ids have come; false where the stream ended before.
+  // Reads until `count` ids have come; false if the stream ended before.
   bool ReadUntilTokens(size_t count);
-  // Hangs up.
   void HangUp() { context_.TryCancel(); }
   // Reads to the end.
   const Generation& Finish();
@@ -96,7 +95,7 @@ class GenerateCall {
   bool done_ = false;
 };
 
-// Everything a Load call gave.
+// All results of a Load call.
 struct LoadResult {
   RpcError error;
   struct Progress {
@@ -105,7 +104,7 @@ struct LoadResult {
   };
   std::vector<Progress> progress;
   std::optional<v1::ModelDescription> loaded;
-  // The description was the last message.
+  // True if the description was the last message.
   bool loaded_last = false;
   absl::Time begun;
   absl::Time ended;
@@ -129,19 +128,19 @@ class WorkerClient {
   RpcError Unload(bool force, v1::UnloadResponse* response = nullptr);
   RpcError Cancel(const std::string& request_id, bool* found = nullptr);
   RpcError Tokenize(const v1::TokenizeRequest& request, std::vector<uint32_t>* ids);
-  // The ids of a request that must succeed; a failed test and none where it does not.
+  // The ids of a request that must succeed. If it does not, the test fails and there are no ids.
   std::vector<uint32_t> Tokens(const v1::TokenizeRequest& request);
-  // The worker's status; a failed test and an empty one where it does not answer.
+  // The worker's status. If the worker does not answer, the test fails and the status is empty.
   v1::WorkerStatus Status();
-  // The serving status under a name of grpc.health.v1.
+  // Reads the serving status of a service name through grpc.health.v1.
   RpcError Check(const std::string& service,
                  grpc::health::v1::HealthCheckResponse::ServingStatus* status);
 
-  // Wait until the status is like this.
+  // Wait until the status meets the condition.
   bool WaitForStatus(const std::function<bool(const v1::WorkerStatus&)>& condition,
                      absl::Duration timeout = absl::Seconds(30));
   bool WaitForState(v1::WorkerState state);
-  // No request runs or waits, and every KV block is free.
+  // Waits until no request runs or waits, and every KV block is free.
   bool WaitForQuiet();
 
  private:
@@ -150,10 +149,10 @@ class WorkerClient {
   std::unique_ptr<grpc::health::v1::Health::Stub> health_stub_;
 };
 
-// Sets the deadline of a call, stretched as Bound does.
+// Sets the deadline of a call, stretched by Bound.
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout);
 
-// The usual prompts.
+// Requests with a text, token or chat prompt and default options.
 v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_tokens);
 v1::GenerateRequest TokenRequest(const std::vector<uint32_t>& ids, uint32_t max_tokens);
 v1::GenerateRequest ChatRequest(const std::string& user_message, uint32_t max_tokens);

@@ -34,7 +34,7 @@ void WorkerTest::StartWorker(std::vector<std::string> args) {
   options.model_dir = models_.path().string();
   options.args = std::move(args);
   if (std::find(options.args.begin(), options.args.end(), kKvFlag) == options.args.end()) {
-    // Enough for a few long sequences.
+    // Holds a few long sequences.
     options.args.insert(options.args.end(), {kKvFlag, "64MiB"});
   }
   client_ = nullptr;

@@ -14,30 +14,30 @@
 
 namespace orcd::testing {
 
-// A model directory with `nano.gguf` in it, and a worker over it. The end of each test ends the
-// worker by SIGTERM and expects exit code 0, so that whatever a sanitizer has to say is heard;
-// where the test failed the worker's log is printed.
+// A model directory with `nano.gguf` in it, and a worker over it. After each test, ends the worker
+// with SIGTERM and expects exit code 0, so that a sanitizer's findings fail the test. Prints the
+// worker's log if the test failed.
 class WorkerTest : public ::testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
 
-  // Starts the worker; a fatal failure where it does not come up. A test that calls it again must
-  // have ended the first.
+  // Starts the worker; a fatal test failure if it does not come up. A test that calls this again
+  // must stop the first worker before.
   void StartWorker(std::vector<std::string> args = {});
   // Starts the worker and loads `nano.gguf`.
   void StartLoaded(std::vector<std::string> args = {});
 
-  // Ends the client, then the worker by SIGTERM, and expects exit code 0.
+  // Ends the client, then the worker with SIGTERM, and expects exit code 0.
   void StopWorker();
 
   WorkerProcess& worker() { return *worker_; }
   WorkerClient& client() { return *client_; }
-  // Only where the worker was started.
+  // Valid only after StartWorker.
   v1::Worker::Stub& stub() { return client_->stub(); }
   const TempDir& models() const { return models_; }
 
-  // A request that goes on for thousands of tokens unless something ends it.
+  // A request that runs for thousands of tokens unless something ends it.
   static v1::GenerateRequest EndlessRequest(const std::string& request_id);
 
  private:

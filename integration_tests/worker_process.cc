@@ -32,7 +32,7 @@ std::string ReadFile(const std::string& path) {
   return content.str();
 }
 
-// The environment of the test without what would configure a worker.
+// The test's environment without variables that configure a worker.
 std::vector<std::string> CleanEnvironment() {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -75,8 +75,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
   std::vector<char*> argv = Pointers(args);
   std::vector<char*> envp = Pointers(environment);
 
-  // Everything the child needs is made before the fork: after it, in a process that had threads,
-  // only async-signal-safe calls may be made.
+  // Makes everything the child needs before the fork: after it, the child of a process with threads
+  // may make only async-signal-safe calls.
   const int log =
       ::open(worker->log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log < 0) return absl::InternalError(absl::StrCat("open log: ", std::strerror(errno)));
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(126);
-    // A group of its own: whatever it might start can be looked for, and ended.
+    // A process group of its own, so that any processes it starts can be found and ended.
     ::setpgid(0, 0);
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
@@ -152,13 +152,13 @@ bool WorkerProcess::Reap(int options) {
 bool WorkerProcess::Running() { return !Reap(WNOHANG); }
 
 void WorkerProcess::Signal(int signal) {
-  // Until it is reaped the id cannot be anybody else's.
+  // Nobody else can have this process id until the process is reaped.
   if (!end_) ::kill(pid_, signal);
 }
 
 void WorkerProcess::Pause() {
   Signal(SIGSTOP);
-  // Each of its threads has stopped once this returns.
+  // All threads have stopped once this returns.
   Reap(WUNTRACED);
 }
 void WorkerProcess::Resume() { Signal(SIGCONT); }

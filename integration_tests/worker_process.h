@@ -1,4 +1,4 @@
-// A real worker-orcd process, the one that stands beside the test binary.
+// Runs a real worker-orcd process, from the binary beside the test binary.
 #ifndef ORCD_INTEGRATION_TESTS_WORKER_PROCESS_H_
 #define ORCD_INTEGRATION_TESTS_WORKER_PROCESS_H_
 
@@ -17,36 +17,36 @@
 
 namespace orcd::testing {
 
-// Whether this build, and so the worker beside it, is slowed and swollen by a sanitizer.
+// True if a sanitizer slows this build and swells its memory; the worker is from the same build.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
 
-// `bound`, stretched where a sanitizer slows everything down.
+// Returns `bound`, stretched if a sanitizer slows everything down.
 absl::Duration Bound(absl::Duration bound);
 
-// What worker-orcd exits with, as README lists it.
+// Exit codes of worker-orcd, as README lists them.
 inline constexpr int kFaultExitCode = 70;
 inline constexpr int kForcedExitCode = 71;
 
-// How a process ended.
+// The end of a process.
 struct ProcessEnd {
-  // Set where it exited.
+  // Set if the process exited.
   std::optional<int> exit_code;
-  // Set where a signal ended it.
+  // Set if a signal ended the process.
   std::optional<int> signal;
 };
 
 struct WorkerOptions {
-  // The folder that Load reads from; empty: an empty one of the worker's own.
+  // The folder that Load reads from; empty: an empty folder of the worker's own.
   std::string model_dir;
   // host:port to listen on.
   std::string listen = "127.0.0.1:0";
   // More flags, such as {"--threads", "2"}.
   std::vector<std::string> args;
-  // The network namespace that it runs in, as `ip netns` names it; empty: the test's.
+  // The network namespace that the worker runs in, as `ip netns` names it; empty: the test's.
   std::string network_namespace;
   // RLIMIT_AS in bytes; 0: none.
   uint64_t address_space = 0;
@@ -54,12 +54,12 @@ struct WorkerOptions {
   std::vector<std::string> environment;
 };
 
-// Owns the process and its scratch folder: the process is ended with this object, and by the kernel
-// should the test die first. One thread, the one that started it.
+// Owns the process and its scratch folder. The process ends with this object; the kernel ends it if
+// the test dies first. One thread, the one that started the process.
 class WorkerProcess {
  public:
-  // Starts a worker and waits until it listens. The error says what it wrote where it did not come
-  // up.
+  // Starts a worker and waits until it listens. If it does not come up, the error contains its
+  // output.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(const WorkerOptions& options = {});
   ~WorkerProcess();
 
@@ -67,30 +67,30 @@ class WorkerProcess {
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Where it serves, as host:port.
+  // The host:port that the worker serves at.
   const std::string& address() const { return address_; }
-  // Where else it serves, as host:port: `health` (--health-listen), `metrics` (--metrics-listen).
+  // Further addresses, as host:port: `health` (--health-listen), `metrics` (--metrics-listen).
   std::string SideAddress(const std::string& which) const;
-  // Its working folder; nothing but what the worker leaves there itself.
+  // The worker's working folder; contains only files that the worker itself leaves there.
   const std::string& working_dir() const { return working_dir_; }
-  // All it has written to stderr and stdout so far.
+  // The worker's output on stderr and stdout so far.
   std::string Log() const;
 
-  // Whether the process has not ended yet.
+  // True if the process has not ended yet.
   bool Running();
   void Signal(int signal);
-  // Stops it from running until Resume, as a hung process is stopped.
+  // Suspends the process until Resume, so that it looks hung.
   void Pause();
   void Resume();
-  // SIGKILL, and waits for the end.
+  // Sends SIGKILL and waits for the end.
   void Kill();
-  // SIGTERM, and waits for the end.
+  // Sends SIGTERM and waits for the end.
   absl::StatusOr<ProcessEnd> Terminate(absl::Duration timeout = absl::Seconds(30));
   // Waits for the end. DEADLINE_EXCEEDED after `timeout`.
   absl::StatusOr<ProcessEnd> WaitForEnd(absl::Duration timeout);
 
-  // Resident memory in bytes: what it has now, and the most it ever had. `anonymous` is the part
-  // that is not pages of files.
+  // Resident memory in bytes: now, and the highest so far. `anonymous` is the part of the current
+  // one that is not file pages.
   struct Memory {
     int64_t resident = 0;
     int64_t peak = 0;
@@ -100,7 +100,7 @@ class WorkerProcess {
 
  private:
   WorkerProcess() = default;
-  // As waitpid's options say; whether it has ended.
+  // Calls waitpid with these options; true if the process has ended.
   bool Reap(int options);
 
   TempDir scratch_;
@@ -111,7 +111,7 @@ class WorkerProcess {
   std::optional<ProcessEnd> end_;
 };
 
-// Asks `condition` again and again until it holds; false where it did not before `timeout`.
+// Polls `condition` until it holds; false if it does not hold before `timeout`.
 template <typename Condition>
 bool WaitUntil(const Condition& condition, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;

@@ -1,4 +1,4 @@
-"""check-house on small trees that keep and that break the rules."""
+"""Tests check-house on small trees that keep and that break the rules."""
 
 import pathlib
 import subprocess

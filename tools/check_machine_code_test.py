@@ -1,4 +1,4 @@
-"""check-machine-code on short listings that have and that lack its faults."""
+"""Tests check-machine-code on short listings with and without its faults."""
 
 import os
 import pathlib
@@ -19,12 +19,12 @@ ARRIVAL = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R3+URZ], RZ"
 
 
 def control(sets=7, waits=()):
-    """A control word that releases the scoreboard `sets` and waits for others."""
+    """A control word that releases the scoreboard `sets` and waits for the scoreboards `waits`."""
     return sets << 5 | sum(1 << board for board in waits) << 11
 
 
 def listing(code):
-    """What cuobjdump prints of instructions, each a text or a text and its control word."""
+    """The output of cuobjdump for instructions, each a text or a text and its control word."""
     lines = ["\tFunction : kernel"]
     for i, instruction in enumerate(code):
         text, word = instruction if isinstance(instruction, tuple) else (instruction, control())
@@ -46,7 +46,7 @@ class CheckMachineCodeTest(unittest.TestCase):
         return faults(Arrivals(), code)
 
     def run_tool(self, *code):
-        """Its status and what it says."""
+        """Exit status and output of the tool."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "listing"
             path.write_text(listing(code))
@@ -81,7 +81,7 @@ class CheckMachineCodeTest(unittest.TestCase):
             [])
 
     def test_weights_are_loaded_too_early(self):
-        # Of four registers that are loaded the last is the product's first.
+        # The load writes four registers, the last of which is the product's first.
         load = "LDSM.16.M88.4 R1, [R9]"
         self.assertEqual(self.fragments(PRODUCT, load, WAIT_FOR_ALL, "EXIT"), [f"0010: {load}"])
 

@@ -1,4 +1,5 @@
-"""fetch-model on a fake model: a server that breaks off, lies and refuses, and local wheels."""
+"""Tests fetch-model on a fake model: with a server that breaks off, lies and refuses, and with
+local wheels."""
 
 import hashlib
 import http.server
@@ -21,7 +22,7 @@ PARTS = 3
 
 
 class FakeHub(http.server.ThreadingHTTPServer):
-    """Serves `content` with ranges; the attributes say how it misbehaves."""
+    """Serves `content` with ranges; the attributes select its misbehaviour."""
 
     daemon_threads = True
 
@@ -30,7 +31,7 @@ class FakeHub(http.server.ThreadingHTTPServer):
         self.content = content
         self.status = 200
         self.ranges_honoured = True
-        # Bytes after which each response breaks off; None: never.
+        # Number of bytes after which each response breaks off; None: never.
         self.break_after = None
         # Seconds to wait after each 64 KiB.
         self.slowness = 0

@@ -1,4 +1,4 @@
-"""Which files tools/lint gives to clang-tidy together."""
+"""Tests which files tools/lint gives to clang-tidy together."""
 
 import importlib.machinery
 import importlib.util
@@ -14,7 +14,7 @@ loader.exec_module(tool)
 
 class BatchesTest(unittest.TestCase):
     def batches(self, *texts, options=""):
-        """Indices of the files of each batch; `options` has a letter a file."""
+        """Indices of the files of each batch; `options` has one letter per file."""
         with tempfile.TemporaryDirectory() as folder:
             entries = []
             for n, text in enumerate(texts):
@@ -41,7 +41,7 @@ class BatchesTest(unittest.TestCase):
             "using Clock = int;",
             "const char* kNames[] = {",
         ]:
-            # Each name is used, so that it is the clash that keeps a file alone.
+            # The text uses each name, so only the clash keeps a file alone.
             text = f"{line}\n// kSize Case PathOf IsFine Clock kNames\n"
             self.assertEqual(self.batches(text, "int G();\n", text), [[0, 1], [2]], line)
 

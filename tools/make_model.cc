@@ -1,4 +1,4 @@
-// make-model: writes a Qwen2 GGUF of random weights, for tests and benchmarks.
+// make-model: writes a Qwen2 GGUF with random weights, for tests and benchmarks.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -14,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def result(seconds):
-    """Of requests whose times were `seconds`, as likely each."""
+    """A result with durations of `seconds`, all equally likely."""
     times = {
         "distribution": [[s, (i + 1) / len(seconds)] for i, s in enumerate(sorted(seconds))],
     }
@@ -35,7 +35,7 @@ class PlotServeTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def plot(self, *results):
-        """The SVG's root."""
+        """Plots results and returns the SVG's root element."""
         files = []
         for i, values in enumerate(results):
             files.append(self.folder / f"run<{i}>.json")
@@ -54,7 +54,7 @@ class PlotServeTest(unittest.TestCase):
         line = self.plot(result([0.001, 0.01, 0.1, 1])).find(f"{SVG}polyline")
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         self.assertEqual(points, sorted(points, key=lambda p: (p[0], -p[1])))
-        # A decade is as wide as the next.
+        # All decades have the same width.
         steps = [b[0] - a[0] for a, b in zip(points, points[1:])]
         self.assertLess(max(steps) - min(steps), 0.2)
 

@@ -1,4 +1,4 @@
-"""skipped-tests on logs as ctest 3.25 writes them."""
+"""Tests skipped-tests on logs as ctest 3.25 writes them."""
 
 import importlib.machinery
 import importlib.util

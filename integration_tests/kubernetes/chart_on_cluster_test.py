@@ -1,8 +1,8 @@
-"""The chart on a real Kubernetes: what an operator does to a worker, and what its clients see.
+"""Tests the chart on a real Kubernetes: operations on a worker, and their effect on its clients.
 
 chart_on_cluster_test.py ROOT BIN_DIR TOOLS_DIR
 
-Prints what was seen and how long it took, a line each; docs/kubernetes.md quotes them.
+Prints each observation and its duration on a line; docs/kubernetes.md quotes them.
 """
 
 import datetime
@@ -28,7 +28,7 @@ def seen(what, seconds=None):
 
 
 def seconds_between(earlier, later):
-    """Of two times as Kubernetes writes them."""
+    """Seconds between two times in Kubernetes' format."""
     times = [datetime.datetime.fromisoformat(t.replace("Z", "+00:00")) for t in (earlier, later)]
     return (times[1] - times[0]).total_seconds()
 
@@ -73,7 +73,7 @@ class ChartOnClusterTest(unittest.TestCase):
     def make_models(cls):
         models = cls.cluster.folder / "models"
         models.mkdir()
-        # Weights at random, and as many of them as make a stream last.
+        # Random weights, in a model large enough for a stream to last.
         cls.model_file = models / "model.gguf"
         subprocess.run(
             [BIN_DIR / "make-model", "--size", "0.5b", "--type", "Q4_0", "--out", cls.model_file],
@@ -125,7 +125,7 @@ class ChartOnClusterTest(unittest.TestCase):
         } | sets
         words = []
         for key, value in values.items():
-            # Variables are text, whatever they look like.
+            # Environment variables must be strings, whatever they look like.
             words += ["--set-string" if key.startswith("env.") else "--set", f"{key}={value}"]
         cls.cluster.run(
             *["helm", verb, "w", ROOT / "deploy" / "helm" / "worker-orcd", "-n", SPACE, *words],
@@ -139,7 +139,7 @@ class ChartOnClusterTest(unittest.TestCase):
         return self.cluster.get("pods", "-n", SPACE)["items"]
 
     def ready_pod(self):
-        """The one pod that is ready and stays; nothing where there is none."""
+        """The one pod that is ready and not terminating, or None."""
         for pod in self.pods():
             conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
             if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
@@ -154,7 +154,7 @@ class ChartOnClusterTest(unittest.TestCase):
         return pod["status"]["containerStatuses"][0]["restartCount"]
 
     def grpcurl(self, address, method, fields):
-        """A call that goes on by itself."""
+        """Starts a call in the background."""
         return subprocess.Popen(
             self.cluster.inside(
                 *["grpcurl", "-plaintext", "-max-time", "170", "-d", json.dumps(fields)],
@@ -167,7 +167,7 @@ class ChartOnClusterTest(unittest.TestCase):
         )
 
     def start_stream(self, pod):
-        """A stream of TOKENS tokens that has begun."""
+        """Starts a stream of TOKENS tokens and waits for its first output."""
         stop = {"max_tokens": TOKENS, "ignore_eog": True}
         request = {"tokens": {"ids": [1, 2, 3]}, "stop": stop, "sampling": {"seed": 7}}
         address = f"{pod['status']['podIP']}:50051"
@@ -180,8 +180,8 @@ class ChartOnClusterTest(unittest.TestCase):
         return stream, said
 
     def finish_stream(self, stream, said):
-        """The tokens that came, of a stream that must end well."""
-        # Not by communicate(), which would not see what readline() has read ahead.
+        """The tokens of a stream, which must end well."""
+        # communicate() would miss the lines that readline() has buffered.
         with stream:
             rest, errors = stream.stdout.read(), stream.stderr.read()
         self.assertEqual(stream.returncode, 0, errors)
@@ -191,7 +191,7 @@ class ChartOnClusterTest(unittest.TestCase):
             ids += re.findall(r"\d+", block)
         return ids
 
-    # What is done to a worker.
+    # Tests of operations on a worker.
 
     def test_1_the_restricted_policy_accepts_it_and_it_has_the_gpu(self):
         pod = self.ready_pod()
@@ -266,7 +266,7 @@ class ChartOnClusterTest(unittest.TestCase):
         seen("stopped by SIGSTOP, found by the liveness probe, ready again", time.monotonic() - began)
 
     def worker_process(self):
-        """The id of the worker's process, which runs in a container of this cluster alone."""
+        """The id of the worker's process. The worker runs only in a container of this cluster."""
         for folder in pathlib.Path("/proc").iterdir():
             if not folder.name.isdigit():
                 continue
@@ -280,7 +280,7 @@ class ChartOnClusterTest(unittest.TestCase):
         self.fail("no worker runs")
 
     def test_7_the_startup_probe_tolerates_a_slow_load(self):
-        # A share of a core makes it slow; its probes are answered all the while.
+        # A small share of a core makes the load slow; the worker answers probes all the time.
         self.helm("upgrade", **{"resources.limits.cpu": "50m", "resources.requests.cpu": "50m"})
         pod = self.ready_pod()
         container = pod["spec"]["containers"][0]

@@ -1,5 +1,5 @@
-"""A Kubernetes of one node on this machine: a real control plane, containerd and kubelet, and a GPU
-that a device plugin makes up. Root, for network namespaces and containers."""
+"""A Kubernetes cluster of one node on this machine: a real control plane, containerd and kubelet,
+and a fake GPU from a device plugin. Needs root, for network namespaces and containers."""
 
 import json
 import os
@@ -16,12 +16,12 @@ NETNS = "orcd-k8s"
 NODE_IP = "10.98.0.1"
 NODE = "gpu-0"
 PATIENCE_S = 180
-# Of every kubelet, whatever its --root-dir.
+# All kubelets use this folder, whatever their --root-dir.
 DEVICE_PLUGINS = pathlib.Path("/var/lib/kubelet/device-plugins")
 
 
 class Cluster:
-    """Owns the processes and the folder they write to. `bin_dir` has the programs."""
+    """Owns the cluster's processes and their folder. `bin_dir` has the programs."""
 
     def __init__(self, bin_dir):
         self.bin = pathlib.Path(bin_dir)
@@ -52,7 +52,7 @@ class Cluster:
         return process
 
     def run(self, *command, check=True, timeout=PATIENCE_S):
-        """What the command prints on standard output."""
+        """Runs the command and returns its standard output."""
         result = subprocess.run(
             self.inside(*command),
             capture_output=True,
@@ -78,7 +78,7 @@ class Cluster:
         return json.loads(self.kubectl("get", *words, "-o", "json"))
 
     def wait_for(self, what, condition, timeout=PATIENCE_S):
-        """The seconds until `condition` held."""
+        """Waits until `condition` holds and returns the seconds that took."""
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > timeout:
@@ -86,7 +86,7 @@ class Cluster:
             time.sleep(0.25)
         return time.monotonic() - began
 
-    # Up.
+    # Start of the cluster.
 
     def up(self):
         self.make_network()
@@ -260,14 +260,14 @@ SystemdCgroup = false
         )
 
     def gpus(self):
-        """That may be given to pods."""
+        """Number of GPUs that can be allocated to pods."""
         return int(self.get("node", NODE)["status"]["allocatable"].get("nvidia.com/gpu", 0))
 
     def flip_gpu_health(self):
         self.plugin.send_signal(signal.SIGUSR1)
 
     def import_image(self, name, root, config):
-        """Makes an image of one layer from the folder `root`, known as `name`."""
+        """Makes an image named `name`, with one layer from the folder `root`."""
         work = self.folder / f"image-{secrets.token_hex(4)}"
         work.mkdir()
         with tarfile.open(work / "layer.tar", "w") as layer:
@@ -291,7 +291,7 @@ SystemdCgroup = false
         self.run("ctr", "-a", self.socket, "-n", "k8s.io", "images", "import", work / "image.tar")
         shutil.rmtree(work)
 
-    # Down.
+    # End of the cluster.
 
     def down(self):
         if self.kubeconfig.exists():
@@ -309,13 +309,13 @@ SystemdCgroup = false
             if point.startswith(str(self.folder)):
                 subprocess.run(["umount", "-l", point], check=False)
         subprocess.run(["ip", "netns", "del", NETNS], check=False)
-        # The pods' own go, too: whoever made them is gone.
+        # Also deletes the pods' network namespaces, because their creator is gone.
         for name in namespaces() - self.others_namespaces:
             if name.startswith("cni-"):
                 subprocess.run(["ip", "netns", "del", name], check=False)
 
     def kill_containers(self):
-        """They are not containerd's children, and would outlive it."""
+        """Kills all containers. They are not containerd's children and would outlive it."""
         ctr = ["ctr", "-a", self.folder / "containerd.sock", "-n", "k8s.io", "tasks"]
         for task in self.run(*ctr, "ls", "-q", check=False).split():
             self.run(*ctr, "kill", "-s", "SIGKILL", task, check=False)

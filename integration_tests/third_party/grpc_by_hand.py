@@ -1,4 +1,4 @@
-"""Calls of a worker by grpcurl, for tests of other things."""
+"""Calls a worker with grpcurl, for tests of other things."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from worker_under_test import PATIENCE_S
 
 
 def call(address, method, fields, flags=()):
-    """What grpcurl prints; an exception where the call fails."""
+    """Returns grpcurl's output; raises an exception if the call fails."""
     return subprocess.run(
         ["grpcurl", "-plaintext", *flags, "-d", json.dumps(fields), address, method],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""grpcurl drives a real worker with nothing but what server reflection tells it.
+"""grpcurl drives a real worker with only the information from server reflection.
 
 grpcurl_test.py BIN_DIR
 """
@@ -14,7 +14,7 @@ BIN_DIR = None
 
 
 def parse_stream(text):
-    """The JSON objects that stand one after the other in `text`."""
+    """The consecutive JSON objects in `text`."""
     decoder, at, found = json.JSONDecoder(), 0, []
     while at < len(text):
         if text[at].isspace():
@@ -71,7 +71,7 @@ class GrpcurlTest(unittest.TestCase):
             stop={"max_tokens": 8, "ignore_eog": True},
         )
         self.assertEqual(events[0]["started"]["prompt_tokens"], 3)
-        # A delta of the text that was held back to the end has no tokens.
+        # A delta that holds only text held back until the end has no tokens.
         deltas = [event["delta"] for event in events[1:-1]]
         self.assertEqual(sum(len(delta.get("token_ids", [])) for delta in deltas), 8)
         self.assertEqual(events[-1]["finished"]["reason"], "FINISH_REASON_MAX_TOKENS")

@@ -3,7 +3,8 @@
     kserve_client_test.py BIN_DIR
 
 The package's `__init__` imports a model server, and with it Kubernetes, Pillow and a hundred other
-things that its client does not use: they are left out, and the package is entered past it.
+packages that the client does not use. This test does not install them, and imports the client
+without running `__init__`.
 """
 
 import importlib.util
@@ -59,7 +60,8 @@ class KserveClientTest(unittest.IsolatedAsyncioTestCase):
         self.addAsyncCleanup(self.client.close)
 
     def load(self):
-        # Its client has no call for it: KServe's agent loads models, with the name in field 1.
+        # KServe's client has no call for this: KServe's agent loads models, with the name in field
+        # 1.
         self.ours.call(
             "inference.GRPCInferenceService", "RepositoryModelLoad", repository_name=MODEL
         )

@@ -23,7 +23,7 @@ ROOT = None
 
 
 def generate_stubs(folder):
-    """Python code for the API, from the .proto files."""
+    """Generates Python code for the API from the .proto files and imports it."""
     protos = ["orcd/v1/worker.proto", "orcd/v1/orchestrator.proto", "google/rpc/status.proto"]
     protos.append("google/rpc/error_details.proto")
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}"]
@@ -33,7 +33,7 @@ def generate_stubs(folder):
 
 
 class Orchestrator:
-    """Leases of two seconds; the newest instance of a worker_id has it."""
+    """Grants leases of two seconds; the newest instance holds a worker_id."""
 
     def __init__(self, pb, error_details, status):
         self.pb, self.error_details, self.status_pb = pb, error_details, status

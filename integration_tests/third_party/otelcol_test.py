@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector takes a real worker's spans.
+"""An OpenTelemetry collector receives a real worker's spans.
 
 otelcol_test.py BIN_DIR
 """

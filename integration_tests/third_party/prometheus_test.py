@@ -21,10 +21,10 @@ from worker_under_test import NANO, PATIENCE_S, WorkerUnderTest
 BIN_DIR = None
 ROOT = None
 
-# Of a Prometheus metric in an expression; the endings that a histogram's series have.
+# Names of metrics in an expression, and the suffixes of a histogram's series.
 METRIC = re.compile(r"\borcd_[a-z0-9_]+\b")
 HISTOGRAM_SERIES = re.compile(r"_(bucket|sum|count)$")
-# These are vLLM's names, which those who scrape them expect as they are.
+# These names are vLLM's; tools that scrape vLLM expect them unchanged.
 VLLM_NAME_FAULT = re.compile(r"vllm:\w+ metric names should not contain ':'")
 
 
@@ -38,7 +38,8 @@ class PrometheusTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="orcd-prometheus-")
         self.addCleanup(folder.cleanup)
-        # Of a collector that nothing is sent to: a worker has the times of certificates it uses.
+        # CA of a collector that receives nothing; with it the worker has metrics of certificate
+        # expiry.
         authority = pathlib.Path(folder.name, "ca.pem")
         subprocess.run(
             ["openssl", "req", "-x509", "-subj", "/CN=collector", "-nodes", "-newkey", "rsa:2048"]
@@ -79,7 +80,7 @@ class PrometheusTest(unittest.TestCase):
             check=False,
             timeout=PATIENCE_S,
         )
-        # 3: the text is sound, and only its style is found fault with.
+        # Exit status 3 means that the text is valid and only its style has faults.
         self.assertIn(result.returncode, [0, 3], result.stdout + result.stderr)
         faults = [line for line in (result.stdout + result.stderr).splitlines() if line]
         others = [line for line in faults if not VLLM_NAME_FAULT.fullmatch(line)]
@@ -89,7 +90,7 @@ class PrometheusTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="orcd-prometheus-")
         self.addCleanup(folder.cleanup)
         path = pathlib.Path(folder.name)
-        # As they are, but for how long each must hold.
+        # The chart's rules, except for the time that each must hold.
         rules = (self.files / "alerts.yaml").read_text(encoding="utf-8")
         (path / "rules.yaml").write_text(re.sub(r"\bfor: \w+", "for: 1s", rules))
         config = {

@@ -1,8 +1,8 @@
-"""The Python gRPC client drives a real worker with nothing but what server reflection tells it.
+"""The Python gRPC client drives a real worker with only the information from server reflection.
 
     python_client_test.py BIN_DIR
 
-No generated stubs: services, messages and error details are looked up in the worker itself.
+There are no generated stubs: the worker itself describes services, messages and error details.
 """
 
 import sys
@@ -27,7 +27,7 @@ class PythonClientTest(unittest.TestCase):
         self.message = self.reflected.message
 
     def call(self, method, **fields):
-        """Of orcd.v1.Worker: a response, or the iterator of a stream of them."""
+        """Calls orcd.v1.Worker and returns the response, or an iterator of streamed responses."""
         return self.reflected.call("orcd.v1.Worker", method, **fields)
 
     def enum_name(self, full_name, number):
@@ -38,7 +38,7 @@ class PythonClientTest(unittest.TestCase):
         return self.enum_name("orcd.v1.WorkerState", status.state)
 
     def probe(self, service):
-        """What grpc.health.v1 says of a name, as Kubernetes asks it."""
+        """The status of a service name in grpc.health.v1, as Kubernetes requests it."""
         response = self.reflected.call("grpc.health.v1.Health", "Check", service=service)
         statuses = response.DESCRIPTOR.fields_by_name["status"].enum_type
         return statuses.values_by_number[response.status].name
@@ -47,7 +47,7 @@ class PythonClientTest(unittest.TestCase):
         return list(self.call("Load", model=NANO, **fields))
 
     def assert_error(self, code, method, **fields):
-        """Makes a call that must fail with `code`; its details, by message name."""
+        """Makes a call that must fail with `code` and returns its details by message name."""
         with self.assertRaises(grpc.RpcError) as caught:
             response = self.call(method, **fields)
             if hasattr(response, "__next__"):
@@ -124,7 +124,7 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual(again[-1].loaded.digest, model.digest)
 
     def generate(self, **fields):
-        """The stream's events, checked for their order: text, ids, and the last event."""
+        """Checks the order of the stream's events and returns text, ids, and the last event."""
         events = list(self.call("Generate", **fields))
         kinds = [event.WhichOneof("event") for event in events]
         self.assertEqual(kinds[0], "started")

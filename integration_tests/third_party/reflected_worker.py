@@ -1,4 +1,4 @@
-"""A worker's calls as server reflection describes them; no generated code."""
+"""Calls a worker through server reflection, without generated code."""
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -21,7 +21,7 @@ class ReflectedWorker:
         return GetMessageClass(self.pool.FindMessageTypeByName(full_name))(**fields)
 
     def call(self, service, method, /, **fields):
-        """A response, or the iterator of a stream of them."""
+        """Returns the response, or an iterator of streamed responses."""
         descriptor = self.pool.FindServiceByName(service).FindMethodByName(method)
         request = GetMessageClass(descriptor.input_type)
         response = GetMessageClass(descriptor.output_type)
@@ -36,7 +36,7 @@ class ReflectedWorker:
         return rpc(request(**fields), timeout=PATIENCE_S)
 
     def generate(self, **fields):
-        """The text and the token ids that orcd.v1 gives."""
+        """Generates with orcd.v1 and returns the text and the token ids."""
         text, ids = "", []
         for event in self.call("orcd.v1.Worker", "Generate", **fields):
             text += event.delta.text
@@ -48,6 +48,6 @@ class ReflectedWorker:
 
 
 def reflected(address):
-    """The worker at `address`, and the channel to be closed."""
+    """Returns the worker at `address`, and the channel for the caller to close."""
     channel = grpc.insecure_channel(address)
     return ReflectedWorker(channel), channel

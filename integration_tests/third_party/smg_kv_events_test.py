@@ -2,7 +2,7 @@
 
     smg_kv_events_test.py BIN_DIR
 
-What smg makes of the events shows in its log alone, whose words are those of its pinned version.
+Only smg's log shows how smg interprets the events. The log's wording is that of the pinned version.
 """
 
 import re
@@ -45,7 +45,7 @@ class SmgKvEventsTest(unittest.TestCase):
         return rpc(request(**fields), timeout=PATIENCE_S)
 
     def snapshots(self):
-        """Blocks in each state that smg took over, in order."""
+        """Number of blocks in each snapshot that smg applied, in order."""
         log = COLOURS.sub("", self.smg.log())
         return [
             int(blocks)

@@ -1,9 +1,10 @@
-"""The `openai` package, through the real smg, gets from the real model what orcd.v1 gives.
+"""The `openai` package gets the same results from the real model through the real smg as orcd.v1
+gives.
 
     smg_openai_test.py BIN_DIR
 
-What passes between smg and the worker is tapped: the request that smg makes of a chat is made of
-orcd.v1 too, and its tokens and figures are held against those that smg was given.
+The test records the messages between smg and the worker. It sends the request that smg makes of a
+chat to orcd.v1 too, and compares tokens and figures with those that smg received.
 """
 
 import json
@@ -47,12 +48,13 @@ WEATHER_TOOL = {
 
 
 def as_float(number):
-    """The nearest value that a float of the wire can have."""
+    """The nearest value that a float on the wire can have."""
     return struct.unpack("f", struct.pack("f", number))[0]
 
 
 class Stack:
-    """A worker with the real model, a tap before it, smg before that, and clients of each."""
+    """A worker with the real model, a recording proxy in front of it, smg in front of that, and
+    clients of each."""
 
     def __init__(self, *worker_args):
         self._open = []
@@ -63,7 +65,7 @@ class Stack:
             raise
 
     def _build(self, worker_args):
-        # This model writes its calls as JSON in a block of code.
+        # This model writes its calls as JSON in a code block.
         worker = self._keep(
             WorkerUnderTest(
                 BIN_DIR,
@@ -84,7 +86,7 @@ class Stack:
         self.smg.wait_for(self._serves, "smg does not serve the model")
 
     def _await_model(self):
-        # Where smg finds no model at first it looks again after half a minute.
+        # If smg finds no model at first, it looks again after half a minute.
         deadline = time.monotonic() + PATIENCE_S
         while not self.status().HasField("model"):
             if time.monotonic() > deadline:
@@ -92,7 +94,7 @@ class Stack:
             time.sleep(0.05)
 
     def _serves(self):
-        # Its tokenizer comes a moment after the worker.
+        # smg has the model's tokenizer a moment after it lists the worker.
         request = {"model": MODEL, "prompt": "1", "max_tokens": 1}
         return self.smg.call("POST", "/v1/completions", request)[0] == 200
 
@@ -108,7 +110,7 @@ class Stack:
         return GetMessageClass(self.pool.FindMessageTypeByName(name))
 
     def tapped(self):
-        """The one Generate since the tap forgot: its request and replies."""
+        """The only Generate call since the tap's last forget(): its request and replies."""
         ((request, replies),) = self.tap.calls("Generate")
         response = self.message("vllm.grpc.engine.GenerateResponse")
         return (
@@ -117,7 +119,7 @@ class Stack:
         )
 
     def orcd(self, method, request, response):
-        """A call of orcd.v1, whose reply is a stream."""
+        """Calls orcd.v1 and returns the stream of replies."""
         return self.channel.unary_stream(
             f"/orcd.v1.Worker/{method}",
             request_serializer=lambda message: message.SerializeToString(),
@@ -130,7 +132,8 @@ class Stack:
         return health.status
 
     def same_by_orcd(self, theirs):
-        """What orcd.v1 gives to the request that smg made: samples' ids, logprobs, the end."""
+        """Repeats smg's request with orcd.v1 and returns the samples' ids, logprobs, and the
+        end."""
         request = self.message("orcd.v1.GenerateRequest")()
         request.tokens.ids.extend(theirs.tokenized.input_ids)
         params = theirs.sampling_params
@@ -187,7 +190,7 @@ class SmgOpenAiTest(unittest.TestCase):
         )
 
     def read(self, stream):
-        """Text, reason and usage of a stream that has its usage at the end."""
+        """Text, finish reason and usage of a stream whose last event has its usage."""
         text, reason, usage = "", None, None
         for event in stream:
             for choice in event.choices:
@@ -197,7 +200,7 @@ class SmgOpenAiTest(unittest.TestCase):
         return text, reason, usage
 
     def assert_as_by_orcd(self, usage):
-        """The tapped call's tokens, and the usage that the client was told, are orcd.v1's."""
+        """The tapped call's tokens, and the usage that the client received, equal orcd.v1's."""
         request, replies = self.stack.tapped()
         ids, _, end = self.stack.same_by_orcd(request)
         theirs = {i: [] for i in ids}
@@ -275,7 +278,7 @@ class SmgOpenAiTest(unittest.TestCase):
             whole = self.complete(max_tokens=12, stop=stop)
             self.assertEqual(whole.choices[0].text, free[: free.index("return")])
             self.assertEqual(whole.choices[0].finish_reason, "stop")
-            # The worker stopped, and did not only smg trim.
+            # The worker stopped the generation; smg did not just trim the text.
             self.assertLess(whole.usage.completion_tokens, 12)
             self.assert_as_by_orcd(whole.usage)
         self.stack.tap.forget()

@@ -1,4 +1,4 @@
-"""The real smg's list of workers, and real workers that enter themselves in it.
+"""Real workers register in the list of a real smg.
 
 smg_registration_test.py BIN_DIR
 """
@@ -13,7 +13,7 @@ from smg_under_test import SmgUnderTest
 from worker_under_test import NANO, WorkerUnderTest
 
 BIN_DIR = None
-# Between two looks of a worker at the list, and what a loaded machine adds.
+# The worker's interval between reads of the list, plus the delay of a loaded machine.
 REENTRY_S = 60
 
 

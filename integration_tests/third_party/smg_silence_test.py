@@ -1,4 +1,4 @@
-"""A client of smg that waits for four minutes, in the queue and for its prompt, is answered.
+"""smg answers a client that waits for four minutes, in the queue and for its prompt.
 
 smg_silence_test.py BIN_DIR
 """
@@ -21,7 +21,7 @@ class SmgSilenceTest(unittest.TestCase):
     def test_nobody_is_dropped(self):
         smg = SmgUnderTest(["--log-level", "warn"])
         self.addCleanup(smg.close)
-        # One request runs at a time, and the prompt of each takes a step.
+        # One request runs at a time, and each prompt takes one step.
         flags = ["--backend", "null", "--null-step", f"{STEP_S}s", "--watchdog", "0s"]
         flags += ["--max-seqs", "1", "--model", NANO, "--orchestrator", smg.url]
         worker = WorkerUnderTest(BIN_DIR, flags)
@@ -40,7 +40,7 @@ class SmgSilenceTest(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             ends = list(pool.map(ask, [True, False]))
         self.assertTrue(all(reason for reason, _ in ends), ends)
-        # Nothing was sent twice: each had one step.
+        # Nothing was sent twice: each request had one step.
         self.assertEqual(worker.log().count("request ended"), len(ends), worker.log())
         self.assertGreater(sorted(took for _, took in ends)[1], SILENCE_S)
         self.assertLess(max(took for _, took in ends), (len(ends) + 1) * STEP_S)

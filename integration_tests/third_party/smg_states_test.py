@@ -1,5 +1,5 @@
-"""What smg and its clients see of workers that are killed, stopped, started again, drained, that load
-or are full. docs/smg.md has the table; ORCD_WRITE_DOCS=1 writes it anew.
+"""The behaviour of smg and its clients when workers are killed, stopped, restarted, drained,
+loading or full. docs/smg.md has the table; ORCD_WRITE_DOCS=1 rewrites it.
 
 smg_states_test.py BIN_DIR ROOT
 """
@@ -21,7 +21,7 @@ from worker_under_test import NANO, WorkerUnderTest
 
 BIN_DIR = None
 ROOT = None
-# smg pings a silent worker after 30 s and gives it 10 to answer; a loaded machine adds to it.
+# smg pings a silent worker after 30 s and waits 10 s for an answer; a loaded machine takes longer.
 SILENCE_S = 40
 PATIENCE_S = 150
 BEGIN, END = "<!-- states -->\n", "<!-- /states -->\n"
@@ -91,7 +91,7 @@ class SmgStatesTest(unittest.TestCase):
         self.addCleanup(self.smg.close)
 
     def worker(self, *args, loaded=True):
-        # A token in 50 ms: a stream is under way for as long as it takes to do something to it.
+        # A token takes 50 ms, so a stream lasts long enough for the test to act on it.
         flags = ["--orchestrator", self.smg.url, "--backend", "null", "--null-step", "50ms"]
         flags += [*args, *(["--model", NANO] if loaded else [])]
         worker = WorkerUnderTest(BIN_DIR, flags)
@@ -104,7 +104,7 @@ class SmgStatesTest(unittest.TestCase):
         return workers
 
     def start(self, prompt, tokens, stream=True):
-        """The stream, and a future of its end."""
+        """Starts a stream and returns it with a future of its end."""
         asked = Stream(self.smg, prompt, tokens, stream)
         return asked, self.pool.submit(asked.run)
 
@@ -112,7 +112,7 @@ class SmgStatesTest(unittest.TestCase):
         return Stream(self.smg, prompt, tokens).run()
 
     def ask_until_answered(self, prompt):
-        """The first that is answered, and how long it took until then."""
+        """The first complete answer to repeated requests, and the time until then."""
         begun = time.monotonic()
         while not (asked := self.ask(prompt)).complete:
             self.assertLess(time.monotonic() - begun, PATIENCE_S, asked.error)
@@ -121,7 +121,8 @@ class SmgStatesTest(unittest.TestCase):
         return time.monotonic() - begun
 
     def running(self, count, tokens):
-        """As many streams that have begun, and the futures of their ends."""
+        """Starts `count` streams, waits until they have begun, and returns futures of their
+        ends."""
         started = [self.start(f"running {i}", tokens) for i in range(count)]
         for stream, _ in started:
             self.assertTrue(stream.begun.wait(PATIENCE_S))
@@ -151,7 +152,7 @@ class SmgStatesTest(unittest.TestCase):
         lost = [result for result in results if result.error]
         self.assertEqual(len(lost), 2, "half of them were its")
         self.assertTrue(all(result.complete for result in results if not result.error))
-        # What they had was true.
+        # The partial answers were correct.
         for result in lost:
             again = self.ask(result.prompt, 100)
             self.assertTrue(again.complete, again.error)
@@ -246,7 +247,7 @@ class SmgStatesTest(unittest.TestCase):
         self.assertTrue(all(result.status == 429 for result in refused))
         self.assertIn("the queue is full", refused[0].error)
         self.assertGreaterEqual(sum(result.complete for result in results), 2)
-        # It was full, and not ill.
+        # The worker was full, not unhealthy.
         self.assertTrue(self.ask("after that").complete)
         self.smg.wait_for_workers([one.address, self.worker().address])
         started = [self.start(f"of two workers {i}", 20) for i in range(6)]
@@ -262,7 +263,7 @@ class SmgStatesTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        # A test that failed has no row, and says why itself.
+        # A test that failed has no row, and reports its own failure.
         if len(cls.rows) < 5:
             return
         path = ROOT / "docs" / "smg.md"

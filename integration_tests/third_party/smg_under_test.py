@@ -1,4 +1,4 @@
-"""A real smg, from its package, on free ports: the OpenAI-style gateway before workers."""
+"""Runs a real smg from its package on free ports: the OpenAI-style gateway before workers."""
 
 import http.client
 import json
@@ -14,12 +14,12 @@ import time
 
 import openai
 
-# It starts within seconds; a loaded machine takes its time.
+# smg starts within seconds; a loaded machine takes longer.
 PATIENCE_S = 120
 
 
 def free_port():
-    """One that nobody listens on; somebody may, before it is used."""
+    """A port that nobody listens on; another process may take it before it is used."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -28,9 +28,9 @@ def free_port():
 class SmgUnderTest:
     """Owns the process and its log.
 
-    `args` are more flags of `smg launch`. It has no workers but those that `--worker-urls` names or
-    that enter themselves. `scheme` is https where the flags give it a certificate, which
-    `authorities` (a file) have.
+    `args` are more flags of `smg launch`. smg's only workers are those named by `--worker-urls` and
+    those that register themselves. `scheme` is https if the flags give smg a certificate;
+    `authorities` is a file with the CAs that signed it.
     """
 
     def __init__(self, args=(), api_key=None, scheme="http", authorities=None):
@@ -52,7 +52,7 @@ class SmgUnderTest:
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def start(self):
-        """Starts it, at the port it had before."""
+        """Starts smg, at its previous port."""
         command = [sys.executable, "-m", "smg.cli", "launch"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
@@ -77,7 +77,7 @@ class SmgUnderTest:
             return False
 
     def wait_for(self, condition, what, patience_s=PATIENCE_S):
-        """What `condition` gives once that is true."""
+        """Waits until `condition` returns a true value, and returns that value."""
         deadline = time.monotonic() + patience_s
         while True:
             if result := condition():
@@ -87,7 +87,7 @@ class SmgUnderTest:
             time.sleep(0.05)
 
     def call(self, method, path, body=None, timeout_s=PATIENCE_S):
-        """Status and JSON (or text) of an answer."""
+        """Status and JSON (or text) of the answer."""
         if self._tls:
             connection = http.client.HTTPSConnection(
                 "127.0.0.1", self.port, timeout=timeout_s, context=self._tls
@@ -110,13 +110,13 @@ class SmgUnderTest:
             return response.status, answer
 
     def workers(self):
-        """The list of workers: address (host:port) to status."""
+        """smg's list of workers, as a dict from address (host:port) to status."""
         status, answer = self.call("GET", "/workers")
         assert status == 200, (status, answer)
         return {w["url"].removeprefix("grpc://"): w["status"] for w in answer["workers"]}
 
     def wait_for_workers(self, addresses, patience_s=PATIENCE_S):
-        """Until exactly these are there and ready, and smg has the tokenizer of their model."""
+        """Waits until exactly these workers are ready and smg has the tokenizer of their model."""
         wanted = {address: "ready" for address in addresses}
         self.wait_for(
             lambda: self.workers() == wanted, f"its workers are not {wanted}", patience_s
@@ -127,7 +127,7 @@ class SmgUnderTest:
             )
 
     def openai(self, **options):
-        """A client of the `openai` package that tries nothing twice."""
+        """A client of the `openai` package without retries."""
         options = {"max_retries": 0, "timeout": PATIENCE_S, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self._api_key or "none", **options)
 

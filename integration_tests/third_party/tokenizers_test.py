@@ -1,11 +1,11 @@
-"""The tokenizer that a worker hands out, in the public `tokenizers` library and in Jinja.
+"""Loads the tokenizer that a worker provides into the public `tokenizers` library and into Jinja.
 
     tokenizers_test.py BIN_DIR SOURCE_DIR
 
-The library must give the ids that the worker's own tokenizer gives, on random text with special
-tokens in it, for conversations, and where ORCD_ORACLE_DIR names the results of a third tokenizer, on
-each of those. Vocabularies are the made-up one, the oracle's, and the real model's where it is in
-the model cache.
+The library must give the same ids as the worker's own tokenizer: on random text with special tokens
+in it, for conversations, and, if ORCD_ORACLE_DIR names the results of a third tokenizer, on each of
+those. The vocabularies are the made-up one, the oracle's, and the real model's if it is in the
+model cache.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ SOURCE_DIR = None
 REAL_MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 CHUNK_BYTES = 64 << 10
 TEXTS = 400
-# What splits words, and what looks as if it did.
+# Strings that split words, and strings that look as if they did.
 PIECES = [" ", "  ", "\n", "\r\n", "\t", "'", "'s", "'LL", "'\u017f", "a", "Bc", "\u00e9", "e\u0301"]
 PIECES += ["\u6f22", "\U0001f600", "1", "\u0663", "\u00a0", "\u3000", "\u200d", "\u0085", "!", "--"]
 PIECES += ["x" * 90, "<|", "|>", "<tool", "_call>", "\U0001d2c0", "\u1c89", "\u0000", "\ufffd"]
 
 
 def generator():
-    """tools/generate_chat_template_goldens, for its conversations and its Jinja."""
+    """Imports tools/generate_chat_template_goldens, for its conversations and its Jinja."""
     path = str(SOURCE_DIR / "tools/generate_chat_template_goldens")
     loader = importlib.machinery.SourceFileLoader("goldens", path)
     sys.dont_write_bytecode = True
@@ -79,7 +79,7 @@ class TokenizersTest(unittest.TestCase):
         return rpc(request(**fields), timeout=PATIENCE_S)
 
     def fetch(self):
-        """The zip, checked as a gateway does."""
+        """Fetches the zip and checks it as a gateway does."""
         chunks = list(self.call("vllm.grpc.engine.VllmEngine", "GetTokenizer"))
         self.assertEqual({len(chunk.data) for chunk in chunks[:-1]} - {CHUNK_BYTES}, set())
         self.assertEqual([chunk.sha256 for chunk in chunks[:-1]], [""] * (len(chunks) - 1))

@@ -25,7 +25,8 @@ def text(value):
 
 
 def inputs(prompt=PROMPT, switches=(), **sampling):
-    """The prompt, sampling parameters where there are any, and the switches that are set."""
+    """Tensors of the prompt, of sampling parameters if there are any, and of `switches` set to
+    true."""
     tensors = [triton.InferInput("text_input", [1], "BYTES")]
     tensors[0].set_data_from_numpy(text(prompt))
     if sampling:
@@ -105,7 +106,7 @@ class TritonClientTest(unittest.TestCase):
     def test_the_prompt_comes_first_by_default(self):
         self.load()
         expected, ids = self.orcd_v1(1, 8)
-        # As Triton's own example sends them.
+        # In the form of Triton's own example.
         switches = ["return_finish_reason", "return_num_input_tokens", "return_num_output_tokens"]
         result = self.client.infer(
             MODEL, inputs(seed="1", max_tokens="8", temperature="1.0", switches=switches)
@@ -125,7 +126,7 @@ class TritonClientTest(unittest.TestCase):
         self.assertEqual(result.as_numpy("text_output")[0].decode(), expected)
 
     def start_stream(self):
-        """The queue that gets (result, error) of what comes."""
+        """Opens a stream and returns the queue that receives (result, error) of each message."""
         came = queue.Queue()
         self.client.start_stream(lambda result, error: came.put((result, error)))
         return came

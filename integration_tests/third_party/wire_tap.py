@@ -1,4 +1,4 @@
-"""A gRPC server that hands every call on to another, and remembers what was said."""
+"""A gRPC proxy that forwards every call and records its messages."""
 
 import threading
 from concurrent import futures
@@ -20,7 +20,7 @@ class WireTap:
         self.address = f"127.0.0.1:{port}"
 
     def calls(self, method):
-        """Of each call so far whose path ends with `method`: the request and its replies."""
+        """(request, replies) of each call so far whose path ends with `method`."""
         with self._lock:
             return [
                 (request, replies)
@@ -40,7 +40,7 @@ class WireTap:
         replies = []
         with self._lock:
             self._calls.append((path, request, replies))
-        # To a reader of bytes a single reply is a stream of one.
+        # Without deserialisation, a single reply is a stream of one.
         call = self._channel.unary_stream(path)(request)
         context.add_callback(call.cancel)
         try:

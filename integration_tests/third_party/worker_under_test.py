@@ -1,4 +1,4 @@
-"""A real worker-orcd on a free port, with a small random model that make-model writes."""
+"""Runs a real worker-orcd on a free port, with a small random model that make-model writes."""
 
 import pathlib
 import shutil
@@ -8,15 +8,16 @@ import tempfile
 import time
 
 NANO = "nano.gguf"
-# Sanitizers slow everything down.
+# Long, because sanitizers slow everything down.
 PATIENCE_S = 120
 
 
 class WorkerUnderTest:
     """Owns the process, its model folder and its log, from the programs in `bin_dir`.
 
-    `args` are more flags of the worker's; `vocab_from` is a GGUF file whose vocabulary and chat
-    template the model has. With `model_dir` it has the models of that folder, and none of its own.
+    `args` are more flags of the worker; `vocab_from` is a GGUF file whose vocabulary and chat
+    template the model has. With `model_dir` the worker uses that folder's models and has no model
+    of its own.
     """
 
     def __init__(self, bin_dir, args=(), vocab_from=None, model_dir=None):
@@ -50,7 +51,7 @@ class WorkerUnderTest:
         )
 
     def start(self, args=None):
-        """Starts it, with other flags where they are given, at the address it had before."""
+        """Starts the worker at its previous address, with new flags if `args` is given."""
         if args is not None:
             self._args = list(args)
         address_file = self._folder / "address"
@@ -67,7 +68,7 @@ class WorkerUnderTest:
         self.address = address_file.read_text().strip()
 
     def side_address(self, which):
-        """Where else it serves: `health` or `metrics`."""
+        """Address of another port: `health` or `metrics`."""
         return (self._folder / f"address.{which}").read_text().strip()
 
     @property
@@ -82,19 +83,19 @@ class WorkerUnderTest:
         return self._process.poll() is None
 
     def terminate(self):
-        """SIGTERM, and the exit status."""
+        """Sends SIGTERM and returns the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self):
-        """The exit status of a worker that ends by itself."""
+        """Waits for a worker that ends by itself, and returns the exit status."""
         return self._process.wait(timeout=PATIENCE_S)
 
     def signal(self, number):
         self._process.send_signal(number)
 
     def kill(self):
-        """SIGKILL, whether it runs, is stopped or has ended."""
+        """Sends SIGKILL to a worker that may run, be stopped or have ended."""
         self._process.kill()
         self._process.wait()
 

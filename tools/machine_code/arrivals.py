@@ -1,26 +1,26 @@
-"""Loads from shared memory that are still on their way where a warp arrives at a barrier.
+"""Loads from shared memory that are still in flight when a warp arrives at an mbarrier.
 
-A warp that arrives at the barrier of a ring's place gives the place back. Arriving does not wait
-for loads and overtakes them, so that the assembler must have put something before it that does:
-what uses the last word loaded. Hardly any test shows where it did not, as the place has to be
-filled again within the time of a load that waits in line, and compute-sanitizer does not either.
+A warp that arrives at the barrier of a pipeline stage releases the stage. The arrival does not wait
+for loads and can overtake them, so the assembler must put an instruction before it that does wait:
+one that uses the last word loaded. Hardly any test shows a missing wait, because the stage must be
+filled again within the latency of a queued load; compute-sanitizer does not show it either.
 
-An instruction's control word has the number of the scoreboard that its result will release (7:
-none), and a mask of the scoreboards that it waits for. Branches are not followed: the code is read
-in the order in which it lies, so that a load which a loop carries past an arrival above it is not
-seen. Nor are arrivals in other blocks of a cluster, or at numbered barriers.
+An instruction's control word has the number of the scoreboard that its result releases (7: none),
+and a mask of the scoreboards that it waits for. The check does not follow branches: it reads the
+code in the order of addresses, so it misses a load that a loop carries past an arrival above it. It
+also ignores arrivals in other blocks of a cluster and at numbered barriers.
 """
 
 import re
 
 SHARED_LOAD = re.compile(r"\bLDSM?\b")
-# Without bytes to expect.
+# An arrival without expected bytes.
 ARRIVAL = re.compile(r"\bSYNCS\.ARRIVE\.TRANS64\.A1T0\b")
 NO_SCOREBOARD = 7
 
 
 class Arrivals:
-    """Counts the arrivals that it has looked at."""
+    """Finds such loads, and counts the arrivals that it examined."""
 
     counted = "arrivals"
 
@@ -28,7 +28,7 @@ class Arrivals:
         self.count = 0
 
     def faults(self, code):
-        """Yields those of a function: (address, what is wrong there)."""
+        """Yields the faults of a function: (address, description)."""
         pending = {}
         for address, text, control in code:
             sets, waits = control >> 5 & 7, control >> 11 & 63

@@ -1,14 +1,15 @@
 """Registers that are touched while tensor cores still read or write them.
 
 A product of a warpgroup (wgmma) runs beside the instructions after it until the warp waits for its
-group. Until then nothing may write the registers that hold its weights, nor read or write those of
-its sum. The assembler orders neither; whoever loads the next weights a moment too early multiplies
-a mixture of both, now and then. Every branch is followed, with the groups that are on their way.
+group. Until then nothing may write the registers that hold its weights, and nothing may read or
+write those of its accumulator. The assembler enforces neither; a kernel that loads the next weights
+a moment too early occasionally multiplies a mixture of both. The check follows every branch, with
+the groups in flight.
 
-An HGMMA reads four registers of weights, unless they are in shared memory, and adds to N / 2 of
-sums (F32, 64 x N, of 128 threads); `gsb0` at its end closes a group, and WARPGROUP.DEPBAR.LE gsb0,
-n waits until at most n groups are left. Of other instructions only the operands that are written
-out are looked at: a vector that is stored is known by its first register.
+An HGMMA reads four registers of weights, unless they are in shared memory, and adds to N / 2
+accumulator registers (F32, 64 x N, over 128 threads). `gsb0` at its end closes a group, and
+WARPGROUP.DEPBAR.LE gsb0, n waits until at most n groups are left. Of other instructions the check
+sees only operands in the text: a vector that is stored appears as its first register.
 """
 
 import re
@@ -21,7 +22,7 @@ ALWAYS = re.compile(r"^BRA 0x")
 DESTINATION = re.compile(r"^(?:@!?U?P\w+ )?([A-Z][\w.]*) (?:!?U?P\w+, )?R(\d+)\b")
 REGISTER = re.compile(r"\bR(\d+)\b")
 WITHOUT_DESTINATION = ("ST", "BAR", "SYNCS", "RED.", "REDG", "CCTL", "WARPSYNC")
-# Groups on their way that are told apart; more than any wait leaves.
+# Number of groups in flight that are kept apart; more than any wait leaves.
 MOST_GROUPS = 8
 NOTHING = (frozenset(), frozenset())
 
@@ -40,7 +41,7 @@ def written(text):
 
 
 def touches(text, flight):
-    """Whether an instruction touches what a product that is on its way has."""
+    """True if an instruction conflicts with a product in flight."""
     writes = written(text)
     reads = [int(register) for register in REGISTER.findall(text)]
     return any(
@@ -49,12 +50,12 @@ def touches(text, flight):
 
 
 def joined(one, other):
-    """What two groups have, as one."""
+    """The union of two groups."""
     return one[0] | other[0], one[1] | other[1]
 
 
 class Fragments:
-    """Counts the products that it has looked at."""
+    """Finds such instructions, and counts the products that it examined."""
 
     counted = "products"
 
@@ -62,11 +63,11 @@ class Fragments:
         self.count = 0
 
     def faults(self, code):
-        """Yields the instructions of a function that touch what is on its way: (address, text).
+        """Yields the instructions of a function that conflict with a product in flight: (address,
+        text).
 
-        What is on its way: closed groups, oldest first, and behind them the one that is open; of
-        each the registers of its weights and those of its sums.
-        """
+        `flight` holds the closed groups, oldest first, and then the open one; each group is the
+        registers of its weights and those of its accumulators."""
         at = {address: i for i, (address, _, _) in enumerate(code)}
         targets = [at.get(int(found[1], 16)) if (found := BRANCH.search(text)) else None
                    for _, text, _ in code]
@@ -76,7 +77,7 @@ class Fragments:
         while paths:
             i, flight = paths.pop()
             while i < len(code):
-                # What arrives where paths meet as it did before goes on as it did before.
+                # A path that reaches a branch target in a known state has been followed from there.
                 if i in meetings:
                     if (i, flight) in seen:
                         break
@@ -91,7 +92,7 @@ class Fragments:
                     if "gsb0" in text:
                         flight += (NOTHING,)
                     if len(flight) > MOST_GROUPS:
-                        # A loop that never waits would go on for ever; its oldest groups are one.
+                        # Joins the two oldest groups, or a loop that never waits would never end.
                         flight = (joined(*flight[:2]),) + flight[2:]
                 elif "GMMA." in text:
                     raise SystemExit(f"a product of a form that is not known: {text}")

@@ -1,4 +1,4 @@
-"""The machine code of CUDA kernels, as cuobjdump writes it."""
+"""Reads the machine code of CUDA kernels from cuobjdump."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ UPPER_HALF = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")
 
 
 def parse(text):
-    """Yields (function, [(address, instruction, control word)]) of what cuobjdump printed.
+    """Yields (function, [(address, instruction, control word)]) from the output of cuobjdump.
 
     The control word is bits 105 to 125 of an instruction's 128 (Jia et al., "Dissecting the NVIDIA
     Volta GPU architecture via microbenchmarking", 2018).
@@ -33,8 +33,8 @@ def parse(text):
 
 
 def disassemble(objects):
-    """Yields (path, function, code) of object files; of all kernels of build/release where none is
-    named. With $CUOBJDUMP, or the one that tools/fetch-cuda finds or fetches."""
+    """Yields (path, function, code) of object files; by default of all kernels of build/release.
+    Uses $CUOBJDUMP, or the one that tools/fetch-cuda finds or fetches."""
     objects = objects or sorted(map(str, TOOLS.parent.glob("build/release/cuda/**/*.cu.o")))
     if not objects:
         raise SystemExit("no kernels; build them first (tools/build release --cuda)")

@@ -26,7 +26,7 @@ constexpr FileType kFileTypes[] = {
     {"Q6_K", 18, TensorType::kQ6_K},
 };
 
-// The layers whose attn_v and ffn_down the _M mixtures give more bits.
+// True for layers whose attn_v and ffn_down get more bits in the _M mixtures.
 bool UseMoreBits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
@@ -47,7 +47,7 @@ TensorType ChooseAttnV(const FileType& file_type, const Qwen2Shape& shape, int l
     default:
       break;
   }
-  // What llama.cpp takes for a 70B model by its 80 layers.
+  // llama.cpp recognises a 70B model by its 80 layers.
   const bool is_70b = shape.layers == 80;
   if (is_70b && (type == TensorType::kQ3_K || type == TensorType::kQ4_K)) type = TensorType::kQ5_K;
   return type;
@@ -83,7 +83,7 @@ TensorType ChooseHead(const FileType& file_type, int cols) {
   return file_type.base == TensorType::kQ8_0 ? TensorType::kQ8_0 : TensorType::kQ6_K;
 }
 
-// What a type becomes where the rows are no whole blocks of it.
+// Replaces the type if a row is not a whole number of blocks.
 TensorType FallBack(TensorType type, int cols) {
   if (cols % GetTensorTypeInfo(type).block_weights == 0) return type;
   switch (type) {

@@ -1,4 +1,4 @@
-// The shapes of the Qwen2.5 models, and which tensor types their files mix.
+// Shapes of the Qwen2.5 models, and the mixes of tensor types in their files.
 #ifndef ORCD_TOOLS_MAKE_MODEL_QWEN2_SHAPES_H_
 #define ORCD_TOOLS_MAKE_MODEL_QWEN2_SHAPES_H_
 
@@ -19,28 +19,28 @@ struct Qwen2Shape {
   int head_dim;
   int ffn;
   int vocab;
-  // The head is the embedding, and stands once in the file.
+  // True if the output head is the embedding, stored once in the file.
   bool tied;
 };
 
 // `nano`, then the published sizes from small to large.
 std::span<const Qwen2Shape> AllQwen2Shapes();
 
-// Null for a size there is not.
+// Null if there is no such size.
 const Qwen2Shape* FindQwen2Shape(std::string_view size);
 
-// A file's type: what llama.cpp's quantiser is asked for.
+// A file's type, as requested from llama.cpp's quantiser.
 struct FileType {
   std::string_view name;
   // `general.file_type`.
   uint32_t id;
-  // Of the matrices that no rule singles out.
+  // Type of the matrices that no rule singles out.
   TensorType base;
 };
 
 std::span<const FileType> AllFileTypes();
 
-// Null for a name there is not.
+// Null if there is no such name.
 const FileType* FindFileType(std::string_view name);
 
 enum class MatrixRole {

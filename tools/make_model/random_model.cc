@@ -20,7 +20,7 @@
 namespace orcd {
 namespace {
 
-// Bytes of a tensor that one thread makes and writes at a time.
+// Bytes of a tensor that one thread generates and writes at a time.
 constexpr uint64_t kChunkBytes = 4 << 20;
 
 enum class Content { kMatrix, kNorm, kOutputNorm, kQkBias, kVBias };
@@ -85,8 +85,8 @@ class TensorPlan {
   std::vector<PlannedTensor> tensors_;
 };
 
-// Norms and biases as real models have them: norms near a mean far from 0, biases of queries and
-// keys with a few large outliers.
+// Fills norms and biases with values like those of real models: norms near a mean far from 0,
+// biases of queries and keys with a few large outliers.
 void FillVector(Content content, Random& random, std::span<float> values) {
   for (float& value : values) {
     const float bell = random.Bell();
@@ -139,7 +139,7 @@ void SetMetadata(const RandomModelOptions& options, const Qwen2Shape& shape,
   writer.SetU32("general.quantization_version", 2);
 }
 
-// How many of `tensors`, in order, go into each of `parts` files of about the same size.
+// Number of `tensors`, in order, in each of `parts` files of about the same size.
 std::vector<size_t> SplitEvenly(std::span<const PlannedTensor> tensors, int parts) {
   uint64_t total = 0;
   for (const PlannedTensor& tensor : tensors) total += Bytes(tensor);
@@ -147,7 +147,8 @@ std::vector<size_t> SplitEvenly(std::span<const PlannedTensor> tensors, int part
   uint64_t before = 0;
   size_t part = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    // On to the next part where this one has its share, or where every further one needs a tensor.
+    // Moves on to the next part if this one has its share, or if each later part needs one of the
+    // remaining tensors.
     const bool full = before >= total / parts * (part + 1);
     const bool spare = counts[part] > 0 && part + 1 < counts.size();
     if (spare && (full || tensors.size() - i < counts.size() - part)) ++part;
@@ -188,7 +189,7 @@ absl::Status WriteChunk(const GgufFile& file, const Chunk& chunk, uint64_t seed,
     return file.Write(chunk.index, 0, std::as_bytes(std::span<const float>(values)));
   }
   const uint64_t row_bytes = Bytes(tensor) / tensor.ne[1];
-  // Products with inputs of size 1 then have size 1 again, through any number of layers.
+  // Keeps the magnitude of activations at 1 through any number of layers.
   const float sigma = 1.0f / std::sqrt(static_cast<float>(tensor.ne[0]));
   buffer.resize(chunk.rows * row_bytes);
   for (uint64_t i = 0; i < chunk.rows; ++i) {

@@ -1,4 +1,5 @@
-// Writes Qwen2 models of random weights: the shapes, types, metadata and tokenizer of real ones.
+// Writes Qwen2 models with random weights and the shapes, types, metadata and tokenizer of real
+// ones.
 #ifndef ORCD_TOOLS_MAKE_MODEL_RANDOM_MODEL_H_
 #define ORCD_TOOLS_MAKE_MODEL_RANDOM_MODEL_H_
 
@@ -19,26 +20,27 @@ struct RandomModelOptions {
   std::string type = "Q8_0";
   // The same options give the same bytes, however many threads write them.
   uint64_t seed = 1;
-  // A GGUF file whose tokenizer and chat template to take; empty: a made-up vocabulary that encodes
-  // any text and any chat. The model has as many rows as the larger of the two needs.
+  // A GGUF file to copy the tokenizer and chat template from; empty: a made-up vocabulary that
+  // encodes any text and any chat. The model has as many embedding rows as its size or its
+  // vocabulary needs, whichever is more.
   std::string vocab_from = {};
-  // Files to split the model over; 1: not split.
+  // Number of files to split the model over; 1: not split.
   int split = 1;
-  // 0: one a core.
+  // 0: one per core.
   int threads = 0;
 
-  // Where these are set they stand instead of what the size, or the vocabulary, has.
+  // If set, these replace the values of the size or of the vocabulary.
   std::optional<int> layers = {};
   std::optional<bool> tied = {};
   std::optional<uint32_t> context_length = {};
-  // Empty: no template in the file.
+  // Empty: the file has no template.
   std::optional<std::string> chat_template = {};
 };
 
-// Writes the model to `path`, or over `path` without its ending plus `-00001-of-0000N.gguf` and so
-// on where it is split. A file gets its name once it is whole. Returns the path of the (first)
-// file. kInvalidArgument for an unknown size or type or a split that leaves a file without tensors;
-// else the errors of GgufWriter and, for the vocabulary, GgufReader.
+// Writes the model to `path`. A split model is written to `path` without its extension plus
+// `-00001-of-0000N.gguf` and so on. A file gets its name once it is complete. Returns the path of
+// the (first) file. kInvalidArgument for an unknown size or type or a split that leaves a file
+// without tensors; else the errors of GgufWriter and, for the vocabulary, GgufReader.
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
                                              const std::string& path);
 

@@ -110,7 +110,7 @@ TEST(RandomModelTest, HasTheMetadataOfARealOne) {
   EXPECT_EQ(tokens[*gguf->GetU32("tokenizer.ggml.eos_token_id")], "<|im_end|>");
   EXPECT_EQ(tokens[*gguf->GetU32("tokenizer.ggml.bos_token_id")], "<|endoftext|>");
   EXPECT_EQ(gguf->FindTensor("output.weight")->row_count(), 1024u);
-  // Queries and keys have outliers, as in real models.
+  // Biases of queries and keys have outliers, as in real models.
   const TensorView* bias = gguf->FindTensor("blk.0.attn_q.bias");
   const auto* values = reinterpret_cast<const float*>(bias->data.data());
   EXPECT_GE(*std::max_element(values, values + 256,
@@ -139,7 +139,7 @@ TEST(RandomModelTest, SplitsHoldTheSameTensors) {
       EXPECT_TRUE(std::equal(a.data.begin(), a.data.end(), b.data.begin(), b.data.end()));
     }
   }
-  // Even enough that no part is needlessly large.
+  // The parts are even enough that none is needlessly large.
   const auto halves = WriteAndOpen({.split = 2}, "halves.gguf");
   EXPECT_LT(halves->files()[0].bytes().size(), whole->total_bytes() * 2 / 3);
   EXPECT_LT(halves->files()[1].bytes().size(), whole->total_bytes() * 2 / 3);
@@ -224,7 +224,7 @@ TEST(ChooseTensorTypeTest, Q4_K_MOf7B) {
   EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kTokenEmbd, 0), TensorType::kQ4_K);
   EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
   EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kAttnQ, 0), TensorType::kQ4_K);
-  // 28 layers: 0 to 2, from there every third, 24 to 27.
+  // Layers 0 to 2 of 28, then every third, and 24 to 27.
   const std::set<int> more = {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27};
   for (int layer = 0; layer < 28; ++layer) {
     const TensorType type = more.contains(layer) ? TensorType::kQ6_K : TensorType::kQ4_K;
@@ -233,7 +233,7 @@ TEST(ChooseTensorTypeTest, Q4_K_MOf7B) {
   }
 }
 
-// As the published 0.5B file has them: rows of 896 are no whole blocks of 256.
+// As in the published 0.5B file: a row of 896 weights is not a whole number of blocks of 256.
 TEST(ChooseTensorTypeTest, Q4_K_MOfTheSmallestFallsBack) {
   EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kTokenEmbd, 0), TensorType::kQ8_0);
   EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ5_0);

@@ -28,31 +28,31 @@ void PutHalf(std::byte* at, float value) {
   std::memcpy(at, &half, sizeof(half));
 }
 
-// The standard deviation of the whole numbers of n bits, all equally likely.
+// The standard deviation of uniform integers of `bits` bits.
 float SpreadOfBits(int bits) {
   const float count = static_cast<float>(1 << bits);
   return std::sqrt((count * count - 1) / 12);
 }
 
-// Each of the following gets blocks whose bytes are all random, so that quants are uniform, and
-// puts in scales that centre them and give them the spread.
+// Each function below gets blocks of random bytes, so that quants are uniform. It writes scales
+// that centre the weights and give them the standard deviation.
 
-// Types with a signed scale d alone. Quants of n bits are off centre by half a step, which a sign
-// at random evens out over blocks.
+// For types with only a signed scale d. Quants of n bits are off centre by half a step; a random
+// sign of the scale balances this over many blocks.
 void ScaleSigned(int bits, float sigma, Random& random, std::byte* d) {
   const float scale = sigma / SpreadOfBits(bits) * random.Uniform(0.75f, 1.25f);
   PutHalf(d, random.Next() >> 63 != 0 ? -scale : scale);
 }
 
-// Types with d and a minimum m that is added.
+// For types with a scale d and a minimum m that is added.
 void ScaleAndMin(int bits, float sigma, Random& random, std::byte* d, std::byte* m) {
   const float scale = sigma / SpreadOfBits(bits) * random.Uniform(0.75f, 1.25f);
   PutHalf(d, scale);
   PutHalf(m, -scale * static_cast<float>((1 << bits) - 1) / 2);
 }
 
-// d for types whose blocks have scales of their own, of which `mean_scale` is the usual size; dmin
-// where it is not null, for minima as large as the scales.
+// Writes d for types whose blocks have scales of their own, with mean `mean_scale`; and dmin,
+// unless null, for minima as large as the scales.
 void SuperScale(int bits, float mean_scale, float sigma, std::byte* d, std::byte* dmin) {
   const float scale = sigma / SpreadOfBits(bits) / mean_scale;
   PutHalf(d, scale);
@@ -61,7 +61,7 @@ void SuperScale(int bits, float mean_scale, float sigma, std::byte* d, std::byte
 
 void FinishQ2_K(float sigma, std::byte* block) {
   for (int k = 0; k < 16; ++k) {
-    // Scales of 8 to 15, each minimum equal to its scale.
+    // Scales are 8 to 15, and each minimum equals its scale.
     const uint32_t scale = (static_cast<uint32_t>(block[k]) & 7) + 8;
     block[k] = static_cast<std::byte>(scale | scale << 4);
   }
@@ -71,14 +71,14 @@ void FinishQ2_K(float sigma, std::byte* block) {
 void FinishQ3_K(float sigma, std::byte* block) {
   std::byte* sc = block + 96;
   for (int k = 8; k < 12; ++k) {
-    // The two high bits of each scale are 0 or 3: scales of -32 to -17 and 16 to 31.
+    // The two high bits of each scale become 0 or 3, which gives scales of -32 to -17 and 16 to 31.
     const uint32_t bits = static_cast<uint32_t>(sc[k]) & 0x55;
     sc[k] = static_cast<std::byte>(bits | bits << 1);
   }
   SuperScale(3, 24, sigma, block + 108, nullptr);
 }
 
-// Writes the scales of Q4_K and Q5_K, 32 to 63, each minimum equal to its scale.
+// Writes the scales of Q4_K and Q5_K, 32 to 63; each minimum equals its scale.
 void FinishScalesAndMins(std::byte* sc) {
   uint32_t scales[8];
   for (int j = 0; j < 8; ++j) scales[j] = (static_cast<uint32_t>(sc[j]) & 31) + 32;
@@ -93,7 +93,7 @@ void FinishScalesAndMins(std::byte* sc) {
 
 void FinishQ6_K(float sigma, std::byte* block) {
   for (int k = 0; k < 16; ++k) {
-    // Scales of 64 to 127, either sign.
+    // Scales are 64 to 127 with either sign.
     const int random = static_cast<int>(block[192 + k]);
     const int scale = 64 + (random & 63);
     block[192 + k] = static_cast<std::byte>((random & 64) != 0 ? -scale : scale);

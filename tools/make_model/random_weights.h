@@ -1,4 +1,4 @@
-// Random weights in any tensor type: well-formed blocks of chosen spread.
+// Random weights in any tensor type: well-formed blocks with a given standard deviation.
 #ifndef ORCD_TOOLS_MAKE_MODEL_RANDOM_WEIGHTS_H_
 #define ORCD_TOOLS_MAKE_MODEL_RANDOM_WEIGHTS_H_
 
@@ -14,14 +14,14 @@ namespace orcd {
 // xoshiro256++ by D. Blackman and S. Vigna, seeded through SplitMix64.
 class Random {
  public:
-  // Streams of different (seed, name, index) are independent of each other.
+  // Streams with different (seed, name, index) are independent of each other.
   Random(uint64_t seed, std::string_view name, uint64_t index);
 
   uint64_t Next();
   void Fill(std::span<std::byte> bytes);
   // Uniform in [low, high).
   float Uniform(float low, float high);
-  // Mean 0, standard deviation 1; bell-shaped, never beyond ±3.5.
+  // Mean 0, standard deviation 1; bell-shaped, within ±3.5.
   float Bell();
 
  private:

@@ -67,8 +67,8 @@ void AppendUtf8(std::string& out, uint32_t codepoint) {
   }
 }
 
-// Byte-level BPE spells each byte as a printable character. In order of id: the bytes that spell
-// themselves, then the others, which are U+0100 and on.
+// Byte-level BPE spells each byte as a printable character. In order of id: first the bytes that
+// spell themselves, then the others as U+0100 and on.
 std::vector<std::string> ByteTokens() {
   std::vector<std::string> tokens;
   for (const auto& [first, last] : {std::pair{0x21, 0x7e}, {0xa1, 0xac}, {0xae, 0xff}}) {
@@ -78,7 +78,7 @@ std::vector<std::string> ByteTokens() {
   return tokens;
 }
 
-// Adds tokens, each with the one merge that makes it, until `limit` tokens stand.
+// Adds tokens, each with the one merge that makes it, up to `limit` tokens.
 class MergeBuilder {
  public:
   MergeBuilder(TokenizerMetadata& vocabulary, size_t limit)
@@ -109,7 +109,7 @@ void AddMerges(TokenizerMetadata& vocabulary, size_t limit) {
       made.push_back(letter);
     }
   }
-  // All strings of two letters, of three, and so on, each from the one before it.
+  // All strings of two letters, then of three, and so on, each made from the previous length.
   std::vector<std::string> shorter;
   for (char letter = 'a'; letter <= 'z'; ++letter) shorter.emplace_back(1, letter);
   while (!builder.full()) {

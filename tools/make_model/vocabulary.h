@@ -10,10 +10,10 @@
 
 namespace orcd {
 
-// What `tokenizer.ggml.*` and `tokenizer.chat_template` hold.
+// The contents of `tokenizer.ggml.*` and `tokenizer.chat_template`.
 struct TokenizerMetadata {
   std::vector<std::string> tokens;
-  // Of each token: 1 normal, 3 control, 4 user-defined, 5 unused.
+  // Type of each token: 1 normal, 3 control, 4 user-defined, 5 unused.
   std::vector<int32_t> types;
   std::vector<std::string> merges;
   uint32_t bos = 0;
@@ -23,13 +23,13 @@ struct TokenizerMetadata {
 };
 
 // A byte-level vocabulary of `size` tokens, at least 512: the 256 bytes, merges of common English
-// words and of letters, Qwen2.5's 22 special tokens. The special tokens stand at Qwen2.5's ids
-// where `size` has room for them, with `[PAD…]` of type unused after them, else at the end. Any
-// text can be encoded, chats too.
+// words and of letters, and Qwen2.5's 22 special tokens. If `size` has room, the special tokens
+// have Qwen2.5's ids and `[PAD…]` tokens of type unused follow them; otherwise they stand at the
+// end. Any text or chat can be encoded.
 TokenizerMetadata MakeVocabulary(int size);
 
-// The vocabulary of another GGUF file, with `[PAD…]` tokens up to `min_size`. Where that file has
-// no chat template it gets Qwen2.5's.
+// The vocabulary of another GGUF file, with `[PAD…]` tokens up to `min_size`. If that file has no
+// chat template, the result has Qwen2.5's.
 absl::StatusOr<TokenizerMetadata> ReadVocabulary(const std::string& path, int min_size);
 
 }  // namespace orcd

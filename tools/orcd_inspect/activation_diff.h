@@ -1,4 +1,4 @@
-// How far two runs of the same tokens lie apart, for each operation of each layer.
+// Compares the activations of two runs of the same tokens, operation by operation.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_ACTIVATION_DIFF_H_
 #define ORCD_TOOLS_ORCD_INSPECT_ACTIVATION_DIFF_H_
 
@@ -15,33 +15,33 @@ namespace orcd {
 
 struct OperationDiff {
   std::string name;
-  // -1 outside the layers.
+  // -1 for operations outside the layers.
   int layer = -1;
   double squared_error = 0;
   double squared_reference = 0;
-  // Greatest |a - b| where both are finite.
+  // Largest |a - b| over elements that are finite in both.
   double max_error = 0;
-  // NaNs and infinities in either.
+  // Counts of NaNs and infinities.
   int64_t nonfinite_a = 0;
   int64_t nonfinite_b = 0;
 
-  // Sum of squared errors over sum of squares of b; infinite where either holds a NaN or an
-  // infinity, and where b is all zeros and a is not.
+  // Sum of squared errors divided by the sum of squares of b. Infinite if either run has a NaN or
+  // an infinity, or if b is all zeros and a is not.
   double Nmse() const;
-  // `layer 3 attn_output`.
+  // Such as `layer 3 attn_output`.
   std::string Label() const;
 };
 
-// Adds up differences over any number of steps. A step is recorded from `a`, then from `b`, the
+// Accumulates differences over any number of steps. Each step runs on `a` first, then on `b`, the
 // reference.
 class ActivationDiff {
  public:
-  // Taps for the two backends of the step at hand.
+  // Activation taps to pass to the two backends for the current step.
   ActivationTap& a() { return recorder_; }
   ActivationTap& b() { return comparer_; }
 
-  // Ends the step: kInternal where the two did not report the same operations in the same order and
-  // shapes.
+  // Ends the step. kInternal if the two backends did not report the same operations in the same
+  // order and shapes.
   absl::Status FinishStep();
 
   // In the order in which the backends report them.
@@ -74,7 +74,7 @@ class ActivationDiff {
 
   Recorder recorder_{*this};
   Comparer comparer_{*this};
-  // Of the step at hand.
+  // State of the current step.
   std::vector<Recorded> recorded_;
   size_t compared_ = 0;
   absl::Status mismatch_;

@@ -63,7 +63,7 @@ TEST(ActivationDiff, DifferentReportsAreNoComparison) {
   ActivationDiff more;
   Report(more.b(), "q", 0, {1});
   EXPECT_EQ(more.FinishStep().code(), absl::StatusCode::kInternal);
-  // And the next step starts afresh.
+  // The next step starts afresh.
   Report(more.a(), "q", 0, {1});
   Report(more.b(), "q", 0, {1});
   EXPECT_TRUE(more.FinishStep().ok());

@@ -11,11 +11,12 @@
 
 namespace orcd {
 
-// `cpu`, `cpu-f32kv` (the CPU with its KV cache in F32), and what else this program was built with.
+// `cpu`, `cpu-f32kv` (the CPU with its KV cache in F32), and any other backends built into this
+// program.
 std::vector<std::string> BackendNames();
 
-// kInvalidArgument, with the names there are, where `name` is none of them; else what the backend's
-// factory says.
+// kInvalidArgument, listing the known names, if `name` is not one of them; else the errors of the
+// backend's factory.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const std::string& name,
                                                        std::shared_ptr<const Model> model,
                                                        const BackendOptions& options);

@@ -20,7 +20,7 @@ struct CheckOptions {
   std::string sha256;
 };
 
-// All that Load does, the self-check included, so that no file passes here and fails there.
+// Runs all of Load, including the self-check, so that no file passes here and fails there.
 absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
   LoadModelOptions load;
   load.model.expected_sha256 = options.sha256;

@@ -1,4 +1,4 @@
-// `orcd-inspect check`: would a worker load this file?
+// `orcd-inspect check`: checks that a worker would load a file.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_CHECK_COMMAND_H_
 #define ORCD_TOOLS_ORCD_INSPECT_CHECK_COMMAND_H_
 
@@ -6,9 +6,9 @@
 
 namespace orcd {
 
-// Adds the subcommand; when it was run, `exit_code` says how it went: 0 where Load accepts the file
-// with its default options on this machine's CPU, 1 after Load's message on stderr. Both must
-// outlive parsing.
+// Adds the subcommand. When it runs, it sets `exit_code`: 0 if Load accepts the file with its
+// default options on this machine's CPU; 1 otherwise, with Load's message on stderr. Both arguments
+// must outlive parsing.
 void AddCheckCommand(CLI::App& app, int& exit_code);
 
 }  // namespace orcd

@@ -18,10 +18,10 @@ namespace {
 constexpr size_t kShownElements = 8;
 constexpr size_t kShownCharacters = 72;
 
-// `text` without control characters or broken UTF-8, cut to what fits in a line.
+// Returns `text` without control characters or broken UTF-8, cut to fit into a line.
 std::string Printable(std::string_view text) {
   std::string shown(text.substr(0, kShownCharacters));
-  // What was cut within a character would be escaped as if it were broken.
+  // Drops a character cut in half, which would be escaped as broken UTF-8.
   if (shown.size() < text.size()) {
     while (!shown.empty() && (static_cast<uint8_t>(text[shown.size()]) & 0xc0) == 0x80) {
       shown.pop_back();
@@ -90,7 +90,7 @@ std::string DescribeBytes(uint64_t bytes) {
   return absl::StrFormat("%.1f GiB", bytes / 1073741824.0);
 }
 
-// Characters, where `text` is UTF-8.
+// Number of characters, if `text` is UTF-8.
 size_t Width(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; });

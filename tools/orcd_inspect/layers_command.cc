@@ -19,7 +19,7 @@
 namespace orcd {
 namespace {
 
-// All activations of a step are held at once.
+// Bounds memory: all activations of a step are held at once.
 constexpr int kDefaultStepTokens = 16;
 
 struct Options {
@@ -38,7 +38,7 @@ absl::Status Compare(const Options& options, ActivationDiff& diff) {
   const ModelConfig& config = model->config();
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
   const int64_t count = static_cast<int64_t>(tokens.size());
-  // Room for the wider type; each backend uses the type that its name says.
+  // Sizes the cache for F32, the wider type; each backend uses the type that its name says.
   BackendOptions room = TeacherForcingOptions(count, options.step_tokens, KvType::kF32, config);
   room.kv_type = KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(const auto a, CreateBackend(options.a, model, room));

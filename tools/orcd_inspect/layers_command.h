@@ -1,4 +1,4 @@
-// `orcd-inspect layers`: where two backends part, layer by layer and operation by operation.
+// `orcd-inspect layers`: compares two backends layer by layer and operation by operation.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_LAYERS_COMMAND_H_
 #define ORCD_TOOLS_ORCD_INSPECT_LAYERS_COMMAND_H_
 
@@ -6,8 +6,8 @@
 
 namespace orcd {
 
-// Adds the subcommand; when it was run, `exit_code` says how it went: 0 where every operation is
-// within tolerance, 1 where the comparison could not be made, 2 where one is not.
+// Adds the subcommand. When it runs, it sets `exit_code`: 0 if every operation is within tolerance,
+// 1 if the comparison could not be made, 2 if an operation is out of tolerance.
 void AddLayersCommand(CLI::App& app, int& exit_code);
 
 }  // namespace orcd

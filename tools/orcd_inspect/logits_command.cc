@@ -17,7 +17,7 @@
 namespace orcd {
 namespace {
 
-// The logits of a step are held at once: 152k of them a token in Qwen2.5.
+// Bounds memory: all logits of a step are held at once, 152k per token in Qwen2.5.
 constexpr int kDefaultStepTokens = 64;
 
 struct Options {

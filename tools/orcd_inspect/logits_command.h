@@ -1,4 +1,4 @@
-// `orcd-inspect logits`: what a model says after each of given tokens, as a NumPy array.
+// `orcd-inspect logits`: writes a model's logits after each of the given tokens as a NumPy array.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_LOGITS_COMMAND_H_
 #define ORCD_TOOLS_ORCD_INSPECT_LOGITS_COMMAND_H_
 
@@ -6,7 +6,7 @@
 
 namespace orcd {
 
-// Adds the subcommand; when it was run, `exit_code` says how it went. Both must outlive parsing.
+// Adds the subcommand. When it runs, it sets `exit_code`. Both arguments must outlive parsing.
 void AddLogitsCommand(CLI::App& app, int& exit_code);
 
 }  // namespace orcd

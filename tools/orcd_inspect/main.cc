@@ -1,4 +1,4 @@
-// orcd-inspect: looks into model files and their numerics without a server.
+// orcd-inspect: examines model files and their numerics without a server.
 #include <iostream>
 
 #include "CLI/CLI.hpp"

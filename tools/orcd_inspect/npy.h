@@ -1,4 +1,4 @@
-// NumPy's array file: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's array file format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #ifndef ORCD_TOOLS_ORCD_INSPECT_NPY_H_
 #define ORCD_TOOLS_ORCD_INSPECT_NPY_H_
 
@@ -12,16 +12,16 @@
 
 namespace orcd {
 
-// Writes a float32 matrix, [rows, cols], row after row.
+// Writes a float32 matrix [rows, cols] in row-major order.
 class NpyWriter {
  public:
-  // kPermissionDenied where the file cannot be written.
+  // kPermissionDenied if the file cannot be written.
   static absl::StatusOr<NpyWriter> Create(const std::string& path, int64_t rows, int64_t cols);
 
   void Append(std::span<const float> values);
 
-  // kDataLoss where not every byte was written; kFailedPrecondition where the values appended are
-  // not as many as the header says.
+  // kDataLoss if not every byte was written. kFailedPrecondition if the number of values appended
+  // differs from the header's.
   absl::Status Finish();
 
  private:

@@ -1,4 +1,4 @@
-// `logits` and `layers` as a person calls them, on a model of random weights.
+// Runs `logits` and `layers` as a person would, on a model of random weights.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class NumericsCommandsTest : public testing::Test {
 
   void WriteTokens(const std::string& text) { std::ofstream(tokens_) << text; }
 
-  // The exit code; what is printed goes where the test's output goes.
+  // Returns the exit code; output goes to the test's output.
   int Run(std::vector<std::string> args) {
     CLI::App app("test");
     int exit_code = 0;

@@ -38,7 +38,7 @@ BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_
   options.max_seqs = 1;
   options.max_step_tokens = step_tokens;
   options.kv_type = kv_type;
-  // A block more than the tokens fill, and rows as wide as any backend pads them.
+  // One block more than the tokens fill, and rows as wide as the widest padding of any backend.
   const int64_t value_bytes = kv_type == KvType::kF16 ? 2 : 4;
   const int64_t padded_head_dim = (config.head_dim + 63) / 64 * 64;
   options.kv_cache_bytes = (tokens + options.block_tokens) * 2 * value_bytes * config.layers *

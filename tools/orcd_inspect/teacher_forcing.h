@@ -1,4 +1,4 @@
-// Running given tokens through a backend, whatever the model would have said.
+// Runs given tokens through a backend, regardless of the model's own predictions.
 #ifndef ORCD_TOOLS_ORCD_INSPECT_TEACHER_FORCING_H_
 #define ORCD_TOOLS_ORCD_INSPECT_TEACHER_FORCING_H_
 
@@ -14,16 +14,16 @@
 
 namespace orcd {
 
-// The ids in a file, separated by whitespace. kInvalidArgument for anything else in it, for an id
-// outside the vocabulary, for no ids, and for more than the model has positions.
+// Reads whitespace-separated ids from a file. kInvalidArgument for anything else in the file, for
+// an id outside the vocabulary, for no ids, and for more ids than the model has positions.
 absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelConfig& config);
 
-// Options of a backend for one sequence of `tokens` tokens, `step_tokens` to a step.
+// Backend options for one sequence of `tokens` tokens, with `step_tokens` tokens per step.
 BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
                                      const ModelConfig& config);
 
-// Runs tokens[first, first + count) of a sequence whose earlier tokens were run before; the tap
-// sees a row for each.
+// Runs tokens[first, first + count) of a sequence whose earlier tokens have been run. The tap sees
+// one row per token.
 absl::Status RunTokens(Backend& backend, std::span<const int32_t> tokens, int64_t first,
                        int64_t count, ActivationTap& tap);
 

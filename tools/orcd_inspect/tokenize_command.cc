@@ -52,7 +52,7 @@ void WriteTokenLines(const Tokenizer& tokenizer, bool parse_special, std::string
 }
 
 void AddTokenizeCommand(CLI::App& app, int& exit_code) {
-  // The command line's parser keeps the callback, and with it the options.
+  // The command line's parser keeps the callback, and the callback keeps the options.
   const auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command =
       app.add_subcommand("tokenize", "Write the token ids of texts on stdin, a line for each text");

@@ -11,11 +11,11 @@
 namespace orcd {
 
 // Adds the command to `app`. It runs while the command line is parsed and sets `exit_code`: 0, or 1
-// after it said on stderr what went wrong. `exit_code` must live as long as `app`.
+// after a message on stderr. `exit_code` must live as long as `app`.
 void AddTokenizeCommand(CLI::App& app, int& exit_code);
 
-// Writes a line for each text in `input`: its ids, each after a space. Texts stand between
-// `separator`s, which is not empty; nothing after the last one is no text.
+// Writes one line per text in `input`: its ids, each after a space. `separator`, not empty, stands
+// between texts; nothing after the last separator is no text.
 void WriteTokenLines(const Tokenizer& tokenizer, bool parse_special, std::string_view separator,
                      std::string_view input, std::ostream& output);
 

@@ -53,12 +53,12 @@ TEST_F(TokenizeCommandTest, ParseSpecial) {
 
 class TokenizeCommandLineTest : public testing::Test {
  protected:
-  // What `orcd-inspect ARGS` writes to stderr.
+  // Runs `orcd-inspect ARGS` and returns its stderr.
   std::string Run(std::vector<std::string> args) {
     CLI::App app;
     AddTokenizeCommand(app, exit_code_);
     testing::internal::CaptureStderr();
-    // The parser takes them last one first.
+    // The parser takes the arguments in reverse order.
     std::ranges::reverse(args);
     app.parse(std::move(args));
     return testing::internal::GetCapturedStderr();

@@ -29,8 +29,8 @@ Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool s
   }
   const grpc::Status status = reader->Finish();
   const bool summarises = stats && has_finished;
-  // The shell's prompt, a summary or an error starts on a line of its own. Output to a pipe or a
-  // file stays the text alone; the summary ends the line on stderr, which may be the same pipe.
+  // The shell's prompt, a summary or an error starts on a new line. Output to a pipe or a file
+  // contains only the text; the summary ends the line on stderr, which may be the same pipe.
   if (!session.json && !answer.text.empty() && answer.text.back() != '\n') {
     if (console.out_is_terminal) {
       console.out << '\n' << std::flush;

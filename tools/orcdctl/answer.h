@@ -1,4 +1,4 @@
-// One generation, as it comes.
+// Streams the answer of one generation.
 #ifndef ORCD_TOOLS_ORCDCTL_ANSWER_H_
 #define ORCD_TOOLS_ORCDCTL_ANSWER_H_
 
@@ -11,12 +11,12 @@ namespace orcd::ctl {
 
 struct Answer {
   int exit_code = 0;
-  // What was generated, also where the call was then interrupted or failed.
+  // The text so far, also if the call was interrupted or failed.
   std::string text;
 };
 
-// Generates and prints each delta as it arrives; with `stats` also a summary on stderr. Ctrl-C
-// cancels the call: kExitInterrupted.
+// Generates and prints each delta as it arrives; `stats` adds a summary on stderr. Ctrl-C cancels
+// the call: kExitInterrupted.
 Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool stats);
 
 }  // namespace orcd::ctl

@@ -12,8 +12,8 @@ namespace {
 
 constexpr char kPrompt[] = "> ";
 
-// While it lives, Ctrl-C between answers drops the line that was being typed, as shells do, instead
-// of ending the program.
+// While this object lives, Ctrl-C between answers drops the typed line, as shells do, instead of
+// ending the program.
 class StayAtPrompt {
  public:
   explicit StayAtPrompt(Session& session)
@@ -29,7 +29,8 @@ class StayAtPrompt {
   std::function<void()> before_;
 };
 
-// Answers the last message of `chat` and appends the answer, or takes the message back.
+// Answers the last message of `chat` and appends the answer. Removes the message on an error, or if
+// Ctrl-C leaves no text.
 int AnswerMessage(Session& session, v1::GenerateRequest request, v1::ChatPrompt& chat, bool stats) {
   *request.mutable_chat() = chat;
   Answer answer = StreamAnswer(session, request, stats);
@@ -64,7 +65,7 @@ int RunChat(Session& session, const v1::GenerateRequest& request, v1::ChatPrompt
         const int answered = AnswerMessage(session, request, chat, stats);
         if (answered == kExitUnreachable) return answered;
         if (answered == kExitFailed) exit_code = answered;
-        // On a pipe nothing else stands between two answers.
+        // On a pipe, only this newline separates two answers.
         if (!session.json && !console.out_is_terminal) console.out << '\n' << std::flush;
       }
     }

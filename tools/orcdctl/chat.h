@@ -9,11 +9,11 @@
 
 namespace orcd::ctl {
 
-// Reads a message a line and answers each with the whole conversation as its prompt, until stdin
-// ends. `request` is everything but the prompt, `chat` what stands before the first message;
-// `first`, unless empty, is the first message. Ctrl-C ends an answer and keeps what there is of it;
-// an error takes back the message it answered. Returns the exit code: that of the last answer that
-// failed, or kExitUnreachable at once where the worker is gone.
+// Reads one message per line and answers each with the whole conversation as its prompt, until
+// stdin ends. `request` holds everything but the prompt, `chat` the messages before the first one
+// typed; `first`, unless empty, is the first message. Ctrl-C ends an answer and keeps its text so
+// far. An error removes the message that it answered. Returns the exit code of the last answer that
+// failed, or kExitUnreachable at once if the worker is gone.
 int RunChat(Session& session, const v1::GenerateRequest& request, v1::ChatPrompt chat,
             const std::string& first, bool stats);
 

@@ -26,14 +26,14 @@ void AddTimeout(CLI::App& app, std::optional<absl::Duration>* timeout, const std
       ->type_name("TIME");
 }
 
-// An option that may be repeated and takes one value each time. Left to itself, CLI11 would take
-// every word that follows for a value.
+// Makes an option repeatable, with one value each time. By default CLI11 takes every following word
+// as a value.
 CLI::Option* OneValueEach(CLI::Option* option) {
   return option->expected(1)->take_all()->allow_extra_args(false);
 }
 
-// CLI11 reads an argument `[a,b]` as a list of two. A mark before the bracket, which no option's
-// value begins with, keeps it the text that it is.
+// CLI11 parses an argument `[a,b]` as a list of two. This mark before the bracket, with which no
+// option's value begins, keeps the argument as text.
 constexpr char kTextMark = '\x01';
 
 bool LooksLikeAList(const std::string& text) {
@@ -187,7 +187,7 @@ void AddCredentials(CLI::App& app, CredentialFiles* files) {
   add("--token-file", "ORCD_TOKEN_FILE", files->token, "Bearer token to show to the worker");
 }
 
-// Everything that can be said about the arguments only together.
+// Checks that involve more than one argument.
 std::string Contradiction(const CommandLine& line) {
   const CredentialFiles& credentials = line.credentials;
   if (credentials.certificate.empty() != credentials.key.empty()) {
@@ -210,7 +210,7 @@ absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
   absl::Duration duration;
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds)) {
-    // A number that is none is no time either.
+    // NaN is not a valid time.
     duration = std::isnan(seconds) ? absl::ZeroDuration() : absl::Seconds(seconds);
   } else if (!absl::ParseDuration(text, &duration)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -219,7 +219,7 @@ absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
   if (!(duration > absl::ZeroDuration())) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout ", text, ": must be positive"));
   }
-  // A year is as good as none, and no clock overflows.
+  // A year is as good as no timeout, and overflows no clock.
   return std::min(duration, absl::Hours(24 * 365));
 }
 
@@ -255,7 +255,7 @@ CommandLineResult ParseCommandLine(const std::vector<std::string>& args) {
 
   UnmarkValues(app);
 
-  // CLI11 takes them from the back.
+  // CLI11 takes arguments in reverse order.
   std::vector<std::string> reversed;
   std::transform(args.rbegin(), args.rend(), std::back_inserter(reversed), MarkText);
   try {

@@ -1,4 +1,4 @@
-// orcdctl's arguments.
+// Parses orcdctl's arguments.
 #ifndef ORCD_TOOLS_ORCDCTL_COMMAND_LINE_H_
 #define ORCD_TOOLS_ORCDCTL_COMMAND_LINE_H_
 
@@ -15,7 +15,7 @@
 namespace orcd::ctl {
 
 struct HealthOptions {
-  // Exit 1 unless the worker is READY.
+  // Exits 1 unless the worker is READY.
   bool ready = false;
 };
 
@@ -32,7 +32,7 @@ struct UnloadOptions {
 };
 
 struct TokenizeOptions {
-  // Joined with spaces; none, or a single `-`: read from stdin.
+  // Joined with spaces; if there are none, or only `-`, the text comes from stdin.
   std::vector<std::string> text;
   std::string model_id;
   bool parse_special = false;
@@ -44,7 +44,7 @@ struct CancelOptions {
 
 struct DrainOptions {
   std::optional<absl::Duration> timeout;
-  // Have the worker exit once it is drained.
+  // Has the worker exit once it is drained.
   bool exit = false;
 };
 
@@ -59,19 +59,19 @@ struct CommandLine {
   Command command;
 };
 
-// Either a command line, or what to print before exiting: help and the version (exit_code 0, to
-// stdout) or what is wrong (kExitUsage, to stderr).
+// Either a command line, or text to print before exiting: help and the version (exit_code 0, to
+// stdout) or the error (kExitUsage, to stderr).
 struct CommandLineResult {
   std::optional<CommandLine> command_line = {};
   int exit_code = 0;
   std::string output = {};
 };
 
-// `args` are those after the program's name. ORCD_ADDRESS stands in for --address,
-// ORCD_TLS_CA for --tls-ca, and so on.
+// `args` excludes the program's name. ORCD_ADDRESS stands in for --address, ORCD_TLS_CA for
+// --tls-ca, and so on.
 CommandLineResult ParseCommandLine(const std::vector<std::string>& args);
 
-// `500ms`, `10s`, `1.5m`, `1h`, or a number of seconds; positive.
+// Parses `500ms`, `10s`, `1.5m`, `1h`, or a number of seconds; positive.
 absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text);
 
 }  // namespace orcd::ctl

@@ -18,7 +18,7 @@ class CommandLineTest : public testing::Test {
   CommandLineTest() { unsetenv("ORCD_ADDRESS"); }
   ~CommandLineTest() override { unsetenv("ORCD_ADDRESS"); }
 
-  // The options of `args`' command, which must parse.
+  // Parses `args`, which must succeed, and returns the options of the command.
   template <typename Options>
   static Options Parse(const std::vector<std::string>& args) {
     const CommandLineResult result = ParseCommandLine(args);

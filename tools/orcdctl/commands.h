@@ -1,4 +1,4 @@
-// The commands. Each makes its calls, prints what they answer, and returns the exit code.
+// The commands. Each makes its calls, prints the answers, and returns the exit code.
 #ifndef ORCD_TOOLS_ORCDCTL_COMMANDS_H_
 #define ORCD_TOOLS_ORCDCTL_COMMANDS_H_
 
@@ -10,7 +10,7 @@ namespace orcd::ctl {
 int RunHealth(Session& session, const HealthOptions& options);
 int RunLoad(Session& session, const LoadOptions& options);
 int RunUnload(Session& session, const UnloadOptions& options);
-// One prompt, or with --interactive a chat.
+// Generates for one prompt, or chats with --interactive.
 int RunGenerate(Session& session, const GenerateOptions& options);
 int RunTokenize(Session& session, const TokenizeOptions& options);
 int RunCancel(Session& session, const CancelOptions& options);

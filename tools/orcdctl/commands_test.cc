@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// Answers as its fields say, and remembers what it was asked.
+// Answers as its fields say, and remembers the requests.
 class FakeWorker final : public v1::Worker::Service {
  public:
   grpc::Status Health(grpc::ServerContext*, const v1::HealthRequest*,
@@ -128,9 +128,9 @@ class FakeWorker final : public v1::Worker::Service {
   v1::WorkerState state = v1::WORKER_STATE_READY;
   std::vector<std::string> deltas = {"Hel", "lo\x1b[31m", "!"};
   bool has_model = true;
-  // Load and Generate go on until they are cancelled.
+  // Makes Load and Generate run until they are cancelled.
   bool hangs = false;
-  // Generate without Finished, Drain without safe_to_delete.
+  // Makes Generate omit Finished, and Drain omit safe_to_delete.
   bool forgets_finished = false;
 
   v1::LoadRequest load;
@@ -138,7 +138,7 @@ class FakeWorker final : public v1::Worker::Service {
   v1::TokenizeRequest tokenize;
   v1::DrainRequest drain;
   std::vector<v1::GenerateRequest> generates;
-  // Guards what is remembered.
+  // Guards the remembered requests.
   std::mutex mu;
   std::condition_variable changed;
 
@@ -182,7 +182,7 @@ class CommandsTest : public testing::Test {
     session.json = line.json;
     session.timeout = line.timeout;
     const int exit_code = RunCommand(session, line.command);
-    // ThreadSanitizer does not see that the answer came after what it answers was remembered.
+    // Tells ThreadSanitizer that the worker remembered the request before it answered.
     std::lock_guard lock(worker_.mu);
     return exit_code;
   }
@@ -460,7 +460,7 @@ TEST_F(CommandsTest, ChatPromptsOnATerminal) {
   EXPECT_EQ(Run({"generate", "-i"}), kExitOk);
   EXPECT_EQ(err_.str(), "> > \n");
   EXPECT_EQ(out_.str(), "Hello[31m!\n");
-  // The prompt's own handling of Ctrl-C ended with it.
+  // The chat's handling of Ctrl-C ended with the chat.
   interrupt_.Trigger();
   EXPECT_EQ(idle_interrupts_, 1);
 }

@@ -3,7 +3,7 @@
 namespace orcd::ctl {
 namespace {
 
-// Bytes at the start of `text` that are one control character, or 0.
+// Length in bytes of the control character at the start of `text`; 0 if there is none.
 size_t ControlLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
@@ -47,7 +47,7 @@ void WriteModelText(Console& console, std::string_view text) {
 
 void ProgressLine::Show(std::string_view line) {
   if (is_terminal_) {
-    // To the start of the line, and clear to its end.
+    // Moves to the start of the line and clears it.
     out_ << "\r\x1b[K" << line;
   } else {
     out_ << line << '\n';

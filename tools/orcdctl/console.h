@@ -1,4 +1,4 @@
-// Where a command reads from and writes to.
+// The streams that a command reads from and writes to.
 #ifndef ORCD_TOOLS_ORCDCTL_CONSOLE_H_
 #define ORCD_TOOLS_ORCDCTL_CONSOLE_H_
 
@@ -9,7 +9,7 @@
 
 namespace orcd::ctl {
 
-// Does not own the streams. Control codes go to a stream only where it is a terminal.
+// Does not own the streams. Control codes are written only to a terminal.
 struct Console {
   std::istream& in;
   std::ostream& out;
@@ -19,22 +19,22 @@ struct Console {
   bool err_is_terminal = false;
 };
 
-// `text`, which is UTF-8, without what could steer a terminal: control characters of C0 and C1
-// other than newline and tab, and DEL. Whole characters in, so that pieces of a stream can be
+// Returns `text` (UTF-8) without characters that could steer a terminal: C0 and C1 controls other
+// than newline and tab, and DEL. Takes whole characters, so that the chunks of a stream can be
 // treated one by one.
 std::string WithoutControls(std::string_view text);
 
-// `text` as part of one line: what WithoutControls would drop, newlines and tabs become spaces.
+// Returns `text` as one line: newlines, tabs and all that WithoutControls drops become spaces.
 std::string AsOneLine(std::string_view text);
 
-// Writes text of a model: as it is, or made safe where `out` is a terminal; and flushes.
+// Writes and flushes text of a model, unchanged, or without controls if `out` is a terminal.
 void WriteModelText(Console& console, std::string_view text);
 
-// A line of progress. On a terminal each one replaces the one before; elsewhere each stands on a
-// line of its own.
+// A line of progress. On a terminal each line replaces the one before; elsewhere each is a line of
+// its own.
 class ProgressLine {
  public:
-  // `out` outlives this.
+  // `out` must outlive this object.
   ProgressLine(std::ostream& out, bool is_terminal) : out_(out), is_terminal_(is_terminal) {}
   // Ends the line.
   ~ProgressLine() { Clear(); }

@@ -11,7 +11,7 @@ TEST(ConsoleTest, ControlsThatCouldSteerATerminalAreDropped) {
   EXPECT_EQ(WithoutControls("a\x1b[31mred\x07\r\b\x7f"), "a[31mred");
   EXPECT_EQ(WithoutControls("line\n\ttab"), "line\n\ttab");
   EXPECT_EQ(WithoutControls(std::string("nul\0end", 7)), "nulend");
-  // U+009B is a control sequence introducer of its own; U+00A0, beside it, is text.
+  // U+009B is a control sequence introducer; its neighbour U+00A0 is text.
   EXPECT_EQ(WithoutControls("x\xc2\x9b"
                             "2Jy\xc2\xa0z"),
             "x2Jy\xc2\xa0z");

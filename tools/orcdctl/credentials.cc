@@ -10,7 +10,7 @@
 namespace orcd::ctl {
 namespace {
 
-// What the file holds; nothing for no path.
+// Returns the contents of the file; empty if there is no path.
 absl::StatusOr<std::string> Read(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path, std::ios::binary);

@@ -1,4 +1,4 @@
-// How orcdctl proves who it is, and knows the worker.
+// The credentials with which orcdctl authenticates itself and the worker.
 #ifndef ORCD_TOOLS_ORCDCTL_CREDENTIALS_H_
 #define ORCD_TOOLS_ORCDCTL_CREDENTIALS_H_
 
@@ -11,14 +11,14 @@
 
 namespace orcd::ctl {
 
-// Paths of files; empty where there is none.
+// Paths of files; empty: none.
 struct CredentialFiles {
-  // Authorities that the worker's certificate must have (PEM). Empty: plaintext.
+  // Certificate authorities (PEM) that must have signed the worker's certificate. Empty: plaintext.
   std::string ca;
-  // The own certificate and its key (PEM), for workers that ask for one.
+  // The client's certificate and key (PEM), for workers that ask for one.
   std::string certificate;
   std::string key;
-  // A bearer token, alone in its file.
+  // A bearer token; the file contains nothing else.
   std::string token;
 };
 
@@ -28,7 +28,7 @@ struct Credentials {
   std::string token;
 };
 
-// kInvalidArgument, naming the file, where one cannot be read.
+// kInvalidArgument, naming the file, if one cannot be read.
 absl::StatusOr<Credentials> ReadCredentials(const CredentialFiles& files);
 
 }  // namespace orcd::ctl

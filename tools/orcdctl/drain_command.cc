@@ -23,7 +23,7 @@ int RunDrain(Session& session, const DrainOptions& options) {
   v1::DrainResponse response;
   {
     ProgressLine line(console.out, console.out_is_terminal);
-    // On a pipe the time that is left is no news.
+    // On a pipe, a change of the remaining time alone is not worth a line.
     std::optional<std::pair<uint32_t, uint32_t>> shown;
     while (reader->Read(&response)) {
       if (session.json) {

@@ -15,7 +15,7 @@ void AppendLine(std::string& text, std::string_view label, std::string_view valu
   absl::StrAppend(&text, "  ", std::string(label), ": ", AsOneLine(value), "\n");
 }
 
-// A detail's description says more than the status only where it is not the same sentence.
+// Omits the description of a detail if it repeats the status message.
 std::string Subject(const std::string& subject, const std::string& description,
                     const std::string& message) {
   if (description.empty() || description == message) return subject;
@@ -64,7 +64,7 @@ void AppendDetail(std::string& text, const google::protobuf::Any& detail,
 
 google::rpc::Status Details(const grpc::Status& status) {
   google::rpc::Status details;
-  // Details that are none leave the code and the message, which are enough.
+  // Without valid details, the code and the message are enough.
   if (!details.ParseFromString(status.error_details())) details.Clear();
   return details;
 }

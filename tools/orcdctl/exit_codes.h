@@ -1,16 +1,16 @@
-// What orcdctl's exit status says to scripts.
+// Exit codes of orcdctl, for scripts.
 #ifndef ORCD_TOOLS_ORCDCTL_EXIT_CODES_H_
 #define ORCD_TOOLS_ORCDCTL_EXIT_CODES_H_
 
 namespace orcd::ctl {
 
 inline constexpr int kExitOk = 0;
-// The call failed, or the answer is the negative one that was asked about.
+// The call failed, or the answer to a yes/no question is no.
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 // No worker answers at the address.
 inline constexpr int kExitUnreachable = 3;
-// Ended by Ctrl-C, as shells have it: 128 + SIGINT.
+// Ended by Ctrl-C; 128 + SIGINT, as in shells.
 inline constexpr int kExitInterrupted = 130;
 
 inline constexpr char kExitStatusHelp[] =

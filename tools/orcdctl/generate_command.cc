@@ -11,7 +11,7 @@ namespace {
 struct Prepared {
   // Everything but the prompt.
   v1::GenerateRequest request;
-  // What stands before the first message.
+  // The system message and the tools.
   v1::ChatPrompt chat;
   std::string prompt;
 };

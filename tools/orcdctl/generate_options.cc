@@ -57,7 +57,7 @@ absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(std::string_view text)
 }
 
 absl::StatusOr<std::vector<std::string>> ParseTools(std::string_view json) {
-  // Ordered, so that the model reads each function as its author wrote it.
+  // Keeps the order of keys, so that the model reads each function as its author wrote it.
   nlohmann::ordered_json tools = nlohmann::ordered_json::parse(json, nullptr, false);
   if (tools.is_discarded()) return absl::InvalidArgumentError("--tools: the file is not JSON");
   if (tools.is_object()) tools = nlohmann::ordered_json::array({tools});

@@ -14,9 +14,9 @@
 
 namespace orcd::ctl {
 
-// As given; ranges are the worker's to check.
+// Values as given; the worker checks ranges.
 struct GenerateOptions {
-  // Joined with spaces; none, or a single `-`: read from stdin.
+  // Joined with spaces; if there are none, or only `-`, the prompt comes from stdin.
   std::vector<std::string> prompt;
   std::string system;
   bool raw = false;
@@ -52,20 +52,21 @@ struct GenerateOptions {
   std::string cache_salt;
 };
 
-// `ID=BIAS`. kInvalidArgument names what is wrong.
+// Parses `ID=BIAS`. kInvalidArgument names the fault.
 absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(std::string_view text);
 
-// Each function of `json`, an array as OpenAI's `tools` or one object of it, as JSON of its own.
+// Splits `json`, an array such as OpenAI's `tools` or one object of it, into the JSON of each
+// function.
 absl::StatusOr<std::vector<std::string>> ParseTools(std::string_view json);
 
-// Everything of the request but its prompt.
+// Builds the request without its prompt.
 absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& options);
 
 // A chat that holds the system message, if there is one, and the tools.
 v1::ChatPrompt NewChat(const GenerateOptions& options, const std::vector<std::string>& tools);
 void AddMessage(v1::ChatPrompt& chat, v1::ChatRole role, std::string content);
 
-// kInvalidArgument where `text` cannot be sent: it is not UTF-8.
+// kInvalidArgument if `text` is not UTF-8 and so cannot be sent.
 absl::Status CheckUtf8(std::string_view what, std::string_view text);
 
 }  // namespace orcd::ctl

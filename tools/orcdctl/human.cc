@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kDot[] = " · ";
 
-// Labels and values in two columns.
+// A table of labels and values in two columns.
 class Table {
  public:
   void Add(std::string label, std::string_view value) {
@@ -37,7 +37,7 @@ class Table {
   std::vector<std::pair<std::string, std::string>> rows_;
 };
 
-// The name of an enum's value without the prefix that every value of it has.
+// The name of an enum value without the prefix that all values of the enum share.
 template <typename Enum>
 std::string NameWithout(std::string_view prefix, const std::string& name, Enum value) {
   if (name.empty()) return absl::StrCat(static_cast<int>(value));
@@ -85,7 +85,7 @@ std::string HumanBytes(uint64_t bytes) {
   double value = static_cast<double>(bytes);
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB", "PiB"}) {
-    // What would be printed as 1024.0 is the next unit's 1.0.
+    // A value that would print as 1024.0 becomes 1.0 of the next unit.
     if (value < 1023.95) break;
     value /= 1024;
     unit = next;
@@ -263,7 +263,7 @@ std::string DescribeStats(const v1::GenerateStarted& started,
   const absl::Duration decode = FromProto(timings.decode());
   const uint32_t computed =
       usage.prompt_tokens() - std::min(usage.prompt_tokens(), usage.cached_prompt_tokens());
-  // The first token comes with the prefill; the decode time is of those after it.
+  // The first token comes from the prefill; the decode time covers the later ones.
   const uint32_t decoded = usage.generated_tokens() > 0 ? usage.generated_tokens() - 1 : 0;
   return absl::StrCat(Counted(usage.generated_tokens(), "token"), " in ",
                       HumanDuration(prefill + decode), decoded > 0 ? Rate(decoded, decode) : "",

@@ -1,4 +1,4 @@
-// A worker's messages as text for people. Every function returns whole lines, safe for a terminal.
+// Formats a worker's messages for people. Every function returns whole lines, safe for a terminal.
 #ifndef ORCD_TOOLS_ORCDCTL_HUMAN_H_
 #define ORCD_TOOLS_ORCDCTL_HUMAN_H_
 
@@ -13,26 +13,26 @@ namespace orcd::ctl {
 
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 
-// `512 B`, `1.5 KiB`, `468.2 MiB`: three to four digits that matter.
+// `512 B`, `1.5 KiB`, `468.2 MiB`: three to four significant digits.
 std::string HumanBytes(uint64_t bytes);
-// `494 M`, `1.54 B`, of parameters.
+// A number of parameters: `494 M`, `1.54 B`.
 std::string HumanCount(uint64_t count);
 // `0 ms`, `850 ms`, `1.5 s`, `2 min 5 s`, `3 h 20 min`, `4 d 2 h`.
 std::string HumanDuration(absl::Duration duration);
-// `READY`, `EOG`: an enum's name without its type.
+// The name of an enum value without its type: `READY`, `EOG`.
 std::string StateName(v1::WorkerState state);
 std::string StageName(v1::LoadStage stage);
 
-// Aligned, a fact a line; ends with a newline.
+// One fact per line, aligned; ends with a newline.
 std::string DescribeStatus(const v1::WorkerStatus& status);
 std::string DescribeModel(const v1::ModelDescription& model);
 
-// One line without a newline. `bar_width` characters of it are a bar; 0: none.
+// One line without a newline, which includes a bar of `bar_width` characters; 0: no bar.
 std::string DescribeProgress(const v1::LoadProgress& progress, int bar_width);
 std::string DescribeDrain(const v1::DrainResponse& drain);
-// What a generation cost and why it ended; `started` and `finished` are of one stream.
+// The cost of a generation and the reason it ended; both messages are of one stream.
 std::string DescribeStats(const v1::GenerateStarted& started, const v1::GenerateFinished& finished);
-// Why a generation ended, such as `stop string "\n\n"`.
+// The reason a generation ended, such as `stop string "\n\n"`.
 std::string DescribeFinish(const v1::GenerateFinished& finished);
 
 // `message` as JSON on one line, with the field names of the proto file; ends with a newline.

@@ -151,7 +151,7 @@ TEST(HumanTest, Progress) {
             "verify     [##......]  25%  1.0 MiB of 4.0 MiB  500 ms  1.5 s left");
   EXPECT_EQ(DescribeProgress(progress, 0),
             "verify      25%  1.0 MiB of 4.0 MiB  500 ms  1.5 s left");
-  // More than all of it is all of it.
+  // More bytes than the total show as 100%.
   progress.set_bytes_done(5 << 20);
   EXPECT_THAT(DescribeProgress(progress, 8), HasSubstr("[########] 100%"));
 

@@ -1,4 +1,4 @@
-// Text that a command works on: its arguments or stdin.
+// Reads the text that a command works on from its arguments or from stdin.
 #ifndef ORCD_TOOLS_ORCDCTL_INPUT_H_
 #define ORCD_TOOLS_ORCDCTL_INPUT_H_
 
@@ -10,11 +10,11 @@
 
 namespace orcd::ctl {
 
-// `words` joined by spaces; stdin to its end where there are none or only `-`. kInvalidArgument
-// where the text is not UTF-8.
+// Joins `words` with spaces; if there are none, or only `-`, reads stdin to its end.
+// kInvalidArgument if the text is not UTF-8.
 absl::StatusOr<std::string> ReadText(Console& console, const std::vector<std::string>& words);
 
-// The whole file at `path`. kNotFound where it cannot be read.
+// Reads the whole file at `path`. kNotFound if it cannot be read.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace orcd::ctl

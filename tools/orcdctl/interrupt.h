@@ -1,4 +1,4 @@
-// Ctrl-C: ends the call that runs, not the program.
+// Handles Ctrl-C: ends the running call, not the program.
 #ifndef ORCD_TOOLS_ORCDCTL_INTERRUPT_H_
 #define ORCD_TOOLS_ORCDCTL_INTERRUPT_H_
 
@@ -11,10 +11,10 @@
 
 namespace orcd::ctl {
 
-// Knows the call that an interrupt should cancel. Any thread.
+// Holds the call that an interrupt cancels. Any thread.
 class Interrupt {
  public:
-  // While it lives, an interrupt cancels `context`. One at a time.
+  // An interrupt cancels `context` while this object lives. One at a time.
   class Scope {
    public:
     Scope(Interrupt& interrupt, grpc::ClientContext& context);
@@ -22,17 +22,17 @@ class Interrupt {
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    // Whether this call was interrupted.
+    // True if this call was interrupted.
     bool interrupted() const;
 
    private:
     Interrupt& interrupt_;
   };
 
-  // `on_idle` is called for an interrupt that finds no call, or one that was interrupted already.
+  // Calls `on_idle` for an interrupt when there is no call, or the call was interrupted already.
   explicit Interrupt(std::function<void()> on_idle);
 
-  // Returns what was called before.
+  // Returns the previous function.
   std::function<void()> SetOnIdle(std::function<void()> on_idle);
   void Trigger();
 
@@ -44,8 +44,8 @@ class Interrupt {
   bool interrupted_ = false;
 };
 
-// Turns the process's SIGINT into interrupts, while it lives. To be made before any other thread;
-// does nothing where SIGINT is ignored (`nohup`, or `&` in a script).
+// Turns the process's SIGINT into interrupts while it lives. Must be made before any other thread.
+// Does nothing if SIGINT is ignored (`nohup`, or `&` in a script).
 class InterruptSignals {
  public:
   explicit InterruptSignals(Interrupt& interrupt);

@@ -6,10 +6,10 @@ namespace orcd::ctl {
 namespace {
 
 constexpr int kBarWidth = 30;
-// Where every message stays on a line of its own, this much of a stage lies between two.
+// Percentage between two messages of a stage if each message is a line of its own.
 constexpr uint64_t kPlainPercent = 25;
 
-// Whether `now` is worth a line after `shown`, of which the first has no stage.
+// True if `now` is worth a line after `shown`. Before the first line, `shown` has no stage.
 bool IsMilestone(const v1::LoadProgress& shown, const v1::LoadProgress& now) {
   if (shown.stage() != now.stage()) return true;
   if (now.bytes_total() == 0) return false;

@@ -20,7 +20,7 @@ int Run(const std::vector<std::string>& args) {
     return result.exit_code;
   }
 
-  // Nothing that runs between calls needs undoing.
+  // Between calls there is nothing to clean up.
   Interrupt interrupt([] { std::_Exit(kExitInterrupted); });
   const InterruptSignals signals(interrupt);
   Console console{

@@ -1,4 +1,4 @@
-// What every command works with: the worker, the console and how a call ends.
+// The context of every command: the worker, the console, and the handling of a call's end.
 #ifndef ORCD_TOOLS_ORCDCTL_SESSION_H_
 #define ORCD_TOOLS_ORCDCTL_SESSION_H_
 
@@ -20,31 +20,32 @@ namespace orcd::ctl {
 struct Session {
   std::string address;
   std::shared_ptr<grpc::Channel> channel;
-  // Over `channel`.
+  // Calls over `channel`.
   std::unique_ptr<v1::Worker::Stub> worker;
   Console& console;
   Interrupt& interrupt;
   // Bearer token of each call; empty: none.
   std::string token = {};
   bool json = false;
-  // Of each call; the command's own default where absent.
+  // Timeout of each call; absent: the command's own default.
   std::optional<absl::Duration> timeout = std::nullopt;
 };
 
-// A session with the worker at `address`; connects with the first call. The others outlive it.
+// Makes a session with the worker at `address`; the first call connects. The console and the
+// interrupt must outlive the session.
 Session NewSession(const std::string& address, const Credentials& credentials, Console& console,
                    Interrupt& interrupt);
 
-// One call of a session: its context, with the session's deadline (or `default_timeout`; infinite:
-// none), cancelled by Ctrl-C while it lives.
+// One call of a session. Its deadline is the session's, or else `default_timeout` (infinite: none).
+// Ctrl-C cancels the call while this object lives.
 class Call {
  public:
   Call(Session& session, absl::Duration default_timeout);
 
   grpc::ClientContext* context() { return &context_; }
 
-  // The exit code of a call that ended with `status`; prints the error, if there is one.
-  // `interrupted` is what to say where Ctrl-C ended it.
+  // Prints the error, if there is one, and returns the exit code for `status`. Prints `interrupted`
+  // instead if Ctrl-C ended the call.
   int Finish(const grpc::Status& status, std::string_view interrupted);
 
  private:
@@ -53,7 +54,7 @@ class Call {
   Interrupt::Scope scope_;
 };
 
-// What calls that answer at once may take.
+// Timeout of calls that the worker answers at once.
 inline constexpr absl::Duration kQuickCall = absl::Seconds(10);
 
 }  // namespace orcd::ctl

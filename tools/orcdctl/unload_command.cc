@@ -5,7 +5,7 @@
 namespace orcd::ctl {
 namespace {
 
-// Running requests are ended within a step; freeing tens of GB takes its time.
+// Running requests end within a step, but freeing tens of GB takes time.
 constexpr absl::Duration kUnloadTimeout = absl::Minutes(1);
 
 std::string Describe(const v1::UnloadResponse& response) {

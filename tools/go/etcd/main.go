@@ -1,4 +1,4 @@
-// etcd, from its module.
+// Runs etcd from its module.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// kubeprobe HOST PORT SERVICE [TIMEOUT] probes as the kubelet does, by its own code, and exits 0
-// where it would count the probe as a success.
+// kubeprobe HOST PORT SERVICE [TIMEOUT] runs a probe with the kubelet's own code, and exits 0 if
+// the kubelet would count it as a success.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// pause holds a pod's namespaces: it waits to be told to go.
+// pause holds a pod's namespaces until it receives a signal.
 package main
 
 import (

@@ -14,7 +14,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{- /* Not empty where workers enter themselves in the list of an smg. */ -}}
+{{- /* Not empty if workers register with an smg. */ -}}
 {{- define "worker-orcd.entersSmg" -}}
 {{- range .Values.orchestrators }}{{ if or (hasPrefix "http://" .) (hasPrefix "https://" .) }}yes{{ end }}{{ end -}}
 {{- end -}}
@@ -34,12 +34,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{- /* Where pods listen: on every address that a pod may have. */ -}}
+{{- /* The address that pods listen on: all addresses of the pod. */ -}}
 {{- define "worker-orcd.listenHost" -}}
 {{- if or (has "IPv6" .Values.ipFamilies) (has .Values.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack")) }}[::]{{ else }}0.0.0.0{{ end -}}
 {{- end -}}
 
-{{- /* The address families of a Service; empty where the cluster decides. */ -}}
+{{- /* The address families of a Service; empty if the cluster decides. */ -}}
 {{- define "worker-orcd.ipFamilies" -}}
 {{- if or .Values.ipFamilyPolicy (gt (len .Values.ipFamilies) 1) }}
 ipFamilyPolicy: {{ .Values.ipFamilyPolicy | default "PreferDualStack" }}
@@ -49,7 +49,7 @@ ipFamilies: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{- /* What restricted Pod Security asks of each container. */ -}}
+{{- /* Settings that restricted Pod Security requires of each container. */ -}}
 {{- define "worker-orcd.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -57,7 +57,7 @@ runAsNonRoot: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- /* What the schema cannot say. */ -}}
+{{- /* Rules that the schema cannot express. */ -}}
 {{- define "worker-orcd.check" -}}
 {{- $model := .Values.model -}}
 {{- if and $model.existingClaim $model.fetch.url }}{{ fail "model: set existingClaim or fetch.url, not both" }}{{ end -}}
