@@ -25,7 +25,7 @@
 //   Floor     weights once from memory (RowTiles * tile_bytes); each block reads kTokens * columns
 //             * 2 bytes of activations through the L2 cache; 4 bytes a row, token and segment are
 //             written; 2 * rows * columns * tokens FLOP. H200, 2026-11-25: 256 streams of 7B Q4_K_M
-//             take 112 us a layer for gate and up, 59 for `down` (bench/RESULTS.md).
+//             take 112 µs a layer for gate and up, 59 for `down` (bench/RESULTS.md).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 

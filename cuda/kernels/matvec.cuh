@@ -1,11 +1,10 @@
 // Kernel of LaunchMatvec (matmul.h): y = W x for 1 to 8 tokens, bound by reading the weights.
 //
-//   Tile      a warp takes row tiles of 16 rows, in one split-K segment, by all tokens; the row
-//             tiles of a segment are dealt to its blocks and warps in turn. The blocks stay until
-//             all tiles are done (at least one block an SM).
+//   Tile      16 rows by all tokens, in one split-K segment. The row tiles of a segment are dealt to
+//             its blocks and their warps in turn; there is at least one block an SM.
 //   Warps     up to 20 consumer warps with tiles of their own (at least 8 warps, to make x
 //             quickly), and one producer warp, whose lane w feeds consumer warp w.
-//   Pipeline  one ring a consumer warp, 2 to 8 stages of 64 to 256 columns of a row tile, filled by
+//   Pipeline  one ring a consumer warp, up to 8 stages of 64 to 256 columns of a row tile, filled by
 //             bulk copies (matvec_ring.cuh). Shared memory is bounded so that this kernel and the
 //             next, which has begun to read, share an SM (launch.h), if at least two stages fit
 //             then.
@@ -15,12 +14,14 @@
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (one token eight times).
 //   Epilogue  partials of the segment, or SwiGLU, straight from registers.
-//   Floor     weights once from memory; the rest is small. kernel_bench, H200, at 68cac4f, us: 7B
-//             gate and up  down  q, k, v  o    head Q4_K     22.6         15.0  4.6      3.9  81
-//             Q8_0     36           19    6.3      4.8  137 F16      63           32    9.4
-//             7.5  245 Share of the memory's rate: 0.79 for Q4_K gate and up, 0.59 for Q4_K `down`,
-//             1.00 for F16 gate and up. The kernel without arithmetic takes 19.0, 10.6, 2.9, 2.3
-//             and 70 us for Q4_K: the difference is dequantising (bench/RESULTS.md).
+//   Floor     weights once from memory; the rest is small. kernel_bench, 7B, H200, at 68cac4f, µs:
+//                   gate and up  down  q, k and v  o    head
+//               Q4_K  22.6         15.0  4.6         3.9  81
+//               Q8_0  36           19    6.3         4.8  137
+//               F16   63           32    9.4         7.5  245
+//             Share of the memory's rate: Q4_K gate and up 0.79, Q4_K `down` 0.59, F16 gate and up
+//             1.00. Without arithmetic the kernel takes 19.0, 10.6, 2.9, 2.3 and 70 for Q4_K: the
+//             difference is dequantising (bench/RESULTS.md).
 //
 // All products of a model run in one kernel, which knows the model's formats and no others: it runs
 // for microseconds, and its instructions and those of attention must fit the SMs' caches.

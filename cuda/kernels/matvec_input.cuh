@@ -65,8 +65,8 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
 }
 
 // Adds the partials of kSplits segments to the residual, in shared memory; the first block also
-// writes the new residual. Only the vectors that exist are loaded: a clamped index would make all
-// blocks ask for one address at once.
+// writes the new residual. Loads only vectors and segments that exist: stand-ins for others would
+// make all blocks read one address at a time.
 template <int kSplits>
 __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
   // Vectors in flight at once, as many as there are registers for.
