@@ -13,7 +13,8 @@
 //             for scores, m64 n(head_dim) k16 for values with the weights in registers; with a
 //             hi/lo split of Q two wgmmas a step.
 //   Epilogue  F16, straight from registers.
-//   Floor     2 products of rows * keys * head_dim. A prompt of 4,096, 7B, H200, 2026-11-25: 263 µs
+//   Floor     4 * query rows * keys * head_dim FLOP. A prompt of 4,096, 7B, H200, 2026-11-25: 263
+//   µs
 //             a layer, 331 with a hi/lo split for all heads (bench/RESULTS.md).
 #include <cuda_fp16.h>
 

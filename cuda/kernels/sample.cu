@@ -4,12 +4,12 @@
 //             owns consecutive tokens.
 //   Loop      every step is a pass over shared memory, and every decision a sum or an extremum over
 //             the cluster (Row::Reduce). top_k, typical_p and top_p find the last kept candidate by
-//             8-way bisection of the logits' codes (Row::Select).
+//             narrowing the codes of the logits to one part of 8 a pass (Row::Select).
 //   Barriers  each exchange ends with a cluster barrier, so that no block exits while another
 //             writes into its shared memory.
 //   Occupancy two blocks an SM if rows are many: one works while the other waits for its cluster.
-//   Sums      of integers (exact_exp.h), so their order does not matter. Floor     logits once from
-//   memory, rows * vocab * 4 bytes.
+//   Sums      of integers (exact_exp.h), so their order does not matter.
+//   Floor     logits once from memory: rows * vocab * 4 bytes.
 //
 // 152,064 tokens, logits as models have them, temperature 0.7 except greedy, µs (sampler_bench,
 // H200, 2026-11-25, bench/RESULTS.md):
@@ -575,8 +575,8 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   Candidates& candidates = filter.candidates;
   candidates.scale = draw.filter_scale;
   if (draw.min_p_first != 0) {
-    // Keeps all tokens down to the least logit that min_p keeps. top_k of them equals min_p of the
-    // top k.
+    // Keeps all tokens down to the least logit that min_p keeps; top_k of these gives the same
+    // tokens as min_p of the top k.
     candidates.last = min(candidates.last, Key(CodeOf(__fadd_rn(max, draw.min_p_distance)), ~0));
   }
   // top_k, typical_p and top_p in one loop, so that they share one copy of the code.
