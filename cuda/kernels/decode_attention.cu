@@ -7,7 +7,7 @@
 //   Warps     few blocks (up to 2 an SM): 8 consumer warps, which take two key tiles at a time, and
 //             several blocks may share a long sequence. Many blocks: 4 consumer warps, up to 4
 //             blocks an SM, so that one works while another waits. Plus one producer warp, which
-//             copies KV blocks before the kernel ahead, the QKV product, has ended; of 4 warps it
+//             copies KV blocks before the kernel ahead, the QKV product, has ended; with 4 it
 //             also makes rows.
 //   Pipeline  3 to 8 stages of 64 keys, or values, in the cache's layout, filled by bulk copies.
 //   Barriers  full[stage]; read[round % 2][keys, values], an arrival of each consumer warp; named

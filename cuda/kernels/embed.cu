@@ -1,7 +1,9 @@
-// Embedding lookup (LaunchEmbed, step.h): dequantises one row of the embedding matrix a token into
-// the residual, and records token ids in the KV blocks. A token id below 0 stands for the token
-// that its slot sampled last. grid (tokens, parts of a row); a thread dequantises one weight at a
-// time.
+// Embedding lookup (LaunchEmbed, step.h): dequantises one row of the embedding matrix per token
+// into the residual, and records token ids in the KV blocks. A token id below 0 stands for the
+// token that its slot sampled last.
+//
+// grid (tokens, parts of a row); a thread dequantises one weight at a time, exactly
+// (tile_value.cuh). Floor: one quantised row read and hidden * 4 bytes written per token.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"

@@ -53,8 +53,8 @@ constexpr int kTilesAGroup = 4;
 constexpr int kBlockTiles = kGroups * kTilesAGroup;
 constexpr int kThreads = (kGroups + 1) * 128;
 constexpr int kConsumerWarps = kGroups * 4;
-// Token tiles of blocks that are close in launch order: they read the same weights, which so leave
-// memory once.
+// Token tiles of a panel: blocks that run close in time multiply the same weights by these tiles,
+// so that weights are read from memory once.
 constexpr int kSharedTokenTiles = 8;
 
 // Named barrier of all consumer threads.

@@ -26,7 +26,7 @@ constexpr int kFewWarps = 8;
 // Warps that make an input quickly, if few warps have tiles.
 constexpr int kMinWarps = 8;
 
-// Bytes of weights in flight before x is there. Two stages may be more than kBytesAhead if x is
+// Bytes of weights in flight before x is there. Two stages may be up to kTwoStagesAhead if x is
 // short, as it is without a norm.
 constexpr int kBytesAhead = 32 * 1024;
 constexpr int kTwoStagesAhead = 56 * 1024;

@@ -1,5 +1,5 @@
 // Finds the kv heads whose queries need a hi/lo split (LaunchQueryParts, step.h), by the largest
-// key bias; once per model.
+// key bias; runs once per layer while a model loads.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"

@@ -1,6 +1,6 @@
-// Repacks rows of a GGUF file into tiles (LaunchRepack, repack.h), and reads weights back for
-// tests. One block of 128 threads a unit of a row tile: first every 32-bit word of its quants,
-// gathered bit by bit, then every byte of its scales. Runs once per load.
+// Repacks rows of a GGUF file into tiles (LaunchRepack, repack.h) while a model loads, and reads
+// weights back for tests. One block of 128 threads per unit of a row tile: first every 32-bit word
+// of its quants, gathered bit by bit, then every byte of its scales.
 #include <cuda_fp16.h>
 
 #include <algorithm>

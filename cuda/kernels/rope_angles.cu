@@ -1,4 +1,4 @@
-// Table of RoPE cosines and sines (LaunchRopeAngles, step.h), filled once per model; F64
+// Table of RoPE cosines and sines (LaunchRopeAngles, step.h), filled while a model loads; F64
 // arithmetic, F32 results.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"

@@ -1,8 +1,9 @@
-// Kernel that dequantises weights to F16 tiles, for products of more than 512 tokens.
+// Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
+// format and number of tokens (GemmTakes, matmul.h).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
-// for the kernel before, and stores. 4 warps a block; no shared memory, no barriers. Floor:
-// quantised bytes read once, 2 bytes a weight written.
+// for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
+// quantised bytes read once, 2 bytes per weight written.
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/find_tile.cuh"
