@@ -28,11 +28,11 @@
 //   Loop      both wgmma operands are read from shared memory in place; F32 sums.
 //   Epilogue  with weights as M: through shared memory (gemm_f16_results.cuh, gemm_f16_rope.cuh),
 //             but partials straight from registers. With tokens as M: straight from registers.
-//   Floor     2 * rows * columns * tokens FLOP; weights once from memory. 128 x 256 x 64 columns
-//             take 1,045 cycles, of which tensor cores need 1,024; with summed segments 1,050 to
-//             1,160. A tile's epilogue takes 3,300 cycles with SwiGLU and 6,000 with summed
-//             segments. 7B, 4,096 tokens, H200, 2026-11-25: gate and up 1,731 µs at the power limit
-//             (cuBLAS 1,780); 1,443 with zeros on a cool GPU, 0.99 of 782 TFLOP/s
+//   Floor     2 * rows * columns * tokens FLOP; weights once from memory. H200, 2026-11-25: 128
+//             rows x 256 tokens x 64 columns take 1,045 cycles, of which tensor cores need 1,024;
+//             1,050 to 1,160 if segments are summed. A tile's epilogue takes 3,300 cycles with
+//             SwiGLU, 6,000 if segments are summed. 7B, 4,096 tokens: gate and up 1,731 µs at the
+//             power limit (cuBLAS 1,780); 1,443 with zeros on a cool GPU, 0.99 of 782 TFLOP/s
 //             (bench/RESULTS.md).
 #include <limits>
 
