@@ -18,8 +18,7 @@
 //             warp, for weights when its loads have completed, for activations when the wgmmas that
 //             read them have.
 //   Loop      a warp dequantises 64 or 128 columns into A fragments in registers, while the wgmmas
-//   of
-//             the fragments before run (not if kUnpacksAhead is false); B is read from shared
+//             of the fragments before run (not if kUnpacksAhead is false); B is read from shared
 //             memory in place. wgmma m64 n(kTokens) k16, F32 sums.
 //   Epilogue  partials of the segment from registers to y; or SwiGLU through shared memory that
 //             aliases the activation ring.

@@ -3,8 +3,8 @@
 //
 // 256 threads a block, 4 blocks an SM; grid (tokens, parts): the pairs of a token's heads are
 // spread over the blocks of y. A thread makes 4 pairs at a time. Floor: splits * 4 bytes read and 2
-// written (4 for hi/lo queries) a value. More than 512 tokens with F16 weights use the RoPE
-// epilogue of the GEMM instead (gemm_f16_rope.cuh).
+// written (4 for hi/lo queries) a value. More than 512 tokens use the RoPE epilogue of the F16
+// GEMM instead (gemm_f16_rope.cuh).
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/launch.h"
