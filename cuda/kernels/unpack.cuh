@@ -96,7 +96,7 @@ struct GroupQuants {
                                                                : QuantBits(kFormat);
   uint32_t words[kWords];
 
-  // Loads group `group` of a unit in shared memory.
+  // Loads group `group` of a unit in shared memory or, except for kF16, in global memory.
   __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
     if constexpr (kFormat == TileFormat::kF16) {
 #pragma unroll
