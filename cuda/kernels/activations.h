@@ -1,5 +1,5 @@
-// How the right-hand sides of matrix products lie in VRAM: F16, in the core matrices of 8 tokens by
-// 8 columns that tensor cores take, so that a tile of tokens by 64 columns is contiguous.
+// Layout in VRAM of the right-hand sides of matrix products: F16, in the core matrices of 8 tokens
+// by 8 columns that tensor cores take, so that a tile of tokens by 64 columns is contiguous.
 #ifndef ORCD_CUDA_KERNELS_ACTIVATIONS_H_
 #define ORCD_CUDA_KERNELS_ACTIVATIONS_H_
 
@@ -9,14 +9,14 @@
 
 namespace orcd::cuda {
 
-// Columns of a tile, and what columns are padded to. What pads is zero.
+// Columns of a tile; columns are padded with zeros to a multiple of it.
 inline constexpr int kActivationCols = 64;
 
 // A view of F16 activations of up to `tokens` tokens:
 // [column / 64][token / 8][column / 8 % 8][token % 8][column % 8].
 struct Activations {
   __half* data = nullptr;
-  // A multiple of 8.
+  // Capacity in tokens; a multiple of 8.
   int tokens = 0;
 
   constexpr int64_t Index(int token, int col) const {

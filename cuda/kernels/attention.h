@@ -1,12 +1,13 @@
-// Causal attention over the paged cache, query heads of one key-value head together.
+// Causal attention over the paged cache. The query heads that share a kv head are computed
+// together.
 //
-// Queries are one F16 part or two (LaunchQueryParts); of every 16 columns the second part's
-// products come first.
+// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQueryParts); for every 16
+// columns the products of the low part are added first.
 //
-// One order of summation for decode and prefill, whole or in chunks: keys are taken in tiles of 128
-// positions, each with its own maximum, and tiles are merged in order. So a token's result does not
-// depend on the tokens that share its step. (Dao, "FlashAttention-2", 2023; split over the keys as
-// in "Flash-Decoding", 2023.)
+// Decode and prefill, whole or in chunks, use one order of summation: keys are taken in tiles of
+// 128 positions, each with its own maximum, and tiles are merged in order. So a token's result does
+// not depend on the tokens that share its step. (Dao, "FlashAttention-2", 2023; split over the keys
+// as in "Flash-Decoding", 2023.)
 #ifndef ORCD_CUDA_KERNELS_ATTENTION_H_
 #define ORCD_CUDA_KERNELS_ATTENTION_H_
 
@@ -22,29 +23,31 @@ namespace orcd::cuda {
 
 inline constexpr int kKeyTile = 128;
 
-// Tiles of keys of a sequence of `positions` positions.
+// Number of key tiles of a sequence of `positions` positions.
 constexpr int KeyTiles(int positions) { return (positions + kKeyTile - 1) / kKeyTile; }
 
-// Head sizes and KV blocks that there are kernels for; a block is half a tile at most.
+// True if kernels exist for this head size and KV block size; a block is at most half a key tile.
 constexpr bool AttentionSupports(int head_dim, int block_tokens) {
   return (head_dim == 64 || head_dim == 128) && block_tokens >= 8 && block_tokens <= kKeyTile / 2 &&
          (block_tokens & (block_tokens - 1)) == 0;
 }
 
-// One token a sequence: what the product of q, k and v left becomes queries, keys and values, the
-// latter two stored in the cache, and attention over all of them.
+// Decode attention, one token a sequence. The prologue turns the QKV product's partials into
+// queries, keys and values and stores keys and values in the cache; then the queries attend to all
+// keys.
 struct DecodeAttentionArgs {
   StepTables step = {};
-  // Each of one token, in the order of the step's tokens.
+  // One token each, in the order of the step's tokens.
   int sequences = 0;
   QkvProduct qkv = {};
   KvCacheView kv = {};
-  int32_t* not_finite = nullptr;  // as RopeArgs has it
+  int32_t* not_finite = nullptr;  // See RopeArgs.
   int layer = 0;
-  // Blocks that share the keys of a sequence.
+  // Thread blocks that share the keys of a sequence (Flash-Decoding splits).
   int key_splits = 1;
-  // Where key_splits > 1: tiles' results, [tiles of all sequences][heads][head_dim + 2], and a
-  // counter for each [sequence, kv_head], zero before the first launch and after every one.
+  // Workspace, used if key_splits > 1. partials: results of tiles, [key tiles of all
+  // sequences][heads][head_dim + 2]. counters: [sequences, kv_heads], zero before the first launch
+  // and after every launch.
   float* partials = nullptr;
   int32_t* counters = nullptr;
   Activations out = {};  // [tokens, heads * head_dim]
@@ -52,19 +55,20 @@ struct DecodeAttentionArgs {
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
                                   cudaStream_t stream);
 
-// Query heads of a key-value head that LaunchDecodeAttention takes at most.
+// Most query heads per kv head that LaunchDecodeAttention supports.
 inline constexpr int kMaxDecodeGroupHeads = 16;
 
-// Rows of queries, a token's head each, that a block of LaunchPrefillAttention takes.
+// Query rows of a block of LaunchPrefillAttention; a row is one head of one token.
 inline constexpr int kQueryRows = 128;
 
-// Any tokens, whose queries, keys and values LaunchRope has made.
+// Prefill attention, any number of tokens per sequence. LaunchRope, or the RoPE epilogue of the QKV
+// GEMM, has made queries, keys and values.
 struct PrefillAttentionArgs {
   StepTables step = {};
   int sequences = 0;
-  // Tiles of kQueryRows rows, of all sequences together.
+  // Number of tiles of kQueryRows rows, of all sequences together.
   int query_tiles = 0;
-  // As RopeArgs and QkvProduct have them.
+  // See RopeArgs and QkvProduct.
   const __half* q = nullptr;
   const __half* q_rest = nullptr;
   const int32_t* query_parts = nullptr;
@@ -75,7 +79,7 @@ struct PrefillAttentionArgs {
 };
 cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream);
 
-// Raise the shared-memory limits of the kernels; once a device.
+// Raise the shared-memory limits of the kernels; call once per device.
 cudaError_t PrepareDecodeAttentionKernels();
 cudaError_t PreparePrefillAttentionKernels();
 

@@ -1,5 +1,5 @@
-// Attention: right, and the same to the last bit for decode and prefill, whole or in chunks,
-// however keys are split over blocks.
+// Tests of attention: correct, and bit-equal for decode and prefill, for whole prompts and chunks,
+// and for any split of the keys over blocks.
 #include "cuda/kernels/attention.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct AttentionCase {
   int block_tokens;
 
   int heads() const { return kv_heads * group_heads; }
-  // Of queries: one and two in turn.
+  // Parts of the queries of each kv head: one and two in turn.
   std::vector<int32_t> QueryParts() const {
     std::vector<int32_t> parts;
     for (int h = 0; h < kv_heads; ++h) parts.push_back(1 + (h + group_heads) % 2);
@@ -39,7 +39,7 @@ void PrintTo(const AttentionCase& c, std::ostream* out) {
        << c.block_tokens;
 }
 
-// A part of a sequence in a step: tokens [first, first + count) of sequence `index`.
+// Part of a sequence in a step: tokens [first, first + count) of sequence `index`.
 struct Part {
   int index;
   int first;
@@ -49,9 +49,9 @@ struct Part {
 constexpr int kLayers = 2;
 constexpr int kLayer = 1;
 
-// Sequences whose queries, keys and values are known for every position, and a cache that holds
-// them in shuffled blocks. What no sequence owns is NaN; what lies in a sequence's last block
-// behind its end is large, and finite, as what a sequence before left there.
+// Sequences with known queries, keys and values for every position, and a cache that holds them in
+// shuffled blocks. Blocks that no sequence owns hold NaN. The rest of a sequence's last block,
+// behind its end, holds large finite numbers, as an earlier sequence may have left there.
 class Sequences {
  public:
   Sequences(const AttentionCase& shape, const std::vector<int>& lengths)
@@ -99,7 +99,7 @@ class Sequences {
   const KvCacheView& view() const { return view_; }
   const DeviceArray<uint16_t>& cache() const { return cache_; }
   const std::vector<uint16_t>& cache_values() const { return cache_values_; }
-  // Puts something else where the keys and values of a position stand.
+  // Overwrites the keys and values of the parts' positions with something else.
   void Forget(const std::vector<Part>& parts) {
     std::vector<uint16_t> cache = cache_values_;
     for (const Part& part : parts) {
@@ -130,8 +130,8 @@ class Sequences {
         .subspan(KeyIndex(position, 0), size_t{1} * shape_.kv_heads * shape_.head_dim);
   }
 
-  // Attention of one head at a position in double precision, and how far from it rounding may
-  // lead: F16 for weights (of at most 1 in a tile) and for the result.
+  // Attention of one head at a position in double precision, and the tolerance for rounding: F16
+  // for weights (of at most 1 in a tile) and for the result.
   void Expected(int s, int position, int head, std::vector<double>& out,
                 std::vector<double>& tolerance) const {
     const int dim = shape_.head_dim;
@@ -164,14 +164,15 @@ class Sequences {
     tolerance.resize(dim);
     for (int c = 0; c < dim; ++c) {
       out[c] /= sum;
-      // The second term: scores, weights and sums in F32. The third: weights below F16's smallest.
+      // The second term covers F32 scores, weights and sums; the third, weights below F16's
+      // smallest number.
       tolerance[c] = 0x1p-11 * (magnitude[c] / sum + std::abs(out[c])) +
                      0x1p-16 * magnitude[c] / sum + (position + 1) * 0x1p-25 * largest / sum;
     }
   }
 
  private:
-  // Bell-shaped numbers of a spread of 1 or, `wide`, of 2, from a place in a long list of them.
+  // Bell-shaped numbers with a spread of 1 or, if `wide`, of 2, from a position in a long list.
   static std::vector<uint16_t> Halves(int count, uint32_t seed, bool wide) {
     static const std::vector<uint16_t> lists[2] = {List(1.0f), List(2.0f)};
     const std::vector<uint16_t>& list = lists[wide ? 1 : 0];
@@ -185,7 +186,7 @@ class Sequences {
   }
   static std::vector<uint16_t> List(float scale) {
     std::vector<uint16_t> halves;
-    // A prime number of them, so that rows are not alike.
+    // The list's length is prime, so that rows are not alike.
     for (const float value : RandomFloats(1'048'573, 3, scale)) {
       halves.push_back(FloatToHalf(value));
     }
@@ -211,7 +212,7 @@ class Sequences {
   DeviceArray<uint16_t> cache_;
 };
 
-// A step's tables in VRAM.
+// Tables of a step in VRAM.
 class DeviceStep {
  public:
   DeviceStep(const Sequences& all, const std::vector<Part>& parts) {
@@ -231,7 +232,7 @@ class DeviceStep {
       query_tiles_ += (part.count * all.shape().group_heads + kQueryRows - 1) / kQueryRows;
       key_tiles_ += KeyTiles(part.first + part.count);
     }
-    // One that pads a bucket.
+    // An entry that pads a bucket.
     sequences.push_back({});
     sequences_ = DeviceArray<SequenceEntry>(sequences);
     blocks_ = DeviceArray<int32_t>(blocks);
@@ -253,7 +254,7 @@ class DeviceStep {
 
 class AttentionTest : public GpuTest {
  protected:
-  // [tokens, heads * head_dim] of the parts' tokens in order.
+  // Returns [tokens, heads * head_dim] of the parts' tokens in order.
   std::vector<uint16_t> Prefill(const Sequences& all, const std::vector<Part>& parts) {
     const DeviceStep step(all, parts);
     std::vector<uint16_t> queries;
@@ -283,8 +284,8 @@ class AttentionTest : public GpuTest {
     return out.Read();
   }
 
-  // The same of parts of one token. Keys and values of these tokens come from the product, which
-  // is made to give what the sequences have.
+  // The same for parts of one token. The keys and values of these tokens come from a QKV product
+  // made to give those of the sequences.
   std::vector<uint16_t> Decode(Sequences& all, const std::vector<Part>& parts, int key_splits) {
     all.Forget(parts);
     const DeviceStep step(all, parts);
@@ -299,7 +300,7 @@ class AttentionTest : public GpuTest {
       }
       positions = std::max(positions, part.first + 1);
     }
-    // Rotations by nothing.
+    // Angles of zero: no rotation.
     std::vector<float> angles(size_t{1} * positions * shape.head_dim);
     for (size_t i = 0; i < angles.size(); ++i) {
       angles[i] = static_cast<int>(i) % shape.head_dim < shape.head_dim / 2 ? 1.0f : 0.0f;
@@ -334,14 +335,14 @@ class AttentionTest : public GpuTest {
                                     multiprocessors(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
-    // It stored the tokens' keys and values, and nothing else.
+    // The kernel stored the tokens' keys and values, and nothing else.
     EXPECT_TRUE(SameBits(all.cache().Read(), all.cache_values()));
     EXPECT_EQ(counters.Read(), std::vector<int32_t>(counters.size(), 0));
     EXPECT_EQ(not_finite.Read(), std::vector<int32_t>(not_finite.size(), 0));
     return out.Read();
   }
 
-  // Rows of `outputs` at which `parts` have these positions, against double precision.
+  // Compares the rows of `outputs` at which `parts` have these positions with double precision.
   void ExpectRight(const Sequences& all, const std::vector<Part>& parts,
                    std::span<const uint16_t> outputs, const std::vector<int>& offsets) {
     struct Sample {
@@ -425,7 +426,7 @@ TEST_P(AttentionShapeTest, DecodeIsRightAndSplitsDoNotMatter) {
   for (const int splits : {2, 3, 8, 32}) {
     EXPECT_TRUE(SameBits(Decode(all, parts, splits), whole)) << splits << " splits";
   }
-  // Alone, and in another place of the step.
+  // Each sequence alone, so at another place of the step.
   const size_t row = size_t{1} * GetParam().heads() * GetParam().head_dim;
   for (const int s : {0, 7, 14, 20}) {
     EXPECT_TRUE(SameBits(std::span<const uint16_t>(Decode(all, {parts[s]}, 4)),
@@ -441,7 +442,7 @@ TEST_P(AttentionShapeTest, PrefillIsDecode) {
   EXPECT_TRUE(SameBits(Prefill(all, parts), decoded));
 }
 
-// The future stands in the cache already, and must not be seen.
+// The cache already holds later positions, which must not be seen.
 TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
   const Sequences all(GetParam(), {1, 40, 300, 777});
   const std::vector<Part> whole = {{0, 0, 1}, {1, 0, 40}, {2, 0, 300}, {3, 0, 777}};
@@ -455,7 +456,7 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
   };
   for (const int chunk : {1, 17, 64, 200}) {
     for (int first = 0; first < 777; first += chunk) {
-      // Few of the smallest chunks.
+      // Only a few of the smallest chunks.
       if (chunk == 1 && first % 51 > 1) continue;
       std::vector<Part> parts;
       for (int s = 3; s >= 0; --s) {
@@ -474,7 +475,7 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
   }
 }
 
-// So many sequences that a block takes all keys of one.
+// So many sequences that a block takes all keys of a sequence.
 TEST_F(AttentionTest, ManySequences) {
   for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8},
                                      AttentionCase{64, 2, 16, 64}, AttentionCase{128, 4, 7, 16},
@@ -498,7 +499,7 @@ TEST_F(AttentionTest, ManySequences) {
   }
 }
 
-// One long prompt, at its end.
+// The end of one long prompt.
 TEST_F(AttentionTest, LongPrompt) {
   for (const AttentionCase& shape : {AttentionCase{64, 1, 7, 16}, AttentionCase{128, 1, 4, 16}}) {
     SCOPED_TRACE(testing::PrintToString(shape));
@@ -513,8 +514,8 @@ TEST_F(AttentionTest, LongPrompt) {
   }
 }
 
-// Decode makes its own rows with the arithmetic of LaunchRope: segments, bias, rotation, and what
-// is not finite. So many sequences, for each of its kernels.
+// Decode makes its own rows with the arithmetic of LaunchRope: partials, bias, rotation, and values
+// that are not finite. The parameter is a number of sequences for each of the decode kernels.
 class DecodeRowsTest : public AttentionTest, public testing::WithParamInterface<int> {};
 
 TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
@@ -532,7 +533,7 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
     const DeviceStep step(all, parts);
     const int rows = (shape.heads() + 2 * shape.kv_heads) * shape.head_dim;
     std::vector<float> products = RandomFloats(size_t{1} * kSplits * count * rows, 8);
-    // A value of the last sequence.
+    // A value of the last sequence overflows F16.
     products[(count - 1) * rows + (shape.heads() + shape.kv_heads) * shape.head_dim + 4] = 1e20f;
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(RandomFloats(rows, 9));

@@ -1,9 +1,25 @@
-// A block takes tiles of keys of one sequence and one kv head. Its warps share a tile: each weighs
-// 16 keys at a time, then sums columns of all values, so that what a tile adds stays in registers.
-// Of few sequences eight warps work in a block, which take two tiles at a time, and several blocks
-// share a long sequence; of many four, and while blocks wait others work. One warp more copies the
-// cache to shared memory: it begins before the kernel that made the queries has ended, and goes on
-// as soon as there is a place.
+// Decode attention, one query token a sequence, over the paged KV cache; its prologue makes the
+// query, key and value from the QKV partials (bias, RoPE) and stores the key and value.
+//
+//   Tile      a block takes key tiles of 128 positions of one sequence and one kv head, by all
+//             query heads of that kv head, up to 16 rows of mma.m16n8k16. grid (sequences, kv
+//             heads, key splits).
+//   Warps     few blocks (up to 2 an SM): 8 consumer warps, which take two key tiles at a time, and
+//             several blocks may share a long sequence. Many blocks: 4 consumer warps, up to 4
+//             blocks an SM, so that one works while another waits. Plus one producer warp, which
+//             copies KV blocks before the kernel ahead, the QKV product, has ended; with 4 it
+//             also makes rows.
+//   Pipeline  3 to 8 stages of 64 keys, or values, in the cache's layout, filled by bulk copies.
+//   Barriers  full[stage]; read[round % 2][keys, values], an arrival of each consumer warp; named
+//             barrier 1 for consumers, 2 for all.
+//   Loop      the consumer warps share a tile: each scores and weighs 16 keys at a time; then each
+//             sums its columns of all values, so that a tile's result stays in registers.
+//   Epilogue  the result, F16; or, with key splits, each tile's result to the workspace, which the
+//             last block of a sequence and kv head merges in order (Flash-Decoding).
+//   Floor     keys and values once from memory: positions * 2 * kv heads * head_dim * 2 bytes. 7B,
+//             256 sequences of 224 positions, 126 MB, H200, 2026-11-25: 40 µs; a kernel that only
+//             reads as much takes 29 (4.6 TB/s); without making rows it takes 38
+//             (bench/RESULTS.md).
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -18,65 +34,67 @@
 namespace orcd::cuda {
 namespace {
 
-// Blocks of a multiprocessor, all of which are there at once.
+// Blocks an SM in the variant for few blocks; all run at once.
 constexpr int kFewBlocksEach = 2;
 constexpr int kFewWarps = 8;
 constexpr int kManyWarps = 4;
-// So few that a step of them keeps two kernels on every multiprocessor (launch.h).
+// Blocks so few that the step keeps two kernels on every SM (launch.h).
 constexpr int kVeryFewBlocks = 32;
-// Of so few tiles one block takes all: what blocks tell each other goes through memory.
+// With at most so many tiles one block takes all, since blocks exchange results through memory.
 constexpr int kTilesOfOneBlock = 2;
 
-// Tiles that a block takes at a time.
+// Key tiles that a block takes at a time.
 template <int kWarps>
 constexpr int kTogether = kWarps == kFewWarps ? 2 : 1;
-// Chunks of 16 keys of these tiles that a warp has.
+// Chunks of 16 keys of these tiles that one warp scores.
 template <int kWarps>
 constexpr int kChunks = kKeyChunks* kTogether<kWarps> / kWarps;
 
-// Places for halves of tiles: so many that four blocks of many fit a multiprocessor, and two of
-// few.
+// Stages of half a tile: so many that four blocks an SM fit in the variant for many blocks, and two
+// in that for few.
 template <int kHeadDim, int kHalves, int kWarps>
 constexpr int kPlaces = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
                         : kWarps == kManyWarps ? 3
                         : kHalves == 1         ? 6
                                                : 5;
 
-// kHalves: of the 16 rows of a tensor-core tile, 1 where queries fill no more than the first 8.
+// kHalves: halves of the 16 rows of an mma tile that are used; 1 if queries fill at most the first
+// 8 rows.
 template <int kHeadDim, int kHalves, int kWarps>
 struct Shared {
   static constexpr int kRows = kHalves * 8;
   using Copier = TileCopier<kHeadDim, kPlaces<kHeadDim, kHalves, kWarps>, kTogether<kWarps>,
                             kWarps == kManyWarps>;
-  // What warps tell each other of a tile.
+  // Exchange between consumer warps for one key tile.
   struct Tile {
-    // Core matrices: weights of keys.
+    // Weights of keys, in core matrices.
     __half weights[kRows * kKeyTile];
-    // Of 16 keys each: the largest score, and what each of four lanes has summed.
+    // For each chunk of 16 keys: the largest score, and the sum of each of the four lanes of a row.
     float maxima[kRows][kKeyChunks];
     float sums[kRows][4][kKeyChunks];
   };
 
   typename Copier::Ring ring;
-  // Core matrices: both parts of queries, of which the second counts where there is one.
+  // High and low parts of the queries, in core matrices; the low part counts if there is a hi/lo
+  // split.
   alignas(16) __half q[2][kRows * kHeadDim];
-  // The key and the value of the token itself.
+  // Key and value of the token itself.
   __half own[2][kHeadDim];
   alignas(16) Tile tiles[kTogether<kWarps>];
   bool last;
 };
 
-// Steps of 16 columns whose A fragments are one load.
+// Steps of 16 columns whose A fragments one ldmatrix loads.
 template <int kHalves>
 constexpr int kStepsALoad = 2 / kHalves;
 
-// Loads A fragments of rows of kHalves eights and kCols columns from core matrices, those of step
-// `step` and of as many as are one load.
+// Loads A fragments of kHalves * 8 rows and kCols columns from core matrices: those of step `step`
+// and of the further steps that the same ldmatrix covers.
 template <int kCols, int kHalves>
 __device__ __forceinline__ void LoadRows(const __half* rows, int step,
                                          uint32_t (&a)[kStepsALoad<kHalves>][4]) {
   const int lane = threadIdx.x % 32;
-  // Four core matrices: the columns of two steps, or of one for both halves.
+  // Four core matrices: the columns of two steps, or of one step for both halves.
   const int matrix = lane / 8;
   const int index =
       kHalves == 1 ? step * 2 + matrix : matrix % 2 * (kCols / 8) + step * 2 + matrix / 2;
@@ -91,7 +109,7 @@ __device__ __forceinline__ void LoadRows(const __half* rows, int step,
   }
 }
 
-// Scores of the queries, of kParts parts, by 16 keys, rows first_row… of core matrices.
+// Scores of the queries, which have kParts parts, by 16 keys, rows first_row… of core matrices.
 template <int kHeadDim, int kHalves, int kParts>
 __device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * kHeadDim],
                                       const __half* keys, int first_row, ChunkScores& s) {
@@ -124,11 +142,11 @@ __device__ __forceinline__ void Score(const __half (&queries)[2][kHalves * 8 * k
   }
 }
 
-// A warp's columns of all rows of queries: what tiles have added to them.
+// Accumulator of a warp's columns for all query rows, and the rows' softmax state.
 template <int kHeadDim, int kHalves, int kWarps>
 struct Sums {
   static constexpr int kCols = kHeadDim / kWarps;
-  // Floats of a tile's result in DecodeAttentionArgs::partials, a head's.
+  // Floats of one head's result of a tile in DecodeAttentionArgs::partials.
   static constexpr int kStride = kHeadDim + 2;
   float out[kCols / 8][4];
   RowState state[kHalves];
@@ -143,12 +161,13 @@ struct Sums {
     for (RowState& row : state) row = {-INFINITY, 0};
   }
 
-  // Adds a half of a tile's values, times the weights of its keys: `weights` are those of the tile,
-  // `first_step` is the first 16 of them for this half, of `steps` that there are.
+  // Adds half a tile's values, times the weights of its keys: `weights` are those of the whole
+  // tile, `first_step` is the first 16 keys of this half, `steps` the number of steps of 16 keys in
+  // the tile.
   __device__ __forceinline__ void AddValues(const __half* weights, const __half* values,
                                             int first_step, int steps) {
     constexpr int kRowsStride = kHeadDim * 16;
-    // Four core matrices: 16 of the columns for a step, or 8 for two.
+    // Four core matrices: 16 columns of one step, or 8 columns of two.
     constexpr int kWide = kCols >= 16 ? 2 : 1;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -190,7 +209,7 @@ struct Sums {
     }
   }
 
-  // To and from `partial`, of `rows` heads one after another.
+  // Stores to, and loads from, `partial`: `rows` heads, one after another.
   __device__ __forceinline__ void StorePartial(float* partial, int rows) const {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -249,7 +268,7 @@ struct Sums {
   }
 };
 
-// What warps have said of the keys of a tile.
+// Combines the values of a tile's chunks, one from each.
 template <typename Combine>
 __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Combine combine) {
   static_assert(kKeyChunks == 8);
@@ -262,8 +281,9 @@ __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Com
   return result;
 }
 
-// A round's scores of a warp's 16 keys at a time, `s`, of tiles from `first` on, whose items of the
-// ring begin with `item`; and the largest of each row, for the others. `parts`: of queries.
+// Scores of a round: a warp's chunks of 16 keys go to `s`, and the largest of each row to shared
+// memory for the other warps. The round's tiles begin at `first`, its ring items at `item`; `parts`
+// is the number of query parts.
 template <int kHeadDim, int kHalves, int kWarps>
 __device__ __forceinline__ void ScoreKeys(const Work& work, int parts, int first, int item,
                                           Shared<kHeadDim, kHalves, kWarps>& shared,
@@ -278,7 +298,7 @@ __device__ __forceinline__ void ScoreKeys(const Work& work, int parts, int first
     const int first_key = chunk * kKeyChunk;
     const int own_row = work.position - (first + tile * work.tile_stride) * kKeyTile;
     if (own_row < 0) continue;
-    // Behind the 16 with the token's own row there is nothing in shared memory.
+    // Behind the chunk with the token's own row there are no keys in shared memory.
     if (first_key <= own_row) {
       __half* const half = shared.ring.Await(item + tile * 2 + first_key / kHalfTile);
       if (own_row / kKeyChunk == chunk) {
@@ -303,8 +323,8 @@ __device__ __forceinline__ void ScoreKeys(const Work& work, int parts, int first
   }
 }
 
-// The weights of a round's keys by all warps' largest scores, and what each lane's add up to, for
-// the others; `state`: each tile's largest.
+// Weights of a round's keys relative to the largest scores of all warps; the weights and each
+// lane's sums go to shared memory for the other warps, each tile's largest scores to `state`.
 template <int kHeadDim, int kHalves, int kWarps>
 __device__ __forceinline__ void WeighKeys(float scale, ChunkScores (&s)[kChunks<kWarps>],
                                           Shared<kHeadDim, kHalves, kWarps>& shared,
@@ -325,7 +345,7 @@ __device__ __forceinline__ void WeighKeys(float scale, ChunkScores (&s)[kChunks<
   for (int i = 0; i < kChunks<kWarps>; ++i) {
     const int tile = (i * kWarps + warp) / kKeyChunks;
     const int chunk = (i * kWarps + warp) % kKeyChunks;
-    // The tile is the same for all warps.
+    // The tile index is the same for all warps.
     float max[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -347,7 +367,8 @@ __device__ __forceinline__ void WeighKeys(float scale, ChunkScores (&s)[kChunks<
   }
 }
 
-// What tile `index`, the round's `tile`, comes to, of which `state` has the largest scores.
+// Result of tile `index`, number `tile` of the round, for this warp's columns; `state` has the
+// tile's largest scores.
 template <int kHeadDim, int kHalves, int kWarps>
 __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, int item,
                                         const RowState (&state)[kHalves],
@@ -367,7 +388,7 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
     added.state[half] = {state[half].max, RowSum(Combined(from.sums[g + half * 8][lane % 4],
                                                           [](float a, float b) { return a + b; }))};
   }
-  // Behind the keys' last 16 there is nothing in shared memory.
+  // Behind the last chunk with keys there are no values in shared memory.
   const int steps = (keys + kKeyChunk - 1) / kKeyChunk;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
@@ -381,29 +402,29 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
   }
 }
 
-// Keeps the place of a block with nothing to do until the kernel before has ended and every block
-// of the next one, which comes where one of that kernel's was, has its place (launch.h).
+// Keeps a block without work resident until the kernel before has ended and every block of the next
+// kernel is resident in place of that kernel's blocks (launch.h).
 __device__ __forceinline__ void KeepPlace() {
   constexpr int kNanoseconds = 1000;
   WaitForDependency();
   __nanosleep(kNanoseconds);
 }
 
-// Of a multiprocessor, for the kernel's registers.
+// Blocks an SM, which bounds the kernel's registers.
 template <int kHalves, int kWarps>
 constexpr int kMinBlocks = kHalves == 2          ? 1
                            : kWarps == kFewWarps ? 2
                                                  : 4;
 
-// Threads of a block: those that work, and the warp that copies.
+// Threads of a block: the consumer warps and the producer warp.
 constexpr int Threads(int warps) { return (warps + 1) * 32; }
 
-// A barrier of the threads that work.
+// Named barrier of the consumer warps.
 template <int kWarps>
 __device__ __forceinline__ void WorkersSync() {
   NamedBarrierSync(1, kWarps * 32);
 }
-// And that of all.
+// Named barrier of all threads.
 constexpr int kAllBarrier = 2;
 
 // grid (sequences, kv heads, key splits or more).
@@ -420,7 +441,8 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   const int group_heads = args.qkv.heads / args.qkv.kv_heads;
 
   LaunchDependents();
-  // The tables were there before the step's first kernel, the cache but for one row as well.
+  // The tables were written before the step's first kernel, and so was the cache except for one
+  // row.
   Work work;
   if (!work.Find(args.step)) return;
   const bool split = args.key_splits > 1 && work.tiles > kTilesOfOneBlock;
@@ -430,8 +452,8 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   }
   work.first_tile = split ? blockIdx.z : 0;
   work.tile_stride = split ? args.key_splits : 1;
-  // Of four warps the one that copies makes rows as well, so that one item of most models' is a
-  // thread's.
+  // With four consumer warps the producer makes rows as well, so that in most models each thread
+  // makes one item.
   constexpr bool kCopierMakesRows = kWarps == kManyWarps;
   const bool copies = warp == kWarps;
   Copier copier(args, work, shared.ring);
@@ -450,7 +472,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     WaitForDependency();
     if (work.first_tile < work.tiles) rows.Make();
   }
-  // The rows are there, and so is the ring.
+  // The rows and the ring are ready.
   if (copies) {
     NamedBarrierArrive(kAllBarrier, Threads(kWarps));
     copier.Run(Copier::kAll);
@@ -474,12 +496,12 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     ChunkScores s[kChunks<kWarps>];
     ScoreKeys(work, parts, first, item, shared, s);
     WorkersSync<kWarps>();
-    // Not before, as no warp waits for keys that are others'.
+    // Only here, as no warp waits for keys that other warps score.
     shared.ring.Release(round, kKeys);
     RowState state[kTiles][kHalves];
     WeighKeys(scale, s, shared, state);
-    // Largest scores, which the next round writes before the first of its barriers, are read no
-    // more.
+    // No warp reads the largest scores any more; the next round overwrites them before its first
+    // barrier.
     WorkersSync<kWarps>();
 
 #pragma unroll
@@ -498,7 +520,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   }
 
   if (split) {
-    // Whoever comes last merges the tiles, in order.
+    // The last block merges the tiles, in order.
     __threadfence();
     WorkersSync<kWarps>();
     if (threadIdx.x == 0) {
@@ -509,7 +531,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     WorkersSync<kWarps>();
     if (!shared.last) return;
     __threadfence();
-    // Several are on their way at once.
+    // Tiles whose loads are in flight at once.
     constexpr int kLoads = 4;
 #pragma unroll 1
     for (int first = 0; first < work.tiles; first += kLoads) {

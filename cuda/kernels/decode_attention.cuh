@@ -1,5 +1,6 @@
-// What a block of decode attention works on, its copies of the cache, and the rows that it makes
-// itself.
+// Parts of the decode attention kernel (decode_attention.cu): the work of a block, the producer
+// that copies KV tiles into a ring, and the prologue that makes queries and the token's own key and
+// value.
 #ifndef ORCD_CUDA_KERNELS_DECODE_ATTENTION_CUH_
 #define ORCD_CUDA_KERNELS_DECODE_ATTENTION_CUH_
 
@@ -14,10 +15,10 @@
 
 namespace orcd::cuda {
 
-// Keys that are copied at a time.
+// Keys, or values, of a stage of the ring.
 inline constexpr int kHalfTile = kKeyTile / 2;
 
-// Keys and values, in places of two-element arrays.
+// Indices of keys and of values in two-element arrays.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
 
@@ -27,7 +28,7 @@ __device__ __forceinline__ int CoreIndex(int row, int col) {
   return (row / 8 * (kHeadDim / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
 }
 
-// What a block works on: tiles first_tile, first_tile + tile_stride… of a sequence and a kv head.
+// Work of a block: key tiles first_tile, first_tile + tile_stride… of a sequence and a kv head.
 struct Work {
   SequenceEntry sequence;
   int kv_head;
@@ -36,7 +37,7 @@ struct Work {
   int first_tile;
   int tile_stride;
 
-  // The block's sequence and kv head, but not which tiles; false: there is no such sequence.
+  // Finds the block's sequence and kv head, but not its tiles; false if there is no such sequence.
   __device__ __forceinline__ bool Find(const StepTables& step) {
     sequence = step.sequences[blockIdx.x];
     if (sequence.tokens == 0) return false;
@@ -46,27 +47,28 @@ struct Work {
     return true;
   }
 
-  // Keys of tile `tile`; none or less where it lies behind the last.
+  // Keys of tile `tile`; 0 or less if the tile is behind the last.
   __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
-  // Of its half `half`.
+  // Keys of half `half` of the tile.
   __device__ int HalfKeys(int tile, int half) const {
     return min(kHalfTile, Keys(tile) - half * kHalfTile);
   }
 };
 
-// The ring through which a block's keys and values come, and how warps tell each other of its
-// places. Rounds of kItems items: half of them keys, then values.
+// Pipeline through which a block's keys and values come: kPlaces stages of half a tile each. Items
+// are counted in rounds of kItems: half of them keys, then values.
 template <int kHeadDim, int kPlaces, int kItems>
 struct TileRing {
-  // Core matrices, as the cache has them.
+  // Stages; core matrices in the cache's layout.
   __half places[kPlaces][kHalfTile * kHeadDim];
   uint64_t full[kPlaces];
-  // All warps have read what there was of a round's keys, or values: of even rounds and of odd
-  // ones, as warps are up to two rounds ahead of what the copier has waited for.
+  // Arrivals of all consumer warps that have read a round's keys, or values; separate barriers for
+  // even and odd rounds, as warps are up to two rounds ahead of the barrier that the producer waits
+  // at.
   uint64_t read[2][2];
   static_assert(kPlaces <= 2 * kItems);
 
-  // One warp, before a barrier of all. `readers`: warps that read.
+  // Initialises the barriers; one warp, before a barrier of all. `readers`: consumer warps.
   __device__ __forceinline__ void Init(int readers) {
     const int lane = threadIdx.x % 32;
     if (lane < kPlaces) BarrierInit(SharedAddress(&full[lane]), 1);
@@ -74,17 +76,18 @@ struct TileRing {
     BarrierInitFence();
   }
 
-  // Returns item `item` (TileCopier) when it is there.
+  // Waits for item `item` (TileCopier) and returns its stage.
   __device__ __forceinline__ __half* Await(int item) {
     const unsigned i = item;
     BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
     return places[i % kPlaces];
   }
-  // The warp reads the keys, or values (`which`), of round `round` no more.
+  // The warp has finished reading the keys, or values (`which`), of round `round`.
   __device__ __forceinline__ void Release(int round, int which) {
     WarpArrive(SharedAddress(&read[round % 2][which]));
   }
-  // Returns when item `item`, counted over all rounds, has been read by all; a whole warp.
+  // Producer: waits until all consumer warps have read item `item`, counted over all rounds; a
+  // whole warp.
   __device__ __forceinline__ void AwaitRead(int item) const {
     const int round = item / kItems;
     const int which = item % kItems < kItems / 2 ? kKeys : kValues;
@@ -92,19 +95,19 @@ struct TileRing {
   }
 };
 
-// Copies the tiles of a block through its ring, in rounds of kTogether tiles: the keys of each in
-// two halves, then the values of each in two. One warp. kOnce: what there is to copy is so much
-// that the L2 cache had better keep what rows are made of.
+// Producer warp: copies the tiles of a block through the ring, in rounds of kTogether tiles: the
+// keys of each in two halves, then the values of each in two. kOnce: evict-first in the L2 cache,
+// for steps that copy so much that the QKV partials would be evicted.
 template <int kHeadDim, int kPlaces, int kTogether, bool kOnce>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
-  // Of a round: half h of the keys of its tile i is 2i + h, of its values kValueItems later. Items
-  // are counted over all rounds; there is nothing of those behind the last key.
+  // Items of a round: half h of the keys of tile i is item 2i + h, of its values kValueItems later.
+  // Items are counted over all rounds; those behind the last key are skipped.
   static constexpr int kItems = kTogether * 4;
   static constexpr int kValueItems = kTogether * 2;
   using Ring = TileRing<kHeadDim, kPlaces, kItems>;
-  // Of Run: what it can do without waiting, and everything.
+  // Arguments of Run: as many items as fit the empty ring without waiting, and all items.
   static constexpr int kAtOnce = kPlaces;
   static constexpr int kAll = std::numeric_limits<int>::max();
 
@@ -112,7 +115,7 @@ class TileCopier {
                                         Ring& ring)
       : args_(args), work_(work), ring_(ring), block_shift_(Log2(args.kv.block_tokens)) {}
 
-  // Goes on for `most` items, or until there are none left.
+  // Copies up to `most` further items.
   __device__ __forceinline__ void Run(int most) {
     const int lane = threadIdx.x % 32;
     const int bytes = args_.kv.block_tokens * kHeadDim * 2;
@@ -129,7 +132,7 @@ class TileCopier {
       const int half = item_ % 2;
       const int keys = work_.HalfKeys(Tile(round_ * kTogether + tile), half);
       if (keys <= 0) continue;
-      // Rows of 16, as they are multiplied.
+      // Keys are multiplied 16 at a time.
       const int copies = Blocks((keys + 15) / 16 * 16);
       const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
       const int before = round_ * kItems + item_ - kPlaces;
@@ -160,8 +163,8 @@ class TileCopier {
     return (keys + args_.kv.block_tokens - 1) >> block_shift_;
   }
 
-  // The lane's block of round `round`: a tile has 16 at most, those of the second are the upper
-  // lanes'. The sequence's last block stands in for what is not there.
+  // The lane's KV block of round `round`: a tile has at most 16 blocks, and the upper 16 lanes hold
+  // those of the second tile. The sequence's last block stands in for blocks that do not exist.
   __device__ __forceinline__ int Block(int round) const {
     const int lane = threadIdx.x % 32;
     const int first = Tile(round * kTogether + lane / 16) * kKeyTile >> block_shift_;
@@ -175,12 +178,12 @@ class TileCopier {
   const Work& work_;
   Ring& ring_;
   const int block_shift_;
-  // What Run is at: the item's place, and the lane's part of the round's keys.
+  // State of Run: the stage, the item, and the lane's source address of the round's keys.
   RingPlace<kPlaces> place_;
   int round_ = 0;
   int item_ = 0;
   const __half* keys_from_ = nullptr;
-  // The lane's block of the next round.
+  // The lane's KV block of the next round.
   int next_block_ = 0;
 };
 
@@ -195,10 +198,10 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
   }
 }
 
-// Makes the queries, and the token's own key and value: to shared memory (its q and own), the
-// latter two to the cache as well where this block has the last tile. kThreads: those that make
-// them, of most models' rows one item (kPairs pairs of a row) each. kSegmentsTogether: segments of
-// an item that are on their way at once.
+// Prologue: makes the queries, and the token's own key and value, in shared memory (`q` and `own`);
+// if this block has the last tile, also stores the key and value in the cache. kThreads: threads
+// that make them; in most models each makes one item (kPairs pairs of a row). kSegmentsTogether:
+// segments of an item whose loads are in flight at once.
 template <int kHeadDim, int kThreads, int kSegmentsTogether, typename Shared>
 class RowMaker {
  public:
@@ -206,7 +209,7 @@ class RowMaker {
                                       int group_heads, Shared& shared)
       : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
-  // Asks for what was there before any kernel.
+  // Loads what no kernel of the step writes; does not wait for the kernel before.
   __device__ __forceinline__ void Prefetch() {
     const bool has_last = (work_.tiles - 1 - work_.first_tile) % work_.tile_stride == 0;
     items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
@@ -217,7 +220,7 @@ class RowMaker {
     LoadConstants<true>(threadIdx.x);
   }
 
-  // All threads, after Prefetch.
+  // Makes the rows; all threads, after Prefetch and WaitForDependency.
   __device__ __forceinline__ void Make() {
 #pragma unroll 1
     for (int i = threadIdx.x; i < items_; i += kThreads) {
@@ -227,19 +230,19 @@ class RowMaker {
   }
 
  private:
-  // Of a row.
+  // Items of a row.
   static constexpr unsigned kQuads = kHeadDim / 2 / kPairs;
-  // From a row's first half to its second, in core matrices.
+  // Elements from a row's first half to its second, in core matrices.
   static constexpr int kToSecondHalf = kHeadDim / 2 * 8;
 
-  // Rows: the query heads, the key, the value.
+  // Head of a row; rows are the query heads, the key, the value.
   __device__ __forceinline__ int Head(int row) const {
     const int which = row - group_heads_;
     return which < 0 ? work_.kv_head * group_heads_ + row
                      : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
   }
 
-  // Of item i.
+  // Loads the constants of item i.
   template <bool kBeforeWait>
   __device__ __forceinline__ void LoadConstants(unsigned i) {
     if (static_cast<int>(i) >= items_) return;
@@ -279,14 +282,15 @@ class RowMaker {
   const int group_heads_;
   Shared& shared_;
   int items_ = 0;
-  // The token's own row of keys in the cache; that of values has the same place among values.
+  // The token's own row of keys in the cache; its row of values is at the same offset among the
+  // values.
   __half* own_row_ = nullptr;
   PairConstants constants_;
   PairSource source_;
 };
 
-// Puts columns first_col… (kCols of them) of the token's own row into rows that the cache gave
-// without it, as row `own_row`; a whole warp.
+// Overwrites columns first_col… (kCols of them) of row `own_row` with the token's own row, which
+// the copy from the cache lacks; a whole warp.
 template <int kHeadDim, int kCols>
 __device__ __forceinline__ void PatchRows(int own_row, int first_col, const __half* own,
                                           __half* rows) {

@@ -1,3 +1,9 @@
+// Embedding lookup (LaunchEmbed, step.h): dequantises one row of the embedding matrix per token
+// into the residual, and records token ids in the KV blocks. A token id below 0 stands for the
+// token that its slot sampled last.
+//
+// grid (tokens, parts of a row); a thread dequantises one weight at a time, exactly
+// (tile_value.cuh). Floor: one quantised row read and hidden * 4 bytes written per token.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"
@@ -7,7 +13,7 @@ namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// So many that a block for each is enough.
+// Tokens so many that one block per token is enough.
 constexpr int kManyTokens = 512;
 
 // grid (tokens, parts of a row).

@@ -1,4 +1,4 @@
-// Where a tile of a product of several matrices lies.
+// Finds the matrix of a row tile in a product of several matrices.
 #ifndef ORCD_CUDA_KERNELS_FIND_TILE_CUH_
 #define ORCD_CUDA_KERNELS_FIND_TILE_CUH_
 
@@ -6,8 +6,9 @@
 
 namespace orcd::cuda {
 
-// The matrix that holds tile `tile` of all, whose number in it `tile` becomes. Chosen by
-// comparisons, as an index would move the arguments to local memory.
+// Returns the matrix that holds row tile `tile`, counted over all matrices, and makes `tile` its
+// number in that matrix. Comparisons select the matrix, as an index would move the arguments to
+// local memory.
 __device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& tile) {
   TiledMatrix matrix = args.matrices[0];
 #pragma unroll
@@ -23,7 +24,7 @@ __device__ __forceinline__ TiledMatrix FindTile(const MatmulArgs& args, int& til
   return matrix;
 }
 
-// The matrix alone.
+// The same without the tile's number.
 __device__ __forceinline__ TiledMatrix MatrixOf(const MatmulArgs& args, int tile) {
   return FindTile(args, tile);
 }

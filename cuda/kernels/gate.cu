@@ -1,3 +1,5 @@
+// SwiGLU as a kernel of its own (LaunchGate, step.h), for taps only: products apply it in their
+// epilogue. One block of 256 threads a token.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"

@@ -1,9 +1,11 @@
+// Entry points of the GEMM for many tokens: checks the arguments and dispatches on the first
+// matrix's format to gemm_f16.cu, gemm_blocks.cu or gemm_super_blocks.cu.
 #include "cuda/kernels/gemm.cuh"
 
 namespace orcd::cuda {
 
 cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  // Others would leave it undone.
+  // No other kernel dequantises ahead.
   const bool takes_ahead = args.matrices[0].format == TileFormat::kF16 && args.num_matrices == 1 &&
                            args.tokens > kMaxSegmentTokens;
   if (args.ahead.count > 0 && !takes_ahead) return cudaErrorInvalidValue;

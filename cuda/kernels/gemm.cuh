@@ -1,7 +1,31 @@
-// Products of many tokens with quantised weights: warpgroups of 64 rows share a tile of tokens;
-// four threads of one more feed them from two rings, of weights and of activations, that bulk
-// copies fill. Weights go through registers, where they are unpacked; activations stay in shared
-// memory. And what is shared with the products of F16 weights (gemm_f16.cu).
+// GEMM of many tokens with quantised weights (F16 weights up to 64 tokens), and the parts that it
+// shares with the GEMM of F16 weights (gemm_f16.cu).
+//
+// Kernel<format, second format, tile shape>: y = W x, where W stays quantised in memory.
+//   Tile      a block computes block_tiles row tiles of 16 rows by kTokens tokens, in one split-K
+//             segment (blockIdx.y). Shapes, rows x tokens:
+//               Few, FewOfTwo  128 x 32 or 64; one block an SM, or two
+//               Tall           288 x 32 or 64; one segment, more than 128 rows an SM, 2,048 columns
+//               BlockShape<N>  128 x 128 or 256; above 64 tokens
+//   Warps     kGroups consumer warpgroups of 64 rows, a row tile a warp; they share the tokens. One
+//             producer warpgroup: a thread of warp 0 copies activations, a thread of each of warps
+//             1 to 3 copies every third row tile. setmaxnreg: 24 registers for producers, 240 for
+//             consumers (104 with two blocks an SM, 88 for Tall).
+//   Pipeline  two rings in shared memory, at most 216 KB an SM, filled by bulk copies. Activations:
+//             4 or 8 stages of 64 columns. Weights: up to 8 stages of one unit (64 columns,
+//             K-quants 256) of all row tiles.
+//   Barriers  full[stage]: the producer's expected bytes. empty[stage]: an arrival of each consumer
+//             warp, for weights when its loads have completed, for activations when the wgmmas that
+//             read them have.
+//   Loop      a warp dequantises 64 or 128 columns into A fragments in registers, while the wgmmas
+//             of the fragments before run (not if kUnpacksAhead is false); B is read from shared
+//             memory in place. wgmma m64 n(kTokens) k16, F32 sums.
+//   Epilogue  partials of the segment from registers to y; or SwiGLU through shared memory that
+//             aliases the activation ring.
+//   Floor     weights once from memory (RowTiles * tile_bytes); each block reads kTokens * columns
+//             * 2 bytes of activations through the L2 cache; 4 bytes a row, token and segment are
+//             written; 2 * rows * columns * tokens FLOP. H200, 2026-11-25: 256 streams of 7B Q4_K_M
+//             take 112 µs a layer for gate and up, 59 for `down` (bench/RESULTS.md).
 #ifndef ORCD_CUDA_KERNELS_GEMM_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_CUH_
 
@@ -22,16 +46,17 @@
 namespace orcd::cuda {
 namespace gemm {
 
-// Warpgroups that multiply, and the row tiles of each.
+// Consumer warpgroups, and row tiles of each.
 constexpr int kGroups = 2;
 constexpr int kTilesAGroup = 4;
 constexpr int kBlockTiles = kGroups * kTilesAGroup;
 constexpr int kThreads = (kGroups + 1) * 128;
 constexpr int kConsumerWarps = kGroups * 4;
-// Token tiles that blocks close in time share, so that weights are read from memory once.
+// Token tiles of a panel: blocks that run close in time multiply the same weights by these tiles,
+// so that weights are read from memory once.
 constexpr int kSharedTokenTiles = 8;
 
-// A barrier of all threads that multiply.
+// Named barrier of all consumer threads.
 template <int kGroupCount = kGroups>
 __device__ __forceinline__ void ConsumersSync() {
   NamedBarrierSync(kGroupCount + 1, kGroupCount * 128);
@@ -39,7 +64,7 @@ __device__ __forceinline__ void ConsumersSync() {
 
 constexpr int XBytes(int tokens) { return tokens * kActivationCols * 2; }
 
-// Blocks of kTokens tokens and up to kTiles row tiles, kResidents of which share a multiprocessor.
+// Tile shape: kTokens tokens and up to kTiles row tiles; kResidents blocks share an SM.
 template <int kTokenCount, int kResidentCount = 1, int kTileCount = kBlockTiles>
 struct BlockShape {
   static constexpr int kTokens = kTokenCount;
@@ -49,11 +74,12 @@ struct BlockShape {
   static constexpr int kConsumerWarps = kGroups * 4;
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kCrowded = kResidents > 1 || kGroups > 2;
-  // Registers of a consumer's thread; those of the feeders' warps give up theirs.
+  // Registers of a consumer thread, setmaxnreg; producer warps give up theirs.
   static constexpr int kConsumerRegisters = !kCrowded ? 240 : kResidents > 1 ? 104 : 88;
-  // Whether what is unpacked next has registers of its own, or waits until tensor cores have what
-  // was before: with many warps they have others' meanwhile. (Where registers do not suffice, the
-  // assembler has each instruction wait for the one before.)
+  // True if the next weights are dequantised into registers of their own while the wgmmas of the
+  // last ones run. False: they wait until tensor cores have read the last ones; with many warps,
+  // tensor cores then run other warps' wgmmas. (If registers do not suffice, the assembler
+  // serialises the wgmmas.)
   static constexpr bool kUnpacksAhead = !kCrowded;
   static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : 8;
   static constexpr int kXRingBytes = kXStages * XBytes(kTokens);
@@ -66,63 +92,64 @@ struct BlockShape {
   static constexpr int SharedBytes(TileFormat format) {
     return kXRingBytes + WeightStages(format) * WeightBytes(format);
   }
-  // Groups of columns that are unpacked at a time: of K-quants, which take many instructions one
-  // behind the other, two where few warps have the registers for it.
+  // Groups of 64 columns that are dequantised at a time: two for K-quants, which take long chains
+  // of dependent instructions, if few warps leave the registers for it.
   static constexpr int GroupsAtOnce(TileFormat format) {
     return !kCrowded && kTokens <= 64 && UnitGroups(format) > 1 ? 2 : 1;
   }
 };
 
-// Row tiles of a launch, of one format.
+// Row tiles of a launch, all of one format.
 struct Rows {
   int first_tile = 0;
   int tiles = 0;
-  // Of a block; at most BlockShape::kTiles.
+  // Row tiles of a block; at most BlockShape::kTiles.
   int block_tiles = kBlockTiles;
 
   __host__ __device__ constexpr int Blocks() const {
     return (tiles + block_tiles - 1) / block_tiles;
   }
 };
-// Tiles of kTokens.
+// Number of tiles of kTokens tokens.
 template <int kTokens>
 __host__ __device__ constexpr int TokenTiles(int tokens) {
   return (tokens + kTokens - 1) / kTokens;
 }
 
-// A thread of each warp of a warpgroup feeds the others: that of the first one asks for
-// activations, those of the other three for a row tile each in turn. (With one for all row tiles,
-// 64 and 256 streams are 1 to 2% slower; lanes of one warp, which ask one after another, 60 to 100
-// cycles each, 3 to 8%.)
+// Producer threads, one of each warp of the producer warpgroup: that of the first warp copies
+// activations, those of the other three a row tile each in turn. (With one thread for all row
+// tiles, 64 and 256 streams are 1 to 2% slower; with lanes of one warp, which issue one after
+// another, 60 to 100 cycles each, 3 to 8%.)
 constexpr int kWeightFeeders = 3;
 constexpr int kXFeeder = 0;
-// Which of them this is, behind kWarps that multiply.
+// Index of this warp's producer thread; the producer warps follow kWarps consumer warps.
 template <int kWarps = kConsumerWarps>
 __device__ __forceinline__ int FeederIndex() {
   return static_cast<int>(threadIdx.x / 32) - kWarps;
 }
-// The row tiles of a feeder, of kTiles that a block has at most, and the number of its i-th.
+// Most row tiles of a producer thread, of kTiles that a block has at most; and the number of its
+// i-th row tile.
 template <int kTiles>
 constexpr int kTilesAFeeder = (kTiles + kWeightFeeders - 1) / kWeightFeeders;
 __device__ __forceinline__ int FedTile(int feeder, int i) {
   return feeder - 1 + i * kWeightFeeders;
 }
 
-// Where row tile `tile` begins; all matrices are of format kFormat.
+// Address of row tile `tile`; all matrices have format kFormat.
 template <TileFormat kFormat>
 __device__ __forceinline__ const uint8_t* TileBegin(const MatmulArgs& args, int tile) {
   TiledMatrix matrix = FindTile(args, tile);
-  // What the compiler then knows.
+  // Lets the compiler know the format.
   matrix.format = kFormat;
   return matrix.data + tile * matrix.tile_bytes();
 }
 
-// What a block computes.
+// Output tile of a block.
 struct BlockTile {
   int first_tile;
   int first_token;
 
-  // Of block `block` of those of `rows`.
+  // Output tile of block `block` of the blocks of `rows`.
   template <int kTokens>
   static __device__ BlockTile Of(const Rows& rows, int tokens, int block) {
     const int row_blocks = rows.Blocks();
@@ -135,12 +162,12 @@ struct BlockTile {
   }
 };
 
-// Columns by tens of 64: where a block begins and ends. Segments are whole units.
+// K range of a block, in units of 64 columns. Segments are whole units of a format.
 struct Range {
   int begin;
   int end;
 
-  // Of format kFormat: the first one, and how many.
+  // First unit of format kFormat, and number of units.
   template <TileFormat kFormat>
   __device__ __forceinline__ int FirstUnit() const {
     return begin / UnitGroups(kFormat);
@@ -156,8 +183,8 @@ struct Rings {
   static constexpr int kXStages = S::kXStages;
   static constexpr int kWeightStages = S::WeightStages(kFormat);
   static constexpr int kWeightBytes = S::WeightBytes(kFormat);
-  // Stages that are on their way at a time when the ring is first filled: the kernel before, a
-  // norm, is still reading then, and what it reads would wait behind all that is asked for.
+  // Stages in flight while the ring is first filled. The kernel before, a norm, is still reading
+  // then, and its loads would queue behind all copies in flight.
   static constexpr int kWeightsAhead = std::max(1, (44 << 10) / kWeightBytes);
   static constexpr int kGroupsAUnit = UnitGroups(kFormat);
 
@@ -179,7 +206,8 @@ struct Rings {
   }
 };
 
-// The columns of `range`, of the row tiles from the block's first to `end_tile`.
+// Weight producer: copies the columns of `range` of the row tiles from the block's first to
+// `end_tile`.
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockTile& block,
                                             int end_tile, const Range& range, uint32_t shared,
@@ -197,7 +225,7 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
     weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) +
                  int64_t{range.FirstUnit<kFormat>()} * kUnitBytes;
   }
-  // What other blocks do not read leaves room in the L2 cache for activations.
+  // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy policy = CachePolicy::Of(args.tokens <= S::kTokens);
   RingPlace<Ring::kWeightStages> place;
   const int units = range.Units<kFormat>();
@@ -239,18 +267,18 @@ __device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& b
   }
 }
 
-// How results leave: c is a warpgroup's, of 64 rows, as wgmma leaves them: token 8j + 2t + e of a
+// Epilogues. c is a warpgroup's accumulator of 64 rows, as wgmma leaves it: token 8j + 2t + e of a
 // warp's row g + 8h.
 
-// To segment `split` of y: a warp's row tile `tile`. Straight from registers, in so few
-// instructions as can be: they are executed once, so that each must be fetched.
+// Stores a warp's row tile `tile` to segment `split` of y, straight from registers. In few
+// instructions: each runs once, so each is an instruction-cache miss.
 template <int kTokens>
 __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
                                       float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int row = tile * kTileRows + lane / 4;
   const int token = first_token + lane % 4 * 2;
-  // The tokens from there on that there are.
+  // Number of tokens from `token` on, per row.
   const int left[2] = {row < args.y_rows ? args.tokens - token : 0,
                        row + 8 < args.y_rows ? args.tokens - token : 0};
   float* to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + row;
@@ -265,18 +293,19 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
   }
 }
 
-// Gated results, 8 units of each row tile: shared memory takes core matrices as they will lie.
+// SwiGLU epilogue, 8 units of each row tile: gathers core matrices in shared memory in the layout
+// of the result.
 template <int kTokens>
 __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
                                            int first_token, int group, uint8_t* out, float factor,
                                            const float (&c)[kTokens / 2]) {
   constexpr int kTokenGroups = kTokens / 8;
-  // Of eight tokens, a core matrix for each tile.
+  // Bytes of eight tokens: one core matrix for each row tile.
   constexpr int kGroupBytes = kTilesAGroup * 128;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
   uint8_t* const mine = out + group * kTokenGroups * kGroupBytes;
-  // What was put there before has been read.
+  // The warpgroup has read the matrices that were there before.
   GroupSync(group);
 #pragma unroll
   for (int j = 0; j < kTokenGroups; j += 4) {
@@ -291,7 +320,7 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
         SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
   }
   GroupSync(group);
-  // A lane has 16 bytes: a token's units of a tile.
+  // A lane stores 16 bytes: one token's units of a row tile.
   const int tile = lane / 8;
   if (tile >= tiles) return;
   const int token = first_token + lane % 8;
@@ -305,19 +334,20 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
   }
 }
 
-// A consumer's places in the rings, and what it multiplies with.
+// A consumer warp's positions in the rings, and its main loop.
 template <TileFormat kFormat, typename S>
 class Consumer {
  public:
   using Ring = Rings<kFormat, S>;
-  // Groups of 64 columns that are unpacked at a time.
+  // Groups of 64 columns that are dequantised at a time.
   static constexpr int kAtOnce = S::GroupsAtOnce(kFormat);
   using Fragments = uint32_t[kAtOnce][kGroupSteps][4];
   static constexpr int kFragments = S::kUnpacksAhead ? 2 : 1;
-  // Calls of Multiply after which the first fragments' turn comes again.
+  // Calls of Multiply after which the fragment buffers repeat.
   static constexpr int kCalls = Ring::kGroupsAUnit / kAtOnce % kFragments == 0 ? 1 : kFragments;
 
-  // `matrix`: the tile's. Warps beyond the block's last tile multiply it as well.
+  // `matrix`: the one of the warp's row tile. Warps beyond the block's last tile multiply that tile
+  // as well.
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
       : shared_(shared),
         rings_(rings),
@@ -325,8 +355,8 @@ class Consumer {
         tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
         lane_(threadIdx.x % 32) {}
 
-  // c += the products of the next unit's columns, call kCall of every kCalls. What is in `a` must
-  // not change between calls, nor before all products are there.
+  // c += the products of the next unit's columns; call kCall of every kCalls. `a` must not change
+  // between calls, nor before all wgmmas have completed.
   template <int kCall>
   __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments (&a)[kFragments]) {
     const uint8_t* const weights = shared_ + S::kXRingBytes +
@@ -337,8 +367,8 @@ class Consumer {
 #pragma unroll
     for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
       Fragments& fragments = a[(kCall + group / kAtOnce) % kFragments];
-      // Before weights are loaded: the compiler, which does not know that products still read these
-      // registers, moves what it computes from them up to where they are there.
+      // Waits before the weights are loaded: the compiler, which does not know that wgmmas still
+      // read these registers, would move the computation of new fragments ahead of a later wait.
       if constexpr (!S::kUnpacksAhead) WgmmaWait<0>();
       Group<kFormat> loaded[kAtOnce];
 #pragma unroll
@@ -362,7 +392,7 @@ class Consumer {
         }
       }
       WgmmaCommit();
-      // Not before: what is multiplied has been loaded.
+      // Only here have the weights' loads completed: the wgmmas depend on them.
       if (group + kAtOnce == Ring::kGroupsAUnit) {
         WarpArrive(SharedAddress(&rings_.weight_empty[weights_place_.slot]));
       }
@@ -377,8 +407,8 @@ class Consumer {
  private:
   static_assert(Ring::kXStages % Ring::kGroupsAUnit == 0 && Ring::kGroupsAUnit % kAtOnce == 0);
 
-  // Gives back what the products have read of the activations that were begun before those of
-  // `group` of this unit.
+  // Releases the activation stages of the wgmmas that were issued before those of `group` of this
+  // unit.
   __device__ __forceinline__ void ReleaseXBefore(int group) {
     if ((group == 0 && first_) || lane_ >= kAtOnce) return;
     const int here = x_place_.slot * Ring::kGroupsAUnit + group;
@@ -393,12 +423,12 @@ class Consumer {
   const int lane_;
   UnitScales<kFormat> scales_;
   RingPlace<Ring::kWeightStages> weights_place_;
-  // Of as many groups as a unit has.
+  // Counts stages of a unit's width, kGroupsAUnit stages of the activation ring each.
   RingPlace<Ring::kXStages / Ring::kGroupsAUnit> x_place_;
   bool first_ = true;
 };
 
-// A block's work: block `index` of those of `rows`, of one segment, blockIdx.y.
+// Body of a block: block `index` of the blocks of `rows`, in segment blockIdx.y.
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows& rows, int index,
                                               uint8_t* shared, Rings<kFormat, S>& rings) {
@@ -413,7 +443,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
   LaunchDependents();
   if (threadIdx.x == 0) rings.Init();
   __syncthreads();
-  // Unpacked weights are the kernel before's.
+  // Dequantised weights were written by the kernel before.
   if (args.weights_are_new) WaitForDependency();
 
   if (group == S::kGroups) {
@@ -422,7 +452,8 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     const uint32_t weight_ring = x_ring + S::kXRingBytes;
     if (ElectThread()) {
       if (FeederIndex<S::kConsumerWarps>() == kXFeeder) {
-        // Weights of a model's own are there from the start; what the kernel before made is not.
+        // The model's weights are there from the start; activations are written by the kernel
+        // before.
         WaitForDependency();
         FeedX<kFormat, S>(args, block, range, x_ring, rings);
       } else {
@@ -431,7 +462,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    // The result's memory may still be read.
+    // The kernel before may still read the result's memory.
     WaitForDependency();
     const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
     const TiledMatrix matrix = MatrixOf(args, tile);
@@ -451,7 +482,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
     WgmmaWait<0>();
     if (args.gated.data != nullptr) {
-      // Activations are read no more, where results go now.
+      // All consumers have finished with the activation ring, whose memory the epilogue reuses.
       ConsumersSync<S::kGroups>();
       const int first_tile = block.first_tile + group * kTilesAGroup;
       StoreGated<S::kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group,
@@ -462,7 +493,8 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
   }
 }
 
-// Row tiles of format kFormat, and behind them those of kOther.
+// Row tiles of format kFormat (`rows`), and behind them those of kOther (`others`); see the top of
+// this file.
 template <TileFormat kFormat, TileFormat kOther, typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kResidents)
     Kernel(const __grid_constant__ MatmulArgs args, const Rows rows, const Rows others) {
@@ -498,8 +530,8 @@ cudaError_t PrepareKernel() {
                               kKernelBytes<kFormat, kOther, S>);
 }
 
-// Row tiles that whole waves of blocks take, a block a multiprocessor; the rest would leave most
-// multiprocessors idle for as long again.
+// Row tiles of the largest number of whole waves of blocks, a block an SM. The remaining ones would
+// leave most SMs idle for a wave.
 inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int splits,
                              int multiprocessors) {
   const int tiles = RowTiles(args);
@@ -512,9 +544,8 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
   return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
-// Row tiles of a block, at most `most`, such that multiprocessors have as much to do each, of
-// `tiles` in all, in each of `splits` segments. `overhead`: what a block reads besides weights, in
-// row tiles.
+// Row tiles of a block, at most `most`, that balance the SMs' work: `tiles` row tiles in each of
+// `splits` segments. `overhead`: the activations that a block reads, in row tiles.
 inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, int overhead) {
   constexpr int kLeast = 3;
   const auto most_work = [&](int block_tiles) {
@@ -528,9 +559,9 @@ inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, 
   return best;
 }
 
-// Up to kTokens of no more than 64 tokens: blocks of up to 8 row tiles, one or two a
-// multiprocessor; of many rows tall ones, whose warps are as many as two blocks' and a quarter
-// more, for whole waves of blocks.
+// Tile shapes for up to kTokens tokens, of at most 64. Few: up to 8 row tiles, one block an SM;
+// FewOfTwo: two blocks an SM. Tall: up to 18 row tiles, for many rows and whole waves of blocks; it
+// has a quarter more warps than two blocks of FewOfTwo.
 template <int kTokens>
 using Few = BlockShape<kTokens>;
 template <int kTokens>
@@ -538,28 +569,28 @@ using FewOfTwo = BlockShape<kTokens, 2>;
 template <int kTokens>
 using Tall = BlockShape<kTokens, 1, 18>;
 constexpr int kFewTokens = 64;
-// Half as many take half of the tensor cores' time, which is what quantised weights wait for.
+// A tile of 32 tokens takes half of the tensor-core time of 64, for which quantised weights wait.
 constexpr int kFewestTokens = 32;
 
-// Whether tall blocks are faster for `tiles` row tiles.
+// True if Tall blocks are faster for `tiles` row tiles.
 inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
-  // Of fewer columns a block's beginning and end weigh more than what it reads.
+  // With fewer columns a block's prologue and epilogue cost more than Tall saves in reads.
   constexpr int kTallCols = 2048;
   return args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
          args.matrices[0].cols >= kTallCols;
 }
 
-// Up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles` of
-// kOther.
+// Launches up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles`
+// of kOther.
 template <TileFormat kFormat, TileFormat kOther, int kTokens>
 cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
                             cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
-  // Those of F16 are gemm_f16.cu's.
+  // gemm_f16.cu has the tall shape of F16.
   constexpr bool kHasTall = kFormat != TileFormat::kF16;
-  // K-quants are bound by unpacking, where fewer warps a block are a loss.
+  // K-quants are bound by dequantising, for which fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
-  // What a block reads besides weights.
+  // Activations that a block reads, in row tiles.
   constexpr int kXTiles = 2;
   const int all = tiles + other_tiles;
   const bool tall = kHasTall && TallIsBest(args, all, multiprocessors);
@@ -571,8 +602,8 @@ cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, 
   if constexpr (kHasTall) {
     if (tall) return LaunchKernel<kFormat, kOther, Tall<kTokens>>(args, rows, others, stream);
   }
-  // Bound by the reading of weights, which a block's beginning and end interrupt: where there are
-  // several for a multiprocessor, another goes on meanwhile.
+  // Reading the weights is the bound, and a block's prologue and epilogue interrupt it: if there
+  // are several blocks for an SM, the other block goes on meanwhile.
   const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
   return blocks > multiprocessors
              ? LaunchKernel<kFormat, kOther, FewOfTwo<kTokens>>(args, rows, others, stream)
@@ -593,7 +624,7 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
     return launch_few(args, tiles, other_tiles, multiprocessors, stream);
   }
   const int all = tiles + other_tiles;
-  // Row tiles [begin, end), which are of either format, or of both.
+  // Launches row tiles [begin, end), of either format or both.
   const auto launch = [&]<typename S>(S, int begin, int end) {
     const int middle = std::clamp(tiles, begin, end);
     return LaunchKernel<kFormat, kOther, S>(args, {begin, middle - begin}, {middle, end - middle},
@@ -624,7 +655,7 @@ cudaError_t PrepareSegments() {
                        BlockShape<128>, BlockShape<256>>();
 }
 
-// Each in a file of its own: of F16; of Q5_0 and Q8_0; of Q4_K and Q6_K.
+// One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K.
 cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfF16();
 cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);

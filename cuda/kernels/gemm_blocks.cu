@@ -1,3 +1,4 @@
+// Instances of the GEMM kernel of gemm.cuh for Q5_0 followed by Q8_0, and for either alone.
 #include "cuda/kernels/gemm.cuh"
 
 namespace orcd::cuda::gemm {

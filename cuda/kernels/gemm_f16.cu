@@ -1,11 +1,39 @@
-// Products of many tokens with F16 weights, which tensor cores read from shared memory as they lie
-// there, as their rows, 64 at a time, or as their columns, beside 64 tokens. As many blocks as
-// multiprocessors, alone or in clusters that share what they read of the activations, or of the
-// weights, take piece after piece; four threads of each feed two warpgroups from a ring that bulk
-// copies fill, and are ahead of them by its length, also from one piece to the next; or one does,
-// and warps beside it unpack weights for the products that follow. Of up to 64 tokens, which are
-// bound by the reading of weights, it is for large matrices alone; for others the kernel of
-// gemm.cuh is faster.
+// GEMM of many tokens with F16 weights, a persistent kernel: as many blocks as SMs, alone or in
+// clusters, compute output tile after output tile. Of up to 64 tokens, which are bound by reading
+// the weights, it takes large matrices only; for others the kernel of gemm.cuh is faster.
+//
+// Tile shapes; a cluster shares the activations, Quad the weights, by multicast:
+//             rows x tokens x stages   M of wgmma  cluster  for
+//   TallF16   288 x 64 x 5             tokens      1        up to 64 tokens, many rows
+//   Quad      128, 160 x 64 x 9, 8     tokens      4        193 to 256 tokens, segments summed
+//   ByTokens  144, 112 x 256 x 4       tokens      1, 2     193 to 256 tokens; one, many segments
+//   Narrow    128 x 128 x 6            weights     1        more than 64 tokens, no wide tile
+//   Wide      128 x 256 x 4            weights     1, 2, 4  more than 64 tokens
+//   WideSum   128 x 256 x 3            weights     1, 2     more than 512 tokens; sum or residual
+//   WideQkv   128 x 256 x 3            weights     1, 2     more than 512 tokens; RoPE epilogue
+//
+// The last three compute the rows that whole waves leave over in tiles of 128 x 128 (6 or 4
+// stages), or, if they sum segments, split the last tiles' segments between two clusters
+// (stream-K).
+//
+//   Warps     two consumer warpgroups (Quad: one), setmaxnreg 224, and a producer warpgroup,
+//             setmaxnreg 56: one thread of warp 0 copies activations, one thread of each of warps 1
+//             to 3 copies every third row tile. With UnpackAhead, warp 0 copies everything, and
+//             warps 1 to 3 dequantise weights for the products that follow.
+//   Pipeline  one ring of 3 to 9 stages of 64 columns, activations then weights, in 226 KB of
+//             shared memory less the epilogue's. Producers run ahead of the consumers by its
+//             length, also from one tile to the next.
+//   Barriers  full: bytes of all producers; empty: an arrival of each consumer warp of the cluster,
+//             after the wgmmas that read the stage; named barriers order the epilogue.
+//   Loop      both wgmma operands are read from shared memory in place; F32 sums.
+//   Epilogue  with weights as M: through shared memory (gemm_f16_results.cuh, gemm_f16_rope.cuh),
+//             but partials straight from registers. With tokens as M: straight from registers.
+//   Floor     2 * rows * columns * tokens FLOP; weights once from memory. H200, 2026-11-25: 128
+//             rows x 256 tokens x 64 columns take 1,045 cycles, of which tensor cores need 1,024;
+//             1,050 to 1,160 if segments are summed. A tile's epilogue takes 3,300 cycles with
+//             SwiGLU, 6,000 if segments are summed. 7B, 4,096 tokens: gate and up 1,731 µs at the
+//             power limit (cuBLAS 1,780); 1,443 with zeros on a cool GPU, 0.99 of 782 TFLOP/s
+//             (bench/RESULTS.md).
 #include <limits>
 
 #include "cuda/kernels/gemm.cuh"
@@ -18,7 +46,7 @@
 namespace orcd::cuda::gemm {
 namespace {
 
-// The piece that `pieces` is at, of kTokens tokens.
+// Computes the tile that `pieces` is at, of kTokens tokens.
 template <typename S, int kTokens>
 __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
                                              uint8_t* shared, F16Ring<S, kTokens>& ring,
@@ -35,7 +63,7 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
     const int slot = MultiplySegment<kTokens>(
         args, split, XBytes(kTokens) + first_tile * kTileBytes, 0, shared, ring, place, c);
     if (last) {
-      // Found while tensor cores are at work: divisions take as long as a stage.
+      // Computed while the wgmmas run: divisions take as long as a stage.
       piece = pieces.piece();
       asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
       if constexpr (S::kRopes) {
@@ -53,7 +81,7 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   const Segments segments = pieces.segments();
   if constexpr (S::kSum) {
     SegmentSums<kTokens> sums(out + group * kStagedBytes);
-    // Of no meaning where the piece is not shared.
+    // Index in the stream-K workspace; meaningless if the tile is not shared.
     const int handed = (pieces.shared_index() * S::kBlocks + rank) * kGroups + group;
     constexpr bool kShares = kTokens == S::kTokens;
     const int takes_over =
@@ -78,13 +106,13 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
       const RopedRows rows(args, piece.first_tile * kTileRows, piece.first_token, tokens, out);
 #pragma unroll
       for (int part = 0; part < SegmentSums<kTokens>::kParts; ++part) {
-        // What was staged before has left.
+        // All threads have stored the part that was staged before.
         ConsumersSync();
         sums.Stage(part, factor_of(first_tile + warp), c[0]);
         ConsumersSync();
         rows.Leave(part);
       }
-      // Of what the other warpgroup has staged as well.
+      // The threads have read what the other warpgroup staged as well.
       ConsumersSync();
     } else {
       sums.Store(args, (piece.first_tile + first_tile) * kTileRows,
@@ -135,21 +163,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if constexpr (S::kBlocks > 1) ClusterSync();
-  // Unpacked weights are the kernel before's.
+  // Dequantised weights were written by the kernel before.
   if (args.weights_are_new) WaitForDependency();
   if (threadIdx.x >= kGroups * 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (args.ahead.count == 0 || FeederIndex() == kXFeeder) {
       if (ElectThread()) FeedF16<S>(args, rows, SharedAddress(shared), rings);
     } else if constexpr (S::kTokens == 256 && !S::kByTokens) {
-      // What was there may still be read.
+      // The kernel before may still read the destination.
       WaitForDependency();
       UnpackAll(args.ahead, static_cast<int>(blockIdx.x) * kWeightFeeders + FeederIndex() - 1,
                 static_cast<int>(gridDim.x) * kWeightFeeders);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    // The result's memory may still be read.
+    // The kernel before may still read the result's memory.
     WaitForDependency();
     if constexpr (S::kByTokens) {
       if (threadIdx.x < S::kConsumers * 128) ConsumeByTokens<S>(args, rows, shared, rings.wide);
@@ -157,20 +185,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       ConsumeF16<S>(args, rows, shared, rings);
     }
   }
-  // Until then other blocks copy into this one's memory.
+  // Until here other blocks copy into this block's shared memory.
   if constexpr (S::kBlocks > 1) ClusterSync();
 }
 
-// Of a cluster, with `tiles` row tiles.
+// Number of output tiles of clusters, for `tiles` row tiles.
 template <typename S>
 int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tokens) {
   return RowClusters<S>(tiles, block_tiles) * TokenClusters<S>(args.tokens, piece_tokens) *
          (S::kSum ? 1 : args.splits);
 }
 
-// Clusters of which the current GPU, or `multiprocessors` of it, computes all blocks at a time. Two
-// multiprocessors belong together everywhere; where a cluster is of more blocks, not every one of
-// the GPU's finds others free beside it.
+// Clusters that run at the same time on the current GPU, or on `multiprocessors` SMs of it. SMs
+// come in pairs on every GPU; of larger clusters, some SMs of the GPU find too few free SMs beside
+// them.
 template <typename S>
 int ClustersAtOnce(int multiprocessors) {
   const int all = multiprocessors / S::kBlocks;
@@ -196,7 +224,7 @@ template <typename S>
 cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multiprocessors,
                       cudaStream_t stream) {
   int pieces = PieceCount<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
-  // Of those that are shared, two.
+  // A shared tile counts twice.
   pieces += std::max(0, pieces - rows.whole_pieces);
   if constexpr (S::kRestTokens > 0) {
     pieces += PieceCount<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
@@ -208,16 +236,15 @@ cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multipr
 
 struct Plan {
   PieceRows rows;
-  // In units of its own.
+  // Time in 256ths of the main loop of a kTokens tile.
   int time;
 };
 
-// What takes least time: all row tiles in wide pieces, or none, or as many as whole waves of them
-// take; the rest in narrower ones, or, of segments to sum, shared.
+// Picks the fastest plan: all row tiles in wide tiles, or none, or as many as fill whole waves; the
+// rest in narrow tiles or, if segments are summed, shared between two clusters.
 template <typename S>
 Plan BestPlan(const MatmulArgs& args, int multiprocessors) {
-  // Times, measured, in 256ths of that in which a wide piece is multiplied. Narrow ones wait for
-  // what they read.
+  // Measured times, in 256ths of the main loop of a wide tile. Narrow tiles wait for their reads.
   constexpr int kWideTime = 280;
   constexpr int kRestTime = 196;
   constexpr int kSharingTime = 48;
@@ -245,7 +272,7 @@ Plan BestPlan(const MatmulArgs& args, int multiprocessors) {
       2 * left <= clusters && left * S::kBlocks <= kMaxHandedPieces) {
     const int first = FirstSegments(args.splits);
     const int second = args.splits - first;
-    // The second cluster waits for the first one when it has two segments.
+    // The second cluster takes over the first one's sum after its second segment.
     const int steps = first + std::max(0, second - 2);
     const int time = whole_waves * kWideTime + steps * 256 / args.splits + kSharingTime;
     if (time < best.time) {
@@ -263,13 +290,13 @@ cudaError_t PrepareF16() {
                               kSharedBytesF16);
 }
 
-// Blocks that have tokens as rows store results two by two.
+// The epilogues with tokens as M rows store two results at a time.
 bool HasEvenRows(const MatmulArgs& args) { return args.y_rows % 2 == 0 && args.y_stride % 2 == 0; }
 
-// Of up to 64 tokens: many rows, as what every block reads of the activations is not little beside
-// its weights, and all of it comes through the L2 cache.
+// Up to 64 tokens. Many rows a block, since the activations that every block reads through the L2
+// cache are not small beside its weights.
 using TallF16 = TokenShape<64, 18, 1>;
-// Where none are wide: weights are asked for at once.
+// For launches without wide tiles: requests weights at once.
 using Narrow = Shape<128, 0, false>;
 template <int kBlocks>
 using Wide = Shape<256, 128, false, kBlocks>;
@@ -278,8 +305,8 @@ using WideSum = Shape<256, 128, true, kBlocks>;
 template <int kBlocks>
 using WideQkv = Shape<256, 128, true, kBlocks, true>;
 
-// All segments of 256 tokens: no segment leaves a multiprocessor, and weights, of which every block
-// reads as many as of activations or more, leave the L2 cache once.
+// All segments of up to 256 tokens: no partials are written, and weights, of which every block
+// reads at least as much as of activations, leave the L2 cache once.
 template <int kTiles>
 using Quad = TokenShape<64, kTiles, 4, Common::kRows>;
 
@@ -294,15 +321,15 @@ cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t
                                         : LaunchF16<Quad<10>>(args, rows, multiprocessors, stream);
 }
 
-// Of 193 to 256 tokens, with as many row tiles as make whole waves: of one segment nine, of which
-// the 7B's gate and up, 2,368, are two waves; of several seven, of which its `down`, 224 in four
-// segments, is one of 128 blocks.
+// For 193 to 256 tokens, with as many row tiles a block as make whole waves. One segment: nine row
+// tiles; 7B's gate and up, 2,368 row tiles, are two waves. Several segments: seven; 7B's `down`,
+// 224 row tiles in four segments, is one wave of 128 blocks.
 template <int kTiles, int kBlocks>
 using ByTokens = TokenShape<256, kTiles, kBlocks>;
 constexpr int kOneSegmentTiles = 9;
 constexpr int kSegmentsTiles = 7;
 
-// Of a piece of nine, as BestPlan counts.
+// Time of a tile of nine row tiles, in BestPlan's unit.
 constexpr int kByTokensTime = 310;
 template <typename S>
 int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
@@ -315,7 +342,7 @@ int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
   return (pieces + clusters - 1) / clusters * (kByTokensTime * S::kTiles / kOneSegmentTiles);
 }
 
-// Of more than 64 tokens.
+// Launches more than 64 tokens.
 template <int kBlocks>
 cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
   if (args.roped.q != nullptr) {
@@ -340,14 +367,14 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
     return launch_by_tokens(InSegments());
   }
   if constexpr (kBlocks == 2) {
-    // Four blocks take half as much from the L2 cache, so that power is left for more cycles, where
-    // pairs would leave as many multiprocessors idle as find no three others.
+    // Clusters of four read half as much from the L2 cache, which leaves power for a higher clock.
+    // Used if pairs would leave as many SMs idle as cannot join a cluster of four.
     const Plan fours = BestPlan<Wide<4>>(args, multiprocessors);
     if (rows.wide_tiles > 0 && fours.rows.wide_tiles > 0 && fours.time <= time) {
       return LaunchF16<Wide<4>>(args, fours.rows, multiprocessors, stream);
     }
   }
-  // The kernel of narrow ones alone does not unpack.
+  // The kernel for narrow tiles alone does not dequantise.
   if (rows.wide_tiles > 0 || args.ahead.count > 0) {
     return LaunchF16<Wide<kBlocks>>(args, rows, multiprocessors, stream);
   }
@@ -369,8 +396,8 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
     return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0,
                                                                            multiprocessors, stream);
   }
-  // Fewer columns are over before what two blocks read in common outweighs that they wait for each
-  // other.
+  // With fewer columns, blocks of a pair lose more by waiting for each other than they save in
+  // reads.
   constexpr int kPairCols = 2048;
   const bool all_in_pairs = multiprocessors % 2 == 0;
   return all_in_pairs && args.matrices[0].cols >= kPairCols

@@ -1,4 +1,4 @@
-// How blocks of a TokenShape multiply, and how their results leave.
+// Consumer loop and epilogues of the F16 GEMM for a TokenShape: tokens are the M rows of wgmma.
 #ifndef ORCD_CUDA_KERNELS_GEMM_F16_BY_TOKENS_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_F16_BY_TOKENS_CUH_
 
@@ -8,10 +8,11 @@
 
 namespace orcd::cuda::gemm {
 
-// Results of a piece whose 64 tokens, from `first_token` on, are the rows of c: token 16w + g + 8h
-// of warp w, columns 8j + 2t + e. They leave from registers, as what a warp stores lies together.
+// Epilogues. The 64 M rows of c are tokens from `first_token` on: token 16w + g + 8h of warp w,
+// columns 8j + 2t + e. Results go to memory straight from registers, as each warp's stores are
+// contiguous.
 
-// Gated: a core matrix of each row tile, 8 units of 8 tokens, at a time. Of one matrix.
+// SwiGLU epilogue: a core matrix of each row tile, 8 units of 8 tokens, at a time. For one matrix.
 template <int kCols>
 __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const Piece& piece,
                                                    int first_token, const float (&c)[kCols / 2]) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const
   }
 }
 
-// ResultFactor of each of a product's matrices. In few instructions, as Store of gemm.cuh.
+// ResultFactor of each of a product's matrices, in few instructions (see Store of gemm.cuh).
 class ResultFactors {
  public:
   __device__ __forceinline__ explicit ResultFactors(const MatmulArgs& args) {
@@ -46,7 +47,7 @@ class ResultFactors {
       factors_[i] = ResultFactor(args.matrices[i]);
     }
   }
-  // Of row tile `tile` of all.
+  // Factor of row tile `tile`, counted over all matrices.
   __device__ __forceinline__ float Of(int tile) const {
     const float behind = tile < ends_[1] ? factors_[1] : factors_[2];
     return tile < ends_[0] ? factors_[0] : behind;
@@ -54,12 +55,12 @@ class ResultFactors {
 
  private:
   static constexpr int kMost = 3;
-  // Of the last one's tiles there is nothing behind them.
+  // End of each matrix's row tiles; the last matrix needs none.
   int ends_[kMost - 1];
   float factors_[kMost];
 };
 
-// To segment `split` of y, of which each token has an even number of rows.
+// Stores to segment `split` of y, whose tokens have an even number of rows.
 template <int kCols>
 __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piece& piece,
                                               int first_token, int split,
@@ -69,7 +70,7 @@ __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piec
   const int first_row = piece.first_tile * kTileRows + lane % 4 * 2;
   float* const to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + first_row;
   float* const tokens_at[2] = {to, to + int64_t{8} * args.y_stride};
-  // The columns from the first on that there are, of either token.
+  // Number of columns from the first on, of either token.
   const int cols = min(piece.tiles * kTileRows, args.y_rows - first_row);
   const int left[2] = {token < args.tokens ? cols : 0, token + 8 < args.tokens ? cols : 0};
   const ResultFactors factors(args);
@@ -88,7 +89,7 @@ __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piec
   }
 }
 
-// All pieces, whose tokens tensor cores have as their rows.
+// Consumer loop: computes all tiles of the block, with tokens as M rows.
 template <typename S>
 __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const PieceRows& rows,
                                                 const uint8_t* shared,
@@ -107,7 +108,7 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
       const int slot = MultiplySegment<kCols>(args, split, XBytes(own_token),
                                               XBytes(S::kTokens) + own_tile * kTileBytes, shared,
                                               ring, place, c);
-      // Found while tensor cores are at work: divisions take as long as a stage.
+      // Computed while the wgmmas run: divisions take as long as a stage.
       piece = pieces.piece();
       piece.first_tile += own_tile;
       piece.tiles -= own_tile;
@@ -117,7 +118,7 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
     };
     if constexpr (S::kSum) {
       float sum[kCols / 2];
-      // What is added to -0 stays what it is.
+      // x + -0 is x for every x.
 #pragma unroll
       for (float& value : sum) value = -0.0f;
 #pragma unroll 1

@@ -1,5 +1,6 @@
-// Which pieces of a product with F16 weights a block computes, the ring by which four threads of it
-// feed the others, and how these multiply what it holds (gemm_f16.cu).
+// Persistent tile scheduler, producer and main loop of the GEMM with F16 weights (gemm_f16.cu): the
+// tile shapes, the output tiles (Piece) that a block computes one after another, the ring that
+// producer threads fill, and the wgmmas over its stages.
 #ifndef ORCD_CUDA_KERNELS_GEMM_F16_FEED_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_F16_FEED_CUH_
 
@@ -14,13 +15,13 @@
 namespace orcd::cuda::gemm {
 
 constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
-// Of a block, beside the ring's barriers.
+// Dynamic shared memory of a block; the ring's barriers are static.
 constexpr int kSharedBytesF16 = 226 * 1024;
 
-// Pieces of kTokens tokens, or, where those would leave most multiprocessors idle, of kRestTokens;
-// of one segment, or, with kSum, of the sum of all. Tensor cores have 64 rows of weights at a time
-// and all tokens. kBlocks blocks, a cluster, have pieces of the same tokens at a time, whose
-// activations each copies a part of to all.
+// Tile shape with weights as the M rows of wgmma and all tokens as its N columns: 128 rows x
+// kTokens tokens, or x kRestTokens if tiles of kTokens would leave most SMs idle. A tile is of one
+// segment or, with kSum, of the sum of all segments. The kBlocks blocks of a cluster work on the
+// same tokens at a time; each copies a part of the activations to all of them by multicast.
 template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1,
           bool kMakesQkv = false>
 struct Shape {
@@ -31,27 +32,28 @@ struct Shape {
   // Blocks of a cluster with rows of their own, and with tokens of their own.
   static constexpr int kRowRanks = kBlocks;
   static constexpr int kTokenRanks = 1;
-  // Queries, keys and values in place of the sum.
+  // RoPE epilogue: writes queries, keys and values instead of the sum.
   static constexpr bool kRopes = kMakesQkv;
   static constexpr bool kByTokens = false;
   static constexpr int kTiles = kBlockTiles;
-  // Warpgroups that multiply.
+  // Consumer warpgroups.
   static constexpr int kConsumers = kGroups;
-  // What leaves through shared memory.
+  // Bytes of shared memory of the epilogue.
   static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
   static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
-  // Where the tokens of a piece are that RoPE is for (RopedToken): behind what the rings take.
+  // Offset of the tile's token table for RoPE (RopedToken), behind the stages of the rings.
   static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopedToken));
 };
 
-// What a cluster's blocks have in common.
+// Operand that the blocks of a cluster share: tokens (activations) or rows (weights).
 enum class Common { kTokens, kRows };
 
-// Pieces for which tensor cores have 64 tokens at a time and all rows of a warpgroup, of which
-// there may so be any number of tiles, and not the multiple of four that leaves multiprocessors
-// idle; one piece of tokens. Warpgroups have tokens of their own, or, of 64 and many rows, rows.
-// Blocks of a cluster have the same tokens, as above; or the same rows and neighbouring tokens, 64
-// each: each copies a part of the weights to all, and sums all segments in registers.
+// Tile shape with 64 tokens as the M rows of wgmma and all weight rows of a warpgroup as its N
+// columns. Any number of row tiles is possible, not only a multiple of four, which would leave SMs
+// idle. One tile covers all tokens. Warpgroups have tokens of their own or, of 64 tokens and many
+// rows, rows of their own. The blocks of a cluster share the tokens, as above; or they share the
+// rows and have neighbouring tokens, 64 each: each copies a part of the weights to all by
+// multicast, and sums all segments in registers.
 template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
 struct TokenShape {
   static constexpr int kBlocks = kBlockCount;
@@ -63,31 +65,33 @@ struct TokenShape {
   static constexpr bool kRopes = false;
   static constexpr bool kByTokens = true;
   static constexpr int kTiles = kTileCount;
-  // Most columns of the instruction, in row tiles.
+  // Most N columns of a wgmma, in row tiles.
   static constexpr int kMostTiles = 16;
   static constexpr int kConsumers = kTokens == 64 && kTiles <= kMostTiles ? 1 : kGroups;
   static constexpr bool kOwnRows = kTokens == 64 && kConsumers > 1;
-  // A warpgroup's: row tiles, and tokens by sixty-fours.
+  // Row tiles of a warpgroup, and its tokens in units of 64.
   static constexpr int kGroupTiles = kOwnRows ? kTiles / kConsumers : kTiles;
   static constexpr int kTokenBlocks = kOwnRows ? 1 : kTokens / (kConsumers * 64);
   static constexpr int kRingBytes = kSharedBytesF16;
   static_assert(kTokens * kTiles == kConsumers * kTokenBlocks * 64 * kGroupTiles);
 };
 
-// The row tiles of a launch: first those of pieces of kTokens, then those of kRestTokens.
+// Row tiles of a launch: first those computed in tiles of kTokens, then those computed in tiles of
+// kRestTokens.
 struct PieceRows {
   int wide_tiles;
   int rest_tiles;
-  // Of a piece; at most Shape::kTiles.
+  // Row tiles of an output tile; at most Shape::kTiles.
   int block_tiles = kBlockTiles;
-  // Of pieces of kTokens; those beyond, half as many as there are clusters at most, have their
-  // segments computed by two clusters each, which take them last. The one with the first segments
-  // waits for nobody and has the lower number, so that it is there no later than the other one:
-  // blocks are given to multiprocessors in the order of their numbers.
+  // Number of kTokens tiles that one cluster computes alone. Two clusters share the segments of
+  // each further tile (stream-K), of which there are at most half as many as clusters, and take
+  // these tiles last. The cluster with the first segments waits for no other and has the lower
+  // number, so that it runs no later than the other one: blocks are assigned to SMs in the order of
+  // their numbers.
   int whole_pieces = std::numeric_limits<int>::max();
 };
 
-// Of the segments of a piece that two clusters share: those of the first one.
+// Segments that the first of two clusters computes of a shared tile.
 __host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1) / 2; }
 
 template <typename S>
@@ -101,23 +105,23 @@ __host__ __device__ constexpr int TokenClusters(int tokens, int piece_tokens) {
   return (tokens + cluster_tokens - 1) / cluster_tokens;
 }
 
-// What a block computes at a time.
+// Output tile of a block.
 struct Piece {
   int first_tile;
-  // At most Shape::kTiles; 0 or less: none.
+  // Row tiles, at most Shape::kTiles; 0 or less: no rows.
   int tiles;
-  // Not one of the product's: none.
+  // May lie behind the product's tokens: then there are no tokens.
   int first_token;
 };
 
-// What of its segments: [begin, end).
+// Segments [begin, end) that a block computes of a tile.
 struct Segments {
   int begin;
   int end;
 };
 
-// A cluster's pieces of one width, as one of its blocks has them: its own rows, of which the last
-// ones may have none.
+// Persistent tile scheduler of one cluster, for tiles of one width, as seen by one of its blocks:
+// its own rows, of which the last blocks may have none.
 template <typename S>
 class Pieces {
  public:
@@ -133,24 +137,24 @@ class Pieces {
         whole_(min(row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_), whole)),
         total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
         next_(start) {}
-  // Those of kTokens.
+  // The tiles of kTokens.
   __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
     return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
                   static_cast<int>(blockIdx.x) / S::kBlocks);
   }
-  // Those of kRestTokens, which follow when the others have been taken.
+  // The tiles of kRestTokens, which follow after the last tile of kTokens.
   __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
     return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
                   std::numeric_limits<int>::max(), index_ - total_);
   }
 
-  // Goes on to the next piece; false: there is none.
+  // Goes on to the next tile; false if there is none.
   __device__ __forceinline__ bool Next() {
     index_ = next_;
     next_ += static_cast<int>(gridDim.x) / S::kBlocks;
     return index_ < total_;
   }
-  // Whether two clusters share it, and its number among those.
+  // True if two clusters share the tile (stream-K); and its number among the shared tiles.
   __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
   __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
   __device__ __forceinline__ Segments segments() const {
@@ -159,12 +163,12 @@ class Pieces {
       const int first = FirstSegments(splits_);
       return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
     }
-    // Divided by only where it must be.
+    // Division is slow; skipped for one segment.
     const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_clusters_);
     return {split, split + 1};
   }
   __device__ __forceinline__ Piece piece() const {
-    // Blocks that are at work at a time share weights and tokens.
+    // Blocks that run at the same time share weights and tokens.
     const int index = shared()  ? whole_ + shared_index()
                       : S::kSum ? index_
                                 : index_ - segments().begin * row_clusters_ * token_clusters_;
@@ -195,8 +199,9 @@ class Pieces {
   int index_ = 0;
 };
 
-// The barriers of a ring for pieces of kTokens tokens. A stage has 64 columns of activations, then
-// of weights.
+// Barriers of a ring for tiles of kTokens tokens. A stage has 64 columns of activations, then of
+// weights. full: the bytes that the activation producer expects; empty: an arrival of each consumer
+// warp of every block of the cluster.
 template <typename S, int kTokens>
 struct F16Ring {
   static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
@@ -213,11 +218,11 @@ struct F16Ring {
     }
     BarrierInitFence();
   }
-  // A feeder's: returns when `place` may be filled.
+  // Producer: waits until the stage of `place` may be filled.
   __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
     BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
   }
-  // A consumer's warp: it does not read a slot any more, into which all blocks of a cluster copy.
+  // Consumer warp: releases a stage, into which all blocks of a cluster copy.
   __device__ __forceinline__ void Release(int slot) {
     const int lane = threadIdx.x % 32;
     if (lane >= S::kBlocks) return;
@@ -229,8 +234,8 @@ struct F16Ring {
   }
 };
 
-// The stages that a block needs for pieces of one width, one after another, as a feeder sees them
-// (FeederIndex).
+// A producer thread (FeederIndex): copies the stages of a block's tiles of one width, one after
+// another.
 template <typename S, int kTokens>
 class Feed {
  public:
@@ -242,10 +247,10 @@ class Feed {
     NextPiece();
   }
 
-  // When there are none left.
+  // The scheduler, after the last tile.
   __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
 
-  // Keeps the ring full until there are none left.
+  // Keeps the ring full until no tile is left.
   __device__ __forceinline__ void AskForAll() {
 #pragma unroll 1
     while (!done_) {
@@ -260,7 +265,7 @@ class Feed {
       if (++col_ == end_) NextPiece();
     }
   }
-  // Returns when nothing that was copied is read any more.
+  // Returns when consumers have released all stages.
   __device__ __forceinline__ void Drain() {
 #pragma unroll 1
     for (int i = 0; i < Ring::kStages; ++i, place_.Next()) ring_.AwaitEmpty(place_);
@@ -270,7 +275,7 @@ class Feed {
   static constexpr int kMostTiles =
       kTilesAFeeder<(S::kTiles + S::kTokenRanks - 1) / S::kTokenRanks>;
 
-  // The number of the i-th row tile that this feeder copies, to all blocks where they share rows.
+  // Number of the i-th row tile that this producer copies; to all blocks if they share rows.
   __device__ __forceinline__ int Tile(int i) const {
     const int tile = FedTile(feeder_, i);
     if constexpr (S::kTokenRanks == 1) return tile;
@@ -297,7 +302,7 @@ class Feed {
       }
     }
   }
-  // Of the only feeder, and the only matrix.
+  // Copies all row tiles, for a single producer thread and a single matrix.
   __device__ __forceinline__ void AskForAllWeights() const {
     const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
 #pragma unroll 1
@@ -305,7 +310,8 @@ class Feed {
       BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
     }
   }
-  // And says how much the others ask for, of which some may be there already.
+  // Copies the activations, and sets the bytes that the stage expects from all producers; some may
+  // have arrived already.
   __device__ __forceinline__ void AskForX() const {
     const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
                                 XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
@@ -350,22 +356,22 @@ class Feed {
   const uint32_t shared_;
   Ring& ring_;
   const int feeder_ = FeederIndex();
-  // The other warps unpack (UnpackAhead).
+  // True if this is the only producer; the other warps dequantise (UnpackAhead).
   const bool alone_ = args_.ahead.count > 0;
-  // What other blocks do not read leaves room in the L2 cache for activations.
+  // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy weights_policy_ = CachePolicy::Of(args_.tokens <= S::kTokenRanks * kTokens);
   const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
   bool done_ = false;
   Piece piece_ = {};
   int x_bytes_ = 0;
   const uint8_t* weights_[kMostTiles] = {};
-  // Columns by tens of 64: the stage's, and where the piece ends.
+  // Column of the stage, and end of the tile, in units of 64 columns.
   int col_ = 0;
   int end_ = 0;
   typename Ring::Place place_;
 };
 
-// Where S has no pieces of another width, its ring has nothing to do.
+// If S has no tiles of another width, that ring is unused.
 template <typename S>
 struct F16Rings {
   F16Ring<S, S::kTokens> wide;
@@ -375,11 +381,12 @@ struct F16Rings {
 template <typename S>
 __device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
                                         uint32_t shared, F16Rings<S>& rings) {
-  // Weights of a model's own are there from the start; what the kernel before made is not.
+  // The model's weights are there from the start; activations are written by the kernel before.
   if (FeederIndex() == kXFeeder) WaitForDependency();
   Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
   feed.AskForAll();
-  // The other ring lies in the same memory; and what other blocks arrive at must be there.
+  // Before the other ring, which aliases this one; and before this block exits, as other blocks
+  // still arrive at its barriers.
   if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
   if constexpr (S::kRestTokens > 0) {
     Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
@@ -388,9 +395,10 @@ __device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows&
   }
 }
 
-// Starts the products of the columns of segment `split` of a piece, into c. The 64 rows of each of
-// its parts, one behind the other, begin in a stage at `rows`, its kCols columns at `cols`: weights
-// and tokens, or tokens and weights. Returns the slot of the last ones, which may still be at work.
+// Issues the wgmmas of segment `split` of a tile into c. Each of the kParts parts has 64 M rows,
+// one part behind the other from offset `rows` of a stage on; its kCols N columns begin at offset
+// `cols`: weights and tokens, or tokens and weights. Returns the last stage, whose wgmmas may still
+// run; the caller waits and releases it.
 template <int kCols, typename Ring, int kParts>
 __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int rows,
                                                int cols, const uint8_t* shared, Ring& ring,
@@ -400,7 +408,7 @@ __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split
   const int stages = (SegmentBegin(matrix_cols, args.splits, split + 1) -
                       SegmentBegin(matrix_cols, args.splits, split)) /
                      kActivationCols;
-  // The slot before, which is read until the next one's products are under way.
+  // The stage before, which wgmmas read until those of the next stage are under way.
   int before = -1;
   bool add = false;
   for (int i = 0; i < stages; ++i) {

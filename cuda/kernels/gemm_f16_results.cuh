@@ -1,6 +1,6 @@
-// How results leave the kernel of gemm_f16.cu: through shared memory, of which each warpgroup has a
-// part, so that what a warp stores lies together. c: a warpgroup's sums of 64 rows, as wgmma leaves
-// them.
+// Epilogue of gemm_f16.cu for sums of segments: through shared memory, of which each warpgroup has
+// a part, so that each warp's stores are contiguous; and the stream-K fix-up between two blocks. c:
+// a warpgroup's accumulator of 64 rows, as wgmma leaves it.
 #ifndef ORCD_CUDA_KERNELS_GEMM_F16_RESULTS_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_F16_RESULTS_CUH_
 
@@ -12,16 +12,16 @@ namespace orcd::cuda::gemm {
 
 constexpr int kGroupRows = kTilesAGroup * kTileRows;
 
-// What leaves at a time of the sums of segments, and the bytes of a token, 64 rows, in shared
-// memory: so many more that no two rows of what a warp stores at once lie in one bank.
+// Tokens that the epilogue stages at a time, and the bytes of a token's 64 rows in shared memory:
+// padded so that a warp's stores have no bank conflicts.
 constexpr int kStagedTokens = 128;
 constexpr int kStagedStride = kGroupRows * 4 + 16;
 constexpr int kStagedBytes = kStagedTokens * kStagedStride;
 
-// Where a warpgroup leaves a sum of segments for another one to go on with: `index` counts the
-// warpgroups that do.
+// Stream-K workspace of one warpgroup: its partial sum, which another warpgroup adds to its own.
+// `index` counts the warpgroups that leave one.
 struct HandedSum {
-  // Of a warpgroup: each thread's 32 vectors, one thread's beside the next one's.
+  // 32 vectors of each thread; vectors of consecutive threads are adjacent.
   static constexpr int kVectors = 32;
   static_assert(kHandedBytes == kGroups * kVectors * 128 * sizeof(float4));
 
@@ -34,23 +34,24 @@ struct HandedSum {
         ready(all.ready + index) {}
 };
 
-// A warpgroup's sum of the segments of a piece of kTokens tokens. That of the first kStagedTokens
-// is in registers; that of others, for which there are none, in shared memory, each thread's own,
-// from where it is taken before results go through the same memory.
+// A warpgroup's sum of the segments of a tile of kTokens tokens. The first kStagedTokens tokens are
+// summed in registers. Registers do not suffice for the others: their sum is in shared memory, each
+// thread's own, until the last segment moves it to registers and the epilogue reuses the memory.
 template <int kTokens>
 class SegmentSums {
  public:
-  // `staged`: kStagedBytes, the warpgroup's.
+  // `staged`: kStagedBytes of the warpgroup's shared memory.
   __device__ __forceinline__ explicit SegmentSums(uint8_t* staged)
       : staged_(staged), group_(threadIdx.x / 128), thread_(threadIdx.x % 128) {
-    // What is added to -0 stays what it is.
+    // x + -0 is x for every x.
 #pragma unroll
     for (float& value : sum_) value = -0.0f;
   }
 
-  // Adds a segment's, of which the last one becomes the sum.
+  // Adds the accumulator of a segment; after the last segment, c holds the sum of the tokens that
+  // are not in registers.
   __device__ __forceinline__ void Add(float (&c)[kTokens / 2], bool first, bool last) {
-    // What left before has been read.
+    // The epilogue of the tile before has read the memory.
     if (first) GroupSync(group_);
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i) sum_[i] += c[i];
@@ -69,7 +70,7 @@ class SegmentSums {
     }
   }
 
-  // Leaves the sum, of which the last Add has been, to another warpgroup.
+  // After the last Add: writes the sum to the workspace for another warpgroup, and sets its flag.
   __device__ __forceinline__ void HandOver(const HandedSum& to, const float (&c)[kTokens / 2]) {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; i += 4) {
@@ -81,8 +82,8 @@ class SegmentSums {
     if (thread_ == 0) StoreRelease(to.ready, 1);
   }
 
-  // Adds to what another warpgroup has left what has been added here. `last`: the last Add has
-  // been.
+  // Stream-K fix-up: waits for another warpgroup's partial sum and adds this one's to it. `last`:
+  // the last Add has been called.
   __device__ __forceinline__ void TakeOver(const HandedSum& from, float (&c)[kTokens / 2],
                                            bool last) {
     if (thread_ == 0) {
@@ -105,25 +106,25 @@ class SegmentSums {
         mine = make_float4(added[0], added[1], added[2], added[3]);
       }
     }
-    // For the next launch.
+    // Resets the flag for the next launch.
     GroupSync(group_);
     if (thread_ == 0) *from.ready = 0;
   }
 
-  // To rows `first_row`... of y, or added to those of the residual: the memory adds, each value
-  // once; as factors are powers of two, what comes of it is what a fused multiply-add makes, but
-  // that subnormal numbers count as zeros: products of F16 numbers have none. `c`: as the last Add
-  // left it.
+  // Stores to rows `first_row`... of y, or adds to those of the residual. There `red` adds each
+  // value once, in memory: as factors are powers of two, the result is that of a fused
+  // multiply-add, except that subnormal numbers count as zeros, and products of F16 numbers have
+  // none. `c`: as the last Add left it.
   __device__ __forceinline__ void Store(const MatmulArgs& args, int first_row, int rows,
                                         int first_token, float factor,
                                         const float (&c)[kTokens / 2]) {
     const bool adds = args.residual != nullptr;
     if (adds) factor *= args.residual_scale;
-    // On its way out a token's rows are four for each of 16 threads.
+    // In the epilogue 16 threads store four rows of a token each.
     const int row = thread_ % kThreadsAToken * 4;
     const int token = first_token + thread_ / kThreadsAToken;
     float* to = (adds ? args.residual : args.y) + int64_t{token} * args.y_stride + first_row + row;
-    // The tokens from there on.
+    // Number of tokens from there on.
     int left = row < rows && first_row + row < args.y_rows ? args.tokens - token : 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -140,9 +141,9 @@ class SegmentSums {
     }
   }
 
-  // Parts that a sum leaves in.
+  // Parts in which the epilogue stages a sum.
   static constexpr int kParts = kTokens / kStagedTokens;
-  // Puts kStagedTokens tokens, from part * kStagedTokens on, into shared memory, [token][row].
+  // Stages kStagedTokens tokens, from part * kStagedTokens on, in shared memory, [token][row].
   __device__ __forceinline__ void Stage(int part, float factor, const float (&c)[kTokens / 2]) {
     const int warp = thread_ / 32;
     const int lane = thread_ % 32;
@@ -168,8 +169,8 @@ class SegmentSums {
     values[3] = sum.w + values[3];
   }
 
-  // Puts this thread's rows of every kTokensAtOnce-th staged token where they belong: from `to` on,
-  // of `left` tokens.
+  // Applies `put` to this thread's rows of every kTokensAtOnce-th staged token: destinations from
+  // `to` on, of `left` tokens.
   template <typename Put>
   __device__ __forceinline__ void Leave(float* to, int left, int stride, const Put& put) const {
     constexpr int kTokensAtOnce = 128 / kThreadsAToken;

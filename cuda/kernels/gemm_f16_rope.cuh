@@ -1,5 +1,5 @@
-// Queries, keys and values straight from the product of gemm_f16.cu, whose blocks have all rows of
-// a head, or of two: pairs are made where results wait in shared memory to leave.
+// RoPE epilogue of gemm_f16.cu: queries, keys and values straight from the QKV product. A block has
+// all rows of a head, or of two, so pairs are rotated from the sums staged in shared memory.
 #ifndef ORCD_CUDA_KERNELS_GEMM_F16_ROPE_CUH_
 #define ORCD_CUDA_KERNELS_GEMM_F16_ROPE_CUH_
 
@@ -9,14 +9,13 @@
 
 namespace orcd::cuda::gemm {
 
-// Where a token of a piece stands: its position, -1 where there is no such token, and the block of
-// the cache that has it.
+// Position of a token of a tile, -1 if there is no such token, and its KV block.
 struct RopedToken {
   int position;
   int block;
 
   RopedToken() = default;
-  // `cached`: whether the block matters.
+  // `cached`: true if the block is needed, for rows of keys or values.
   __device__ __forceinline__ RopedToken(const MatmulArgs& args, int token, bool cached) {
     position = -1;
     block = 0;
@@ -28,18 +27,18 @@ struct RopedToken {
   }
 };
 
-// The pairs that a thread makes of a block's rows: all of the same columns. Threads beside each
-// other have what lies together.
+// The pairs of a tile that one thread computes, all of the same columns. Threads beside each other
+// have adjacent columns.
 class RopedRows {
  public:
-  // first_row: of the block, in the product. `tokens`: those of the piece, kTokens or more, which
-  // are there with the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
+  // `first_row`: the tile's, in the product. `tokens`: those of the tile, kTokens or more; written
+  // before the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
   __device__ __forceinline__ RopedRows(const MatmulArgs& args, int first_row, int first_token,
                                        const RopedToken* tokens, const uint8_t* staged)
       : args_(args.roped) {
     const int half_dim = args_.qkv.head_dim / 2;
     const int at_once = static_cast<int>(threadIdx.x) / kQuads;
-    // The thread's first column of every token, counted over the first halves of the block's heads.
+    // The thread's first column in every token, counted over the first halves of the block's heads.
     const int pair = static_cast<int>(threadIdx.x) % kQuads * kPairs;
     const int row = (pair & -half_dim) + pair;
     head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
@@ -55,7 +54,7 @@ class RopedRows {
     staged_[1] = at(row + half_dim);
   }
 
-  // Stores kStagedTokens tokens, once they are staged, from the part-th that many on.
+  // Stores the kStagedTokens tokens of part `part`, after they have been staged.
   __device__ __forceinline__ void Leave(int part) const {
     if (head_ >= args_.qkv.heads + 2 * args_.qkv.kv_heads) return;
     PairBias bias;
@@ -74,12 +73,12 @@ class RopedRows {
   }
 
  private:
-  // Fours of pairs that a block's rows are.
+  // Groups of four pairs in a block's rows.
   static constexpr int kQuads = kGroups * kGroupRows / 2 / kPairs;
   static constexpr int kTokensAtOnce = kGroups * 128 / kQuads;
-  // A thread's.
+  // Tokens of a thread.
   static constexpr int kTokens = kStagedTokens / kTokensAtOnce;
-  // Of these, whose angles are on their way together.
+  // Tokens whose angles are loaded at once.
   static constexpr int kTogether = 4;
 
   struct Together {
@@ -95,7 +94,7 @@ class RopedRows {
       if (to.token[i].position >= 0) to.angles[i].Load(args_.qkv, to.token[i].position, col_);
     }
   }
-  // The thread's `index`-th token, `at` bytes from where the first one is staged.
+  // Stores the thread's `index`-th token, which is staged `at` bytes behind the first one.
   __device__ __forceinline__ void Store(int index, int at, const PairBias& bias,
                                         const RopedToken& place, const PairAngles& angles) const {
     float sums[2][kPairs];

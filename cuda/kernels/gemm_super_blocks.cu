@@ -1,3 +1,5 @@
+// Instances of the GEMM kernel of gemm.cuh for the K-quants: Q4_K followed by Q6_K, and either
+// alone.
 #include "cuda/kernels/gemm.cuh"
 
 namespace orcd::cuda::gemm {

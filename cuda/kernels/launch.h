@@ -1,6 +1,6 @@
-// Starts kernels so that each may begin while the one before it ends (programmatic dependent
-// launch). Every kernel of this project therefore calls WaitForDependency before it reads what
-// another wrote or writes what another may still read.
+// Kernel launches with programmatic dependent launch: each kernel may begin while the one before it
+// ends. Every kernel of this project therefore calls WaitForDependency before it reads memory that
+// another kernel wrote, or writes memory that another kernel may still read.
 #ifndef ORCD_CUDA_KERNELS_LAUNCH_H_
 #define ORCD_CUDA_KERNELS_LAUNCH_H_
 
@@ -11,18 +11,18 @@
 
 namespace orcd::cuda {
 
-// A step of one token keeps two kernels on every multiprocessor: one that works, and the next,
-// which has begun to read. So each has as many blocks as there are multiprocessors (those with
-// nothing to do wait for the kernel before, lest two blocks of another come where they would be),
-// and each block has shared memory, its own and its static kind, of which two fit a multiprocessor
+// Shared-memory bounds of the kernels of a step of one token, which keeps two kernels on every SM:
+// one that works, and the next, which prefetches. So each kernel has as many blocks as there are
+// SMs (blocks without work wait for the kernel before, lest two blocks of a later kernel take their
+// place), and each block has so much shared memory, dynamic and static, that two blocks fit an SM
 // and three do not.
 inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
-inline constexpr int kReservedSharedBytes = 1024;  // of every block, by the system
+inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for every block
 inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
 inline constexpr int kMinSharedBytesOfTwo =
     kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
 
-// What launches have in common. `more`: an attribute besides that of programmatic dependent launch.
+// Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>
 cudaError_t LaunchWithAttribute(std::optional<cudaLaunchAttribute> more, void (*kernel)(Params...),
                                 dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
@@ -47,9 +47,9 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t sha
   return LaunchWithAttribute(std::nullopt, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
-// For the kernels of a decode step: multiprocessors give all the memory that they may to sharing.
-// To divide it anew one must be empty, so no kernel that divides it otherwise begins before the one
-// before it has ended.
+// Launch for the kernels of a decode step: with the largest shared-memory carveout. An SM must be
+// empty to change its carveout, so a kernel with another carveout cannot begin before the kernel
+// ahead of it has ended.
 template <typename... Params, typename... Args>
 cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
                            cudaStream_t stream, const Args&... args) {
@@ -59,7 +59,7 @@ cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, si
   return LaunchWithAttribute(carveout, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
-// In clusters of `blocks` blocks, of which `grid` is a multiple.
+// Launch in clusters of `blocks` blocks; `grid` is a multiple of `blocks`.
 template <typename... Params, typename... Args>
 cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, int threads,
                              size_t shared_bytes, cudaStream_t stream, const Args&... args) {

@@ -1,4 +1,4 @@
-// Products: right, and the same to the last bit however many tokens share a launch.
+// Tests of products: correct, and bit-equal however many tokens share a launch.
 #include "cuda/kernels/matmul.h"
 
 #include <algorithm>
@@ -21,17 +21,17 @@ namespace {
 using cpu::RandomFloats;
 using cpu::TestMatrix;
 
-// Numbers like activations, as F16; any run of them is as random as another.
+// Numbers like activations, as F16; every run of them is equally random.
 const std::vector<uint16_t>& RandomHalves() {
   static const std::vector<uint16_t> halves = [] {
     std::vector<uint16_t> values;
-    // A prime number of them, so that rows of inputs are not alike.
+    // The list's length is prime, so that rows of inputs are not alike.
     for (const float value : RandomFloats(1'048'573, 3)) values.push_back(FloatToHalf(value));
     return values;
   }();
   return halves;
 }
-// Row `token` of the inputs of `cols` columns.
+// Rows [first_token, first_token + tokens) of the inputs, of `cols` columns.
 std::vector<uint16_t> InputRows(int first_token, int tokens, int cols) {
   const std::vector<uint16_t>& pool = RandomHalves();
   std::vector<uint16_t> rows(size_t{1} * tokens * cols);
@@ -53,7 +53,7 @@ struct DeviceMatrix {
     tiles.data = memory.data();
     Repack(source, nullptr, stream);
   }
-  // Rows of a gate above rows of up, 8 by 8.
+  // Interleaves rows of a gate with rows of up, 8 above 8.
   DeviceMatrix(const TestMatrix& gate, const TestMatrix& up, cudaStream_t stream)
       : source(gate),
         tiles{.format = FormatFor(gate.matrix().type),
@@ -98,13 +98,13 @@ struct Shape {
   int cols;
 };
 
-// Of results of so many rows: a multiple of 4, with a gap behind them.
+// Stride of results with `rows` rows: a multiple of 4, with a gap behind them.
 constexpr int Stride(int rows) { return (rows + 8) / 4 * 4; }
-// A product's result as its kernels leave it: [splits][y_tokens][Stride(rows)], the gap untouched.
+// A product's result in the kernels' layout: [splits][y_tokens][Stride(rows)], the gap untouched.
 struct Result {
   int tokens;
   int y_tokens;
-  // 1 where the kernel has summed them up.
+  // 1 if the kernel has summed the segments.
   int segments;
   int rows;
   std::vector<float> values;
@@ -113,7 +113,7 @@ struct Result {
     return std::span(values).subspan(
         (static_cast<size_t>(segment) * y_tokens + token) * Stride(rows), rows);
   }
-  // Segments added up in order.
+  // Adds the segments in order.
   std::vector<float> Sum(int token) const {
     const auto first = Row(0, token);
     std::vector<float> sum(first.begin(), first.end());
@@ -126,7 +126,7 @@ struct Result {
 
 class ProductTest : public GpuTest {
  protected:
-  // As a step of the model goes about it.
+  // Launches the kernel that a step of the model uses.
   cudaError_t Launch(MatmulArgs args, int multiprocessors) {
     if (args.tokens <= kMatvecTokens) return LaunchMatvec(args, multiprocessors, stream());
     if (args.tokens > kMaxSegmentTokens) args.handed = Handed();
@@ -169,7 +169,7 @@ class ProductTest : public GpuTest {
     return int64_t{matrix.row_tiles()} * kTileRows * RoundUpTo(matrix.cols, kActivationCols) * 2;
   }
 
-  // `y_rows` rows of `args`' matrices times tokens [first_token, first_token + tokens) of
+  // Multiplies `y_rows` rows of `args`' matrices by tokens [first_token, first_token + tokens) of
   // InputRows.
   Result Multiply(MatmulArgs args, int first_token, int tokens, int multiprocessors) {
     const int cols = args.matrices[0].cols;
@@ -192,8 +192,8 @@ class ProductTest : public GpuTest {
     return result;
   }
 
-  // Whether tokens are multiplied together, as for `available` multiprocessors, to what they are by
-  // eights. One segment.
+  // Expects the product of all tokens together, launched as for `available` SMs, to be the products
+  // of eight tokens each. One segment.
   void ExpectAsByEights(const MatmulArgs& args, int tokens, int available) {
     const Result together = Multiply(args, 0, tokens, available);
     for (int first = 0; first < tokens; first += kMatvecTokens) {
@@ -206,7 +206,7 @@ class ProductTest : public GpuTest {
     }
   }
 
-  // What is no result still holds what was there before; every result was written.
+  // Expects every result to be written, and all other memory to hold what it held before.
   static void ExpectOnlyItsOwnWritten(const Result& result, int splits) {
     int64_t missing = 0;
     int64_t beyond = 0;
@@ -227,7 +227,7 @@ class ProductTest : public GpuTest {
     EXPECT_EQ(beyond, 0) << "writes beside the result, of " << result.tokens << " tokens";
   }
 
-  // The weights that kernels multiply with: F16 values by unpack.cuh's rule, times 2^exponent.
+  // The weights by which kernels multiply: F16 values by unpack.cuh's rule, times 2^exponent.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
     const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
     EXPECT_EQ(LaunchUnpackToF16({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
@@ -254,7 +254,7 @@ class ProductTypeTest : public ProductTest, public testing::WithParamInterface<T
   int block_weights() const {
     return static_cast<int>(GetTensorTypeInfo(GetParam()).block_weights);
   }
-  // Whether a kernel multiplies the type's tiles without unpacking them first.
+  // True if a kernel multiplies the type's tiles without dequantising them first.
   bool fused() const { return GemmTakes(FormatFor(GetParam()), 9); }
 
   std::vector<Shape> Shapes() const {
@@ -262,7 +262,7 @@ class ProductTypeTest : public ProductTest, public testing::WithParamInterface<T
     if (GetParam() != TensorType::kF32 && GetParam() != TensorType::kBF16) {
       shapes.insert(shapes.end(), {{1152, 896}, {384, 8960}});
     }
-    // The models' own; rows of the largest are fewer.
+    // Shapes of the models; the largest have fewer rows.
     if (fused() && GetParam() != TensorType::kF32 && GetParam() != TensorType::kBF16) {
       shapes.insert(shapes.end(), {{896, 4864}, {2048, 1536}, {512, 3584}, {208, 18944}});
     }
@@ -281,9 +281,9 @@ INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, testing::ValuesIn([] {
                            return std::string(GetTensorTypeInfo(info.param).name);
                          });
 
-// A weight is rounded to F16 once, where it has a scale of its own factor (d * scale) and a min
-// these as well: 2^-11 of each of the three parts at most, whose norms add up to no more than
-// 1 + sqrt(2) times the weights' where the parts are of random signs.
+// A weight is rounded to F16 once. If its scale is a product (d * scale), the scale is rounded as
+// well, and so is a min: an error of at most 2^-11 of each of the three parts, whose norms add up
+// to no more than 1 + sqrt(2) times the norm of the weights if the parts have random signs.
 TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
   int roundings = 1;
   switch (FormatFor(GetParam())) {
@@ -299,7 +299,7 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
       break;
   }
   std::vector<float> scales = {1};
-  // Where kernels multiply with weights times another power of two.
+  // Scales for which kernels multiply by weights times another power of two.
   if (HasSuperBlocks(FormatFor(GetParam()))) scales = {1, 32, 0x1p-6, 0x1p-12};
   for (const float scale : scales) {
     SCOPED_TRACE(scale);
@@ -322,8 +322,8 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
   }
 }
 
-// One token alone against sums in double precision. Tensor cores cut off what lies below the last
-// bit of their sum in each of cols / 16 steps.
+// One token alone against sums in double precision. Tensor cores truncate below the last bit of
+// their sum in each of cols / 16 steps.
 TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
   for (const Shape& shape : Shapes()) {
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
@@ -359,7 +359,8 @@ TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
   }
 }
 
-// The claim of matmul.h: whatever shares the launch, whichever kernel computes.
+// The claim of matmul.h: a token's result does not depend on the other tokens of the launch, nor on
+// the kernel.
 TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
   for (const Shape& shape : Shapes()) {
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
@@ -369,7 +370,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
                              .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
                              .y_rows = shape.rows};
     const int most = int64_t{shape.rows} * shape.cols > 1'500'000 ? 513 : 1024;
-    // What others are compared with: tokens by eights, the last of 513 alone.
+    // Reference results: tokens by eights, the last of 513 alone.
     std::vector<Result> eights;
     for (int t = 0; t < most; t += kMatvecTokens) {
       eights.push_back(Multiply(args, t, std::min(kMatvecTokens, most - t), multiprocessors()));
@@ -396,7 +397,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
     }
     expect_same(Multiply(args, 9, 1, 17), 9);
     expect_same(Multiply(args, 9, 4, 17), 9);
-    // With the kernels of models that have other formats, too.
+    // Also with the kernels of models that have other formats.
     MatmulArgs in_model = args;
     for (const uint32_t others :
          {FormatBit(TileFormat::kQ6_K), FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ8_0),
@@ -422,7 +423,7 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
         }
       }
     }
-    // Fewer multiprocessors cut the launches otherwise.
+    // With fewer SMs the launches are divided otherwise.
     for (const int tokens : {9, 100, 200, 513}) {
       for (const int fewer : {17, 18, 40}) {
         expect_same(Multiply(args, 0, tokens, fewer), 0);
@@ -438,7 +439,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
     if (shape.cols % block_weights() != 0) continue;
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
     const int ffn = shape.rows;
-    // Gates of a usual size.
+    // Gates of a typical size.
     const TestMatrix gate(GetParam(), ffn, shape.cols, 21);
     const TestMatrix up(GetParam(), ffn, shape.cols, 22);
     const DeviceMatrix both(gate, up, stream());
@@ -452,7 +453,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
     };
     MatmulArgs args = {.matrices = {both.tiles}, .num_matrices = 1};
     constexpr int kMost = 600;
-    // Each token's result by the separate gate, products taken eight at a time.
+    // Each token's result by the separate gate kernel, from products of eight tokens at a time.
     std::vector<uint16_t> expected;
     const std::vector<float> all = input(kMost);
     for (int t = 0; t < kMost; t += kMatvecTokens) {
@@ -480,7 +481,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
         const double g = products[size_t{1} * (i / ffn) * both.tiles.rows + row];
         const double u = products[size_t{1} * (i / ffn) * both.tiles.rows + row + 8];
         const double value = g / (1 + std::exp(-g)) * u * double{kGatedScale};
-        // F16's rounding, and that of the fast exponential and division.
+        // Rounding of F16, of the fast exponential and of the division.
         const double tolerance = 0x1p-11 + (8 + 2 * std::abs(g)) * 0x1p-23;
         ASSERT_NEAR(HalfToFloat(rows[i]), value, tolerance * std::abs(value) + 0x1p-24)
             << "gate " << g << " up " << u;
@@ -494,7 +495,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       fused.x = x.view();
       fused.tokens = tokens;
       fused.gated = out.view();
-      // Of fewer multiprocessors a block has more rows; of 306 row tiles 34 have nine each.
+      // With fewer SMs a block has more rows; of 306 row tiles 34 SMs get nine each.
       for (const int available : {multiprocessors(), 34, 17}) {
         ASSERT_EQ(Launch(fused, available), cudaSuccess);
         ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
@@ -506,8 +507,8 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   }
 }
 
-// As the head is multiplied: with one segment, by blocks of many rows where tokens are few and, of
-// F16, rows are even in number.
+// Like the product of the head: one segment, by blocks of many rows if tokens are few and, for F16,
+// the number of rows is even.
 TEST_F(ProductTest, ManyRowsOfOneSegment) {
   constexpr int kCols = 2048;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
@@ -524,7 +525,7 @@ TEST_F(ProductTest, ManyRowsOfOneSegment) {
   }
 }
 
-// As q, k and v of 256 tokens are multiplied: clusters of blocks that share weights.
+// Like the product of q, k and v of 256 tokens: clusters of blocks that share weights.
 TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
   constexpr int kCols = 1536;
   const DeviceMatrix q(TensorType::kF16, 512, kCols, 71, stream());
@@ -541,7 +542,7 @@ TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
     const Result apart = Multiply(args, 0, tokens, multiprocessors());
     ASSERT_EQ(apart.segments, args.splits);
     args.sums_segments = true;
-    // Of fewer multiprocessors a block has more rows.
+    // With fewer SMs a block has more rows.
     for (const int available : {multiprocessors(), 17}) {
       const Result sums = Multiply(args, 0, tokens, available);
       for (int t = 0; t < tokens; ++t) {
@@ -553,27 +554,27 @@ TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
   }
 }
 
-// As gate and up of 256 tokens are multiplied: clusters of four that share activations.
+// Like the product of gate and up of 256 tokens: clusters of four that share activations.
 TEST_F(ProductTest, FourBlocksSharingActivationsAreWhatOneIs) {
   constexpr int kRows = 2453;
   constexpr int kCols = 2048;
   const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 74, stream());
   const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
   const Result fours = Multiply(args, 0, 250, multiprocessors());
-  // An odd number of multiprocessors works without clusters.
+  // An odd number of SMs uses no clusters.
   const Result ones = Multiply(args, 0, 250, 17);
   for (int t = 0; t < fours.tokens; ++t) {
     ASSERT_TRUE(SameBits(fours.Row(0, t), ones.Row(0, t))) << "token " << t;
   }
 }
 
-// As gate and up of 256 tokens are multiplied where nine row tiles a block are whole waves: tensor
-// cores have tokens as their rows.
+// Like the product of gate and up of 256 tokens if nine row tiles a block make whole waves: tokens
+// are the M rows of wgmma.
 TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
-  // So few that a wave of such blocks takes the matrix.
+  // So few SMs that one wave of such blocks takes the matrix.
   constexpr int kMultiprocessors = 18;
   constexpr int kRows = kMultiprocessors * 9 * kTileRows - 6;
-  // In pairs, and alone.
+  // 2,048 columns: in clusters of two; 1,536: without clusters.
   for (const int cols : {2048, 1536}) {
     SCOPED_TRACE(cols);
     const DeviceMatrix matrix(TensorType::kF16, kRows, cols, 75, stream());
@@ -605,7 +606,7 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
     for (const int tokens : {1, 3, 8, 9, 64, 100, 200, 512, 513}) {
       const bool alike = q.tiles.format == v.tiles.format;
       if (tokens > kMatvecTokens && !GemmTakesBehind(q.tiles.format, v.tiles.format)) break;
-      // Unpacked, each format by a launch of its own.
+      // When dequantised, each format has a launch of its own.
       if (tokens > kMaxSegmentTokens && !alike) break;
       const Result together = Multiply(all, 0, tokens, multiprocessors());
       int first_row = 0;
@@ -628,10 +629,10 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   }
 }
 
-// Of so many tokens that their segments are summed.
+// So many tokens that the kernel sums the segments.
 TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   constexpr float kScale = 16;
-  // With few multiprocessors blocks share the last pieces of the largest.
+  // With few SMs, blocks share the last tiles of the largest matrix.
   for (const Shape& shape : {Shape{896, 4864}, Shape{100, 512}, Shape{3584, 3584}}) {
     const DeviceMatrix matrix(TensorType::kF16, shape.rows, shape.cols, 61, stream());
     MatmulArgs args = {.matrices = {matrix.tiles},
@@ -667,7 +668,7 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   }
 }
 
-// Of so many tokens the product makes queries, keys and values itself: those that LaunchRope makes.
+// For so many tokens the RoPE epilogue makes queries, keys and values: the same as LaunchRope.
 TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
   struct Case {
     int heads;
@@ -726,7 +727,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       for (int h = 0; h < kv_heads; ++h) parts.push_back(2 - h % 2);
       const DeviceArray<int32_t> query_parts(parts);
       std::vector<uint16_t> halves = InputRows(0, tokens, cols);
-      // Of the first sequence, what is not a number in one token.
+      // A NaN in one token of the first sequence.
       halves[size_t{20} * cols + 7] = 0x7E00;
       const DeviceActivations x(halves, tokens, cols);
       args.x = x.view();
@@ -793,7 +794,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
   }
 }
 
-// A part of a matrix's rows, as the head is unpacked.
+// Dequantises a part of a matrix's rows, as for the head.
 TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
   const MatmulArgs product = {.matrices = {matrix.tiles}, .num_matrices = 1};
@@ -808,7 +809,7 @@ TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
                std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
 }
 
-// The norm that a product of one token makes itself is LaunchNorm's.
+// The norm that a product of one token makes in its prologue is LaunchNorm's.
 TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) {
@@ -869,7 +870,7 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   }
 }
 
-// What is not a number in one token's input shows in its result and in no other's.
+// A NaN in one token's input shows in its result and in no other's.
 TEST_F(ProductTest, NanStaysWithItsToken) {
   constexpr int kCols = 512;
   const DeviceMatrix matrix(TensorType::kF16, 64, kCols, 61, stream());

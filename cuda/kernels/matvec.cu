@@ -1,3 +1,5 @@
+// Launch of the product for a few tokens: picks the kernel (matvec.cuh) of the model's formats, and
+// the number of warps, stages and bytes of shared memory.
 #include <algorithm>
 #include <array>
 
@@ -13,18 +15,19 @@ using matvec::LaunchShape;
 
 constexpr int kMaxSharedBytes = 220 * 1024;
 constexpr int kStaticBytes = (sizeof(matvec::RingBarriers) + 127) / 128 * 128;
-// Of all rings together, where a block has a multiprocessor for itself: more on its way does not
-// come sooner, and keeps what else is read waiting.
+// Bytes of all rings of a block that has an SM for itself. More bytes in flight do not arrive
+// sooner, and keep other reads waiting.
 constexpr int kRingBytes = 144 * 1024;
-// Of a stage; where there are many warps, about 2 KB.
+// Columns of a stage; with many warps, so many that a stage is about 2 KB.
 constexpr int kStageCols = matvec::kMaxStageCols;
 constexpr int kSmallStageCols = 128;
 constexpr int kSmallF16StageCols = 64;
 constexpr int kFewWarps = 8;
-// Enough to make an input quickly, where few warps have tiles.
+// Warps that make an input quickly, if few warps have tiles.
 constexpr int kMinWarps = 8;
 
-// Before x is there; two stages may be more, where x is short, being no norm's.
+// Bytes of weights in flight before x is there. Two stages may be up to kTwoStagesAhead if x is
+// short, as it is without a norm.
 constexpr int kBytesAhead = 32 * 1024;
 constexpr int kTwoStagesAhead = 56 * 1024;
 
@@ -32,7 +35,7 @@ struct FormatSet {
   uint32_t formats;
   Kernel (*kernel)(bool one_token);
 };
-// The sets that models use, and last what takes any.
+// The sets that models use; the last takes any format.
 constexpr std::array kSets = {
     FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
     FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
@@ -47,13 +50,13 @@ constexpr std::array kSets = {
     FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
 };
 
-// The first set that has all of `formats`.
+// Returns the first set that contains all of `formats`.
 const FormatSet& SetOf(uint32_t formats) {
   return *std::find_if(kSets.begin(), kSets.end(),
                        [&](const FormatSet& set) { return (formats & ~set.formats) == 0; });
 }
 
-// The one for the whole model, unless that is what takes any.
+// Returns the kernel for the whole model's formats, unless that is the kernel for any format.
 Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
   const FormatSet& of_model = SetOf(formats | model_formats);
   const bool any = of_model.formats == matvec::kAllFormats;
@@ -96,7 +99,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
                        SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
-  // Where the block makes it, behind its weights' room (InputRoom) a row and sums.
+  // If the block makes x: the norm's weights (InputRoom), a row and the sums.
   int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
   if (args.norm.residual != nullptr) {
     x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));

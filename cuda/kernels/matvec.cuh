@@ -1,8 +1,30 @@
-// The kernel of LaunchMatvec (matmul.h). Each warp takes tiles of 16 rows (a segment of their
-// columns), whose weights it reads from a ring (matvec_ring.cuh); x is copied, or made
-// (matvec_input.cuh), by all warps. All products of a model run in one kernel, which knows the
-// model's formats and no others: it runs for microseconds, and its instructions and those of
-// attention must fit the multiprocessors' caches.
+// Kernel of LaunchMatvec (matmul.h): y = W x for 1 to 8 tokens, bound by reading the weights.
+//
+//   Tile      16 rows by all tokens, in one split-K segment. The row tiles of a segment are dealt
+//             to its blocks and their warps in turn; there is at least one block an SM.
+//   Warps     up to 20 consumer warps with tiles of their own (at least 8 warps, to make x
+//             quickly), and one producer warp, whose lane w feeds consumer warp w.
+//   Pipeline  one ring per consumer warp, up to 8 stages of 64 to 256 columns of a row tile,
+//             filled by bulk copies (matvec_ring.cuh). Shared memory is bounded so that this kernel
+//             and the next, which has begun to read, share an SM (launch.h), if at least two stages
+//             fit then.
+//   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
+//   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
+//             norm (matvec_input.cuh).
+//   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
+//             the 8 columns (one token eight times).
+//   Epilogue  partials of the segment, or SwiGLU, straight from registers.
+//   Floor     weights once from memory; the rest is small. kernel_bench, 7B, H200, at 68cac4f, µs:
+//                   gate and up  down  q, k and v  o    head
+//               Q4_K  22.6         15.0  4.6         3.9  81
+//               Q8_0  36           19    6.3         4.8  137
+//               F16   63           32    9.4         7.5  245
+//             Share of the memory's rate: Q4_K gate and up 0.79, Q4_K `down` 0.59, F16 gate and up
+//             1.00. Without arithmetic the kernel takes 19.0, 10.6, 2.9, 2.3 and 70 for Q4_K: the
+//             difference is dequantising (bench/RESULTS.md).
+//
+// All products of a model run in one kernel, which knows the model's formats and no others: it runs
+// for microseconds, and its instructions and those of attention must fit the SMs' caches.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_CUH_
 
@@ -20,28 +42,28 @@
 
 namespace orcd::cuda::matvec {
 
-// Warps that a multiprocessor must have registers for: of a block of this kernel and of one of the
-// next, which has begun to read.
+// Warps for which an SM must have registers: those of a block of this kernel and of one of the next
+// kernel, which has begun to read.
 inline constexpr int kResidentWarps = 28;
 
-// Sets of formats that models have together.
+// Sets of formats that models use together.
 inline constexpr uint32_t kQ4KM = FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ6_K);
 inline constexpr uint32_t kQ5KM = FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
-// The first where some matrices' columns are not a multiple of 256.
+// kQ4KM for models some of whose matrices have columns that are not a multiple of 256.
 inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
 using Kernel = void (*)(MatmulArgs args, LaunchShape shape);
 
-// What a lane adds to the address of x.
+// Offset of a lane in the shared-memory address of x.
 template <bool kOneToken>
 __device__ __forceinline__ uint32_t LaneOfX(int lane) {
   return kOneToken ? lane / 8 * kOneTokenStride : lane / 8 * 128 + lane % 8 * 16;
 }
 
-// B fragments of four steps from shared memory: core matrices of 8 tokens (or of one token eight
-// times) by 8 columns. `x` is the lane's.
+// Loads the B fragments of four steps from shared memory: core matrices of 8 tokens (or of one
+// token eight times) by 8 columns. `x` is the lane's address.
 template <bool kOneToken>
 __device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[8]) {
   LoadMatrices(x, &b[0]);
@@ -57,9 +79,9 @@ __device__ __forceinline__ void MultiplyStep(const Group<kFormat>& group, const 
   Mma(c, a, b[2 * kStep], b[2 * kStep + 1]);
 }
 
-// c += a group's columns times x, whose fragments are at the lane's address `x`. The group is
-// unpacked step by step between the tensor cores' steps, each of which waits for the one before;
-// what load_next() asks for comes meanwhile.
+// c += a group's columns times x, whose fragments are at the lane's address `x`. Dequantises the
+// group step by step between the mma steps, each of which depends on the one before; the loads of
+// load_next() run meanwhile.
 template <bool kOneToken, TileFormat kFormat, typename LoadNext>
 __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint32_t x,
                                               const LoadNext& load_next, float (&c)[4]) {
@@ -72,12 +94,13 @@ __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint3
   MultiplyStep<kFormat, 3>(group, b, c);
 }
 
-// From a group's x to the next one's.
+// Distance of a group's x from the next group's.
 template <bool kOneToken>
 constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 
-// c += the units of a stage times x: one of several groups, or `units` of one group each. Returns
-// the last word that it has loaded of them, where it goes on before all are there.
+// c += the units of a stage times x: one unit of several groups, or `units` of one group each.
+// Returns the last word that it has loaded from them, if it may return before all loads have
+// completed (Ring::Release depends on the word).
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units, uint32_t factors,
                                                   uint32_t x, float (&c)[4]) {
@@ -153,8 +176,8 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
   }
 }
 
-// Dispatches on the formats of a set alone. c += columns [begin, end) of a tile times x, times
-// 2^-exponent.
+// Dispatches on the matrix's format, among those of the set only. c += columns [begin, end) of a
+// tile times x, times 2^-exponent.
 template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
 __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& ring, int stage_cols,
                                             uint32_t x, int begin, int end, float (&c)[4]) {
@@ -196,7 +219,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
     return;
   }
 
-  // Whatever can be known before x is.
+  // Work that does not depend on x.
   const Tasks tasks(args, shape, warp);
   Ring ring(shape, shared, barriers);
   int tile = tasks.first_tile;
@@ -208,7 +231,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
                           .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
                           .weight_is_there = SharedAddress(&barriers.norm)};
   if (makes && threadIdx.x == 0) AskForNormWeight(args.norm, begin, end, room);
-  // x, the block's segment.
+  // Address of x, the block's segment.
   uint32_t x_address = SharedAddress(x);
   if (makes) {
     x_address = MakeInput(args.norm, args.matrices[0].cols, begin, end, room);
@@ -229,7 +252,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   }
 }
 
-// The kernels of one set of formats, in a file of their own.
+// Returns the kernel of a set of formats; each set has a translation unit.
 template <uint32_t kFormats>
 Kernel KernelFor(bool one_token);
 

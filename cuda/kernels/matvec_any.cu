@@ -1,3 +1,4 @@
+// Instance of the kernel of matvec.cuh for any mix of formats.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

@@ -1,5 +1,6 @@
-// The input of the kernel in matvec.cuh, in shared memory: copied, or, of one token, made by the
-// kernel itself, as the norm of the residual and of what the product before left to add to it.
+// Prologue of the kernel in matvec.cuh, which puts its input x into shared memory: copies it or,
+// for one token, makes it, as the RMS norm of the residual and the partials that the product before
+// left to add to it.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_INPUT_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_INPUT_CUH_
 
@@ -11,19 +12,19 @@
 
 namespace orcd::cuda::matvec {
 
-// The threads of all warps but the last.
+// Threads of all warps except the last, the producer.
 __device__ __forceinline__ int ConsumerThreads() { return static_cast<int>(blockDim.x) - 32; }
 __device__ __forceinline__ void ConsumerSync() { NamedBarrierSync(1, ConsumerThreads()); }
 
-// x of one token has its columns eight by eight, each eight in the first half of 32 bytes, so that
-// what makes it of floats can put it where they were.
+// Stride of 8 columns of x of one token: the eight F16 values are the first half of 32 bytes, so
+// that they can replace the floats of which they are made.
 inline constexpr int kOneTokenStride = 32;
 
-// x as it is, columns [begin, end) of all tokens: 16 bytes are 8 columns of one token. Waits for
+// Copies columns [begin, end) of all tokens of x; 16 bytes are 8 columns of one token. Waits for
 // the kernel before.
 template <bool kOneToken>
 __device__ __forceinline__ void CopyInput(const Activations& x, int begin, int end, uint4* to) {
-  // Of one token every eighth, with as much room as kOneTokenStride.
+  // One token takes every eighth vector of 16 bytes, and kOneTokenStride bytes for each.
   constexpr int kFromStride = kOneToken ? 8 : 1;
   constexpr int kToStride = kOneToken ? kOneTokenStride / 16 : 1;
   constexpr int kTogether = kOneToken ? 2 : 4;
@@ -46,16 +47,16 @@ __device__ __forceinline__ void CopyInput(const Activations& x, int begin, int e
   }
 }
 
-// Where MakeInput works.
+// Shared memory of MakeInput.
 struct InputRoom {
-  // Of columns [begin, end).
+  // Norm weights of columns [begin, end).
   const float4* weight;
-  // The new residual, where x comes; then a float for every 32 of NormThreads.
+  // The new residual, which x then replaces; behind it a float for every 32 of NormThreads.
   float4* row;
   uint32_t weight_is_there;
 };
 
-// One thread; before the kernel before has ended.
+// Starts the copy of the norm's weights; one thread, which does not wait for the kernel before.
 __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int begin, int end,
                                                  const InputRoom& room) {
   const int bytes = (end - begin) * static_cast<int>(sizeof(float));
@@ -63,12 +64,12 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
   BulkCopy(SharedAddress(room.weight), norm.weight + begin, bytes, room.weight_is_there);
 }
 
-// To shared memory, and from the first block to the new residual: the residual and what is added to
-// it, kSplits segments. What is there, and nothing else, lest all blocks ask for one place at a
-// time.
+// Adds the partials of kSplits segments to the residual, in shared memory; the first block also
+// writes the new residual. Loads only vectors and segments that exist: stand-ins for others would
+// make all blocks read one address at a time.
 template <int kSplits>
 __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
-  // Vectors that are on their way at once, as many as there are registers for.
+  // Vectors in flight at once, as many as there are registers for.
   constexpr int kTogether = kSplits <= kMaxSplits / 2 ? 2 : 1;
   const int stride = norm.partials_tokens * vectors;
   const float4* const residual = reinterpret_cast<const float4*>(norm.residual);
@@ -97,7 +98,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
   }
 }
 
-// The same where nothing is added.
+// The same without partials.
 __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
   WaitForDependency();
   for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
@@ -107,9 +108,10 @@ __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vector
   }
 }
 
-// Columns [begin, end) of what NormKernel would make; and, in the first block, the residual.
-// NormKernel's work is shared out among the warps that there are. Waits for the kernel before where
-// it has chosen its way: the code that follows reads at once. Returns where x is.
+// Makes columns [begin, end) of NormKernel's result; the first block also writes the residual. The
+// work of NormKernel's threads is shared out among the warps of this block. Each branch waits for
+// the kernel before by itself: the code behind the wait then reads at once. Returns the address of
+// x.
 __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols, int begin, int end,
                                               const InputRoom& room) {
   const int lane = threadIdx.x % 32;
@@ -147,12 +149,12 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
       AddSegments<kMaxSplits>(norm, vectors, row);
   }
   ConsumerSync();
-  // The sum in NormKernel's order.
+  // Sums in NormKernel's order.
   SumSquares(row, vectors, threads, threadIdx.x / 32, ConsumerThreads() / 32, sums);
   ConsumerSync();
   const float scale = RmsScale(SumOfWarps(sums, threads / 32), cols, norm.eps);
   BarrierWait(room.weight_is_there, 0);
-  // Where the segment begins.
+  // First vector of the segment.
   float4* const x = row + begin / 4;
   const int count = (end - begin) / 4;
   constexpr int kAtOnce = 2;
@@ -164,7 +166,7 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
       const int i = first + j * ConsumerThreads();
       if (i < count) made[j] = Normed(x[i], scale, room.weight[i]);
     }
-    // A thread's neighbour has read, too.
+    // The thread's neighbour, whose vector the results overwrite, must have read it.
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {

@@ -1,3 +1,4 @@
+// Instance of the kernel of matvec.cuh for Q4_0.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

@@ -1,3 +1,4 @@
+// Instances of the kernel of matvec.cuh for Q4_K, and for the formats of Q4_K_M models.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

@@ -1,3 +1,5 @@
+// Instances of the kernel of matvec.cuh for Q5_0, and for Q4_K_M models some of whose columns are
+// not a multiple of 256.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

@@ -1,3 +1,4 @@
+// Instances of the kernel of matvec.cuh for Q5_K, and for the formats of Q5_K_M models.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

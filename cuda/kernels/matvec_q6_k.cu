@@ -1,3 +1,4 @@
+// Instance of the kernel of matvec.cuh for Q6_K.
 #include "cuda/kernels/matvec.cuh"
 
 namespace orcd::cuda::matvec {

@@ -1,6 +1,6 @@
-// How weights come to the warps of the kernel in matvec.cuh: each warp has a ring in shared memory,
-// which the block's last warp, which does nothing else, keeps full with bulk copies; so reading
-// never waits for arithmetic, nor for the kernel ahead.
+// Weight pipeline of the kernel in matvec.cuh: each consumer warp has a ring in shared memory,
+// which the block's last warp, a producer and nothing else, keeps full with bulk copies. So reading
+// weights never waits for arithmetic, nor for the kernel ahead.
 #ifndef ORCD_CUDA_KERNELS_MATVEC_RING_CUH_
 #define ORCD_CUDA_KERNELS_MATVEC_RING_CUH_
 
@@ -15,30 +15,30 @@ namespace orcd::cuda::matvec {
 
 // Most warps of a block that have tiles.
 inline constexpr int kMaxWarps = 20;
-// Of a ring; the most.
+// Most stages of a ring, and columns of a stage.
 inline constexpr int kMaxStages = 8;
 inline constexpr int kMaxStageCols = 256;
 
-// What the warps of a launch share.
+// Launch parameters that all warps share.
 struct LaunchShape {
-  // Of a block; those beyond help to make its input.
+  // Warps of a block that have tiles; the others only help to make its input.
   int tile_warps;
-  // Of a warp's ring.
+  // Stages of a warp's ring.
   int stages;
-  // Columns of a stage, or those of a unit where it has more; and room for it.
+  // Columns of a stage (a unit's columns if those are more), and bytes of a stage.
   int stage_cols;
   int stage_bytes;
-  // Most stages of a ring that are on their way at first.
+  // Most stages of a ring in flight at first.
   int stages_ahead;
-  // Blocks that share a segment, and tiles that they share: those of all matrices.
+  // Blocks that share a segment, and row tiles that they share: those of all matrices.
   int members;
   int tiles;
-  // Of all columns, SegmentCols each.
+  // Pieces of SegmentCols columns: columns of one, and their number.
   int segment_cols;
   int segment_pieces;
-  // A little more than 2^32 / splits; 0 where that is 2^32.
+  // A little more than 2^32 / splits; 0 if splits is 1.
   uint32_t splits_reciprocal;
-  // 0, which the compiler does not know.
+  // 0, which the compiler does not know: makes an address depend on a loaded word (Release).
   uint32_t zero;
 };
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t DividedBySplits(const LaunchShape& shape, ui
   return shape.splits_reciprocal == 0 ? value : __umulhi(value, shape.splits_reciprocal);
 }
 
-// The tiles of a warp, all of one segment.
+// The row tiles of a warp, all of one segment.
 struct Tasks {
   int split;
   // The segment's columns.
@@ -59,7 +59,7 @@ struct Tasks {
   __device__ Tasks(const MatmulArgs& args, const LaunchShape& shape, int warp) {
     const int member = DividedBySplits(shape, blockIdx.x);
     split = blockIdx.x - member * args.splits;
-    // As SegmentBegin has them.
+    // As SegmentBegin computes them.
     begin = DividedBySplits(shape, shape.segment_pieces * split) * shape.segment_cols;
     end = DividedBySplits(shape, shape.segment_pieces * (split + 1)) * shape.segment_cols;
     first_tile =
@@ -68,7 +68,7 @@ struct Tasks {
   }
 };
 
-// Units of a stage.
+// Units of a stage, at least one.
 constexpr int StageUnits(TileFormat format, int stage_cols) {
   const int units = stage_cols >> UnitColsLog2(format);
   return units < 1 ? 1 : units;
@@ -77,12 +77,12 @@ constexpr int StageUnits(TileFormat format, int stage_cols) {
 struct RingBarriers {
   uint64_t full[kMaxWarps][kMaxStages];
   uint64_t empty[kMaxWarps][kMaxStages];
-  // The weights of the norm that makes x are in shared memory.
+  // Full when the norm's weights are in shared memory.
   uint64_t norm;
 };
 
-// The last warp: lane w keeps the ring of warp w full, all lanes in step. It never polls: on a
-// multiprocessor that it shares with the kernel before, that would hold the other up.
+// Body of the producer warp: lane w keeps the ring of warp w full, all lanes in step. It never
+// polls: on an SM that it shares with the kernel before, polling would slow that kernel down.
 __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShape& shape,
                                         uint8_t* rings, RingBarriers& barriers) {
   const int lane = threadIdx.x % 32;
@@ -91,7 +91,8 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
   const uint32_t full = SharedAddress(barriers.full[lane]);
   const uint32_t empty = SharedAddress(barriers.empty[lane]);
-  // What no other block reads leaves room in the L2 cache for activations.
+  // No other block reads these weights: they leave the L2 cache first, so that activations stay
+  // there.
   const CachePolicy policy = CachePolicy::Of(true);
   int slot = 0;
   int parity = 1;
@@ -109,7 +110,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
     const int most = StageUnits(matrix.format, shape.stage_cols) * UnitBytes(matrix.format);
 #pragma unroll 1
     while (left > 0) {
-      // At first little is on its way at a time, behind which x would have to wait.
+      // At first few bytes are in flight at a time, since the loads of x would queue behind them.
       if (issued >= shape.stages) {
         BarrierWait(empty + slot * 8, parity);
       } else if (issued >= shape.stages_ahead) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShap
   }
 }
 
-// Where a warp reads its ring.
+// A consumer warp's position in its ring.
 class Ring {
  public:
   __device__ __forceinline__ Ring(const LaunchShape& shape, const uint8_t* rings,
@@ -140,13 +141,13 @@ class Ring {
     full_ = SharedAddress(barriers.full[warp]);
   }
 
-  // Returns the next stage when it is there.
+  // Waits for the next stage and returns it.
   __device__ __forceinline__ const uint8_t* Await() {
     BarrierWait(full_, parity_);
     return stage_;
   }
-  // All lanes have read the stage, the word `last` of each last: its place is for another, once
-  // that is there.
+  // Releases the stage for refilling. All lanes have read it, the word `last` of each last: the
+  // barrier's address depends on that word, so the arrival waits for its load.
   __device__ __forceinline__ void Release(uint32_t last) {
     constexpr int kEmpty = offsetof(RingBarriers, empty) - offsetof(RingBarriers, full);
     WarpArrive(full_ + kEmpty + (last & shape_.zero));
@@ -162,11 +163,11 @@ class Ring {
 
  private:
   const LaunchShape& shape_;
-  // Of the next stage, and its barrier.
+  // Address of the next stage, and of its full barrier.
   const uint8_t* stage_;
   uint32_t full_;
   int parity_ = 0;
-  // Stages to the ring's end.
+  // Stages left before the ring wraps.
   int left_;
 };
 

@@ -1,3 +1,13 @@
+// RMS norm of rows (LaunchNorm, step.h), after adding the split-K partials of the product before to
+// the residual. The order of sums depends on `hidden` only (NormThreads, matmul.h).
+//
+//   NormKernel      one row a block of up to 1,024 threads; a thread's loads of residual, weight
+//                   and all partials are in flight at once. The row is kept in shared memory, where
+//                   the squares are summed in the order of NormThreads.
+//   ManyNormKernel  512 rows or more without partials: two rows a block; pairs of threads exchange
+//                   columns so that each store is a vector of 16 bytes.
+//   Floor           a value: 4 bytes of residual read, and 4 * splits of partials read and 4
+//                   written with them; 2 written.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -11,14 +21,14 @@
 namespace orcd::cuda {
 namespace {
 
-// Values of a vector.
+// Values of a float4.
 constexpr int kVector = 4;
-// Most of NormThreads, and most vectors of each.
+// Largest NormThreads, and most vectors of each of these threads.
 constexpr int kMaxNormThreads = 512;
 constexpr int kMaxNormVectors = 4;
 
 __device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
-  // A line of 128 bytes each.
+  // Floats of a cache line of 128 bytes.
   constexpr int kLine = 32;
   for (int i = threadIdx.x * kLine; i < args.hidden; i += blockDim.x * kLine) {
     PrefetchL2(args.weight + i);
@@ -28,8 +38,8 @@ __device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
 
-// A block a row, of as many threads as it can use, so that all it reads is on its way at once.
-// kSplits: segments to add; 0: none. Known to the compiler, so that the code stays short.
+// One block per row, with as many threads as it can use, so that all its loads are in flight at
+// once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short.
 template <int kSplits>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
@@ -76,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
   }
 }
 
-// Many rows with nothing to add, two of each block: bound by the memory, which takes whole sectors.
+// Many rows without partials, two rows a block: bound by the memory, which writes whole sectors.
 __global__ void __launch_bounds__(kMaxNormThreads)
     ManyNormKernel(const __grid_constant__ NormArgs args) {
   constexpr int kRows = 2;
@@ -95,7 +105,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     weight[v] = __ldg(reinterpret_cast<const float4*>(args.weight) + i);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      // What is behind the last row is not stored.
+      // Rows behind the last one are loaded from it, and not stored.
       const int token = min(first_row + r, args.tokens - 1);
       row[r][v] =
           __ldcg(reinterpret_cast<const float4*>(args.residual + int64_t{token} * args.hidden) + i);
@@ -119,8 +129,8 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     uint2 out[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) out[r] = Normed(row[r][v], scale[r], weight[v]);
-    // A pair of threads has eight columns of both rows: one takes the first row's, the other the
-    // second's, which lie behind them.
+    // A pair of threads has eight columns of both rows: one thread stores the first row's eight,
+    // the other the second row's, which follow them in memory.
     const bool odd = i % 2 != 0;
     const uint2 kept = odd ? out[1] : out[0];
     const uint2 given = odd ? out[0] : out[1];
@@ -134,7 +144,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   }
 }
 
-// So many that multiprocessors have enough of them two by two.
+// Rows so many that two a block fill the SMs.
 constexpr int kManyRows = 512;
 
 template <int kSplits>

@@ -1,5 +1,21 @@
-// Two warpgroups of 64 query rows share tiles of keys and values, which one warp copies into a ring
-// in shared memory, in the cache's own order. While one multiplies, the other weighs its scores.
+// Prefill attention: causal attention of any number of query tokens over the paged KV cache.
+//
+//   Tile      a block takes 128 query rows (a token's head each) of one sequence and one kv head,
+//             by key tiles of 128. grid (query tiles, kv heads); tiles that see most keys come
+//             first.
+//   Warps     two consumer warpgroups of 64 rows (setmaxnreg 240) share the key tiles; one producer
+//             warp (setmaxnreg 24) copies KV blocks. One block an SM.
+//   Pipeline  5 stages of 128 keys, or values, in the cache's layout, filled by bulk copies.
+//   Barriers  full[stage]; empty[stage], an arrival of each warpgroup; named barriers 3 and 4
+//             alternate the warpgroups' turns at the tensor cores.
+//   Loop      in its turn a warpgroup multiplies weights by values and the next tile's keys by
+//             queries; out of its turn it merges its tile and weighs its scores. wgmma m64n128k16
+//             for scores, m64 n(head_dim) k16 for values with the weights in registers; with a
+//             hi/lo split of Q two wgmmas a step.
+//   Epilogue  F16, straight from registers.
+//   Floor     4 * query rows * keys * head_dim FLOP. A prompt of 4,096, 7B, H200, 2026-11-25: 263
+//   µs
+//             a layer, 331 with a hi/lo split for all heads (bench/RESULTS.md).
 #include <cuda_fp16.h>
 
 #include <cmath>
@@ -21,20 +37,21 @@ constexpr int kStages = 5;
 
 template <int kHeadDim>
 struct Shared {
-  // Core matrices: both parts of queries, the second where there is one.
+  // High and low parts of the queries, in core matrices; the low part if there is a hi/lo split.
   __half q[kGroups][2][kGroupRows * kHeadDim];
-  // A tile's keys, its values, the next one's keys…
+  // A stage has a tile's keys, the next its values, then the next tile's keys…
   __half ring[kStages][kKeyTile * kHeadDim];
   uint64_t full[kStages];
   uint64_t empty[kStages];
 };
 
-// The warpgroups multiply by a tile's keys in turns, so that one multiplies while the other weighs.
+// Turns of the two warpgroups at the tensor cores, so that one multiplies while the other weighs
+// its scores.
 struct Turn {
   static constexpr int kParties = kGroups * 128;
   int group;
 
-  // Once, before the first tile: the first turn is group 0's.
+  // Call once, before the first tile: the first turn is group 0's.
   __device__ __forceinline__ void Init() const {
     if (group == 1) NamedBarrierArrive(3, kParties);
   }
@@ -45,7 +62,7 @@ struct Turn {
       NamedBarrierSync(4, kParties);
     }
   }
-  // `last`: there is no other.
+  // `last`: no turn follows.
   __device__ __forceinline__ void End(bool last) const {
     if (group == 0) {
       NamedBarrierArrive(4, kParties);
@@ -55,7 +72,7 @@ struct Turn {
   }
 };
 
-// What a block computes: rows of one sequence and one kv head.
+// Work of a block: query rows of one sequence and one kv head.
 struct Work {
   SequenceEntry sequence;
   int first_row;
@@ -96,8 +113,9 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   }
 }
 
-// A warp's rows and a tile's keys: weights, as A fragments, and what the rows have seen then.
-// visible[h]: the last key of the tile that row g + 8h sees; kKeyTile - 1 or more: all.
+// Softmax of a warp's rows over one key tile: the weights, as A fragments, and the rows' state for
+// the tile. visible[h]: the last key of the tile that row g + 8h sees; kKeyTile - 1 or more: all
+// keys.
 __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], float scale,
                                         const int (&visible)[2], RowState (&state)[2],
                                         uint32_t (&weights)[kKeyChunks][4]) {
@@ -105,7 +123,7 @@ __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], float scal
 #pragma unroll
     for (int chunk = 0; chunk < kKeyChunks; ++chunk) Mask(s[chunk], chunk * kKeyChunk, visible);
   }
-  // Of even and of odd keys, so that fewer wait for each other.
+  // Separate maxima of even and odd keys, for shorter dependency chains.
   float maxima[4];
 #pragma unroll
   for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
@@ -145,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_bytes);
   constexpr int kRowGroupBytes = kHeadDim * 16;  // 8 rows
-  // The same in all lanes, as the compiler then knows.
+  // Tells the compiler that the value is uniform in a warp.
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
@@ -187,11 +205,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
   const int thread = threadIdx.x % 128;
   const int lane = thread % 32;
-  // Rows of the block that this thread has: these two.
+  // The two rows of the block that this thread has.
   const int rows[2] = {group * kGroupRows + thread / 32 * 16 + lane / 4,
                        group * kGroupRows + thread / 32 * 16 + lane / 4 + 8};
 
-  // All of it on its way at once. Piece i is row i % 8 of core matrix i / 8.
+  // All loads of the queries are in flight at once. Piece i is row i % 8 of core matrix i / 8.
   constexpr int kPieces = kGroupRows * kHeadDim / 8 / 128;
   uint4 pieces[2][kPieces] = {};
 #pragma unroll
@@ -218,13 +236,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint64_t q_rest = SharedMatrix(SharedAddress(shared.q[group][1]), 128, kRowGroupBytes);
   const int positions[2] = {work.Position(rows[0], group_heads),
                             work.Position(rows[1], group_heads)};
-  // The last key that any row of the warpgroup sees.
+  // Last key that any row of the warpgroup sees.
   const int group_rows = min(kGroupRows, work.rows - group * kGroupRows);
   const int last_key =
       group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
 
   const int tiles = (keys + kKeyTile - 1) / kKeyTile;
-  // Those of which any row of the warpgroup sees keys.
+  // Tiles with keys that any row of the warpgroup sees.
   const int seen_tiles = last_key < 0 ? 0 : last_key / kKeyTile + 1;
   float total[kHeadDim / 2] = {};
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
@@ -240,10 +258,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     place.Next();
   };
   float s[kKeyTile / 2];
-  // Begins to multiply by the next tile's keys.
+  // Issues the wgmmas of the queries by the next tile's keys.
   const auto score = [&] {
     const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
-    // Each way has its own fence, as the compiler wants it.
+    // Each branch has its own fence, as the compiler requires.
     if (two_parts) {
       WgmmaFence();
 #pragma unroll
@@ -279,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     // Whole blocks, each a power of two.
     const int copied = (keys - first_key + args.kv.block_tokens - 1) & -args.kv.block_tokens;
     if (copied < kKeyTile) {
-      // What was not copied may be anything, and a weight of zero does not make a NaN nothing.
+      // Memory that was not copied may hold anything, and a weight of zero times a NaN is a NaN.
       for (int i = copied * kHeadDim / 8 + thread; i < kKeyTile * kHeadDim / 8; i += 128) {
         reinterpret_cast<uint4*>(values)[i] = make_uint4(0, 0, 0, 0);
       }
@@ -298,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     WgmmaCommit();
     WgmmaWait<0>();
     release();
-    // The next scores are on their way while this tile is merged.
+    // The wgmmas of the next scores run while this tile is merged.
     if (tile + 1 < seen_tiles) score();
     turn.End(tile == tiles - 1);
 
@@ -309,7 +327,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       total[i] = MergeValues(total[i], out[i], factors[i / 2 % 2]);
     }
   }
-  // There are none on their way, which the compiler does not know.
+  // No wgmmas are in flight here; the compiler does not know that.
   WgmmaWait<0>();
   for (int tile = seen_tiles; tile < tiles; ++tile) {
     turn.Begin();

@@ -1,5 +1,5 @@
-// The PTX instructions that CUDA C++ has no words for, one function each. Names and meaning are
-// those of the PTX ISA.
+// Wrappers of PTX instructions that CUDA C++ has no functions for, one function each. Names and
+// semantics are those of the PTX ISA.
 #ifndef ORCD_CUDA_KERNELS_PTX_CUH_
 #define ORCD_CUDA_KERNELS_PTX_CUH_
 
@@ -19,32 +19,33 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 __device__ __forceinline__ void LaunchDependents() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
-// Returns when the kernels before have ended and what they wrote can be read.
+// Returns when the kernels before have ended and their writes can be read.
 __device__ __forceinline__ void WaitForDependency() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// Asks for the cache line of something that no kernel before may write. (A load would not do: the
-// assembler moves it behind WaitForDependency.)
+// Prefetches a cache line that no kernel before may write. (A load would not do: the assembler
+// moves it behind WaitForDependency.)
 __device__ __forceinline__ void PrefetchL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
-// Loads what no kernel before may write, before WaitForDependency.
+// Loads a value that no kernel before may write, before WaitForDependency.
 __device__ __forceinline__ int LoadEarly(const int32_t* global) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
   return value;
 }
 
-// *global += value, without waiting; subnormal numbers count as zeros.
+// *global += value by `red`, without waiting; subnormal numbers count as zeros.
 __device__ __forceinline__ void AddInMemory(float4* global, float4 value) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(global), "f"(value.x),
                "f"(value.y), "f"(value.z), "f"(value.w)
                : "memory");
 }
 
-// What a thread wrote before StoreRelease, and before a fence what others of its block did, is
-// there for who has seen its value by LoadAcquire.
+// A thread that has seen the stored value by LoadAcquire also sees everything that the storing
+// thread wrote before StoreRelease, and, if a fence precedes it, what other threads of its block
+// wrote.
 __device__ __forceinline__ void StoreRelease(int32_t* global, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
 }
@@ -54,18 +55,18 @@ __device__ __forceinline__ int LoadAcquire(const int32_t* global) {
   return value;
 }
 
-// --- A block's numbered barriers; 0 is that of __syncthreads(). ----------------------------------
+// --- Named barriers of a block; barrier 0 is that of __syncthreads(). ----------------------------
 
-// Returns when `threads` threads, whole warps, have been here or at NamedBarrierArrive.
+// Returns when `threads` threads, whole warps, have arrived here or at NamedBarrierArrive.
 __device__ __forceinline__ void NamedBarrierSync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// The same without waiting.
+// Arrives at the barrier without waiting.
 __device__ __forceinline__ void NamedBarrierArrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Whether this is the thread that does what one thread of a whole warp is to do.
+// True in the one thread of a whole warp that acts for the warp.
 __device__ __forceinline__ bool ElectThread() {
   uint32_t elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}"
@@ -78,7 +79,7 @@ __device__ __forceinline__ bool ElectThread() {
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
-// Makes initialised barriers visible to the copy engine; a __syncthreads() follows.
+// Makes initialised barriers visible to the copy engine; a __syncthreads() must follow.
 __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -89,7 +90,7 @@ __device__ __forceinline__ void BarrierExpect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Returns when the phase of parity `parity` is over.
+// Returns when the phase of parity `parity` has completed.
 __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -99,22 +100,23 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
       : "memory");
 }
 
-// Lanes of a warp that arrive where it says that it reads something no more, and that wait where it
-// waits for what it will write.
+// Lanes of a warp that arrive at a barrier when the warp has stopped reading a buffer, and that
+// wait at a barrier before the warp writes a buffer.
 #ifdef ORCD_EVERY_LANE_ARRIVES
-// racecheck takes what a lane has read for finished where that lane arrives, and no other, and has
-// it known by the lane that waits alone.
+// racecheck considers only the arriving lane's own reads finished at an arrival, and considers only
+// the waiting lane to know of it; so every lane arrives and waits in the build for racecheck.
 inline constexpr int kArrivalsAWarp = 32;
 #else
 inline constexpr int kArrivalsAWarp = 1;
 #endif
-// BarrierWait of a whole warp.
+// BarrierWait for a whole warp.
 __device__ __forceinline__ void WarpBarrierWait(uint32_t barrier, int parity) {
   if (threadIdx.x % 32 < kArrivalsAWarp) BarrierWait(barrier, parity);
   __syncwarp();
 }
-// A whole warp. What it has loaded of a place that is then filled again must be there: to arrive
-// does not wait for loads, and overtakes them (seen: what was copied a microsecond later was read).
+// Arrives for a whole warp. The warp's loads from a stage that is then refilled must have
+// completed: an arrival does not wait for loads, and overtakes them (seen: data that was copied a
+// microsecond later was read).
 __device__ __forceinline__ void WarpArrive(uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 < kArrivalsAWarp) BarrierArrive(barrier);
@@ -127,13 +129,13 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// All threads of all its blocks; warps need not be whole. Of what they wrote it makes nothing
-// visible but what a fence has.
+// Barrier of all threads of all blocks of the cluster; warps need not be converged. Makes no writes
+// visible except those that a fence covers.
 __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
-// At the barrier of the same place in block `rank`. (With .release.cluster it would be a fence for
-// all memory, a microsecond long.)
+// Arrives at the barrier of the same address in block `rank`. (With .release.cluster the arrival
+// would fence all memory, which takes a microsecond.)
 __device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -153,11 +155,12 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
-// What the L2 cache does with what is copied.
+// L2 eviction policy of a copy.
 struct CachePolicy {
   uint64_t bits;
 
-  // As without a policy; or, of what is `read_once`, gives it up first, before what others want.
+  // The normal policy; or, if `read_once`, evict-first, so that the data leaves the L2 cache before
+  // other data.
   __device__ __forceinline__ static CachePolicy Of(bool read_once) {
     CachePolicy normal;
     CachePolicy first;
@@ -176,7 +179,8 @@ __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, in
       : "memory");
 }
 
-// The same to the same place in each block of a cluster of kBlocks, counted there.
+// Multicast bulk copy to the same address in each block of a cluster of kBlocks; the barrier of
+// each block counts its bytes.
 template <int kBlocks>
 __device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* global, int bytes,
                                                   uint32_t barrier, CachePolicy policy) {
@@ -190,9 +194,9 @@ __device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* g
 
 // --- Tensor cores. -------------------------------------------------------------------------------
 
-// Four matrices of 8 rows of 16 bytes, a register each; lane 8m + i has the address of row i of
-// matrix m in shared memory. Lane 4g + t gets columns 2t and 2t + 1 of row g, or of the transposed
-// matrix.
+// ldmatrix: four matrices of 8 rows of 16 bytes, one register each. Lane 8m + i passes the address
+// of row i of matrix m in shared memory. Lane 4g + t gets columns 2t and 2t + 1 of row g, or of the
+// transposed matrix.
 __device__ __forceinline__ void LoadMatrices(uint32_t address, uint32_t* r) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -204,7 +208,7 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t address, uint32_
                : "r"(address));
 }
 
-// The other way: four matrices to shared memory.
+// stmatrix: stores four transposed matrices to shared memory.
 __device__ __forceinline__ void StoreMatricesTransposed(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -223,7 +227,7 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
 
 // --- Approximations, to two units in the last place; subnormal numbers count as zeros. -----------
 
-// Of e, so that Exp2(x * kLog2E) is e^x.
+// log2(e), so that Exp2(x * kLog2E) is e^x.
 inline constexpr float kLog2E = 1.44269504f;
 __device__ __forceinline__ float Exp2(float x) {
   float result;
@@ -238,7 +242,7 @@ __device__ __forceinline__ float Reciprocal(float x) {
 
 // --- Bits. ---------------------------------------------------------------------------------------
 
-// Of a power of two.
+// Base-2 logarithm of a power of two.
 __device__ __forceinline__ int Log2(int power) { return __ffs(power) - 1; }
 // (value & mask) | bits.
 __device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_t bits) {
@@ -252,7 +256,7 @@ __device__ __forceinline__ __half2 AsHalf2(uint32_t bits) {
 __device__ __forceinline__ uint32_t AsBits(__half2 value) {
   return *reinterpret_cast<uint32_t*>(&value);
 }
-// Both halves have the bits `half`.
+// A half2 whose halves both have the bits `half`.
 __device__ __forceinline__ __half2 Half2OfBits(uint16_t half) {
   return AsHalf2(uint32_t{half} * 0x10001u);
 }

@@ -1,3 +1,5 @@
+// Finds the kv heads whose queries need a hi/lo split (LaunchQueryParts, step.h), by the largest
+// key bias; runs once per layer while a model loads.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"
@@ -5,7 +7,7 @@
 namespace orcd::cuda {
 namespace {
 
-// A warp a head.
+// One warp per kv head.
 __global__ void QueryPartsKernel(const float* key_bias, int head_dim, int32_t* parts) {
   LaunchDependents();
   WaitForDependency();

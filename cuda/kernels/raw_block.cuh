@@ -1,5 +1,5 @@
-// The blocks of a GGUF file as device code reads them: integers and scales, not yet multiplied. The
-// layouts are those of runtime/gguf/dequantize.cc.
+// GGUF blocks in device code: integers and scales, not yet multiplied. The layouts are those of
+// runtime/gguf/dequantize.cc.
 #ifndef ORCD_CUDA_KERNELS_RAW_BLOCK_CUH_
 #define ORCD_CUDA_KERNELS_RAW_BLOCK_CUH_
 
@@ -12,10 +12,12 @@
 
 namespace orcd::cuda {
 
-// One type of the file. kWeights, kBytes: of a block; kFormat: the tiles that hold it.
-// Quant(block, i): the integer of weight i as the tile stores it, not negative.
-// Half(block, which): F16 bits of d (0) or of m or dmin (1).
-// Scale(block, part), Min(block, part): the integer factors of sub-block `part`.
+// One tensor type of the file:
+//   kWeights, kBytes               size of a block
+//   kFormat                        tile format that holds it
+//   Quant(block, i)                integer of weight i in the tile's representation, not negative
+//   Half(block, which)             F16 bits of d (0), or of m or dmin (1)
+//   Scale(block, part), Min(...)   integer factors of sub-block `part`
 template <TensorType kType>
 struct RawBlock;
 
@@ -55,7 +57,7 @@ struct RawBlock<TensorType::kBF16> {
   }
 };
 
-// The four types of 32 weights with a nibble each.
+// The four types with 32 weights of a nibble each, and for two of them a fifth bit.
 template <int kBlockBytes, TileFormat kTiles, bool kFifthBit, bool kHasMin>
 struct RawNibbles {
   static constexpr int kWeights = 32;
@@ -105,7 +107,7 @@ struct RawBlock<TensorType::kQ2_K> {
   static __device__ int Min(const uint8_t* block, int part) { return block[part] >> 4; }
 };
 
-// Its scales and quants fit those of Q6_K.
+// Stored as kQ6_K, whose scales and quants can hold those of Q3_K.
 template <>
 struct RawBlock<TensorType::kQ3_K> {
   static constexpr int kWeights = 256;
@@ -123,7 +125,7 @@ struct RawBlock<TensorType::kQ3_K> {
   }
 };
 
-// Q4_K and Q5_K: the 6-bit scales and mins of 8 sub-blocks in 12 bytes.
+// The 6-bit scales and mins of Q4_K and Q5_K: 8 sub-blocks in 12 bytes.
 struct RawScaleMin {
   static __device__ uint16_t Half(const uint8_t* block, int which) {
     return Load16(block + 2 * which);

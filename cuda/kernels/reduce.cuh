@@ -1,4 +1,4 @@
-// What norms are made with: sums over a block in one order, and what comes of them.
+// Reductions of the norm kernels: sums over a block in one fixed order, and the RMS scale.
 #ifndef ORCD_CUDA_KERNELS_REDUCE_CUH_
 #define ORCD_CUDA_KERNELS_REDUCE_CUH_
 
@@ -16,13 +16,13 @@ __device__ __forceinline__ float WarpSum(float value) {
   return value;
 }
 
-// What `warps` warps have written to `sums`, each its own, summed; the same for all lanes.
+// Sum of the first `warps` entries of `sums`, one per warp; the same for all lanes.
 __device__ __forceinline__ float SumOfWarps(const float* sums, int warps) {
   const int lane = threadIdx.x % 32;
   return WarpSum(lane < warps ? sums[lane] : 0.0f);
 }
 
-// Every thread's `value`, summed; the same for all threads. Whole warps. `scratch`: one float a
+// Sum of every thread's `value`; the same for all threads. Whole warps. `scratch`: one float per
 // warp.
 __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   value = WarpSum(value);
@@ -31,7 +31,7 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return SumOfWarps(scratch, static_cast<int>(blockDim.x / 32));
 }
 
-// value += scale * the sum of its parts, which are added up in order.
+// value += scale * the sum of its parts, which are added in order.
 template <int kParts>
 __device__ __forceinline__ void AddParts(const float4 (&parts)[kParts], float scale,
                                          float4& value) {
@@ -53,9 +53,9 @@ __device__ __forceinline__ void AddSquares(const float4& value, float& sum) {
   sum = fmaf(value.w, value.w, sum);
 }
 
-// The squares of a row in shared memory, added up as `threads` threads do that take vector after
-// vector in turn, and as their warps do then: sums[w] is warp w's. `warp` of `warps` does its
-// share.
+// Sums the squares of a row in shared memory, in the order of a block of `threads` threads that
+// take vector after vector in turn and then reduce per warp: sums[w] is virtual warp w's. Real warp
+// `warp` of `warps` computes its share of the virtual warps.
 __device__ __forceinline__ void SumSquares(const float4* row, int vectors, int threads, int warp,
                                            int warps, float* sums) {
   const int lane = threadIdx.x % 32;
@@ -69,13 +69,13 @@ __device__ __forceinline__ void SumSquares(const float4* row, int vectors, int t
   }
 }
 
-// What a row is multiplied by whose squares add up to `squares`. NaN where they are too large to be
-// added up: the row would become zeros, as if nothing were wrong.
+// RMS factor of a row whose squares add up to `squares`. NaN if the sum overflowed: otherwise the
+// row would become zeros and hide the error.
 __device__ __forceinline__ float RmsScale(float squares, int cols, float eps) {
   return isinf(squares) ? NAN : rsqrtf(__fdividef(squares, static_cast<float>(cols)) + eps);
 }
 
-// Four values of a row that is multiplied by `scale`, as F16.
+// Four values of a row multiplied by `scale` and `weight`, as F16.
 __device__ __forceinline__ uint2 Normed(const float4& value, float scale, const float4& weight) {
   return make_uint2(
       AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y)),

@@ -1,3 +1,6 @@
+// Repacks rows of a GGUF file into tiles (LaunchRepack, repack.h) while a model loads, and reads
+// weights back for tests. One block of 128 threads per unit of a row tile: first every 32-bit word
+// of its quants, gathered bit by bit, then every byte of its scales.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -12,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The source of one unit: its 16 rows by the unit's columns.
+// Source of one unit: its 16 rows by the unit's columns.
 template <TensorType kType>
 struct UnitSource {
   using Raw = RawBlock<kType>;
@@ -22,7 +25,7 @@ struct UnitSource {
   int first_col;
   int cols;
 
-  // The block that holds column `col` of the unit in `row`; null where that pads.
+  // Block that holds column `col` of the unit in `row`; null for padding.
   __device__ const uint8_t* Block(int row, int col) const {
     const bool paired = rows.lower != nullptr;
     const int source_row = paired ? tile * 8 + row % 8 : tile * kTileRows + row;
@@ -41,7 +44,7 @@ struct UnitSource {
   }
 };
 
-// Row and column (in a step) of weight `half` of `pair` of a lane.
+// Row, and column in a step, of weight `half` of `pair` of a lane.
 __device__ __forceinline__ int RowOf(int lane, int pair) { return lane / 4 + pair % 2 * 8; }
 __device__ __forceinline__ int ColOf(int lane, int pair, int half) {
   return lane % 4 * 2 + pair / 2 * 8 + half;
@@ -70,7 +73,7 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
     }
   } else {
     constexpr int kBits = QuantBits(kFormat);
-    // First every lane's words 0 to 3, then what it has beyond them.
+    // Every lane's words 0 to 3 come first, then the words beyond them.
     constexpr int kFirstWords = UnitGroups(kFormat) * 128;
     constexpr int kMore = std::max(kBits - 4, 1);
     const int beyond = index - kFirstWords;
@@ -147,7 +150,7 @@ __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
   }
 }
 
-// grid (units, tiles of the rows).
+// grid (units, row tiles).
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads)
     RepackKernel(const __grid_constant__ RawRows rows, int cols, int units, uint8_t* out) {

@@ -1,4 +1,4 @@
-// From a file's rows to tiles.
+// Repacking of weights from a GGUF file's rows to tiles (tile_format.h).
 #ifndef ORCD_CUDA_KERNELS_REPACK_H_
 #define ORCD_CUDA_KERNELS_REPACK_H_
 
@@ -11,17 +11,18 @@
 
 namespace orcd::cuda {
 
-// The tiles that hold weights of `type` with their values; F32 and BF16 are rounded to F16.
+// The tile format that holds weights of `type` with their values; F32 and BF16 are rounded to F16.
 TileFormat FormatFor(TensorType type);
 
-// Rows as the file has them, in VRAM.
+// Rows in the file's layout, in VRAM.
 struct RawRows {
   TensorType type = TensorType::kF16;
   // [rows, row_bytes].
   const uint8_t* data = nullptr;
-  // Null, or the rows that lie below those of `data` in every tile: 8 rows of each make a tile.
+  // Null, or the rows of a second matrix to interleave: every tile takes 8 rows of `data` above 8
+  // rows of `lower`.
   const uint8_t* lower = nullptr;
-  // Of each.
+  // Rows of each of `data` and `lower`.
   int rows = 0;
   int64_t row_bytes = 0;
 };
@@ -31,8 +32,8 @@ struct RawRows {
 cudaError_t LaunchRepack(const RawRows& rows, const TiledMatrix& matrix, int first_tile,
                          cudaStream_t stream);
 
-// The weights of rows [first_row, first_row + rows) as F32 at `out`, [rows, cols]: bit for bit what
-// the file's blocks stand for. For tests.
+// Writes the weights of rows [first_row, first_row + rows) as F32 to `out`, [rows, cols]: bit for
+// bit the values of the file's blocks. For tests.
 cudaError_t LaunchWeightValues(const TiledMatrix& matrix, int first_row, int rows, float* out,
                                cudaStream_t stream);
 

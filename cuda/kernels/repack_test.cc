@@ -1,4 +1,4 @@
-// Weights in tiles are the file's, bit for bit.
+// Weights in tiles are those of the file, bit for bit.
 #include "cuda/kernels/repack.h"
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace {
 
 using cpu::ScaleOffsets;
 
-// Rows of blocks whose bits are all random but for the scales: those are any F16 numbers that are
-// finite, the ends of the range often among them.
+// Rows of blocks of random bits, except the scales: these are random finite F16 numbers, often at
+// the ends of the range.
 struct RawMatrix {
   RawMatrix(TensorType type, int rows, int cols, uint32_t seed)
       : type(type), rows(rows), cols(cols) {
@@ -32,7 +32,7 @@ struct RawMatrix {
         const uint16_t half = FiniteHalf(rng);
         std::memcpy(&bytes[block + offset], &half, sizeof(half));
       }
-      // Sub-block scales at the ends of their range too: all bits alike.
+      // Sub-block scales at the ends of their range too: all bits equal.
       if (info.block_weights == 256 && rng() % 4 == 0) {
         const uint8_t fill = rng() % 2 == 0 ? 0xFF : 0;
         const int scales_at = type == TensorType::kQ6_K   ? 192
@@ -64,7 +64,7 @@ struct RawMatrix {
     return half;
   }
 
-  // Of one row; what has no exact F16 value rounded.
+  // Weights of one row; those without an exact F16 value are rounded.
   std::vector<float> Row(int row) const {
     std::vector<float> values(cols);
     Dequantize(type, reinterpret_cast<const std::byte*>(&bytes[row * row_bytes]), cols,
@@ -84,7 +84,7 @@ struct RawMatrix {
 
 class RepackTest : public GpuTest, public testing::WithParamInterface<TensorType> {
  protected:
-  // Columns to try: whole and broken units, and where blocks allow it odd numbers.
+  // Columns to try: whole and partial units and, if the block size allows, odd numbers.
   std::vector<int> Columns() const {
     switch (GetTensorTypeInfo(GetParam()).block_weights) {
       case 1:
@@ -120,7 +120,7 @@ TEST_P(RepackTest, ValuesAreTheFiles) {
       TiledMatrix tiles = {.format = FormatFor(GetParam()), .rows = rows, .cols = cols};
       const DeviceArray<uint8_t> memory(tiles.bytes());
       tiles.data = memory.data();
-      // In two parts, the second from a tile on, as a load does it.
+      // In two parts, the second from a row tile on, as a load does.
       const int first = rows / 2 / kTileRows * kTileRows;
       for (const int begin : {0, first}) {
         const int count = begin == 0 && first > 0 ? first : rows - begin;
@@ -178,7 +178,7 @@ TEST_P(RepackTest, PairsOfRowsAlternateByEight) {
   }
 }
 
-// Beside a matrix nothing is written.
+// Nothing outside the matrix's tiles is written.
 TEST_P(RepackTest, StaysWithinItsTiles) {
   const int cols = Columns()[0];
   const RawMatrix raw(GetParam(), 37, cols, 5);

@@ -1,11 +1,11 @@
-// A place in a ring of kStages stages, each with an mbarrier.
+// Position in a pipeline (ring buffer) of kStages stages, each with an mbarrier.
 #ifndef ORCD_CUDA_KERNELS_RING_PLACE_CUH_
 #define ORCD_CUDA_KERNELS_RING_PLACE_CUH_
 
 namespace orcd::cuda {
 
-// `parity` is that of the phase that a consumer waits for; who fills the ring waits for the other
-// one, which is over at once the first time round.
+// `parity` is the phase parity that a consumer waits for. The producer waits for the opposite
+// parity, whose phase counts as complete in the first round.
 template <int kStages>
 struct RingPlace {
   int slot = 0;

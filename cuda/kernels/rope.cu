@@ -1,3 +1,10 @@
+// Queries, keys and values from the split-K partials of the QKV product (LaunchRope, step.h): sum,
+// bias, RoPE; stores queries, and keys and values in the KV cache.
+//
+// 256 threads a block, 4 blocks an SM; grid (tokens, parts): the pairs of a token's heads are
+// spread over the blocks of y. A thread makes 4 pairs at a time. Floor: splits * 4 bytes read and 2
+// written (4 for hi/lo queries) a value. More than 512 tokens use the RoPE epilogue of the F16
+// GEMM instead (gemm_f16_rope.cuh).
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/launch.h"
@@ -8,10 +15,10 @@ namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Enough to keep the memory busy.
+// Enough blocks to keep the memory busy.
 constexpr int kBlocksAMultiprocessor = 4;
 
-// grid (tokens, parts): the pairs of a token's heads, over the blocks of y.
+// grid (tokens, parts of a token's pairs).
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     RopeKernel(const __grid_constant__ RopeArgs args) {
   LaunchDependents();
@@ -53,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream) {
   const int quads = (args.qkv.heads + 2 * args.qkv.kv_heads) * args.qkv.head_dim / 2 / kPairs;
-  // A few tokens are spread over many blocks.
+  // A few tokens are spread over many blocks each.
   const int parts = args.tokens <= 64 ? (quads + kThreads - 1) / kThreads : 1;
   return Launch(RopeKernel, dim3(args.tokens, parts), kThreads, 0, stream, args);
 }

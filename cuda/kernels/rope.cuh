@@ -1,4 +1,5 @@
-// Queries, keys and values from the segments of their product: summed, biased, rotated.
+// RoPE arithmetic: queries, keys and values from the split-K partials of the QKV product; summed,
+// biased, rotated.
 #ifndef ORCD_CUDA_KERNELS_ROPE_CUH_
 #define ORCD_CUDA_KERNELS_ROPE_CUH_
 
@@ -10,20 +11,21 @@
 
 namespace orcd::cuda {
 
-// Pairs that a thread makes at once.
+// Pairs that a thread computes at once.
 inline constexpr int kPairs = 4;
 
-// Values col… of a head and those head_dim / 2 on, kPairs of each, before and after the rotation.
+// kPairs values of a head from column col on, and the kPairs values head_dim / 2 further, before
+// and after the rotation.
 struct RotatedPairs {
   float biased[2][kPairs];
   float rotated[2][kPairs];
 
-  // As F16, values `half`.
+  // The rotated values of half `half`, as F16.
   __device__ __forceinline__ uint2 Halves(int half) const {
     return make_uint2(AsBits(__floats2half2_rn(rotated[half][0], rotated[half][1])),
                       AsBits(__floats2half2_rn(rotated[half][2], rotated[half][3])));
   }
-  // What is missing from `halves`, as F16.
+  // Low parts of the hi/lo split: the rounding error of `halves`, as F16.
   __device__ __forceinline__ uint2 Rest(int half, uint2 halves) const {
     const float2 low = __half22float2(AsHalf2(halves.x));
     const float2 high = __half22float2(AsHalf2(halves.y));
@@ -33,10 +35,10 @@ struct RotatedPairs {
   }
 };
 
-// Puts zeros for infinities and NaNs among four F16 values; whether there were any. What is in the
-// cache is finite, so that a weight of zero makes nothing of it.
+// Replaces infinities and NaNs among four F16 values by zeros; returns true if there were any.
+// Cached values must be finite, so that a weight of zero cancels them.
 __device__ __forceinline__ bool Sanitize(uint2& halves) {
-  // What is not finite, less itself, is a NaN.
+  // A value that is not finite minus itself is a NaN.
   const auto finite = [](uint32_t word) {
     return __hbeq2(__hsub2(AsHalf2(word), AsHalf2(word)), Half2OfBits(0));
   };
@@ -58,8 +60,8 @@ __device__ __forceinline__ void LoadFour(const float* from, float (&to)[kPairs])
   to[3] = v.w;
 }
 
-// The same of what no kernel before writes, before WaitForDependency: the assembler would move a
-// plain load behind it.
+// The same for memory that no kernel before writes, before WaitForDependency: the assembler would
+// move a plain load behind it.
 __device__ __forceinline__ void LoadFourEarly(const float* from, float (&to)[kPairs]) {
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
                : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
@@ -67,7 +69,7 @@ __device__ __forceinline__ void LoadFourEarly(const float* from, float (&to)[kPa
                : "memory");
 }
 
-// What pairs are made with, which no kernel of a step writes. kEarly: before WaitForDependency.
+// Constants of pairs, which no kernel of a step writes. kEarly: loads before WaitForDependency.
 struct PairAngles {
   float cosine[kPairs];
   float sine[kPairs];
@@ -102,7 +104,7 @@ struct PairConstants {
   }
 };
 
-// Pairs from what the segments of a product add up to.
+// Adds the bias to the summed partials and, if `rotates`, rotates.
 __device__ __forceinline__ RotatedPairs Rotate(const float (&sums)[2][kPairs], const PairBias& bias,
                                                const PairAngles& angles, bool rotates) {
   RotatedPairs result;
@@ -123,10 +125,10 @@ __device__ __forceinline__ RotatedPairs Rotate(const float (&sums)[2][kPairs], c
   return result;
 }
 
-// Where pairs come from. `head` counts the heads of q, then of k, then of v, which are not rotated.
-// `col` is a multiple of kPairs, below head_dim / 2.
+// Address of a thread's pairs in the partials. `head` counts the heads of q, then of k, then of v,
+// which are not rotated. `col` is a multiple of kPairs, below head_dim / 2.
 struct PairSource {
-  // In the first segment.
+  // Address in the first segment.
   const float* parts;
   bool rotates;
 
@@ -140,8 +142,9 @@ struct PairSource {
   }
 };
 
-// kTogether: segments that are on their way at once. `half_dim` is qkv.head_dim / 2, which some
-// callers know when they are compiled.
+// Sums the partials of a thread's pairs, then biases and rotates them. kTogether: segments whose
+// loads are in flight at once. `half_dim` is qkv.head_dim / 2, a compile-time constant for some
+// callers.
 template <int kTogether>
 __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
                                                   const PairConstants& constants,
@@ -150,7 +153,7 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
   float sums[2][kPairs];
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    // What is added to -0 stays what it is.
+    // x + -0 is x for every x.
     sums[0][i] = -0.0f;
     sums[1][i] = -0.0f;
   }
@@ -177,21 +180,21 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
   return Rotate(sums, constants.bias, constants.angles, source.rotates);
 }
 
-// Of RopeArgs::q and q_rest.
+// Index in RopeArgs::q and q_rest.
 __device__ __forceinline__ int64_t QueryIndex(const RopeArgs& args, int token, int head, int col) {
   return (int64_t{token} * args.qkv.heads + head) * args.qkv.head_dim + col;
 }
-// The block of the cache that has a sequence's position.
+// KV block that holds a sequence's position.
 __device__ __forceinline__ int CacheBlock(const RopeArgs& args, int sequence, int position) {
   const int first = args.step.sequences[sequence].first_block;
   return args.step.blocks[first + (position >> Log2(args.kv.block_tokens))];
 }
 
-// Whether the queries of `head` have two parts.
+// True if the queries of `head` have a hi/lo split.
 __device__ __forceinline__ bool HasTwoParts(const QkvProduct& qkv, int head) {
   return __ldg(qkv.query_parts + head / (qkv.heads / qkv.kv_heads)) > 1;
 }
-// Stores pairs of a query, whose first is at `index`.
+// Stores pairs of a query, the first at `index`.
 __device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, bool two_parts,
                                            const RotatedPairs& values) {
 #pragma unroll
@@ -202,12 +205,12 @@ __device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, 
     if (two_parts) *reinterpret_cast<uint2*>(args.q_rest + at) = values.Rest(half, halves);
   }
 }
-// Stores pairs of a key or a value, of head kv_head of the keys' and then of the values', in
-// `block` of the cache.
+// Stores pairs of a key or a value in `block` of the cache. kv_head counts the heads of keys, then
+// those of values.
 __device__ __forceinline__ void StoreCached(const RopeArgs& args, int token, int position,
                                             int block, int kv_head, int col,
                                             const RotatedPairs& values) {
-  // Heads of keys, then of values, lie one after another in the cache.
+  // The heads of keys and then those of values follow one another in the cache.
   __half* const to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
                      args.kv.InBlock(position & (args.kv.block_tokens - 1), col);
 #pragma unroll
@@ -216,7 +219,7 @@ __device__ __forceinline__ void StoreCached(const RopeArgs& args, int token, int
     if (Sanitize(halves)) {
       args.not_finite[args.step.sequences[args.step.tokens[token].sequence].slot] = 1;
     }
-    // Eights of columns lie 64 values apart.
+    // Groups of 8 columns are 64 values apart.
     *reinterpret_cast<uint2*>(to + half * args.qkv.head_dim / 2 * 8) = halves;
   }
 }

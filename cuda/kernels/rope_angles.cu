@@ -1,3 +1,5 @@
+// Table of RoPE cosines and sines (LaunchRopeAngles, step.h), filled while a model loads; F64
+// arithmetic, F32 results.
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/step.h"
@@ -5,7 +7,7 @@
 namespace orcd::cuda {
 namespace {
 
-// A block a position, a thread a pair.
+// One block per position, one thread per pair.
 __global__ void RopeAnglesKernel(double base, int head_dim, float* angles) {
   LaunchDependents();
   WaitForDependency();

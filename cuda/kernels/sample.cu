@@ -1,9 +1,24 @@
-// A row of logits is spread over the shared memory of a cluster of eight blocks; a thread owns
-// consecutive tokens. Every step of the sampler is then a pass over shared memory, and every
-// decision a sum or an extremum over the cluster, with a barrier of it at the end: no block ends
-// while another writes into its shared memory. Two blocks of many share a multiprocessor: while one
-// waits for its cluster, the other works. Sums are of integers (exact_exp.h), so their order does
-// not matter.
+// Sampler: penalties, filters and the draw of one token per row of logits.
+//
+//   Tile      a cluster of 8 blocks of 512 threads holds a row of logits in shared memory; a thread
+//             owns consecutive tokens.
+//   Loop      every step is a pass over shared memory, and every decision a sum or an extremum over
+//             the cluster (Row::Reduce). top_k, typical_p and top_p find the last kept candidate by
+//             narrowing the codes of the logits to one part of 8 a pass (Row::Select).
+//   Barriers  each exchange ends with a cluster barrier, so that no block exits while another
+//             writes into its shared memory.
+//   Occupancy two blocks an SM if rows are many: one works while the other waits for its cluster.
+//   Sums      of integers (exact_exp.h), so their order does not matter.
+//   Floor     logits once from memory: rows * vocab * 4 bytes.
+//
+// 152,064 tokens, logits as models have them, temperature 0.7 except greedy, µs (sampler_bench,
+// H200, 2026-11-25, bench/RESULTS.md):
+//                         1 row  64 rows  256 rows
+//     greedy              6.0    22       80
+//     temperature         18     75       248
+//     top_p 0.9           63     235      785
+//     top_k 20            33     128      427
+//     top_k 20, top_p 0.8 48     182      603
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -24,49 +39,49 @@ namespace cg = cooperative_groups;
 constexpr int kBlocks = 8;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-// Parts into which a pass of Select cuts the codes that are left.
+// Parts into which a pass of Select divides the remaining codes.
 constexpr int kBins = 8;
-// Tokens that are few enough to be compared each with each.
+// Most tokens for which Select compares each with each.
 constexpr int kMaxListed = 256;
 static_assert(kMaxListed <= kThreads);
 static_assert(kMaxTokenCount == 0xffff - 1);
 
-// Tokens a thread owns: odd, so that the threads of a warp reach different banks.
+// Tokens of a thread: odd, so that the threads of a warp access different banks.
 constexpr int TokensAThread(int vocab) {
   return ((vocab + kBlocks * kThreads - 1) / (kBlocks * kThreads)) | 1;
 }
 constexpr int TokensABlock(int vocab) { return TokensAThread(vocab) * kThreads; }
-// Tokens whose occurrences a block counts at a time, in 16 bits each: 0 where the token does not
-// stand in the sequence, else 1 more than its count for the frequency and presence penalties.
+// Tokens whose occurrences a block counts at a time, in 16 bits each: 0 if the token is not in the
+// sequence, else 1 more than its count for the frequency and presence penalties.
 constexpr int CountedTokens(int vocab) { return TokensABlock(vocab) / 2; }
 constexpr size_t SharedBytes(int vocab) {
   return static_cast<size_t>(TokensABlock(vocab)) * sizeof(float) +
          static_cast<size_t>(CountedTokens(vocab)) * sizeof(uint16_t);
 }
 
-// Blocks so few that each is to have a multiprocessor for itself, and what they take so that no two
-// share one.
+// Blocks so few that each gets an SM for itself, and the shared memory that keeps two from sharing
+// one.
 constexpr int kFewBlocks = 128;
 constexpr size_t kSharedBytesAlone = kMultiprocessorSharedBytes / 2;
 
-// A token in the order of a filter: by code, then by id.
+// A candidate token of Select: its key in the filter's order (code, then id) and its weight.
 struct Listed {
   uint64_t key;
   uint64_t weight;
 };
 
-// What the blocks of a cluster tell each other, twice: a block may be one exchange ahead.
+// Exchange buffers of a cluster's blocks, double-buffered: a block may be one exchange ahead.
 struct Exchange {
   uint64_t values[2][kBlocks][kBins];
   int32_t token[2];
   uint64_t key[2];
-  // The first block's: tokens that a filter ends at, or might, and how many there are, also those
-  // that found no room. Zero before a list is made.
+  // Used in the first block: tokens at which a filter might end, and how many there are, including
+  // those that found no room. `listed` is zero before a list is made.
   Listed list[kMaxListed];
   int32_t listed[2];
 };
 
-// MultiplyHigh and ShareOf of exact_exp.h, whose 128-bit integers a device has not.
+// MultiplyHigh and ShareOf of exact_exp.h, whose 128-bit integers device code lacks.
 __device__ __forceinline__ uint64_t ShareOnDevice(uint64_t total, float probability) {
   const uint64_t fraction =
       static_cast<uint64_t>(static_cast<double>(probability) * 18446744073709551616.0);
@@ -74,7 +89,7 @@ __device__ __forceinline__ uint64_t ShareOnDevice(uint64_t total, float probabil
   return __umul64hi(total, fraction) + (exact ? 0 : 1);
 }
 
-// Ascending codes are logits descending.
+// Order-preserving code of a logit: ascending codes are descending logits.
 __device__ __forceinline__ uint32_t CodeOf(float logit) {
   const uint32_t bits = __float_as_uint(logit + 0.0f);
   return bits >> 31 ? bits : ~bits & 0x7fffffff;
@@ -83,12 +98,12 @@ __device__ __forceinline__ uint32_t CodeOf(float logit) {
 __device__ __forceinline__ float LogitOf(uint32_t code) {
   return __uint_as_float(code >> 31 ? code : ~code & 0x7fffffff);
 }
-// A token's place in an order.
+// Key of a token in an order: code, then id.
 __device__ __forceinline__ uint64_t Key(uint32_t code, int token) {
   return uint64_t{code} << 32 | static_cast<uint32_t>(token);
 }
 
-// The lane's value and those of the lanes before it, summed; a whole warp.
+// Inclusive prefix sum over lanes; a whole warp.
 template <typename T>
 __device__ __forceinline__ T SumOfLanesTo(T value) {
   const int lane = threadIdx.x % 32;
@@ -100,12 +115,12 @@ __device__ __forceinline__ T SumOfLanesTo(T value) {
   return value;
 }
 
-// The tokens that are left while filters apply: those up to a place in the order of likelihood,
-// and, after `typical`, up to a place in the order of surprise. A place is a token's key: its code
-// in the order, then its id.
+// Tokens that the filters have kept so far: those up to a key in the order of likelihood and, with
+// `typical`, up to a key in the order of surprise. A key is the token's code in the order, then its
+// id.
 struct Candidates {
-  uint64_t last = 0xff7fffffffffffff;  // all tokens of the least finite logit
-  // Of the temperature at which the filters see the logits.
+  uint64_t last = 0xff7fffffffffffff;  // last token of the least finite logit
+  // Scale of the temperature at which the filters see the logits.
   float scale = 0;
   bool typical = false;
   float typical_max = 0;
@@ -122,19 +137,21 @@ struct Candidates {
   }
 };
 
-// The weight of `logit` where the likeliest candidate's is `max`.
+// Weight of `logit` if the likeliest candidate's logit is `max`.
 __device__ __forceinline__ uint64_t WeightOfLogit(float max, float logit, float scale) {
   return Weight(Octaves(__fsub_rn(max, logit), scale));
 }
 
-// Keeps the first candidates, in an order, whose weights reach a share of all candidates'.
+// A filter: keeps the first candidates, in an order, whose weights reach a share of all candidates'
+// weights, or a count.
 struct Filter {
   Candidates candidates = {};
-  // The likeliest candidate's logit.
+  // Logit of the likeliest candidate.
   float max = 0;
-  // The order; candidates.Surprise is that of the filter then, which Holds does not know yet.
+  // Orders by surprise instead of likelihood. candidates.Surprise then belongs to this filter;
+  // Holds does not apply it yet.
   bool by_surprise = false;
-  // The share; or so many candidates.
+  // The share; or the number of candidates, if not 0.
   float share = 0;
   uint64_t count = 0;
 
@@ -150,14 +167,15 @@ struct Filter {
   __device__ uint64_t Goal(uint64_t total) const {
     return count > 0 ? min(total, count) : ShareOnDevice(total, share);
   }
-  // Of all candidates' codes.
+  // First and last of all candidates' codes.
   __device__ uint32_t First() const { return by_surprise ? 0 : CodeOf(max); }
   __device__ uint32_t Last() const {
     return by_surprise ? kOctavesFar : static_cast<uint32_t>(candidates.last >> 32);
   }
-  // Where pass `pass` ends part b, but the last one, of the codes from `first` to `last`.
+  // Last code of part b, except the last part, when pass `pass` divides the codes from `first` to
+  // `last`.
   __device__ uint32_t Bound(int pass, uint32_t first, uint32_t last, int b) const {
-    // Few tokens lie between these in most distributions.
+    // Distances from the largest logit; in most distributions few tokens lie between two of them.
     constexpr float kDistances[kBins - 1] = {0.5f, 1.5f, 3, 4.5f, 6.5f, 9, 13};
     constexpr int kPassesByLogit = 5;
     if (by_surprise || pass >= kPassesByLogit) {
@@ -173,7 +191,7 @@ struct Filter {
   }
 };
 
-// The row's cluster, as one of its threads sees it.
+// A row's cluster, as seen by one of its threads.
 class Row {
  public:
   __device__ Row(Exchange& exchange, uint64_t (&scratch)[kWarps][kBins], float* logits, int vocab)
@@ -185,11 +203,11 @@ class Row {
     mine_ = logits_ + threadIdx.x * per_thread_;
   }
 
-  // The tokens of this thread: first(), …, count() of them.
+  // This thread's tokens: first(), …, count() of them.
   __device__ int first() const { return first_; }
   __device__ int count() const { return count_; }
   __device__ float& logit(int i) const { return mine_[i]; }
-  // Where the block keeps the logit of `token`; null where another block has it.
+  // Address of the logit of `token` in this block; null if another block has it.
   __device__ float* Find(int token) const {
     const int local = token - rank_ * kThreads * per_thread_;
     return local >= 0 && local < kThreads * per_thread_ ? logits_ + local : nullptr;
@@ -197,13 +215,15 @@ class Row {
   __device__ int block_first() const { return rank_ * kThreads * per_thread_; }
   __device__ int block_count() const { return kThreads * per_thread_; }
 
-  // Combines kCount values of every thread; the same result for all threads of the cluster.
+  // All-reduce over the cluster: combines kCount values of every thread; all threads get the same
+  // result.
   template <int kCount, typename Combine>
   __device__ void Reduce(uint64_t (&values)[kCount], Combine combine) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     if constexpr (kCount == kBins) {
-      // Lanes keep a half of their values, then a half of those…: value i is that of lanes 4i….
+      // Butterfly in which lanes keep half of their values, then half of those…: value i ends in
+      // lanes 4i….
       static_assert(kBins == 8);
 #pragma unroll
       for (int kept = kBins / 2; kept > 0; kept /= 2) {
@@ -232,7 +252,7 @@ class Row {
     }
     __syncthreads();
     if (threadIdx.x < kBlocks * kCount) {
-      // Thread (block, i) tells `block` this block's value i.
+      // Thread (block, i) writes this block's value i to `block`.
       const int i = threadIdx.x % kCount;
       uint64_t value = scratch_[0][i];
       for (int w = 1; w < kWarps; ++w) value = combine(value, scratch_[w][i]);
@@ -261,8 +281,8 @@ class Row {
     return values[0];
   }
 
-  // The key of the last candidate that a filter keeps. Each pass leaves a part of the codes, until
-  // the first block can compare what tokens they have each with each.
+  // Key of the last candidate that a filter keeps. Each pass keeps one part of the codes, until few
+  // enough tokens are left for the first block to compare each with each.
   __device__ uint64_t Select(const Filter& filter) {
     uint32_t first = filter.First();
     uint32_t last = filter.Last();
@@ -273,7 +293,7 @@ class Row {
 #pragma unroll
       for (int b = 0; b + 1 < kBins; ++b) bounds[b] = filter.Bound(pass, first, last, b);
       bounds[kBins - 1] = last;
-      // Of codes up to each bound.
+      // Weights of the codes up to each bound.
       uint64_t sums[kBins] = {};
 #pragma unroll 1
       for (int i = 0; i < count_; ++i) {
@@ -301,7 +321,7 @@ class Row {
       goal -= before;
       if (List(filter, first, last)) return EndOfList(goal);
       if (first == last) {
-        // Too many of one logit.
+        // More than kMaxListed tokens have the same logit.
         const auto weight_of_these = [&](int i) {
           return filter.Code(logit(i), first_ + i) == first ? filter.WeightOf(logit(i)) : 0;
         };
@@ -310,7 +330,7 @@ class Row {
     }
   }
 
-  // The weight of all of this thread's tokens.
+  // Total weight of this thread's tokens.
   template <typename WeightOf>
   __device__ uint64_t OwnSum(WeightOf weight) const {
     uint64_t sum = 0;
@@ -318,11 +338,11 @@ class Row {
     return sum;
   }
 
-  // The lowest token such that the weights of tokens up to it reach `goal`, at least 1 and at most
-  // their sum. `own`: OwnSum.
+  // Lowest token such that the weights of tokens up to it reach `goal`, which is at least 1 and at
+  // most their sum. `own`: OwnSum.
   template <typename WeightOf>
   __device__ int Locate(WeightOf weight, uint64_t own, uint64_t goal) {
-    // The sum of the threads before, in the block.
+    // Sum of the threads before this one in the block.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     uint64_t before = SumOfLanesTo(own);
@@ -340,7 +360,7 @@ class Row {
     }
     cg::this_cluster().sync();
     for (int b = 0; b < rank_; ++b) before += exchange_.values[parity_][b][0];
-    // A warp looks for the place among the tokens of the thread that has it.
+    // The warp that has the position searches the tokens of the thread that has it.
     const unsigned found = __ballot_sync(~0u, before < goal && goal - before <= own);
     if (found != 0) {
       const int lane_of = __ffs(found) - 1;
@@ -367,8 +387,8 @@ class Row {
   }
 
  private:
-  // Gives the first block the candidates whose codes are from `first` to `last`; false: there are
-  // too many.
+  // Collects the candidates whose codes are from `first` to `last` in the first block; false if
+  // there are too many.
   __device__ bool List(const Filter& filter, uint32_t first, uint32_t last) {
     const int lane = threadIdx.x % 32;
     Exchange* const list = cg::this_cluster().map_shared_rank(&exchange_, 0);
@@ -392,12 +412,12 @@ class Row {
     cg::this_cluster().sync();
     listed_ = list->listed[lists_ % 2];
     ++lists_;
-    // All have seen how many there were the time before.
+    // All threads have read the previous list's count.
     if (rank_ == 0 && threadIdx.x == 0) exchange_.listed[lists_ % 2] = 0;
     return listed_ <= kMaxListed;
   }
 
-  // The key of what is listed such that the weights up to it are the first to reach `goal`.
+  // Key of the listed token whose weight, added to those before it, is the first to reach `goal`.
   __device__ uint64_t EndOfList(uint64_t goal) {
     if (rank_ == 0 && static_cast<int>(threadIdx.x) < listed_) {
       const Listed own = exchange_.list[threadIdx.x];
@@ -427,12 +447,12 @@ class Row {
   int first_;
   int count_;
   int parity_ = 0;
-  // Made so far, and tokens of the last one.
+  // Lists made so far, and number of tokens of the last one.
   int lists_ = 0;
   int listed_ = 0;
 };
 
-// The log-probability of tokens in the model's own distribution.
+// Logarithm of the sum of exponentials, for log-probabilities in the model's own distribution.
 __device__ double LogSum(Row& row, float max) {
   double sum = 0;
   for (int i = 0; i < row.count(); ++i) {
@@ -446,8 +466,8 @@ __device__ double LogSum(Row& row, float max) {
   return static_cast<double>(max) + log(__longlong_as_double(bits[0]));
 }
 
-// Penalises those of the block's tokens [first, first + counted) that stand in the sequence. Each
-// is all of a thread's, or none.
+// Penalises those of the block's tokens [first, first + counted) that are in the sequence. The
+// range contains all tokens of a thread or none.
 __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, const Row& row,
                                  int first, int counted, uint16_t* counts) {
   uint32_t* const pairs = reinterpret_cast<uint32_t*>(counts);
@@ -460,7 +480,7 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
                              p % args.block_tokens] -
         row.block_first() - first;
     if (token < 0 || token >= counted) continue;
-    // Halves of a word; a count stays at its most. The order of the additions does not matter.
+    // Counters are halves of a word, and saturate. The order of the additions does not matter.
     const uint32_t counts_here = p >= draw.first_counted ? 1 : 0;
     const int shift = token % 2 * 16;
     uint32_t old = pairs[token / 2];
@@ -492,7 +512,7 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
   __syncthreads();
 }
 
-// Bias, penalties and forbidden tokens. `counts` is the block's, for half of its tokens.
+// Applies bias, penalties and forbidden tokens. `counts`: counters for half of the block's tokens.
 __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row& row,
                        uint16_t* counts) {
   for (int i = threadIdx.x; i < draw.biases; i += kThreads) {
@@ -523,7 +543,7 @@ __device__ float MaxOf(Row& row, const Candidates& candidates) {
   return __uint_as_float(static_cast<uint32_t>(row.Min(best)));
 }
 
-// Where the order of surprise has its middle: the distribution's entropy, but for a constant.
+// Centre of the order of surprise: the distribution's entropy up to a constant.
 __device__ uint32_t MeanOctaves(Row& row, const Candidates& candidates, float max) {
   uint64_t sums[2] = {};
 #pragma unroll 1
@@ -555,11 +575,11 @@ __device__ int Draw(Row& row, const DrawEntry& draw, float max, int vocab) {
   Candidates& candidates = filter.candidates;
   candidates.scale = draw.filter_scale;
   if (draw.min_p_first != 0) {
-    // All tokens of the least logit that min_p keeps. What top_k keeps of them is what min_p keeps
-    // of the top k.
+    // Keeps all tokens down to the least logit that min_p keeps; top_k of these gives the same
+    // tokens as min_p of the top k.
     candidates.last = min(candidates.last, Key(CodeOf(__fadd_rn(max, draw.min_p_distance)), ~0));
   }
-  // top_k, typical_p, top_p: one code for them all.
+  // top_k, typical_p and top_p in one loop, so that they share one copy of the code.
 #pragma unroll 1
   for (int i = 0; i < 3; ++i) {
     filter.by_surprise = i == 1;
@@ -602,7 +622,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   __shared__ uint64_t scratch[kWarps][kBins];
   const int index = blockIdx.x / kBlocks;
   if (threadIdx.x < 2) exchange.listed[threadIdx.x] = 0;
-  // Every block must run before another writes into its shared memory.
+  // Every block must be running before another writes into its shared memory.
   cg::this_cluster().barrier_arrive();
   LaunchDependents();
   WaitForDependency();
@@ -617,7 +637,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   DrawResult& result = args.results[draw.result];
   const int32_t not_finite = __ldcg(&args.not_finite[draw.slot]);
 
-  // Coalesced, all of most models' at once; what follows is each thread's own.
+  // Coalesced loads, all at once in most models; later passes touch each thread's own tokens.
   const float* const from = args.logits + int64_t{index} * args.vocab;
   uint64_t best = ~uint64_t{0};
   constexpr int kTogether = 39;
@@ -634,7 +654,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
       const int at = i + j * kThreads;
       if (at >= row.block_count()) break;
       logits[at] = some[j];
-      // Before every code: what must not be there.
+      // A logit of infinity or NaN gets key 0, which precedes every code.
       const uint64_t key =
           some[j] < INFINITY ? Key(CodeOf(some[j]), row.block_first() + at) : uint64_t{0};
       if (row.block_first() + at < args.vocab) best = min(best, key);

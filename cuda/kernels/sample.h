@@ -1,4 +1,4 @@
-// Draws tokens from logits on the GPU: what runtime/sampling/sampler.h says, token for token.
+// Samples tokens from logits on the GPU: token for token the result of runtime/sampling/sampler.h.
 #ifndef ORCD_CUDA_KERNELS_SAMPLE_H_
 #define ORCD_CUDA_KERNELS_SAMPLE_H_
 
@@ -11,26 +11,26 @@
 
 namespace orcd::cuda {
 
-// Largest vocabulary: a row of logits is held in the shared memory of eight multiprocessors.
+// Largest vocabulary: a row of logits is held in the shared memory of eight SMs.
 inline constexpr int kMaxSampledVocab = 8 * 36000;
 
-// How one row's token is drawn; sampling parameters as the kernel uses them.
+// Sampling parameters of one row, in the form that the kernel uses.
 struct DrawEntry {
-  // Of the row's sequence, in StepTables::sequences.
+  // Index of the row's sequence in StepTables::sequences.
   int32_t sequence;
   int32_t slot;
-  // Index of the token that is drawn.
+  // Position of the token that is sampled.
   int32_t position;
-  // kOctaveScale of the temperature; 0: greedy.
+  // OctaveScale() of the temperature; 0 means greedy.
   float octave_scale;
   int32_t top_k;
   float typical_p;
   float top_p;
-  // SamplingParams::min_p_distance; -infinity: off.
+  // SamplingParams::min_p_distance; -infinity means off.
   float min_p_distance;
-  // kOctaveScale of the filters' temperature.
+  // OctaveScale() of the filters' temperature.
   float filter_scale;
-  // min_p comes before typical_p and top_p.
+  // Nonzero if min_p comes before typical_p and top_p.
   int32_t min_p_first;
   float repetition_penalty;
   float frequency_penalty;
@@ -39,14 +39,15 @@ struct DrawEntry {
   // Frequency and presence penalties count the sequence's tokens from this position on; the
   // repetition penalty sees all of them.
   int32_t first_counted;
-  // In SampleArgs::biases and ::forbidden.
+  // Ranges of the row in SampleArgs::biases and ::forbidden.
   int32_t first_bias;
   int32_t biases;
   int32_t first_forbidden;
   int32_t forbidden;
-  // -1: none.
+  // Number of top log-probabilities; -1: no log-probabilities.
   int32_t logprobs;
-  // Where the result goes in SampleArgs::results, and what tells that it is complete.
+  // Index of the result in SampleArgs::results, and the value of DrawResult::step that marks it as
+  // complete.
   int32_t result;
   uint32_t step;
   uint32_t seed_low;
@@ -58,9 +59,9 @@ struct LogitBias {
   float bias;
 };
 
-// What a draw gave; SampledToken without ownership.
+// Result of one row: SampledToken without ownership.
 struct DrawResult {
-  // DrawEntry::step once all else is written: the host watches it.
+  // DrawEntry::step once all other fields are written; the host polls it.
   uint32_t step;
   int32_t token;
   int32_t finite;
@@ -75,20 +76,20 @@ struct SampleArgs {
   const DrawEntry* draws = nullptr;  // [rows]
   const LogitBias* biases = nullptr;
   const int32_t* forbidden = nullptr;
-  // The tokens that stand in the KV blocks, [block][block_tokens].
+  // Token ids in the KV blocks, [block][block_tokens].
   const int32_t* block_token_ids = nullptr;
   int block_tokens = 0;
-  const int32_t* not_finite = nullptr;  // [slots] whether a sequence's keys or values were not
+  const int32_t* not_finite = nullptr;  // [slots] nonzero: keys or values were not finite
   const float* logits = nullptr;        // [rows, vocab]
   int vocab = 0;
   int rows = 0;
-  DrawResult* results = nullptr;   // in host memory
+  DrawResult* results = nullptr;   // [results] in pinned host memory
   int32_t* last_sample = nullptr;  // [slots]
 };
 
 cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream);
 
-// Raises the kernel's limits; once a device.
+// Raises the kernel's shared-memory limit; call once per device.
 cudaError_t PrepareSampleKernel(int vocab);
 
 }  // namespace orcd::cuda

@@ -20,19 +20,19 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kBlockTokens = 16;
-// Results start this far into the array, as those of a second step in flight do.
+// Index of the first result in the array; nonzero, as for a second step in flight.
 constexpr int kFirstResult = 3;
 constexpr uint32_t kStepNumber = 77;
 
-// One draw: what the sampler is given.
+// Inputs of one draw.
 struct Draw {
   std::vector<float> logits;
   SamplingParams params;
   std::vector<int32_t> history;
   std::vector<int32_t> forbidden;
-  // So many of the first tokens of `history` are the prompt.
+  // Length of the prompt, at the start of `history`.
   int32_t prompt_tokens = 0;
-  // Its sequence met a key or value that was not finite.
+  // True if a key or value of the sequence was not finite.
   bool flagged = false;
 };
 
@@ -50,13 +50,14 @@ std::string Describe(const Draw& draw) {
 
 class SampleTest : public GpuTest {
  protected:
-  // Draws all on the GPU, with one entry that pads a bucket, and compares.
+  // Runs all draws on the GPU, with one entry that pads a bucket, and compares them with the
+  // reference.
   void ExpectAsReference(const std::vector<Draw>& draws) {
     const int rows = static_cast<int>(draws.size());
     const int vocab = static_cast<int>(draws[0].logits.size());
     ASSERT_EQ(PrepareSampleKernel(vocab), cudaSuccess);
 
-    // Histories in shuffled blocks.
+    // The histories are in shuffled blocks.
     int all_blocks = 0;
     const auto blocks_of = [](const Draw& draw) {
       return static_cast<int>(draw.history.size() + kBlockTokens - 1) / kBlockTokens;
@@ -65,7 +66,7 @@ class SampleTest : public GpuTest {
     std::vector<int32_t> order(all_blocks);
     for (int i = 0; i < all_blocks; ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), std::mt19937(9));
-    // What no sequence wrote must not be counted.
+    // Token ids that no sequence wrote must not be counted.
     std::vector<int32_t> block_token_ids(all_blocks * kBlockTokens, 0);
     std::vector<std::vector<int32_t>> blocks;
     std::vector<SlotState> slots(rows);
@@ -80,7 +81,7 @@ class SampleTest : public GpuTest {
         block_token_ids[blocks[i][p / kBlockTokens] * kBlockTokens + p % kBlockTokens] =
             draw.history[p];
       }
-      // Slots in another order than rows.
+      // Slots are in another order than rows.
       const int slot = rows - 1 - i;
       slots[slot] = {.params = draw.params, .prompt_tokens = draw.prompt_tokens};
       flags[slot] = draw.flagged ? 1 : 0;
@@ -172,7 +173,8 @@ class SampleTest : public GpuTest {
       for (const float logit : draws[i].logits) {
         if (std::isfinite(logit)) largest = std::max(largest, std::abs(logit));
       }
-      // Sums of exponentials in double precision, in another order, rounded to F32 at last.
+      // The GPU sums exponentials in double precision in another order, and rounds the result to
+      // F32.
       const auto near = [&](float a, float b) {
         return a == b || std::abs(double{a} - double{b}) <=
                              0x1p-23 * std::abs(double{b}) + 0x1p-40 * (1 + double{largest});
@@ -195,7 +197,7 @@ T Pick(std::mt19937& rng, const T (&values)[kSize]) {
   return values[rng() % kSize];
 }
 
-// Bell-shaped without the library's loops; logits of large vocabularies are many.
+// Bell-shaped random numbers, without the library's loops: large vocabularies need many logits.
 float Bell(std::mt19937& rng) {
   const uint32_t bits = rng();
   const int sum =
@@ -230,7 +232,7 @@ std::vector<float> RandomLogits(int vocab, std::mt19937& rng) {
       }
       break;
     }
-    case 4:  // As far apart as F32 has them.
+    case 4:  // The largest distances in F32.
       for (int i = 0; i < 5; ++i) logits[rng() % logits.size()] = i % 2 == 0 ? 3.4e38f : -3.4e38f;
       break;
     case 5:  // Zeros of both signs, and numbers next to zero.
@@ -289,7 +291,7 @@ Draw RandomDraw(int vocab, std::mt19937& rng) {
   const int lengths[] = {1, 15, 16, 17, 300, 3000};
   draw.history.resize(Pick(rng, lengths));
   for (int32_t& token : draw.history) {
-    // Some often, others once.
+    // Some tokens are frequent, others occur once.
     token = static_cast<int32_t>(rng() % (rng() % 2 == 0 ? std::min(vocab, 20) : vocab));
   }
   draw.prompt_tokens = static_cast<int32_t>(rng() % (draw.history.size() + 1));
@@ -357,8 +359,8 @@ TEST_F(SampleTest, EachFilterAlone) {
   ExpectAsReference(draws);
 }
 
-// A token of the prompt alone, one that was generated alone, one that was both, and more of them
-// than are counted: each logit is told from its neighbours' by 0.5 at most.
+// A token of the prompt only, a generated token, a token of both, and more occurrences than are
+// counted: each logit differs from its neighbours' by 0.5 at most.
 TEST_F(SampleTest, PenaltiesTellThePromptFromWhatWasGenerated) {
   constexpr int kVocab = 5000;
   std::vector<Draw> draws;
@@ -406,7 +408,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
         }
       }
     }
-    // Nothing left to draw: none from the start, and all forbidden.
+    // No token to draw: none from the start, and all forbidden.
     Draw none = {.logits = std::vector<float>(vocab, -kInfinity),
                  .params = {},
                  .history = {5},
@@ -416,7 +418,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
     none.logits[7] = 2;
     none.forbidden = {7};
     draws.push_back(none);
-    // A sequence's flag makes even a good row not finite, and only its own.
+    // The flag of a sequence makes even its valid row not finite, and no other row.
     Draw good = {
         .logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}, .forbidden = {}};
     draws.push_back(good);
@@ -427,7 +429,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
   }
 }
 
-// The same draw in steps of any size.
+// The same draw in steps of different sizes.
 TEST_F(SampleTest, RowsDoNotMatterToEachOther) {
   std::vector<Draw> draws(40);
   for (size_t i = 0; i < draws.size(); ++i) {

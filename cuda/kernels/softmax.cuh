@@ -1,4 +1,4 @@
-// The arithmetic that all attention kernels share, so that they give the same bits.
+// Softmax arithmetic that all attention kernels share, so that they give the same bits.
 #ifndef ORCD_CUDA_KERNELS_SOFTMAX_CUH_
 #define ORCD_CUDA_KERNELS_SOFTMAX_CUH_
 
@@ -10,19 +10,20 @@
 
 namespace orcd::cuda {
 
-// What a row of queries has seen: its result is out * (1 / sum), with weights 2^(score - max).
+// Running softmax state of a query row: its result is out * (1 / sum), with weights 2^(score -
+// max).
 struct RowState {
   float max;
   float sum;
 };
 
-// What both parts of a merge are multiplied by.
+// Factors of both parts of a merge.
 struct MergeFactors {
   float first;
   float second;
 };
 
-// 2^(max - reference), 0 for what has seen nothing.
+// 2^(max - reference); 0 for a part that has seen no key.
 __device__ __forceinline__ float Shrink(float max, float reference) {
   return max == -INFINITY ? 0.0f : Exp2(max - reference);
 }
@@ -39,18 +40,18 @@ __device__ __forceinline__ float MergeValues(float first, float second,
   return fmaf(second, factors.second, first * factors.first);
 }
 
-// Scores become base-2 logarithms of weights.
+// Factor that turns scores into base-2 logarithms of weights.
 __device__ __forceinline__ float ScoreScale(int head_dim) {
   return kLog2E / sqrtf(static_cast<float>(head_dim));
 }
 
-// The scores of 16 keys, as fragments of 16 rows by 8 keys.
+// Scores of 16 keys, as fragments of 16 rows by 8 keys.
 inline constexpr int kKeyChunk = 16;
 inline constexpr int kKeyChunks = kKeyTile / kKeyChunk;
 using ChunkScores = float[2][4];
 
-// Puts minus infinity for what a row does not see. The chunk's first key counts from the same key
-// as visible[h], the last key that row g + 8h sees.
+// Sets the scores of keys that a row does not see to minus infinity. first_key, the chunk's first
+// key, counts from the same key as visible[h], the last key that row g + 8h sees.
 template <int kHalves>
 __device__ __forceinline__ void Mask(ChunkScores& s, int first_key, const int (&visible)[kHalves]) {
   const int lane = threadIdx.x % 32;
@@ -63,20 +64,20 @@ __device__ __forceinline__ void Mask(ChunkScores& s, int first_key, const int (&
   }
 }
 
-// What weights refer to, given a tile's largest score: minus infinity where no key is seen.
+// Reference exponent of a tile's weights, from its largest score; minus infinity if no key is seen.
 __device__ __forceinline__ float Maximum(float score, float scale) {
-  // Never part of a fused operation, which would round otherwise in some kernels.
+  // Never fused into an FMA, which some kernels would then round differently.
   return __fmul_rn(score, scale);
 }
 
-// Turns scores into weights 2^(score * scale - max); the lane's sums of them. kHalves: 1 where only
-// the first 8 rows matter.
+// Turns scores into weights 2^(score * scale - max); `sums` gets the lane's sums of them. kHalves:
+// 1 if only the first 8 rows matter.
 template <int kHalves>
 __device__ __forceinline__ void Weigh(ChunkScores& s, float scale, const float (&max)[kHalves],
                                       float (&sums)[kHalves]) {
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
-    // Where nothing is seen every weight is 2^-infinity.
+    // If no key is seen, every weight is 2^-infinity.
     const float reference = max[half] == -INFINITY ? 0.0f : max[half];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void Weigh(ChunkScores& s, float scale, const float (
   }
 }
 
-// Of the four lanes that share a row.
+// Reductions over the four lanes that share a row.
 __device__ __forceinline__ float RowMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
   return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
@@ -99,7 +100,7 @@ __device__ __forceinline__ float RowSum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-// Weights as A fragments of 8 keys each: rows g, and g + 8.
+// Weights as an A fragment of 8 keys: row g (`half` 0) or g + 8 (`half` 1).
 __device__ __forceinline__ uint32_t PackWeights(const float (&s)[4], int half) {
   return AsBits(__floats2half2_rn(s[half * 2], s[half * 2 + 1]));
 }

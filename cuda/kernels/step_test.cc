@@ -1,4 +1,4 @@
-// The small operations of a layer against runtime/cpu's.
+// Tests of a layer's small operations against those of runtime/cpu.
 #include "cuda/kernels/step.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class NormTest : public GpuTest {
     int splits;
   };
 
-  // F16's rounding; sums of squares in F32, a few dozen in a row; three more products.
+  // Rounding of F16, of F32 sums of squares, a few dozen in a row, and of three more products.
   static constexpr double kTolerance = 0x1p-11 + 64 * 0x1p-24;
 };
 
@@ -126,7 +126,7 @@ TEST_F(NormTest, ManyRowsAreWhatFewAre) {
   }
 }
 
-// As the head does it: some tokens' rows, the residual left as it is.
+// Norm of some tokens' rows with an unchanged residual, as for the head.
 TEST_F(NormTest, OfChosenRows) {
   constexpr int kHidden = 896;
   constexpr int kTokens = 20;
@@ -191,7 +191,7 @@ TEST_F(NormTest, ZerosStayZerosAndNanStaysInItsRow) {
   }
 }
 
-// A step of some sequences over a paged cache whose blocks lie in no order.
+// A step of some sequences over a paged cache whose blocks are in no order.
 struct StepOfSequences {
   struct Sequence {
     int slot;
@@ -202,7 +202,7 @@ struct StepOfSequences {
 
   StepOfSequences(const std::vector<Sequence>& wanted, int block_tokens, int all_blocks)
       : block_tokens(block_tokens) {
-    // From the last down.
+    // Blocks are assigned from the last one down.
     int next = all_blocks - 1;
     for (const Sequence& s : wanted) {
       const int used = (s.first_position + s.tokens + block_tokens - 1) / block_tokens;
@@ -223,7 +223,7 @@ struct StepOfSequences {
                           .position = s.first_position + i});
       }
     }
-    // Neighbours of a sequence are not neighbours in memory.
+    // Neighbouring blocks of a sequence are not neighbours in memory.
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
     EXPECT_GE(next, -1) << "too few blocks";
   }
@@ -347,7 +347,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const int partials_tokens = tokens + 1;
     std::vector<float> parts = RandomFloats(size_t{1} * splits * partials_tokens * rows, 4);
     std::vector<float> bias = RandomFloats(rows, 5, 3.0f);
-    // A key that overflows F16 in sequence 0, a value that is not a number in sequence 2.
+    // A key of sequence 0 overflows F16, and a value of sequence 2 is NaN.
     parts[size_t{5} * rows + heads * head_dim + 3] = 1e6f;
     parts[size_t{72} * rows + (heads + kv_heads) * head_dim + 9] = kNan;
     const DeviceArray<float> device_parts(parts);
@@ -422,7 +422,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
         }
         ASSERT_NEAR(seen_rotated[at], row[i], 0x1p-22 * size) << "token " << t << " row " << i;
       }
-      // What is stored is what was shown, rounded.
+      // The stored values are the tapped ones, rounded.
       for (int i = 0; i < rows; ++i) {
         const int head = i / head_dim;
         const int col = i % head_dim;
@@ -483,7 +483,7 @@ TEST_F(EmbedTest, EveryTypeAndWhatStandsWhere) {
     for (size_t t = 0; t < step.tokens.size(); ++t) {
       step.tokens[t].id = static_cast<int32_t>(t * 37 % kVocab);
     }
-    step.tokens[40].id = -1;  // What slot 1 drew last.
+    step.tokens[40].id = -1;  // The token that slot 1 sampled last.
     step.tokens.push_back({.id = 5, .sequence = -1, .position = 0});
     step.Upload();
     const int tokens = static_cast<int>(step.tokens.size());
@@ -526,7 +526,7 @@ TEST_F(GateTest, IsSiluTimesUp) {
         std::pair(200, true), std::pair(4864, true)}) {
     const int stride = apart ? 2 * ffn : (ffn + 7) / 8 * kTileRows;
     std::vector<float> products = RandomFloats(size_t{1} * kTokens * stride, 7, 4.0f);
-    // Gates where the exponential overflows and where it is nothing.
+    // Gates for which the exponential overflows, and for which it is zero.
     products[0] = 100;
     products[1] = -100;
     products[2] = -80;

@@ -1,4 +1,4 @@
-// The FFN's gate. Shazeer, "GLU variants improve transformer", 2020.
+// The FFN's SwiGLU activation. Shazeer, "GLU variants improve transformer", 2020.
 #ifndef ORCD_CUDA_KERNELS_SWIGLU_CUH_
 #define ORCD_CUDA_KERNELS_SWIGLU_CUH_
 
@@ -9,7 +9,8 @@
 
 namespace orcd::cuda {
 
-// silu(gate) * up, scaled for F16. `factor`: a power of two, of gate and up.
+// Returns silu(gate) * up * kGatedScale as F16, after multiplying gate and up by `factor`, a power
+// of two.
 __device__ __forceinline__ __half GatedUnit(float gate, float up, float factor = 1) {
   gate *= factor;
   const float share = Reciprocal(1 + Exp2(gate * -kLog2E));

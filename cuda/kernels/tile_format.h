@@ -1,21 +1,21 @@
-// How weights lie in VRAM: tiles of 16 rows, ordered so that a lane of a warp finds its fragments
-// of tensor-core instructions side by side. The integers and scales of a GGUF block are moved, not
-// changed, so that every weight keeps its value, bit for bit.
+// Weight layout in VRAM: tiles of 16 rows, ordered so that each lane of a warp finds its fragments
+// of tensor-core instructions side by side. Repacking moves the integers and scales of a GGUF block
+// and does not change them, so every weight keeps its value, bit for bit.
 //
 // A matrix [rows, cols] is [row tile][unit][bytes]: a unit is 16 rows times unit_cols columns, a
 // multiple of 64. Rows are padded to 16 and columns to the unit with weights of zero. A unit holds
 // steps of 16 columns; in each, lane 4g + t of a warp owns the 8 weights of rows g and g + 8 in
-// columns 2t, 2t + 1, 2t + 8, 2t + 9: the A fragment of mma.m16n8k16. Weight i of a lane is pair
-// i / 2, half i % 2, where pair 0 is row g, columns 2t and 2t + 1; pair 1 row g + 8; pair 2 row g,
+// columns 2t, 2t + 1, 2t + 8, 2t + 9: the A fragment of mma.m16n8k16. Weight i of a lane is pair i
+// / 2, half i % 2, where pair 0 is row g, columns 2t and 2t + 1; pair 1 row g + 8; pair 2 row g,
 // columns 2t + 8 and 2t + 9; pair 3 row g + 8.
 //
 // Parts of a unit, in order:
 //   kF16   [row / 8][column / 8][row % 8] 16 B: the core matrices of wgmma, as in activations.h, so
-//          that tensor cores read them from shared memory as they lie.
+//          that tensor cores read them from shared memory in place.
 //   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
-//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit says
-//          where their bits are);
+//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit gives
+//          the position of each bit);
 //          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
 //          scales.
 // Scales:
@@ -36,7 +36,7 @@
 namespace orcd::cuda {
 
 inline constexpr int kTileRows = 16;
-// Columns of one tensor-core step.
+// Columns of one tensor-core step (the K of mma.m16n8k16).
 inline constexpr int kStepCols = 16;
 
 enum class TileFormat : uint8_t {
@@ -52,13 +52,14 @@ enum class TileFormat : uint8_t {
   kQ6_K,
 };
 
-// Sets of formats have a bit each.
+// One bit per format; a set of formats is the OR of its bits.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
 
-// Super-blocks of 256 weights, whose parts have scales that are products; a unit has one of a row.
+// True for the K-quants: super-blocks of 256 weights, whose sub-blocks have scales that are
+// products. A unit holds one super-block of each row.
 constexpr bool HasSuperBlocks(TileFormat format) { return format >= TileFormat::kQ2_K; }
 
-// Columns of a unit: a power of two, and which.
+// Columns of a unit: a power of two, and its logarithm.
 constexpr int UnitColsLog2(TileFormat format) { return HasSuperBlocks(format) ? 8 : 6; }
 constexpr int UnitCols(TileFormat format) { return 1 << UnitColsLog2(format); }
 
@@ -89,7 +90,7 @@ constexpr int UnitBytes(TileFormat format) {
   return 0;
 }
 
-// Bits of a quant of the formats that are neither kF16 nor kQ8_0.
+// Bits of a quant; for the formats other than kF16 and kQ8_0.
 constexpr int QuantBits(TileFormat format) {
   switch (format) {
     case TileFormat::kQ5_0:
@@ -103,18 +104,18 @@ constexpr int QuantBits(TileFormat format) {
   }
 }
 
-// Where a bit of a pair's first half lies in a lane's words of four steps; that of the second half
-// is 16 above.
+// Position of a bit of a pair's first half in a lane's words of four steps. The same bit of the
+// second half is 16 bits higher.
 struct BitPlace {
   int word;
   int bit;
 };
 
-// `pair`: of the 16 of four steps. F16 has ten bits of mantissa: what lies whole in the low ten
-// bits of a half of a word is an AND away from a number, what lies higher a shift more. Four bits:
-// four pairs a word. Five: three pairs a word, and the last pair in what five words leave, a bit
-// each. Six: two pairs a word, in bits 0… and 10…, and two more in what three words leave, bits 6
-// to 9.
+// Position of bit `bit` of pair `pair`, one of the 16 pairs of four steps. F16 has ten bits of
+// mantissa: a quant that lies whole in the low ten bits of a half-word becomes a number by one AND;
+// a higher one needs a shift as well. Four bits: four pairs a word. Five: three pairs a word; the
+// last pair takes the bits that five words leave, one each. Six: two pairs a word, in bits 0… and
+// 10…; two more pairs take the bits 6 to 9 that three words leave.
 constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   if (quant_bits == 4) return {pair / 4, pair % 4 * 4 + bit};
   if (quant_bits == 5)
@@ -128,7 +129,7 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
-// Of TiledMatrix::exponent where it is not 0.
+// Range of TiledMatrix::exponent where it is not 0.
 inline constexpr int kLeastExponent = 4;
 inline constexpr int kMostExponent = 24;
 
@@ -136,11 +137,12 @@ inline constexpr int kMostExponent = 24;
 struct TiledMatrix {
   const uint8_t* data = nullptr;
   TileFormat format = TileFormat::kF16;
-  // Before padding.
+  // Rows and columns before padding.
   int rows = 0;
   int cols = 0;
-  // Kernels multiply with the weights times 2^-exponent, which unpack.cuh makes, or has made, and
-  // what comes of it by 2^exponent. 0 but for formats with super-blocks (WeightExponent).
+  // Kernels multiply by the weights times 2^-exponent, which unpack.cuh makes when it dequantises
+  // them, and multiply the result by 2^exponent. 0 except for formats with super-blocks
+  // (WeightExponent).
   int exponent = 0;
 
   constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }

@@ -1,4 +1,4 @@
-// One weight of a tile, as F32: for what needs few of them, exactly.
+// One weight of a tile as F32, exact; for kernels that need few weights.
 #ifndef ORCD_CUDA_KERNELS_TILE_VALUE_CUH_
 #define ORCD_CUDA_KERNELS_TILE_VALUE_CUH_
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ float HalfAt(const uint8_t* p) {
   return __half2float(*reinterpret_cast<const __half*>(p));
 }
 
-// The weight at `row` (of 16), `col` (of the unit). Multiplications and additions are those of
+// Weight at `row` (of 16), `col` (of the unit). Multiplications and additions are those of
 // runtime/gguf/dequantize.cc.
 template <TileFormat kFormat>
 __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col) {

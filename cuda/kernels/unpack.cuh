@@ -1,16 +1,18 @@
-// From a unit of a tile (tile_format.h) to the F16 fragments that tensor cores multiply.
+// Dequantisation: from a unit of a tile (tile_format.h) to the F16 fragments that tensor cores
+// multiply.
 //
-// A weight becomes F16 by one rule everywhere, so that every kernel computes with the same bits; it
+// Every kernel computes with the same bits, since a weight becomes F16 by one rule everywhere: it
 // is rounded once, and so is a scale that is a product (d * scale).
 //
 // Blocks: integers less QuantZero are exact in F16, and the weight is one multiplication by d or
 // one fused multiply-add of d and m.
 //
-// Super-blocks (K): integers stay where they lie in their words, whose halves, with all other bits
-// cleared, are the F16 numbers 2^-24 q, or more by a power of two. The weight is one fused
-// multiply-add, of the scale times 2^24 and of what is added. Lest a scale leave F16's range, it is
-// the weight times 2^-exponent (TiledMatrix), and results are multiplied by 2^exponent. What is
-// added takes back what rounding has done to the scale in the middle of the integers' range.
+// Super-blocks (K-quants): integers stay at their bit positions in their words. The halves of a
+// word, with all other bits cleared, are the subnormal F16 numbers 2^-24 q, or larger by a power of
+// two. The weight is one fused multiply-add, of the scale times 2^24 and an addend. To keep scales
+// within F16's range, the weight is multiplied by 2^-exponent (TiledMatrix), and results by
+// 2^exponent. The addend is the negated min plus a correction that cancels, in the middle of the
+// integers' range, the rounding error of the scale.
 #ifndef ORCD_CUDA_KERNELS_UNPACK_CUH_
 #define ORCD_CUDA_KERNELS_UNPACK_CUH_
 
@@ -23,13 +25,13 @@
 
 namespace orcd::cuda {
 
-// Weights are taken four steps (64 columns) at a time: a group.
+// Weights are dequantised in groups of four steps (64 columns).
 inline constexpr int kGroupSteps = 4;
 inline constexpr int kGroupCols = kGroupSteps * kStepCols;
 constexpr int UnitGroups(TileFormat format) { return UnitCols(format) / kGroupCols; }
 
-// Of blocks: what is subtracted from a quant before it is multiplied. Of super-blocks: the middle
-// of the quants' range, or what is subtracted.
+// Blocks: the integer that is subtracted from a quant before the multiplication. Super-blocks: the
+// middle of the quants' range, or the integer that is subtracted.
 constexpr int QuantZero(TileFormat format) {
   switch (format) {
     case TileFormat::kQ2_K:
@@ -47,47 +49,46 @@ constexpr int QuantZero(TileFormat format) {
   }
 }
 
-// Of formats whose four-bit quants stay where they lie: those of rows g + 8 are 2^4 larger there
-// than those of rows g, so that their scales are as much less.
+// Super-block formats with four-bit quants: at their bit positions, the quants of rows g + 8 are
+// 2^4 times larger than those of rows g, so their scales are smaller by that factor.
 constexpr int LowerRowShift(TileFormat format) {
   return HasSuperBlocks(format) && QuantBits(format) == 4 ? 4 : 0;
 }
 
 // F16 bits of 2^power, from -14 to 15, in both halves of a word.
 constexpr uint32_t HalfPowers(int power) { return (power + 15) * 0x04000400u; }
-// What a small integer is put below to be 2^power * (1024 + integer) in F16.
+// An integer below 1024 in the low bits of this F16 number gives 2^power * (1024 + integer).
 constexpr uint32_t Magic(int power) { return HalfPowers(power + 10); }
 
-// What a matrix with super-blocks multiplies d (the lower half) and dmin by, in F16: with the
-// factors 2^5 and 2^-14 that UnitScales gives the integers, 2^(24 - exponent) and 2^-exponent.
+// F16 factors of d (the lower half) and dmin of a super-block matrix: with the factors 2^5 and
+// 2^-14 that UnitScales gives the integers, 2^(24 - exponent) and 2^-exponent.
 __device__ __forceinline__ uint32_t SuperBlockFactors(int exponent) {
   static_assert(kLeastExponent >= 4 && kMostExponent <= 24);
   return static_cast<uint32_t>((34 - exponent) << 10 | (29 - exponent) << 26);
 }
-// What results of a matrix are multiplied by: 2^exponent.
+// Factor of the results of a matrix: 2^exponent.
 __device__ __forceinline__ float ResultFactor(const TiledMatrix& matrix) {
   return __int_as_float((127 + matrix.exponent) << 23);
 }
 
-// Where a unit's scales begin.
+// Offset of the scales in a unit, in bytes.
 constexpr int ScalesOffset(TileFormat format) {
   if (format == TileFormat::kF16) return 2048;
   if (format == TileFormat::kQ8_0) return 1024;
   return UnitCols(format) / kStepCols * 32 * QuantBits(format);
 }
 
-// Where what a lane's quants have beyond four words begins in a unit of a format with QuantBits:
-// [group][word] 128 B.
+// Offset in a unit of the words of a lane's quants beyond the first four, for a format with
+// QuantBits: [group][word] 128 B.
 template <TileFormat kFormat>
 inline constexpr int kBeyondOffset = UnitGroups(kFormat) * 512;
 
-// Where a step's pair lies in a kF16 unit, that of lane 0; a lane's is 4 bytes after the last
-// one's.
+// Offset of a step's pair in a kF16 unit, for lane 0; each further lane is 4 bytes further.
 constexpr int F16PairOffset(int step, int pair) {
   return pair % 2 * 1024 + step * 256 + pair / 2 * 128;
 }
 
-// The quants of a group, as one lane holds them.
+// Quants of a group, one lane's share, not yet dequantised.
 template <TileFormat kFormat>
 struct GroupQuants {
   static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
@@ -95,7 +96,7 @@ struct GroupQuants {
                                                                : QuantBits(kFormat);
   uint32_t words[kWords];
 
-  // From a unit in shared memory.
+  // Loads group `group` of a unit in shared memory or, except for kF16, in global memory.
   __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
     if constexpr (kFormat == TileFormat::kF16) {
 #pragma unroll
@@ -125,16 +126,17 @@ struct GroupQuants {
   }
 };
 
-// What a lane keeps of a unit's scales, of which shuffles take what a group needs.
+// A lane's share of a unit's scales; GroupScales::Load gets the scales of a group from it by
+// shuffles.
 template <TileFormat kFormat>
 struct UnitScales {
   // F16 pairs. kQ4_K, kQ5_K: the scales of sub-blocks 2t and 2t + 1, of row g and of row g + 8,
-  // then what is added. kQ6_K: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same,
-  // then what is added. All times powers of two (above).
+  // then the addends. kQ6_K: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then
+  // the addends. All are multiplied by the powers of two of SuperBlockFactors.
   uint32_t own[8];
 
-  // What is added beside `scale`, d * factors rounded: what the rounding took from QuantZero quants
-  // (`zero` times as much), less the min.
+  // Addend of `scale`, which is d * factors rounded: the rounding error of QuantZero quants (`zero`
+  // times that of one), less the min.
   static __device__ __forceinline__ __half2 Added(__half2 scale, __half2 d, __half2 factors,
                                                   __half2 zero, __half2 dmin, __half2 mins) {
     const __half2 lost = __hfma2(d, factors, __hneg2(scale));
@@ -144,7 +146,7 @@ struct UnitScales {
   // `factors`: SuperBlockFactors of the matrix.
   __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane) {
     const uint8_t* scales = unit + ScalesOffset(kFormat);
-    // QuantZero of a row's quants where they lie, a subnormal number, by 2^-24.
+    // QuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
     constexpr uint32_t kZero = QuantZero(kFormat);
     constexpr uint32_t kLowerZero = kZero << LowerRowShift(kFormat);
     constexpr uint32_t kMagic = Magic(5);
@@ -210,7 +212,7 @@ struct UnitScales {
   }
 };
 
-// The scales of one group, as they were loaded.
+// Scales of one group.
 template <TileFormat kFormat>
 struct GroupScales {
   static constexpr int kParts =
@@ -220,8 +222,8 @@ struct GroupScales {
                                   kFormat == TileFormat::kQ5_K;
   static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
   static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
-  // {part 0, part 1} of row g and of row g + 8; where there are four parts, {row g, row g + 8} of
-  // each. Scales, then what is added.
+  // {part 0, part 1} of row g and of row g + 8; with four parts, {row g, row g + 8} of each part.
+  // Scales, then addends.
   uint32_t words[kWords == 0 ? 1 : kWords];
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
@@ -240,8 +242,7 @@ struct GroupScales {
     }
   }
 
-  // Of part `part` of the group and row g + 8 * `row`, in both halves: the scale, and what is
-  // added.
+  // Scale and addend of part `part` of the group and row g + 8 * `row`, in both halves.
   __device__ __forceinline__ __half2 Scale(int part, int row) const {
     return Pick(AsHalf2(words[kParts == 4 ? part : row]), part, row);
   }
@@ -249,7 +250,7 @@ struct GroupScales {
     if constexpr (kHasMin) {
       return Pick(AsHalf2(words[kScaleWords + (kParts == 4 ? part : row)]), part, row);
     }
-    // Without a min QuantZero of the quants is subtracted: as a subnormal number by 2^-24.
+    // Formats without a min subtract QuantZero quants: as a subnormal number, times 2^-24.
     const __half2 zero = Half2OfBits(0x8000 | QuantZero(kFormat));
     return Pick(__hmul2(AsHalf2(words[part]), zero), part, row);
   }
@@ -260,24 +261,24 @@ struct GroupScales {
   }
 };
 
-// Puts bits of a word's halves, those of `bits` from bit kFrom on, into `of` from bit kTo on.
+// Moves bits of a word's halves into `of`: the bits of `bits`, from bit kFrom on, to bit kTo on.
 template <int kFrom, int kTo>
 __device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint32_t of) {
   constexpr int kShift = kFrom - kTo;
   return AndOr(kShift < 0 ? word << -kShift : word >> kShift, bits << kTo, of);
 }
 
-// Where QuantPair puts the first bit of a quant: what lies whole in the mantissa of F16, ten bits,
-// stays there; of four bits, what is a byte higher comes to where others are.
+// Bit at which QuantPair puts the first bit of a quant. A quant that lies whole in the ten bits of
+// F16's mantissa stays in place; four-bit quants in the upper byte move down by 8 bits.
 template <TileFormat kFormat, int kPair>
 constexpr int kQuantBit = [] {
   constexpr int kBits = QuantBits(kFormat);
   const int first = PlaceOfBit(kBits, kPair, 0).bit;
   if (kBits == 4) return first % 8;
-  // What lies in several words begins too high for that.
+  // Other quants begin too high, or lie in several words: they move to bit 0.
   return first + kBits <= 10 ? first : 0;
 }();
-// A pair of quants, which PlaceOfBit finds in `words`, put into `of`.
+// Moves the pair of quants at PlaceOfBit in `words` into `of`.
 template <TileFormat kFormat, int kPair, int kWords>
 __device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], uint32_t of) {
   constexpr int kBits = QuantBits(kFormat);
@@ -299,27 +300,29 @@ __device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], u
   }
 }
 
-// Of blocks: a pair of quants less QuantZero, exactly: integers below 32 in F16.
+// Blocks: a pair of quants less QuantZero, exactly: integers below 32 in F16.
 template <TileFormat kFormat, int kPair, int kWords>
 __device__ __forceinline__ __half2 CenteredPair(const uint32_t (&words)[kWords]) {
   constexpr int kZero = QuantZero(kFormat);
   // 1024 + 2^n q.
   constexpr int kN = kQuantBit<kFormat, kPair>;
   const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, Magic(0)));
-  // Its 1 / 2^n less 2^(10 - n) + kZero, in bits: the compiler would convert them at run time.
+  // Returns q / 2^n less 2^(10 - n) + kZero. The subtracted constant is given in bits: the compiler
+  // would convert a number at run time.
   constexpr uint32_t kSubtracted = Magic(-kN) + (kZero << kN) * 0x00010001u;
   if constexpr (kN == 0) return __hsub2(q, AsHalf2(kSubtracted));
   return __hfma2(q, AsHalf2(HalfPowers(-kN)), AsHalf2(0x80008000u | kSubtracted));
 }
 
-// A pair of the weights of a group's part kPart.
+// A pair of weights of part kPart of a group.
 template <TileFormat kFormat, int kPart, int kPair, int kWords>
 __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
                                                const GroupScales<kFormat>& scales) {
   constexpr int kRow = kPair % 2;
   const __half2 scale = scales.Scale(kPart, kRow);
   if constexpr (HasSuperBlocks(kFormat)) {
-    // The scale is for quants from bit 0 on, or from where all of the row's are.
+    // The scale fits quants that begin at bit 0, or at LowerRowShift for lower rows; higher quants
+    // need a smaller scale.
     constexpr int kHigher = kQuantBit<kFormat, kPair> - (kRow == 0 ? 0 : LowerRowShift(kFormat));
     const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, 0));
     return AsBits(__hfma2(q, kHigher == 0 ? scale : __hmul2(scale, AsHalf2(HalfPowers(-kHigher))),
@@ -362,7 +365,8 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
   }
 }
 
-// A group as it was loaded, from a unit in shared memory or, but for kF16, in global memory.
+// A group before dequantisation, loaded from a unit in shared memory or, except for kF16, in global
+// memory.
 template <TileFormat kFormat>
 struct Group {
   GroupQuants<kFormat> quants;
@@ -373,7 +377,7 @@ struct Group {
     quants.Load(unit, group, lane);
     scales.Load(unit, unit_scales, group, lane);
   }
-  // The A fragments.
+  // Dequantises into the A fragments of the four steps.
   __device__ __forceinline__ void Unpack(uint32_t (&a)[kGroupSteps][4]) const {
     Fragment<kFormat, 0>(quants, scales, a[0]);
     Fragment<kFormat, 1>(quants, scales, a[1]);

@@ -1,4 +1,9 @@
-// The kernel that unpacks and does nothing else.
+// Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
+// format and number of tokens (GemmTakes, matmul.h).
+//
+// A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
+// for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
+// quantised bytes read once, 2 bytes per weight written.
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/find_tile.cuh"
@@ -12,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-// Of a warp.
+// Groups of a warp.
 constexpr int kGroups = 4;
 constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format); }
 
@@ -32,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
       out +
       (int64_t{blockIdx.y} * units + first) * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) +
       lane * 4;
-  // All are loaded before any is stored, and before what was there may have been read.
+  // All groups are loaded before any is stored, and before WaitForDependency: the kernel before may
+  // still read the destination.
   Group<kFormat> groups[kGroups];
 #pragma unroll
   for (int i = 0; i < UnitsAWarp(kFormat); ++i) {

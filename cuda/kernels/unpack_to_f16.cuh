@@ -1,6 +1,6 @@
-// Quantised tiles to F16 tiles, with the bits that the fused kernels multiply: weights times
+// Dequantises tiles to F16 tiles, with the bits that the fused kernels multiply: weights times
 // 2^-exponent (TiledMatrix). For the kernel that does nothing else (unpack_to_f16.cu), and for
-// warps that have time in one that multiplies (UnpackAhead).
+// spare warps of the GEMM (UnpackAhead).
 #ifndef ORCD_CUDA_KERNELS_UNPACK_TO_F16_CUH_
 #define ORCD_CUDA_KERNELS_UNPACK_TO_F16_CUH_
 
@@ -12,7 +12,7 @@
 
 namespace orcd::cuda {
 
-// A group to a unit of an F16 tile, whose place for this lane is `to`.
+// Stores a group as a unit of an F16 tile; `to` is this lane's address.
 template <TileFormat kFormat>
 __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
                                            const GroupScales<kFormat>& scales, uint8_t* to) {
@@ -30,8 +30,8 @@ __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
   store(std::integral_constant<int, 3>());
 }
 
-// A matrix's units by turns, of which warp `warp` of `warps` takes its own, two groups at a time
-// on their way.
+// Dequantises the units of a matrix that belong to warp `warp` of `warps`; they are dealt in turn.
+// The loads of two groups are in flight at a time.
 template <TileFormat kFormat>
 __device__ __forceinline__ void UnpackUnits(const TiledMatrix& matrix, uint8_t* to, int warp,
                                             int warps) {
@@ -78,11 +78,11 @@ __device__ __forceinline__ void UnpackUnits(const TiledMatrix& matrix, uint8_t* 
   }
 }
 
-// A warp of `warps` that do.
+// Dequantises this warp's share, as warp `warp` of `warps`, of all matrices of `ahead`.
 __device__ __forceinline__ void UnpackAll(const UnpackAhead& ahead, int warp, int warps) {
 #pragma unroll 1
   for (int i = 0; i < ahead.count; ++i) {
-    // Chosen by comparisons, as in FindTile.
+    // Selected by comparisons, as in FindTile.
     TiledMatrix matrix = ahead.matrices[0];
     uint8_t* to = ahead.to[0];
 #pragma unroll

@@ -1,4 +1,4 @@
-// The warpgroup's tensor-core instruction, for each width that a kernel uses.
+// wgmma.mma_async, the warpgroup's tensor-core instruction, in each width N that a kernel uses.
 #ifndef ORCD_CUDA_KERNELS_WGMMA_CUH_
 #define ORCD_CUDA_KERNELS_WGMMA_CUH_
 
@@ -8,8 +8,8 @@
 
 namespace orcd::cuda {
 
-// Assembly names operands by number, and the results alone are up to 128. Ten of their numbers; and
-// the registers of eight.
+// Inline assembly names operands by number, and the results alone are up to 128. ORCD_TEN: ten
+// operand numbers; ORCD_EIGHT: the registers of eight results.
 #define ORCD_TEN(tens)                                                                    \
   "%" #tens "0, %" #tens "1, %" #tens "2, %" #tens "3, %" #tens "4, %" #tens "5, %" #tens \
   "6, %" #tens "7, %" #tens "8, %" #tens "9"
@@ -40,7 +40,8 @@ namespace orcd::cuda {
   ORCD_REGISTERS_80, ORCD_EIGHT(80), ORCD_EIGHT(88), ORCD_EIGHT(96), ORCD_EIGHT(104), \
       ORCD_EIGHT(112), ORCD_EIGHT(120)
 
-// The functions of Wgmma, with `count` results; i0… are the numbers that follow theirs.
+// Definitions of Wgmma's functions, with `count` results; i0… are the operand numbers that follow
+// those of the results.
 #define ORCD_MULTIPLY(cols, count, i0, i1, i2, i3, i4)                                         \
   __device__ __forceinline__ static void Multiply(float(&c)[count], const uint32_t(&a)[4],     \
                                                   uint64_t b) {                                \
@@ -76,9 +77,9 @@ namespace orcd::cuda {
 // c[64, kCols] += a[64, 16] b[16, kCols], F16 in, F32 sums; asynchronous. The four warps hold 16
 // rows each of c and, in registers, of a, in the fragments of mma.m16n8k16. Operands in shared
 // memory are descriptors.
-//   Multiply            a in registers, b as columns of 16 (SharedMatrix)
+//   Multiply            a in registers, b K-major (SharedMatrix)
 //   MultiplyShared      a and b in shared memory (SharedMatrix); without `add`, c is overwritten
-//   MultiplyTransposed  a in registers, b as 16 rows (SharedMatrix, its strides exchanged)
+//   MultiplyTransposed  a in registers, b MN-major: 16 rows (SharedMatrix, its strides exchanged)
 template <int kCols>
 struct Wgmma;
 
@@ -144,19 +145,20 @@ struct Wgmma<256> {
 #undef ORCD_TEN
 #undef ORCD_EIGHT
 
-// A matrix of core matrices, 8 rows of 16 bytes each, without swizzle. For operands whose 16 lie
-// along the 16 bytes: `leading` from one 8 of them to the next, `stride` from one 8 rows to the
-// next; for transposed ones the other way round. In bytes.
+// Descriptor of a matrix of core matrices, 8 rows of 16 bytes each, without swizzle. For K-major
+// operands, whose 16 elements of K lie along the 16 bytes: `leading` is the distance from one 8 of
+// them to the next, `stride` that from one 8 rows to the next; for transposed operands the other
+// way round. In bytes.
 __device__ __forceinline__ uint64_t SharedMatrix(uint32_t address, int leading, int stride) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32;
 }
 
-// Before the first instruction, and after registers that one reads were written.
+// Must precede the first wgmma, and follow writes to registers that a wgmma reads.
 __device__ __forceinline__ void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// Ends a group of instructions.
+// Commits the wgmma instructions so far as a group.
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -165,9 +167,9 @@ template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// A barrier of the threads of warpgroup `group` alone.
+// Named barrier of warpgroup `group` alone.
 __device__ __forceinline__ void GroupSync(int group) { NamedBarrierSync(group + 1, 128); }
-// Makes what this thread stored to shared memory visible to the instructions above.
+// Makes this thread's stores to shared memory visible to the async proxy, and so to wgmma.
 __device__ __forceinline__ void SharedStoreFence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
