@@ -38,6 +38,18 @@ class CheckHouseTest(unittest.TestCase):
         }
         self.assertEqual(self.check(allowed)[0], 0)
 
+    def test_comments_do_not_begin_with_a_noun_clause(self):
+        fine = (
+            "// Returns what there is.\n// Of this line the rest is a continuation.\n"
+            'int x;  // True if open.\nconst char* u = "http://Who";\n'
+        )
+        self.assertEqual(self.check({"worker/x.h": fine})[0], 0)
+        self.assertEqual(self.check({"proto/vllm/x.proto": "// What they wrote.\n"})[0], 0)
+        for line in ("// What one call may cost.", "int x;  // Whether it is open.", "  // Of it."):
+            status, said = self.check({"worker/x.h": f"int y;\n{line}\n"})
+            self.assertEqual(status, 1, line)
+            self.assertIn("worker/x.h:2: a comment begins with", said)
+
     def test_what_is_not(self):
         forbidden = [
             ("runtime/engine/engine.cc", "grpcpp/grpcpp.h"),

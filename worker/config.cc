@@ -85,7 +85,7 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
                  "Serve grpc.health.v1, and nothing else, here in plaintext; for probes, which "
                  "know no TLS")
       ->check(CheckListenAddress)
-      ->option_text("IP:PORT")
+      ->option_text("HOST:PORT")
       ->group(kGroup);
   app.add_option("--metrics-listen", config.metrics_listen,
                  "Serve Prometheus' /metrics here, in plaintext")
@@ -174,7 +174,8 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->option_text("NAME ... [all, where nothing else says who may]")
       ->group(kGroup);
   app.add_option("--control-clients", config.control_clients,
-                 "Names of certificates that may Load, Unload and Drain")
+                 "Names of certificates that may Load, Unload, Drain, follow the prefix cache and "
+                 "see channelz")
       ->delimiter(',')
       ->option_text("NAME ... [all, where nothing else says who may]")
       ->group(kGroup);

@@ -29,11 +29,11 @@ constexpr char kSettingsEnd[] = "<!-- /settings -->\n";
 constexpr size_t kDescriptionColumn = 40;
 
 struct HelpOption {
-  // The heading that it stands under.
+  // Heading of the group.
   std::string group;
   // Without dashes; a switch may have a second one, which turns it off.
   std::vector<std::string> names;
-  // What the flag takes, such as `HOST:PORT`; empty for a switch.
+  // Placeholder of the value, such as `HOST:PORT`; empty for a switch.
   std::string value;
   std::string default_value;
   std::string description;

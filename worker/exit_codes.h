@@ -34,8 +34,9 @@ enum class ExitCode : int {
 inline constexpr std::string_view kExitCodesHelp =
     "Exit status: 0 drained after SIGTERM, SIGINT or SIGHUP; 2 bad configuration;\n"
     "3 cannot listen; 4 the model of --model could not be loaded;\n"
-    "5 --backend cuda without a GPU to use; 70 fault of the model or its device;\n"
-    "71 ended at once by a second signal; 72 the engine hung for longer than --watchdog;\n"
+    "5 no GPU for --backend cuda, or one that cannot be used;\n"
+    "70 fault of the model or its device; 71 ended at once by a second signal;\n"
+    "72 the engine hung for longer than --watchdog;\n"
     "73 the system gave it no memory or no thread.";
 
 }  // namespace orcd
