@@ -142,8 +142,8 @@ cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* ang
 
 // A query is one F16 number, or two, of which the second is what the first leaves out: where keys
 // have large biases scores are small differences of large products. (Measured with
-// Qwen2.5-Coder-0.5B, of whose 48 kv heads 5 have such: bench/results/correctness.json.) Fills `parts`,
-// [kv_heads], given [kv_heads, head_dim].
+// Qwen2.5-Coder-0.5B, of whose 48 kv heads 5 have such: bench/results/correctness.json.) Fills
+// `parts`, [kv_heads], given [kv_heads, head_dim].
 inline constexpr float kLargeKeyBias = 64;
 cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream);
