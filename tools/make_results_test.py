@@ -62,7 +62,7 @@ class MakeResultsTest(unittest.TestCase):
         return result.stdout
 
     def refused_record(self, **fields):
-        """Why RECORD with `fields` in place of its own is refused; a field that is None is left out."""
+        """Why RECORD with these fields replaced is refused. None removes a field."""
         record = {name: value for name, value in (RECORD | fields).items() if value is not None}
         return self.refused(GROUP | {"records": [record]})
 
@@ -171,7 +171,8 @@ class MakeResultsTest(unittest.TestCase):
         self.assertIn("'One stream' has this figure, too", self.refused(GROUP, again))
         later = again | {"records": [RECORD | {"commit": "1a0b609"}]}
         self.assertIn("'One stream' has this headline, too", self.refused(GROUP, later))
-        self.write("engine.json", "[" + json.dumps(GROUP).replace("284", '284, "figure": 285') + "]")
+        twice = json.dumps([GROUP]).replace("284", '284, "figure": 285')
+        self.write("engine.json", twice)
         self.assertIn("'figure' 2 times", self.run_tool().stdout)
 
     def test_refuses_a_page_that_is_too_long(self):
