@@ -151,7 +151,7 @@ cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* ang
 // A query is one F16 number, or a hi/lo split: two F16 numbers, the second the rounding error of
 // the first. Heads whose keys have large biases need the split, since their scores are small
 // differences of large products. (Measured with Qwen2.5-Coder-0.5B: 5 of its 48 kv heads have such
-// biases, bench/RESULTS.md.)
+// biases, bench/results/correctness.json.)
 //
 // Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
 // magnitude, else 1; `key_bias` is [kv_heads, head_dim].
