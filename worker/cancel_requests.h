@@ -14,7 +14,8 @@ namespace orcd {
 // Cancels the requests named by `ids`, which must be distinct: those that the engine runs or
 // queues, and those that are not parsed yet. Calls `done` once, when the engine has freed their
 // slots and blocks, either before this function returns or later on a thread of the host's write
-// queue. `found` is true if any such request existed. `telemetry` may be null.
+// queue. `found` is true if any such request existed. A request that is not parsed yet ends when a
+// thread comes to it, which may be after `done`. `telemetry` may be null.
 void CancelRequests(ModelHost& host, Telemetry* telemetry, const std::vector<std::string>& ids,
                     std::function<void(bool found)> done);
 

@@ -110,6 +110,9 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
 }
 
+constexpr int kLeastStreams = 640;
+constexpr int kMaxStreams = 1 << 20;
+
 // Values of the transport's limits, which are checked as text and converted afterwards.
 struct TransportTexts {
   std::string max_connection_bytes;
@@ -126,22 +129,23 @@ std::string CheckTransportBytes(const std::string& text) {
 }
 
 // Limits that are not given follow from the requests that may run or wait: all of them may come on
-// one connection, as from a gateway.
+// one connection, as from a gateway, with some calls beside them, such as cancels.
 void SetTransportLimits(const TransportTexts& texts, WorkerConfig& config) {
   constexpr int kGpuSeqs = 256;
-  constexpr int kLeastStreams = 640;
-  // The connection guard charges about this for a call with its headers.
-  constexpr int64_t kCallBytes = 100 << 10;
+  constexpr int kOtherCalls = 128;
+  // About the connection guard's charge for a call, its headers and a prompt of some pages.
+  constexpr int64_t kRequestBytes = 128 << 10;
   constexpr int64_t kLeastConnectionBytes = int64_t{64} << 20;
   constexpr int64_t kLeastTotalBytes = int64_t{512} << 20;
+  int64_t requests = config.max_streams;
   if (config.max_streams == 0) {
-    const int running = config.max_seqs > 0 ? config.max_seqs : kGpuSeqs;
-    config.max_streams = std::max(kLeastStreams, running + config.max_waiting);
+    requests = (config.max_seqs > 0 ? config.max_seqs : kGpuSeqs) + int64_t{config.max_waiting};
+    config.max_streams = static_cast<int>(std::min<int64_t>(requests + kOtherCalls, kMaxStreams));
+    config.max_streams = std::max(config.max_streams, kLeastStreams);
   }
-  config.max_connection_bytes =
-      texts.max_connection_bytes.empty()
-          ? std::max(kLeastConnectionBytes, config.max_streams * kCallBytes)
-          : ParseBytes(texts.max_connection_bytes).value();
+  config.max_connection_bytes = texts.max_connection_bytes.empty()
+                                    ? std::max(kLeastConnectionBytes, requests * kRequestBytes)
+                                    : ParseBytes(texts.max_connection_bytes).value();
   config.max_transport_bytes = texts.max_transport_bytes.empty()
                                    ? std::max(kLeastTotalBytes, config.max_connection_bytes)
                                    : ParseBytes(texts.max_transport_bytes).value();
@@ -199,9 +203,9 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->option_text("BYTES [16384]")
       ->group(kGroup);
   app.add_option("--max-streams", config.max_streams,
-                 "Calls open at once on one connection; at least what --max-seqs and --max-waiting "
-                 "allow, unless it is given")
-      ->check(CLI::Range(1, 1 << 20))
+                 "Calls open at once on one connection; unless it is given, what --max-seqs and "
+                 "--max-waiting allow and 128 more, at least 640")
+      ->check(CLI::Range(1, kMaxStreams))
       ->option_text("N [640]")
       ->group(kGroup);
   app.add_option("--max-connections", config.max_connections,
@@ -209,9 +213,10 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->check(CLI::Range(1, 1 << 20))
       ->option_text("N [1024]")
       ->group(kGroup);
-  app.add_option("--max-connection-bytes", texts.max_connection_bytes,
-                 "Memory that one connection's calls, headers and unanswered bodies may take; "
-                 "100 KiB for each of --max-streams if that is more, unless it is given")
+  app.add_option(
+         "--max-connection-bytes", texts.max_connection_bytes,
+         "Memory that one connection's calls, headers and unanswered bodies may take; "
+         "unless it is given, 128 KiB for each request that may run or wait if that is more")
       ->check(CheckTransportBytes)
       ->option_text("SIZE [64MiB]")
       ->group(kGroup);

@@ -120,12 +120,12 @@ TEST(ConfigTest, LimitsOfTheTransportHaveRoomForAllThatMayRunOrWait) {
   EXPECT_EQ(config.max_connection_bytes, 64 * kMiB);
   EXPECT_EQ(config.max_transport_bytes, 512 * kMiB);
   const WorkerConfig many = *Parse({"--max-seqs", "2000"}).config;
-  EXPECT_EQ(many.max_streams, 2256);
-  EXPECT_EQ(many.max_connection_bytes, int64_t{2256} * 100 << 10);
+  EXPECT_EQ(many.max_streams, 2384);
+  EXPECT_EQ(many.max_connection_bytes, 282 * kMiB);
   EXPECT_EQ(many.max_transport_bytes, 512 * kMiB);
   const WorkerConfig more = *Parse({"--max-streams", "8192"}).config;
-  EXPECT_EQ(more.max_connection_bytes, 800 * kMiB);
-  EXPECT_EQ(more.max_transport_bytes, 800 * kMiB);
+  EXPECT_EQ(more.max_connection_bytes, 1024 * kMiB);
+  EXPECT_EQ(more.max_transport_bytes, 1024 * kMiB);
   const WorkerConfig given =
       *Parse({"--max-streams", "8192", "--max-connection-bytes", "64MiB"}).config;
   EXPECT_EQ(given.max_connection_bytes, 64 * kMiB);

@@ -54,7 +54,7 @@ absl::Status Admit(grpc::CallbackServerContext* context, const grpc::ByteBuffer&
                  .encoder = asked.encoder(request, call.prepared.lease->engine()),
                  .observer = std::move(call.observer),
                  .cancel = std::move(call.cancel)});
-  SubmitCall(std::move(call.prepared), ticket, stream);
+  SubmitCall(std::move(call.prepared), &ticket, stream);
   return absl::OkStatus();
 }
 

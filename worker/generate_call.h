@@ -69,9 +69,10 @@ absl::StatusOr<PreparedCall> PrepareCall(const grpc::CallbackServerContext& cont
                                          Telemetry* telemetry);
 
 // Submits the request to the engine with `call` as its sink. If the engine refuses it, the call
-// ends with that status. `ticket` belongs to the request.
+// ends with that status. `ticket` belongs to the request; null if
+// nobody can cancel it by its id.
 template <typename Call>
-void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket& ticket,
+void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket* ticket,
                 const std::shared_ptr<Call>& call) {
   prepared.request.sink = call;
   // The call holds the request's own lease and releases it when the request ends, which may be
@@ -81,7 +82,7 @@ void SubmitCall(PreparedRequest prepared, const UnreadRequests::Ticket& ticket,
   if (absl::Status status = borrowed.engine().Submit(std::move(prepared.request)); !status.ok()) {
     call->Refuse(status);
   } else {
-    call->OnSubmitted(ticket.is_cancelled());
+    call->OnSubmitted(ticket != nullptr && ticket->is_cancelled());
   }
 }
 

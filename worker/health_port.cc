@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "runtime/error.h"
 #include "runtime/steady_time.h"
 #include "worker/health_session.h"
 #include "worker/server.h"
@@ -25,7 +26,7 @@ constexpr size_t kBufferBytes = 16 << 10;
 // Limits that leave room for some calls on every connection at once, and for connections that are
 // ending.
 constexpr int kMaxConnections = 1024;
-constexpr int64_t kStreamCharge = 4 << 10;
+constexpr int64_t kStreamCharge = 8 << 10;
 constexpr int64_t kMaxConnectionBytes = 256 << 10;
 constexpr int64_t kMaxTotalBytes = int64_t{96} << 20;
 
@@ -36,6 +37,7 @@ guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
   // A new probe must get a connection even if unauthenticated clients hold all of them.
   made.oldest_makes_room = true;
   made.max_total_bytes = kMaxTotalBytes;
+  made.filter.max_streams = HealthSession::kMaxCalls;
   made.filter.stream_charge = kStreamCharge;
   made.filter.max_connection_bytes = kMaxConnectionBytes;
   return made;
@@ -60,6 +62,11 @@ struct HealthPort::Connection {
 absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const Options& options,
                                                               const HealthService& health) {
   std::unique_ptr<HealthPort> port(new HealthPort(health));
+  if (!port->epoll_.valid() || !port->wake_.valid()) {
+    return MakeError(absl::StatusCode::kUnavailable,
+                     "no descriptor is left for the health port; raise the limit of open files",
+                     {.reason = "CANNOT_LISTEN", .subject = options.listen});
+  }
   port->guard_ = guard::ConnectionGuard::Create(MakeGuardOptions(options));
   if (port->guard_ == nullptr) return CannotListenError(options.listen, options.flag);
   port->thread_ = std::thread([port = port.get()] { port->Run(); });
@@ -107,7 +114,7 @@ void HealthPort::Accept() {
     auto connection = std::make_unique<Connection>(std::move(socket), health_);
     connection->index = connections_.size();
     epoll_event event = {.events = connection->events, .data = {.ptr = connection.get()}};
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event) != 0) continue;
     connections_.push_back(std::move(connection));
   }
 }
@@ -189,7 +196,15 @@ void HealthPort::Run() {
       end_unless(Write(connection), connection);
     }
   }
+  // Watchers hear the end where the service has shut down.
+  for (const auto& connection : connections_) {
+    connection->session.Look();
+    Write(*connection);
+  }
   connections_.clear();
+  // Closed here, the sockets tell the guard that nobody will answer.
+  std::lock_guard lock(mutex_);
+  new_sockets_.clear();
 }
 
 }  // namespace orcd

@@ -68,9 +68,15 @@ HealthSession::HealthSession(const HealthService& health) : health_(health) {
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, OnData);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, OnFrame);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, OnClose);
-  nghttp2_session_server_new(&session_, callbacks, this);
+  nghttp2_option* options = nullptr;
+  nghttp2_option_new(&options);
+  // nghttp2 would keep closed streams for priorities, 240 bytes each, as long as the connection.
+  nghttp2_option_set_no_closed_streams(options, 1);
+  nghttp2_session_server_new2(&session_, callbacks, this, options);
+  nghttp2_option_del(options);
   nghttp2_session_callbacks_del(callbacks);
-  nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, nullptr, 0);
+  const nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, kMaxCalls}};
+  nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, std::size(settings));
 }
 
 HealthSession::~HealthSession() { nghttp2_session_del(session_); }

@@ -23,6 +23,9 @@ namespace orcd {
 // thread may call.
 class HealthSession {
  public:
+  // Calls open at once.
+  static constexpr uint32_t kMaxCalls = 100;
+
   // `health` must outlive the session.
   explicit HealthSession(const HealthService& health);
   ~HealthSession();

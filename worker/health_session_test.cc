@@ -1,5 +1,6 @@
 #include "worker/health_session.h"
 
+#include <malloc.h>
 #include <nghttp2/nghttp2.h>
 
 #include <map>
@@ -74,7 +75,11 @@ class HealthSessionTest : public testing::Test {
           static_cast<HealthSessionTest*>(self)->answers_[stream].is_closed = true;
           return 0;
         });
-    nghttp2_session_client_new(&client_, callbacks, this);
+    nghttp2_option* options = nullptr;
+    nghttp2_option_new(&options);
+    nghttp2_option_set_no_closed_streams(options, 1);
+    nghttp2_session_client_new2(&client_, callbacks, this, options);
+    nghttp2_option_del(options);
     nghttp2_session_callbacks_del(callbacks);
     nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, nullptr, 0);
   }
@@ -222,6 +227,20 @@ TEST_F(HealthSessionTest, WhatIsNoHttp2EndsTheConnection) {
   const std::string nonsense = "GET / HTTP/1.1\r\nHost: w\r\n\r\n";
   EXPECT_FALSE(
       session_.Receive({reinterpret_cast<const uint8_t*>(nonsense.data()), nonsense.size()}));
+}
+
+TEST_F(HealthSessionTest, CallsThatAreOverTakeNothing) {
+  health_.Set("", true);
+  const auto call_many = [&] {
+    for (int i = 0; i < 2000; ++i) Call(kCheck, Asking(""));
+    answers_.clear();
+    bodies_.clear();
+  };
+  call_many();
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 10; ++i) call_many();
+  // The client at the other end keeps a hundred of its own.
+  EXPECT_LT(mallinfo2().uordblks, before + (1 << 20));
 }
 
 }  // namespace

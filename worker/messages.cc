@@ -31,7 +31,10 @@ int FindField(google::protobuf::io::CodedInputStream& input, int number) {
       int length = 0;
       return input.ReadVarintSizeAsInt(&length) ? length : -1;
     }
-    if (!WireFormatLite::SkipField(&input, tag)) return -1;
+    // A group has any number of fields.
+    const bool is_group =
+        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_START_GROUP;
+    if (is_group || !WireFormatLite::SkipField(&input, tag)) return -1;
   }
   return -1;
 }

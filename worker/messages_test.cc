@@ -63,8 +63,8 @@ TEST(PeekStringTest, IsEmptyWhereThereIsNone) {
 
 TEST(PeekStringTest, IsEmptyWhereTheBytesAreNoMessage) {
   // A length beyond the end, an endless number, an invalid tag, and a group that does not end.
-  for (const std::string bytes :
-       {"\x0a\x7fshort", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "\x07", "\x13\x13\x13"}) {
+  for (const std::string bytes : {"\x0a\x7fshort", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+                                  "\x07", "\x13\x13\x13", "\x13\x18\x01\x14\x0a\x04mine"}) {
     EXPECT_EQ(Peek(bytes, kId), "");
     EXPECT_EQ(Peek(bytes, kIdWithin), "");
   }

@@ -69,7 +69,13 @@ Connection::Connection(const GuardOptions& options, const ConnectServer& connect
       idle_since_(now) {
   const int on = 1;
   setsockopt(client_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // A client that vanished while nothing was sent to it is found out.
+  const int idle_seconds = 60;
+  const int interval_seconds = 20;
   setsockopt(client_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(client_.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
+  setsockopt(client_.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds,
+             sizeof(interval_seconds));
   const auto timeout = static_cast<unsigned int>(absl::ToInt64Milliseconds(options.peer_timeout));
   setsockopt(client_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
   if (options.tls) {

@@ -110,7 +110,7 @@ class ConnectionFilter {
   // has not yet freed enough of the calls that the client has reset. Tick may make it true again.
   bool accepting() const {
     return !failed_ && unanswered_ < kMaxUnanswered && pending_.size() < kMaxInjected &&
-           lingering_.size() < MaxLingering();
+           lingering_.size() < MaxLingering() && ended_.size() < kMaxEnded;
   }
   // True if calls that are over may still hold memory of the server.
   bool lingers() const { return !lingering_.empty() || !ended_.empty(); }
@@ -132,6 +132,9 @@ class ConnectionFilter {
  private:
   // Number of answers that the server may owe. At this number the filter stops reading the client.
   static constexpr int kMaxUnanswered = 32;
+  // Charges of ended calls that may be kept. At this number the filter stops reading the client, so
+  // that what ended calls still hold delays new ones and refuses none.
+  static constexpr size_t kMaxEnded = 32;
   // Bytes of the filter's own answers that may wait.
   static constexpr size_t kMaxInjected = 64 << 10;
 

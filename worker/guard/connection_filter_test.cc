@@ -632,6 +632,14 @@ TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsF
   EXPECT_TRUE(filter_->lingers());
   EXPECT_TRUE(filter_->accepting()) << "nobody waits for them";
   EXPECT_TRUE(progress_.MustAsk());
+  // More of them than a few keep the client waiting.
+  uint32_t stream = 2 * few + 7;
+  for (; filter_->accepting() && stream < 1000; stream += 2) {
+    Open(stream, /*end_stream=*/true);
+    FromServer(MakeFrame(frame_type::kHeaders, frame_flag::kEndHeaders | frame_flag::kEndStream,
+                         stream, "x"));
+  }
+  EXPECT_LT(stream, 300u);
   progress_.sent = progress_.answered = 1;
   filter_->Tick(now_, out_);
   EXPECT_GT(charged(), idle) << "some threads may overtake the first answer";

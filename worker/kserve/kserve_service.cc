@@ -196,11 +196,9 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(grpc::CallbackServerContext*
     LogRefusal(log_, "ModelInfer", status);
     call->Refuse(status);
   };
-  auto ticket = NoteUnread(host_, *bytes, kInferIdPath);
   const absl::Status posted = host_.threads().work.Post(
-      bytes->Length(),
-      [this, context, bytes = *bytes, arrival, deadline, ticket = std::move(ticket), call, refuse] {
-        const absl::Status status = AdmitInfer(context, bytes, arrival, deadline, *ticket, call);
+      bytes->Length(), [this, context, bytes = *bytes, arrival, deadline, call, refuse] {
+        const absl::Status status = AdmitInfer(context, bytes, arrival, deadline, call);
         if (!status.ok()) refuse(status);
       });
   if (!posted.ok()) refuse(posted);
@@ -209,10 +207,9 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(grpc::CallbackServerContext*
 
 absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& bytes, absl::Time arrival,
-                                       absl::Time deadline, const UnreadRequests::Ticket& ticket,
+                                       absl::Time deadline,
                                        const std::shared_ptr<InferCall>& call) {
   if (call->client_gone()) return ClientGone();
-  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
   ORCD_ASSIGN_OR_RETURN(MultiplexedGenerate asked,
                         WithinMemory([&]() -> absl::StatusOr<MultiplexedGenerate> {
                           ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
@@ -230,7 +227,7 @@ absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
                .preface = std::move(asked.preface),
                .observer = std::move(prepared.observer),
                .cancel = std::move(prepared.cancel)});
-  SubmitCall(std::move(prepared.prepared), ticket, call);
+  SubmitCall(std::move(prepared.prepared), /*ticket=*/nullptr, call);
   return absl::OkStatus();
 }
 

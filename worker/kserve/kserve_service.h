@@ -20,7 +20,6 @@
 #include "worker/model_host.h"
 #include "worker/multiplexed_call.h"
 #include "worker/telemetry.h"
-#include "worker/unread_requests.h"
 
 namespace orcd::kserve {
 
@@ -124,7 +123,6 @@ class KserveService final : public internal::RawKserveService {
   // nothing has begun.
   absl::Status AdmitInfer(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
                           absl::Time arrival, absl::Time deadline,
-                          const UnreadRequests::Ticket& ticket,
                           const std::shared_ptr<InferCall>& call);
   // OK if this is the loaded model and it may be described.
   absl::Status CheckLoaded(const std::string& name, const std::string& version) const;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
@@ -190,23 +191,25 @@ TEST_F(KserveServiceTest, AStreamSaysWhatOneAnswerSays) {
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 
-TEST_F(KserveServiceTest, WhatNobodyHasReadYetIsFoundByItsId) {
+// Ids of KServe are not unique, so that a cancel of another protocol does not mean them.
+TEST_F(KserveServiceTest, NobodyFindsARequestByAnIdOfKserve) {
   BlockedPool blocked(host_.threads().work);
   Stream stream(*stub_);
-  stream.Send(Streamed("streamed", 0));
+  stream.Send(Streamed("streamed", 3));
   std::future<grpc::Status> alone = std::async(std::launch::async, [&] {
     inference::ModelInferResponse reply;
-    return Infer(WithId(InferRequest("Hello", Sampling(0)), "alone"), reply);
+    return Infer(WithId(InferRequest("Hello", Sampling(3)), "alone"), reply);
   });
-  for (const char* id : {"streamed", "alone"}) {
-    EXPECT_TRUE(Eventually([&] { return host_.threads().unread.Cancel(id); })) << id;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(host_.threads().unread.Cancel("streamed"));
+    EXPECT_FALSE(host_.threads().unread.Cancel("alone"));
+    absl::SleepFor(absl::Milliseconds(2));
   }
   blocked.LetGo();
-  EXPECT_EQ(alone.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(alone.get().ok());
   stream.ReadUntilEnd("streamed");
-  EXPECT_EQ(stream.by_id["streamed"].error, "CANCELLED");
+  EXPECT_EQ(stream.by_id["streamed"].error, "");
   EXPECT_TRUE(stream.Finish().ok());
-  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 
 TEST_F(KserveServiceTest, RawIsAnsweredRaw) {

@@ -8,20 +8,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "inference/grpc_service.pb.h"
 #include "worker/multiplexed_call.h"
 
 namespace orcd::kserve {
-
-// The path of field numbers to the id of a ModelInferRequest.
-inline constexpr int kInferIdPath[] = {inference::ModelInferRequest::kIdFieldNumber};
 
 // Has no state. Any thread may call.
 class StreamInferDialect final : public CallDialect {
  public:
   // Bytes that are not a message end the call, because they name no request.
   absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
-  std::span<const int> id_path() const override { return kInferIdPath; }
+  // Clients of KServe choose ids that need not be unique, and cannot cancel by them.
+  std::span<const int> id_path() const override { return {}; }
   // Makes one message for each request with pending events, and a second one at the end of some.
   std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
                                           std::span<const CancelAnswer> answers) const override;
