@@ -238,6 +238,7 @@ void ConnectionFilter::Tick(absl::Time now, Output& out) {
     const Linger& first = ended_.front();
     if (by_time ? first.until > now : first.fence > progress_->answered) break;
     budget_.Release(first.charge);
+    progress_->freed_bytes += first.charge / 2;
     --progress_->kept;
     ended_.pop_front();
   }
