@@ -117,21 +117,21 @@ void ExpectLayersAgree(const std::shared_ptr<const Model>& model) {
       {ContinueSequence(0, 28, part(b, 28, 1), b_blocks)},
   };
   for (size_t i = 0; i < steps.size(); ++i) {
-    SCOPED_TRACE(testing::Message() << "step " << i);
+    SCOPED_TRACE(::testing::Message() << "step " << i);
     RecordingTap on_gpu;
     RecordingTap on_cpu;
     RunStep(*gpu, steps[i], &on_gpu);
     RunStep(*cpu, steps[i], &on_cpu);
     ExpectNear(on_gpu, on_cpu);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
-class TypeTest : public GpuTest, public testing::WithParamInterface<const char*> {};
+class TypeTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, TypeTest,
-                         testing::Values("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0",
-                                         "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"),
+                         ::testing::Values("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0",
+                                           "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(TypeTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(NanoModel(GetParam())); }
@@ -154,19 +154,19 @@ TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) {
       SameBits(std::span<const float>(singly), std::span<const float>(whole).first(singly.size())));
 }
 
-class ShapeTest : public GpuTest, public testing::WithParamInterface<ModelShape> {};
+class ShapeTest : public GpuTest, public ::testing::WithParamInterface<ModelShape> {};
 
-INSTANTIATE_TEST_SUITE_P(Shapes, ShapeTest, testing::ValuesIn(RealShapes()),
+INSTANTIATE_TEST_SUITE_P(Shapes, ShapeTest, ::testing::ValuesIn(RealShapes()),
                          [](const auto& info) { return info.param.name; });
 
-class RepetitionTest : public GpuTest, public testing::WithParamInterface<ModelShape> {};
+class RepetitionTest : public GpuTest, public ::testing::WithParamInterface<ModelShape> {};
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RepetitionTest,
-                         testing::Values(InType(RealShapes()[1], "again15b_f16", TensorType::kF16),
-                                         InType(RealShapes()[1], "again15b_q8_0",
-                                                TensorType::kQ8_0),
-                                         RealShapes()[1], RealShapes().back()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RepetitionTest,
+    ::testing::Values(InType(RealShapes()[1], "again15b_f16", TensorType::kF16),
+                      InType(RealShapes()[1], "again15b_q8_0", TensorType::kQ8_0), RealShapes()[1],
+                      RealShapes().back()),
+    [](const auto& info) { return info.param.name; });
 
 // Prompt and parameters of one sequence.
 struct Request {
@@ -294,21 +294,21 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
   return samples;
 }
 
-testing::AssertionResult SameSample(const SampledToken& a, const SampledToken& b) {
+::testing::AssertionResult SameSample(const SampledToken& a, const SampledToken& b) {
   const auto same = [](float x, float y) { return std::memcmp(&x, &y, sizeof(x)) == 0; };
-  if (a.finite != b.finite) return testing::AssertionFailure() << "one is not finite";
+  if (a.finite != b.finite) return ::testing::AssertionFailure() << "one is not finite";
   if (a.token != b.token) {
-    return testing::AssertionFailure() << "token " << a.token << " and " << b.token;
+    return ::testing::AssertionFailure() << "token " << a.token << " and " << b.token;
   }
   if (!same(a.logprob, b.logprob) || a.top.size() != b.top.size()) {
-    return testing::AssertionFailure() << "logprob " << a.logprob << " and " << b.logprob;
+    return ::testing::AssertionFailure() << "logprob " << a.logprob << " and " << b.logprob;
   }
   for (size_t i = 0; i < a.top.size(); ++i) {
     if (a.top[i].token != b.top[i].token || !same(a.top[i].logprob, b.top[i].logprob)) {
-      return testing::AssertionFailure() << "likeliest token " << i;
+      return ::testing::AssertionFailure() << "likeliest token " << i;
     }
   }
-  return testing::AssertionSuccess();
+  return ::testing::AssertionSuccess();
 }
 
 void ExpectSame(const std::vector<SampledToken>& a, const std::vector<SampledToken>& b) {
@@ -324,9 +324,9 @@ void ExpectSame(const std::vector<std::vector<SampledToken>>& a,
                 const std::vector<std::vector<SampledToken>>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    SCOPED_TRACE(testing::Message() << "request " << i);
+    SCOPED_TRACE(::testing::Message() << "request " << i);
     ExpectSame(a[i], b[i]);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -348,9 +348,9 @@ void ExpectCompanyDoesNotMatter(const std::shared_ptr<const Model>& model, int s
                                    {.blocks_seed = static_cast<uint32_t>(size)});
     for (const int i : chosen) {
       if (i >= size) continue;
-      SCOPED_TRACE(testing::Message() << "request " << i << " of " << size);
+      SCOPED_TRACE(::testing::Message() << "request " << i << " of " << size);
       ExpectSame(together[i], alone[i]);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
@@ -377,9 +377,9 @@ void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
                 {"eager chunks by number", {.eager = true, .chunk = 9, .by_number = true}},
                 {"by number", {.by_number = true}}};
     for (const auto& [name, way] : ways) {
-      SCOPED_TRACE(testing::Message() << count << " requests, " << name);
+      SCOPED_TRACE(::testing::Message() << count << " requests, " << name);
       ExpectSame(Generate(*backend, requests, 12, way), expected);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
@@ -412,7 +412,7 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
   requests[1].prompt = TestTokens(900, 6);
   const auto expected = Generate(*backend, requests, 8);
   for (const int chunk : {100, 512, 600}) {
-    SCOPED_TRACE(testing::Message() << "in chunks of " << chunk);
+    SCOPED_TRACE(::testing::Message() << "in chunks of " << chunk);
     ExpectSame(Generate(*backend, requests, 8, {.chunk = chunk, .blocks_seed = 3}), expected);
     if (HasFatalFailure()) return;
   }
@@ -432,7 +432,7 @@ TEST_P(RepetitionTest, DrawsTheSameAgain) {
   const std::vector<Request> requests = MakeRequests(kSequences);
   const auto expected = Generate(*backend, requests, kSteps, {.ahead = true});
   for (int repetition = 0; repetition < 2; ++repetition) {
-    SCOPED_TRACE(testing::Message() << "repetition " << repetition);
+    SCOPED_TRACE(::testing::Message() << "repetition " << repetition);
     ExpectSame(Generate(*backend, requests, kSteps, {.ahead = true}), expected);
     if (HasFatalFailure()) return;
   }
@@ -627,7 +627,7 @@ TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
   with_bad[1].prompt[5] = 7;
   const auto together = Generate(*backend, with_bad, 6);
   for (int i = 0; i < 4; ++i) {
-    SCOPED_TRACE(testing::Message() << "request " << i);
+    SCOPED_TRACE(::testing::Message() << "request " << i);
     if (i == 1) {
       for (const SampledToken& sample : together[i]) EXPECT_FALSE(sample.finite);
       continue;

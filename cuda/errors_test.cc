@@ -26,7 +26,7 @@ namespace orcd::cuda {
 namespace {
 
 using cpu::NanoModel;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 absl::Status StatusOf(const std::shared_ptr<const Model>& model, const BackendOptions& options) {
   NullLoadObserver observer;
@@ -61,7 +61,7 @@ TEST(NoGpuDeathTest, SaysSoAndWhatToDo) {
                  absl::StatusCodeToString(status.code()).c_str(), HasDevice() ? 1 : 0);
     std::exit(status.ok() ? 0 : 3);
   };
-  EXPECT_EXIT(tell(), testing::ExitedWithCode(3),
+  EXPECT_EXIT(tell(), ::testing::ExitedWithCode(3),
               "CUDA_VISIBLE_DEVICES.*--backend cpu.*GPU_UNAVAILABLE.FAILED_PRECONDITION.0");
   if (before == nullptr) {
     unsetenv("CUDA_VISIBLE_DEVICES");

@@ -70,7 +70,7 @@ class DeviceArray {
 };
 
 // Prepares the GPU's kernels and a stream.
-class GpuTest : public testing::Test {
+class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto device = SelectDevice(0);
@@ -128,16 +128,16 @@ std::optional<size_t> FirstDifference(std::span<const T> a, std::span<const T> b
 }
 
 template <typename T>
-testing::AssertionResult SameBits(std::span<const T> a, std::span<const T> b) {
+::testing::AssertionResult SameBits(std::span<const T> a, std::span<const T> b) {
   const auto at = FirstDifference(a, b);
-  if (!at) return testing::AssertionSuccess();
-  auto failure = testing::AssertionFailure();
+  if (!at) return ::testing::AssertionSuccess();
+  auto failure = ::testing::AssertionFailure();
   failure << "sizes " << a.size() << " and " << b.size() << " differ at " << *at;
   if (*at < a.size() && *at < b.size()) failure << ": " << +a[*at] << " and " << +b[*at];
   return failure;
 }
 template <typename T>
-testing::AssertionResult SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+::testing::AssertionResult SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   return SameBits(std::span<const T>(a), std::span<const T>(b));
 }
 

@@ -68,11 +68,11 @@ std::shared_ptr<const Model> LoadModel(const std::string& path, bool with_text) 
 
 double Square(double x) { return x * x; }
 
-class GpuNanoOracleTest : public GpuTest, public testing::WithParamInterface<const char*> {};
+class GpuNanoOracleTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuNanoOracleTest,
-                         testing::Values("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0",
-                                         "Q4_K_M", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"),
+                         ::testing::Values("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0",
+                                           "Q4_K_M", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(GpuNanoOracleTest, LogitsAgree) {

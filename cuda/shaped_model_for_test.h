@@ -190,7 +190,7 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
   }
 
   const std::string path =
-      testing::TempDir() + "gpu_" + shape.name + "_" + std::to_string(getpid()) + ".gguf";
+      ::testing::TempDir() + "gpu_" + shape.name + "_" + std::to_string(getpid()) + ".gguf";
   auto file = writer.CreateFile(path);
   EXPECT_TRUE(file.ok()) << file.status();
   if (!file.ok()) return nullptr;

@@ -9,9 +9,9 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class BatchCheckerTest : public testing::Test {
+class BatchCheckerTest : public ::testing::Test {
  protected:
   BatchCheckerTest() : checker_(Info(), Config()) {}
 

@@ -17,7 +17,7 @@ constexpr char kReader[] = "Bearer reader-0123456789";
 constexpr char kAdmin[] = "bearer admin-00123456789";
 constexpr char kBoth[] = "BEARER both-000123456789";
 
-class AuthorizerTest : public testing::Test {
+class AuthorizerTest : public ::testing::Test {
  protected:
   ~AuthorizerTest() override { std::filesystem::remove(path_); }
 
@@ -48,7 +48,7 @@ class AuthorizerTest : public testing::Test {
 
   const Logger log_{LogFormat::kText, LogLevel::kError};
   FileWatcher watcher_{log_, absl::Milliseconds(100)};
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/tokens-", getpid());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tokens-", getpid());
 };
 
 using Caller = Authorizer::Caller;

@@ -11,8 +11,8 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 using Values = std::vector<std::string>;
 
@@ -125,7 +125,7 @@ TEST(ConfigFileTest, ErrorsNameTheLine) {
 }
 
 TEST(ConfigFileTest, ErrorsOfFilesNameThem) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/config-file-", getpid());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/config-file-", getpid());
   std::ofstream(path) << "a = 1\nb = \"\n";
   EXPECT_THAT(ReadConfigFile(path).status().message(),
               HasSubstr(absl::StrCat(path, ", line 2: a quote")));
@@ -134,7 +134,7 @@ TEST(ConfigFileTest, ErrorsOfFilesNameThem) {
   unlink(path.c_str());
   EXPECT_THAT(ReadConfigFile(path).status().message(),
               HasSubstr(absl::StrCat(path, " cannot be read: No such file")));
-  EXPECT_THAT(ReadConfigFile(testing::TempDir()).status().message(), HasSubstr("is a directory"));
+  EXPECT_THAT(ReadConfigFile(::testing::TempDir()).status().message(), HasSubstr("is a directory"));
 }
 
 }  // namespace

@@ -11,16 +11,16 @@
 namespace orcd {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 ConfigResult Parse(const std::vector<std::string>& args, const Environment& environment = {}) {
   return ParseConfig(args, environment);
 }
 
 std::string WriteFile(const std::string& content) {
-  std::string path = absl::StrCat(testing::TempDir(), "/config-", getpid(), ".toml");
+  std::string path = absl::StrCat(::testing::TempDir(), "/config-", getpid(), ".toml");
   std::ofstream(path) << content;
   return path;
 }
@@ -522,7 +522,7 @@ TEST(ConfigTest, HelpAndVersion) {
   EXPECT_THAT(help.output, HasSubstr("Exit status: 0 drained"));
   const ConfigResult version = Parse({"--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_THAT(version.output, testing::MatchesRegex("worker-orcd [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(version.output, ::testing::MatchesRegex("worker-orcd [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
 }  // namespace

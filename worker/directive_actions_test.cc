@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-class DirectiveActionsTest : public testing::Test {
+class DirectiveActionsTest : public ::testing::Test {
  protected:
   static ModelHostOptions Options(const std::string& model_dir) {
     ModelHostOptions options;

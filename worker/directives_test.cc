@@ -12,8 +12,8 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 v1::Directive LoadDirective(const std::string& id, const std::string& model) {
   v1::Directive directive;
@@ -23,7 +23,7 @@ v1::Directive LoadDirective(const std::string& id, const std::string& model) {
 }
 
 // Directives with actions that run until the test ends them.
-class DirectivesTest : public testing::Test {
+class DirectivesTest : public ::testing::Test {
  protected:
   std::shared_ptr<Directives> New() {
     Directives::Actions actions;

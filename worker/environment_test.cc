@@ -6,10 +6,10 @@
 namespace orcd {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::vector<std::string> kNames = {"listen", "max-seqs", "max-waiting", "worker-id"};
 

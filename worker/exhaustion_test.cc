@@ -16,8 +16,8 @@
 namespace orcd {
 namespace {
 
-using testing::ExitedWithCode;
-using testing::KilledBySignal;
+using ::testing::ExitedWithCode;
+using ::testing::KilledBySignal;
 
 // An exception that leaves this function ends the process.
 void EndBy(const std::function<void()>& faulty) noexcept {

@@ -60,7 +60,7 @@ struct Told {
   }
 };
 
-class GenerateManyTest : public testing::Test {
+class GenerateManyTest : public ::testing::Test {
  protected:
   explicit GenerateManyTest(const MultiplexedCallLimits& limits = {},
                             absl::Duration step_time = absl::ZeroDuration())

@@ -45,7 +45,7 @@ class HoldingService final : public grpc::CallbackGenericService {
   Event let_go_;
 };
 
-class HealthPortTest : public testing::Test {
+class HealthPortTest : public ::testing::Test {
  protected:
   HealthPortTest() {
     auto port = HealthPort::Start({.listen = "127.0.0.1:0"}, health_);

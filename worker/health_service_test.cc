@@ -21,7 +21,7 @@ using grpc::health::v1::HealthCheckResponse;
 
 constexpr std::chrono::seconds kTestLimit(20);
 
-class HealthServiceTest : public testing::Test {
+class HealthServiceTest : public ::testing::Test {
  protected:
   HealthServiceTest() {
     grpc::ServerBuilder builder;

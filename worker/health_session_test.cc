@@ -38,7 +38,7 @@ std::string Asking(const std::string& service) {
 }
 
 // Connects the session to an nghttp2 client, without a socket.
-class HealthSessionTest : public testing::Test {
+class HealthSessionTest : public ::testing::Test {
  protected:
   struct Answer {
     std::vector<HealthCheckResponse::ServingStatus> statuses;

@@ -7,8 +7,8 @@
 namespace orcd {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(HostPortTest, Addresses) {
   struct Case {

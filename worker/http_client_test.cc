@@ -16,8 +16,8 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Request = ScriptedHttpServer::Request;
 
 constexpr absl::Duration kLong = absl::Seconds(30);

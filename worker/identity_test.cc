@@ -8,7 +8,7 @@ namespace {
 
 TEST(IdentityTest, InstanceIdsAreRandomUuids) {
   const std::string id = MakeInstanceId();
-  EXPECT_THAT(id, testing::MatchesRegex(
+  EXPECT_THAT(id, ::testing::MatchesRegex(
                       "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"));
   EXPECT_NE(id, MakeInstanceId());
 }
@@ -50,7 +50,7 @@ TEST(IdentityTest, WorkerIdsAreShortPrintableText) {
         Case{"w\x7f", "a control character at byte 2"}, Case{"w\xE9", "bytes that are not UTF-8"},
         Case{std::string(257, 'x'), "257 bytes"}}) {
     EXPECT_TRUE(absl::IsInvalidArgument(CheckWorkerId(c.id)));
-    EXPECT_THAT(CheckWorkerId(c.id).message(), testing::HasSubstr(c.why));
+    EXPECT_THAT(CheckWorkerId(c.id).message(), ::testing::HasSubstr(c.why));
   }
 }
 

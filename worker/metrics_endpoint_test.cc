@@ -20,9 +20,9 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 // Far more than a scrape takes, and far less than the idle limit of a connection.
@@ -82,7 +82,7 @@ class Connection {
   bool connected_ = false;
 };
 
-class MetricsEndpointTest : public testing::Test {
+class MetricsEndpointTest : public ::testing::Test {
  protected:
   void Start(const std::string& listen) {
     auto started = MetricsEndpoint::Start(listen, metrics_, [] { return v1::WorkerStatus(); });

@@ -10,8 +10,8 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Text(const std::vector<prometheus::MetricFamily>& families) {
   return prometheus::TextSerializer().Serialize(families);

@@ -12,10 +12,10 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ModelDirTest, OnlyADirectoryThatIsThereIsOne) {
-  const std::string base = absl::StrCat(testing::TempDir(), "/model-dir-", getpid());
+  const std::string base = absl::StrCat(::testing::TempDir(), "/model-dir-", getpid());
   std::filesystem::create_directory(base);
   std::ofstream(base + "/file") << "x";
   std::filesystem::create_directory_symlink(base, base + "/link");

@@ -24,7 +24,7 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
@@ -79,7 +79,7 @@ class Sink : public GenerationSink {
   Event finished_;
 };
 
-class ModelHostTest : public testing::Test {
+class ModelHostTest : public ::testing::Test {
  protected:
   ModelHostTest() { MakeHost(absl::ZeroDuration()); }
   ~ModelHostTest() override { controls_.hold_load = false; }
@@ -219,7 +219,7 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(description->model_id(), "nano");
   EXPECT_EQ(description->file(), "nano.gguf");
   EXPECT_EQ(description->architecture(), "qwen2");
-  EXPECT_THAT(description->digest(), testing::MatchesRegex("sha256-tree:[0-9a-f]{64}"));
+  EXPECT_THAT(description->digest(), ::testing::MatchesRegex("sha256-tree:[0-9a-f]{64}"));
   EXPECT_EQ(description->size_bytes(),
             std::filesystem::file_size(absl::StrCat(dir_.path(), "/nano.gguf")));
   EXPECT_TRUE(description->chat_supported());

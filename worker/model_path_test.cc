@@ -14,11 +14,11 @@ namespace orcd {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class ModelPathTest : public testing::Test {
+class ModelPathTest : public ::testing::Test {
  protected:
-  ModelPathTest() : root_(absl::StrCat(testing::TempDir(), "/model-path-", getpid())) {
+  ModelPathTest() : root_(absl::StrCat(::testing::TempDir(), "/model-path-", getpid())) {
     fs::create_directories(root_ / "models" / "family");
     std::ofstream(root_ / "models" / "a.gguf") << "a";
     std::ofstream(root_ / "models" / "family" / "b.gguf") << "b";
@@ -107,8 +107,8 @@ TEST_F(ModelPathTest, TheEndingMayBeInCapitals) {
   std::ofstream(models / "c-00002-of-00002.Gguf") << "c";
   std::error_code error;
   EXPECT_THAT(ListModels(models.string(), error),
-              testing::ElementsAre("B.GGUF", "a.gguf", "c-00001-of-00002.Gguf", "inside-link.gguf",
-                                   "outside-link.gguf"));
+              ::testing::ElementsAre("B.GGUF", "a.gguf", "c-00001-of-00002.Gguf",
+                                     "inside-link.gguf", "outside-link.gguf"));
   EXPECT_EQ(DefaultModelId("B.GGUF"), "B");
   EXPECT_EQ(FindModelFile(models.string(), "B"), "B.GGUF");
   EXPECT_EQ(FindModelFile(models.string(), "B.GGUF"), "B.GGUF");
@@ -187,10 +187,10 @@ TEST_F(ModelPathTest, ListsTheFilesOfModels) {
   fs::create_directory(models / "folder.gguf");
   std::error_code error;
   EXPECT_THAT(ListModels(models.string(), error),
-              testing::ElementsAre("a.gguf", "inside-link.gguf", "odd-00002-of-.gguf",
-                                   "outside-link.gguf", "split-00001-of-00002.gguf"));
+              ::testing::ElementsAre("a.gguf", "inside-link.gguf", "odd-00002-of-.gguf",
+                                     "outside-link.gguf", "split-00001-of-00002.gguf"));
   EXPECT_FALSE(error);
-  EXPECT_THAT(ListModels((root_ / "none").string(), error), testing::IsEmpty());
+  EXPECT_THAT(ListModels((root_ / "none").string(), error), ::testing::IsEmpty());
   EXPECT_TRUE(error);
 }
 

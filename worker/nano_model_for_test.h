@@ -16,7 +16,7 @@ namespace orcd {
 class NanoModelDir {
  public:
   NanoModelDir() {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/models-XXXXXX");
+    std::string pattern = absl::StrCat(::testing::TempDir(), "/models-XXXXXX");
     path_ = mkdtemp(pattern.data());
     Write("nano.gguf", 1);
   }

@@ -35,7 +35,7 @@ TEST(OrchestratorAddressTest, EverythingElseIsRefused) {
                            "grpc://smg:1", "http://http://smg:1", "http://[::1:80"}) {
     const auto address = ParseOrchestratorAddress(text);
     EXPECT_TRUE(absl::IsInvalidArgument(address.status())) << text;
-    EXPECT_THAT(address.status().message(), testing::HasSubstr("host:port")) << text;
+    EXPECT_THAT(address.status().message(), ::testing::HasSubstr("host:port")) << text;
   }
 }
 

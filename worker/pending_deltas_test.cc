@@ -10,7 +10,7 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 DeltaEvent Delta(int sample, const std::string& text, std::vector<int32_t> tokens) {
   DeltaEvent delta;

@@ -9,8 +9,8 @@
 namespace orcd {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(QuantityTest, Bytes) {
   struct Case {

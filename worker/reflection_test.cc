@@ -16,9 +16,9 @@
 namespace orcd {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 struct V1 {
   using Service = grpc::reflection::v1::ServerReflection;
@@ -32,7 +32,7 @@ struct V1Alpha {
 };
 
 template <typename Wire>
-class ReflectionTest : public testing::Test {
+class ReflectionTest : public ::testing::Test {
  protected:
   using Request = typename Wire::Request;
   using Response = typename Wire::Response;
@@ -85,7 +85,7 @@ class ReflectionTest : public testing::Test {
   std::unique_ptr<typename Wire::Service::Stub> stub_;
 };
 
-using Wires = testing::Types<V1, V1Alpha>;
+using Wires = ::testing::Types<V1, V1Alpha>;
 TYPED_TEST_SUITE(ReflectionTest, Wires);
 
 TYPED_TEST(ReflectionTest, ListsTheServicesAndItself) {

@@ -35,7 +35,7 @@ using orcd::v1::RegisterRequest;
 using orcd::v1::RegisterResponse;
 using orcd::v1::WorkerStatus;
 using std::chrono::milliseconds;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTestLimit(20);
@@ -182,7 +182,7 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-class RegistrationTest : public testing::Test {
+class RegistrationTest : public ::testing::Test {
  protected:
   std::unique_ptr<Registration> NewRegistration(std::vector<std::string> orchestrators) {
     Registration::Options options;
@@ -544,8 +544,8 @@ TEST_F(RegistrationTest, ASupersedingThatNamesNobodyOrTheWorkerItselfIsAFailureL
       [&] { return orchestrator.heartbeats.size() + orchestrator.registrations.size() > m + 3; }));
   registration->Stop(absl::Seconds(5));
   EXPECT_TRUE(superseded_by_.empty());
-  EXPECT_THAT(results_, testing::Contains("failed"));
-  EXPECT_THAT(results_, testing::Contains("ok"));
+  EXPECT_THAT(results_, ::testing::Contains("failed"));
+  EXPECT_THAT(results_, ::testing::Contains("ok"));
 }
 
 TEST_F(RegistrationTest, StopDeregisters) {

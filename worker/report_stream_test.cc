@@ -36,7 +36,7 @@ class Service final : public v1::Worker::WithRawCallbackMethod_Drain<v1::Worker:
   Event cancelled;
 };
 
-class ReportStreamTest : public testing::Test {
+class ReportStreamTest : public ::testing::Test {
  protected:
   void SetUp() override {
     int port = 0;

@@ -13,11 +13,11 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
-using testing::MatchesRegex;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::MatchesRegex;
+using ::testing::Pair;
 
-class RequestTranslationTest : public testing::Test {
+class RequestTranslationTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     NanoModelDir dir;
@@ -310,7 +310,7 @@ TEST_F(RequestTranslationTest, RefusesValuesOutOfRange) {
   }
   v1::GenerateRequest request = Valid();
   (*request.mutable_sampling()->mutable_logit_bias())[4'000'000'000] = 1;
-  EXPECT_THAT(Field(request), testing::StartsWith("sampling.logit_bias"));
+  EXPECT_THAT(Field(request), ::testing::StartsWith("sampling.logit_bias"));
   request = Valid();
   request.set_logprobs(21);
   EXPECT_EQ(Field(request), "logprobs");
@@ -327,7 +327,8 @@ TEST_F(RequestTranslationTest, RefusesStopConditions) {
   request = Valid();
   request.mutable_stop()->add_token_ids(3'000'000'000);
   EXPECT_EQ(Field(request), "stop.token_ids[0]");
-  EXPECT_THAT(std::string(Translate(request).status().message()), testing::HasSubstr("3000000000"));
+  EXPECT_THAT(std::string(Translate(request).status().message()),
+              ::testing::HasSubstr("3000000000"));
 }
 
 }  // namespace

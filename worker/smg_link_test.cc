@@ -15,15 +15,15 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Entries = std::vector<ScriptedSmg::Entry>;
 
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 constexpr char kUrl[] = "grpc://10.1.2.3:50051";
 
-class SmgLinkTest : public testing::Test {
+class SmgLinkTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(smg_.listens());
@@ -240,7 +240,7 @@ TEST_F(SmgLinkTest, WhatMayHaveBeenEnteredIsNotEnteredAnew) {
 }
 
 TEST_F(SmgLinkTest, SendsTheKeyOfItsFile) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/smg_link_test_key");
+  const std::string path = absl::StrCat(::testing::TempDir(), "/smg_link_test_key");
   std::ofstream(path) << "the-key\n";
   const Logger log(LogFormat::kText, LogLevel::kError);
   FileWatcher watcher(log, absl::Hours(1));

@@ -74,7 +74,7 @@ class FakeCollector final : public TraceService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-class SpanExporterTest : public testing::Test {
+class SpanExporterTest : public ::testing::Test {
  protected:
   SpanExporter::Options OptionsFor(const std::string& endpoint) {
     SpanExporter::Options options;

@@ -11,7 +11,7 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Returns the detail of this type, which must occur exactly once.
 template <typename Detail>
@@ -140,7 +140,7 @@ TEST(StatusDetailsTest, PushbackTrailer) {
                          {.reason = "QUEUE_FULL", .retry_after = absl::Milliseconds(1500)}),
                &context);
   EXPECT_THAT(spouse.GetTrailingMetadata(),
-              ElementsAre(testing::Pair("grpc-retry-pushback-ms", "1500")));
+              ElementsAre(::testing::Pair("grpc-retry-pushback-ms", "1500")));
 }
 
 TEST(StatusDetailsTest, LongMessagesFitATrailerAndBadBytesAreReplaced) {
@@ -151,8 +151,8 @@ TEST(StatusDetailsTest, LongMessagesFitATrailerAndBadBytesAreReplaced) {
   EXPECT_LT(status.error_details().size() + status.error_message().size(), 7000u);
   google::rpc::Status rpc;
   ASSERT_TRUE(rpc.ParseFromString(status.error_details()));
-  EXPECT_THAT(rpc.message(), testing::StartsWith("\xEF\xBF\xBDxxx"));
-  EXPECT_THAT(rpc.message(), testing::EndsWith("…"));
+  EXPECT_THAT(rpc.message(), ::testing::StartsWith("\xEF\xBF\xBDxxx"));
+  EXPECT_THAT(rpc.message(), ::testing::EndsWith("…"));
 }
 
 }  // namespace

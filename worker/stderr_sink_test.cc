@@ -16,7 +16,7 @@
 namespace orcd {
 namespace {
 
-class StderrSinkTest : public testing::Test {
+class StderrSinkTest : public ::testing::Test {
  protected:
   StderrSinkTest() : logger_("test", {}) {
     EXPECT_EQ(pipe(fds_), 0);

@@ -32,7 +32,7 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
@@ -104,7 +104,7 @@ class Holdup final : public Writer {
   Event let_go_;
 };
 
-class TokenStreamTest : public testing::Test {
+class TokenStreamTest : public ::testing::Test {
  protected:
   // With `queued`, writes_ writes the engine's events; otherwise the thread that delivers them
   // does.

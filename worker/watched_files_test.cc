@@ -17,12 +17,12 @@ namespace orcd {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Watches two files that must hold the same word; the word `bad` is refused.
-class WatchedFilesTest : public testing::Test {
+class WatchedFilesTest : public ::testing::Test {
  protected:
   WatchedFilesTest() { fs::create_directory(folder_); }
   ~WatchedFilesTest() override { fs::remove_all(folder_); }
@@ -51,15 +51,15 @@ class WatchedFilesTest : public testing::Test {
   }
   // Returns the log of `looks` looks.
   std::string Look(int looks = 2) {
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     for (int i = 0; i < looks; ++i) watcher_.Look();
-    return testing::internal::GetCapturedStderr();
+    return ::testing::internal::GetCapturedStderr();
   }
 
   const Logger log_{LogFormat::kText, LogLevel::kInfo};
   // Looks only when the test tells it to.
   FileWatcher watcher_{log_, absl::Hours(1)};
-  const std::string folder_ = absl::StrCat(testing::TempDir(), "/watched-", getpid());
+  const std::string folder_ = absl::StrCat(::testing::TempDir(), "/watched-", getpid());
   const std::string first_ = folder_ + "/first";
   const std::string second_ = folder_ + "/second";
   std::atomic<int> parsed_ = 0;
@@ -154,9 +154,9 @@ TEST_F(WatchedFilesTest, WhatCannotBeUsedIsSaidOnceAndTheLastGoodStays) {
 
 TEST_F(WatchedFilesTest, AWarningIsSaidAtTheStartAndWheneverItComesAbout) {
   WriteBoth("old");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto word = Watch(watcher_);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the word is old"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the word is old"));
   ASSERT_TRUE(word.ok()) << word.status();
   EXPECT_THAT(Look(10), IsEmpty());
   WriteBoth("new");

@@ -14,7 +14,7 @@
 namespace orcd {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 constexpr size_t kLarge = 1 << 20;

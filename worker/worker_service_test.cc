@@ -22,7 +22,7 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 ModelHostOptions Options(const std::string& model_dir) {
   ModelHostOptions options;
@@ -34,7 +34,7 @@ ModelHostOptions Options(const std::string& model_dir) {
   return options;
 }
 
-class WorkerServiceTest : public testing::Test {
+class WorkerServiceTest : public ::testing::Test {
  protected:
   WorkerServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
     EngineWrites::Install();

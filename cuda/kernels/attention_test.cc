@@ -389,23 +389,21 @@ class AttentionTest : public GpuTest {
 };
 
 class AttentionShapeTest : public AttentionTest,
-                           public testing::WithParamInterface<AttentionCase> {};
+                           public ::testing::WithParamInterface<AttentionCase> {};
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionShapeTest,
-                         testing::Values(AttentionCase{64, 2, 7, 16}, AttentionCase{128, 2, 6, 16},
-                                         AttentionCase{128, 4, 7, 16}, AttentionCase{64, 2, 2, 8},
-                                         AttentionCase{64, 1, 1, 64}, AttentionCase{64, 1, 3, 32},
-                                         AttentionCase{128, 1, 4, 8}, AttentionCase{128, 2, 5, 32},
-                                         AttentionCase{128, 1, 8, 64}, AttentionCase{64, 1, 9, 16},
-                                         AttentionCase{64, 1, 16, 16},
-                                         AttentionCase{128, 1, 16, 16}),
-                         [](const auto& info) {
-                           const AttentionCase& c = info.param;
-                           return "dim" + std::to_string(c.head_dim) + "_kv" +
-                                  std::to_string(c.kv_heads) + "_group" +
-                                  std::to_string(c.group_heads) + "_block" +
-                                  std::to_string(c.block_tokens);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionShapeTest,
+    ::testing::Values(AttentionCase{64, 2, 7, 16}, AttentionCase{128, 2, 6, 16},
+                      AttentionCase{128, 4, 7, 16}, AttentionCase{64, 2, 2, 8},
+                      AttentionCase{64, 1, 1, 64}, AttentionCase{64, 1, 3, 32},
+                      AttentionCase{128, 1, 4, 8}, AttentionCase{128, 2, 5, 32},
+                      AttentionCase{128, 1, 8, 64}, AttentionCase{64, 1, 9, 16},
+                      AttentionCase{64, 1, 16, 16}, AttentionCase{128, 1, 16, 16}),
+    [](const auto& info) {
+      const AttentionCase& c = info.param;
+      return "dim" + std::to_string(c.head_dim) + "_kv" + std::to_string(c.kv_heads) + "_group" +
+             std::to_string(c.group_heads) + "_block" + std::to_string(c.block_tokens);
+    });
 
 std::vector<int> Lengths() {
   return {1,   2,   15,  16,  17,  63,  64,  65,  127,  128, 129,
@@ -480,7 +478,7 @@ TEST_F(AttentionTest, ManySequences) {
   for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8},
                                      AttentionCase{64, 2, 16, 64}, AttentionCase{128, 4, 7, 16},
                                      AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16}}) {
-    SCOPED_TRACE(testing::PrintToString(shape));
+    SCOPED_TRACE(::testing::PrintToString(shape));
     constexpr int kCount = 100;
     std::vector<int> lengths;
     for (int i = 0; i < kCount; ++i) lengths.push_back(1 + i * 13 % 600);
@@ -502,7 +500,7 @@ TEST_F(AttentionTest, ManySequences) {
 // The end of one long prompt.
 TEST_F(AttentionTest, LongPrompt) {
   for (const AttentionCase& shape : {AttentionCase{64, 1, 7, 16}, AttentionCase{128, 1, 4, 16}}) {
-    SCOPED_TRACE(testing::PrintToString(shape));
+    SCOPED_TRACE(::testing::PrintToString(shape));
     const Sequences all(shape, {5000});
     const std::vector<Part> parts = {{0, 4000, 1000}};
     const std::vector<uint16_t> outputs = Prefill(all, parts);
@@ -516,12 +514,12 @@ TEST_F(AttentionTest, LongPrompt) {
 
 // Decode makes its own rows with the arithmetic of LaunchRope: partials, bias, rotation, and values
 // that are not finite. The parameter is a number of sequences for each of the decode kernels.
-class DecodeRowsTest : public AttentionTest, public testing::WithParamInterface<int> {};
+class DecodeRowsTest : public AttentionTest, public ::testing::WithParamInterface<int> {};
 
 TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
   for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 12, 16},
                                      AttentionCase{128, 2, 6, 16}, AttentionCase{128, 2, 9, 16}}) {
-    SCOPED_TRACE(testing::PrintToString(shape));
+    SCOPED_TRACE(::testing::PrintToString(shape));
     constexpr int kSplits = 3;
     constexpr int kLongest = 300;
     const int count = GetParam();
@@ -615,7 +613,7 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sequences, DecodeRowsTest, testing::Values(4, 40, 70));
+INSTANTIATE_TEST_SUITE_P(Sequences, DecodeRowsTest, ::testing::Values(4, 40, 70));
 
 }  // namespace
 }  // namespace orcd::cuda

@@ -249,7 +249,7 @@ class ProductTest : public GpuTest {
   DeviceArray<int32_t> ready_;
 };
 
-class ProductTypeTest : public ProductTest, public testing::WithParamInterface<TensorType> {
+class ProductTypeTest : public ProductTest, public ::testing::WithParamInterface<TensorType> {
  protected:
   int block_weights() const {
     return static_cast<int>(GetTensorTypeInfo(GetParam()).block_weights);
@@ -271,7 +271,7 @@ class ProductTypeTest : public ProductTest, public testing::WithParamInterface<T
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, testing::ValuesIn([] {
+INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, ::testing::ValuesIn([] {
                            std::vector<TensorType> types;
                            for (const TensorTypeInfo& info : AllTensorTypes())
                              types.push_back(info.type);
@@ -326,7 +326,7 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
 // their sum in each of cols / 16 steps.
 TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
   for (const Shape& shape : Shapes()) {
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols);
     const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
     const MatmulArgs args = {.matrices = {matrix.tiles},
                              .num_matrices = 1,
@@ -363,7 +363,7 @@ TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
 // the kernel.
 TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
   for (const Shape& shape : Shapes()) {
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols);
     const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
     const MatmulArgs args = {.matrices = {matrix.tiles},
                              .num_matrices = 1,
@@ -437,7 +437,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   for (const Shape& shape :
        {Shape{200, 256}, Shape{608, 896}, Shape{1216, 1536}, Shape{2448, 2048}}) {
     if (shape.cols % block_weights() != 0) continue;
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.cols);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols);
     const int ffn = shape.rows;
     // Gates of a typical size.
     const TestMatrix gate(GetParam(), ffn, shape.cols, 21);
@@ -514,7 +514,7 @@ TEST_F(ProductTest, ManyRowsOfOneSegment) {
   for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
                                 TensorType::kQ4_K, TensorType::kQ6_K}) {
     for (const int rows : {2454, 2453}) {
-      SCOPED_TRACE(testing::Message() << GetTensorTypeInfo(type).name << ", " << rows);
+      SCOPED_TRACE(::testing::Message() << GetTensorTypeInfo(type).name << ", " << rows);
       const DeviceMatrix matrix(type, rows, kCols, 61, stream());
       const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = rows};
       for (const int tokens : {9, 31, 64}) {
@@ -641,7 +641,7 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
                        .y_rows = shape.rows};
     const int stride = Stride(shape.rows);
     for (const int tokens : {513, 700}) {
-      SCOPED_TRACE(testing::Message() << shape.rows << " rows, " << tokens << " tokens");
+      SCOPED_TRACE(::testing::Message() << shape.rows << " rows, " << tokens << " tokens");
       const Result product = Multiply(args, 0, tokens, multiprocessors());
       const std::vector<float> before = RandomFloats(tokens * stride, 62, 10.0f);
       std::vector<float> expected = before;
@@ -694,8 +694,8 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
     args.splits = Splits(RowTiles(args), cols);
     const DeviceArray<float> bias(RandomFloats(rows, 74, 3.0f));
     for (const int tokens : {513, 700, 1100}) {
-      SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
-                                      << ", " << tokens << " tokens");
+      SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
+                                        << ", " << tokens << " tokens");
       // Three sequences, and a last token that pads a bucket.
       const int lengths[] = {37, tokens - 37 - 2, 1};
       const int first_positions[] = {5, 0, 90};
@@ -813,7 +813,7 @@ TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
 TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) {
-      SCOPED_TRACE(testing::Message() << cols << " columns, " << splits << " segments");
+      SCOPED_TRACE(::testing::Message() << cols << " columns, " << splits << " segments");
       const DeviceMatrix matrix(TensorType::kQ8_0, 100, cols, 51, stream());
       const DeviceArray<float> weight(RandomFloats(cols, 52));
       const std::vector<float> residual_values = RandomFloats(cols, 53, 10.0f);

@@ -82,7 +82,7 @@ struct RawMatrix {
   std::vector<uint8_t> bytes;
 };
 
-class RepackTest : public GpuTest, public testing::WithParamInterface<TensorType> {
+class RepackTest : public GpuTest, public ::testing::WithParamInterface<TensorType> {
  protected:
   // Columns to try: whole and partial units and, if the block size allows, odd numbers.
   std::vector<int> Columns() const {
@@ -102,7 +102,7 @@ class RepackTest : public GpuTest, public testing::WithParamInterface<TensorType
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, RepackTest, testing::ValuesIn([] {
+INSTANTIATE_TEST_SUITE_P(All, RepackTest, ::testing::ValuesIn([] {
                            std::vector<TensorType> types;
                            for (const TensorTypeInfo& info : AllTensorTypes())
                              types.push_back(info.type);

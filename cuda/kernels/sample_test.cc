@@ -38,7 +38,7 @@ struct Draw {
 
 std::string Describe(const Draw& draw) {
   const SamplingParams& p = draw.params;
-  return testing::PrintToString(std::vector<float>{
+  return ::testing::PrintToString(std::vector<float>{
              p.temperature, static_cast<float>(p.top_k), p.top_p, p.min_p, p.typical_p,
              p.repetition_penalty, p.frequency_penalty, p.presence_penalty}) +
          " (temperature, top_k, top_p, min_p, typical_p, repetition, frequency, presence), " +
@@ -306,10 +306,10 @@ Draw RandomDraw(int vocab, std::mt19937& rng) {
   return draw;
 }
 
-class RandomSampleTest : public SampleTest, public testing::WithParamInterface<int> {};
+class RandomSampleTest : public SampleTest, public ::testing::WithParamInterface<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, RandomSampleTest,
-                         testing::Values(1, 7, 300, 4097, 151'936, 152'064));
+                         ::testing::Values(1, 7, 300, 4097, 151'936, 152'064));
 
 TEST_P(RandomSampleTest, EveryCaseIsTheReferences) {
   const int vocab = GetParam();

@@ -45,7 +45,7 @@ TEST_F(NormTest, AddsSegmentsInOrderAndNorms) {
   for (int splits = 1; splits <= kMaxSplits; ++splits) cases.push_back({896, 1, splits});
   cases.push_back({896, 300, 2});
   for (const auto& [hidden, tokens, splits] : cases) {
-    SCOPED_TRACE(testing::Message() << hidden << " x " << tokens << " in " << splits);
+    SCOPED_TRACE(::testing::Message() << hidden << " x " << tokens << " in " << splits);
     constexpr float kScale = 1 / kGatedScale;
     const int partials_tokens = tokens + 3;
     const std::vector<float> before = RandomFloats(size_t{1} * tokens * hidden, 1, 20.0f);
@@ -257,7 +257,7 @@ class GatherRowsTest : public GpuTest {};
 TEST_F(GatherRowsTest, TakesRowsOfBoth) {
   constexpr int kTokens = 77;
   for (const auto& [hidden, cols] : {std::pair{896, 896}, {2500, 64}, {128, 3584}}) {
-    SCOPED_TRACE(testing::Message() << hidden << " and " << cols);
+    SCOPED_TRACE(::testing::Message() << hidden << " and " << cols);
     const std::vector<float> residual = RandomFloats(size_t{1} * kTokens * hidden, 71);
     const std::vector<float> values = RandomFloats(size_t{1} * kTokens * cols, 72);
     std::vector<uint16_t> halves;
@@ -324,7 +324,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
   for (const auto& [heads, kv_heads, head_dim, splits, block_tokens] :
        {Case{14, 2, 64, 2, 16}, Case{28, 4, 128, 1, 16}, Case{4, 2, 64, 8, 8},
         Case{12, 2, 128, 3, 64}, Case{1, 1, 64, 1, 32}}) {
-    SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim);
+    SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim);
     constexpr int kLayers = 2;
     constexpr int kLayer = 1;
     constexpr int kBlocks = 40;

@@ -175,9 +175,9 @@ Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape&
   return expected;
 }
 
-class SymbolicForwardTest : public testing::TestWithParam<Case> {};
+class SymbolicForwardTest : public ::testing::TestWithParam<Case> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, SymbolicForwardTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(Models, SymbolicForwardTest, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name(); });
 
 TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {

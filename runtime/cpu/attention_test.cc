@@ -123,16 +123,16 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
 
 using Param = std::tuple<const KernelTable*, KvType>;
 
-class AttentionTest : public testing::TestWithParam<Param> {
+class AttentionTest : public ::testing::TestWithParam<Param> {
  protected:
   const KernelTable& kernels() const { return *std::get<0>(GetParam()); }
   KvType type() const { return std::get<1>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
-                         testing::Combine(testing::ValuesIn(SupportedKernels().begin(),
-                                                            SupportedKernels().end()),
-                                          testing::Values(KvType::kF16, KvType::kF32)),
+                         ::testing::Combine(::testing::ValuesIn(SupportedKernels().begin(),
+                                                                SupportedKernels().end()),
+                                            ::testing::Values(KvType::kF16, KvType::kF32)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)->name) +
                                   (std::get<1>(info.param) == KvType::kF16 ? "_f16" : "_f32");

@@ -25,17 +25,17 @@
 namespace orcd::cpu {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 // Results must not depend on the batch, however a type's tiles are dequantised.
-class CpuBackendTypeTest : public testing::TestWithParam<const char*> {};
+class CpuBackendTypeTest : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, CpuBackendTypeTest,
-                         testing::Values("F16", "Q8_0", "Q4_K_M", "Q5_0", "Q2_K"));
+                         ::testing::Values("F16", "Q8_0", "Q4_K_M", "Q5_0", "Q2_K"));
 
 TEST_P(CpuBackendTypeTest, ChunkedPrefillIsWholePrefill) {
   const auto model = NanoModel(GetParam());
@@ -86,7 +86,7 @@ TEST_P(CpuBackendTypeTest, ThreadsDoNotMatter) {
   }
 }
 
-class CpuBackendTest : public testing::Test {
+class CpuBackendTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { shared_model() = NanoModel("Q8_0"); }
   static void TearDownTestSuite() { shared_model().reset(); }
@@ -477,7 +477,7 @@ TEST_F(CpuBackendTest, ReportsPlacingAndStopsWhenCancelled) {
 }
 
 // A model whose file is written to while it is mapped.
-class ChangedFileTest : public testing::Test {
+class ChangedFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = WriteNanoModel("F16");

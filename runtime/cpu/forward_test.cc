@@ -44,10 +44,10 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-class ForwardTest : public testing::TestWithParam<const KernelTable*> {};
+class ForwardTest : public ::testing::TestWithParam<const KernelTable*> {};
 
 INSTANTIATE_TEST_SUITE_P(All, ForwardTest,
-                         testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
+                         ::testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 // Nothing is read of the former contents of activations and unused cache rows.

@@ -28,10 +28,10 @@ TEST(HostInfo, IsPlausible) {
 }
 
 // The files of a made-up machine that has 16 GiB of memory left.
-class ControlGroupsTest : public testing::Test {
+class ControlGroupsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = absl::StrCat(testing::TempDir(), "groups-", getpid());
+    root_ = absl::StrCat(::testing::TempDir(), "groups-", getpid());
     std::filesystem::remove_all(root_);
     Write("/proc/meminfo", "MemTotal:       33554432 kB\nMemAvailable:   16777216 kB\n");
     cpu_set_t set;

@@ -14,10 +14,10 @@
 namespace orcd::cpu {
 namespace {
 
-class KernelsTest : public testing::TestWithParam<const KernelTable*> {};
+class KernelsTest : public ::testing::TestWithParam<const KernelTable*> {};
 
 INSTANTIATE_TEST_SUITE_P(All, KernelsTest,
-                         testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
+                         ::testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 TEST_P(KernelsTest, DequantizesEveryTypeBitForBit) {

@@ -28,7 +28,7 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-class MatMulTest : public testing::TestWithParam<const KernelTable*> {
+class MatMulTest : public ::testing::TestWithParam<const KernelTable*> {
  protected:
   // Compares with sums in double; the bound follows from F32 sums of `cols` products.
   void ExpectRight(TensorType type, int64_t rows, int64_t cols, int64_t x_rows) {
@@ -55,7 +55,7 @@ class MatMulTest : public testing::TestWithParam<const KernelTable*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, MatMulTest,
-                         testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
+                         ::testing::ValuesIn(SupportedKernels().begin(), SupportedKernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 TEST_P(MatMulTest, EveryTypeAgreesWithDoublePrecision) {

@@ -32,7 +32,8 @@ inline std::shared_ptr<const Model> LoadTestModel(const std::string& path) {
 
 // Writes a random model of the smallest size; returns its path.
 inline std::string WriteNanoModel(const std::string& type) {
-  std::string path = testing::TempDir() + "cpu_" + type + "_" + std::to_string(getpid()) + ".gguf";
+  std::string path =
+      ::testing::TempDir() + "cpu_" + type + "_" + std::to_string(getpid()) + ".gguf";
   auto written = WriteRandomModel({.size = "nano", .type = type, .threads = 1}, path);
   EXPECT_TRUE(written.ok()) << written.status();
   return path;

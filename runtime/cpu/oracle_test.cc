@@ -94,7 +94,7 @@ struct Errors {
 double Square(double x) { return x * x; }
 
 using NanoParam = std::tuple<std::string, KvType>;
-class NanoOracleTest : public testing::TestWithParam<NanoParam> {};
+class NanoOracleTest : public ::testing::TestWithParam<NanoParam> {};
 
 TEST_P(NanoOracleTest, LogitsAgree) {
   const auto& [type, kv_type] = GetParam();
@@ -135,16 +135,16 @@ TEST_P(NanoOracleTest, LogitsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NanoOracleTest,
-                         testing::Combine(testing::Values("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M",
-                                                          "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0",
-                                                          "Q3_K_M", "Q2_K"),
-                                          testing::Values(KvType::kF32, KvType::kF16)),
+                         ::testing::Combine(::testing::Values("F16", "BF16", "Q8_0", "Q6_K",
+                                                              "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M",
+                                                              "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"),
+                                            ::testing::Values(KvType::kF32, KvType::kF16)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_kv_" +
                                   KvName(std::get<1>(info.param));
                          });
 
-class RealOracleTest : public testing::TestWithParam<KvType> {};
+class RealOracleTest : public ::testing::TestWithParam<KvType> {};
 
 TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
@@ -200,7 +200,7 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
               errors.Nmse(), perplexity, expected_perplexity);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kv, RealOracleTest, testing::Values(KvType::kF32, KvType::kF16),
+INSTANTIATE_TEST_SUITE_P(Kv, RealOracleTest, ::testing::Values(KvType::kF32, KvType::kF16),
                          [](const auto& info) { return KvName(info.param); });
 
 }  // namespace

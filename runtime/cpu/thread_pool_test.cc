@@ -13,7 +13,7 @@
 namespace orcd::cpu {
 namespace {
 
-class ThreadPoolTest : public testing::TestWithParam<int> {};
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ThreadPoolTest, RunsEveryIndexOnce) {
   ThreadPool pool(GetParam());
@@ -62,7 +62,7 @@ TEST_P(ThreadPoolTest, WorkersWakeAfterTheySlept) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 8));
 
 double CpuSeconds() {
   rusage usage = {};

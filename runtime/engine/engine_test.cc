@@ -76,7 +76,7 @@ class WaitingSink : public GenerationSink {
   Event done_;
 };
 
-class EngineTest : public testing::Test {
+class EngineTest : public ::testing::Test {
  protected:
   void Make(const EngineOptions& options = {}, int max_in_flight = 2) {
     model_ = NanoModel();

@@ -15,7 +15,7 @@
 namespace orcd {
 
 inline std::shared_ptr<const Model> NanoModel(RandomModelOptions options = {}) {
-  const std::string path = absl::StrCat(testing::TempDir(), "engine-test-", getpid(), ".gguf");
+  const std::string path = absl::StrCat(::testing::TempDir(), "engine-test-", getpid(), ".gguf");
   options.type = "F16";
   const auto written = WriteRandomModel(options, path);
   EXPECT_TRUE(written.ok()) << written.status();

@@ -233,7 +233,7 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Simulation(seed, model).Run(met);
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(met.completed, 10 * kRuns);
   EXPECT_GT(met.cancelled, kRuns / 2);
@@ -252,7 +252,7 @@ TEST(SchedulerSimulationTest, WhatIsNotFiniteReachesNobodyElse) {
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Simulation(seed, model, /*poison_one_in=*/30).Run(met);
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(met.poisoned, kRuns);
   EXPECT_GT(met.completed, kRuns);

@@ -15,7 +15,7 @@
 namespace orcd {
 namespace {
 
-class SchedulerTest : public testing::Test, protected SchedulerHarness {};
+class SchedulerTest : public ::testing::Test, protected SchedulerHarness {};
 
 TEST_F(SchedulerTest, OneRequestGetsWhatTheModelSays) {
   for (int depth : {1, 2}) {
@@ -607,7 +607,7 @@ TEST_F(SchedulerTest, NoEndIdIsDrawnBeforeMinTokensAlsoOneThatIsIgnored) {
     ASSERT_TRUE(scheduler_->Plan(now_, batch));
     std::vector<int32_t> ends = model_->tokenizer().eog_ids();
     ends.push_back(stop);
-    EXPECT_THAT(batch.seqs[0].forbidden, testing::UnorderedElementsAreArray(ends));
+    EXPECT_THAT(batch.seqs[0].forbidden, ::testing::UnorderedElementsAreArray(ends));
     EXPECT_TRUE(backend_->Launch(batch).ok());
     RunToEnd();
   }

@@ -19,7 +19,7 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // May change an activation of a step. `rows` distinguishes a step of many tokens from a step of
 // one.

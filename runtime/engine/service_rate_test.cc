@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kStepTokens = 128;
 
-class ServiceRateTest : public testing::Test {
+class ServiceRateTest : public ::testing::Test {
  protected:
   void Step(int tokens, int drawing, absl::Duration duration) {
     now_ += duration;

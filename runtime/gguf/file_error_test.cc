@@ -10,7 +10,7 @@
 namespace orcd {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(FileErrorTest, EachKindHasItsCodeAndItsText) {
   struct Case {

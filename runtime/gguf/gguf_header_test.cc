@@ -189,7 +189,7 @@ struct BadFile {
 
 void PrintTo(const BadFile& bad, std::ostream* out) { *out << bad.name; }
 
-class BadFileTest : public testing::TestWithParam<BadFile> {};
+class BadFileTest : public ::testing::TestWithParam<BadFile> {};
 
 TEST_P(BadFileTest, IsRefused) {
   const BadFile& bad = GetParam();
@@ -333,7 +333,7 @@ std::vector<BadFile> BadFiles() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(GgufHeaderTest, BadFileTest, testing::ValuesIn(BadFiles()),
+INSTANTIATE_TEST_SUITE_P(GgufHeaderTest, BadFileTest, ::testing::ValuesIn(BadFiles()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 std::string SmallFile() {

@@ -25,9 +25,9 @@ using ::testing::HasSubstr;
 
 // A separate folder for each test.
 std::string Folder() {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  std::string folder = testing::TempDir() + "/gguf_reader_test." + std::to_string(getpid()) + "." +
-                       test->test_suite_name() + "." + test->name() + "/";
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string folder = ::testing::TempDir() + "/gguf_reader_test." + std::to_string(getpid()) +
+                       "." + test->test_suite_name() + "." + test->name() + "/";
   std::filesystem::create_directories(folder);
   return folder;
 }
@@ -175,7 +175,7 @@ TEST(GgufReaderTest, NoticesThatItsFileChanged) {
 }
 
 // A split model of three parts with one tensor each. The arguments give the metadata of a part.
-class SplitTest : public testing::Test {
+class SplitTest : public ::testing::Test {
  protected:
   void WritePart(int no, uint16_t said_no, uint16_t said_count, std::string_view tensor,
                  int32_t said_tensors = 3) {

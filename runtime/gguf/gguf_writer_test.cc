@@ -15,7 +15,7 @@ namespace orcd {
 namespace {
 
 std::string PathOf(const std::string& name) {
-  return testing::TempDir() + "/" + name + "." + std::to_string(getpid());
+  return ::testing::TempDir() + "/" + name + "." + std::to_string(getpid());
 }
 
 GgufWriter OneTensor() {
@@ -44,7 +44,7 @@ TEST(GgufWriterTest, AFullDiskLeavesNothingBehind) {
   signal(SIGXFSZ, handler);
   EXPECT_EQ(file.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetErrorDetails(file.status()).reason, "DISK_FULL");
-  for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
+  for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir())) {
     EXPECT_FALSE(entry.path().string().starts_with(path)) << entry.path();
   }
 }

@@ -23,7 +23,7 @@ size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 // The process id keeps two runs of this test from sharing files.
 std::string PathOf(const std::string& name) {
-  return testing::TempDir() + "/" + name + "." + std::to_string(getpid());
+  return ::testing::TempDir() + "/" + name + "." + std::to_string(getpid());
 }
 
 std::string WriteFile(const std::string& name, const std::string& content) {
@@ -65,11 +65,11 @@ TEST(MappedFileTest, MovesWithItsMapping) {
 }
 
 TEST(MappedFileTest, SaysWhyItCannotOpen) {
-  const auto missing = MappedFile::Open(testing::TempDir() + "/no_such_file");
+  const auto missing = MappedFile::Open(::testing::TempDir() + "/no_such_file");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(GetErrorDetails(missing.status()).reason, "FILE_NOT_FOUND");
 
-  const auto directory = MappedFile::Open(testing::TempDir());
+  const auto directory = MappedFile::Open(::testing::TempDir());
   EXPECT_EQ(directory.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetails(directory.status()).reason, "FILE_NOT_REGULAR");
 
@@ -219,7 +219,7 @@ TEST(SigbusWatchTest, TableIsBoundedAndReusable) {
 }
 
 // Faults outside watched mappings go to the previous handler.
-using SigbusDeathTest = testing::Test;
+using SigbusDeathTest = ::testing::Test;
 
 TEST(SigbusDeathTest, PassesForeignFaultsOn) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -230,7 +230,7 @@ TEST(SigbusDeathTest, PassesForeignFaultsOn) {
         auto file = MappedFile::Open(WritePages("mapped_foreign"));
         raise(SIGBUS);
       },
-      testing::ExitedWithCode(42), "");
+      ::testing::ExitedWithCode(42), "");
 }
 
 TEST(SigbusDeathTest, EndsTheProcessWhereNobodyElseHandles) {
@@ -241,7 +241,7 @@ TEST(SigbusDeathTest, EndsTheProcessWhereNobodyElseHandles) {
         auto file = MappedFile::Open(WritePages("mapped_default"));
         raise(SIGBUS);
       },
-      testing::KilledBySignal(SIGBUS), "");
+      ::testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   const std::string path = dir.File("model.gguf");
   TestModel spoilt = TestModel::Valid();
   spoilt.Write(path);
-  EXPECT_THAT((*Load(path))->Warnings(), testing::IsEmpty());
+  EXPECT_THAT((*Load(path))->Warnings(), ::testing::IsEmpty());
   spoilt.keys["tokenizer.chat_template"] = "{{ messages | shout }}";
   spoilt.Write(path);
   const auto model = Load(path);
@@ -216,7 +216,7 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   EXPECT_FALSE((*model)->chat_template().supported());
   EXPECT_THAT(
       (*model)->Warnings(),
-      testing::ElementsAre(testing::HasSubstr("tokenizer.chat_template (22 bytes) is none")));
+      ::testing::ElementsAre(::testing::HasSubstr("tokenizer.chat_template (22 bytes) is none")));
 }
 
 TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {
@@ -242,7 +242,7 @@ TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {
     EXPECT_FALSE(status.ok()) << key;
     const std::string message(status.message());
     EXPECT_EQ(FindInvalidUtf8(message), message.size()) << key;
-    EXPECT_THAT(message, testing::HasSubstr("\xEF\xBF\xBD"));
+    EXPECT_THAT(message, ::testing::HasSubstr("\xEF\xBF\xBD"));
   }
 }
 

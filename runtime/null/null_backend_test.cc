@@ -46,9 +46,10 @@ class Sink : public GenerationSink {
   std::vector<int32_t> tokens;
 };
 
-class NullBackendTest : public testing::Test {
+class NullBackendTest : public ::testing::Test {
  protected:
-  NullBackendTest() : path_(absl::StrCat(testing::TempDir(), "null-backend-", getpid(), ".gguf")) {
+  NullBackendTest()
+      : path_(absl::StrCat(::testing::TempDir(), "null-backend-", getpid(), ".gguf")) {
     RandomModelOptions options;
     options.type = "F16";
     EXPECT_TRUE(WriteRandomModel(options, path_).ok());

@@ -400,7 +400,7 @@ TEST(SamplerFilterTest, WithTemperatureFirstTheFiltersSeeItsDistribution) {
     for (int position = 0; position < kDraws; ++position) {
       drawn.insert(sampler.Sample(logits, params, {}, {}, position).token);
     }
-    const std::string which = testing::PrintToString(
+    const std::string which = ::testing::PrintToString(
         std::vector<float>{params.temperature, static_cast<float>(params.top_k), params.typical_p,
                            params.top_p, params.min_p});
     EXPECT_TRUE(std::ranges::includes(kept, drawn)) << which;

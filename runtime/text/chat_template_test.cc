@@ -130,7 +130,7 @@ TEST(ChatTemplateTest, NamesTheFieldThatIsWrong) {
 }
 
 // Runs with a small vocabulary, and with the real one if it is available.
-class EncodePromptTest : public testing::TestWithParam<bool> {
+class EncodePromptTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (GetParam()) {
@@ -166,7 +166,7 @@ class EncodePromptTest : public testing::TestWithParam<bool> {
   int32_t end_ = -1;
 };
 
-INSTANTIATE_TEST_SUITE_P(Vocabularies, EncodePromptTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Vocabularies, EncodePromptTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Qwen" : "Small"; });
 
 TEST_P(EncodePromptTest, IsTheWholeTextEncoded) {

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class SpecialTokensTest : public testing::Test {
+class SpecialTokensTest : public ::testing::Test {
  protected:
   SpecialTokensTest() {
     tokens_.Add("<end>", 1, /*is_control=*/true);

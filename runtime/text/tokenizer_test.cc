@@ -58,7 +58,7 @@ std::vector<std::string> Split(std::string_view text, std::string_view separator
 // ---------------------------------------------------------------------------------------------
 // A vocabulary of a few merges and special tokens.
 
-class SmallTokenizerTest : public testing::Test {
+class SmallTokenizerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     in_ = vocabulary_.AddMerge("i", "n");
@@ -206,7 +206,7 @@ struct BadVocabulary {
   std::string message;
 };
 
-class BadVocabularyTest : public testing::TestWithParam<BadVocabulary> {};
+class BadVocabularyTest : public ::testing::TestWithParam<BadVocabulary> {};
 
 TEST_P(BadVocabularyTest, IsRefused) {
   SmallVocabulary vocabulary;
@@ -223,7 +223,7 @@ TEST_P(BadVocabularyTest, IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadVocabularyTest,
-    testing::ValuesIn(std::vector<BadVocabulary>{
+    ::testing::ValuesIn(std::vector<BadVocabulary>{
         {"NoTokens",
          [](auto& v) {
            v.tokens().clear();
@@ -292,7 +292,7 @@ TEST(TokenizerCreateTest, EndTokenOutsideTheVocabulary) {
 // ---------------------------------------------------------------------------------------------
 // Files.
 
-class TokenizerFileTest : public testing::Test {
+class TokenizerFileTest : public ::testing::Test {
  protected:
   // Writes every key except `without`.
   GgufWriter Writer(std::string_view without) {
@@ -311,7 +311,7 @@ class TokenizerFileTest : public testing::Test {
 
   absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const GgufWriter& writer) {
     const std::string path =
-        testing::TempDir() + "tokenizer_test_" + std::to_string(getpid()) + ".gguf";
+        ::testing::TempDir() + "tokenizer_test_" + std::to_string(getpid()) + ".gguf";
     std::ofstream(path, std::ios::binary) << writer.Header();
     const auto gguf = GgufReader::Open(path);
     // The mapping stays valid after the file is removed.
@@ -403,7 +403,7 @@ TEST_F(TokenizerFileTest, OtherTokenizersAreUnimplemented) {
 // ---------------------------------------------------------------------------------------------
 // The real vocabulary.
 
-class QwenTokenizerTest : public testing::Test {
+class QwenTokenizerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* oracle = std::getenv("ORCD_ORACLE_DIR");
@@ -430,7 +430,7 @@ TEST_F(QwenTokenizerTest, PublishedCases) {
   for (size_t i = 0; i < texts.size(); ++i) {
     std::istringstream numbers(lines[i]);
     const std::vector<int32_t> expected(std::istream_iterator<int32_t>(numbers), {});
-    EXPECT_EQ(tokenizer_->Encode(texts[i], false), expected) << testing::PrintToString(texts[i]);
+    EXPECT_EQ(tokenizer_->Encode(texts[i], false), expected) << ::testing::PrintToString(texts[i]);
     EXPECT_EQ(Decode(*tokenizer_, expected), texts[i]);
   }
 }

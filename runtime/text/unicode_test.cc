@@ -48,7 +48,7 @@ TEST(DecodeUtf8Test, NotCharacters) {
            "\xE4\xE4",  // cut off by the next byte
        }) {
     const Utf8Char c = DecodeUtf8(text, 0);
-    EXPECT_FALSE(c.valid) << testing::PrintToString(text);
+    EXPECT_FALSE(c.valid) << ::testing::PrintToString(text);
     EXPECT_EQ(c.length, 1);
     EXPECT_EQ(c.codepoint, kReplacementCodepoint);
   }

@@ -64,7 +64,7 @@ void ExpectSameHoweverCut(const std::string& bytes, std::string_view expected,
     text += part;
     pos += length;
   }
-  ASSERT_EQ(text + stream.Finish(), expected) << testing::PrintToString(bytes);
+  ASSERT_EQ(text + stream.Finish(), expected) << ::testing::PrintToString(bytes);
 }
 
 TEST(Utf8StreamTest, ValidTextComesOutAsItIs) {

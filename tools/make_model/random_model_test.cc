@@ -26,7 +26,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string TestPath(const std::string& name) {
-  return testing::TempDir() + "/random_model_test." + std::to_string(getpid()) + "." + name;
+  return ::testing::TempDir() + "/random_model_test." + std::to_string(getpid()) + "." + name;
 }
 
 std::string Content(const std::string& path) {
@@ -43,7 +43,7 @@ std::unique_ptr<GgufReader> WriteAndOpen(const RandomModelOptions& options,
   return *std::move(gguf);
 }
 
-class EveryTypeTest : public testing::TestWithParam<std::string> {};
+class EveryTypeTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryTypeTest, WeightsAreFiniteAndOfTheRightSize) {
   const auto gguf = WriteAndOpen({.type = GetParam()}, GetParam() + ".gguf");
@@ -74,7 +74,7 @@ std::vector<std::string> TypeNames() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(RandomModelTest, EveryTypeTest, testing::ValuesIn(TypeNames()),
+INSTANTIATE_TEST_SUITE_P(RandomModelTest, EveryTypeTest, ::testing::ValuesIn(TypeNames()),
                          [](const auto& info) { return info.param; });
 
 TEST(RandomModelTest, TheSameSeedGivesTheSameBytesWhateverTheThreads) {
@@ -196,7 +196,7 @@ TEST(VocabularyTest, SmallOneHasItsSpecialTokensAtTheEnd) {
   EXPECT_EQ(vocabulary.tokens[1002], "<|endoftext|>");
   EXPECT_EQ(vocabulary.tokens[1023], "<|file_sep|>");
   EXPECT_EQ(vocabulary.eos, 1004u);
-  EXPECT_THAT(vocabulary.tokens, testing::Contains("Ġthe"));
+  EXPECT_THAT(vocabulary.tokens, ::testing::Contains("Ġthe"));
 }
 
 TEST(VocabularyTest, LargeOneHasThemWhereQwen2HasThem) {

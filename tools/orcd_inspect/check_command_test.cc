@@ -24,17 +24,17 @@ Result Check(const std::string& path) {
   CLI::App app;
   Result result;
   AddCheckCommand(app, result.exit_code);
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   app.parse("check " + path);
-  result.output = testing::internal::GetCapturedStdout();
-  result.errors = testing::internal::GetCapturedStderr();
+  result.output = ::testing::internal::GetCapturedStdout();
+  result.errors = ::testing::internal::GetCapturedStderr();
   return result;
 }
 
 std::string WriteModel(const std::string& name) {
   const auto path =
-      WriteRandomModel({.type = "Q4_K_M"}, testing::TempDir() + "/check_command_test." +
+      WriteRandomModel({.type = "Q4_K_M"}, ::testing::TempDir() + "/check_command_test." +
                                                std::to_string(getpid()) + "." + name);
   EXPECT_TRUE(path.ok()) << path.status();
   return *path;

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string TestPath(const std::string& name) {
-  return testing::TempDir() + "/gguf_command_test." + std::to_string(getpid()) + "." + name;
+  return ::testing::TempDir() + "/gguf_command_test." + std::to_string(getpid()) + "." + name;
 }
 
 std::string Describe(const std::string& path) {

@@ -17,7 +17,7 @@ std::string Contents(const std::string& path) {
 }
 
 TEST(NpyWriter, WritesWhatNumPyReads) {
-  const std::string path = testing::TempDir() + "npy_test.npy";
+  const std::string path = ::testing::TempDir() + "npy_test.npy";
   auto writer = NpyWriter::Create(path, 2, 3);
   ASSERT_TRUE(writer.ok()) << writer.status();
   writer->Append(std::vector<float>{1, 2, 3, 4});
@@ -41,7 +41,7 @@ TEST(NpyWriter, WritesWhatNumPyReads) {
 }
 
 TEST(NpyWriter, SaysWhatIsMissing) {
-  auto writer = NpyWriter::Create(testing::TempDir() + "npy_short.npy", 2, 3);
+  auto writer = NpyWriter::Create(::testing::TempDir() + "npy_short.npy", 2, 3);
   ASSERT_TRUE(writer.ok());
   writer->Append(std::vector<float>{1, 2});
   const absl::Status status = writer->Finish();

@@ -18,7 +18,7 @@
 namespace orcd {
 namespace {
 
-class NumericsCommandsTest : public testing::Test {
+class NumericsCommandsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto written = WriteRandomModel({.size = "nano", .type = "Q4_K_M", .threads = 1}, model_);
@@ -58,7 +58,7 @@ class NumericsCommandsTest : public testing::Test {
     return values;
   }
 
-  const std::string stem_ = testing::TempDir() + "numerics_" + std::to_string(getpid());
+  const std::string stem_ = ::testing::TempDir() + "numerics_" + std::to_string(getpid());
   const std::string model_ = stem_ + ".gguf";
   const std::string tokens_ = stem_ + ".txt";
   const std::string out_ = stem_ + ".npy";

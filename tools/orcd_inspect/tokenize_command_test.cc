@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class TokenizeCommandTest : public testing::Test {
+class TokenizeCommandTest : public ::testing::Test {
  protected:
   TokenizeCommandTest() {
     SmallVocabulary vocabulary;
@@ -51,17 +51,17 @@ TEST_F(TokenizeCommandTest, ParseSpecial) {
   EXPECT_EQ(Lines("<end>", "\n", false), " 60 101 110 100 62\n");
 }
 
-class TokenizeCommandLineTest : public testing::Test {
+class TokenizeCommandLineTest : public ::testing::Test {
  protected:
   // Runs `orcd-inspect ARGS` and returns its stderr.
   std::string Run(std::vector<std::string> args) {
     CLI::App app;
     AddTokenizeCommand(app, exit_code_);
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     // The parser takes the arguments in reverse order.
     std::ranges::reverse(args);
     app.parse(std::move(args));
-    return testing::internal::GetCapturedStderr();
+    return ::testing::internal::GetCapturedStderr();
   }
 
   int exit_code_ = -1;

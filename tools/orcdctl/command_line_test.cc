@@ -9,11 +9,11 @@
 namespace orcd::ctl {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-class CommandLineTest : public testing::Test {
+class CommandLineTest : public ::testing::Test {
  protected:
   CommandLineTest() { unsetenv("ORCD_ADDRESS"); }
   ~CommandLineTest() override { unsetenv("ORCD_ADDRESS"); }

@@ -23,10 +23,10 @@
 namespace orcd::ctl {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // Answers as its fields say, and remembers the requests.
 class FakeWorker final : public v1::Worker::Service {
@@ -155,7 +155,7 @@ class FakeWorker final : public v1::Worker::Service {
   }
 };
 
-class CommandsTest : public testing::Test {
+class CommandsTest : public ::testing::Test {
  protected:
   CommandsTest() {
     grpc::ServerBuilder builder;
@@ -355,7 +355,7 @@ TEST_F(CommandsTest, GenerateSpeaksJsonALine) {
 }
 
 TEST_F(CommandsTest, GenerateWithToolsReadsTheFile) {
-  const std::string path = testing::TempDir() + "/orcdctl_tools.json";
+  const std::string path = ::testing::TempDir() + "/orcdctl_tools.json";
   std::ofstream(path) << R"([{"type":"function","function":{"name":"f"}}])";
   EXPECT_EQ(Run({"generate", "hi", "--tools", path}), kExitOk);
   EXPECT_THAT(worker_.generates.at(0).chat().tools_json(),

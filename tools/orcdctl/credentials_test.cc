@@ -13,7 +13,7 @@ namespace orcd::ctl {
 namespace {
 
 TEST(CredentialsTest, ATokenIsReadWithoutItsLineEnd) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/token-", getpid());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/token-", getpid());
   std::ofstream(path) << "a-token-of-some-length\n";
   const auto credentials = ReadCredentials({.ca = "", .certificate = "", .key = "", .token = path});
   std::filesystem::remove(path);
@@ -27,7 +27,7 @@ TEST(CredentialsTest, AFileThatCannotBeReadIsNamed) {
       ReadCredentials({.ca = "/nowhere/ca.pem", .certificate = "", .key = "", .token = ""})
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("/nowhere/ca.pem"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("/nowhere/ca.pem"));
 }
 
 }  // namespace

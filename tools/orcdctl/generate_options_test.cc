@@ -6,8 +6,8 @@
 namespace orcd::ctl {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(GenerateOptionsTest, WhatWasNotGivenStaysAbsent) {
   const auto request = NewGenerateRequest({});

@@ -8,8 +8,8 @@
 namespace orcd::ctl {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 void SetDuration(google::protobuf::Duration* out, absl::Duration value) {
   out->set_seconds(absl::ToInt64Seconds(value));

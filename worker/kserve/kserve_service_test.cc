@@ -75,7 +75,7 @@ struct Told {
   bool ended = false;
 };
 
-class KserveServiceTest : public testing::Test {
+class KserveServiceTest : public ::testing::Test {
  protected:
   explicit KserveServiceTest(absl::Duration step_time = absl::ZeroDuration(),
                              const MultiplexedCallLimits& limits = {})
@@ -186,7 +186,7 @@ TEST_F(KserveServiceTest, AStreamSaysWhatOneAnswerSays) {
     inference::ModelInferResponse alone;
     ASSERT_TRUE(Infer(request, alone).ok());
     EXPECT_EQ(alone.outputs(0).contents().bytes_contents(0), told.text);
-    EXPECT_THAT(alone.outputs(1).contents().int_contents(), testing::ElementsAreArray(told.ids));
+    EXPECT_THAT(alone.outputs(1).contents().int_contents(), ::testing::ElementsAreArray(told.ids));
   }
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
@@ -225,7 +225,7 @@ TEST_F(KserveServiceTest, RawIsAnsweredRaw) {
   ASSERT_EQ(raw.raw_output_contents_size(), 4);
   ASSERT_EQ(typed.outputs_size(), 4);
   EXPECT_EQ(raw.raw_output_contents(0).substr(4), typed.outputs(0).contents().bytes_contents(0));
-  EXPECT_THAT(typed.outputs(0).contents().bytes_contents(0), testing::StartsWith("Hello"));
+  EXPECT_THAT(typed.outputs(0).contents().bytes_contents(0), ::testing::StartsWith("Hello"));
   EXPECT_EQ(typed.outputs(1).contents().bytes_contents(0), "length");
   EXPECT_GT(typed.outputs(2).contents().uint_contents(0), 0u);
   EXPECT_EQ(typed.outputs(3).contents().uint_contents(0), 3u);

@@ -32,7 +32,7 @@ class Follower {
   std::set<uint64_t> known;
 };
 
-class KvBlockIndexTest : public testing::Test {
+class KvBlockIndexTest : public ::testing::Test {
  protected:
   // Block n comes after block n / 2. Prompts begin with block 1.
   void Store(uint64_t n) {

@@ -117,7 +117,7 @@ TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
 }
 
 // A worker's model on the null backend, with a cache of `kBlocks` blocks.
-class KvEventFeedsTest : public testing::Test {
+class KvEventFeedsTest : public ::testing::Test {
  protected:
   static constexpr int kBlockTokens = 16;
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
-class TokenizerArchivesTest : public testing::Test {
+class TokenizerArchivesTest : public ::testing::Test {
  protected:
   TokenizerArchivesTest() : host_(Options()), archives_(std::in_place, host_) {}
 

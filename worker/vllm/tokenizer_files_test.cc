@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 // A model file with a vocabulary and nothing else.
-class TokenizerFilesTest : public testing::Test {
+class TokenizerFilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (int byte = 0; byte < 256; ++byte) Add(SpellByte(static_cast<uint8_t>(byte)), 1);
@@ -60,7 +60,7 @@ class TokenizerFilesTest : public testing::Test {
     return ExportTokenizer(**gguf, 4096);
   }
 
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/tokenizer-files-",
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tokenizer-files-",
                                          reinterpret_cast<uintptr_t>(this), ".gguf");
   std::optional<uint32_t> bos_;
   std::vector<std::string> tokens_;

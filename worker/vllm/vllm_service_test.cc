@@ -25,7 +25,7 @@ ModelHostOptions Options(const std::string& model_dir) {
   return options;
 }
 
-class VllmServiceTest : public testing::Test {
+class VllmServiceTest : public ::testing::Test {
  protected:
   VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
     Event loaded;
