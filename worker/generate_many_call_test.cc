@@ -25,6 +25,7 @@
 #include "worker/blocked_pool_for_test.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/load_for_test.h"
 #include "worker/metrics.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
@@ -66,12 +67,7 @@ class GenerateManyTest : public ::testing::Test {
                             absl::Duration step_time = absl::ZeroDuration())
       : host_(Options(dir_.path(), step_time)),
         service_(host_, log_, {.limits = {}, .many_limits = limits, .telemetry = &telemetry_}) {
-    Event loaded;
-    host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-      EXPECT_TRUE(result.ok()) << result.status();
-      loaded.Notify();
-    });
-    EXPECT_TRUE(loaded.WaitFor(absl::Seconds(20)));
+    LoadNanoModel(host_);
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

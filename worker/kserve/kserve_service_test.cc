@@ -24,6 +24,7 @@
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
 #include "worker/kserve/infer_request_for_test.h"
+#include "worker/load_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
 
@@ -81,12 +82,7 @@ class KserveServiceTest : public ::testing::Test {
                              const MultiplexedCallLimits& limits = {})
       : host_(Options(dir_.path(), step_time)),
         service_(host_, log_, {.model_dir = dir_.path(), .limits = limits}) {
-    Event loaded;
-    host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-      EXPECT_TRUE(result.ok()) << result.status();
-      loaded.Notify();
-    });
-    EXPECT_TRUE(loaded.WaitFor(absl::Seconds(20)));
+    LoadNanoModel(host_);
     EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
     EXPECT_TRUE(server.ok()) << server.status();

@@ -13,6 +13,7 @@
 #include "runtime/null/null_backend.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/load_for_test.h"
 #include "worker/nano_model_for_test.h"
 
 namespace orcd {
@@ -131,14 +132,7 @@ class KvEventFeedsTest : public ::testing::Test {
     host_ = std::make_unique<ModelHost>(std::move(options));
     Load();
   }
-  void Load() {
-    Event loaded;
-    host_->Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-      EXPECT_TRUE(result.ok()) << result.status();
-      loaded.Notify();
-    });
-    ASSERT_TRUE(loaded.WaitFor(kLong));
-  }
+  void Load() { LoadNanoModel(*host_); }
   void Unload() {
     Event unloaded;
     host_->Unload("", true, [&](const auto& result) {

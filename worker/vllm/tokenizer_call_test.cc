@@ -16,6 +16,7 @@
 #include "vllm/vllm_engine.grpc.pb.h"
 #include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/load_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/refused_call.h"
 #include "worker/status_details.h"
@@ -89,12 +90,7 @@ TEST(TokenizerCallsTest, AreBoundedAndTheirPlacesFreeAgain) {
     EXPECT_TRUE(may_go_on.WaitFor(kLong));
     return TokenizerArchive{.bytes = std::string(200'000, 'x'), .sha256 = "sum"};
   });
-  Event loaded;
-  host.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-    EXPECT_TRUE(result.ok()) << result.status();
-    loaded.Notify();
-  });
-  ASSERT_TRUE(loaded.WaitFor(kLong));
+  ASSERT_NO_FATAL_FAILURE(LoadNanoModel(host));
 
   constexpr int kCalls = 2;
   TokenizerCalls calls(archives, kCalls);

@@ -10,8 +10,8 @@
 #include "runtime/null/null_backend.h"
 #include "worker/blocked_pool_for_test.h"
 #include "worker/engine_writes_for_test.h"
-#include "worker/event_for_test.h"
 #include "worker/eventually_for_test.h"
+#include "worker/load_for_test.h"
 #include "worker/nano_model_for_test.h"
 #include "worker/server.h"
 
@@ -28,12 +28,7 @@ ModelHostOptions Options(const std::string& model_dir) {
 class VllmServiceTest : public ::testing::Test {
  protected:
   VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
-    Event loaded;
-    host_.Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>& result) {
-      EXPECT_TRUE(result.ok()) << result.status();
-      loaded.Notify();
-    });
-    EXPECT_TRUE(loaded.WaitFor(absl::Seconds(20)));
+    LoadNanoModel(host_);
     EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
     EXPECT_TRUE(server.ok()) << server.status();
