@@ -56,11 +56,11 @@ lint:  ## Check formatting, house rules and clang-tidy.
 	@tools/lint
 
 asan tsan:  ## Run the unit and service tests under sanitizers.
-	@tools/install-deps
+	@tools/install-deps asan
 	@tools/test-sanitized $@
 
 fuzz:  ## Run every fuzz target for FUZZ_SECONDS (60).
-	@tools/install-deps fuzz
+	@tools/install-deps asan
 	@tools/run-fuzzers $(FUZZ_SECONDS)
 
 clean:  ## Remove everything that was built.

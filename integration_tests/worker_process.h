@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -18,7 +19,7 @@
 namespace orcd::testing {
 
 // True if a sanitizer slows this build and swells its memory; the worker is from the same build.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

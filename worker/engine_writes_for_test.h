@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_interceptor.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -28,18 +29,21 @@
 
 namespace orcd {
 
-// Watches every server of the process that is built after Install, whatever its services. Each
-// message and status that is sent passes an interceptor, on the thread that sends it.
+// Watches every server of the process that is built after Install and before Uninstall, whatever its
+// services. Each message and status that is sent passes an interceptor, on the thread that sends it.
+// Other tests run without it, because it costs time and needs a suppression in cmake/tsan.supp.
 class EngineWrites {
  public:
   static void Install() {
-    static const bool installed = [] {
+    static const bool has_factory = [] {
       grpc::ServerBuilder::InternalAddPluginFactory(
           [] { return std::unique_ptr<grpc::ServerBuilderPlugin>(new Plugin); });
       return true;
     }();
-    (void)installed;
+    (void)has_factory;
+    Get().installed_ = true;
   }
+  static void Uninstall() { Get().installed_ = false; }
 
   // TakeByEngine returns the methods (`/package.Service/Method`) that the engine thread wrote to
   // since the last call; TakeAll returns those that any thread wrote to.
@@ -79,6 +83,7 @@ class EngineWrites {
    public:
     std::string name() override { return "engine_writes"; }
     void UpdateServerBuilder(grpc::ServerBuilder* builder) override {
+      if (!Get().installed_) return;
       std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
       factories.push_back(std::make_unique<Factory>());
       builder->experimental().SetInterceptorCreators(std::move(factories));
@@ -97,6 +102,7 @@ class EngineWrites {
     return std::exchange(methods, {});
   }
 
+  std::atomic<bool> installed_ = false;
   std::mutex mutex_;
   // Guarded by mutex_.
   std::set<std::string> by_engine_;

@@ -15,8 +15,7 @@
 namespace orcd {
 namespace {
 
-namespace v1 = grpc::reflection::v1;
-namespace v1alpha = grpc::reflection::v1alpha;
+namespace reflection = grpc::reflection;
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
@@ -152,31 +151,35 @@ class Call final : public grpc::ServerBidiReactor<Request, Response> {
 };
 
 std::vector<std::string> WithOwn(std::vector<std::string> names) {
-  names.emplace_back(v1::ServerReflection::service_full_name());
-  names.emplace_back(v1alpha::ServerReflection::service_full_name());
+  names.emplace_back(reflection::v1::ServerReflection::service_full_name());
+  names.emplace_back(reflection::v1alpha::ServerReflection::service_full_name());
   return names;
 }
 
 }  // namespace
 
-class Reflection::V1 final : public v1::ServerReflection::CallbackService {
+class Reflection::V1 final : public reflection::v1::ServerReflection::CallbackService {
  public:
   explicit V1(const std::vector<std::string>& names) : names_(names) {}
-  grpc::ServerBidiReactor<v1::ServerReflectionRequest, v1::ServerReflectionResponse>*
+  grpc::ServerBidiReactor<reflection::v1::ServerReflectionRequest,
+                          reflection::v1::ServerReflectionResponse>*
   ServerReflectionInfo(grpc::CallbackServerContext*) override {
-    return new Call<v1::ServerReflectionRequest, v1::ServerReflectionResponse>(names_);
+    return new Call<reflection::v1::ServerReflectionRequest,
+                    reflection::v1::ServerReflectionResponse>(names_);
   }
 
  private:
   const std::vector<std::string>& names_;
 };
 
-class Reflection::V1Alpha final : public v1alpha::ServerReflection::CallbackService {
+class Reflection::V1Alpha final : public reflection::v1alpha::ServerReflection::CallbackService {
  public:
   explicit V1Alpha(const std::vector<std::string>& names) : names_(names) {}
-  grpc::ServerBidiReactor<v1alpha::ServerReflectionRequest, v1alpha::ServerReflectionResponse>*
+  grpc::ServerBidiReactor<reflection::v1alpha::ServerReflectionRequest,
+                          reflection::v1alpha::ServerReflectionResponse>*
   ServerReflectionInfo(grpc::CallbackServerContext*) override {
-    return new Call<v1alpha::ServerReflectionRequest, v1alpha::ServerReflectionResponse>(names_);
+    return new Call<reflection::v1alpha::ServerReflectionRequest,
+                    reflection::v1alpha::ServerReflectionResponse>(names_);
   }
 
  private:

@@ -39,6 +39,7 @@ class WorkerServiceTest : public ::testing::Test {
   WorkerServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
     EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
+    EngineWrites::Uninstall();
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());

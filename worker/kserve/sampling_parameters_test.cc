@@ -142,7 +142,7 @@ TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
       {"lora_name", {"\"\""}, {"\"x\"", "0"}},
   };
   for (const auto& [name, neutral, refused] : cases) {
-    const auto json = [&](const char* value) {
+    const auto json = [&, name = name](const char* value) {
       return absl::StrCat("{\"", name, "\": ", value, "}");
     };
     for (const char* value : neutral) {

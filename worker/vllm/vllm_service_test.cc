@@ -31,6 +31,7 @@ class VllmServiceTest : public ::testing::Test {
     LoadNanoModel(host_);
     EngineWrites::Install();
     auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
+    EngineWrites::Uninstall();
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
