@@ -29,7 +29,7 @@ test:  ## Build, fetch the model and run every test.
 	@tools/fetch-model > /dev/null
 	@test -n "$$ORCD_ORACLE_DIR" || echo "ORCD_ORACLE_DIR is not set: tests against outside results are skipped"
 	@ctest --preset release --output-on-failure -j $(JOBS)
-	@tools/skipped-tests release
+	@tools/ci/skipped-tests release
 
 test-gpu:  ## Build and run the GPU tests; they fail where there is no GPU.
 	@tools/install-deps
@@ -37,12 +37,12 @@ test-gpu:  ## Build and run the GPU tests; they fail where there is no GPU.
 
 test-deploy:  ## Check deploy/: chart, schemas, alerts, container files, unit.
 	@tools/install-deps deploy
-	@tools/test-deploy
+	@tools/ci/test-deploy
 
 test-k8s:  ## Run workers on a real control plane and kubelet with a GPU that is made up.
 	@tools/install-deps cluster
 	@tools/build release worker-orcd orcdctl make-model
-	@tools/test-k8s
+	@tools/ci/test-k8s
 
 bench:  ## Build, fetch the model and measure.
 	@tools/install-deps
@@ -57,11 +57,11 @@ lint:  ## Check formatting, house rules and clang-tidy.
 
 asan tsan:  ## Run the unit and service tests under sanitizers.
 	@tools/install-deps asan
-	@tools/test-sanitized $@
+	@tools/ci/test-sanitized $@
 
 fuzz:  ## Run every fuzz target for FUZZ_SECONDS (60).
 	@tools/install-deps asan
-	@tools/run-fuzzers $(FUZZ_SECONDS)
+	@tools/ci/run-fuzzers $(FUZZ_SECONDS)
 
 clean:  ## Remove everything that was built.
 	@rm -rf build

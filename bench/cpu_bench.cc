@@ -20,10 +20,10 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
+#include "runtime/base/error.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/error.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/model.h"
 
 namespace orcd {

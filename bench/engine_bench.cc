@@ -20,12 +20,12 @@
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
+#include "runtime/base/error.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
-#include "runtime/error.h"
-#include "runtime/load_observer.h"
 
 namespace orcd {
 namespace {

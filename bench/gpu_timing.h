@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/device_memory.h"
 #include "cuda/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 

@@ -20,9 +20,9 @@
 #include "bench/gpu_timing.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
-#include "cuda/kernels/matmul.h"
+#include "cuda/kernels/common/matmul.h"
 #include "cuda/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

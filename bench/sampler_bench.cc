@@ -17,9 +17,9 @@
 #include "bench/gpu_timing.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
-#include "cuda/kernels/sample.h"
+#include "cuda/kernels/common/sample.h"
 #include "cuda/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/sampling/exact_exp.h"
 
 namespace orcd {

@@ -1,14 +1,20 @@
 # A room is a folder of sources whose names tell their purpose: x.cc joins the room's library,
 # x_test.cc its test binary. Every room is compiled with the same warnings, as errors.
 #
-#   orcd_room(NAME DEPS target… [TEST_DEPS target…])
+#   orcd_room(NAME [FOLDERS folder…] DEPS target… [TEST_DEPS target…])
 #
-# makes the library NAME and, if the folder has tests, the test NAME_test.
+# makes the library NAME and, if the folder has tests, the test NAME_test. Files of FOLDERS below it
+# belong to both.
 function(orcd_room name)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
-  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
+  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPS;TEST_DEPS" ${ARGN})
+  list(TRANSFORM ARG_FOLDERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(PREPEND ARG_FOLDERS ${CMAKE_CURRENT_SOURCE_DIR})
+  list(TRANSFORM ARG_FOLDERS APPEND /*.cc OUTPUT_VARIABLE source_globs)
+  list(TRANSFORM ARG_FOLDERS APPEND /*.h OUTPUT_VARIABLE header_globs)
+  list(TRANSFORM ARG_FOLDERS APPEND /*_test.cc OUTPUT_VARIABLE test_globs)
+  file(GLOB sources CONFIGURE_DEPENDS ${source_globs})
+  file(GLOB headers CONFIGURE_DEPENDS ${header_globs})
+  file(GLOB tests CONFIGURE_DEPENDS ${test_globs})
   list(FILTER sources EXCLUDE REGEX "[/_](test|fuzz|main|bench)\\.cc$")
 
   if(sources)

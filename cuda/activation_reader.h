@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cuda/kernels/activations.h"
+#include "cuda/kernels/common/activations.h"
 #include "cuda/status.h"
 #include "runtime/gguf/dequantize.h"
 

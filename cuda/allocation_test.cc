@@ -9,7 +9,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/cpu/model_for_test.h"
 
 namespace {

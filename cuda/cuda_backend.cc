@@ -18,13 +18,13 @@
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
-#include "cuda/kernels/sample.h"
+#include "cuda/kernels/common/sample.h"
 #include "cuda/memory_plan.h"
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
-#include "runtime/batch_checker.h"
-#include "runtime/error.h"
-#include "runtime/steady_time.h"
+#include "runtime/backend/batch_checker.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 
 namespace orcd {
 namespace {

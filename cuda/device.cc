@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cuda/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd::cuda {
 namespace {

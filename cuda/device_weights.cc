@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/kernels/repack.h"
+#include "cuda/kernels/common/repack.h"
 #include "cuda/status.h"
 #include "cuda/weight_exponent.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/model/load_cancelled.h"
 
 namespace orcd::cuda {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/device_memory.h"
-#include "cuda/kernels/tile_format.h"
-#include "runtime/load_observer.h"
+#include "cuda/kernels/common/tile_format.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/model/config.h"
 #include "runtime/model/weights.h"
 

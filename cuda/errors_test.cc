@@ -19,8 +19,8 @@
 #include "cuda/shaped_model_for_test.h"
 #include "cuda/status.h"
 #include "gmock/gmock.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/model_for_test.h"
-#include "runtime/error.h"
 
 namespace orcd::cuda {
 namespace {

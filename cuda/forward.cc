@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/activation_reader.h"
 #include "cuda/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd::cuda {
 namespace {

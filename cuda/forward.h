@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
-#include "cuda/kernels/attention.h"
-#include "cuda/kernels/matmul.h"
-#include "cuda/kernels/step.h"
-#include "runtime/backend.h"
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/step.h"
+#include "runtime/backend/backend.h"
 #include "runtime/model/config.h"
 
 namespace orcd::cuda {

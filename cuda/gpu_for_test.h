@@ -17,9 +17,9 @@
 
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
-#include "cuda/kernels/activations.h"
-#include "cuda/kernels/attention.h"
-#include "cuda/kernels/matmul.h"
+#include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/matmul.h"
 #include "gtest/gtest.h"
 #include "runtime/gguf/dequantize.h"
 

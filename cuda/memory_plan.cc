@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/kernels/attention.h"
-#include "cuda/kernels/sample.h"
-#include "runtime/batch_checker.h"
-#include "runtime/error.h"
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/sample.h"
+#include "runtime/backend/batch_checker.h"
+#include "runtime/base/error.h"
 
 namespace orcd::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/step_tables.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/model/config.h"
 
 namespace orcd::cuda {

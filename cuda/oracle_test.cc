@@ -15,8 +15,8 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
 #include "runtime/cpu/model_for_test.h"
-#include "runtime/cpu/numpy_for_test.h"
 #include "runtime/model/model.h"
+#include "testing/numpy.h"
 
 namespace orcd::cuda {
 namespace {

@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/gguf/gguf_writer.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/model.h"
-#include "tools/make_model/random_weights.h"
+#include "testing/random_model/random_weights.h"
 
 namespace orcd::cuda {
 

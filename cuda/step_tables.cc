@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/device_memory.h"
-#include "cuda/kernels/attention.h"
+#include "cuda/kernels/common/attention.h"
 #include "runtime/sampling/exact_exp.h"
 
 namespace orcd::cuda {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cuda/forward.h"
-#include "cuda/kernels/sample.h"
-#include "cuda/kernels/step.h"
-#include "runtime/backend.h"
+#include "cuda/kernels/common/sample.h"
+#include "cuda/kernels/common/step.h"
+#include "runtime/backend/backend.h"
 #include "runtime/sampling/params.h"
 
 namespace orcd::cuda {

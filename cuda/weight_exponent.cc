@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "cuda/kernels/tile_format.h"
+#include "cuda/kernels/common/tile_format.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd::cuda {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/kernels/tile_format.h"
+#include "cuda/kernels/common/tile_format.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd::cuda {

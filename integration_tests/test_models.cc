@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "integration_tests/gguf_editor.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd::testing {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "tools/make_model/qwen2_shapes.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/random_model.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Writes a Qwen2 GGUF of random weights in the shapes and types of a real one.",

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/error.h"
-#include "worker/status_details.h"
+#include "runtime/base/error.h"
+#include "worker/base/status_details.h"
 
 namespace orcd {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/call_gate.h"
-#include "worker/guard/connection_guard.h"
+#include "worker/security/call_gate.h"
+#include "worker/security/guard/connection_guard.h"
 
 namespace orcd {
 

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/batch_checker.h"
+#include "runtime/backend/batch_checker.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
@@ -16,7 +17,6 @@
 #include "runtime/cpu/ops.h"
 #include "runtime/cpu/prefault.h"
 #include "runtime/cpu/thread_pool.h"
-#include "runtime/error.h"
 
 namespace orcd {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orcd {
 

@@ -18,9 +18,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
-#include "runtime/error.h"
 
 namespace orcd::cpu {
 namespace {

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/thread_pool.h"
-#include "runtime/error.h"
 
 namespace orcd {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/layer_reference.h"
+#include "runtime/backend/layer_reference.h"
 #include "runtime/model/model.h"
 
 namespace orcd {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd::cpu {
 namespace {

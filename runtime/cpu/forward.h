@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/cpu/attention.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/kv_cache.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/error.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd::cpu {

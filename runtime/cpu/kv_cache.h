@@ -7,7 +7,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/cpu/mapped_memory.h"
 
 namespace orcd::cpu {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/model.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd::cpu {
 

@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/model_for_test.h"
-#include "runtime/cpu/numpy_for_test.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "testing/numpy.h"
 
 namespace orcd::cpu {
 namespace {

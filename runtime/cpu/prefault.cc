@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd::cpu {
 namespace {

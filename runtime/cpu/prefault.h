@@ -3,9 +3,9 @@
 #define ORCD_RUNTIME_CPU_PREFAULT_H_
 
 #include "absl/status/status.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/cpu/thread_pool.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/load_observer.h"
 
 namespace orcd::cpu {
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/engine/engine_thread.h"
 #include "runtime/engine/output_text.h"
-#include "runtime/error.h"
-#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {

@@ -16,11 +16,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/engine/prefix_hash.h"
-#include "runtime/error.h"
-#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {

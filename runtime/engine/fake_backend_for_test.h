@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orcd {
 

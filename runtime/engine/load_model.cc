@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
 #include "runtime/engine/self_check.h"
-#include "runtime/error.h"
 
 namespace orcd {
 

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/layer_reference.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/engine/engine.h"
-#include "runtime/layer_reference.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/model.h"
 
 namespace orcd {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "runtime/load_observer.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/model/model.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd {
 

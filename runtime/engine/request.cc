@@ -1,7 +1,7 @@
 #include "runtime/engine/request.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 

@@ -17,7 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/sequence.h"

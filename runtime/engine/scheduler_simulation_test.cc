@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/engine/scheduler_harness_for_test.h"
-#include "runtime/error.h"
 
 namespace orcd {
 namespace {

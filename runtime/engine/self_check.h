@@ -3,9 +3,9 @@
 #define ORCD_RUNTIME_ENGINE_SELF_CHECK_H_
 
 #include "absl/status/status.h"
-#include "runtime/backend.h"
-#include "runtime/layer_reference.h"
-#include "runtime/load_observer.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/layer_reference.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/model/model.h"
 
 namespace orcd {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/nano_model_for_test.h"
-#include "runtime/error.h"
 
 namespace orcd {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 
 namespace orcd {

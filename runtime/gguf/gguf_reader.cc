@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/split_path.h"
 
 namespace orcd {

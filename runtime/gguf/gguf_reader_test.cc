@@ -13,7 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/gguf/split_path.h"
 

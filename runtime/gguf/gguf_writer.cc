@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

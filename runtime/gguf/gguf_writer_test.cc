@@ -9,7 +9,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "absl/strings/str_format.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/model/model_error.h"
-#include "runtime/utf8.h"
 
 namespace orcd {
 namespace {

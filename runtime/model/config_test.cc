@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/model/test_model.h"
+#include "runtime/base/error.h"
+#include "testing/test_model.h"
 
 namespace orcd {
 namespace {

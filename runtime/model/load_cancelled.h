@@ -3,7 +3,7 @@
 #define ORCD_RUNTIME_MODEL_LOAD_CANCELLED_H_
 
 #include "absl/status/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 

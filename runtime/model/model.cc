@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/model_error.h"
 #include "runtime/model/verify.h"

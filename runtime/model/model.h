@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/load_observer.h"
 #include "runtime/model/config.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/chat_template.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
-#include "runtime/model/test_model.h"
-#include "runtime/utf8.h"
+#include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
+#include "testing/test_model.h"
 
 namespace orcd {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/non_finite.h"
 #include "runtime/model/sha256.h"

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/load_observer.h"
 
 namespace orcd {
 

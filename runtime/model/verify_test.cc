@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/model/sha256.h"
-#include "runtime/model/test_model.h"
+#include "testing/test_model.h"
 
 namespace orcd {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/model/model_error.h"
 
 namespace orcd {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "runtime/batch_checker.h"
-#include "runtime/error.h"
-#include "runtime/steady_time.h"
+#include "runtime/backend/batch_checker.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 
 namespace orcd {
 namespace {

@@ -3,7 +3,7 @@
 #define ORCD_RUNTIME_NULL_NULL_BACKEND_H_
 
 #include "absl/time/time.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orcd {
 

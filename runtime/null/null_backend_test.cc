@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/engine/load_model.h"
-#include "runtime/error.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd {
 namespace {

@@ -9,7 +9,7 @@
 #include <ostream>
 #include <string>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/text/json_text.h"
 
 namespace orcd {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/text/chat_template_goldens_for_test.h"
 #include "runtime/text/random_text_for_test.h"

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/text/byte_map.h"
 #include "runtime/text/pre_tokenizer.h"
 #include "runtime/text/unicode.h"

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/text/pre_tokenizer.h"
 #include "runtime/text/random_text_for_test.h"

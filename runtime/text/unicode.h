@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/utf8.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd {
 

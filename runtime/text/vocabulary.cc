@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {

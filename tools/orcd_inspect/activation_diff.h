@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orcd {
 

@@ -8,8 +8,8 @@
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
+#include "runtime/base/load_observer.h"
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/load_observer.h"
 
 namespace orcd {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 
 namespace orcd {
 

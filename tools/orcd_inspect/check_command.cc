@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/engine/load_model.h"
-#include "runtime/error.h"
 
 namespace orcd {
 namespace {

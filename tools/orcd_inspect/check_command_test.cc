@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "runtime/backend.h"
-#include "runtime/error.h"
-#include "runtime/load_observer.h"
+#include "runtime/backend/backend.h"
+#include "runtime/base/error.h"
+#include "runtime/base/load_observer.h"
 #include "runtime/model/model.h"
 #include "tools/orcd_inspect/backends.h"
 #include "tools/orcd_inspect/npy.h"

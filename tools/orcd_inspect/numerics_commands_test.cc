@@ -11,7 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
-#include "tools/make_model/random_model.h"
+#include "testing/random_model/random_model.h"
 #include "tools/orcd_inspect/layers_command.h"
 #include "tools/orcd_inspect/logits_command.h"
 

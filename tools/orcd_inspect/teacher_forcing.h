@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/model/config.h"
 
 namespace orcd {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "runtime/gguf/gguf_reader.h"
 
 namespace orcd {

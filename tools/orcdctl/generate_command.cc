@@ -1,4 +1,4 @@
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "tools/orcdctl/answer.h"
 #include "tools/orcdctl/chat.h"
 #include "tools/orcdctl/commands.h"

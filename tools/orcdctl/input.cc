@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "tools/orcdctl/generate_options.h"
 
 namespace orcd::ctl {

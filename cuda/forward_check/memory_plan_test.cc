@@ -1,0 +1,69 @@
+// Tests the plan of a GPU's memory, without a GPU.
+#include "cuda/memory_plan.h"
+
+#include <cstdint>
+
+#include "cuda/device_weights.h"
+#include "gtest/gtest.h"
+#include "runtime/backend/backend.h"
+#include "runtime/model/config.h"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// The shape of Qwen2.5-7B, with the context of its 1M variant.
+ModelConfig LongContext() {
+  ModelConfig config;
+  config.layers = 28;
+  config.hidden = 3584;
+  config.heads = 28;
+  config.kv_heads = 4;
+  config.head_dim = 128;
+  config.ffn = 18944;
+  config.vocab = 152064;
+  config.context_length = 1'010'000;
+  return config;
+}
+
+MemoryPlan Plan(const BackendOptions& options) {
+  const auto plan = PlanMemory(LongContext(), DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : MemoryPlan();
+}
+
+TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
+  BackendOptions options;
+  options.max_seqs = 64;
+  const MemoryPlan all = Plan(options);
+  EXPECT_EQ(all.forward.context_length, 1'010'000);
+  options.max_context = 4096;
+  const MemoryPlan some = Plan(options);
+  EXPECT_EQ(some.forward.context_length, 4096);
+  // RoPE's angles alone are 128 floats a position.
+  EXPECT_GT(all.workspace_bytes, some.workspace_bytes + 500'000'000);
+  EXPECT_EQ(some.kv_blocks, 64 * 256) << "as many as its sequences can use";
+
+  ModelConfig config = LongContext();
+  config.context_length = 4096;
+  options.max_context = 0;
+  const auto own = PlanMemory(config, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->workspace_bytes, some.workspace_bytes) << "as if the model had no more";
+  options.max_context = 1 << 30;
+  EXPECT_EQ(Plan(options).forward.context_length, 1'010'000);
+}
+
+TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {
+  BackendOptions options;
+  options.max_seqs = 4;
+  options.kv_cache_bytes = int64_t{1} << 28;
+  const MemoryPlan plan = Plan(options);
+  EXPECT_EQ(plan.forward.context_length, plan.kv_blocks * 16);
+  EXPECT_EQ(plan.step.max_blocks, plan.kv_blocks);
+  EXPECT_LE(plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes(), 70 * kGiB);
+}
+
+}  // namespace
+}  // namespace orcd::cuda

@@ -1,0 +1,530 @@
+#include "cuda/forward_check/symbolic_gpu.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace orcd::cuda {
+namespace {
+
+SymbolicGpu* current = nullptr;
+
+uintptr_t Address(const void* at) { return reinterpret_cast<uintptr_t>(at); }
+
+// Bytes of a row tile that is dequantised.
+int64_t F16TileBytes(TiledMatrix matrix) {
+  matrix.format = TileFormat::kF16;
+  return matrix.tile_bytes();
+}
+
+// Part of a matrix: a row tile, in a format.
+int64_t TilePart(int tile, TileFormat format) {
+  return int64_t{tile} * 16 + static_cast<int>(format);
+}
+// Part of a product: a token's row, from a row tile on, in one of its split-K partials (segments).
+int64_t RowPart(int segments, int segment, int token, int tile) {
+  return ((int64_t{segments} * 16 + segment) << 48) + (int64_t{token} << 24) + tile;
+}
+
+}  // namespace
+
+// All reads and writes of one kernel, which happen at the same time: the destructor performs the
+// writes.
+class SymbolicGpu::Launch {
+ public:
+  Launch(SymbolicGpu& gpu, const std::string& name) : gpu_(gpu), name_(name) {}
+  ~Launch() {
+    std::sort(ranges_.begin(), ranges_.end());
+    uintptr_t end = 0;
+    bool written = false;
+    for (const Range& range : ranges_) {
+      if (range.begin < end && (written || range.written)) Complain("writes what it uses");
+      written = range.begin < end ? written || range.written : range.written;
+      end = std::max(end, range.end);
+    }
+    for (const auto& [at, bytes, content] : writes_) gpu_.memory_.Write(at, bytes, content);
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  // Reads a range that was written as one piece.
+  Content Read(const void* at, int64_t bytes, const std::string& what) {
+    Use(at, bytes, false);
+    return Look(at, bytes, what);
+  }
+  void Write(const void* at, int64_t bytes, const Content& content) {
+    Use(at, bytes, true);
+    writes_.push_back({Address(at), bytes, content});
+  }
+  // The content of a range before this kernel writes to it.
+  Content Look(const void* at, int64_t bytes, const std::string& what) {
+    const SymbolicMemory::Piece* const piece = gpu_.memory_.Find(Address(at));
+    if (piece == nullptr) {
+      Complain(absl::StrCat("reads ", what, " where there is none"));
+      return {};
+    }
+    if (piece->end - Address(at) != static_cast<uintptr_t>(bytes)) {
+      Complain(absl::StrCat("reads ", bytes, " bytes of ", what, ", of which there are ",
+                            piece->end - Address(at), ": ", Describe(piece->content)));
+    }
+    return piece->content;
+  }
+  // Reads a value that was written whole, as part 0.
+  Symbol Whole(const void* at, int64_t bytes, const std::string& what) {
+    const Content content = Read(at, bytes, what);
+    if (content.part != 0) Complain(absl::StrCat(what, " is not whole"));
+    return content.symbol;
+  }
+  // Dequantises a row tile into F16 tile `at` of those at `to`.
+  void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
+    const Content content =
+        Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
+    const int64_t bytes = F16TileBytes(matrix);
+    Write(to + at * bytes, bytes, {content.symbol, TilePart(tile, TileFormat::kF16)});
+  }
+  // Reads columns [first_col, first_col + cols) of a product's rows, from split-K partials or from
+  // their sum. Returns the product.
+  Symbol ProductRows(const float* at, int splits, int tokens, int stride_tokens, int stride,
+                     int first_col, int cols, const std::string& what) {
+    Symbol product = -1;
+    for (int s = 0; s < splits; ++s) {
+      for (int t = 0; t < tokens; ++t) {
+        const float* const row = at + (int64_t{s} * stride_tokens + t) * stride + first_col;
+        const Content content = Read(row, int64_t{cols} * 4, what);
+        if (product < 0) product = content.symbol;
+        if (content.symbol != product || content.part != RowPart(splits, s, t, 0)) {
+          Complain(absl::StrCat("reads segment ", s, " of ", splits, " of token ", t, " of ", what,
+                                ", where there is ", Describe(content)));
+          return product;
+        }
+      }
+    }
+    return product;
+  }
+  void Complain(const std::string& what) { gpu_.Complain(absl::StrCat(name_, " ", what)); }
+
+ private:
+  struct Range {
+    uintptr_t begin;
+    uintptr_t end;
+    bool written;
+
+    auto operator<=>(const Range&) const = default;
+  };
+  struct Written {
+    uintptr_t at;
+    int64_t bytes;
+    Content content;
+  };
+
+  std::string Describe(const Content& content) const {
+    return absl::StrCat("part ", content.part, " of ", gpu_.symbols_.Describe(content.symbol));
+  }
+  void Use(const void* at, int64_t bytes, bool written) {
+    ranges_.push_back({Address(at), Address(at) + bytes, written});
+  }
+
+  SymbolicGpu& gpu_;
+  const std::string name_;
+  std::vector<Range> ranges_;
+  std::vector<Written> writes_;
+};
+
+SymbolicGpu::SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights,
+                         const ForwardBuffers& buffers)
+    : config_(config), buffers_(buffers), keys_and_values_(config.layers, -1) {
+  PlaceMatrix("embedding", weights.embedding());
+  for (size_t i = 0; i < weights.layers().size(); ++i) {
+    const DeviceLayer& layer = weights.layers()[i];
+    const auto name = [&](const std::string& what) { return absl::StrCat(what, " ", i); };
+    PlaceVector(name("attn_norm"), layer.attn_norm, config.hidden);
+    PlaceMatrix(name("q"), layer.qkv[0]);
+    PlaceMatrix(name("k"), layer.qkv[1]);
+    PlaceMatrix(name("v"), layer.qkv[2]);
+    PlaceVector(name("qkv_bias"), layer.qkv_bias, config.q_size() + 2 * config.kv_size());
+    PlaceMatrix(name("attn_output"), layer.attn_output);
+    PlaceVector(name("ffn_norm"), layer.ffn_norm, config.hidden);
+    PlaceMatrix(name("gate_up"), layer.gate_up);
+    if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
+    PlaceMatrix(name("down"), layer.down);
+  }
+  PlaceVector("output_norm", weights.output_norm(), config.hidden);
+  if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
+  memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
+  for (int layer = 0; layer < config.layers; ++layer) {
+    memory_.Write(Address(buffers.query_parts + layer * config.kv_heads), config.kv_heads * 4,
+                  {QueryParts(layer)});
+  }
+  memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
+  current = this;
+}
+
+SymbolicGpu::~SymbolicGpu() { current = nullptr; }
+
+void SymbolicGpu::BeginStep() {
+  ++step_;
+  std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
+}
+
+void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix) {
+  const Symbol symbol = symbols_.Make(name);
+  weights_[Address(matrix.data)] = symbol;
+  row_tiles_[symbol] = matrix.row_tiles();
+  for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
+    memory_.Write(Address(matrix.data) + tile * matrix.tile_bytes(), matrix.tile_bytes(),
+                  {symbol, TilePart(tile, matrix.format)});
+  }
+  weights_end_ = std::max(weights_end_, Address(matrix.data) + matrix.bytes());
+}
+
+void SymbolicGpu::PlaceVector(const std::string& name, const float* data, int size) {
+  const Symbol symbol = symbols_.Make(name);
+  weights_[Address(data)] = symbol;
+  memory_.Write(Address(data), int64_t{size} * 4, {symbol});
+  weights_end_ = std::max(weights_end_, Address(data + size));
+}
+
+void SymbolicGpu::Complain(const std::string& what) {
+  if (problem_.empty()) problem_ = what;
+}
+
+Symbol SymbolicGpu::WeightAt(const void* data) const { return weights_.at(Address(data)); }
+
+Symbol SymbolicGpu::Add(Symbol residual, Symbol product, float scale) {
+  return symbols_.Make(absl::StrCat("residual + ", scale, " *"), {residual, product});
+}
+
+Symbol SymbolicGpu::Logits(int rows) {
+  Launch launch(*this, "the sampler");
+  Symbol product = -1;
+  for (int row = 0; row < rows; ++row) {
+    for (int col = 0; col < config_.vocab;) {
+      const float* const at = buffers_.logits + int64_t{row} * config_.vocab + col;
+      const SymbolicMemory::Piece* const piece = memory_.Find(Address(at));
+      if (piece == nullptr || (product >= 0 && piece->content.symbol != product) ||
+          piece->content.part != RowPart(1, 0, row, col / kTileRows)) {
+        launch.Complain(absl::StrCat("finds no logits of row ", row, " and column ", col));
+        return -1;
+      }
+      product = piece->content.symbol;
+      col += static_cast<int>((piece->end - Address(at)) / 4);
+    }
+  }
+  return product;
+}
+
+void SymbolicGpu::Embed(const EmbedArgs& args) {
+  Launch launch(*this, "the embedding");
+  launch.Write(args.residual, int64_t{args.tokens} * config_.hidden * 4, {Embedded()});
+}
+
+void SymbolicGpu::Norm(const NormArgs& args) {
+  Launch launch(*this, "a norm");
+  // If rows are gathered, the residual holds all tokens, and only its writer knows how many.
+  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.residual));
+  const int64_t bytes = args.rows != nullptr && all != nullptr
+                            ? static_cast<int64_t>(all->end - Address(args.residual))
+                            : int64_t{args.tokens} * args.hidden * 4;
+  const bool updates = args.partials != nullptr && args.rows == nullptr;
+  Symbol residual = (updates ? launch.Look(args.residual, bytes, "the residual")
+                             : launch.Read(args.residual, bytes, "the residual"))
+                        .symbol;
+  if (args.partials != nullptr) {
+    const int tokens = static_cast<int>(bytes / args.hidden / 4);
+    const Symbol product =
+        launch.ProductRows(args.partials, args.splits, tokens, args.partials_tokens, args.hidden, 0,
+                           args.hidden, "a product");
+    residual = Add(residual, product, args.scale);
+    if (updates) launch.Write(args.residual, bytes, {residual});
+  }
+  if (args.rows != nullptr) residual = Rows(residual);
+  const Symbol weight = launch.Whole(args.weight, int64_t{args.hidden} * 4, "a norm's weights");
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.hidden),
+               {Normed(residual, weight)});
+}
+
+void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
+  Launch launch(*this, "gathering rows");
+  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.residual));
+  const int64_t bytes =
+      all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.residual));
+  const Symbol residual = launch.Whole(args.residual, bytes, "the residual");
+  const Symbol attended =
+      launch.Whole(args.attended.data, ActivationBytes(args.attended.tokens, args.attended_cols),
+                   "what attention made");
+  if (args.rows == nullptr) launch.Complain("does not know which");
+  launch.Write(args.kept_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
+  launch.Write(args.kept_attended.data,
+               ActivationBytes(args.kept_attended.tokens, args.attended_cols), {Rows(attended)});
+}
+
+namespace {
+
+// Reads RoPE's angles and the layer's number of query parts.
+template <typename Launch>
+void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
+  launch.Whole(qkv.angles, 4, "the angles");
+  if (launch.Whole(qkv.query_parts, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
+      gpu.QueryParts(layer)) {
+    launch.Complain("has another layer's parts of queries");
+  }
+}
+
+// Reads the products of q, k and v, and the bias.
+template <typename Launch>
+Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int tokens, int layer) {
+  const int q_size = qkv.heads * qkv.head_dim;
+  const int kv_size = qkv.kv_heads * qkv.head_dim;
+  const int rows = q_size + 2 * kv_size;
+  const auto read = [&](int first_col, int cols, const char* what) {
+    return launch.ProductRows(qkv.partials, qkv.splits, tokens, qkv.partials_tokens, rows,
+                              first_col, cols, what);
+  };
+  const Symbol q = read(0, q_size, "q");
+  const Symbol k = read(q_size, kv_size, "k");
+  const Symbol v = read(q_size + kv_size, kv_size, "v");
+  const Symbol bias = launch.Whole(qkv.bias, int64_t{rows} * 4, "a bias");
+  ReadConstants(gpu, launch, qkv, layer);
+  return gpu.Qkv(q, k, v, bias);
+}
+
+}  // namespace
+
+void SymbolicGpu::Rope(const RopeArgs& args) {
+  Launch launch(*this, "RoPE");
+  WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens, args.layer));
+}
+
+void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
+  const int64_t bytes = int64_t{args.tokens} * config_.q_size() * 2;
+  launch.Write(args.q, bytes, {qkv, 0});
+  launch.Write(args.q_rest, bytes, {qkv, 1});
+  keys_and_values_[args.layer] = qkv;
+}
+
+void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
+  Launch launch(*this, "attention");
+  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.q));
+  const int64_t bytes = all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.q));
+  const Content q = launch.Read(args.q, bytes, "queries");
+  const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
+  const Symbol parts =
+      launch.Whole(args.query_parts, int64_t{config_.kv_heads} * 4, "the parts of queries");
+  if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
+      parts != QueryParts(args.layer)) {
+    launch.Complain("has queries, keys and values that do not belong together");
+  }
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()),
+               {Attention(q.symbol)});
+}
+
+void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
+  Launch launch(*this, "decode attention");
+  const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences, args.layer);
+  keys_and_values_[args.layer] = qkv;
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()), {Attention(qkv)});
+}
+
+void SymbolicGpu::Matvec(const MatmulArgs& args) {
+  Launch launch(*this, "a product of few tokens");
+  const int cols = args.matrices[0].cols;
+  if (args.residual != nullptr || args.ahead.count > 0 || args.roped.q != nullptr) {
+    launch.Complain("is asked for too much");
+  }
+  if (args.tokens > kMatvecTokens) launch.Complain("has too many");
+  if (args.norm.residual == nullptr) {
+    const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, cols), "its input");
+    Multiply(launch, args, x, args.splits);
+    return;
+  }
+  const NormedInput& norm = args.norm;
+  if (args.tokens != 1) launch.Complain("norms more than one");
+  Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
+  if (norm.partials != nullptr) {
+    const Symbol product = launch.ProductRows(norm.partials, norm.splits, 1, norm.partials_tokens,
+                                              cols, 0, cols, "a product");
+    residual = Add(residual, product, norm.scale);
+  }
+  launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
+  const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
+  Multiply(launch, args, Normed(residual, weight), args.splits);
+}
+
+void SymbolicGpu::Gemm(const MatmulArgs& args) {
+  Launch launch(*this, "a product of many tokens");
+  const TileFormat format = args.matrices[0].format;
+  if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
+  const bool adds_up = args.tokens > kMaxSegmentTokens;
+  if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
+  if ((args.residual != nullptr || args.ahead.count > 0) &&
+      (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
+    launch.Complain("is asked for what it has no code for");
+  }
+  if (args.roped.q != nullptr && (format != TileFormat::kF16 || !adds_up)) {
+    launch.Complain("makes no queries of that");
+  }
+  const Symbol x =
+      launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.matrices[0].cols), "its input");
+  if (adds_up && args.handed.sums != nullptr) {
+    launch.Whole(args.handed.ready, HandedSums::kReady * 4, "the zeros of handed sums");
+    launch.Write(args.handed.sums, HandedSums::kSumsBytes,
+                 {symbols_.Make(absl::StrCat("scratch ", launches_++))});
+  }
+  Multiply(launch, args, x, adds_up || args.sums_segments ? 1 : args.splits);
+}
+
+void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments) {
+  int first_row = 0;
+  for (int i = 0; i < args.num_matrices; ++i) {
+    const TiledMatrix& matrix = args.matrices[i];
+    if (args.tokens > kMatvecTokens && i > 0 &&
+        !GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
+      launch.Complain("does not take such formats together");
+    }
+    Symbol weights = -1;
+    int first_tile = 0;
+    for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
+      const Content content = launch.Read(matrix.data + tile * matrix.tile_bytes(),
+                                          matrix.tile_bytes(), "a row tile of weights");
+      if (tile == 0) {
+        weights = content.symbol;
+        first_tile = static_cast<int>(content.part / 16);
+      }
+      if (content != Content{weights, TilePart(first_tile + tile, matrix.format)}) {
+        launch.Complain(absl::StrCat("has, as row tile ", tile, " of ", symbols_.Describe(weights),
+                                     ", part ", content.part, " of ",
+                                     symbols_.Describe(content.symbol)));
+        return;
+      }
+    }
+    if (Address(matrix.data) >= weights_end_ && !args.weights_are_new) {
+      launch.Complain("does not know that its weights are new");
+    }
+    const Symbol product = Product(weights, x);
+    const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles_[weights];
+    if (args.gated.data != nullptr) {
+      if (!is_whole || args.num_matrices != 1) launch.Complain("gates a part of a matrix");
+      launch.Write(args.gated.data, ActivationBytes(args.gated.tokens, matrix.rows / 2),
+                   {Gate(product)});
+    } else if (args.roped.q != nullptr) {
+      if (!is_whole) launch.Complain("makes queries of a part of a matrix");
+      roped_[args.roped_first_row + first_row] = product;
+    } else if (args.residual != nullptr) {
+      if (!is_whole || args.num_matrices != 1) launch.Complain("adds a part of a matrix");
+      const int64_t bytes = int64_t{args.tokens} * args.y_stride * 4;
+      const Symbol residual = launch.Look(args.residual, bytes, "the residual").symbol;
+      launch.Write(args.residual, bytes, {Add(residual, product, args.residual_scale)});
+    } else {
+      for (int s = 0; s < segments; ++s) {
+        for (int t = 0; t < args.tokens; ++t) {
+          launch.Write(args.y + (int64_t{s} * args.y_tokens + t) * args.y_stride + first_row,
+                       int64_t{matrix.rows} * 4, {product, RowPart(segments, s, t, first_tile)});
+        }
+      }
+    }
+    first_row += matrix.rows;
+  }
+  if (args.gated.data == nullptr && first_row != args.y_rows) {
+    launch.Complain("has other rows than its result");
+  }
+  // Queries, keys and values count as written when the product of the values has run.
+  const int values_at = config_.q_size() + config_.kv_size();
+  if (args.roped.q != nullptr && roped_.contains(values_at)) {
+    const QkvProduct& qkv = args.roped.qkv;
+    const Symbol bias =
+        launch.Whole(qkv.bias, int64_t{values_at + config_.kv_size()} * 4, "a bias");
+    ReadConstants(*this, launch, qkv, args.roped.layer);
+    if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
+    if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
+    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[config_.q_size()], roped_[values_at], bias));
+    roped_.clear();
+  }
+  for (int i = 0; i < args.ahead.count; ++i) {
+    const TiledMatrix& matrix = args.ahead.matrices[i];
+    if (!UnpackAhead::Takes(matrix.format)) launch.Complain("cannot unpack that format");
+    for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
+      launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
+    }
+  }
+}
+
+void SymbolicGpu::Gate(const GateArgs& args) {
+  Launch launch(*this, "the gate");
+  // The gate of a single matrix is launched for taps only, which need a GPU.
+  if (!args.apart) launch.Complain("is of one matrix");
+  const auto read = [&](int first_col, const char* what) {
+    return launch.ProductRows(args.products, 1, args.tokens, args.tokens, 2 * args.ffn, first_col,
+                              args.ffn, what);
+  };
+  const Symbol gate = read(0, "the gate's product");
+  const Symbol up = read(args.ffn, "up's product");
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
+}
+
+void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int tiles,
+                              const uint8_t* out) {
+  Launch launch(*this, "unpacking");
+  int before = 0;
+  for (int i = 0; i < product.num_matrices; ++i) {
+    const TiledMatrix& matrix = product.matrices[i];
+    if (matrix.format != product.matrices[0].format) launch.Complain("has several formats");
+    for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
+      const int at = before + tile - first_tile;
+      if (at >= 0 && at < tiles) launch.UnpackTile(matrix, tile, out, at);
+    }
+    before += matrix.row_tiles();
+  }
+}
+
+// --- The launches' names. ------------------------------------------------------------------------
+
+namespace {
+
+cudaError_t Outcome() { return current->problem().empty() ? cudaSuccess : cudaErrorIllegalAddress; }
+
+}  // namespace
+
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t) {
+  current->Embed(args);
+  return Outcome();
+}
+cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t) {
+  current->Norm(args);
+  return Outcome();
+}
+cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t) {
+  current->GatherRows(args);
+  return Outcome();
+}
+cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t) {
+  current->Rope(args);
+  return Outcome();
+}
+cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
+  current->Gate(args);
+  return Outcome();
+}
+cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t) {
+  current->PrefillAttention(args);
+  return Outcome();
+}
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int, cudaStream_t) {
+  current->DecodeAttention(args);
+  return Outcome();
+}
+cudaError_t LaunchMatvec(const MatmulArgs& args, int, cudaStream_t) {
+  current->Matvec(args);
+  return Outcome();
+}
+cudaError_t LaunchGemm(const MatmulArgs& args, int, cudaStream_t) {
+  current->Gemm(args);
+  return Outcome();
+}
+cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+                              cudaStream_t) {
+  current->UnpackToF16(product, first_tile, tiles, out);
+  return Outcome();
+}
+
+}  // namespace orcd::cuda

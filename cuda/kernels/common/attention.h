@@ -1,0 +1,88 @@
+// Causal attention over the paged cache. The query heads that share a kv head are computed
+// together.
+//
+// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQueryParts); for every 16
+// columns the products of the low part are added first.
+//
+// Decode and prefill, whole or in chunks, use one order of summation: keys are taken in tiles of
+// 128 positions, each with its own maximum, and tiles are merged in order. So a token's result does
+// not depend on the tokens that share its step. (Dao, "FlashAttention-2", 2023; split over the keys
+// as in "Flash-Decoding", 2023.)
+#ifndef ORCD_CUDA_KERNELS_COMMON_ATTENTION_H_
+#define ORCD_CUDA_KERNELS_COMMON_ATTENTION_H_
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/step.h"
+
+namespace orcd::cuda {
+
+inline constexpr int kKeyTile = 128;
+
+// Number of key tiles of a sequence of `positions` positions.
+constexpr int KeyTiles(int positions) { return (positions + kKeyTile - 1) / kKeyTile; }
+
+// True if kernels exist for this head size and KV block size; a block is at most half a key tile.
+constexpr bool AttentionSupports(int head_dim, int block_tokens) {
+  return (head_dim == 64 || head_dim == 128) && block_tokens >= 8 && block_tokens <= kKeyTile / 2 &&
+         (block_tokens & (block_tokens - 1)) == 0;
+}
+
+// Decode attention, one token a sequence. The prologue turns the QKV product's partials into
+// queries, keys and values and stores keys and values in the cache; then the queries attend to all
+// keys.
+struct DecodeAttentionArgs {
+  StepTables step = {};
+  // One token each, in the order of the step's tokens.
+  int sequences = 0;
+  QkvProduct qkv = {};
+  KvCacheView kv = {};
+  int32_t* not_finite = nullptr;  // See RopeArgs.
+  int layer = 0;
+  // Thread blocks that share the keys of a sequence (Flash-Decoding splits).
+  int key_splits = 1;
+  // Workspace, used if key_splits > 1. partials: results of tiles, [key tiles of all
+  // sequences][heads][head_dim + 2]. counters: [sequences, kv_heads], zero before the first launch
+  // and after every launch.
+  float* partials = nullptr;
+  int32_t* counters = nullptr;
+  Activations out = {};  // [tokens, heads * head_dim]
+};
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
+                                  cudaStream_t stream);
+
+// Most query heads per kv head that LaunchDecodeAttention supports.
+inline constexpr int kMaxDecodeGroupHeads = 16;
+
+// Query rows of a block of LaunchPrefillAttention; a row is one head of one token.
+inline constexpr int kQueryRows = 128;
+
+// Prefill attention, any number of tokens per sequence. LaunchRope, or the RoPE epilogue of the QKV
+// GEMM, has made queries, keys and values.
+struct PrefillAttentionArgs {
+  StepTables step = {};
+  int sequences = 0;
+  // Number of tiles of kQueryRows rows, of all sequences together.
+  int query_tiles = 0;
+  // See RopeArgs and QkvProduct.
+  const __half* q = nullptr;
+  const __half* q_rest = nullptr;
+  const int32_t* query_parts = nullptr;
+  KvCacheView kv = {};
+  int layer = 0;
+  int heads = 0;
+  Activations out = {};  // [tokens, heads * head_dim]
+};
+cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream);
+
+// Raise the shared-memory limits of the kernels; call once per device.
+cudaError_t PrepareDecodeAttentionKernels();
+cudaError_t PreparePrefillAttentionKernels();
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_COMMON_ATTENTION_H_

@@ -1,0 +1,75 @@
+// Kernel launches with programmatic dependent launch: each kernel may begin while the one before it
+// ends. Every kernel of this project therefore calls WaitForDependency before it reads memory that
+// another kernel wrote, or writes memory that another kernel may still read.
+#ifndef ORCD_CUDA_KERNELS_COMMON_LAUNCH_H_
+#define ORCD_CUDA_KERNELS_COMMON_LAUNCH_H_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <optional>
+
+namespace orcd::cuda {
+
+// Shared-memory bounds of the kernels of a step of one token, which keeps two kernels on every SM:
+// one that works, and the next, which prefetches. So each kernel has as many blocks as there are
+// SMs (blocks without work wait for the kernel before, lest two blocks of a later kernel take their
+// place), and each block has so much shared memory, dynamic and static, that two blocks fit an SM
+// and three do not.
+inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
+inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for every block
+inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
+inline constexpr int kMinSharedBytesOfTwo =
+    kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+
+// Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
+template <typename... Params, typename... Args>
+cudaError_t LaunchWithAttribute(std::optional<cudaLaunchAttribute> more, void (*kernel)(Params...),
+                                dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                                const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  if (more.has_value()) attributes[1] = *more;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = more.has_value() ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t Launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+                   cudaStream_t stream, const Args&... args) {
+  return LaunchWithAttribute(std::nullopt, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+// Launch for the kernels of a decode step: with the largest shared-memory carveout. An SM must be
+// empty to change its carveout, so a kernel with another carveout cannot begin before the kernel
+// ahead of it has ended.
+template <typename... Params, typename... Args>
+cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+                           cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute carveout = {};
+  carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return LaunchWithAttribute(carveout, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+// Launch in clusters of `blocks` blocks; `grid` is a multiple of `blocks`.
+template <typename... Params, typename... Args>
+cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, int threads,
+                             size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  if (blocks == 1) return Launch(kernel, grid, threads, shared_bytes, stream, args...);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return LaunchWithAttribute(cluster, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_COMMON_LAUNCH_H_

@@ -1,0 +1,198 @@
+// Arguments in VRAM that the kernels of a step share, and the launches of a layer's small
+// operations. Every Launch function is asynchronous on `stream`.
+#ifndef ORCD_CUDA_KERNELS_COMMON_STEP_H_
+#define ORCD_CUDA_KERNELS_COMMON_STEP_H_
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/tile_format.h"
+
+namespace orcd::cuda {
+
+// One sequence of a step.
+struct SequenceEntry {
+  int32_t slot;
+  // Nonzero in the sequence's first step in the slot.
+  int32_t starts;
+  // The sequence's tokens are [first_token, first_token + tokens) of the step, at positions
+  // first_position….
+  int32_t first_token;
+  int32_t tokens;
+  int32_t first_position;
+  // Index of the sequence's first KV block in StepTables::blocks.
+  int32_t first_block;
+  // First tile of queries and first tile of keys of the sequence (attention.h), counted over the
+  // step.
+  int32_t first_query_tile;
+  int32_t first_key_tile;
+};
+
+// One token of a step.
+struct TokenEntry {
+  // Token id; kPreviousSample: the token that the slot sampled last.
+  int32_t id;
+  int32_t sequence;
+  int32_t position;
+};
+
+// Tables that describe the step. A graph is captured for a bucket: entries past the step's real
+// counts have `sequence` -1 and `tokens` 0.
+struct StepTables {
+  const TokenEntry* tokens = nullptr;
+  const SequenceEntry* sequences = nullptr;
+  const int32_t* blocks = nullptr;
+  // [gathered rows] token whose logits the row holds; null: row i is token i.
+  const int32_t* logit_tokens = nullptr;
+};
+
+// The paged KV cache, F16: [layer][block][keys, values][kv_head], and within one head the core
+// matrices of 8 tokens by 8 columns that tensor cores take, [token / 8][column / 8][token %
+// 8][column % 8].
+struct KvCacheView {
+  __half* data = nullptr;
+  int blocks = 0;
+  // A power of two, at least 8.
+  int block_tokens = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+
+  // Elements of one head's keys, or values, in a block.
+  constexpr int64_t head_size() const { return int64_t{block_tokens} * head_dim; }
+  // Elements from one block's keys to the next block's keys, and likewise for values. A block's
+  // values follow its keys by kv_heads * head_size().
+  constexpr int64_t block_size() const { return 2 * kv_heads * head_size(); }
+  // Index of the first key element of head `kv_head`.
+  constexpr int64_t Offset(int layer, int block, int kv_head) const {
+    return (int64_t{layer} * blocks + block) * block_size() + kv_head * head_size();
+  }
+  // Index of column `col` of token `token` within a head's block.
+  constexpr int InBlock(int token, int col) const {
+    return (token / 8 * (head_dim / 8) + col / 8) * 64 + token % 8 * 8 + col % 8;
+  }
+};
+
+// residual[t] = the embedding of token t; [tokens, hidden] F32. Also records the token id at each
+// position of the KV blocks (block_token_ids).
+struct EmbedArgs {
+  StepTables step = {};
+  int32_t* block_token_ids = nullptr;  // [block][block_tokens]
+  int block_tokens = 0;
+  int32_t* not_finite = nullptr;         // [slots]
+  const int32_t* last_sample = nullptr;  // [slots]
+  TiledMatrix embedding = {};
+  float* residual = nullptr;
+  int tokens = 0;
+};
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
+
+// Adds the split-K partials of a product to the residual, then normalises: residual += scale * sum
+// of partials; out = F16(rms_norm(residual) * weight). Zhang and Sennrich, "Root mean square layer
+// normalization", 2019.
+struct NormArgs {
+  float* residual = nullptr;  // [.., hidden], updated in place
+  // Layout of MatmulArgs::y; null: nothing is added. `splits` is at most kMaxSplits.
+  const float* partials = nullptr;
+  int splits = 0;
+  int partials_tokens = 0;
+  float scale = 1;
+  const float* weight = nullptr;  // [hidden]
+  float eps = 0;
+  int hidden = 0;
+  // Number of rows. Row i is token i, or rows[i] if `rows` is not null (then the residual stays
+  // unchanged).
+  int tokens = 0;
+  const int32_t* rows = nullptr;
+  Activations out = {};
+};
+cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream);
+
+// Gathers the rows that the head needs: row i of the `kept_` outputs is row rows[i] of the residual
+// and of the attention output.
+struct GatherRowsArgs {
+  const float* residual = nullptr;  // [tokens, hidden]
+  Activations attended = {};        // [tokens, attended_cols]
+  const int32_t* rows = nullptr;
+  int count = 0;
+  // Multiples of 4 and of 8.
+  int hidden = 0;
+  int attended_cols = 0;
+  float* kept_residual = nullptr;  // [count, hidden]
+  Activations kept_attended = {};
+};
+cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
+
+// The unsummed QKV product and the tables that turn it into queries, keys and values: bias, RoPE.
+// Su et al., "RoFormer", 2021; rotated pairs are (i, i + head_dim / 2).
+struct QkvProduct {
+  // Split-K partials in the layout of MatmulArgs::y, rows q, k, v; at most kMaxSplits of them.
+  const float* partials = nullptr;
+  int splits = 0;
+  int partials_tokens = 0;
+  const float* bias = nullptr;  // [q, k, v]
+  // [positions, head_dim]: cosines, then sines.
+  const float* angles = nullptr;
+  // [kv_heads] number of F16 parts (1, or 2 for a hi/lo split) of the queries of each kv head, from
+  // LaunchQueryParts.
+  const int32_t* query_parts = nullptr;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// Fills `angles`, [positions, head_dim], in the layout of QkvProduct: position * base^(-2i /
+// head_dim), computed in F64.
+cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
+                             cudaStream_t stream);
+
+// A query is one F16 number, or a hi/lo split: two F16 numbers, the second the rounding error of
+// the first. Heads whose keys have large biases need the split, since their scores are small
+// differences of large products. (Measured with Qwen2.5-Coder-0.5B: 5 of its 48 kv heads have such
+// biases, bench/results/correctness.json.)
+//
+// Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
+// magnitude, else 1; `key_bias` is [kv_heads, head_dim].
+inline constexpr float kLargeKeyBias = 64;
+cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
+                             cudaStream_t stream);
+
+// Sums the partials of the QKV product, adds the bias and applies RoPE; stores queries in q and
+// q_rest, and keys and values in the cache.
+struct RopeArgs {
+  StepTables step = {};
+  QkvProduct qkv = {};
+  // [tokens, heads, head_dim] each: the high parts of queries, and the low parts (q_rest) of the
+  // heads that have a hi/lo split.
+  __half* q = nullptr;
+  __half* q_rest = nullptr;
+  KvCacheView kv = {};
+  // [slots] set to 1 if a key or a value of the slot is not finite; the cache then gets zeros
+  // instead.
+  int32_t* not_finite = nullptr;
+  int layer = 0;
+  int tokens = 0;
+  // Null, or the values before and after the rotation, F32 [tokens, q, k, v rows]; for taps.
+  float* biased = nullptr;
+  float* rotated = nullptr;
+};
+cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
+
+// SwiGLU as a kernel of its own: silu(gate) * up * kGatedScale. For taps; products apply it in
+// their epilogue. Shazeer, "GLU variants improve transformer", 2020.
+struct GateArgs {
+  // [tokens, 2 * ffn padded to 8], interleaved: 8 rows of the gate before the same 8 rows of up.
+  // `apart`: [tokens, 2 * ffn], all rows of the gate before all rows of up.
+  const float* products = nullptr;
+  bool apart = false;
+  int ffn = 0;
+  int tokens = 0;
+  Activations out = {};
+};
+cudaError_t LaunchGate(const GateArgs& args, cudaStream_t stream);
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_COMMON_STEP_H_

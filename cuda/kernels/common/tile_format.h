@@ -1,0 +1,156 @@
+// Weight layout in VRAM: tiles of 16 rows, ordered so that each lane of a warp finds its fragments
+// of tensor-core instructions side by side. Repacking moves the integers and scales of a GGUF block
+// and does not change them, so every weight keeps its value, bit for bit.
+//
+// A matrix [rows, cols] is [row tile][unit][bytes]: a unit is 16 rows times unit_cols columns, a
+// multiple of 64. Rows are padded to 16 and columns to the unit with weights of zero. A unit holds
+// steps of 16 columns; in each, lane 4g + t of a warp owns the 8 weights of rows g and g + 8 in
+// columns 2t, 2t + 1, 2t + 8, 2t + 9: the A fragment of mma.m16n8k16. Weight i of a lane is pair i
+// / 2, half i % 2, where pair 0 is row g, columns 2t and 2t + 1; pair 1 row g + 8; pair 2 row g,
+// columns 2t + 8 and 2t + 9; pair 3 row g + 8.
+//
+// Parts of a unit, in order:
+//   kF16   [row / 8][column / 8][row % 8] 16 B: the core matrices of wgmma, as in activations.h, so
+//          that tensor cores read them from shared memory in place.
+//   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
+//          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
+//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit gives
+//          the position of each bit);
+//          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
+//          scales.
+// Scales:
+//   kQ8_0, kQ4_0, kQ5_0  [g][row g, row g + 8][block] F16 d.
+//   kQ4_1, kQ5_1         the same, then the same of m.
+//   kQ4_K, kQ5_K         [lane] 4 B: byte i is the scale (6 bits) of sub-block 2t + i / 2, row
+//                        g + 8 (i % 2), below the high two bits of its min; [lane] 2 B: the low
+//                        nibbles of those mins; [g][row g, row g + 8] {d, dmin}.
+//   kQ6_K                [lane] 8 B: byte 2i + r is the signed scale of step 4t + i, row g + 8r;
+//                        [g][row g, row g + 8] F16 d.
+//   kQ2_K                [lane] 8 B: byte 2i + r is scale | min << 4 of step 4t + i, row g + 8r;
+//                        [g][row g, row g + 8] {d, dmin}.
+#ifndef ORCD_CUDA_KERNELS_COMMON_TILE_FORMAT_H_
+#define ORCD_CUDA_KERNELS_COMMON_TILE_FORMAT_H_
+
+#include <cstdint>
+
+namespace orcd::cuda {
+
+inline constexpr int kTileRows = 16;
+// Columns of one tensor-core step (the K of mma.m16n8k16).
+inline constexpr int kStepCols = 16;
+
+enum class TileFormat : uint8_t {
+  kF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
+
+// One bit per format; a set of formats is the OR of its bits.
+constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
+
+// True for the K-quants: super-blocks of 256 weights, whose sub-blocks have scales that are
+// products. A unit holds one super-block of each row.
+constexpr bool HasSuperBlocks(TileFormat format) { return format >= TileFormat::kQ2_K; }
+
+// Columns of a unit: a power of two, and its logarithm.
+constexpr int UnitColsLog2(TileFormat format) { return HasSuperBlocks(format) ? 8 : 6; }
+constexpr int UnitCols(TileFormat format) { return 1 << UnitColsLog2(format); }
+
+// Bytes of a unit; a multiple of 16, as bulk copies need.
+constexpr int UnitBytes(TileFormat format) {
+  switch (format) {
+    case TileFormat::kF16:
+      return 2048;
+    case TileFormat::kQ8_0:
+      return 1024 + 64;
+    case TileFormat::kQ4_0:
+      return 512 + 64;
+    case TileFormat::kQ4_1:
+      return 512 + 128;
+    case TileFormat::kQ5_0:
+      return 512 + 128 + 64;
+    case TileFormat::kQ5_1:
+      return 512 + 128 + 128;
+    case TileFormat::kQ2_K:
+      return 2048 + 256 + 64;
+    case TileFormat::kQ4_K:
+      return 2048 + 128 + 64 + 64;
+    case TileFormat::kQ5_K:
+      return 2048 + 512 + 128 + 64 + 64;
+    case TileFormat::kQ6_K:
+      return 2048 + 1024 + 256 + 32;
+  }
+  return 0;
+}
+
+// Bits of a quant; for the formats other than kF16 and kQ8_0.
+constexpr int QuantBits(TileFormat format) {
+  switch (format) {
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ5_1:
+    case TileFormat::kQ5_K:
+      return 5;
+    case TileFormat::kQ6_K:
+      return 6;
+    default:
+      return 4;
+  }
+}
+
+// Position of a bit of a pair's first half in a lane's words of four steps. The same bit of the
+// second half is 16 bits higher.
+struct BitPlace {
+  int word;
+  int bit;
+};
+
+// Position of bit `bit` of pair `pair`, one of the 16 pairs of four steps. F16 has ten bits of
+// mantissa: a quant that lies whole in the low ten bits of a half-word becomes a number by one AND;
+// a higher one needs a shift as well. Four bits: four pairs a word. Five: three pairs a word; the
+// last pair takes the bits that five words leave, one each. Six: two pairs a word, in bits 0… and
+// 10…; two more pairs take the bits 6 to 9 that three words leave.
+constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
+  if (quant_bits == 4) return {pair / 4, pair % 4 * 4 + bit};
+  if (quant_bits == 5)
+    return pair == 15 ? BitPlace{bit, 15} : BitPlace{pair / 3, pair % 3 * 5 + bit};
+  const int first_word = pair / 8 * 3;
+  const int in_words = pair % 8;
+  if (in_words < 6) return {first_word + in_words / 2, in_words % 2 * 10 + bit};
+  // Four bits in the first or the third word, two in the second.
+  const bool last = in_words == 7;
+  if (bit < 4) return {first_word + (last ? 2 : 0), 6 + bit};
+  return {first_word + 1, (last ? 8 : 6) + bit - 4};
+}
+
+// Range of TiledMatrix::exponent where it is not 0.
+inline constexpr int kLeastExponent = 4;
+inline constexpr int kMostExponent = 24;
+
+// A matrix in VRAM.
+struct TiledMatrix {
+  const uint8_t* data = nullptr;
+  TileFormat format = TileFormat::kF16;
+  // Rows and columns before padding.
+  int rows = 0;
+  int cols = 0;
+  // Kernels multiply by the weights times 2^-exponent, which unpack.cuh makes when it dequantises
+  // them, and multiply the result by 2^exponent. 0 except for formats with super-blocks
+  // (WeightExponent).
+  int exponent = 0;
+
+  constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  constexpr int units() const { return (cols + UnitCols(format) - 1) >> UnitColsLog2(format); }
+  constexpr int64_t tile_bytes() const { return static_cast<int64_t>(units()) * UnitBytes(format); }
+  constexpr int64_t bytes() const { return row_tiles() * tile_bytes(); }
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_COMMON_TILE_FORMAT_H_

@@ -1,0 +1,391 @@
+// Dequantisation: from a unit of a tile (tile_format.h) to the F16 fragments that tensor cores
+// multiply.
+//
+// Every kernel computes with the same bits, since a weight becomes F16 by one rule everywhere: it
+// is rounded once, and so is a scale that is a product (d * scale).
+//
+// Blocks: integers less QuantZero are exact in F16, and the weight is one multiplication by d or
+// one fused multiply-add of d and m.
+//
+// Super-blocks (K-quants): integers stay at their bit positions in their words. The halves of a
+// word, with all other bits cleared, are the subnormal F16 numbers 2^-24 q, or larger by a power of
+// two. The weight is one fused multiply-add, of the scale times 2^24 and an addend. To keep scales
+// within F16's range, the weight is multiplied by 2^-exponent (TiledMatrix), and results by
+// 2^exponent. The addend is the negated min plus a correction that cancels, in the middle of the
+// integers' range, the rounding error of the scale.
+#ifndef ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_
+#define ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/common/tile_format.h"
+
+namespace orcd::cuda {
+
+// Weights are dequantised in groups of four steps (64 columns).
+inline constexpr int kGroupSteps = 4;
+inline constexpr int kGroupCols = kGroupSteps * kStepCols;
+constexpr int UnitGroups(TileFormat format) { return UnitCols(format) / kGroupCols; }
+
+// Blocks: the integer that is subtracted from a quant before the multiplication. Super-blocks: the
+// middle of the quants' range, or the integer that is subtracted.
+constexpr int QuantZero(TileFormat format) {
+  switch (format) {
+    case TileFormat::kQ2_K:
+      return 2;
+    case TileFormat::kQ4_0:
+    case TileFormat::kQ4_K:
+      return 8;
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ5_K:
+      return 16;
+    case TileFormat::kQ6_K:
+      return 32;
+    default:
+      return 0;
+  }
+}
+
+// Super-block formats with four-bit quants: at their bit positions, the quants of rows g + 8 are
+// 2^4 times larger than those of rows g, so their scales are smaller by that factor.
+constexpr int LowerRowShift(TileFormat format) {
+  return HasSuperBlocks(format) && QuantBits(format) == 4 ? 4 : 0;
+}
+
+// F16 bits of 2^power, from -14 to 15, in both halves of a word.
+constexpr uint32_t HalfPowers(int power) { return (power + 15) * 0x04000400u; }
+// An integer below 1024 in the low bits of this F16 number gives 2^power * (1024 + integer).
+constexpr uint32_t Magic(int power) { return HalfPowers(power + 10); }
+
+// F16 factors of d (the lower half) and dmin of a super-block matrix: with the factors 2^5 and
+// 2^-14 that UnitScales gives the integers, 2^(24 - exponent) and 2^-exponent.
+__device__ __forceinline__ uint32_t SuperBlockFactors(int exponent) {
+  static_assert(kLeastExponent >= 4 && kMostExponent <= 24);
+  return static_cast<uint32_t>((34 - exponent) << 10 | (29 - exponent) << 26);
+}
+// Factor of the results of a matrix: 2^exponent.
+__device__ __forceinline__ float ResultFactor(const TiledMatrix& matrix) {
+  return __int_as_float((127 + matrix.exponent) << 23);
+}
+
+// Offset of the scales in a unit, in bytes.
+constexpr int ScalesOffset(TileFormat format) {
+  if (format == TileFormat::kF16) return 2048;
+  if (format == TileFormat::kQ8_0) return 1024;
+  return UnitCols(format) / kStepCols * 32 * QuantBits(format);
+}
+
+// Offset in a unit of the words of a lane's quants beyond the first four, for a format with
+// QuantBits: [group][word] 128 B.
+template <TileFormat kFormat>
+inline constexpr int kBeyondOffset = UnitGroups(kFormat) * 512;
+
+// Offset of a step's pair in a kF16 unit, for lane 0; each further lane is 4 bytes further.
+constexpr int F16PairOffset(int step, int pair) {
+  return pair % 2 * 1024 + step * 256 + pair / 2 * 128;
+}
+
+// Quants of a group, one lane's share, not yet dequantised.
+template <TileFormat kFormat>
+struct GroupQuants {
+  static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
+                                : kFormat == TileFormat::kQ8_0 ? 8
+                                                               : QuantBits(kFormat);
+  uint32_t words[kWords];
+
+  // Loads group `group` of a unit in shared memory or, except for kF16, in global memory.
+  __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
+    if constexpr (kFormat == TileFormat::kF16) {
+#pragma unroll
+      for (int step = 0; step < kGroupSteps; ++step) {
+        const uint32_t from = SharedAddress(unit) + F16PairOffset(step, lane / 8) + lane % 8 * 16;
+        LoadMatrices(from, &words[step * 4]);
+      }
+      return;
+    }
+    constexpr int kVectors = kWords / 4;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const uint4 v =
+          *reinterpret_cast<const uint4*>(unit + (group * kVectors + i) * 512 + lane * 16);
+      words[4 * i] = v.x;
+      words[4 * i + 1] = v.y;
+      words[4 * i + 2] = v.z;
+      words[4 * i + 3] = v.w;
+    }
+#pragma unroll
+    for (int i = kVectors * 4; i < kWords; ++i) {
+      constexpr int kWordsThere = kWords - kVectors * 4;
+      words[i] = *reinterpret_cast<const uint32_t*>(unit + kBeyondOffset<kFormat> +
+                                                    (group * kWordsThere + i - kVectors * 4) * 128 +
+                                                    lane * 4);
+    }
+  }
+};
+
+// A lane's share of a unit's scales; GroupScales::Load gets the scales of a group from it by
+// shuffles.
+template <TileFormat kFormat>
+struct UnitScales {
+  // F16 pairs. kQ4_K, kQ5_K: the scales of sub-blocks 2t and 2t + 1, of row g and of row g + 8,
+  // then the addends. kQ6_K: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then
+  // the addends. All are multiplied by the powers of two of SuperBlockFactors.
+  uint32_t own[8];
+
+  // Addend of `scale`, which is d * factors rounded: the rounding error of QuantZero quants (`zero`
+  // times that of one), less the min.
+  static __device__ __forceinline__ __half2 Added(__half2 scale, __half2 d, __half2 factors,
+                                                  __half2 zero, __half2 dmin, __half2 mins) {
+    const __half2 lost = __hfma2(d, factors, __hneg2(scale));
+    return __hfma2(__hneg2(dmin), mins, __hmul2(lost, zero));
+  }
+
+  // `factors`: SuperBlockFactors of the matrix.
+  __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane) {
+    const uint8_t* scales = unit + ScalesOffset(kFormat);
+    // QuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
+    constexpr uint32_t kZero = QuantZero(kFormat);
+    constexpr uint32_t kLowerZero = kZero << LowerRowShift(kFormat);
+    constexpr uint32_t kMagic = Magic(5);
+    constexpr uint32_t kLowerMagic = Magic(5 - LowerRowShift(kFormat));
+    constexpr uint32_t kMinMagic = Magic(-14);
+    if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
+      const uint32_t packed = *reinterpret_cast<const uint32_t*>(scales + lane * 4);
+      const uint32_t low = *reinterpret_cast<const uint16_t*>(scales + 128 + lane * 2);
+      const uint2 rows = *reinterpret_cast<const uint2*>(scales + 192 + (lane >> 2) * 8);
+      const uint32_t min_bytes =
+          AndOr(packed >> 2, 0x30303030u, __byte_perm(low & 0x0f0fu, low >> 4 & 0x0f0fu, 0x5140));
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        constexpr uint32_t kInteger = 0x003f003fu;
+        const uint32_t magic = row == 0 ? kMagic : kLowerMagic;
+        const __half2 by =
+            __hsub2(AsHalf2(AndOr(packed >> 8 * row, kInteger, magic)), AsHalf2(magic));
+        const __half2 mins =
+            __hsub2(AsHalf2(AndOr(min_bytes >> 8 * row, kInteger, kMinMagic)), AsHalf2(kMinMagic));
+        const __half2 d = __hmul2(AsHalf2(row == 0 ? rows.x : rows.y), AsHalf2(factors));
+        const __half2 scale = __hmul2(__low2half2(d), by);
+        own[row] = AsBits(scale);
+        own[2 + row] =
+            AsBits(Added(scale, __low2half2(d), by, Half2OfBits(row == 0 ? kZero : kLowerZero),
+                         __high2half2(d), mins));
+      }
+    }
+    if constexpr (kFormat == TileFormat::kQ6_K) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
+      const __half2 d =
+          __hmul2(AsHalf2(*reinterpret_cast<const uint32_t*>(scales + 256 + (lane >> 2) * 4)),
+                  __low2half2(AsHalf2(factors)));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // 2^5 (1024 + 128 + scale).
+        const uint32_t word = (i < 2 ? packed.x : packed.y) ^ 0x80808080u;
+        const uint32_t magic = __byte_perm(word, kMagic, i % 2 == 0 ? 0x5150 : 0x5352);
+        own[i] = AsBits(__hmul2(__hsub2(AsHalf2(magic), AsHalf2(kMagic | 0x00800080u)), d));
+      }
+    }
+    if constexpr (kFormat == TileFormat::kQ2_K) {
+      const uint2 packed = *reinterpret_cast<const uint2*>(scales + lane * 8);
+      const uint2 rows = *reinterpret_cast<const uint2*>(scales + 256 + (lane >> 2) * 8);
+      const __half2 upper = __hmul2(AsHalf2(rows.x), AsHalf2(factors));
+      const __half2 lower = __hmul2(AsHalf2(rows.y), AsHalf2(factors));
+      const __half2 d = __lows2half2(upper, lower);
+      const __half2 dmin = __highs2half2(upper, lower);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // The scales and the mins of both rows.
+        const uint32_t both = i < 2 ? packed.x : packed.y;
+        const uint32_t halves = __byte_perm(both, 0, i % 2 == 0 ? 0x4140 : 0x4342);
+        constexpr uint32_t kInteger = 0x000f000fu;
+        constexpr uint32_t kMagics = kLowerMagic << 16 | (kMagic & 0xffffu);
+        const __half2 by = __hsub2(AsHalf2(AndOr(halves, kInteger, kMagics)), AsHalf2(kMagics));
+        const __half2 mins =
+            __hsub2(AsHalf2(AndOr(halves >> 4, kInteger, kMinMagic)), AsHalf2(kMinMagic));
+        const __half2 scale = __hmul2(d, by);
+        own[i] = AsBits(scale);
+        own[4 + i] = AsBits(Added(scale, d, by, AsHalf2(kLowerZero << 16 | kZero), dmin, mins));
+      }
+    }
+  }
+};
+
+// Scales of one group.
+template <TileFormat kFormat>
+struct GroupScales {
+  static constexpr int kParts =
+      kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
+  static constexpr bool kHasMin = kFormat == TileFormat::kQ4_1 || kFormat == TileFormat::kQ5_1 ||
+                                  kFormat == TileFormat::kQ2_K || kFormat == TileFormat::kQ4_K ||
+                                  kFormat == TileFormat::kQ5_K;
+  static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
+  static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
+  // {part 0, part 1} of row g and of row g + 8; with four parts, {row g, row g + 8} of each part.
+  // Scales, then addends.
+  uint32_t words[kWords == 0 ? 1 : kWords];
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
+                                       int group, int lane) {
+    if constexpr (HasSuperBlocks(kFormat)) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = __shfl_sync(~0u, unit_scales.own[i], group, 4);
+    } else if constexpr (kFormat != TileFormat::kF16) {
+      const uint8_t* scales = unit + ScalesOffset(kFormat) + (lane >> 2) * 8;
+#pragma unroll
+      for (int i = 0; i < kWords; i += 2) {
+        const uint2 both = *reinterpret_cast<const uint2*>(scales + i * 32);
+        words[i] = both.x;
+        words[i + 1] = both.y;
+      }
+    }
+  }
+
+  // Scale and addend of part `part` of the group and row g + 8 * `row`, in both halves.
+  __device__ __forceinline__ __half2 Scale(int part, int row) const {
+    return Pick(AsHalf2(words[kParts == 4 ? part : row]), part, row);
+  }
+  __device__ __forceinline__ __half2 Added(int part, int row) const {
+    if constexpr (kHasMin) {
+      return Pick(AsHalf2(words[kScaleWords + (kParts == 4 ? part : row)]), part, row);
+    }
+    // Formats without a min subtract QuantZero quants: as a subnormal number, times 2^-24.
+    const __half2 zero = Half2OfBits(0x8000 | QuantZero(kFormat));
+    return Pick(__hmul2(AsHalf2(words[part]), zero), part, row);
+  }
+
+ private:
+  static __device__ __forceinline__ __half2 Pick(__half2 both, int part, int row) {
+    return (kParts == 4 ? row : part) == 0 ? __low2half2(both) : __high2half2(both);
+  }
+};
+
+// Moves bits of a word's halves into `of`: the bits of `bits`, from bit kFrom on, to bit kTo on.
+template <int kFrom, int kTo>
+__device__ __forceinline__ uint32_t TakeBits(uint32_t word, uint32_t bits, uint32_t of) {
+  constexpr int kShift = kFrom - kTo;
+  return AndOr(kShift < 0 ? word << -kShift : word >> kShift, bits << kTo, of);
+}
+
+// Bit at which QuantPair puts the first bit of a quant. A quant that lies whole in the ten bits of
+// F16's mantissa stays in place; four-bit quants in the upper byte move down by 8 bits.
+template <TileFormat kFormat, int kPair>
+constexpr int kQuantBit = [] {
+  constexpr int kBits = QuantBits(kFormat);
+  const int first = PlaceOfBit(kBits, kPair, 0).bit;
+  if (kBits == 4) return first % 8;
+  // Other quants begin too high, or lie in several words: they move to bit 0.
+  return first + kBits <= 10 ? first : 0;
+}();
+// Moves the pair of quants at PlaceOfBit in `words` into `of`.
+template <TileFormat kFormat, int kPair, int kWords>
+__device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], uint32_t of) {
+  constexpr int kBits = QuantBits(kFormat);
+  constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
+  constexpr BitPlace kFirst = PlaceOfBit(kBits, kPair, 0);
+  const uint32_t word = words[kFirst.word];
+  if constexpr (kBits == 5 && kPair == 15) {
+    uint32_t q = TakeBits<15, 0>(words[0], 0x00010001u, of);
+    q = TakeBits<15, 1>(words[1], 0x00010001u, q);
+    q = TakeBits<15, 2>(words[2], 0x00010001u, q);
+    q = TakeBits<15, 3>(words[3], 0x00010001u, q);
+    return TakeBits<15, 4>(words[4], 0x00010001u, q);
+  } else if constexpr (kBits == 6 && kPair % 8 >= 6) {
+    constexpr BitPlace kUpper = PlaceOfBit(kBits, kPair, 4);
+    const uint32_t q = TakeBits<kFirst.bit, 0>(word, 0x000f000fu, of);
+    return TakeBits<kUpper.bit, 4>(words[kUpper.word], 0x00030003u, q);
+  } else {
+    return TakeBits<kFirst.bit, kQuantBit<kFormat, kPair>>(word, kMask, of);
+  }
+}
+
+// Blocks: a pair of quants less QuantZero, exactly: integers below 32 in F16.
+template <TileFormat kFormat, int kPair, int kWords>
+__device__ __forceinline__ __half2 CenteredPair(const uint32_t (&words)[kWords]) {
+  constexpr int kZero = QuantZero(kFormat);
+  // 1024 + 2^n q.
+  constexpr int kN = kQuantBit<kFormat, kPair>;
+  const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, Magic(0)));
+  // Returns q / 2^n less 2^(10 - n) + kZero. The subtracted constant is given in bits: the compiler
+  // would convert a number at run time.
+  constexpr uint32_t kSubtracted = Magic(-kN) + (kZero << kN) * 0x00010001u;
+  if constexpr (kN == 0) return __hsub2(q, AsHalf2(kSubtracted));
+  return __hfma2(q, AsHalf2(HalfPowers(-kN)), AsHalf2(0x80008000u | kSubtracted));
+}
+
+// A pair of weights of part kPart of a group.
+template <TileFormat kFormat, int kPart, int kPair, int kWords>
+__device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
+                                               const GroupScales<kFormat>& scales) {
+  constexpr int kRow = kPair % 2;
+  const __half2 scale = scales.Scale(kPart, kRow);
+  if constexpr (HasSuperBlocks(kFormat)) {
+    // The scale fits quants that begin at bit 0, or at LowerRowShift for lower rows; higher quants
+    // need a smaller scale.
+    constexpr int kHigher = kQuantBit<kFormat, kPair> - (kRow == 0 ? 0 : LowerRowShift(kFormat));
+    const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, 0));
+    return AsBits(__hfma2(q, kHigher == 0 ? scale : __hmul2(scale, AsHalf2(HalfPowers(-kHigher))),
+                          scales.Added(kPart, kRow)));
+  } else {
+    const __half2 q = CenteredPair<kFormat, kPair>(words);
+    if constexpr (GroupScales<kFormat>::kHasMin) {
+      return AsBits(__hfma2(q, scale, scales.Added(kPart, kRow)));
+    }
+    return AsBits(__hmul2(q, scale));
+  }
+}
+
+// The A fragment of step kStep of a group.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
+                                         const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
+  if constexpr (kFormat == TileFormat::kF16) {
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) a[pair] = quants.words[kStep * 4 + pair];
+  } else if constexpr (kFormat == TileFormat::kQ8_0) {
+    constexpr int kBlock = kStep / 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const uint32_t word = quants.words[kBlock * 4 + kStep % 2 * 2 + row];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // 0x6400 + byte is the F16 number 1024 + byte.
+        const uint32_t bytes = __byte_perm(word, 0x64646464u, half == 0 ? 0x4140 : 0x4342);
+        a[half * 2 + row] = AsBits(
+            __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
+      }
+    }
+  } else {
+    constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
+    a[0] = WeightPair<kFormat, kPart, kStep * 4>(quants.words, scales);
+    a[1] = WeightPair<kFormat, kPart, kStep * 4 + 1>(quants.words, scales);
+    a[2] = WeightPair<kFormat, kPart, kStep * 4 + 2>(quants.words, scales);
+    a[3] = WeightPair<kFormat, kPart, kStep * 4 + 3>(quants.words, scales);
+  }
+}
+
+// A group before dequantisation, loaded from a unit in shared memory or, except for kF16, in global
+// memory.
+template <TileFormat kFormat>
+struct Group {
+  GroupQuants<kFormat> quants;
+  GroupScales<kFormat> scales;
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
+                                       int group, int lane) {
+    quants.Load(unit, group, lane);
+    scales.Load(unit, unit_scales, group, lane);
+  }
+  // Dequantises into the A fragments of the four steps.
+  __device__ __forceinline__ void Unpack(uint32_t (&a)[kGroupSteps][4]) const {
+    Fragment<kFormat, 0>(quants, scales, a[0]);
+    Fragment<kFormat, 1>(quants, scales, a[1]);
+    Fragment<kFormat, 2>(quants, scales, a[2]);
+    Fragment<kFormat, 3>(quants, scales, a[3]);
+  }
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_

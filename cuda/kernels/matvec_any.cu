@@ -1,8 +1,0 @@
-// Instance of the kernel of matvec.cuh for any mix of formats.
-#include "cuda/kernels/matvec.cuh"
-
-namespace orcd::cuda::matvec {
-
-ORCD_MATVEC_KERNELS(kAllFormats)
-
-}  // namespace orcd::cuda::matvec

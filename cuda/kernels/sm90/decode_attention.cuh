@@ -1,0 +1,307 @@
+// Parts of the decode attention kernel (decode_attention.cu): the work of a block, the producer
+// that copies KV tiles into a ring, and the prologue that makes queries and the token's own key and
+// value.
+#ifndef ORCD_CUDA_KERNELS_SM90_DECODE_ATTENTION_CUH_
+#define ORCD_CUDA_KERNELS_SM90_DECODE_ATTENTION_CUH_
+
+#include <cuda_fp16.h>
+
+#include <limits>
+
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/portable/rope.cuh"
+#include "cuda/kernels/sm90/ring_place.cuh"
+
+namespace orcd::cuda {
+
+// Keys, or values, of a stage of the ring.
+inline constexpr int kHalfTile = kKeyTile / 2;
+
+// Indices of keys and of values in two-element arrays.
+inline constexpr int kKeys = 0;
+inline constexpr int kValues = 1;
+
+// Index of a value in core matrices of kHeadDim columns.
+template <int kHeadDim>
+__device__ __forceinline__ int CoreIndex(int row, int col) {
+  return (row / 8 * (kHeadDim / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
+}
+
+// Work of a block: key tiles first_tile, first_tile + tile_stride… of a sequence and a kv head.
+struct Work {
+  SequenceEntry sequence;
+  int kv_head;
+  int position;
+  int tiles;
+  int first_tile;
+  int tile_stride;
+
+  // Finds the block's sequence and kv head, but not its tiles; false if there is no such sequence.
+  __device__ __forceinline__ bool Find(const StepTables& step) {
+    sequence = step.sequences[blockIdx.x];
+    if (sequence.tokens == 0) return false;
+    kv_head = blockIdx.y;
+    position = sequence.first_position;
+    tiles = KeyTiles(position + 1);
+    return true;
+  }
+
+  // Keys of tile `tile`; 0 or less if the tile is behind the last.
+  __device__ int Keys(int tile) const { return min(kKeyTile, position + 1 - tile * kKeyTile); }
+  // Keys of half `half` of the tile.
+  __device__ int HalfKeys(int tile, int half) const {
+    return min(kHalfTile, Keys(tile) - half * kHalfTile);
+  }
+};
+
+// Pipeline through which a block's keys and values come: kPlaces stages of half a tile each. Items
+// are counted in rounds of kItems: half of them keys, then values.
+template <int kHeadDim, int kPlaces, int kItems>
+struct TileRing {
+  // Stages; core matrices in the cache's layout.
+  __half places[kPlaces][kHalfTile * kHeadDim];
+  uint64_t full[kPlaces];
+  // Arrivals of all consumer warps that have read a round's keys, or values; separate barriers for
+  // even and odd rounds, as warps are up to two rounds ahead of the barrier that the producer waits
+  // at.
+  uint64_t read[2][2];
+  static_assert(kPlaces <= 2 * kItems);
+
+  // Initialises the barriers; one warp, before a barrier of all. `readers`: consumer warps.
+  __device__ __forceinline__ void Init(int readers) {
+    const int lane = threadIdx.x % 32;
+    if (lane < kPlaces) BarrierInit(SharedAddress(&full[lane]), 1);
+    if (lane < 4) BarrierInit(SharedAddress(&read[lane / 2][lane % 2]), readers * kArrivalsAWarp);
+    BarrierInitFence();
+  }
+
+  // Waits for item `item` (TileCopier) and returns its stage.
+  __device__ __forceinline__ __half* Await(int item) {
+    const unsigned i = item;
+    BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
+    return places[i % kPlaces];
+  }
+  // The warp has finished reading the keys, or values (`which`), of round `round`.
+  __device__ __forceinline__ void Release(int round, int which) {
+    WarpArrive(SharedAddress(&read[round % 2][which]));
+  }
+  // Producer: waits until all consumer warps have read item `item`, counted over all rounds; a
+  // whole warp.
+  __device__ __forceinline__ void AwaitRead(int item) const {
+    const int round = item / kItems;
+    const int which = item % kItems < kItems / 2 ? kKeys : kValues;
+    WarpBarrierWait(SharedAddress(&read[round % 2][which]), round / 2 % 2);
+  }
+};
+
+// Producer warp: copies the tiles of a block through the ring, in rounds of kTogether tiles: the
+// keys of each in two halves, then the values of each in two. kOnce: evict-first in the L2 cache,
+// for steps that copy so much that the QKV partials would be evicted.
+template <int kHeadDim, int kPlaces, int kTogether, bool kOnce>
+class TileCopier {
+ public:
+  static_assert(kTogether <= 2);
+  // Items of a round: half h of the keys of tile i is item 2i + h, of its values kValueItems later.
+  // Items are counted over all rounds; those behind the last key are skipped.
+  static constexpr int kItems = kTogether * 4;
+  static constexpr int kValueItems = kTogether * 2;
+  using Ring = TileRing<kHeadDim, kPlaces, kItems>;
+  // Arguments of Run: as many items as fit the empty ring without waiting, and all items.
+  static constexpr int kAtOnce = kPlaces;
+  static constexpr int kAll = std::numeric_limits<int>::max();
+
+  __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
+                                        Ring& ring)
+      : args_(args), work_(work), ring_(ring), block_shift_(Log2(args.kv.block_tokens)) {}
+
+  // Copies up to `most` further items.
+  __device__ __forceinline__ void Run(int most) {
+    const int lane = threadIdx.x % 32;
+    const int bytes = args_.kv.block_tokens * kHeadDim * 2;
+    const int64_t values = int64_t{args_.kv.kv_heads} * args_.kv.block_tokens * kHeadDim;
+    const CachePolicy policy = CachePolicy::Of(kOnce);
+#pragma unroll 1
+    for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, place_.Next(), Next()) {
+      if (item_ == 0) {
+        if (round_ == 0) next_block_ = Block(0);
+        keys_from_ = args_.kv.data + args_.kv.Offset(args_.layer, next_block_, work_.kv_head);
+        next_block_ = Block(round_ + 1);
+      }
+      const int tile = item_ % kValueItems / 2;
+      const int half = item_ % 2;
+      const int keys = work_.HalfKeys(Tile(round_ * kTogether + tile), half);
+      if (keys <= 0) continue;
+      // Keys are multiplied 16 at a time.
+      const int copies = Blocks((keys + 15) / 16 * 16);
+      const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
+      const int before = round_ * kItems + item_ - kPlaces;
+      if (before >= 0) ring_.AwaitRead(before);
+      if (lane == 0) BarrierExpect(full, copies * bytes);
+      __syncwarp();
+      const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
+      if (copy >= 0 && copy < copies) {
+        const uint32_t to = SharedAddress(ring_.places[place_.slot]) + copy * bytes;
+        const __half* const from = item_ < kValueItems ? keys_from_ : keys_from_ + values;
+        BulkCopy(to, from, bytes, full, policy);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Next() {
+    if (++item_ < kItems) return;
+    item_ = 0;
+    ++round_;
+  }
+
+  // The block's tile `index`.
+  __device__ __forceinline__ int Tile(int index) const {
+    return work_.first_tile + index * work_.tile_stride;
+  }
+  __device__ __forceinline__ int Blocks(int keys) const {
+    return (keys + args_.kv.block_tokens - 1) >> block_shift_;
+  }
+
+  // The lane's KV block of round `round`: a tile has at most 16 blocks, and the upper 16 lanes hold
+  // those of the second tile. The sequence's last block stands in for blocks that do not exist.
+  __device__ __forceinline__ int Block(int round) const {
+    const int lane = threadIdx.x % 32;
+    const int first = Tile(round * kTogether + lane / 16) * kKeyTile >> block_shift_;
+    const int last = work_.position >> block_shift_;
+    return first > last
+               ? 0
+               : args_.step.blocks[work_.sequence.first_block + min(first + lane % 16, last)];
+  }
+
+  const DecodeAttentionArgs& args_;
+  const Work& work_;
+  Ring& ring_;
+  const int block_shift_;
+  // State of Run: the stage, the item, and the lane's source address of the round's keys.
+  RingPlace<kPlaces> place_;
+  int round_ = 0;
+  int item_ = 0;
+  const __half* keys_from_ = nullptr;
+  // The lane's KV block of the next round.
+  int next_block_ = 0;
+};
+
+// Clears the rows that pad the queries, from `first` to `rows`; a block of kThreads.
+template <int kHeadDim, int kThreads, typename Shared>
+__device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) {
+  constexpr int kPieces = kHeadDim / 8;
+  for (int i = threadIdx.x; i < (rows - first) * kPieces; i += kThreads) {
+    const int index = CoreIndex<kHeadDim>(first + i / kPieces, i % kPieces * 8);
+    *reinterpret_cast<uint4*>(&shared.q[0][index]) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(&shared.q[1][index]) = make_uint4(0, 0, 0, 0);
+  }
+}
+
+// Prologue: makes the queries, and the token's own key and value, in shared memory (`q` and `own`);
+// if this block has the last tile, also stores the key and value in the cache. kThreads: threads
+// that make them; in most models each makes one item (kPairs pairs of a row). kSegmentsTogether:
+// segments of an item whose loads are in flight at once.
+template <int kHeadDim, int kThreads, int kSegmentsTogether, typename Shared>
+class RowMaker {
+ public:
+  __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
+                                      int group_heads, Shared& shared)
+      : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
+
+  // Loads what no kernel of the step writes; does not wait for the kernel before.
+  __device__ __forceinline__ void Prefetch() {
+    const bool has_last = (work_.tiles - 1 - work_.first_tile) % work_.tile_stride == 0;
+    items_ = (group_heads_ + (has_last ? 2 : 0)) * kQuads;
+    const int block = work_.position >> Log2(args_.kv.block_tokens);
+    const int own_block = LoadEarly(args_.step.blocks + work_.sequence.first_block + block);
+    own_row_ = args_.kv.data + args_.kv.Offset(args_.layer, own_block, work_.kv_head) +
+               args_.kv.InBlock(work_.position & (args_.kv.block_tokens - 1), 0);
+    LoadConstants<true>(threadIdx.x);
+  }
+
+  // Makes the rows; all threads, after Prefetch and WaitForDependency.
+  __device__ __forceinline__ void Make() {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < items_; i += kThreads) {
+      if (i >= kThreads) LoadConstants<false>(i);
+      Store(i, LoadPairs<kSegmentsTogether>(args_.qkv, constants_, source_, kHeadDim / 2));
+    }
+  }
+
+ private:
+  // Items of a row.
+  static constexpr unsigned kQuads = kHeadDim / 2 / kPairs;
+  // Elements from a row's first half to its second, in core matrices.
+  static constexpr int kToSecondHalf = kHeadDim / 2 * 8;
+
+  // Head of a row; rows are the query heads, the key, the value.
+  __device__ __forceinline__ int Head(int row) const {
+    const int which = row - group_heads_;
+    return which < 0 ? work_.kv_head * group_heads_ + row
+                     : args_.qkv.heads + which * args_.qkv.kv_heads + work_.kv_head;
+  }
+
+  // Loads the constants of item i.
+  template <bool kBeforeWait>
+  __device__ __forceinline__ void LoadConstants(unsigned i) {
+    if (static_cast<int>(i) >= items_) return;
+    const int head = Head(i / kQuads);
+    const int col = i % kQuads * kPairs;
+    constants_.template Load<kBeforeWait>(args_.qkv, work_.position, head, col);
+    source_ = PairSource(args_.qkv, work_.sequence.first_token, head, col);
+  }
+
+  __device__ __forceinline__ void Store(unsigned i, const RotatedPairs& made) const {
+    const int row = i / kQuads;
+    const int col = i % kQuads * kPairs;
+    const int which = row - group_heads_;
+    uint2 bits[2] = {made.Halves(0), made.Halves(1)};
+    if (which < 0) {
+      const int index = CoreIndex<kHeadDim>(row, col);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = index + half * kToSecondHalf;
+        *reinterpret_cast<uint2*>(&shared_.q[0][at]) = bits[half];
+        *reinterpret_cast<uint2*>(&shared_.q[1][at]) = made.Rest(half, bits[half]);
+      }
+      return;
+    }
+    __half* const cached = own_row_ + which * args_.kv.kv_heads * args_.kv.block_tokens * kHeadDim +
+                           CoreIndex<kHeadDim>(0, col);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (Sanitize(bits[half])) args_.not_finite[work_.sequence.slot] = 1;
+      *reinterpret_cast<uint2*>(&shared_.own[which][col + half * kHeadDim / 2]) = bits[half];
+      *reinterpret_cast<uint2*>(cached + half * kToSecondHalf) = bits[half];
+    }
+  }
+
+  const DecodeAttentionArgs& args_;
+  const Work& work_;
+  const int group_heads_;
+  Shared& shared_;
+  int items_ = 0;
+  // The token's own row of keys in the cache; its row of values is at the same offset among the
+  // values.
+  __half* own_row_ = nullptr;
+  PairConstants constants_;
+  PairSource source_;
+};
+
+// Overwrites columns first_col… (kCols of them) of row `own_row` with the token's own row, which
+// the copy from the cache lacks; a whole warp.
+template <int kHeadDim, int kCols>
+__device__ __forceinline__ void PatchRows(int own_row, int first_col, const __half* own,
+                                          __half* rows) {
+  const int col = first_col + threadIdx.x % 32 * 8;
+  if (col < first_col + kCols) {
+    *reinterpret_cast<uint4*>(&rows[CoreIndex<kHeadDim>(own_row, col)]) =
+        *reinterpret_cast<const uint4*>(&own[col]);
+  }
+  __syncwarp();
+}
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_SM90_DECODE_ATTENTION_CUH_

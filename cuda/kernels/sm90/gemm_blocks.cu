@@ -1,0 +1,12 @@
+// Instances of the GEMM kernel of gemm.cuh for Q5_0 followed by Q8_0, and for either alone.
+#include "cuda/kernels/sm90/gemm.cuh"
+
+namespace orcd::cuda::gemm {
+
+cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  return LaunchSegments<TileFormat::kQ5_0, TileFormat::kQ8_0>(args, multiprocessors, stream);
+}
+
+cudaError_t PrepareOfBlocks() { return PrepareSegments<TileFormat::kQ5_0, TileFormat::kQ8_0>(); }
+
+}  // namespace orcd::cuda::gemm

@@ -1,0 +1,441 @@
+// Persistent tile scheduler, producer and main loop of the GEMM with F16 weights (gemm_f16.cu): the
+// tile shapes, the output tiles (Piece) that a block computes one after another, the ring that
+// producer threads fill, and the wgmmas over its stages.
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/kernels/sm90/gemm.cuh"
+#include "cuda/kernels/sm90/gemm_f16_results.cuh"
+#include "cuda/kernels/sm90/gemm_f16_rope.cuh"
+#include "cuda/kernels/sm90/ring_place.cuh"
+
+namespace orcd::cuda::gemm {
+
+constexpr int kTileBytes = UnitBytes(TileFormat::kF16);
+// Dynamic shared memory of a block; the ring's barriers are static.
+constexpr int kSharedBytesF16 = 226 * 1024;
+
+// Tile shape with weights as the M rows of wgmma and all tokens as its N columns: 128 rows x
+// kTokens tokens, or x kRestTokens if tiles of kTokens would leave most SMs idle. A tile is of one
+// segment or, with kSum, of the sum of all segments. The kBlocks blocks of a cluster work on the
+// same tokens at a time; each copies a part of the activations to all of them by multicast.
+template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1,
+          bool kMakesQkv = false>
+struct Shape {
+  static constexpr int kBlocks = kBlockCount;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRestTokens = kRestTokenCount;
+  static constexpr bool kSum = kSumOfAll;
+  // Blocks of a cluster with rows of their own, and with tokens of their own.
+  static constexpr int kRowRanks = kBlocks;
+  static constexpr int kTokenRanks = 1;
+  // RoPE epilogue: writes queries, keys and values instead of the sum.
+  static constexpr bool kRopes = kMakesQkv;
+  static constexpr bool kByTokens = false;
+  static constexpr int kTiles = kBlockTiles;
+  // Consumer warpgroups.
+  static constexpr int kConsumers = kGroups;
+  // Bytes of shared memory of the epilogue.
+  static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
+  static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
+  // Offset of the tile's token table for RoPE (RopedToken), behind the stages of the rings.
+  static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopedToken));
+};
+
+// Operand that the blocks of a cluster share: tokens (activations) or rows (weights).
+enum class Common { kTokens, kRows };
+
+// Tile shape with 64 tokens as the M rows of wgmma and all weight rows of a warpgroup as its N
+// columns. Any number of row tiles is possible, not only a multiple of four, which would leave SMs
+// idle. One tile covers all tokens. Warpgroups have tokens of their own or, of 64 tokens and many
+// rows, rows of their own. The blocks of a cluster share the tokens, as above; or they share the
+// rows and have neighbouring tokens, 64 each: each copies a part of the weights to all by
+// multicast, and sums all segments in registers.
+template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
+struct TokenShape {
+  static constexpr int kBlocks = kBlockCount;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRestTokens = 0;
+  static constexpr bool kSum = kInCommon == Common::kRows;
+  static constexpr int kRowRanks = kSum ? 1 : kBlocks;
+  static constexpr int kTokenRanks = kSum ? kBlocks : 1;
+  static constexpr bool kRopes = false;
+  static constexpr bool kByTokens = true;
+  static constexpr int kTiles = kTileCount;
+  // Most N columns of a wgmma, in row tiles.
+  static constexpr int kMostTiles = 16;
+  static constexpr int kConsumers = kTokens == 64 && kTiles <= kMostTiles ? 1 : kGroups;
+  static constexpr bool kOwnRows = kTokens == 64 && kConsumers > 1;
+  // Row tiles of a warpgroup, and its tokens in units of 64.
+  static constexpr int kGroupTiles = kOwnRows ? kTiles / kConsumers : kTiles;
+  static constexpr int kTokenBlocks = kOwnRows ? 1 : kTokens / (kConsumers * 64);
+  static constexpr int kRingBytes = kSharedBytesF16;
+  static_assert(kTokens * kTiles == kConsumers * kTokenBlocks * 64 * kGroupTiles);
+};
+
+// Row tiles of a launch: first those computed in tiles of kTokens, then those computed in tiles of
+// kRestTokens.
+struct PieceRows {
+  int wide_tiles;
+  int rest_tiles;
+  // Row tiles of an output tile; at most Shape::kTiles.
+  int block_tiles = kBlockTiles;
+  // Number of kTokens tiles that one cluster computes alone. Two clusters share the segments of
+  // each further tile (stream-K), of which there are at most half as many as clusters, and take
+  // these tiles last. The cluster with the first segments waits for no other and has the lower
+  // number, so that it runs no later than the other one: blocks are assigned to SMs in the order of
+  // their numbers.
+  int whole_pieces = std::numeric_limits<int>::max();
+};
+
+// Segments that the first of two clusters computes of a shared tile.
+__host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1) / 2; }
+
+template <typename S>
+__host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
+  const int cluster_tiles = S::kRowRanks * block_tiles;
+  return (tiles + cluster_tiles - 1) / cluster_tiles;
+}
+template <typename S>
+__host__ __device__ constexpr int TokenClusters(int tokens, int piece_tokens) {
+  const int cluster_tokens = S::kTokenRanks * piece_tokens;
+  return (tokens + cluster_tokens - 1) / cluster_tokens;
+}
+
+// Output tile of a block.
+struct Piece {
+  int first_tile;
+  // Row tiles, at most Shape::kTiles; 0 or less: no rows.
+  int tiles;
+  // May lie behind the product's tokens: then there are no tokens.
+  int first_token;
+};
+
+// Segments [begin, end) that a block computes of a tile.
+struct Segments {
+  int begin;
+  int end;
+};
+
+// Persistent tile scheduler of one cluster, for tiles of one width, as seen by one of its blocks:
+// its own rows, of which the last blocks may have none.
+template <typename S>
+class Pieces {
+ public:
+  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
+                                    int block_tiles, int tokens, int whole, int start)
+      : first_tile_(first_tile),
+        tiles_(tiles),
+        block_tiles_(block_tiles),
+        tokens_(tokens),
+        row_clusters_(RowClusters<S>(tiles, block_tiles)),
+        token_clusters_(TokenClusters<S>(args.tokens, tokens)),
+        splits_(args.splits),
+        whole_(min(row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_), whole)),
+        total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
+        next_(start) {}
+  // The tiles of kTokens.
+  __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
+    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
+                  static_cast<int>(blockIdx.x) / S::kBlocks);
+  }
+  // The tiles of kRestTokens, which follow after the last tile of kTokens.
+  __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
+    return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
+                  std::numeric_limits<int>::max(), index_ - total_);
+  }
+
+  // Goes on to the next tile; false if there is none.
+  __device__ __forceinline__ bool Next() {
+    index_ = next_;
+    next_ += static_cast<int>(gridDim.x) / S::kBlocks;
+    return index_ < total_;
+  }
+  // True if two clusters share the tile (stream-K); and its number among the shared tiles.
+  __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
+  __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
+  __device__ __forceinline__ Segments segments() const {
+    if constexpr (S::kSum) {
+      if (!shared()) return {0, splits_};
+      const int first = FirstSegments(splits_);
+      return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
+    }
+    // Division is slow; skipped for one segment.
+    const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_clusters_);
+    return {split, split + 1};
+  }
+  __device__ __forceinline__ Piece piece() const {
+    // Blocks that run at the same time share weights and tokens.
+    const int index = shared()  ? whole_ + shared_index()
+                      : S::kSum ? index_
+                                : index_ - segments().begin * row_clusters_ * token_clusters_;
+    const int panel = index / (kSharedTokenTiles * row_clusters_);
+    const int in_panel = index % (kSharedTokenTiles * row_clusters_);
+    const int panel_tiles = min(kSharedTokenTiles, token_clusters_ - panel * kSharedTokenTiles);
+    const int rank = S::kBlocks == 1 ? 0 : static_cast<int>(ClusterRank());
+    const int row_rank = S::kRowRanks > 1 ? rank : 0;
+    const int token_rank = S::kTokenRanks > 1 ? rank : 0;
+    const int row_tile = (in_panel / panel_tiles * S::kRowRanks + row_rank) * block_tiles_;
+    const int token_cluster = panel * kSharedTokenTiles + in_panel % panel_tiles;
+    return {.first_tile = first_tile_ + row_tile,
+            .tiles = min(block_tiles_, tiles_ - row_tile),
+            .first_token = (token_cluster * S::kTokenRanks + token_rank) * tokens_};
+  }
+
+ private:
+  int first_tile_;
+  int tiles_;
+  int block_tiles_;
+  int tokens_;
+  int row_clusters_;
+  int token_clusters_;
+  int splits_;
+  int whole_;
+  int total_;
+  int next_;
+  int index_ = 0;
+};
+
+// Barriers of a ring for tiles of kTokens tokens. A stage has 64 columns of activations, then of
+// weights. full: the bytes that the activation producer expects; empty: an arrival of each consumer
+// warp of every block of the cluster.
+template <typename S, int kTokens>
+struct F16Ring {
+  static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
+  static constexpr int kStages = std::min(9, S::kRingBytes / kStageBytes);
+  using Place = RingPlace<kStages>;
+
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+
+  __device__ void Init() {
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(SharedAddress(&full[i]), 1);
+      BarrierInit(SharedAddress(&empty[i]), S::kBlocks * S::kConsumers * 4);
+    }
+    BarrierInitFence();
+  }
+  // Producer: waits until the stage of `place` may be filled.
+  __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
+    BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
+  }
+  // Consumer warp: releases a stage, into which all blocks of a cluster copy.
+  __device__ __forceinline__ void Release(int slot) {
+    const int lane = threadIdx.x % 32;
+    if (lane >= S::kBlocks) return;
+    if constexpr (S::kBlocks == 1) {
+      BarrierArrive(SharedAddress(&empty[slot]));
+    } else {
+      BarrierArriveAt(SharedAddress(&empty[slot]), lane);
+    }
+  }
+};
+
+// A producer thread (FeederIndex): copies the stages of a block's tiles of one width, one after
+// another.
+template <typename S, int kTokens>
+class Feed {
+ public:
+  using Ring = F16Ring<S, kTokens>;
+
+  __device__ __forceinline__ Feed(const MatmulArgs& args, const Pieces<S>& pieces, uint32_t shared,
+                                  Ring& ring)
+      : args_(args), pieces_(pieces), shared_(shared), ring_(ring) {
+    NextPiece();
+  }
+
+  // The scheduler, after the last tile.
+  __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
+
+  // Keeps the ring full until no tile is left.
+  __device__ __forceinline__ void AskForAll() {
+#pragma unroll 1
+    while (!done_) {
+      ring_.AwaitEmpty(place_);
+      if (feeder_ == kXFeeder) {
+        AskForX();
+        if (alone_) AskForAllWeights();
+      } else {
+        AskForWeights();
+      }
+      place_.Next();
+      if (++col_ == end_) NextPiece();
+    }
+  }
+  // Returns when consumers have released all stages.
+  __device__ __forceinline__ void Drain() {
+#pragma unroll 1
+    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) ring_.AwaitEmpty(place_);
+  }
+
+ private:
+  static constexpr int kMostTiles =
+      kTilesAFeeder<(S::kTiles + S::kTokenRanks - 1) / S::kTokenRanks>;
+
+  // Number of the i-th row tile that this producer copies; to all blocks if they share rows.
+  __device__ __forceinline__ int Tile(int i) const {
+    const int tile = FedTile(feeder_, i);
+    if constexpr (S::kTokenRanks == 1) return tile;
+    return tile * S::kTokenRanks + static_cast<int>(ClusterRank());
+  }
+
+  __device__ __forceinline__ uint32_t Stage() const {
+    return shared_ + place_.slot * Ring::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t Full() const {
+    return SharedAddress(&ring_.full[place_.slot]);
+  }
+  __device__ __forceinline__ void AskForWeights() const {
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = Tile(i);
+      if (tile >= piece_.tiles) break;
+      const uint32_t to = Stage() + XBytes(kTokens) + tile * kTileBytes;
+      const uint8_t* const from = weights_[i] + int64_t{col_} * kTileBytes;
+      if constexpr (S::kTokenRanks > 1) {
+        BulkCopyToCluster<S::kBlocks>(to, from, kTileBytes, Full(), weights_policy_);
+      } else {
+        BulkCopy(to, from, kTileBytes, Full(), weights_policy_);
+      }
+    }
+  }
+  // Copies all row tiles, for a single producer thread and a single matrix.
+  __device__ __forceinline__ void AskForAllWeights() const {
+    const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
+#pragma unroll 1
+    for (int tile = 0; tile < piece_.tiles; ++tile, from += tile_stride_) {
+      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
+    }
+  }
+  // Copies the activations, and sets the bytes that the stage expects from all producers; some may
+  // have arrived already.
+  __device__ __forceinline__ void AskForX() const {
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
+                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
+    BarrierExpect(Full(), max(piece_.tiles, 0) * kTileBytes + x_bytes_);
+    if constexpr (S::kTokenRanks > 1) {
+      if (x_bytes_ > 0) BulkCopy(Stage(), from, x_bytes_, Full());
+    } else if constexpr (S::kBlocks == 1) {
+      BulkCopy(Stage(), from, x_bytes_, Full());
+    } else {
+      constexpr int kPart = XBytes(kTokens / S::kBlocks);
+      const int begin = static_cast<int>(ClusterRank()) * kPart;
+      const int bytes = min(kPart, x_bytes_ - begin);
+      if (bytes > 0) {
+        BulkCopyToCluster<S::kBlocks>(Stage() + begin, from + begin, bytes, Full(),
+                                      CachePolicy::Of(false));
+      }
+    }
+  }
+  __device__ __forceinline__ void NextPiece() {
+    done_ = !pieces_.Next();
+    if (done_) return;
+    piece_ = pieces_.piece();
+    const Segments segments = pieces_.segments();
+    const int cols = args_.matrices[0].cols;
+    col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
+    end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
+    x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - piece_.first_token)));
+    if (feeder_ == kXFeeder) {
+      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int tile = Tile(i);
+      if (tile >= piece_.tiles) break;
+      weights_[i] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile + tile);
+    }
+  }
+
+  const MatmulArgs& args_;
+  Pieces<S> pieces_;
+  const uint32_t shared_;
+  Ring& ring_;
+  const int feeder_ = FeederIndex();
+  // True if this is the only producer; the other warps dequantise (UnpackAhead).
+  const bool alone_ = args_.ahead.count > 0;
+  // Weights that no other block reads leave the L2 cache first, so that activations stay there.
+  const CachePolicy weights_policy_ = CachePolicy::Of(args_.tokens <= S::kTokenRanks * kTokens);
+  const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
+  bool done_ = false;
+  Piece piece_ = {};
+  int x_bytes_ = 0;
+  const uint8_t* weights_[kMostTiles] = {};
+  // Column of the stage, and end of the tile, in units of 64 columns.
+  int col_ = 0;
+  int end_ = 0;
+  typename Ring::Place place_;
+};
+
+// If S has no tiles of another width, that ring is unused.
+template <typename S>
+struct F16Rings {
+  F16Ring<S, S::kTokens> wide;
+  F16Ring<S, S::kRestTokens> rest;
+};
+
+template <typename S>
+__device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
+                                        uint32_t shared, F16Rings<S>& rings) {
+  // The model's weights are there from the start; activations are written by the kernel before.
+  if (FeederIndex() == kXFeeder) WaitForDependency();
+  Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
+  feed.AskForAll();
+  // Before the other ring, which aliases this one; and before this block exits, as other blocks
+  // still arrive at its barriers.
+  if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
+  if constexpr (S::kRestTokens > 0) {
+    Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
+    rest.AskForAll();
+    if constexpr (S::kBlocks > 1) rest.Drain();
+  }
+}
+
+// Issues the wgmmas of segment `split` of a tile into c. Each of the kParts parts has 64 M rows,
+// one part behind the other from offset `rows` of a stage on; its kCols N columns begin at offset
+// `cols`: weights and tokens, or tokens and weights. Returns the last stage, whose wgmmas may still
+// run; the caller waits and releases it.
+template <int kCols, typename Ring, int kParts>
+__device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int rows,
+                                               int cols, const uint8_t* shared, Ring& ring,
+                                               typename Ring::Place& place,
+                                               float (&c)[kParts][kCols / 2]) {
+  const int matrix_cols = args.matrices[0].cols;
+  const int stages = (SegmentBegin(matrix_cols, args.splits, split + 1) -
+                      SegmentBegin(matrix_cols, args.splits, split)) /
+                     kActivationCols;
+  // The stage before, which wgmmas read until those of the next stage are under way.
+  int before = -1;
+  bool add = false;
+  for (int i = 0; i < stages; ++i) {
+    BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
+    const uint32_t stage = SharedAddress(shared) + place.slot * Ring::kStageBytes;
+    const uint64_t a = SharedMatrix(stage + rows, 128, 1024);
+    const uint64_t b = SharedMatrix(stage + cols, 128, 1024);
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Wgmma<kCols>::MultiplyShared(c[part], a + step * (2 * 128 >> 4) + part * (XBytes(64) >> 4),
+                                     b + step * (2 * 128 >> 4), add);
+      }
+      add = true;
+    }
+    WgmmaCommit();
+    WgmmaWait<1>();
+    if (before >= 0) ring.Release(before);
+    before = place.slot;
+    place.Next();
+  }
+  return before;
+}
+static_assert(XBytes(64) == kTilesAGroup * kTileBytes);
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_

@@ -1,0 +1,130 @@
+// RoPE epilogue of gemm_f16.cu: queries, keys and values straight from the QKV product. A block has
+// all rows of a head, or of two, so pairs are rotated from the sums staged in shared memory.
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_
+
+#include "cuda/kernels/portable/rope.cuh"
+#include "cuda/kernels/sm90/gemm.cuh"
+#include "cuda/kernels/sm90/gemm_f16_results.cuh"
+
+namespace orcd::cuda::gemm {
+
+// Position of a token of a tile, -1 if there is no such token, and its KV block.
+struct RopedToken {
+  int position;
+  int block;
+
+  RopedToken() = default;
+  // `cached`: true if the block is needed, for rows of keys or values.
+  __device__ __forceinline__ RopedToken(const MatmulArgs& args, int token, bool cached) {
+    position = -1;
+    block = 0;
+    if (token >= args.tokens) return;
+    const TokenEntry entry = args.roped.step.tokens[token];
+    if (entry.sequence < 0) return;
+    position = entry.position;
+    if (cached) block = CacheBlock(args.roped, entry.sequence, position);
+  }
+};
+
+// The pairs of a tile that one thread computes, all of the same columns. Threads beside each other
+// have adjacent columns.
+class RopedRows {
+ public:
+  // `first_row`: the tile's, in the product. `tokens`: those of the tile, kTokens or more; written
+  // before the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
+  __device__ __forceinline__ RopedRows(const MatmulArgs& args, int first_row, int first_token,
+                                       const RopedToken* tokens, const uint8_t* staged)
+      : args_(args.roped) {
+    const int half_dim = args_.qkv.head_dim / 2;
+    const int at_once = static_cast<int>(threadIdx.x) / kQuads;
+    // The thread's first column in every token, counted over the first halves of the block's heads.
+    const int pair = static_cast<int>(threadIdx.x) % kQuads * kPairs;
+    const int row = (pair & -half_dim) + pair;
+    head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
+    col_ = pair & (half_dim - 1);
+    two_parts_ = head_ < args_.qkv.heads && HasTwoParts(args_.qkv, head_);
+    token_ = first_token + at_once;
+    tokens_ = tokens + at_once;
+    const auto at = [&](int of_row) {
+      return staged + of_row / kGroupRows * kStagedBytes + of_row % kGroupRows * 4 +
+             at_once * kStagedStride;
+    };
+    staged_[0] = at(row);
+    staged_[1] = at(row + half_dim);
+  }
+
+  // Stores the kStagedTokens tokens of part `part`, after they have been staged.
+  __device__ __forceinline__ void Leave(int part) const {
+    if (head_ >= args_.qkv.heads + 2 * args_.qkv.kv_heads) return;
+    PairBias bias;
+    bias.Load(args_.qkv, head_, col_);
+#pragma unroll 1
+    for (int first = 0; first < kTokens; first += kTogether) {
+      Together now;
+      Load(part * kTokens + first, now);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (now.token[i].position < 0) continue;
+        Store(part * kTokens + first + i, (first + i) * (kTokensAtOnce * kStagedStride), bias,
+              now.token[i], now.angles[i]);
+      }
+    }
+  }
+
+ private:
+  // Groups of four pairs in a block's rows.
+  static constexpr int kQuads = kGroups * kGroupRows / 2 / kPairs;
+  static constexpr int kTokensAtOnce = kGroups * 128 / kQuads;
+  // Tokens of a thread.
+  static constexpr int kTokens = kStagedTokens / kTokensAtOnce;
+  // Tokens whose angles are loaded at once.
+  static constexpr int kTogether = 4;
+
+  struct Together {
+    RopedToken token[kTogether];
+    PairAngles angles[kTogether];
+  };
+
+  __device__ __forceinline__ void Load(int first, Together& to) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) to.token[i] = tokens_[(first + i) * kTokensAtOnce];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (to.token[i].position >= 0) to.angles[i].Load(args_.qkv, to.token[i].position, col_);
+    }
+  }
+  // Stores the thread's `index`-th token, which is staged `at` bytes behind the first one.
+  __device__ __forceinline__ void Store(int index, int at, const PairBias& bias,
+                                        const RopedToken& place, const PairAngles& angles) const {
+    float sums[2][kPairs];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 four = *reinterpret_cast<const float4*>(staged_[half] + at);
+      sums[half][0] = four.x;
+      sums[half][1] = four.y;
+      sums[half][2] = four.z;
+      sums[half][3] = four.w;
+    }
+    const RotatedPairs pairs =
+        Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
+    const int token = token_ + index * kTokensAtOnce;
+    if (head_ < args_.qkv.heads) {
+      StoreQuery(args_, QueryIndex(args_, token, head_, col_), two_parts_, pairs);
+    } else {
+      StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_, pairs);
+    }
+  }
+
+  const RopeArgs& args_;
+  int head_;
+  int col_;
+  bool two_parts_;
+  int token_;
+  const RopedToken* tokens_;
+  const uint8_t* staged_[2];
+};
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_

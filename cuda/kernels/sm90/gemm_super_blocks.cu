@@ -1,0 +1,15 @@
+// Instances of the GEMM kernel of gemm.cuh for the K-quants: Q4_K followed by Q6_K, and either
+// alone.
+#include "cuda/kernels/sm90/gemm.cuh"
+
+namespace orcd::cuda::gemm {
+
+cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  return LaunchSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
+}
+
+cudaError_t PrepareOfSuperBlocks() {
+  return PrepareSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>();
+}
+
+}  // namespace orcd::cuda::gemm

@@ -1,0 +1,138 @@
+// Launch of the product for a few tokens: picks the kernel (matvec.cuh) of the model's formats, and
+// the number of warps, stages and bytes of shared memory.
+#include <algorithm>
+#include <array>
+
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/sm90/matvec.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+using matvec::Kernel;
+using matvec::KernelFor;
+using matvec::LaunchShape;
+
+constexpr int kMaxSharedBytes = 220 * 1024;
+constexpr int kStaticBytes = (sizeof(matvec::RingBarriers) + 127) / 128 * 128;
+// Bytes of all rings of a block that has an SM for itself. More bytes in flight do not arrive
+// sooner, and keep other reads waiting.
+constexpr int kRingBytes = 144 * 1024;
+// Columns of a stage; with many warps, so many that a stage is about 2 KB.
+constexpr int kStageCols = matvec::kMaxStageCols;
+constexpr int kSmallStageCols = 128;
+constexpr int kSmallF16StageCols = 64;
+constexpr int kFewWarps = 8;
+// Warps that make an input quickly, if few warps have tiles.
+constexpr int kMinWarps = 8;
+
+// Bytes of weights in flight before x is there. Two stages may be up to kTwoStagesAhead if x is
+// short, as it is without a norm.
+constexpr int kBytesAhead = 32 * 1024;
+constexpr int kTwoStagesAhead = 56 * 1024;
+
+struct FormatSet {
+  uint32_t formats;
+  Kernel (*kernel)(bool one_token);
+};
+// The sets that models use; the last takes any format.
+constexpr std::array kSets = {
+    FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
+    FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
+    FormatSet{FormatBit(TileFormat::kQ4_0), KernelFor<FormatBit(TileFormat::kQ4_0)>},
+    FormatSet{FormatBit(TileFormat::kQ5_0), KernelFor<FormatBit(TileFormat::kQ5_0)>},
+    FormatSet{FormatBit(TileFormat::kQ4_K), KernelFor<FormatBit(TileFormat::kQ4_K)>},
+    FormatSet{FormatBit(TileFormat::kQ5_K), KernelFor<FormatBit(TileFormat::kQ5_K)>},
+    FormatSet{FormatBit(TileFormat::kQ6_K), KernelFor<FormatBit(TileFormat::kQ6_K)>},
+    FormatSet{matvec::kQ4KM, KernelFor<matvec::kQ4KM>},
+    FormatSet{matvec::kQ5KM, KernelFor<matvec::kQ5KM>},
+    FormatSet{matvec::kSmallQ4KM, KernelFor<matvec::kSmallQ4KM>},
+    FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
+};
+
+// Returns the first set that contains all of `formats`.
+const FormatSet& SetOf(uint32_t formats) {
+  return *std::find_if(kSets.begin(), kSets.end(),
+                       [&](const FormatSet& set) { return (formats & ~set.formats) == 0; });
+}
+
+// Returns the kernel for the whole model's formats, unless that is the kernel for any format.
+Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
+  const FormatSet& of_model = SetOf(formats | model_formats);
+  const bool any = of_model.formats == matvec::kAllFormats;
+  return (any ? SetOf(formats) : of_model).kernel(one_token);
+}
+
+}  // namespace
+
+cudaError_t PrepareMatvecKernels() {
+  for (const FormatSet& set : kSets) {
+    for (const bool one_token : {true, false}) {
+      const cudaError_t error = cudaFuncSetAttribute(
+          set.kernel(one_token), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+  const int tiles = RowTiles(args);
+  uint32_t formats = 0;
+  for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
+  LaunchShape shape = {};
+  const int cols = args.matrices[0].cols;
+  const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
+  shape.tiles = tiles;
+  shape.members = members;
+  shape.segment_cols = SegmentCols(cols);
+  shape.segment_pieces = SegmentPieces(cols);
+  shape.splits_reciprocal =
+      args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
+  const int tiles_a_block = (tiles + members - 1) / members;
+  const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
+  shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
+
+  int segment = 0;
+  for (int s = 0; s < args.splits; ++s) {
+    segment = std::max(segment,
+                       SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
+  }
+  const bool one_token = args.tokens == 1;
+  // If the block makes x: the norm's weights (InputRoom), a row and the sums.
+  int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
+  if (args.norm.residual != nullptr) {
+    x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
+  }
+  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
+                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
+                                                              : kSmallStageCols;
+  int most_stages = 0;
+  for (int i = 0; i < args.num_matrices; ++i) {
+    const TileFormat format = args.matrices[i].format;
+    const int in_stage = matvec::StageUnits(format, shape.stage_cols);
+    const int units = (segment + UnitCols(format) - 1) / UnitCols(format);
+    shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
+    most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
+  }
+  const int all_rings_stage = shape.tile_warps * shape.stage_bytes;
+  constexpr int kMinStages = 2;
+  const auto stages_in = [&](int ring_bytes) {
+    return std::min({ring_bytes / all_rings_stage, matvec::kMaxStages, most_stages});
+  };
+  shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - x_bytes);
+  if (shape.stages < std::min(kMinStages, most_stages)) {
+    shape.stages = std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - x_bytes)));
+  }
+  const bool two =
+      args.norm.residual == nullptr && shape.stages >= 2 && 2 * all_rings_stage <= kTwoStagesAhead;
+  shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
+  const int shared_bytes =
+      std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
+  return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),
+                        dim3(std::max(multiprocessors, members * args.splits)),
+                        (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
+                        args, shape);
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,380 @@
+// Prefill attention: causal attention of any number of query tokens over the paged KV cache.
+//
+//   Tile      a block takes 128 query rows (a token's head each) of one sequence and one kv head,
+//             by key tiles of 128. grid (query tiles, kv heads); tiles that see most keys come
+//             first.
+//   Warps     two consumer warpgroups of 64 rows (setmaxnreg 240) share the key tiles; one producer
+//             warp (setmaxnreg 24) copies KV blocks. One block an SM.
+//   Pipeline  5 stages of 128 keys, or values, in the cache's layout, filled by bulk copies.
+//   Barriers  full[stage]; empty[stage], an arrival of each warpgroup; named barriers 3 and 4
+//             alternate the warpgroups' turns at the tensor cores.
+//   Loop      in its turn a warpgroup multiplies weights by values and the next tile's keys by
+//             queries; out of its turn it merges its tile and weighs its scores. wgmma m64n128k16
+//             for scores, m64 n(head_dim) k16 for values with the weights in registers; with a
+//             hi/lo split of Q two wgmmas a step.
+//   Epilogue  F16, straight from registers.
+//   Floor     4 * query rows * keys * head_dim FLOP. A prompt of 4,096, 7B, H200, 2026-11-25: 263
+//   µs
+//             a layer, 331 with a hi/lo split for all heads (bench/RESULTS.md).
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/sm90/ring_place.cuh"
+#include "cuda/kernels/sm90/softmax.cuh"
+#include "cuda/kernels/sm90/wgmma.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kGroups = 2;
+constexpr int kGroupRows = kQueryRows / kGroups;
+constexpr int kThreads = (kGroups + 1) * 128;
+constexpr int kStages = 5;
+
+template <int kHeadDim>
+struct Shared {
+  // High and low parts of the queries, in core matrices; the low part if there is a hi/lo split.
+  __half q[kGroups][2][kGroupRows * kHeadDim];
+  // A stage has a tile's keys, the next its values, then the next tile's keys…
+  __half ring[kStages][kKeyTile * kHeadDim];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+};
+
+// Turns of the two warpgroups at the tensor cores, so that one multiplies while the other weighs
+// its scores.
+struct Turn {
+  static constexpr int kParties = kGroups * 128;
+  int group;
+
+  // Call once, before the first tile: the first turn is group 0's.
+  __device__ __forceinline__ void Init() const {
+    if (group == 1) NamedBarrierArrive(3, kParties);
+  }
+  __device__ __forceinline__ void Begin() const {
+    if (group == 0) {
+      NamedBarrierSync(3, kParties);
+    } else {
+      NamedBarrierSync(4, kParties);
+    }
+  }
+  // `last`: no turn follows.
+  __device__ __forceinline__ void End(bool last) const {
+    if (group == 0) {
+      NamedBarrierArrive(4, kParties);
+    } else if (!last) {
+      NamedBarrierArrive(3, kParties);
+    }
+  }
+};
+
+// Work of a block: query rows of one sequence and one kv head.
+struct Work {
+  SequenceEntry sequence;
+  int first_row;
+  int rows;
+
+  __device__ int Position(int row, int group_heads) const {
+    return sequence.first_position + (first_row + row) / group_heads;
+  }
+};
+
+template <int kHeadDim>
+__device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const Work& work,
+                                        int kv_head, int keys, Shared<kHeadDim>& shared) {
+  const int lane = threadIdx.x % 32;
+  const int block_tokens = args.kv.block_tokens;
+  const int bytes = block_tokens * kHeadDim * 2;
+  const int block_shift = Log2(block_tokens);
+  const int blocks_a_tile = kKeyTile >> block_shift;
+  const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
+  const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
+  const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
+  RingPlace<kStages> place;
+  for (int tile = 0; tile * kKeyTile < keys; ++tile) {
+    const int tile_keys = min(kKeyTile, keys - tile * kKeyTile);
+    const int tile_blocks = (tile_keys + block_tokens - 1) >> block_shift;
+    const int block = lane < tile_blocks ? blocks[tile * blocks_a_tile + lane] : 0;
+    const __half* const from = cache + block * args.kv.block_size();
+    for (const int64_t offset : {int64_t{0}, values_offset}) {
+      const uint32_t full = SharedAddress(&shared.full[place.slot]);
+      WarpBarrierWait(SharedAddress(&shared.empty[place.slot]), place.parity ^ 1);
+      if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
+      __syncwarp();
+      if (lane < tile_blocks) {
+        BulkCopy(SharedAddress(shared.ring[place.slot]) + lane * bytes, from + offset, bytes, full);
+      }
+      place.Next();
+    }
+  }
+}
+
+// Softmax of a warp's rows over one key tile: the weights, as A fragments, and the rows' state for
+// the tile. visible[h]: the last key of the tile that row g + 8h sees; kKeyTile - 1 or more: all
+// keys.
+__device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], float scale,
+                                        const int (&visible)[2], RowState (&state)[2],
+                                        uint32_t (&weights)[kKeyChunks][4]) {
+  if (min(visible[0], visible[1]) < kKeyTile - 1) {
+#pragma unroll
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) Mask(s[chunk], chunk * kKeyChunk, visible);
+  }
+  // Separate maxima of even and odd keys, for shorter dependency chains.
+  float maxima[4];
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        maxima[i] = chunk + j == 0 ? s[chunk][j][i] : fmaxf(maxima[i], s[chunk][j][i]);
+      }
+    }
+  }
+  float max[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    max[half] = Maximum(RowMax(fmaxf(maxima[half * 2], maxima[half * 2 + 1])), scale);
+  }
+  float sums[2];
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+    float added[2];
+    Weigh(s[chunk], scale, max, added);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sums[half] = chunk == 0 ? added[half] : sums[half] + added[half];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[chunk][i] = PackWeights(s[chunk][i / 2], i % 2);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) state[half] = {max[half], RowSum(sums[half])};
+}
+
+// grid (query tiles, kv heads).
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    PrefillAttentionKernel(const __grid_constant__ PrefillAttentionArgs args) {
+  extern __shared__ __align__(1024) uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_bytes);
+  constexpr int kRowGroupBytes = kHeadDim * 16;  // 8 rows
+  // Tells the compiler that the value is uniform in a warp.
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  const int kv_head = blockIdx.y;
+  const int group_heads = args.heads / args.kv.kv_heads;
+  const bool two_parts = args.query_parts[kv_head] > 1;
+
+  LaunchDependents();
+  // The tile's sequence: the last whose first tile is no later. Tiles that see most keys come
+  // first.
+  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  int index = -1;
+  for (int i = threadIdx.x % 32; i < args.sequences; i += 32) {
+    const SequenceEntry& entry = args.step.sequences[i];
+    if (entry.tokens > 0 && entry.first_query_tile <= tile) index = i;
+  }
+  index = __reduce_max_sync(~0u, index);
+  if (index < 0) return;
+  Work work;
+  work.sequence = args.step.sequences[index];
+  work.first_row = (tile - work.sequence.first_query_tile) * kQueryRows;
+  work.rows = min(kQueryRows, work.sequence.tokens * group_heads - work.first_row);
+  if (work.rows <= 0) return;
+  const int keys = work.Position(work.rows - 1, group_heads) + 1;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(SharedAddress(&shared.full[i]), 1);
+      BarrierInit(SharedAddress(&shared.empty[i]), kGroups);
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+  WaitForDependency();
+
+  if (group == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < kGroups * 128 + 32) Produce(args, work, kv_head, keys, shared);
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  const int thread = threadIdx.x % 128;
+  const int lane = thread % 32;
+  // The two rows of the block that this thread has.
+  const int rows[2] = {group * kGroupRows + thread / 32 * 16 + lane / 4,
+                       group * kGroupRows + thread / 32 * 16 + lane / 4 + 8};
+
+  // All loads of the queries are in flight at once. Piece i is row i % 8 of core matrix i / 8.
+  constexpr int kPieces = kGroupRows * kHeadDim / 8 / 128;
+  uint4 pieces[2][kPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int i = thread + j * 128;
+    const int row = group * kGroupRows + i / kHeadDim * 8 + i % 8;
+    if (row >= work.rows) continue;
+    const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
+    const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
+    const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
+    pieces[0][j] = *reinterpret_cast<const uint4*>(args.q + index);
+    if (two_parts) pieces[1][j] = *reinterpret_cast<const uint4*>(args.q_rest + index);
+  }
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    reinterpret_cast<uint4*>(shared.q[group][0])[thread + j * 128] = pieces[0][j];
+    if (two_parts) reinterpret_cast<uint4*>(shared.q[group][1])[thread + j * 128] = pieces[1][j];
+  }
+  SharedStoreFence();
+  GroupSync(group);
+
+  const float scale = ScoreScale(kHeadDim);
+  const uint64_t q = SharedMatrix(SharedAddress(shared.q[group][0]), 128, kRowGroupBytes);
+  const uint64_t q_rest = SharedMatrix(SharedAddress(shared.q[group][1]), 128, kRowGroupBytes);
+  const int positions[2] = {work.Position(rows[0], group_heads),
+                            work.Position(rows[1], group_heads)};
+  // Last key that any row of the warpgroup sees.
+  const int group_rows = min(kGroupRows, work.rows - group * kGroupRows);
+  const int last_key =
+      group_rows <= 0 ? -1 : work.Position(group * kGroupRows + group_rows - 1, group_heads);
+
+  const int tiles = (keys + kKeyTile - 1) / kKeyTile;
+  // Tiles with keys that any row of the warpgroup sees.
+  const int seen_tiles = last_key < 0 ? 0 : last_key / kKeyTile + 1;
+  float total[kHeadDim / 2] = {};
+  RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  const Turn turn = {group};
+  turn.Init();
+  RingPlace<kStages> place;
+  const auto await = [&] {
+    BarrierWait(SharedAddress(&shared.full[place.slot]), place.parity);
+    return shared.ring[place.slot];
+  };
+  const auto release = [&] {
+    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[place.slot]));
+    place.Next();
+  };
+  float s[kKeyTile / 2];
+  // Issues the wgmmas of the queries by the next tile's keys.
+  const auto score = [&] {
+    const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
+    // Each branch has its own fence, as the compiler requires.
+    if (two_parts) {
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        const int offset = step * (256 >> 4);
+        Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
+        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
+      }
+      WgmmaCommit();
+    } else {
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kHeadDim / 16; ++step) {
+        const int offset = step * (256 >> 4);
+        Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, step > 0);
+      }
+      WgmmaCommit();
+    }
+  };
+  turn.Begin();
+  if (seen_tiles > 0) score();
+  turn.End(false);
+  for (int tile = 0; tile < seen_tiles; ++tile) {
+    WgmmaWait<0>();
+    release();
+
+    const int first_key = tile * kKeyTile;
+    RowState state[2];
+    uint32_t weights[kKeyChunks][4];
+    Softmax(reinterpret_cast<ChunkScores(&)[kKeyChunks]>(s), scale,
+            {positions[0] - first_key, positions[1] - first_key}, state, weights);
+    __half* const values = await();
+    // Whole blocks, each a power of two.
+    const int copied = (keys - first_key + args.kv.block_tokens - 1) & -args.kv.block_tokens;
+    if (copied < kKeyTile) {
+      // Memory that was not copied may hold anything, and a weight of zero times a NaN is a NaN.
+      for (int i = copied * kHeadDim / 8 + thread; i < kKeyTile * kHeadDim / 8; i += 128) {
+        reinterpret_cast<uint4*>(values)[i] = make_uint4(0, 0, 0, 0);
+      }
+      SharedStoreFence();
+      GroupSync(group);
+    }
+    const uint64_t value_matrix = SharedMatrix(SharedAddress(values), kRowGroupBytes, 128);
+    float out[kHeadDim / 2];
+    turn.Begin();
+    WgmmaFence();
+#pragma unroll
+    for (int step = 0; step < kKeyChunks; ++step) {
+      Wgmma<kHeadDim>::MultiplyTransposed(
+          out, weights[step], value_matrix + step * (2 * kRowGroupBytes >> 4), step > 0);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    release();
+    // The wgmmas of the next scores run while this tile is merged.
+    if (tile + 1 < seen_tiles) score();
+    turn.End(tile == tiles - 1);
+
+    const MergeFactors factors[2] = {Merge(total_state[0], state[0]),
+                                     Merge(total_state[1], state[1])};
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) {
+      total[i] = MergeValues(total[i], out[i], factors[i / 2 % 2]);
+    }
+  }
+  // No wgmmas are in flight here; the compiler does not know that.
+  WgmmaWait<0>();
+  for (int tile = seen_tiles; tile < tiles; ++tile) {
+    turn.Begin();
+    turn.End(tile == tiles - 1);
+    for (int i = 0; i < 2; ++i) {
+      await();
+      release();
+    }
+  }
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows[half] >= work.rows) continue;
+    const float share = 1 / total_state[half].sum;
+    const int token = work.sequence.first_token + (work.first_row + rows[half]) / group_heads;
+    const int head = kv_head * group_heads + (work.first_row + rows[half]) % group_heads;
+    __half* const to = args.out.data + args.out.Index(token, head * kHeadDim) + lane % 4 * 2;
+    const int64_t stride = args.out.Index(0, kActivationCols);
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      const int i = j * 4 + half * 2;
+      *reinterpret_cast<__half2*>(to + j / 8 * stride + j % 8 * 64) =
+          __floats2half2_rn(total[i] * share, total[i + 1] * share);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t PreparePrefillAttentionKernels() {
+  const cudaError_t error = cudaFuncSetAttribute(
+      PrefillAttentionKernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<64>));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(PrefillAttentionKernel<128>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<128>));
+}
+
+cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream) {
+  const dim3 grid(args.query_tiles, args.kv.kv_heads);
+  switch (args.kv.head_dim) {
+    case 64:
+      return Launch(PrefillAttentionKernel<64>, grid, kThreads, sizeof(Shared<64>), stream, args);
+    case 128:
+      return Launch(PrefillAttentionKernel<128>, grid, kThreads, sizeof(Shared<128>), stream, args);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace orcd::cuda

@@ -1,0 +1,103 @@
+// Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
+// format and number of tokens (GemmTakes, matmul.h).
+//
+// A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
+// for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
+// quantised bytes read once, 2 bytes per weight written.
+#include <cuda_fp16.h>
+
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/unpack_to_f16.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+// Groups of a warp.
+constexpr int kGroups = 4;
+constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format); }
+
+// grid (units / (UnitsAWarp * warps), tiles).
+template <TileFormat kFormat>
+__global__ void __launch_bounds__(kThreads)
+    UnpackKernel(const __grid_constant__ MatmulArgs product, int first_tile, uint8_t* out) {
+  LaunchDependents();
+  int tile = first_tile + static_cast<int>(blockIdx.y);
+  const TiledMatrix matrix = FindTile(product, tile);
+  const int units = matrix.units();
+  const uint32_t factors = SuperBlockFactors(matrix.exponent);
+  const int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
+  const int lane = threadIdx.x % 32;
+  const uint8_t* unit = matrix.data + (int64_t{tile} * units + first) * UnitBytes(kFormat);
+  uint8_t* to =
+      out +
+      (int64_t{blockIdx.y} * units + first) * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) +
+      lane * 4;
+  // All groups are loaded before any is stored, and before WaitForDependency: the kernel before may
+  // still read the destination.
+  Group<kFormat> groups[kGroups];
+#pragma unroll
+  for (int i = 0; i < UnitsAWarp(kFormat); ++i) {
+    if (first + i >= units) break;
+    UnitScales<kFormat> unit_scales;
+    unit_scales.Load(unit + i * UnitBytes(kFormat), factors, lane);
+#pragma unroll
+    for (int group = 0; group < UnitGroups(kFormat); ++group) {
+      groups[i * UnitGroups(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,
+                                                   group, lane);
+    }
+  }
+  WaitForDependency();
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group, to += UnitBytes(TileFormat::kF16)) {
+    if (first + group / UnitGroups(kFormat) >= units) return;
+    StoreGroup(groups[group].quants, groups[group].scales, to);
+  }
+}
+
+template <TileFormat kFormat>
+cudaError_t LaunchUnpack(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+                         cudaStream_t stream) {
+  constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
+  return Launch(UnpackKernel<kFormat>,
+                dim3((product.matrices[0].units() + kUnits - 1) / kUnits, tiles), kThreads, 0,
+                stream, product, first_tile, out);
+}
+
+}  // namespace
+
+cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+                              cudaStream_t stream) {
+  const TiledMatrix& matrix = product.matrices[0];
+  switch (matrix.format) {
+    case TileFormat::kF16:
+      if (product.num_matrices > 1) return cudaErrorInvalidValue;
+      return cudaMemcpyAsync(out, matrix.data + first_tile * matrix.tile_bytes(),
+                             tiles * matrix.tile_bytes(), cudaMemcpyDeviceToDevice, stream);
+    case TileFormat::kQ8_0:
+      return LaunchUnpack<TileFormat::kQ8_0>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ4_0:
+      return LaunchUnpack<TileFormat::kQ4_0>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ4_1:
+      return LaunchUnpack<TileFormat::kQ4_1>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ5_0:
+      return LaunchUnpack<TileFormat::kQ5_0>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ5_1:
+      return LaunchUnpack<TileFormat::kQ5_1>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ2_K:
+      return LaunchUnpack<TileFormat::kQ2_K>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ4_K:
+      return LaunchUnpack<TileFormat::kQ4_K>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ5_K:
+      return LaunchUnpack<TileFormat::kQ5_K>(product, first_tile, tiles, out, stream);
+    case TileFormat::kQ6_K:
+      return LaunchUnpack<TileFormat::kQ6_K>(product, first_tile, tiles, out, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace orcd::cuda

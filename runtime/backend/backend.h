@@ -1,0 +1,199 @@
+// The interface between the engine and the backends: whole steps, not operations.
+//
+// A step advances several sequences at once. For each, the backend runs some tokens through the
+// model at given positions, writes their keys and values to the sequence's KV blocks, and, if
+// asked, draws the next token. The engine plans steps, a backend computes them. Step n+1 may be
+// launched before step n was waited for: its tokens may be "the token that step n draws"
+// (kPreviousSample).
+#ifndef ORCD_RUNTIME_BACKEND_BACKEND_H_
+#define ORCD_RUNTIME_BACKEND_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/load_observer.h"
+#include "runtime/model/model.h"
+#include "runtime/sampling/params.h"
+#include "runtime/sampling/sampler.h"
+
+namespace orcd {
+
+// In StepSequence::tokens: the token that the last launched step drew for this slot.
+inline constexpr int32_t kPreviousSample = -1;
+
+// One sequence's part of a step.
+struct StepSequence {
+  // Index of the state that the backend keeps for this sequence between steps: parameters, token
+  // counts, the last sample. [0, max_seqs); at most one entry a slot in a step.
+  int32_t slot = 0;
+  // Set in the first step of a sequence in this slot, which need not begin at position 0; the
+  // slot's former state is forgotten. `start_history` is every token of the sequence known so far
+  // (for the penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those
+  // after them were generated. The pointees live until Launch returns.
+  const SamplingParams* start_params = nullptr;
+  std::span<const int32_t> start_history;
+  int32_t start_prompt_tokens = 0;
+  // Sorted ids that cannot be drawn in this step (end ids before min_tokens).
+  std::span<const int32_t> forbidden;
+  // The tokens to run, at positions start_position, start_position + 1, …; at least one.
+  std::span<const int32_t> tokens;
+  int32_t start_position = 0;
+  // KV blocks of the sequence: position p is row p % block_tokens of blocks[p / block_tokens]. Full
+  // blocks before start_position may be shared with other sequences, and were written in an earlier
+  // step, by this sequence or by another. The blocks of all sequences of a step together are at
+  // most kv_blocks, and each use of a shared block counts.
+  std::span<const int32_t> blocks;
+  // True if the backend draws the token that follows the last of `tokens`.
+  bool sample = false;
+  // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
+  // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
+  std::span<const int32_t> targets;
+  // Number of likeliest tokens to report with each of `targets`.
+  int32_t target_logprobs = 0;
+};
+
+// Receives activations while a step runs, from the thread that runs it. For finding the operation
+// at which numbers go wrong; a step with a tap is slow. Both backends use these names in this
+// order: `embed`; per layer `attn_norm`, `q`, `k`, `v` (with bias), `q_rope`, `k_rope`, `attn`
+// (heads concatenated), `attn_output`, `attn_residual`, `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_act`
+// (silu(gate)·up), `ffn_down`, `layer`; then `output_norm`, `logits`.
+class ActivationTap {
+ public:
+  virtual ~ActivationTap() = default;
+  // `values` is row-major [rows, cols], a row for each token of the step in order; `layer` is -1
+  // outside the layers.
+  virtual void OnActivation(std::string_view name, int layer, std::span<const float> values,
+                            int64_t rows, int64_t cols) = 0;
+};
+
+struct StepBatch {
+  std::vector<StepSequence> seqs;
+  // Null in service. With a tap, logits are computed for every token and not only where `sample` is
+  // set.
+  ActivationTap* tap = nullptr;
+};
+
+struct StepResult {
+  // For each sequence of the batch, in its order: true if every key and value of its slot is
+  // finite, since the sequence began there and including this step. Once false it stays false until
+  // another sequence begins in the slot, since later keys and values follow from that one.
+  std::vector<bool> kv_finite;
+  // For each sequence with `sample` set, in the order of the batch.
+  std::vector<SampledToken> samples;
+  // For each sequence with `targets`, in the order of the batch: one for each of them.
+  std::vector<std::vector<SampledToken>> target_logprobs;
+};
+
+enum class KvType { kF16, kF32 };
+
+// The way in which the engine's thread waits for a step that a GPU computes.
+enum class WaitMode {
+  // Polls all the time: a core is busy for as long as a step is in flight.
+  kSpin,
+  // As kSpin, but yields the core between polls to any other thread that wants it.
+  kYield,
+  // Polls for a moment, then sleeps until the GPU's interrupt.
+  kBlock,
+};
+
+struct BackendOptions {
+  // Sequences that may be in one step; also the number of slots.
+  int max_seqs = 16;
+  // Tokens in one step, all sequences together. 0: the backend chooses, so that a step is short
+  // enough for a cancelled request to leave soon.
+  int max_step_tokens = 0;
+  // Bytes of KV cache; the number of blocks follows. 0: the backend chooses from the memory there
+  // is.
+  int64_t kv_cache_bytes = 0;
+  // Share of the memory that weights and workspace leave, used if kv_cache_bytes is 0. 0: the
+  // backend chooses.
+  double kv_cache_fraction = 0;
+  // Most tokens of a sequence, if less than the model's context: no memory is planned for more. 0:
+  // the model's context.
+  int max_context = 0;
+  // Tokens in a KV block.
+  int block_tokens = 16;
+  KvType kv_type = KvType::kF16;
+  // Threads of a backend that computes on the CPU, or that reads weights for a GPU; 0: one per
+  // core.
+  int threads = 0;
+  // Index of the GPU among those that the process can see, for a backend that computes on one.
+  int gpu = 0;
+  // For a backend that computes on a GPU; others have no use for it.
+  WaitMode wait = WaitMode::kYield;
+};
+
+// kInvalidArgument naming the field if an option that every backend takes is out of range.
+absl::Status CheckBackendOptions(const BackendOptions& options);
+
+// Most tokens of a sequence with these options.
+int ContextOf(const ModelConfig& config, const BackendOptions& options);
+
+// The GPU that a backend computes on, for whoever places work or replaces hardware.
+struct GpuInfo {
+  // As the driver names it, such as `GPU-5c5ac5b2-…`.
+  std::string uuid;
+  // Such as `580.82.07`.
+  std::string driver_version;
+  uint64_t memory_total_bytes = 0;
+  // Free for all processes when the backend was made.
+  uint64_t memory_free_bytes = 0;
+};
+
+struct BackendInfo {
+  // `cpu`, `cuda` or `null`.
+  std::string name;
+  // Product name of the device that computes.
+  std::string device;
+  int threads = 0;
+  int max_seqs = 0;
+  int max_step_tokens = 0;
+  int block_tokens = 0;
+  int kv_blocks = 0;
+  // Most tokens of a sequence; 0: as many as the model's context.
+  int max_context = 0;
+  // Steps that may be launched and not yet waited for; 1 or 2.
+  int max_in_flight = 1;
+  // True if StepSequence::targets are computed.
+  bool prompt_logprobs = false;
+  uint64_t weights_bytes = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t workspace_bytes = 0;
+  // Absent if the CPU computes.
+  std::optional<GpuInfo> gpu = std::nullopt;
+};
+
+// Everything is allocated at creation; a step allocates nothing of the model's size. Called from
+// one thread at a time (the engine's). A result does not depend on which other sequences share the
+// step, nor on how a prompt is cut into steps.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const BackendInfo& info() const = 0;
+
+  // Starts a step. The batch is consumed before this returns. After an error the step did not run,
+  // and nothing after it can be trusted.
+  virtual absl::Status Launch(const StepBatch& batch) = 0;
+
+  // Waits for the oldest step that was launched and not waited for. An error is final for the
+  // backend.
+  virtual absl::StatusOr<StepResult> Wait() = 0;
+};
+
+// Makes a backend for a model and reports LoadStage::kPlace. kResourceExhausted with the numbers if
+// it does not fit.
+using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
+    std::shared_ptr<const Model> model, const BackendOptions& options, LoadObserver& observer)>;
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_BACKEND_BACKEND_H_

@@ -1,0 +1,97 @@
+#include "runtime/backend/batch_checker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+
+namespace orcd {
+
+BatchChecker::BatchChecker(const BackendInfo& info, const ModelConfig& config)
+    : info_(info),
+      vocab_(config.vocab),
+      context_length_(info.max_context > 0 ? std::min(info.max_context, config.context_length)
+                                           : config.context_length),
+      used_(info.max_seqs),
+      drew_(info.max_seqs) {}
+
+absl::Status BatchChecker::Check(const StepBatch& batch) {
+  if (batch.seqs.empty() || batch.seqs.size() > used_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", batch.seqs.size(), " sequences, must be 1 to ", used_.size()));
+  }
+  used_.assign(used_.size(), false);
+  size_t tokens = 0;
+  size_t blocks = 0;
+  for (const StepSequence& seq : batch.seqs) {
+    ORCD_RETURN_IF_ERROR(CheckSequence(seq));
+    if (used_[seq.slot]) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, " stands twice in a step"));
+    }
+    used_[seq.slot] = true;
+    tokens += seq.tokens.size();
+    blocks += seq.blocks.size();
+  }
+  if (blocks > static_cast<size_t>(info_.kv_blocks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", blocks, " blocks, must be at most ", info_.kv_blocks));
+  }
+  if (tokens > static_cast<size_t>(info_.max_step_tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", tokens, " tokens, at most ", info_.max_step_tokens, " fit"));
+  }
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.start_params != nullptr) drew_[seq.slot] = false;
+    if (seq.sample) drew_[seq.slot] = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
+  if (seq.slot < 0 || seq.slot >= info_.max_seqs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", seq.slot, ", must be 0 to ", info_.max_seqs - 1));
+  }
+  const auto wrong = [&](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, ": ", what...));
+  };
+  if (seq.tokens.empty()) return wrong("no tokens to run");
+  if (seq.start_position < 0) return wrong("start position ", seq.start_position);
+  if (seq.targets.size() > seq.tokens.size()) {
+    return wrong(seq.targets.size(), " targets for ", seq.tokens.size(), " tokens");
+  }
+  if (!seq.targets.empty() && !info_.prompt_logprobs) {
+    return wrong("targets, which this backend does not support");
+  }
+  for (const int32_t token : seq.targets) {
+    if (token < 0 || token >= vocab_) return wrong("target ", token);
+  }
+  const int64_t end = int64_t{seq.start_position} + static_cast<int64_t>(seq.tokens.size());
+  if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
+    return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
+  }
+  if (end > context_length_) {
+    return wrong("position ", end - 1, ", the model has ", context_length_);
+  }
+  for (const int32_t block : seq.blocks) {
+    if (block < 0 || block >= info_.kv_blocks) {
+      return wrong("block ", block, ", there are ", info_.kv_blocks);
+    }
+  }
+  const bool has_sample = seq.start_params == nullptr && drew_[seq.slot];
+  for (const int32_t token : seq.tokens) {
+    if (token == kPreviousSample && has_sample) continue;
+    if (token < 0 || token >= vocab_) {
+      return wrong("token ", token, ", the vocabulary has ", vocab_,
+                   has_sample ? "" : " and nothing was drawn for the slot yet");
+    }
+  }
+  if (seq.forbidden.size() > static_cast<size_t>(kMaxForbidden)) {
+    return wrong(seq.forbidden.size(), " forbidden ids, at most ", kMaxForbidden);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace orcd

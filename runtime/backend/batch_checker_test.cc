@@ -1,0 +1,125 @@
+#include "runtime/backend/batch_checker.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BatchCheckerTest : public ::testing::Test {
+ protected:
+  BatchCheckerTest() : checker_(Info(), Config()) {}
+
+  static BackendInfo Info() {
+    BackendInfo info;
+    info.max_seqs = 2;
+    info.max_step_tokens = 8;
+    info.block_tokens = 4;
+    info.kv_blocks = 6;
+    return info;
+  }
+  static ModelConfig Config() {
+    ModelConfig config;
+    config.vocab = 10;
+    config.context_length = 12;
+    return config;
+  }
+
+  // A valid sequence.
+  StepSequence Sequence(int slot) const {
+    StepSequence seq;
+    seq.slot = slot;
+    seq.start_params = &params_;
+    seq.tokens = tokens_;
+    seq.blocks = blocks_;
+    seq.sample = true;
+    return seq;
+  }
+  std::string Check(std::vector<StepSequence> seqs) {
+    StepBatch batch;
+    batch.seqs = std::move(seqs);
+    return std::string(checker_.Check(batch).message());
+  }
+
+  const SamplingParams params_;
+  const std::vector<int32_t> tokens_ = {1, 2, 3};
+  const std::vector<int32_t> blocks_ = {5, 0, 2};
+  const std::vector<int32_t> previous_ = {kPreviousSample};
+  BatchChecker checker_;
+};
+
+TEST_F(BatchCheckerTest, TakesWhatIsRight) { EXPECT_EQ(Check({Sequence(0), Sequence(1)}), ""); }
+
+TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
+  EXPECT_THAT(Check({}), HasSubstr("a step of 0 sequences, must be 1 to 2"));
+  EXPECT_THAT(Check({Sequence(0), Sequence(1), Sequence(0)}), HasSubstr("a step of 3 sequences"));
+  EXPECT_THAT(Check({Sequence(1), Sequence(1)}), HasSubstr("slot 1 stands twice"));
+  EXPECT_THAT(Check({Sequence(-1)}), HasSubstr("slot -1, must be 0 to 1"));
+  EXPECT_THAT(Check({Sequence(2)}), HasSubstr("slot 2, must be"));
+
+  const std::vector<int32_t> four = {0, 1, 2, 3};
+  StepSequence seq = Sequence(0);
+  seq.tokens = {};
+  EXPECT_THAT(Check({seq}), HasSubstr("no tokens"));
+  seq = Sequence(0);
+  seq.start_position = -1;
+  EXPECT_THAT(Check({seq}), HasSubstr("start position -1"));
+  seq = Sequence(0);
+  seq.blocks = std::span(blocks_).first(1);
+  seq.start_position = 2;
+  EXPECT_THAT(Check({seq}), HasSubstr("position 4 is not in the 1 blocks"));
+  seq = Sequence(0);
+  seq.blocks = four;
+  seq.start_position = 10;
+  EXPECT_THAT(Check({seq}), HasSubstr("position 12, the model has 12"));
+  for (const int32_t block : {-1, 6}) {
+    const std::vector<int32_t> blocks = {block};
+    seq = Sequence(0);
+    seq.blocks = blocks;
+    EXPECT_THAT(Check({seq}), HasSubstr("there are 6"));
+  }
+  for (const int32_t token : {-2, 10}) {
+    const std::vector<int32_t> tokens = {token};
+    seq = Sequence(0);
+    seq.tokens = tokens;
+    EXPECT_THAT(Check({seq}), HasSubstr("the vocabulary has 10"));
+  }
+  const std::vector<int32_t> forbidden(kMaxForbidden + 1, 1);
+  seq = Sequence(0);
+  seq.forbidden = forbidden;
+  EXPECT_THAT(Check({seq}), HasSubstr("129 forbidden ids"));
+  // Each use of a shared block counts.
+  StepSequence other = Sequence(1);
+  seq = Sequence(0);
+  seq.blocks = four;
+  other.blocks = four;
+  EXPECT_THAT(Check({seq, other}), HasSubstr("a step of 8 blocks, must be at most 6"));
+  const std::vector<int32_t> many(9, 1);
+  seq = Sequence(0);
+  seq.tokens = many;
+  EXPECT_THAT(Check({seq}), HasSubstr("a step of 9 tokens, at most 8"));
+}
+
+TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {
+  StepSequence next = Sequence(0);
+  next.start_params = nullptr;
+  next.tokens = previous_;
+  EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
+  StepSequence first = Sequence(0);
+  first.sample = false;
+  EXPECT_EQ(Check({first}), "");
+  EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
+  EXPECT_EQ(Check({Sequence(0)}), "");
+  EXPECT_EQ(Check({next}), "");
+  // A new sequence begins with nothing drawn.
+  EXPECT_EQ(Check({first}), "");
+  EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
+}
+
+}  // namespace
+}  // namespace orcd

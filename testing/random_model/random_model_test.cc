@@ -1,0 +1,263 @@
+#include "testing/random_model/random_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/gguf_reader.h"
+#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/vocabulary.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string TestPath(const std::string& name) {
+  return ::testing::TempDir() + "/random_model_test." + std::to_string(getpid()) + "." + name;
+}
+
+std::string Content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::unique_ptr<GgufReader> WriteAndOpen(const RandomModelOptions& options,
+                                         const std::string& name) {
+  const auto path = WriteRandomModel(options, TestPath(name));
+  EXPECT_TRUE(path.ok()) << path.status();
+  auto gguf = GgufReader::Open(*path);
+  EXPECT_TRUE(gguf.ok()) << gguf.status();
+  return *std::move(gguf);
+}
+
+class EveryTypeTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryTypeTest, WeightsAreFiniteAndOfTheRightSize) {
+  const auto gguf = WriteAndOpen({.type = GetParam()}, GetParam() + ".gguf");
+  EXPECT_EQ(gguf->tensors().size(), 27u);
+  for (const TensorView& tensor : gguf->tensors()) {
+    std::vector<float> weights(tensor.element_count());
+    Dequantize(tensor.type, tensor.data.data(), weights.size(), weights.data());
+    double sum = 0;
+    double squares = 0;
+    for (float weight : weights) {
+      ASSERT_TRUE(std::isfinite(weight)) << tensor.name;
+      sum += weight;
+      squares += double{weight} * weight;
+    }
+    if (tensor.n_dims < 2) {
+      EXPECT_EQ(tensor.type, TensorType::kF32);
+      continue;
+    }
+    const double unit = 1 / std::sqrt(static_cast<double>(tensor.row_length()));
+    EXPECT_NEAR(std::sqrt(squares / weights.size()) / unit, 1, 0.08) << tensor.name;
+    EXPECT_NEAR(sum / weights.size() / unit, 0, 0.02) << tensor.name;
+  }
+}
+
+std::vector<std::string> TypeNames() {
+  std::vector<std::string> names;
+  for (const FileType& type : AllFileTypes()) names.emplace_back(type.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(RandomModelTest, EveryTypeTest, ::testing::ValuesIn(TypeNames()),
+                         [](const auto& info) { return info.param; });
+
+TEST(RandomModelTest, TheSameSeedGivesTheSameBytesWhateverTheThreads) {
+  const RandomModelOptions one = {.type = "Q4_K_M", .seed = 7, .threads = 1};
+  RandomModelOptions many = one;
+  many.threads = 5;
+  RandomModelOptions other = one;
+  other.seed = 8;
+  ASSERT_TRUE(WriteRandomModel(one, TestPath("one")).ok());
+  ASSERT_TRUE(WriteRandomModel(many, TestPath("many")).ok());
+  ASSERT_TRUE(WriteRandomModel(other, TestPath("other")).ok());
+  EXPECT_EQ(Content(TestPath("one")), Content(TestPath("many")));
+  EXPECT_NE(Content(TestPath("one")), Content(TestPath("other")));
+}
+
+TEST(RandomModelTest, HasTheMetadataOfARealOne) {
+  const auto gguf = WriteAndOpen({}, "metadata");
+  EXPECT_EQ(*gguf->GetString("general.architecture"), "qwen2");
+  EXPECT_EQ(*gguf->GetU32("qwen2.block_count"), 2u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.embedding_length"), 256u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.feed_forward_length"), 768u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.attention.head_count"), 4u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.attention.head_count_kv"), 2u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.context_length"), 32'768u);
+  EXPECT_EQ(*gguf->GetF32("qwen2.rope.freq_base"), 1e6f);
+  EXPECT_EQ(*gguf->GetF32("qwen2.attention.layer_norm_rms_epsilon"), 1e-6f);
+  EXPECT_EQ(*gguf->GetString("tokenizer.ggml.model"), "gpt2");
+  EXPECT_EQ(*gguf->GetString("tokenizer.ggml.pre"), "qwen2");
+  EXPECT_THAT(std::string(*gguf->GetString("tokenizer.chat_template")),
+              HasSubstr("You are Qwen, created by Alibaba Cloud."));
+  const auto tokens = *gguf->GetStrings("tokenizer.ggml.tokens");
+  EXPECT_EQ(tokens.size(), 1024u);
+  EXPECT_EQ(tokens[*gguf->GetU32("tokenizer.ggml.eos_token_id")], "<|im_end|>");
+  EXPECT_EQ(tokens[*gguf->GetU32("tokenizer.ggml.bos_token_id")], "<|endoftext|>");
+  EXPECT_EQ(gguf->FindTensor("output.weight")->row_count(), 1024u);
+  // Biases of queries and keys have outliers, as in real models.
+  const TensorView* bias = gguf->FindTensor("blk.0.attn_q.bias");
+  const auto* values = reinterpret_cast<const float*>(bias->data.data());
+  EXPECT_GE(*std::max_element(values, values + 256,
+                              [](float a, float b) { return std::abs(a) < std::abs(b); }),
+            10.0f);
+}
+
+TEST(RandomModelTest, OptionsStandInsteadOfTheSizes) {
+  const auto gguf = WriteAndOpen({.tied = true, .context_length = 64, .chat_template = ""}, "tied");
+  EXPECT_EQ(gguf->FindTensor("output.weight"), nullptr);
+  EXPECT_EQ(gguf->tensors().size(), 26u);
+  EXPECT_EQ(*gguf->GetU32("qwen2.context_length"), 64u);
+  EXPECT_EQ(gguf->Find("tokenizer.chat_template"), nullptr);
+}
+
+TEST(RandomModelTest, SplitsHoldTheSameTensors) {
+  const auto whole = WriteAndOpen({}, "whole.gguf");
+  for (int parts : {2, 3, 27}) {
+    const auto split = WriteAndOpen({.split = parts}, "parts.gguf");
+    EXPECT_EQ(split->files().size(), static_cast<size_t>(parts));
+    ASSERT_EQ(split->tensors().size(), whole->tensors().size());
+    for (size_t i = 0; i < whole->tensors().size(); ++i) {
+      const TensorView& a = whole->tensors()[i];
+      const TensorView& b = split->tensors()[i];
+      EXPECT_EQ(a.name, b.name);
+      EXPECT_TRUE(std::equal(a.data.begin(), a.data.end(), b.data.begin(), b.data.end()));
+    }
+  }
+  // The parts are even enough that none is needlessly large.
+  const auto halves = WriteAndOpen({.split = 2}, "halves.gguf");
+  EXPECT_LT(halves->files()[0].bytes().size(), whole->total_bytes() * 2 / 3);
+  EXPECT_LT(halves->files()[1].bytes().size(), whole->total_bytes() * 2 / 3);
+}
+
+TEST(RandomModelTest, TakesTheVocabularyOfAnotherFile) {
+  ASSERT_TRUE(WriteRandomModel({.chat_template = "{{ own }}"}, TestPath("source")).ok());
+  const auto same = WriteAndOpen({.type = "F16", .vocab_from = TestPath("source")}, "same");
+  EXPECT_EQ(*same->GetString("tokenizer.chat_template"), "{{ own }}");
+  EXPECT_EQ(same->FindTensor("token_embd.weight")->row_count(), 1024u);
+
+  const auto padded = ReadVocabulary(TestPath("source"), 1030);
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ(padded->tokens.size(), 1030u);
+  EXPECT_EQ(padded->tokens[1029], "[PAD1029]");
+  EXPECT_EQ(padded->types[1023], 3);
+  EXPECT_EQ(padded->types[1029], 5);
+  EXPECT_EQ(ReadVocabulary(TestPath("nothing"), 1).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RandomModelTest, RefusesWhatThereIsNot) {
+  const auto size = WriteRandomModel({.size = "8b"}, TestPath("no"));
+  EXPECT_EQ(size.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(size.status().message()), HasSubstr("nano, 0.5b"));
+  const auto type = WriteRandomModel({.type = "Q4_K"}, TestPath("no"));
+  EXPECT_THAT(std::string(type.status().message()), HasSubstr("Q4_K_M"));
+  for (int split : {0, 28}) {
+    EXPECT_EQ(GetErrorDetails(WriteRandomModel({.split = split}, TestPath("no")).status()).field,
+              "split");
+  }
+  EXPECT_FALSE(std::filesystem::exists(TestPath("no")));
+}
+
+void ExpectSound(const TokenizerMetadata& vocabulary, size_t size) {
+  ASSERT_EQ(vocabulary.tokens.size(), size);
+  ASSERT_EQ(vocabulary.types.size(), size);
+  const std::set<std::string> tokens(vocabulary.tokens.begin(), vocabulary.tokens.end());
+  EXPECT_EQ(tokens.size(), size);
+  for (const std::string& merge : vocabulary.merges) {
+    const size_t space = merge.find(' ');
+    ASSERT_NE(space, std::string::npos);
+    ASSERT_TRUE(tokens.contains(merge.substr(0, space))) << merge;
+    ASSERT_TRUE(tokens.contains(merge.substr(space + 1))) << merge;
+    ASSERT_TRUE(tokens.contains(merge.substr(0, space) + merge.substr(space + 1))) << merge;
+  }
+}
+
+TEST(VocabularyTest, SmallOneHasItsSpecialTokensAtTheEnd) {
+  const TokenizerMetadata vocabulary = MakeVocabulary(1024);
+  ExpectSound(vocabulary, 1024);
+  EXPECT_EQ(vocabulary.merges.size(), 1024u - 256 - 22);
+  EXPECT_EQ(vocabulary.tokens[0], "!");
+  EXPECT_EQ(vocabulary.tokens[220], "Ġ");
+  EXPECT_EQ(vocabulary.tokens[1002], "<|endoftext|>");
+  EXPECT_EQ(vocabulary.tokens[1023], "<|file_sep|>");
+  EXPECT_EQ(vocabulary.eos, 1004u);
+  EXPECT_THAT(vocabulary.tokens, ::testing::Contains("Ġthe"));
+}
+
+TEST(VocabularyTest, LargeOneHasThemWhereQwen2HasThem) {
+  const TokenizerMetadata vocabulary = MakeVocabulary(152'064);
+  ExpectSound(vocabulary, 152'064);
+  EXPECT_EQ(vocabulary.merges.size(), 151'387u);
+  EXPECT_EQ(vocabulary.tokens[151'643], "<|endoftext|>");
+  EXPECT_EQ(vocabulary.tokens[151'645], "<|im_end|>");
+  EXPECT_EQ(vocabulary.eos, 151'645u);
+  EXPECT_EQ(vocabulary.types[151'645], 3);
+  EXPECT_EQ(vocabulary.tokens[151'657], "<tool_call>");
+  EXPECT_EQ(vocabulary.types[151'657], 4);
+  EXPECT_EQ(vocabulary.tokens[151'664], "<|file_sep|>");
+  EXPECT_EQ(vocabulary.tokens[151'665], "[PAD151665]");
+  EXPECT_EQ(vocabulary.types[151'665], 5);
+}
+
+TensorType Choose(const char* file_type, const char* size, MatrixRole role, int layer) {
+  const Qwen2Shape& shape = *FindQwen2Shape(size);
+  const int cols = role == MatrixRole::kFfnDown ? shape.ffn : shape.hidden;
+  return ChooseTensorType(*FindFileType(file_type), shape, role, layer, cols);
+}
+
+TEST(ChooseTensorTypeTest, Q4_K_MOf7B) {
+  EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kTokenEmbd, 0), TensorType::kQ4_K);
+  EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
+  EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kAttnQ, 0), TensorType::kQ4_K);
+  // Layers 0 to 2 of 28, then every third, and 24 to 27.
+  const std::set<int> more = {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27};
+  for (int layer = 0; layer < 28; ++layer) {
+    const TensorType type = more.contains(layer) ? TensorType::kQ6_K : TensorType::kQ4_K;
+    EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kAttnV, layer), type) << layer;
+    EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kFfnDown, layer), type) << layer;
+  }
+}
+
+// As in the published 0.5B file: a row of 896 weights is not a whole number of blocks of 256.
+TEST(ChooseTensorTypeTest, Q4_K_MOfTheSmallestFallsBack) {
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kTokenEmbd, 0), TensorType::kQ8_0);
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ5_0);
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kAttnV, 0), TensorType::kQ8_0);
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kAttnV, 3), TensorType::kQ5_0);
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kFfnDown, 0), TensorType::kQ6_K);
+  EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kFfnDown, 3), TensorType::kQ4_K);
+  EXPECT_EQ(Choose("Q2_K", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ4_0);
+  EXPECT_EQ(Choose("Q5_K_M", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ5_1);
+}
+
+TEST(ChooseTensorTypeTest, OtherMixtures) {
+  EXPECT_EQ(Choose("Q2_K", "7b", MatrixRole::kFfnDown, 9), TensorType::kQ3_K);
+  EXPECT_EQ(Choose("Q2_K", "7b", MatrixRole::kAttnV, 9), TensorType::kQ4_K);
+  EXPECT_EQ(Choose("Q2_K", "nano", MatrixRole::kAttnV, 1), TensorType::kQ3_K);
+  EXPECT_EQ(Choose("Q3_K_M", "7b", MatrixRole::kFfnDown, 0), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("Q3_K_M", "7b", MatrixRole::kFfnDown, 1), TensorType::kQ4_K);
+  EXPECT_EQ(Choose("Q3_K_M", "7b", MatrixRole::kAttnOutput, 1), TensorType::kQ4_K);
+  EXPECT_EQ(Choose("Q4_K_M", "72b", MatrixRole::kAttnV, 10), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("Q4_K_M", "72b", MatrixRole::kFfnDown, 10), TensorType::kQ5_0);
+  EXPECT_EQ(Choose("Q4_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
+  EXPECT_EQ(Choose("Q8_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ8_0);
+  EXPECT_EQ(Choose("F16", "7b", MatrixRole::kOutput, 0), TensorType::kF16);
+}
+
+}  // namespace
+}  // namespace orcd

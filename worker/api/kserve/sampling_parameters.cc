@@ -1,0 +1,384 @@
+#include "worker/api/kserve/sampling_parameters.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "worker/api/kserve/tensors.h"
+#include "worker/base/json_shape.h"
+
+namespace orcd::kserve {
+namespace {
+
+using nlohmann::json;
+
+// The served parameters have at most one list or map inside the object. Schemas of constraints,
+// which are refused by name, have more.
+constexpr int kMaxDepth = 64;
+constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
+
+// A JSON value with the path under which errors name it.
+class Value {
+ public:
+  Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
+
+  absl::StatusOr<float> Float() const;
+  absl::StatusOr<uint32_t> Count() const;
+  absl::StatusOr<bool> Bool() const;
+  absl::StatusOr<std::string> Text() const;
+  // Unset if the seed is negative, which asks for a random one.
+  absl::StatusOr<std::optional<uint64_t>> Seed() const;
+  // Both -1 and 0 turn top_k off.
+  absl::StatusOr<uint32_t> TopK() const;
+  // Calls `do_it` with each element, or with the value if it is not a list, until one fails.
+  template <typename Do>
+  absl::Status ForEachElement(const Do& do_it) const;
+  // True if the value is a text, list or object without content.
+  bool IsEmpty() const {
+    return value_.is_string() ? value_.get_ref<const std::string&>().empty()
+                              : value_.is_structured() && value_.empty();
+  }
+  std::optional<double> Number() const;
+  // Calls `do_it` with the name and value of each member of an object, except null members.
+  template <typename Do>
+  absl::Status ForEachMember(const Do& do_it) const;
+
+  absl::Status Wrong(std::string_view must_be) const {
+    std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
+    return InvalidField(field_,
+                        absl::StrCat("is ", Quoted(text), "; it must be ", std::string(must_be)));
+  }
+
+ private:
+  // The exact value. Unset if it is not a whole number or has another type.
+  std::optional<uint64_t> Unsigned() const;
+  bool IsMinusOne() const { return Number() == -1.0; }
+
+  const std::string field_;
+  const json& value_;
+};
+
+std::optional<double> Value::Number() const {
+  if (value_.is_number()) return value_.get<double>();
+  double number = 0;
+  if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
+    return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> Value::Unsigned() const {
+  if (value_.is_number_unsigned()) return value_.get<uint64_t>();
+  if (value_.is_number_integer()) {
+    const int64_t number = value_.get<int64_t>();
+    return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
+  }
+  uint64_t number = 0;
+  if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
+    return number;
+  }
+  const std::optional<double> real = Number();
+  if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
+    return std::nullopt;
+  }
+  return static_cast<uint64_t>(*real);
+}
+
+absl::StatusOr<float> Value::Float() const {
+  const std::optional<double> number = Number();
+  if (!number) return Wrong("a number");
+  // Too large for a float. The range check refuses the infinity.
+  constexpr double kMost = std::numeric_limits<float>::max();
+  if (std::abs(*number) > kMost) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    return *number < 0 ? -kInfinity : kInfinity;
+  }
+  return static_cast<float>(*number);
+}
+
+absl::StatusOr<uint32_t> Value::Count() const {
+  const std::optional<uint64_t> number = Unsigned();
+  if (!number || *number > std::numeric_limits<uint32_t>::max()) {
+    return Wrong("a whole number from 0 to 4294967295");
+  }
+  return static_cast<uint32_t>(*number);
+}
+
+absl::StatusOr<uint32_t> Value::TopK() const {
+  if (IsMinusOne()) return 0;
+  return Count();
+}
+
+absl::StatusOr<std::optional<uint64_t>> Value::Seed() const {
+  const std::optional<double> real = Number();
+  if (real && *real < 0 && *real == std::floor(*real)) return std::nullopt;
+  const std::optional<uint64_t> number = Unsigned();
+  if (!number) {
+    return Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
+  }
+  return number;
+}
+
+absl::StatusOr<bool> Value::Bool() const {
+  if (value_.is_boolean()) return value_.get<bool>();
+  bool value = false;
+  if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
+    return value;
+  }
+  return Wrong("true or false");
+}
+
+absl::StatusOr<std::string> Value::Text() const {
+  if (!value_.is_string()) return Wrong("text");
+  return value_.get<std::string>();
+}
+
+template <typename Do>
+absl::Status Value::ForEachElement(const Do& do_it) const {
+  if (!value_.is_array()) return do_it(*this);
+  for (size_t i = 0; i < value_.size(); ++i) {
+    ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Do>
+absl::Status Value::ForEachMember(const Do& do_it) const {
+  if (!value_.is_object()) return Wrong("an object");
+  for (const auto& [name, member] : value_.items()) {
+    if (member.is_null()) continue;
+    ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
+  }
+  return absl::OkStatus();
+}
+
+using Setter = absl::Status (*)(const Value& value, v1::GenerateRequest& request);
+
+template <auto kSet>
+absl::Status SetFloat(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const float number, value.Float());
+  (request.mutable_sampling()->*kSet)(number);
+  return absl::OkStatus();
+}
+
+template <auto kSet>
+absl::Status SetStopCount(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
+  (request.mutable_stop()->*kSet)(number);
+  return absl::OkStatus();
+}
+
+// For a parameter that would change something fixed here: accepts only the value for the fixed
+// behaviour.
+template <bool kIs>
+absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
+  ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
+  if (is == kIs) return absl::OkStatus();
+  return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
+}
+
+// Accepts both values, because they make no difference here.
+absl::Status MustBeBool(const Value& value, v1::GenerateRequest&) { return value.Bool().status(); }
+
+absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
+  if (value.IsEmpty()) return absl::OkStatus();
+  return value.Wrong("empty here, or left out: it is not supported");
+}
+
+// A parameter of beam search, which is not supported.
+absl::Status MustBeLengthPenaltyOne(const Value& value, v1::GenerateRequest&) {
+  if (value.Number() == 1.0) return absl::OkStatus();
+  return value.Wrong("1 here, or left out: there is no beam search");
+}
+
+absl::Status MustBeOne(const Value& value, v1::GenerateRequest&) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
+  if (number == 1) return absl::OkStatus();
+  return value.Wrong("1: an answer has one text; send a request for each, with a seed of its own");
+}
+
+absl::Status SetTopK(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.TopK());
+  request.mutable_sampling()->set_top_k(number);
+  return absl::OkStatus();
+}
+
+absl::Status SetSeed(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const std::optional<uint64_t> seed, value.Seed());
+  if (seed) request.mutable_sampling()->set_seed(*seed);
+  return absl::OkStatus();
+}
+
+absl::Status SetIgnoreEos(const Value& value, v1::GenerateRequest& request) {
+  ORCD_ASSIGN_OR_RETURN(const bool ignore, value.Bool());
+  request.mutable_stop()->set_ignore_eog(ignore);
+  return absl::OkStatus();
+}
+
+absl::Status SetStop(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(*request.mutable_stop()->add_strings(), element.Text());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SetStopTokenIds(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(const uint32_t id, element.Count());
+    request.mutable_stop()->add_token_ids(id);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SetLogitBias(const Value& value, v1::GenerateRequest& request) {
+  return value.ForEachMember([&](const std::string& name, const Value& bias) -> absl::Status {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(name, &id)) return value.Wrong("an object whose names are token ids");
+    ORCD_ASSIGN_OR_RETURN(const float number, bias.Float());
+    (*request.mutable_sampling()->mutable_logit_bias())[id] = number;
+    return absl::OkStatus();
+  });
+}
+
+struct Parameter {
+  const char* name;
+  Setter set;
+};
+
+constexpr Parameter kParameters[] = {
+    {"temperature", SetFloat<&v1::SamplingParams::set_temperature>},
+    {"top_p", SetFloat<&v1::SamplingParams::set_top_p>},
+    {"top_k", SetTopK},
+    {"min_p", SetFloat<&v1::SamplingParams::set_min_p>},
+    {"repetition_penalty", SetFloat<&v1::SamplingParams::set_repetition_penalty>},
+    {"frequency_penalty", SetFloat<&v1::SamplingParams::set_frequency_penalty>},
+    {"presence_penalty", SetFloat<&v1::SamplingParams::set_presence_penalty>},
+    {"logit_bias", SetLogitBias},
+    {"seed", SetSeed},
+    {"max_tokens", SetStopCount<&v1::StopConditions::set_max_tokens>},
+    {"min_tokens", SetStopCount<&v1::StopConditions::set_min_tokens>},
+    {"stop", SetStop},
+    {"stop_token_ids", SetStopTokenIds},
+    {"ignore_eos", SetIgnoreEos},
+    {"n", MustBeOne},
+    {"best_of", MustBeOne},
+    {"detokenize", MustBe<true>},
+    {"skip_special_tokens", MustBe<true>},
+    {"include_stop_str_in_output", MustBe<false>},
+};
+
+// Parameters of vLLM, including older versions, whose function is not supported: accepted only with
+// the value that does not ask for it.
+constexpr Parameter kNeutralParameters[] = {
+    // Special tokens are skipped.
+    {"spaces_between_special_tokens", MustBeBool},
+    {"use_beam_search", MustBe<false>},
+    {"early_stopping", MustBe<false>},
+    {"length_penalty", MustBeLengthPenaltyOne},
+    {"flat_logprobs", MustBe<false>},
+    {"bad_words", MustBeEmpty},
+    {"logits_processors", MustBeEmpty},
+    {"extra_args", MustBeEmpty},
+    {"lora_name", MustBeEmpty},
+};
+
+// Null if the name is in neither table.
+const Parameter* Find(const std::string& name) {
+  for (const std::span<const Parameter> table :
+       {std::span<const Parameter>(kParameters), std::span<const Parameter>(kNeutralParameters)}) {
+    for (const Parameter& parameter : table) {
+      if (name == parameter.name) return &parameter;
+    }
+  }
+  return nullptr;
+}
+
+std::string Names() {
+  std::string names;
+  for (const Parameter& parameter : kParameters) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", parameter.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::Status SamplingParameters::AddJson(const std::string& text) {
+  if (text.empty()) return absl::OkStatus();
+  const JsonShape shape = LookAtJson(text, kMaxDepth);
+  if (shape.too_deep) {
+    return InvalidField(kSamplingParameters, absl::StrCat("has more than ", kMaxDepth,
+                                                          " objects and lists in each other; no "
+                                                          "parameter that is served has two"));
+  }
+  if (shape.twice) {
+    return InvalidField(kSamplingParameters,
+                        absl::StrCat("has ", Quoted(*shape.twice), " twice; send it once"));
+  }
+  const json parameters = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // The parser would ignore everything after a NUL.
+  const bool has_nul = text.find('\0') != std::string::npos;
+  if (parameters.is_null() && !has_nul) return absl::OkStatus();
+  if (!parameters.is_object() || has_nul) {
+    return InvalidField(
+        kSamplingParameters,
+        "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
+        "100}");
+  }
+  for (const auto& [name, value] : parameters.items()) {
+    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SamplingParameters::AddParameter(const std::string& name,
+                                              const inference::InferParameter& value) {
+  json translated;
+  switch (value.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      translated = value.bool_param();
+      break;
+    case inference::InferParameter::kInt64Param:
+      translated = value.int64_param();
+      break;
+    case inference::InferParameter::kStringParam:
+      translated = value.string_param();
+      break;
+    case inference::InferParameter::kDoubleParam:
+      translated = value.double_param();
+      break;
+    case inference::InferParameter::kUint64Param:
+      translated = value.uint64_param();
+      break;
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return Add("parameters", name, translated);
+}
+
+absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
+                                     const json& value) {
+  // A null parameter counts as absent, whatever its name.
+  if (value.is_null()) return absl::OkStatus();
+  const Parameter* const parameter = Find(name);
+  if (parameter == nullptr) {
+    return InvalidField(
+        source, absl::StrCat("has ", Quoted(name),
+                             ", which is not supported; leave it out. Supported: ", Names()));
+  }
+  if (!seen_.insert(name).second) {
+    return InvalidField(source, absl::StrCat("has ", Quoted(name), " again, which came in ",
+                                             kSamplingParameters, "; send it once"));
+  }
+  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value), request_);
+}
+
+}  // namespace orcd::kserve

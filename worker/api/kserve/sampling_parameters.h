@@ -1,0 +1,40 @@
+// Sampling parameters under vLLM's names, from JSON or from a request's parameters.
+#ifndef ORCD_WORKER_API_KSERVE_SAMPLING_PARAMETERS_H_
+#define ORCD_WORKER_API_KSERVE_SAMPLING_PARAMETERS_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "inference/grpc_service.pb.h"
+#include "orcd/v1/worker.pb.h"
+
+namespace orcd::kserve {
+
+// Collects the sampling parameters of one request. A parameter that is absent, or null under any
+// name, keeps the default that worker.proto gives. A number may be sent as text, as Triton's own
+// examples do. All errors are kInvalidArgument (INVALID_FIELD) and name the parameter. For one
+// thread.
+class SamplingParameters {
+ public:
+  // `request` receives the parameters and must outlive this.
+  explicit SamplingParameters(v1::GenerateRequest& request) : request_(request) {}
+
+  // Adds the input `sampling_parameters`, a JSON object.
+  absl::Status AddJson(const std::string& json);
+  // Adds one of the request's `parameters`.
+  absl::Status AddParameter(const std::string& name, const inference::InferParameter& value);
+
+ private:
+  absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value);
+
+  v1::GenerateRequest& request_;
+  // Names of the parameters added so far.
+  absl::flat_hash_set<std::string> seen_;
+};
+
+}  // namespace orcd::kserve
+
+#endif  // ORCD_WORKER_API_KSERVE_SAMPLING_PARAMETERS_H_

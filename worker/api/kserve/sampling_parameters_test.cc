@@ -1,0 +1,277 @@
+#include "worker/api/kserve/sampling_parameters.h"
+
+#include <cmath>
+#include <ctime>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace orcd::kserve {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::Status Add(const std::string& json, v1::GenerateRequest* request = nullptr) {
+  v1::GenerateRequest ignored;
+  SamplingParameters parameters(request == nullptr ? ignored : *request);
+  return parameters.AddJson(json);
+}
+
+TEST(SamplingParametersTest, AllThatThereAre) {
+  v1::GenerateRequest request;
+  ASSERT_TRUE(Add(R"({"temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 7,
+                      "repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2,
+                      "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "ignore_eos": true,
+                      "stop_token_ids": [5, 6], "logit_bias": {"3": -1.5}, "n": 1, "best_of": null,
+                      "skip_special_tokens": true, "include_stop_str_in_output": false})",
+                  &request)
+                  .ok());
+  EXPECT_EQ(request.sampling().temperature(), 0.5f);
+  EXPECT_EQ(request.sampling().top_p(), 0.9f);
+  EXPECT_EQ(request.sampling().top_k(), 40u);
+  EXPECT_EQ(request.sampling().min_p(), 0.1f);
+  EXPECT_EQ(request.sampling().seed(), 7u);
+  EXPECT_EQ(request.sampling().repetition_penalty(), 1.5f);
+  EXPECT_EQ(request.sampling().frequency_penalty(), -1);
+  EXPECT_EQ(request.sampling().presence_penalty(), 2);
+  EXPECT_EQ(request.sampling().logit_bias().at(3), -1.5f);
+  EXPECT_EQ(request.stop().max_tokens(), 9u);
+  EXPECT_EQ(request.stop().min_tokens(), 2u);
+  EXPECT_THAT(request.stop().strings(), ElementsAre("a", "b"));
+  EXPECT_THAT(request.stop().token_ids(), ElementsAre(5, 6));
+  EXPECT_TRUE(request.stop().ignore_eog());
+}
+
+TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
+  for (const char* json :
+       {"", "{}", "null", R"({"temperature": null, "seed": null, "max_tokens": null})",
+        R"({"seed": -1})", R"({"seed": -9223372036854775808})", R"({"seed": "-3"})",
+        R"({"seed": -2.0})"}) {
+    SCOPED_TRACE(json);
+    v1::GenerateRequest request;
+    EXPECT_TRUE(Add(json, &request).ok());
+    EXPECT_FALSE(request.sampling().has_temperature());
+    EXPECT_FALSE(request.sampling().has_seed());
+    EXPECT_FALSE(request.stop().has_max_tokens());
+  }
+}
+
+// Null is absent under any name, also for parameters that are refused with another value.
+TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
+  for (const char* name : {"temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "frequency_penalty",
+                           "presence_penalty",
+                           "logit_bias",
+                           "seed",
+                           "max_tokens",
+                           "min_tokens",
+                           "stop",
+                           "stop_token_ids",
+                           "ignore_eos",
+                           "n",
+                           "best_of",
+                           "detokenize",
+                           "skip_special_tokens",
+                           "include_stop_str_in_output",
+                           "use_beam_search",
+                           "early_stopping",
+                           "length_penalty",
+                           "logprobs",
+                           "prompt_logprobs",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "guided_decoding",
+                           "structured_outputs",
+                           "bad_words",
+                           "lora_name",
+                           "truncate_prompt_tokens",
+                           "allowed_token_ids",
+                           "response_format",
+                           "priority"}) {
+    SCOPED_TRACE(name);
+    v1::GenerateRequest request;
+    EXPECT_TRUE(Add(absl::StrCat("{\"", name, "\": null}"), &request).ok());
+    EXPECT_EQ(request.ByteSizeLong(), 0u);
+    SamplingParameters parameters(request);
+    EXPECT_TRUE(parameters.AddParameter(name, inference::InferParameter()).ok());
+    EXPECT_EQ(request.ByteSizeLong(), 0u);
+  }
+  v1::GenerateRequest request;
+  ASSERT_TRUE(Add(R"({"logit_bias": {"5": null, "6": 1}})", &request).ok());
+  EXPECT_EQ(request.sampling().logit_bias_size(), 1);
+  EXPECT_EQ(request.sampling().logit_bias().at(6), 1);
+  // A parameter that is null in one place may be set in the other.
+  SamplingParameters parameters(request);
+  inference::InferParameter seed;
+  seed.set_int64_param(4);
+  ASSERT_TRUE(parameters.AddJson(R"({"seed": null})").ok());
+  EXPECT_TRUE(parameters.AddParameter("seed", seed).ok());
+  EXPECT_EQ(request.sampling().seed(), 4u);
+}
+
+TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
+  const struct {
+    const char* name;
+    std::vector<const char*> neutral;
+    std::vector<const char*> refused;
+  } cases[] = {
+      {"n", {"1", "\"1\""}, {"0", "2"}},
+      {"best_of", {"1"}, {"2"}},
+      {"use_beam_search", {"false", "\"false\""}, {"true"}},
+      {"early_stopping", {"false"}, {"true", "\"never\""}},
+      {"length_penalty", {"1", "1.0", "\"1.0\""}, {"0.5", "2", "\"x\"", "true"}},
+      {"detokenize", {"true"}, {"false"}},
+      {"skip_special_tokens", {"true"}, {"false"}},
+      {"spaces_between_special_tokens", {"true", "false"}, {"1", "[]"}},
+      {"include_stop_str_in_output", {"false"}, {"true"}},
+      {"flat_logprobs", {"false"}, {"true"}},
+      {"bad_words", {"[]"}, {"[\"x\"]", "5"}},
+      {"logits_processors", {"[]"}, {"[\"x\"]"}},
+      {"extra_args", {"{}"}, {"{\"a\": 1}"}},
+      {"lora_name", {"\"\""}, {"\"x\"", "0"}},
+  };
+  for (const auto& [name, neutral, refused] : cases) {
+    const auto json = [&, name = name](const char* value) {
+      return absl::StrCat("{\"", name, "\": ", value, "}");
+    };
+    for (const char* value : neutral) {
+      v1::GenerateRequest request;
+      EXPECT_TRUE(Add(json(value), &request).ok()) << json(value);
+      EXPECT_EQ(request.ByteSizeLong(), 0u) << json(value);
+    }
+    for (const char* value : refused) {
+      EXPECT_EQ(GetErrorDetails(Add(json(value))).field, absl::StrCat("sampling_parameters.", name))
+          << json(value);
+    }
+  }
+}
+
+// The constraint may be an object of many levels.
+TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
+  const absl::Status status =
+      Add(R"({"guided_json": {"type": "object", "properties": {"a": {"enum": [1, [2]]}}}})");
+  EXPECT_EQ(GetErrorDetails(status).field, "sampling_parameters");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'guided_json'"));
+}
+
+// Triton's example client sends numbers as text.
+TEST(SamplingParametersTest, NumbersMayBeText) {
+  v1::GenerateRequest request;
+  ASSERT_TRUE(Add(R"({"temperature": "0.25", "max_tokens": "100", "seed": "18446744073709551615",
+                      "ignore_eos": "true", "top_k": "-1", "stop": "x"})",
+                  &request)
+                  .ok());
+  EXPECT_EQ(request.sampling().temperature(), 0.25f);
+  EXPECT_EQ(request.stop().max_tokens(), 100u);
+  EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
+  EXPECT_EQ(request.sampling().top_k(), 0u);
+  EXPECT_TRUE(request.stop().ignore_eog());
+  EXPECT_THAT(request.stop().strings(), ElementsAre("x"));
+}
+
+TEST(SamplingParametersTest, WrongValuesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"temperature": "hot"})", "sampling_parameters.temperature"},
+      {R"({"temperature": true})", "sampling_parameters.temperature"},
+      {R"({"temperature": []})", "sampling_parameters.temperature"},
+      {R"({"max_tokens": -1})", "sampling_parameters.max_tokens"},
+      {R"({"max_tokens": 1.5})", "sampling_parameters.max_tokens"},
+      {R"({"max_tokens": 4294967296})", "sampling_parameters.max_tokens"},
+      {R"({"top_k": -2})", "sampling_parameters.top_k"},
+      {R"({"seed": 0.5})", "sampling_parameters.seed"},
+      {R"({"seed": -0.5})", "sampling_parameters.seed"},
+      {R"({"seed": 18446744073709551616})", "sampling_parameters.seed"},
+      {R"({"stop": 5})", "sampling_parameters.stop"},
+      {R"({"stop": ["a", 5]})", "sampling_parameters.stop[1]"},
+      {R"({"stop_token_ids": [1, -1]})", "sampling_parameters.stop_token_ids[1]"},
+      {R"({"ignore_eos": 1})", "sampling_parameters.ignore_eos"},
+      {R"({"logit_bias": [1]})", "sampling_parameters.logit_bias"},
+      {R"({"logit_bias": {"x": 1}})", "sampling_parameters.logit_bias"},
+      {R"({"logit_bias": {"1": "x"}})", "sampling_parameters.logit_bias['1']"},
+      {R"({"n": 2})", "sampling_parameters.n"},
+      {R"({"best_of": 3})", "sampling_parameters.best_of"},
+      {R"({"skip_special_tokens": false})", "sampling_parameters.skip_special_tokens"},
+      {R"({"guided_json": {}})", "sampling_parameters"},
+      {R"({"logprobs": 1})", "sampling_parameters"},
+      {R"({"seed": 1, "seed": 2})", "sampling_parameters"},
+      {R"({"logit_bias": {"1": 1, "1": 2}})", "sampling_parameters"},
+      {R"({"stop": [["a"]]})", "sampling_parameters.stop[0]"},
+      {R"({"stop": ["a", null]})", "sampling_parameters.stop[1]"},
+      {R"({"temperature": 1e999})", "sampling_parameters"},
+      {R"({"temperature": NaN})", "sampling_parameters"},
+      {R"([])", "sampling_parameters"},
+      {R"({"seed": 1} x)", "sampling_parameters"},
+      {"{\"stop\": \"\xff\"}", "sampling_parameters"},
+  };
+  for (const auto& [json, field] : cases) {
+    const absl::Status status = Add(json);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << json;
+    EXPECT_EQ(GetErrorDetails(status).field, field) << json;
+  }
+  EXPECT_EQ(GetErrorDetails(Add(std::string("{}\0", 3))).field, "sampling_parameters");
+  EXPECT_THAT(std::string(Add(R"({"guided_json": {}})").message()), HasSubstr("'guided_json'"));
+}
+
+TEST(SamplingParametersTest, HostileNestingIsRefused) {
+  for (const char* open : {"[", "{\"a\":"}) {
+    std::string json = "{\"stop\": ";
+    for (int i = 0; i < 200'000; ++i) json += open;
+    EXPECT_EQ(GetErrorDetails(Add(json)).field, "sampling_parameters");
+  }
+}
+
+// The range check refuses infinity, so such numbers need no error of their own.
+TEST(SamplingParametersTest, BeyondFloatIsInfinite) {
+  v1::GenerateRequest request;
+  ASSERT_TRUE(Add(R"({"temperature": 1e300, "frequency_penalty": -1e300})", &request).ok());
+  EXPECT_TRUE(std::isinf(request.sampling().temperature()));
+  EXPECT_TRUE(std::isinf(request.sampling().frequency_penalty()));
+}
+
+TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
+  v1::GenerateRequest request;
+  SamplingParameters parameters(request);
+  ASSERT_TRUE(parameters.AddJson(R"({"seed": 1})").ok());
+  inference::InferParameter value;
+  value.set_double_param(0.5);
+  EXPECT_TRUE(parameters.AddParameter("temperature", value).ok());
+  value.set_int64_param(3);
+  EXPECT_TRUE(parameters.AddParameter("max_tokens", value).ok());
+  value.set_uint64_param(4);
+  EXPECT_TRUE(parameters.AddParameter("top_k", value).ok());
+  value.set_bool_param(true);
+  EXPECT_TRUE(parameters.AddParameter("ignore_eos", value).ok());
+  value.set_string_param("x");
+  EXPECT_TRUE(parameters.AddParameter("stop", value).ok());
+  EXPECT_EQ(request.sampling().temperature(), 0.5f);
+  EXPECT_EQ(request.stop().max_tokens(), 3u);
+  EXPECT_EQ(request.sampling().top_k(), 4u);
+  EXPECT_TRUE(request.stop().ignore_eog());
+  EXPECT_THAT(request.stop().strings(), ElementsAre("x"));
+  EXPECT_EQ(GetErrorDetails(parameters.AddParameter("seed", value)).field, "parameters");
+  EXPECT_EQ(GetErrorDetails(parameters.AddParameter("priority", value)).field, "parameters");
+  EXPECT_EQ(GetErrorDetails(parameters.AddParameter("min_p", value)).field, "parameters.min_p");
+}
+
+TEST(SamplingParametersTest, VeryManyTakeNoLongerThanTheirLength) {
+  std::string json = R"({"temperature":1)";
+  for (int i = 0; json.size() < 4'000'000; ++i) absl::StrAppend(&json, ",\"", i, "\":{}");
+  // Processor time, because other processes may take the rest of the wall time.
+  const std::clock_t begun = std::clock();
+  EXPECT_TRUE(absl::IsInvalidArgument(Add(json + "}")));
+  EXPECT_LT((std::clock() - begun) / CLOCKS_PER_SEC, 20);
+}
+
+}  // namespace
+}  // namespace orcd::kserve

@@ -1,0 +1,27 @@
+// The messages of GenerateMany, which carries many orcd.v1 requests over one call.
+#ifndef ORCD_WORKER_API_ORCD_GENERATE_MANY_CALL_H_
+#define ORCD_WORKER_API_ORCD_GENERATE_MANY_CALL_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/api/orcd/multiplexed_call.h"
+
+namespace orcd {
+
+// Stateless. Any thread may call.
+class GenerateManyDialect final : public CallDialect {
+ public:
+  absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
+  std::span<const int> id_path() const override;
+  // Returns exactly one message.
+  std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
+                                          std::span<const CancelAnswer> answers) const override;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_API_ORCD_GENERATE_MANY_CALL_H_

@@ -1,0 +1,121 @@
+#include "worker/api/orcd/load_call.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "runtime/base/steady_time.h"
+#include "worker/stream/report_stream.h"
+
+namespace orcd {
+namespace {
+
+// Shorter than the promised 250 ms, since timers are late.
+constexpr absl::Duration kInterval = absl::Milliseconds(150);
+
+// State shared by the load's thread and the call's threads.
+struct Outcome {
+  // Guards the members below.
+  std::mutex mutex;
+  // Set once the load has begun.
+  std::shared_ptr<LoadTask> task;
+  bool cancelled = false;
+  std::optional<absl::StatusOr<v1::ModelDescription>> result;
+};
+
+ReportStream::Report Poll(Outcome& outcome) {
+  std::lock_guard lock(outcome.mutex);
+  ReportStream::Report report;
+  auto response = std::make_unique<v1::LoadResponse>();
+  if (!outcome.result) {
+    if (outcome.task != nullptr) {
+      *response->mutable_progress() = outcome.task->Progress();
+      report.message = std::move(response);
+    }
+    return report;
+  }
+  report.end = outcome.result->status();
+  if (outcome.result->ok()) {
+    *response->mutable_loaded() = **outcome.result;
+    report.message = std::move(response);
+  }
+  return report;
+}
+
+}  // namespace
+
+ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
+  return {.model = request.model(),
+          .model_id = request.model_id(),
+          .sha256 = request.sha256(),
+          .replace = request.replace()};
+}
+
+std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
+                                    const ModelHost::LoadSpec& spec, ModelHost& host,
+                                    const Logger& log, Telemetry* telemetry,
+                                    ModelHost::LoadDone done) {
+  log.Info("load begins", {{"model", spec.model}, {"replace", spec.replace}});
+  const absl::Time start = SteadyNow();
+  TraceContext trace;
+  if (telemetry != nullptr) trace = telemetry->ContextOf(context);
+  return host.Load(spec, [done = std::move(done), start, &log, telemetry, trace = std::move(trace),
+                          model = spec.model](const absl::StatusOr<v1::ModelDescription>& result) {
+    const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
+    if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
+    if (result.ok()) {
+      log.Info("load ended", {{"model", model},
+                              {"model_id", result->model_id()},
+                              {"digest", result->digest()},
+                              {"seconds", seconds}});
+    } else {
+      log.Warning("load failed", {{"model", model},
+                                  {"code", absl::StatusCodeToString(result.status().code())},
+                                  {"error", std::string(result.status().message())},
+                                  {"seconds", seconds}});
+    }
+    done(result);
+  });
+}
+
+void LogUnloaded(const Logger& log, const v1::UnloadResponse& response) {
+  if (response.model_id().empty()) return;
+  log.Info("model unloaded", {{"model_id", response.model_id()},
+                              {"cancelled_requests", response.cancelled_requests()}});
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerContext* context,
+                                                          const v1::LoadRequest& request,
+                                                          ModelHost& host, const Logger& log,
+                                                          Telemetry* telemetry) {
+  auto outcome = std::make_shared<Outcome>();
+  auto stream = ReportStream::Create(
+      context, [outcome] { return Poll(*outcome); }, kInterval,
+      [outcome] {
+        std::lock_guard lock(outcome->mutex);
+        outcome->cancelled = true;
+        if (outcome->task != nullptr) outcome->task->Cancel();
+      });
+  auto done = [outcome, stream](const absl::StatusOr<v1::ModelDescription>& result) {
+    {
+      std::lock_guard lock(outcome->mutex);
+      outcome->result = result;
+    }
+    stream->Wake();
+  };
+  // Load looks the file up first, and a network file system may hang.
+  host.threads().disk.PostAlways(
+      0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
+        std::shared_ptr<LoadTask> task = StartLoad(*context, spec, host, log, telemetry, done);
+        {
+          std::lock_guard lock(outcome->mutex);
+          outcome->task = std::move(task);
+          if (outcome->cancelled) outcome->task->Cancel();
+        }
+        stream->Wake();
+      });
+  return stream.get();
+}
+
+}  // namespace orcd

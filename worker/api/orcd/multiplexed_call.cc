@@ -1,0 +1,729 @@
+#include "worker/api/orcd/multiplexed_call.h"
+
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
+#include "worker/api/orcd/cancel_requests.h"
+#include "worker/api/orcd/generate_call.h"
+#include "worker/api/orcd/request_translation.h"
+#include "worker/base/messages.h"
+#include "worker/base/status_details.h"
+#include "worker/host/within_memory.h"
+#include "worker/stream/call_deadline.h"
+#include "worker/stream/pending_deltas.h"
+#include "worker/stream/request_end.h"
+#include "worker/stream/token_tally.h"
+#include "worker/stream/write_queue.h"
+
+namespace orcd {
+namespace {
+
+// Approximate memory of an event beside its contents.
+constexpr size_t kEventBytes = 128;
+
+// Size of a cancel, charged from its request until its answer is taken.
+size_t CancelBytes(const std::string& id) { return kEventBytes + id.size(); }
+
+// Approximate size of a request's end: its message stands in the status and in its details.
+size_t EndBytes(const FinishedEvent& event) { return 3 * event.status.message().size(); }
+
+absl::Status SlowReader(const MultiplexedCallLimits& limits) {
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the client did not read for so long that more than ", limits.max_pending_bytes,
+                   " bytes waited for it; read the stream as it comes"),
+      {.reason = "SLOW_READER", .subject = "stream:pending"});
+}
+
+absl::Status OutputTooLarge(size_t bytes) {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the output has more than ", bytes,
+                                " bytes and was to come at once; stream it, or ask for fewer "
+                                "tokens or a shorter echo"),
+                   {.reason = "OUTPUT_TOO_LARGE", .subject = "stream:held"});
+}
+
+absl::Status Closing() {
+  return MakeError(absl::StatusCode::kUnavailable, "this worker goes; go on with another worker",
+                   {.reason = "DRAINING"});
+}
+
+}  // namespace
+
+// Owns the events of its requests until they are written. A batch of events is written message by
+// message; events that arrive meanwhile wait, merged by request and sample. The engine calls it
+// through its lanes (stream slots, one a request) and at the end of each step, gRPC as a reactor,
+// the host's pool to parse each message, its write queue as a writer; none of them waits for
+// another. The engine thread only stores events: the queue's threads write, log and count. It holds
+// itself until OnDone, and each lane holds it for as long as the engine holds the lane.
+class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                              public StepListener,
+                              public Writer,
+                              public std::enable_shared_from_this<MultiplexedCall> {
+ public:
+  MultiplexedCall(grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
+                  ModelHost& host, const MultiplexedCallLimits& limits, const Logger& log,
+                  Telemetry* telemetry, std::function<absl::Status()> may)
+      : context_(context),
+        dialect_(std::move(dialect)),
+        deadline_(CallDeadline(*context)),
+        host_(host),
+        limits_(limits),
+        log_(log),
+        telemetry_(telemetry),
+        may_(std::move(may)) {}
+
+  void Begin();
+  // Ends the call once nothing of it is left to do.
+  void Close();
+
+  // StepListener.
+  void OnStepEnd() override { AdvanceLater(); }
+
+  // Writer.
+  void Write() override;
+
+  // grpc::ServerBidiReactor.
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // The stream slot of one request. The call's mutex guards its fields.
+  class Lane final : public GenerationSink, public std::enable_shared_from_this<Lane> {
+   public:
+    Lane(std::shared_ptr<MultiplexedCall> call, MultiplexedGenerate& asked)
+        : at_once(asked.at_once), preface(std::move(asked.preface)), call_(std::move(call)) {
+      identity.id = asked.request.request_id();
+      identity.notes = std::move(asked.notes);
+    }
+
+    void OnStarted(const StartedEvent& event) override { call_->OnStarted(*this, event); }
+    void OnDelta(DeltaEvent event) override { call_->OnDelta(*this, std::move(event)); }
+    void OnFinished(const FinishedEvent& event) override { call_->OnFinished(*this, event); }
+
+    const std::string& id() const { return identity.id; }
+
+    RequestIdentity identity;
+    const bool at_once;
+    // Cleared once it has become the beginning of the first sample's text.
+    std::string preface;
+    // Not guarded: it has locks of its own.
+    TokenTally tally;
+    // True if it is in to_count_.
+    bool counting = false;
+    // With at_once: the output kept for the end exceeded its limit.
+    bool too_large = false;
+    // Asks the engine to end the request; dropped once the request has ended.
+    std::function<void()> cancel;
+    // True if it is in news_, the queue of lanes with pending events.
+    bool has_news = false;
+    std::optional<StartedEvent> started;
+    PendingDeltas deltas;
+    std::optional<FinishedEvent> end;
+
+   private:
+    const std::shared_ptr<MultiplexedCall> call_;
+  };
+
+  // The end of a request, for the log and the metrics.
+  struct Ended {
+    std::shared_ptr<Lane> lane;
+    FinishedEvent event;
+    absl::Status status;
+  };
+
+  void OnStarted(Lane& lane, const StartedEvent& event);
+  void OnDelta(Lane& lane, DeltaEvent event);
+  void OnFinished(Lane& lane, const FinishedEvent& event);
+
+  // Parses a message from the client and carries it out. Runs on the pool.
+  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket);
+  void Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket);
+  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Ticket& ticket,
+                      const std::shared_ptr<Lane>& lane);
+  void Cancel(const std::string& id);
+
+  // The caller holds mutex_.
+  void AddDelta(Lane& lane, DeltaEvent event);
+  void NoteNews(Lane& lane);
+  void DropPending();
+  // Drops the output that is kept until the lane's end.
+  void DropHeld(Lane& lane);
+  // Takes the pending events for the next message. The caller holds mutex_.
+  void TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers);
+  // Returns the status that the call must end with now; nullopt if it continues. The caller holds
+  // mutex_.
+  std::optional<absl::Status> DueEnd() const;
+
+  // Makes the requests end, and then the call, with `status`. The caller holds mutex_; Advance must
+  // follow, on any thread but the engine's.
+  void BeginAbort(const absl::Status& status);
+  void EndAborted();
+  // BeginAbort, then Advance.
+  void Abort(const absl::Status& status);
+  // Starts the next read if none is under way and there is room for the output of a new request.
+  void Read();
+  // Ends aborted requests; logs and counts events. Then starts the next write or finishes the call,
+  // if that is due and no other thread does.
+  void Advance();
+  // Leaves Advance to the write queue.
+  void AdvanceLater();
+  // Returns true if it must be called again because the events it took needed no message.
+  bool AdvanceOnce();
+
+  grpc::CallbackServerContext* const context_;
+  const std::unique_ptr<const CallDialect> dialect_;
+  // Deadline of the call, on the SteadyNow clock.
+  const absl::Time deadline_;
+  ModelHost& host_;
+  const MultiplexedCallLimits limits_;
+  const Logger& log_;
+  Telemetry* const telemetry_;
+  const std::function<absl::Status()> may_;
+
+  // The read under way.
+  grpc::ByteBuffer incoming_;
+  // The write under way, and those that follow. Owned by the thread that set writing_.
+  std::deque<grpc::ByteBuffer> outgoing_;
+
+  // Guards the members below.
+  std::mutex mutex_;
+  std::shared_ptr<MultiplexedCall> self_;
+  // Requests whose end is not on its way to the client.
+  absl::flat_hash_set<std::shared_ptr<Lane>> lanes_;
+  // Lanes with pending events, in order.
+  std::deque<std::shared_ptr<Lane>> news_;
+  std::vector<CancelAnswer> answers_;
+  // Cancels that the engine has not answered.
+  int cancels_ = 0;
+  size_t pending_bytes_ = 0;
+  // Size of the kept output and echoes of requests whose output is sent all at once.
+  size_t held_bytes_ = 0;
+  // Tokens and ends that have not been logged and counted yet.
+  std::vector<std::shared_ptr<Lane>> to_count_;
+  std::vector<Ended> ended_;
+  // The call is in the write queue, which will advance it.
+  bool left_ = false;
+  // A read is being started (starting_read_) or under way, or its message is being handled.
+  bool reading_ = false;
+  bool starting_read_ = false;
+  // The pool handles a message, and needs context_ for it.
+  bool taking_ = false;
+  // The client has sent its last message.
+  bool read_all_ = false;
+  bool writing_ = false;
+  // The call has been finished: nothing may be started any more.
+  bool finishing_ = false;
+  // context_ is no longer valid.
+  bool done_ = false;
+  // Nothing can be written any more.
+  bool client_gone_ = false;
+  // The server stops.
+  bool closing_ = false;
+  std::optional<absl::Status> abort_;
+  // EndAborted must still be called.
+  bool aborting_ = false;
+  grpc::Alarm grace_alarm_;
+};
+
+void MultiplexedCall::Begin() {
+  {
+    std::lock_guard lock(mutex_);
+    self_ = shared_from_this();
+  }
+  Read();
+  Advance();
+}
+
+void MultiplexedCall::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  Advance();
+}
+
+void MultiplexedCall::OnReadDone(bool ok) {
+  if (ok) {
+    grpc::ByteBuffer bytes;
+    bytes.Swap(&incoming_);
+    {
+      std::lock_guard lock(mutex_);
+      taking_ = true;
+    }
+    // The next read starts only when this message is done, so a call has one message in the pool at
+    // a time, in their order.
+    host_.threads().work.PostAlways(
+        bytes.Length(),
+        [self = shared_from_this(), bytes, ticket = NoteUnread(host_, bytes, dialect_->id_path())] {
+          self->Take(bytes, *ticket);
+        });
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    reading_ = false;
+    read_all_ = true;
+  }
+  Advance();
+}
+
+void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket) {
+  bool is_over = false;
+  {
+    std::lock_guard lock(mutex_);
+    // If the end came while this was read, context_ may be gone by now; otherwise the end waits for
+    // taking_.
+    is_over = client_gone_ || abort_ || finishing_;
+  }
+  if (!is_over) {
+    absl::StatusOr<MultiplexedAction> action = WithinMemory([&] { return dialect_->Parse(bytes); });
+    if (!action.ok()) {
+      Abort(action.status());
+    } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {
+      Generate(std::move(*asked), ticket);
+    } else {
+      Cancel(std::get<MultiplexedCancel>(*action).request_id);
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    reading_ = false;
+    taking_ = false;
+  }
+  Read();
+  Advance();
+}
+
+void MultiplexedCall::Read() {
+  {
+    std::lock_guard lock(mutex_);
+    if (reading_ || read_all_ || finishing_ || abort_ || client_gone_) return;
+    if (pending_bytes_ + held_bytes_ > limits_.max_pending_bytes / 2) return;
+    reading_ = true;
+    starting_read_ = true;
+  }
+  StartRead(&incoming_);
+  {
+    std::lock_guard lock(mutex_);
+    starting_read_ = false;
+  }
+}
+
+void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket) {
+  auto lane = std::make_shared<Lane>(shared_from_this(), asked);
+  {
+    std::lock_guard lock(mutex_);
+    lanes_.insert(lane);
+    held_bytes_ += lane->preface.size();
+  }
+  const absl::Status status = Submit(asked, ticket, lane);
+  if (status.ok()) return;
+  if (lane->tally.observer() != nullptr) {
+    lane->tally.observer()->OnRefused();
+  } else {
+    CountRefusal(telemetry_, status);
+  }
+  FinishedEvent event;
+  event.status = status;
+  lane->OnFinished(event);
+}
+
+absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
+                                     const UnreadRequests::Ticket& ticket,
+                                     const std::shared_ptr<Lane>& lane) {
+  // Without a request id its events could not be told from those of others.
+  ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
+  ORCD_RETURN_IF_ERROR(may_());
+  ORCD_RETURN_IF_ERROR(asked.refusal);
+  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
+  const absl::Time arrival = SteadyNow();
+  const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
+  ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context_, asked.request, arrival, deadline,
+                                                       host_, telemetry_));
+  lane->tally.set_observer(std::move(call.observer));
+  GenerationRequest& request = call.prepared.request;
+  // The lane holds the request's own lease and releases it when the request ends, which may be
+  // before Submit has returned.
+  const EngineLease borrowed = call.prepared.lease->Borrow();
+  call.prepared.lease = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    lane->identity.seed = request.sampling.seed;
+    lane->identity.model_digest = borrowed.engine().model().digest();
+    lane->cancel = std::move(call.cancel);
+  }
+  request.sink = lane;
+  request.step_listener = shared_from_this();
+  ORCD_RETURN_IF_ERROR(borrowed.engine().Submit(std::move(request)));
+  // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
+  // the request.
+  std::function<void()> cancel;
+  {
+    std::lock_guard lock(mutex_);
+    if (client_gone_ || abort_ || ticket.is_cancelled()) cancel = lane->cancel;
+  }
+  if (cancel) cancel();
+  return absl::OkStatus();
+}
+
+void MultiplexedCall::Cancel(const std::string& id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!client_gone_ && !abort_) pending_bytes_ += CancelBytes(id);
+    ++cancels_;
+  }
+  CancelRequests(host_, telemetry_, {id}, [self = shared_from_this(), id](bool found) {
+    {
+      std::lock_guard lock(self->mutex_);
+      --self->cancels_;
+      self->answers_.push_back({id, found});
+    }
+    self->Advance();
+  });
+}
+
+void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {
+  std::lock_guard lock(mutex_);
+  lane.identity.was_started = true;
+  lane.identity.prompt_tokens = event.prompt_tokens;
+  lane.started = event;
+  if (client_gone_ || abort_) return;
+  if (!lane.preface.empty()) {
+    held_bytes_ -= lane.preface.size();
+    DeltaEvent preface;
+    preface.text = std::exchange(lane.preface, {});
+    AddDelta(lane, std::move(preface));
+  }
+  if (lane.at_once) return;
+  NoteNews(lane);
+}
+
+void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
+  const bool has_notes = lane.tally.Note(static_cast<int>(event.tokens.size())) > 0;
+  std::function<void()> cancel;
+  {
+    std::lock_guard lock(mutex_);
+    if (has_notes && !lane.counting) {
+      lane.counting = true;
+      to_count_.push_back(lane.shared_from_this());
+    }
+    // Nothing may follow a gap: the client's output stays a prefix of what was generated.
+    if (client_gone_ || abort_ || lane.too_large) return;
+    AddDelta(lane, std::move(event));
+    if (!lane.at_once) {
+      NoteNews(lane);
+      if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
+      return;
+    }
+    // Such output does not wait for the client, but its size has a limit.
+    lane.too_large = lane.deltas.bytes() > limits_.max_held_bytes ||
+                     held_bytes_ + pending_bytes_ > limits_.max_pending_bytes;
+    if (!lane.too_large) return;
+    DropHeld(lane);
+    cancel = lane.cancel;
+  }
+  if (cancel) cancel();
+}
+
+void MultiplexedCall::AddDelta(Lane& lane, DeltaEvent event) {
+  const size_t before = lane.deltas.bytes();
+  lane.deltas.Add(std::move(event));
+  // Output that is sent at the end does not wait for the client until then.
+  (lane.at_once ? held_bytes_ : pending_bytes_) += lane.deltas.bytes() - before;
+}
+
+void MultiplexedCall::DropHeld(Lane& lane) {
+  held_bytes_ -= lane.preface.size();
+  lane.preface = {};
+  if (!lane.at_once) return;
+  held_bytes_ -= lane.deltas.bytes();
+  lane.deltas.Clear();
+}
+
+void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
+  // Release the request's resources before the client can learn that it has ended, and outside of
+  // the mutex.
+  std::function<void()> cancel;
+  {
+    std::lock_guard lock(mutex_);
+    cancel.swap(lane.cancel);
+  }
+  cancel = nullptr;
+  std::lock_guard lock(mutex_);
+  lane.end = event;
+  if (lane.too_large) lane.end->status = OutputTooLarge(limits_.max_held_bytes);
+  ended_.push_back({lane.shared_from_this(), *lane.end,
+                    abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
+  const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
+  held_bytes_ -= held + lane.preface.size();
+  // No text follows it, and the end may wait for long to be written.
+  lane.preface = {};
+  if (!client_gone_ && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
+  NoteNews(lane);
+  if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
+}
+
+void MultiplexedCall::NoteNews(Lane& lane) {
+  if (client_gone_ || abort_) {
+    // No message is sent any more; only the end counts.
+    if (lane.end) lanes_.erase(lane.shared_from_this());
+    return;
+  }
+  if (lane.has_news) return;
+  lane.has_news = true;
+  pending_bytes_ += kEventBytes + lane.id().size();
+  news_.push_back(lane.shared_from_this());
+}
+
+void MultiplexedCall::BeginAbort(const absl::Status& status) {
+  if (abort_ || finishing_) return;
+  abort_ = status;
+  aborting_ = true;
+  DropPending();
+}
+
+void MultiplexedCall::Abort(const absl::Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    BeginAbort(status);
+  }
+  Advance();
+}
+
+void MultiplexedCall::EndAborted() {
+  std::vector<std::function<void()>> cancels;
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(aborting_, false)) return;
+    for (const auto& lane : lanes_) {
+      if (lane->cancel) cancels.push_back(lane->cancel);
+    }
+    if (!done_) {
+      grace_alarm_.Set(absl::ToChronoTime(absl::Now() + limits_.grace),
+                       [weak = weak_from_this()](bool fired) {
+                         const auto self = weak.lock();
+                         if (!fired || self == nullptr) return;
+                         std::lock_guard lock(self->mutex_);
+                         if (!self->done_) self->context_->TryCancel();
+                       });
+    }
+  }
+  for (const auto& cancel : cancels) cancel();
+}
+
+void MultiplexedCall::DropPending() {
+  for (const auto& lane : news_) {
+    lane->has_news = false;
+    lane->started.reset();
+    if (!lane->at_once || lane->end) lane->deltas.Clear();
+    if (lane->end) lanes_.erase(lane);
+  }
+  for (const auto& lane : lanes_) DropHeld(*lane);
+  news_.clear();
+  answers_.clear();
+  pending_bytes_ = 0;
+}
+
+void MultiplexedCall::OnWriteDone(bool ok) {
+  outgoing_.pop_front();
+  if (!ok) outgoing_.clear();
+  if (!outgoing_.empty()) return StartWrite(&outgoing_.front());
+  {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+  }
+  if (!ok) return OnCancel();
+  Read();
+  Advance();
+}
+
+void MultiplexedCall::OnCancel() {
+  std::vector<std::function<void()>> cancels;
+  {
+    std::lock_guard lock(mutex_);
+    client_gone_ = true;
+    for (const auto& lane : lanes_) {
+      if (lane->cancel) cancels.push_back(lane->cancel);
+    }
+    DropPending();
+  }
+  for (const auto& cancel : cancels) cancel();
+  Advance();
+}
+
+void MultiplexedCall::OnDone() {
+  // Declared before the lock: the mutex must be free when it is destroyed.
+  std::shared_ptr<MultiplexedCall> self;
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  self = std::move(self_);
+}
+
+std::optional<absl::Status> MultiplexedCall::DueEnd() const {
+  if (abort_) return abort_;
+  if (client_gone_) {
+    return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
+  }
+  if (!lanes_.empty() || cancels_ > 0) return std::nullopt;
+  if (read_all_) return absl::OkStatus();
+  if (closing_) return Closing();
+  return std::nullopt;
+}
+
+void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers) {
+  if (client_gone_ || abort_) answers_.clear();
+  size_t bytes = 0;
+  while (!news_.empty() && bytes < limits_.max_message_bytes) {
+    std::shared_ptr<Lane> owner = std::move(news_.front());
+    news_.pop_front();
+    Lane& lane = *owner;
+    lane.has_news = false;
+    bytes += kEventBytes + lane.id().size();
+    RequestNews taken;
+    taken.started = std::exchange(lane.started, std::nullopt);
+    bool is_cut = false;
+    while (!lane.deltas.empty() && !is_cut && (lane.at_once || bytes < limits_.max_message_bytes)) {
+      const size_t before = lane.deltas.bytes();
+      const size_t count = lane.deltas.size();
+      taken.deltas.push_back(lane.at_once ? lane.deltas.Pop()
+                                          : lane.deltas.Pop(limits_.max_message_bytes));
+      bytes += before - lane.deltas.bytes();
+      is_cut = lane.deltas.size() == count;
+    }
+    if (!lane.deltas.empty()) {
+      // The rest comes first in the next message, and the end after it.
+      lane.has_news = true;
+      pending_bytes_ += kEventBytes + lane.id().size();
+      news_.push_front(owner);
+      taken.request = {std::move(owner), &lane.identity};
+      news.push_back(std::move(taken));
+      break;
+    }
+    taken.end = std::exchange(lane.end, std::nullopt);
+    if (taken.end) {
+      bytes += EndBytes(*taken.end);
+      lanes_.erase(owner);
+    }
+    taken.request = {std::move(owner), &lane.identity};
+    news.push_back(std::move(taken));
+  }
+  // A cancel is answered after the end of the request that it ended.
+  if (news_.empty()) answers.swap(answers_);
+  for (const CancelAnswer& answer : answers) bytes += CancelBytes(answer.request_id);
+  pending_bytes_ -= std::min(bytes, pending_bytes_);
+}
+
+void MultiplexedCall::AdvanceLater() {
+  {
+    std::lock_guard lock(mutex_);
+    if (left_) return;
+    left_ = true;
+  }
+  host_.threads().writes.Leave(shared_from_this());
+}
+
+void MultiplexedCall::Write() {
+  {
+    std::lock_guard lock(mutex_);
+    left_ = false;
+  }
+  Advance();
+}
+
+void MultiplexedCall::Advance() {
+  EndAborted();
+  while (AdvanceOnce()) {
+  }
+}
+
+bool MultiplexedCall::AdvanceOnce() {
+  std::vector<RequestNews> news;
+  std::vector<CancelAnswer> answers;
+  std::optional<absl::Status> end;
+  std::vector<std::shared_ptr<Lane>> to_count;
+  std::vector<Ended> ended;
+  bool writes = false;
+  {
+    std::lock_guard lock(mutex_);
+    to_count.swap(to_count_);
+    for (const auto& lane : to_count) lane->counting = false;
+    ended.swap(ended_);
+    if (!writing_ && !finishing_) {
+      TakeNews(news, answers);
+      if (!news.empty() || !answers.empty()) {
+        writing_ = writes = true;
+      } else if (end = DueEnd(); end && !starting_read_ && !taking_) {
+        finishing_ = true;
+      } else {
+        end.reset();
+      }
+    }
+  }
+  // Count before the client can learn of it.
+  for (const auto& lane : to_count) lane->tally.Tell();
+  for (const Ended& request : ended) {
+    request.lane->tally.Tell();
+    TellRequestEnd(log_, request.lane->id(), request.event, request.status,
+                   request.lane->tally.observer());
+  }
+  if (!writes && !end) return false;
+  if (end) {
+    Finish(ToGrpcStatus(*end, context_));
+    return false;
+  }
+  for (grpc::ByteBuffer& message : dialect_->Serialize(news, answers)) {
+    outgoing_.push_back(std::move(message));
+  }
+  if (!outgoing_.empty()) {
+    StartWrite(&outgoing_.front());
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  writing_ = false;
+  return true;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MultiplexedCalls::Start(
+    grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
+    ModelHost& host, const Logger& log, Telemetry* telemetry, std::function<absl::Status()> may) {
+  auto call = std::make_shared<MultiplexedCall>(context, std::move(dialect), host, limits_, log,
+                                                telemetry, std::move(may));
+  bool shut_down = false;
+  {
+    std::lock_guard lock(mutex_);
+    shut_down = shut_down_;
+    std::erase_if(calls_, [](const auto& other) { return other.expired(); });
+    calls_.push_back(call);
+  }
+  call->Begin();
+  if (shut_down) call->Close();
+  return call.get();
+}
+
+void MultiplexedCalls::Shutdown() {
+  std::vector<std::weak_ptr<MultiplexedCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    shut_down_ = true;
+    calls.swap(calls_);
+  }
+  for (const auto& weak : calls) {
+    if (const auto call = weak.lock()) call->Close();
+  }
+}
+
+}  // namespace orcd

@@ -1,0 +1,335 @@
+#include "worker/api/orcd/request_translation.h"
+
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/base/load_observer.h"
+#include "worker/host/nano_model_for_test.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::MatchesRegex;
+using ::testing::Pair;
+
+class RequestTranslationTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    NanoModelDir dir;
+    NullLoadObserver observer;
+    auto model = Model::Load(absl::StrCat(dir.path(), "/nano.gguf"), {}, observer);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = new std::shared_ptr<const Model>(*model);
+  }
+  static void TearDownTestSuite() { delete model_; }
+
+  static const Model& model() { return **model_; }
+
+  static absl::StatusOr<GenerationRequest> Translate(const v1::GenerateRequest& request) {
+    return TranslateRequest(request, model(), absl::UnixEpoch(), absl::InfiniteFuture());
+  }
+
+  static v1::GenerateRequest Valid() {
+    v1::GenerateRequest request;
+    request.mutable_tokens()->add_ids(1);
+    return request;
+  }
+
+  // Returns the path of the refused field.
+  static std::string Field(const v1::GenerateRequest& request) {
+    const auto translated = Translate(request);
+    EXPECT_EQ(translated.status().code(), absl::StatusCode::kInvalidArgument)
+        << request.DebugString();
+    return GetErrorDetails(translated.status()).field;
+  }
+
+  static std::shared_ptr<const Model>* model_;
+};
+std::shared_ptr<const Model>* RequestTranslationTest::model_ = nullptr;
+
+TEST_F(RequestTranslationTest, HowARequestIsServed) {
+  v1::GenerateRequest request = Valid();
+  const auto plain = Translate(request);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->samples, 1);
+  EXPECT_EQ(plain->priority, 0);
+  EXPECT_EQ(plain->prompt_logprobs, -1);
+  EXPECT_TRUE(plain->prefix_cache);
+  EXPECT_EQ(plain->cache_salt, "");
+  EXPECT_TRUE(plain->resume.empty());
+
+  request.set_samples(4);
+  request.set_priority(-3);
+  request.set_prompt_logprobs(2);
+  request.mutable_cache()->set_disabled(true);
+  request.mutable_cache()->set_salt("tenant");
+  request.add_resume_token_ids(7);
+  request.add_resume_token_ids(9);
+  const auto translated = Translate(request);
+  ASSERT_TRUE(translated.ok()) << translated.status();
+  EXPECT_EQ(translated->samples, 4);
+  EXPECT_EQ(translated->priority, -3);
+  EXPECT_EQ(translated->prompt_logprobs, 2);
+  EXPECT_FALSE(translated->prefix_cache);
+  EXPECT_EQ(translated->cache_salt, "tenant");
+  EXPECT_THAT(translated->resume, ElementsAre(7, 9));
+
+  request.set_prompt_logprobs(21);
+  EXPECT_EQ(Field(request), "prompt_logprobs");
+}
+
+TEST_F(RequestTranslationTest, DefaultsAreThoseOfTheProto) {
+  const absl::Time arrival = absl::FromUnixSeconds(5);
+  const absl::Time deadline = absl::FromUnixSeconds(9);
+  const auto request = TranslateRequest(Valid(), model(), arrival, deadline);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->id, MatchesRegex("[0-9a-f]{16}"));
+  EXPECT_THAT(request->prompt, ElementsAre(1));
+  EXPECT_EQ(request->arrival, arrival);
+  EXPECT_EQ(request->deadline, deadline);
+  EXPECT_EQ(request->sampling.temperature, 1.0f);
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_EQ(request->sampling.top_p, 1.0f);
+  EXPECT_EQ(request->sampling.min_p, 0.0f);
+  EXPECT_EQ(request->sampling.typical_p, 1.0f);
+  EXPECT_EQ(request->sampling.repetition_penalty, 1.0f);
+  EXPECT_EQ(request->sampling.frequency_penalty, 0.0f);
+  EXPECT_EQ(request->sampling.presence_penalty, 0.0f);
+  EXPECT_FALSE(request->sampling.count_prompt);
+  EXPECT_FALSE(request->sampling.temperature_first);
+  EXPECT_TRUE(request->sampling.logit_bias.empty());
+  EXPECT_EQ(request->sampling.logprobs, -1);
+  EXPECT_TRUE(request->stop.strings.empty());
+  EXPECT_FALSE(request->stop.ignore_eog);
+  EXPECT_EQ(request->stop.min_tokens, 0);
+  EXPECT_EQ(request->stop.max_tokens, 0);
+  EXPECT_EQ(request->sink, nullptr);
+}
+
+TEST_F(RequestTranslationTest, EveryField) {
+  v1::GenerateRequest proto;
+  proto.set_request_id("a.B_1:-");
+  proto.mutable_tokens()->add_ids(3);
+  proto.mutable_tokens()->add_ids(2);
+  proto.set_logprobs(20);
+  v1::SamplingParams& sampling = *proto.mutable_sampling();
+  sampling.set_temperature(0);
+  sampling.set_top_k(40);
+  sampling.set_top_p(0.9f);
+  sampling.set_min_p(0.1f);
+  sampling.set_typical_p(0.8f);
+  sampling.set_repetition_penalty(1.1f);
+  sampling.set_frequency_penalty(-2);
+  sampling.set_presence_penalty(3);
+  sampling.set_count_prompt(true);
+  sampling.set_temperature_first(true);
+  sampling.set_seed(0);
+  for (uint32_t id : {9u, 4u, 700u, 5u}) (*sampling.mutable_logit_bias())[id] = id / 10.0f;
+  v1::StopConditions& stop = *proto.mutable_stop();
+  stop.add_strings("END");
+  stop.add_token_ids(7);
+  stop.set_ignore_eog(true);
+  stop.set_min_tokens(2);
+  stop.set_max_tokens(10);
+  const auto request = Translate(proto);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->id, "a.B_1:-");
+  EXPECT_THAT(request->prompt, ElementsAre(3, 2));
+  EXPECT_EQ(request->sampling.logprobs, 20);
+  EXPECT_EQ(request->sampling.temperature, 0);
+  EXPECT_EQ(request->sampling.top_k, 40);
+  EXPECT_EQ(request->sampling.top_p, 0.9f);
+  EXPECT_EQ(request->sampling.min_p, 0.1f);
+  EXPECT_EQ(request->sampling.typical_p, 0.8f);
+  EXPECT_EQ(request->sampling.repetition_penalty, 1.1f);
+  EXPECT_EQ(request->sampling.frequency_penalty, -2);
+  EXPECT_EQ(request->sampling.presence_penalty, 3);
+  EXPECT_TRUE(request->sampling.count_prompt);
+  EXPECT_TRUE(request->sampling.temperature_first);
+  EXPECT_EQ(request->sampling.seed, 0u);
+  EXPECT_THAT(request->sampling.logit_bias,
+              ElementsAre(Pair(4, 0.4f), Pair(5, 0.5f), Pair(9, 0.9f), Pair(700, 70.0f)));
+  EXPECT_THAT(request->stop.strings, ElementsAre("END"));
+  EXPECT_THAT(request->stop.ids, ElementsAre(7));
+  EXPECT_TRUE(request->stop.ignore_eog);
+  EXPECT_EQ(request->stop.min_tokens, 2);
+  EXPECT_EQ(request->stop.max_tokens, 10);
+}
+
+TEST_F(RequestTranslationTest, SeedsAndIdsThatAreMadeUpDiffer) {
+  std::set<uint64_t> seeds;
+  std::set<std::string> ids;
+  for (int i = 0; i < 20; ++i) {
+    const auto request = Translate(Valid());
+    seeds.insert(request->sampling.seed);
+    ids.insert(request->id);
+  }
+  EXPECT_EQ(seeds.size(), 20u);
+  EXPECT_EQ(ids.size(), 20u);
+  // All 64 bits are random.
+  EXPECT_GT(*seeds.rbegin(), uint64_t{1} << 32);
+}
+
+TEST_F(RequestTranslationTest, CountsBeyondInt32MeanNoLimit) {
+  v1::GenerateRequest request = Valid();
+  request.mutable_sampling()->set_top_k(4'000'000'000);
+  request.mutable_stop()->set_max_tokens(4'000'000'000);
+  const auto translated = Translate(request);
+  ASSERT_TRUE(translated.ok()) << translated.status();
+  EXPECT_EQ(translated->sampling.top_k, std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(translated->stop.max_tokens, std::numeric_limits<int32_t>::max());
+}
+
+TEST_F(RequestTranslationTest, TextIsEncoded) {
+  v1::GenerateRequest request;
+  request.mutable_text()->set_text("hello <|im_end|>");
+  const auto plain = Translate(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->prompt, model().tokenizer().Encode("hello <|im_end|>", false));
+  request.mutable_text()->set_parse_special(true);
+  const auto special = Translate(request);
+  EXPECT_EQ(special->prompt, model().tokenizer().Encode("hello <|im_end|>", true));
+  EXPECT_LT(special->prompt.size(), plain->prompt.size());
+}
+
+TEST_F(RequestTranslationTest, ChatIsRendered) {
+  v1::GenerateRequest request;
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  message->set_role(v1::CHAT_ROLE_USER);
+  message->set_content("hi<|im_end|>");
+  const auto translated = Translate(request);
+  ASSERT_TRUE(translated.ok()) << translated.status();
+  ChatRequest chat;
+  chat.messages.push_back({.role = ChatRole::kUser, .content = "hi<|im_end|>", .tool_calls = {}});
+  EXPECT_EQ(translated->prompt,
+            EncodePrompt(model().tokenizer(), *model().chat_template().Render(chat)));
+
+  request.mutable_chat()->set_add_generation_prompt(false);
+  EXPECT_LT(Translate(request)->prompt.size(), translated->prompt.size());
+}
+
+// A prompt is refused by its bytes alone only if its tokens would be too many as well.
+TEST_F(RequestTranslationTest, BytesSayHowManyTokensThereAreAtLeast) {
+  const Tokenizer& tokenizer = model().tokenizer();
+  std::string longest;
+  for (int id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string text(tokenizer.TokenBytes(id).empty() ? tokenizer.TokenText(id)
+                                                            : tokenizer.TokenBytes(id));
+    if (text.size() > longest.size()) longest = text;
+  }
+  EXPECT_LE(tokenizer.longest_token_bytes(), longest.size());
+  std::string repeated;
+  for (int i = 0; i < 10; ++i) repeated += longest;
+  for (const std::string& text :
+       {std::string("a"), std::string("hello, world"), std::string(1000, ' '), longest, repeated,
+        std::string(500, 'a'), std::string("<|im_start|>user\n<|im_end|>")}) {
+    v1::GenerateRequest request;
+    request.mutable_text()->set_text(text);
+    request.mutable_text()->set_parse_special(true);
+    const int64_t least = LeastPromptTokens(request, model());
+    EXPECT_GE(least, 1);
+    EXPECT_LE(least, static_cast<int64_t>(Translate(request)->prompt.size())) << text;
+    request.mutable_chat()->add_messages()->set_content(text);
+    request.mutable_chat()->mutable_messages(0)->set_role(v1::CHAT_ROLE_USER);
+    EXPECT_LE(LeastPromptTokens(request, model()),
+              static_cast<int64_t>(Translate(request)->prompt.size()));
+  }
+}
+
+TEST_F(RequestTranslationTest, TokenizeEncodesAsGenerateDoes) {
+  v1::TokenizeRequest tokenize;
+  v1::GenerateRequest generate;
+  for (v1::ChatPrompt* chat : {tokenize.mutable_chat(), generate.mutable_chat()}) {
+    v1::ChatMessage* message = chat->add_messages();
+    message->set_role(v1::CHAT_ROLE_SYSTEM);
+    message->set_content("Be brief.");
+  }
+  EXPECT_EQ(*TranslateInput(tokenize, model()), Translate(generate)->prompt);
+  // Unlike a prompt, the input may be empty.
+  tokenize.mutable_text()->set_text("");
+  EXPECT_TRUE(TranslateInput(tokenize, model())->empty());
+  tokenize.clear_input();
+  EXPECT_EQ(GetErrorDetails(TranslateInput(tokenize, model()).status()).field, "input");
+}
+
+TEST_F(RequestTranslationTest, RefusesPrompts) {
+  EXPECT_EQ(Field(v1::GenerateRequest()), "prompt");
+  v1::GenerateRequest request;
+  request.mutable_text();
+  EXPECT_EQ(Field(request), "text.text");
+  request.mutable_tokens();
+  EXPECT_EQ(Field(request), "tokens.ids");
+  request.mutable_chat();
+  EXPECT_EQ(Field(request), "chat.messages");
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  EXPECT_EQ(Field(request), "chat.messages[0].role");
+  message->set_role(static_cast<v1::ChatRole>(99));
+  EXPECT_EQ(Field(request), "chat.messages[0].role");
+}
+
+TEST_F(RequestTranslationTest, RefusesRequestIds) {
+  for (const std::string& id : {std::string(129, 'a'), std::string("two words"), std::string("é"),
+                                std::string("a/b"), std::string("a\0b", 3)}) {
+    v1::GenerateRequest request = Valid();
+    request.set_request_id(id);
+    EXPECT_EQ(Field(request), "request_id") << id;
+  }
+  v1::GenerateRequest request = Valid();
+  request.set_request_id(std::string(128, 'a'));
+  EXPECT_TRUE(Translate(request).ok());
+  EXPECT_FALSE(CheckRequestId("").ok());
+}
+
+TEST_F(RequestTranslationTest, RefusesValuesOutOfRange) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    std::string field;
+    std::function<void(v1::SamplingParams&)> set;
+  };
+  const Case cases[] = {
+      {"sampling.temperature", [](auto& s) { s.set_temperature(-1); }},
+      {"sampling.temperature", [](auto& s) { s.set_temperature(100.5f); }},
+      {"sampling.temperature", [&](auto& s) { s.set_temperature(nan); }},
+      {"sampling.top_p", [](auto& s) { s.set_top_p(0); }},
+      {"sampling.top_p", [](auto& s) { s.set_top_p(1.5f); }},
+      {"sampling.min_p", [](auto& s) { s.set_min_p(-0.1f); }},
+      {"sampling.typical_p", [](auto& s) { s.set_typical_p(0); }},
+      {"sampling.repetition_penalty", [](auto& s) { s.set_repetition_penalty(0); }},
+      {"sampling.frequency_penalty", [](auto& s) { s.set_frequency_penalty(101); }},
+      {"sampling.presence_penalty", [&](auto& s) { s.set_presence_penalty(nan); }},
+  };
+  for (const Case& c : cases) {
+    v1::GenerateRequest request = Valid();
+    c.set(*request.mutable_sampling());
+    EXPECT_EQ(Field(request), c.field);
+  }
+  v1::GenerateRequest request = Valid();
+  (*request.mutable_sampling()->mutable_logit_bias())[4'000'000'000] = 1;
+  EXPECT_THAT(Field(request), ::testing::StartsWith("sampling.logit_bias"));
+  request = Valid();
+  request.set_logprobs(21);
+  EXPECT_EQ(Field(request), "logprobs");
+}
+
+TEST_F(RequestTranslationTest, RefusesStopConditions) {
+  v1::GenerateRequest request = Valid();
+  request.mutable_stop()->set_max_tokens(0);
+  EXPECT_EQ(Field(request), "stop.max_tokens");
+  request = Valid();
+  request.mutable_stop()->add_strings("ok");
+  request.mutable_stop()->add_strings("");
+  EXPECT_EQ(Field(request), "stop.strings[1]");
+  request = Valid();
+  request.mutable_stop()->add_token_ids(3'000'000'000);
+  EXPECT_EQ(Field(request), "stop.token_ids[0]");
+  EXPECT_THAT(std::string(Translate(request).status().message()),
+              ::testing::HasSubstr("3000000000"));
+}
+
+}  // namespace
+}  // namespace orcd

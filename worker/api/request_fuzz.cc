@@ -1,0 +1,235 @@
+// Feeds arbitrary bytes as each request of orcd.v1.Worker, of vllm.grpc.engine.VllmEngine and of
+// inference.GRPCInferenceService, as the replies of an orchestrator, and as headers. They are
+// refused or understood, and accepted input satisfies the assumptions of the code behind it.
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpcpp/support/slice.h>
+#include <stdlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "orcd/v1/orchestrator.pb.h"
+#include "orcd/v1/worker.pb.h"
+#include "runtime/base/load_observer.h"
+#include "runtime/model/model.h"
+#include "testing/random_model/random_model.h"
+#include "worker/api/kserve/infer_translation.h"
+#include "worker/api/kserve/model_repository.h"
+#include "worker/api/kserve/sampling_parameters.h"
+#include "worker/api/orcd/drain_call.h"
+#include "worker/api/orcd/load_call.h"
+#include "worker/api/orcd/request_translation.h"
+#include "worker/api/vllm/generate_translation.h"
+#include "worker/api/vllm/wire.h"
+#include "worker/base/messages.h"
+#include "worker/base/to_proto.h"
+#include "worker/fleet/directives.h"
+#include "worker/host/model_path.h"
+#include "worker/observe/trace_context.h"
+
+namespace orcd {
+namespace {
+
+// A folder with a model, for as long as the fuzzer runs.
+class Fixture {
+ public:
+  Fixture() {
+    // The caller gets parse errors; logging them would be most of the work.
+    google::protobuf::SetLogHandler(nullptr);
+    std::string pattern =
+        absl::StrCat(std::filesystem::temp_directory_path().string(), "/fuzz-XXXXXX");
+    directory_ = mkdtemp(pattern.data());
+    const std::string path = absl::StrCat(directory_, "/nano.gguf");
+    if (!WriteRandomModel({}, path).ok()) abort();
+    NullLoadObserver observer;
+    auto model = Model::Load(path, {}, observer);
+    if (!model.ok()) abort();
+    model_ = *std::move(model);
+  }
+  ~Fixture() { std::filesystem::remove_all(directory_); }
+
+  const std::string& directory() const { return directory_; }
+  const Model& model() const { return *model_; }
+
+ private:
+  std::string directory_;
+  std::shared_ptr<const Model> model_;
+};
+
+void Require(bool holds) {
+  if (!holds) abort();
+}
+
+void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
+  const auto translated =
+      TranslateRequest(request, model, absl::UnixEpoch(), absl::InfiniteFuture());
+  if (!translated.ok()) return;
+  const int vocab = model.config().vocab;
+  Require(CheckRequestId(translated->id).ok());
+  Require(translated->sampling.Validate(vocab).ok());
+  Require(translated->stop.Validate(vocab).ok());
+}
+
+void TryVllmGenerate(const vllm_wire::GenerateRequest& request, const Model& model) {
+  const absl::StatusOr<v1::GenerateRequest> proto = TranslateVllmRequest(request);
+  if (!proto.ok()) {
+    Require(absl::IsInvalidArgument(proto.status()));
+    return;
+  }
+  TryGenerate(*proto, model);
+  const auto translated =
+      TranslateRequest(*proto, model, absl::UnixEpoch(), absl::InfiniteFuture());
+  Require(InVllmWords(translated.status()).code() == translated.status().code());
+}
+
+void TryInfer(const inference::ModelInferRequest& request, const Model& model) {
+  for (const auto kind : {kserve::InferCallKind::kUnary, kserve::InferCallKind::kStream}) {
+    const MultiplexedGenerate asked = kserve::TranslateInfer(request, kind);
+    Require(asked.notes != nullptr);
+    Require(CheckRequestId(asked.request.request_id()).ok());
+    if (!asked.refusal.ok()) {
+      Require(absl::IsInvalidArgument(asked.refusal) || absl::IsNotFound(asked.refusal));
+      Require(kserve::InInferWords(asked.refusal).code() == asked.refusal.code());
+      continue;
+    }
+    Require(asked.timeout > absl::ZeroDuration());
+    TryGenerate(asked.request, model);
+  }
+}
+
+void TryLoad(const ModelHost::LoadSpec& spec, const std::string& directory) {
+  const absl::StatusOr<std::string> path = ResolveModelPath(directory, spec.model);
+  if (!path.ok()) return;
+  const std::string real = std::filesystem::canonical(*path).string();
+  Require(absl::StartsWith(real, std::filesystem::canonical(directory).string()));
+}
+
+// `Reply` is HeartbeatResponse or RegisterResponse.
+template <typename Reply>
+void TryDirectives(const Reply& reply) {
+  size_t begun = 0;
+  const auto count = [&begun](const auto&, const Directives::Done& done) {
+    ++begun;
+    done(absl::OkStatus());
+  };
+  auto directives = Directives::Create({.load = count, .unload = count, .drain = count}, [] {});
+  const std::vector<v1::Directive> taken(reply.directives().begin(), reply.directives().end());
+  directives->Take(taken);
+  const size_t once = begun;
+  Require(once <= static_cast<size_t>(reply.directives_size()));
+  directives->Take(taken);
+  Require(begun == once || reply.directives_size() > static_cast<int>(Directives::kMaxRemembered));
+  directives->OnTold(directives->MakeReport());
+}
+
+}  // namespace
+}  // namespace orcd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace orcd;
+  static const Fixture fixture;
+  if (size == 0) return 0;
+  const grpc::Slice slice(data + 1, size - 1);
+  const grpc::ByteBuffer bytes(&slice, 1);
+  switch (data[0] % 17) {
+    case 0:
+      if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
+        TryGenerate(*request, fixture.model());
+      }
+      break;
+    case 1:
+      if (const auto request = ParseRequest<v1::TokenizeRequest>(bytes); request.ok()) {
+        (void)TranslateInput(*request, fixture.model());
+      }
+      break;
+    case 2:
+      if (const auto request = ParseRequest<v1::LoadRequest>(bytes); request.ok()) {
+        TryLoad(ToLoadSpec(*request), fixture.directory());
+      }
+      break;
+    case 3:
+      if (const auto request = ParseRequest<v1::DrainRequest>(bytes); request.ok()) {
+        const auto timeout = DrainTimeout(*request);
+        Require(!timeout.ok() || !*timeout || **timeout >= absl::ZeroDuration());
+      }
+      break;
+    case 4:
+      if (const auto request = ParseRequest<v1::CancelRequest>(bytes); request.ok()) {
+        (void)CheckRequestId(request->request_id());
+      }
+      break;
+    case 5:
+      (void)ParseRequest<v1::UnloadRequest>(bytes);
+      break;
+    case 6:
+      if (const auto reply = ParseRequest<v1::HeartbeatResponse>(bytes); reply.ok()) {
+        TryDirectives(*reply);
+      }
+      break;
+    case 7:
+      if (const auto reply = ParseRequest<v1::RegisterResponse>(bytes); reply.ok()) {
+        TryDirectives(*reply);
+      }
+      break;
+    case 8:
+      if (const auto request = ParseRequest<v1::GenerateManyRequest>(bytes); request.ok()) {
+        const auto timeout = ReadDuration(request->timeout(), "timeout");
+        Require(!timeout.ok() || *timeout >= absl::ZeroDuration());
+        (void)CheckRequestId(request->cancel().request_id());
+        TryGenerate(request->generate(), fixture.model());
+      }
+      break;
+    case 9:
+      if (const auto request = ParseRequest<vllm_wire::GenerateRequest>(bytes); request.ok()) {
+        TryVllmGenerate(*request, fixture.model());
+      }
+      break;
+    case 10:
+      (void)ParseRequest<vllm_wire::AbortRequest>(bytes);
+      break;
+    case 11:
+      (void)ParseRequest<vllm_wire::GetLoadsRequest>(bytes);
+      break;
+    case 12:
+      if (const auto request = ParseRequest<inference::ModelInferRequest>(bytes); request.ok()) {
+        TryInfer(*request, fixture.model());
+      }
+      break;
+    case 13: {
+      v1::GenerateRequest request;
+      const std::string json(reinterpret_cast<const char*>(data) + 1, size - 1);
+      if (kserve::SamplingParameters(request).AddJson(json).ok()) {
+        TryGenerate(request, fixture.model());
+      }
+      break;
+    }
+    case 14:
+      if (const auto request = ParseRequest<inference::RepositoryModelLoadRequest>(bytes);
+          request.ok()) {
+        if (const auto spec = kserve::ToLoadSpec(*request, fixture.directory(), {}); spec.ok()) {
+          TryLoad(*spec, fixture.directory());
+        }
+      }
+      break;
+    case 15:
+      if (const auto request = ParseRequest<inference::RepositoryModelUnloadRequest>(bytes);
+          request.ok()) {
+        Require(!kserve::ToUnloadSpec(*request).ok() ||
+                !kserve::ToUnloadSpec(*request)->model_id.empty());
+      }
+      break;
+    case 16: {
+      const auto context = ParseTraceparent({reinterpret_cast<const char*>(data) + 1, size - 1});
+      Require(!context || (context->has_parent() && ToHex(context->trace_id).size() == 32));
+      break;
+    }
+  }
+  return 0;
+}

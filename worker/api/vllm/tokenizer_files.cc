@@ -1,0 +1,270 @@
+#include "worker/api/vllm/tokenizer_files.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/text/unicode.h"
+#include "runtime/text/vocabulary.h"
+
+namespace orcd {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kPaddingKey = "tokenizer.ggml.padding_token_id";
+constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+absl::Status NotUtf8(std::string_view key, std::string_view what) {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat(std::string(key), ": ", std::string(what),
+                                " is not UTF-8 and cannot be handed out; send text, or convert "
+                                "the model again"),
+                   {.reason = "TOKENIZER_UNSUPPORTED"});
+}
+
+// Appends `text`, which is UTF-8, to `out` as a JSON string. A vocabulary has hundreds of thousands
+// of strings; a Json value for each would be made and thrown away.
+void AppendString(std::string_view text, std::string& out) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  out.push_back('"');
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (c == '"' || c == '\\') {
+      out.push_back('\\');
+      out.push_back(c);
+    } else if (byte < 0x20) {
+      out.append("\\u00").push_back(kHex[byte >> 4]);
+      out.push_back(kHex[byte & 0xF]);
+    } else {
+      out.push_back(c);
+    }
+  }
+  out.push_back('"');
+}
+
+bool IsSpecial(int32_t type) {
+  return TokenType{type} == TokenType::kControl || TokenType{type} == TokenType::kUserDefined;
+}
+
+bool IsLeftOut(int32_t type) {
+  return TokenType{type} == TokenType::kUnused || TokenType{type} == TokenType::kUnknown;
+}
+
+Json AddedToken(const Vocabulary& vocabulary, size_t id) {
+  return {{"content", vocabulary.tokens[id]},
+          {"single_word", false},
+          {"lstrip", false},
+          {"rstrip", false},
+          {"normalized", false},
+          {"special", TokenType{vocabulary.types[id]} == TokenType::kControl}};
+}
+
+Json ByteLevel() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", false},
+          {"use_regex", false}};
+}
+
+absl::Status CheckUtf8(const Vocabulary& vocabulary) {
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string_view token = vocabulary.tokens[id];
+    if (IsLeftOut(vocabulary.types[id]) || FindInvalidUtf8(token) == token.size()) continue;
+    return NotUtf8(kTokensKey, absl::StrCat("token ", id));
+  }
+  return absl::OkStatus();
+}
+
+// The characters of a class, for use between the brackets of a regular expression.
+std::string CharactersOf(CharClass char_class) {
+  constexpr char32_t kEnd = 0x110000;
+  std::string ranges;
+  for (char32_t first = 0; first < kEnd; ++first) {
+    if (ClassOf(first) != char_class) continue;
+    char32_t last = first;
+    while (last + 1 < kEnd && ClassOf(last + 1) == char_class) ++last;
+    absl::StrAppend(&ranges, "\\x{", absl::Hex(static_cast<uint32_t>(first)), "}");
+    if (last > first) {
+      absl::StrAppend(&ranges, "-\\x{", absl::Hex(static_cast<uint32_t>(last)), "}");
+    }
+    first = last;
+  }
+  return ranges;
+}
+
+// The alternatives of pre_tokenizer.h. The classes are written out, and contractions are not
+// matched case-insensitively, because libraries differ in the version of Unicode that they know.
+std::string WordPattern() {
+  const std::string letters = CharactersOf(CharClass::kLetter);
+  const std::string numbers = CharactersOf(CharClass::kNumber);
+  const std::string spaces = CharactersOf(CharClass::kSpace);
+  return absl::StrCat("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",  //
+                      "|[^\\r\\n", letters, numbers, "]?[", letters, "]+",          //
+                      "|[", numbers, "]",                                           //
+                      "| ?[^", spaces, letters, numbers, "]+[\\r\\n]*",             //
+                      "|[", spaces, "]*[\\r\\n]+",                                  //
+                      "|[", spaces, "]+(?![^", spaces, "])",                        //
+                      "|[", spaces, "]+");
+}
+
+// The members of an object as Json writes them, without the closing brace.
+std::string Begin(const Json& object) {
+  std::string text = object.dump();
+  text.pop_back();
+  return text;
+}
+
+// The token's text. Null if there is no token, or if no text encodes to it.
+Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
+  if (!id || *id >= vocabulary.tokens.size() || IsLeftOut(vocabulary.types[*id])) return nullptr;
+  return vocabulary.tokens[*id];
+}
+
+// Puts the token that sequences begin with, if there is one, before the encoded text.
+Json PostProcessor(const Vocabulary& vocabulary) {
+  const Json text = TokenText(vocabulary, vocabulary.bos_id);
+  if (text.is_null()) return ByteLevel();
+  const auto sequence = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+  const Json first = {
+      {"type", "TemplateProcessing"},
+      {"single", Json::array({bos, sequence("A", 0)})},
+      {"pair", Json::array({bos, sequence("A", 0), bos, sequence("B", 1)})},
+      {"special_tokens",
+       {{text.get<std::string>(),
+         {{"id", text},
+          {"ids", Json::array({*vocabulary.bos_id})},
+          {"tokens", Json::array({text})}}}}},
+  };
+  return {{"type", "Sequence"}, {"processors", Json::array({ByteLevel(), first})}};
+}
+
+std::string TokenizerJson(const Vocabulary& vocabulary) {
+  const std::vector<std::string_view>& tokens = vocabulary.tokens;
+  Json added = Json::array();
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (!IsSpecial(vocabulary.types[id])) continue;
+    Json token = {{"id", id}};
+    token.update(AddedToken(vocabulary, id));
+    added.push_back(std::move(token));
+  }
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", WordPattern()}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  const Json head = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      // Our tokenizer has no normaliser either.
+      {"normalizer", nullptr},
+      {"pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", Json::array({split, ByteLevel()})}}},
+      {"post_processor", PostProcessor(vocabulary)},
+      {"decoder", ByteLevel()},
+  };
+  const Json model = {
+      {"type", "BPE"},
+      {"dropout", nullptr},
+      {"unk_token", nullptr},
+      {"continuing_subword_prefix", nullptr},
+      {"end_of_word_suffix", nullptr},
+      {"fuse_unk", false},
+      {"byte_fallback", false},
+      {"ignore_merges", false},
+  };
+  size_t size = 64 << 10;
+  for (const std::string_view token : tokens) size += token.size() + 16;
+  for (const std::string_view merge : vocabulary.merges) size += merge.size() + 8;
+  std::string out;
+  out.reserve(size);
+  out.append(Begin(head)).append(",\"model\":").append(Begin(model)).append(",\"vocab\":{");
+  // Special tokens are included, because a token that is only in added_tokens gets the next free
+  // id.
+  const char* separator = "";
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (IsLeftOut(vocabulary.types[id])) continue;
+    out.append(separator);
+    AppendString(tokens[id], out);
+    absl::StrAppend(&out, ":", id);
+    separator = ",";
+  }
+  out.append("},\"merges\":[");
+  separator = "";
+  for (const std::string_view merge : vocabulary.merges) {
+    out.append(separator);
+    AppendString(merge, out);
+    separator = ",";
+  }
+  out.append("]}}");
+  return out;
+}
+
+Json PaddingToken(const GgufReader& gguf, const Vocabulary& vocabulary) {
+  if (const auto id = gguf.GetU32(kPaddingKey); id.ok()) return TokenText(vocabulary, *id);
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (vocabulary.tokens[id] == kEndOfText) return kEndOfText;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary& vocabulary,
+                                       int model_max_length) {
+  Json decoder = Json::object();
+  Json special = Json::array();
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!IsSpecial(vocabulary.types[id])) continue;
+    Json token = AddedToken(vocabulary, id);
+    if (token["special"]) special.push_back(vocabulary.tokens[id]);
+    decoder[std::to_string(id)] = std::move(token);
+  }
+  Json config = {
+      {"add_bos_token", vocabulary.bos_id.has_value()},
+      {"add_prefix_space", false},
+      {"added_tokens_decoder", std::move(decoder)},
+      {"additional_special_tokens", std::move(special)},
+      {"bos_token", TokenText(vocabulary, vocabulary.bos_id)},
+      {"clean_up_tokenization_spaces", false},
+      {"eos_token", TokenText(vocabulary, vocabulary.eos_id)},
+      {"errors", "replace"},
+      {"model_max_length", model_max_length},
+      {"pad_token", PaddingToken(gguf, vocabulary)},
+      {"split_special_tokens", false},
+      {"tokenizer_class", "Qwen2Tokenizer"},
+      {"unk_token", nullptr},
+  };
+  if (const auto chat_template = gguf.GetString(kTemplateKey); chat_template.ok()) {
+    if (FindInvalidUtf8(*chat_template) != chat_template->size()) {
+      return NotUtf8(kTemplateKey, "the chat template");
+    }
+    config["chat_template"] = *chat_template;
+  }
+  return config.dump(2);
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerFiles> ExportTokenizer(const GgufReader& gguf, int model_max_length) {
+  ORCD_ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(gguf));
+  ORCD_RETURN_IF_ERROR(CheckUtf8(vocabulary));
+  TokenizerFiles files;
+  files.tokenizer = TokenizerJson(vocabulary);
+  ORCD_ASSIGN_OR_RETURN(files.tokenizer_config, ConfigJson(gguf, vocabulary, model_max_length));
+  // A file that was cut short while it was read gives zeros.
+  ORCD_RETURN_IF_ERROR(gguf.CheckIntact());
+  return files;
+}
+
+}  // namespace orcd

@@ -1,0 +1,170 @@
+#include "worker/api/vllm/tokenizer_files.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/gguf/gguf_writer.h"
+#include "runtime/text/byte_map.h"
+
+namespace orcd {
+namespace {
+
+using Json = nlohmann::json;
+
+// A model file with a vocabulary and nothing else.
+class TokenizerFilesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (int byte = 0; byte < 256; ++byte) Add(SpellByte(static_cast<uint8_t>(byte)), 1);
+    merges_ = {"a b", "ab \""};
+    Add("ab", 1);
+    Add("ab\"", 1);
+    Add("[PAD0]", 5);
+    Add("<|endoftext|>", 3);
+    Add("<tool_call>", 4);
+    Add("<|im_end|>", 3);
+  }
+  ~TokenizerFilesTest() override { std::filesystem::remove(path_); }
+
+  void Add(const std::string& token, int32_t type) {
+    tokens_.push_back(token);
+    types_.push_back(type);
+  }
+  absl::StatusOr<TokenizerFiles> Export() {
+    GgufWriter writer;
+    writer.SetString("general.architecture", "qwen2");
+    writer.SetString("tokenizer.ggml.model", "gpt2");
+    writer.SetString("tokenizer.ggml.pre", "qwen2");
+    writer.SetStrings("tokenizer.ggml.tokens", tokens_);
+    writer.SetI32s("tokenizer.ggml.token_type", types_);
+    writer.SetStrings("tokenizer.ggml.merges", merges_);
+    writer.SetU32("tokenizer.ggml.eos_token_id", 261);
+    if (bos_) {
+      writer.SetU32("tokenizer.ggml.bos_token_id", *bos_);
+      writer.SetBool("tokenizer.ggml.add_bos_token", true);
+    }
+    if (padding_ > 0) writer.SetU32("tokenizer.ggml.padding_token_id", padding_);
+    if (!template_.empty()) writer.SetString("tokenizer.chat_template", template_);
+    auto file = writer.CreateFile(path_);
+    EXPECT_TRUE(file.ok() && file->Finish().ok());
+    const auto gguf = GgufReader::Open(path_);
+    if (!gguf.ok()) return gguf.status();
+    return ExportTokenizer(**gguf, 4096);
+  }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tokenizer-files-",
+                                         reinterpret_cast<uintptr_t>(this), ".gguf");
+  std::optional<uint32_t> bos_;
+  std::vector<std::string> tokens_;
+  std::vector<int32_t> types_;
+  std::vector<std::string> merges_;
+  uint32_t padding_ = 0;
+  std::string template_ = "{{ 'template \"é\"' }}\n";
+};
+
+TEST_F(TokenizerFilesTest, HasWhatTextCanGive) {
+  const auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json tokenizer = Json::parse(files->tokenizer);
+  const Json& vocab = tokenizer["model"]["vocab"];
+  EXPECT_EQ(vocab["ab"], 256);
+  EXPECT_EQ(vocab["ab\""], 257);
+  EXPECT_EQ(vocab["<|im_end|>"], 261) << "a gap in the ids moves no special token";
+  EXPECT_FALSE(vocab.contains("[PAD0]"));
+  EXPECT_EQ(vocab.size(), 261u);
+  EXPECT_EQ(tokenizer["model"]["merges"], Json({"a b", "ab \""}));
+  EXPECT_TRUE(tokenizer["normalizer"].is_null());
+  const Json& added = tokenizer["added_tokens"];
+  ASSERT_EQ(added.size(), 3u);
+  EXPECT_EQ(added[0]["content"], "<|endoftext|>");
+  EXPECT_EQ(added[0]["id"], 259);
+  EXPECT_EQ(added[0]["special"], true);
+  EXPECT_EQ(added[1]["content"], "<tool_call>");
+  EXPECT_EQ(added[1]["special"], false) << "a user's token is text as well";
+}
+
+TEST_F(TokenizerFilesTest, TheConfigNamesEndsPaddingAndTemplate) {
+  const auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json config = Json::parse(files->tokenizer_config);
+  EXPECT_EQ(config["eos_token"], "<|im_end|>");
+  EXPECT_EQ(config["pad_token"], "<|endoftext|>") << "where the file names none";
+  EXPECT_TRUE(config["bos_token"].is_null());
+  EXPECT_EQ(config["chat_template"], template_);
+  EXPECT_EQ(config["model_max_length"], 4096);
+  EXPECT_EQ(config["tokenizer_class"], "Qwen2Tokenizer");
+  EXPECT_EQ(config["added_tokens_decoder"]["260"]["content"], "<tool_call>");
+  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "<|im_end|>"}));
+}
+
+TEST_F(TokenizerFilesTest, WhatTheFileLacksIsNotMadeUp) {
+  template_.clear();
+  padding_ = 1'000'000;
+  const auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json config = Json::parse(files->tokenizer_config);
+  EXPECT_FALSE(config.contains("chat_template"));
+  EXPECT_TRUE(config["pad_token"].is_null()) << "an id outside the vocabulary";
+}
+
+TEST_F(TokenizerFilesTest, SequencesBeginAsTheFileSays) {
+  auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(Json::parse(files->tokenizer)["post_processor"]["type"], "ByteLevel");
+  EXPECT_EQ(Json::parse(files->tokenizer_config)["add_bos_token"], false);
+  EXPECT_TRUE(Json::parse(files->tokenizer_config)["bos_token"].is_null());
+
+  bos_ = 259;
+  files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json config = Json::parse(files->tokenizer_config);
+  EXPECT_EQ(config["add_bos_token"], true);
+  EXPECT_EQ(config["bos_token"], "<|endoftext|>");
+  const Json processor = Json::parse(files->tokenizer)["post_processor"];
+  EXPECT_EQ(processor["type"], "Sequence");
+  const Json first = processor["processors"][1];
+  EXPECT_EQ(first["type"], "TemplateProcessing");
+  EXPECT_EQ(first["single"][0]["SpecialToken"]["id"], "<|endoftext|>");
+  EXPECT_EQ(first["single"][1]["Sequence"]["id"], "A");
+  EXPECT_EQ(first["special_tokens"]["<|endoftext|>"]["ids"], Json::array({259}));
+}
+
+TEST_F(TokenizerFilesTest, TheSameModelGivesTheSameBytes) {
+  const auto files = Export();
+  const auto again = Export();
+  ASSERT_TRUE(files.ok() && again.ok());
+  EXPECT_EQ(files->tokenizer, again->tokenizer);
+  EXPECT_EQ(files->tokenizer_config, again->tokenizer_config);
+}
+
+TEST_F(TokenizerFilesTest, ControlCharactersAreEscaped) {
+  Add(std::string("<\x01\n\\\">"), 4);
+  const auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(Json::parse(files->tokenizer)["model"]["vocab"]["<\x01\n\\\">"], 262);
+}
+
+TEST_F(TokenizerFilesTest, RefusesWhatJsonCannotCarry) {
+  Add("\xff", 4);
+  const auto files = Export();
+  EXPECT_EQ(files.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(GetErrorDetails(files.status()).reason, "TOKENIZER_UNSUPPORTED");
+  tokens_.back() = "fine";
+  template_ = "\xc3";
+  EXPECT_EQ(GetErrorDetails(Export().status()).reason, "TOKENIZER_UNSUPPORTED");
+  template_.clear();
+  types_.back() = 5;
+  tokens_.back() = "\xff";
+  EXPECT_TRUE(Export().ok()) << "what is left out may be spelled as it likes";
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,55 @@
+#include "worker/fleet/directive_actions.h"
+
+#include <memory>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/null/null_backend.h"
+#include "testing/event.h"
+#include "worker/host/nano_model_for_test.h"
+
+namespace orcd {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+class DirectiveActionsTest : public ::testing::Test {
+ protected:
+  static ModelHostOptions Options(const std::string& model_dir) {
+    ModelHostOptions options;
+    options.model_dir = model_dir;
+    options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
+    return options;
+  }
+
+  NanoModelDir dir_;
+  const Logger log_{LogFormat::kText, LogLevel::kError};
+  Metrics metrics_;
+  Telemetry telemetry_{metrics_, nullptr, 0};
+  ModelHost host_{Options(dir_.path())};
+  const Directives::Actions actions_ = DirectiveActions(host_, log_, telemetry_, [] {});
+};
+
+// The caller's thread sends heartbeats, also while a file system hangs.
+TEST_F(DirectiveActionsTest, ALoadWaitsForTheDiskAndItsCallerDoesNot) {
+  const auto let_go = std::make_shared<Event>();
+  const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(kLong)); };
+  // Block every thread of the pool.
+  for (int i = 0; i < 2; ++i) host_.threads().disk.PostAlways(0, hang);
+  v1::LoadRequest request;
+  request.set_model("absent.gguf");
+  absl::Status ended;
+  Event done;
+  actions_.load(request, [&](const absl::Status& status) {
+    ended = status;
+    done.Notify();
+  });
+  EXPECT_FALSE(done.WaitFor(absl::Milliseconds(100)));
+  let_go->Notify();
+  ASSERT_TRUE(done.WaitFor(kLong));
+  EXPECT_EQ(GetErrorDetails(ended).reason, "MODEL_NOT_FOUND") << ended;
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,156 @@
+#include "worker/observe/metrics.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/text_serializer.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Text(const std::vector<prometheus::MetricFamily>& families) {
+  return prometheus::TextSerializer().Serialize(families);
+}
+std::string Text(const Metrics& metrics) { return Text(metrics.registry()->Collect()); }
+
+FinishedEvent Finished(int prompt, int generated) {
+  FinishedEvent event;
+  event.reason = FinishReason::kMaxTokens;
+  event.prompt_tokens = prompt;
+  event.cached_prompt_tokens = 2;
+  event.generated_tokens = generated;
+  event.queue_time = absl::Milliseconds(10);
+  event.prefill_time = absl::Milliseconds(200);
+  event.decode_time = absl::Seconds(3);
+  return event;
+}
+
+TEST(MetricsTest, CountsRequestsAndTheirTokens) {
+  Metrics metrics;
+  metrics.OnFirstToken(absl::Milliseconds(210));
+  metrics.OnTokens(1, absl::ZeroDuration(), /*first=*/true);
+  metrics.OnTokens(4, absl::Milliseconds(40), /*first=*/false);
+  metrics.OnRequestEnded(Finished(7, 6), absl::StatusCode::kOk, "FINISH_REASON_MAX_TOKENS",
+                         absl::Seconds(4), /*hidden_tokens=*/1);
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("orcd_requests_total{code=\"OK\",finish_reason=\"FINISH_REASON_MAX_"
+                              "TOKENS\"} 1"));
+  EXPECT_THAT(text, HasSubstr("\norcd_prompt_tokens_total 7\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_cached_prompt_tokens_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_generated_tokens_total 6\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_inter_token_latency_seconds_count 4\n"));
+  // Four tokens in 40 ms.
+  EXPECT_THAT(text, HasSubstr("orcd_inter_token_latency_seconds_bucket{le=\"0.01\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_time_to_first_token_seconds_bucket{le=\"0.15\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_time_to_first_token_seconds_bucket{le=\"0.25\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_request_decode_seconds_sum 3\n"));
+}
+
+TEST(MetricsTest, CountsWhatWasRefusedByItsReason) {
+  Metrics metrics;
+  metrics.OnRequestRefused(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  metrics.OnRequestRefused(absl::StatusCode::kUnauthenticated, "");
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("orcd_rejections_total{reason=\"QUEUE_FULL\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_rejections_total{reason=\"UNAUTHENTICATED\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_requests_total{code=\"RESOURCE_EXHAUSTED\",finish_reason=\"none\"} "
+                        "1\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_request_e2e_seconds_count 0\n"));
+}
+
+TEST(MetricsTest, WhatHasNotHappenedYetIsZeroAndNotAbsent) {
+  const std::string text = Text(Metrics());
+  for (const char* line :
+       {"orcd_heartbeats_total{result=\"failed\"} 0\n",
+        "orcd_gpu_faults_total{kind=\"BACKEND_FAULT\"} 0\n",
+        "orcd_rejections_total{reason=\"QUEUE_FULL\"} 0\n", "orcd_model_load_seconds_count 0\n",
+        "orcd_cancel_to_release_seconds_count 0\n", "orcd_spans_total{result=\"dropped\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(MetricsTest, ACertificatesTimesAreThoseOfTheLast) {
+  Metrics metrics;
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("orcd_tls_certificate")));
+  metrics.OnCertificate("tls-cert", absl::FromUnixSeconds(1), absl::FromUnixSeconds(20));
+  metrics.OnCertificate("tls-cert", absl::FromUnixSeconds(10), absl::FromUnixSeconds(30));
+  const std::string text = Text(metrics);
+  EXPECT_THAT(
+      text, HasSubstr("orcd_tls_certificate_not_before_timestamp_seconds{file=\"tls-cert\"} 10\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_tls_certificate_expiry_timestamp_seconds{file=\"tls-cert\"} 30\n"));
+}
+
+TEST(MetricsTest, OnlyLoadsThatSucceedAreTimed) {
+  Metrics metrics;
+  metrics.OnLoadEnded(absl::NotFoundError(""), absl::Seconds(1));
+  metrics.OnLoadEnded(absl::OkStatus(), absl::Seconds(3));
+  EXPECT_THAT(Text(metrics), HasSubstr("orcd_model_load_seconds_sum 3\n"));
+  EXPECT_THAT(Text(metrics), HasSubstr("orcd_model_loads_total{code=\"NOT_FOUND\"} 1\n"));
+}
+
+TEST(MetricsTest, AStatusIsGauges) {
+  v1::WorkerStatus status;
+  status.set_state(v1::WORKER_STATE_DRAINING);
+  status.mutable_queue()->set_running_requests(3);
+  status.mutable_queue()->set_waiting_requests(5);
+  status.mutable_kv_blocks()->set_total(200);
+  status.mutable_kv_blocks()->set_free(50);
+  status.mutable_memory()->set_weights_bytes(4096);
+  status.mutable_last_step_age()->set_nanos(500'000'000);
+  status.mutable_rates()->set_generated_tokens_per_second(12.5);
+  status.mutable_rates()->set_prompt_tokens_per_second(300);
+  std::string text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("orcd_worker_state{state=\"WORKER_STATE_DRAINING\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_worker_state{state=\"WORKER_STATE_READY\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_requests_running 3\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_requests_waiting 5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_kv_cache_usage_ratio 0.75\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"weights\"} 4096\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_last_step_age_seconds 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_generated_tokens_per_second 12.5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_prompt_tokens_per_second 300\n"));
+  EXPECT_THAT(text, Not(HasSubstr("kind=\"total\"")));
+  status.mutable_device()->mutable_gpu()->set_memory_total_bytes(80);
+  EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));
+}
+
+// Names from the model server protocol of
+// https://github.com/kubernetes-sigs/gateway-api-inference-extension
+TEST(MetricsTest, AStatusHasTheNamesThatTheGatewayScrapes) {
+  v1::WorkerStatus status;
+  status.mutable_queue()->set_running_requests(3);
+  status.mutable_queue()->set_waiting_requests(5);
+  status.mutable_kv_blocks()->set_total(100);
+  status.mutable_kv_blocks()->set_free(25);
+  status.mutable_kv_blocks()->set_tokens_per_block(16);
+  const std::string text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("# TYPE vllm:num_requests_running gauge\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc 0.75\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n"));
+  EXPECT_THAT(Text(StatusMetrics({})), HasSubstr("\nvllm:kv_cache_usage_perc 0\n"));
+}
+
+TEST(MetricsTest, LoadProgressCountsStagesAlike) {
+  v1::WorkerStatus status;
+  EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_model_load_progress_ratio 0\n"));
+  status.mutable_load()->set_stage(v1::LOAD_STAGE_PLACE);
+  status.mutable_load()->set_bytes_done(50);
+  status.mutable_load()->set_bytes_total(100);
+  EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_model_load_progress_ratio 0.625\n"));
+  status.clear_load();
+  status.mutable_model();
+  EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_model_load_progress_ratio 1\n"));
+}
+
+}  // namespace
+}  // namespace orcd

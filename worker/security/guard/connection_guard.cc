@@ -1,0 +1,70 @@
+#include "worker/security/guard/connection_guard.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/steady_time.h"
+
+namespace orcd::guard {
+namespace {
+
+constexpr std::chrono::milliseconds kLook(5);
+
+}  // namespace
+
+std::unique_ptr<ConnectionGuard> ConnectionGuard::Create(GuardOptions options) {
+  std::optional<ListenSockets> sockets = Listen(options.listen);
+  if (!sockets) return nullptr;
+  std::unique_ptr<ConnectionGuard> guard(new ConnectionGuard);
+  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
+  guard->address_ = absl::StrCat(host, ":", sockets->port);
+  guard->sockets_ = *std::move(sockets);
+  guard->options_ = std::move(options);
+  return guard;
+}
+
+ConnectionGuard::~ConnectionGuard() { Stop(absl::ZeroDuration()); }
+
+void ConnectionGuard::Start(ConnectServer connect) {
+  shared_ = std::make_unique<LoopShared>(options_, std::move(connect));
+  for (int i = 0; i < std::max(1, options_.threads); ++i) {
+    auto loop = std::make_unique<ConnectionLoop>(*shared_, sockets_.sockets);
+    if (!loop->valid()) break;
+    loop->Start();
+    loops_.push_back(std::move(loop));
+  }
+}
+
+void ConnectionGuard::StopAccepting() {
+  if (shared_ == nullptr || !shared_->StopAccepting()) return;
+  // Clients that connect from now on are refused at once, whatever the loops do.
+  for (const Descriptor& socket : sockets_.sockets) shutdown(socket.get(), SHUT_RDWR);
+  for (const auto& loop : loops_) loop->Wake();
+}
+
+void ConnectionGuard::Stop(absl::Duration grace) {
+  StopAccepting();
+  const absl::Time deadline = SteadyNow() + grace;
+  const auto is_open = [](const std::unique_ptr<ConnectionLoop>& loop) { return loop->open() > 0; };
+  while (SteadyNow() < deadline && std::any_of(loops_.begin(), loops_.end(), is_open)) {
+    std::this_thread::sleep_for(kLook);
+  }
+  loops_.clear();
+  sockets_.sockets.clear();
+}
+
+int ConnectionGuard::connections() const {
+  return shared_ == nullptr ? 0 : shared_->connections.load();
+}
+
+int64_t ConnectionGuard::charged_bytes() const {
+  return shared_ == nullptr ? 0 : shared_->budget.used();
+}
+
+}  // namespace orcd::guard

@@ -1,7 +1,0 @@
-#include "worker/version.h"
-
-namespace orcd {
-
-std::string_view Version() { return ORCD_VERSION; }
-
-}  // namespace orcd
