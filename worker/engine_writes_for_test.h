@@ -29,9 +29,10 @@
 
 namespace orcd {
 
-// Watches every server of the process that is built after Install and before Uninstall, whatever its
-// services. Each message and status that is sent passes an interceptor, on the thread that sends it.
-// Other tests run without it, because it costs time and needs a suppression in cmake/tsan.supp.
+// Watches every server of the process that is built after Install and before Uninstall, whatever
+// its services. Each message and status that is sent passes an interceptor, on the thread that
+// sends it. Other tests run without it, because it costs time and needs a suppression in
+// cmake/tsan.supp.
 class EngineWrites {
  public:
   static void Install() {
