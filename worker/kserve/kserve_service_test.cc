@@ -70,7 +70,9 @@ struct Told {
   std::vector<int32_t> ids;
   std::string text;
   std::string finish_reason;
+  // Reason and message of the error that ended it.
   std::string error;
+  std::string message;
   int answers = 0;
   int empty_answers = 0;
   bool ended = false;
@@ -112,6 +114,7 @@ class KserveServiceTest : public ::testing::Test {
         EXPECT_TRUE(told.ended);
         EXPECT_EQ(reply.outputs_size(), 0);
         told.error = reply.parameters().at("error_reason").string_param();
+        told.message = response.error_message();
         return true;
       }
       ++told.answers;
@@ -242,6 +245,22 @@ TEST_F(KserveServiceTest, ARefusedRequestEndsAloneWithItsReason) {
   EXPECT_EQ(stream.by_id["unknown"].error, "MODEL_NOT_FOUND");
   EXPECT_EQ(stream.by_id[""].error, "INVALID_FIELD");
   EXPECT_EQ(stream.by_id["good"].ids.size(), 30u);
+}
+
+TEST_F(KserveServiceTest, APromptThatCannotFitIsRefusedByItsBytes) {
+  const inference::ModelInferRequest request =
+      WithId(InferRequest(std::string(4'000'000, 'a')), "r");
+  // A prompt that was encoded has a known number of tokens.
+  const auto by_bytes = ::testing::HasSubstr("tokens or more");
+  inference::ModelInferResponse reply;
+  const grpc::Status status = Infer(request, reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), by_bytes);
+  Stream stream(*stub_);
+  stream.Send(request);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["r"].error, "PROMPT_TOO_LONG");
+  EXPECT_THAT(stream.by_id["r"].message, by_bytes);
 }
 
 TEST_F(KserveServiceTest, AnEmptyLastAnswerComesWhereItIsAskedFor) {
