@@ -555,6 +555,57 @@ TEST_F(HeldKserveTest, AnEchoCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 
+// 300 ids alone take more than max_held_bytes.
+TEST_F(HeldKserveTest, OutputCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
+  Stream stream(*stub_);
+  stream.Send(Echoed("large", 1, 300));
+  stream.Send(Streamed("streamed", 300));
+  stream.Send(Echoed("small", 1, 5));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["large"].error, "OUTPUT_TOO_LARGE");
+  EXPECT_EQ(stream.by_id["large"].answers, 0);
+  EXPECT_EQ(stream.by_id["streamed"].error, "");
+  EXPECT_EQ(stream.by_id["streamed"].ids.size(), 300u);
+  EXPECT_EQ(stream.by_id["small"].error, "");
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
+// The limit of all requests together holds the output of one of them, and not that of two.
+class HeldTogetherKserveTest : public KserveServiceTest {
+ protected:
+  static constexpr int kTokens = 500;
+
+  HeldTogetherKserveTest()
+      : KserveServiceTest(absl::Milliseconds(1),
+                          {.max_pending_bytes = 4 << 10, .max_message_bytes = 8 << 10}) {}
+};
+
+TEST_F(HeldTogetherKserveTest, TheOutputsOfSeveralRequestsAreOneSum) {
+  Stream stream(*stub_);
+  const auto send = [&](const std::string& id) {
+    stream.Send(WithId(InferRequest("a", Sampling(kTokens)), id));
+  };
+  constexpr int kTogether = 6;
+  for (int i = 0; i < kTogether; ++i) send(absl::StrCat("r", i));
+  int refused = 0;
+  for (int i = 0; i < kTogether; ++i) {
+    const std::string id = absl::StrCat("r", i);
+    ASSERT_NO_FATAL_FAILURE(stream.ReadUntilEnd(id));
+    const Told& told = stream.by_id[id];
+    if (told.error.empty()) continue;
+    EXPECT_EQ(told.error, "OUTPUT_TOO_LARGE");
+    ++refused;
+  }
+  EXPECT_GE(refused, 1);
+  EXPECT_LT(refused, kTogether) << "the last has room for itself";
+  // The output that was dropped counts no longer.
+  send("alone");
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["alone"].error, "");
+  EXPECT_FALSE(stream.by_id["alone"].text.empty());
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
 // Steps take no time and the limits are small, so unread output soon exceeds them.
 class StalledKserveReaderTest : public KserveServiceTest {
  protected:
