@@ -392,15 +392,26 @@ TEST_P(TransportTest, AConnectionEndsAtItsAge) {
     });
   };
   EXPECT_TRUE(WaitUntil([&] { return has(1, kData); }, Bound(absl::Seconds(10))));
-  // gRPC's client leaves a connection that is told to go, and without a call it makes no other.
-  ASSERT_TRUE(Health().ok());
-  EXPECT_TRUE(channel_->WaitForStateChange(
-      GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + Bound(absl::Seconds(20)))));
-  EXPECT_EQ(channel_->GetState(false), GRPC_CHANNEL_IDLE);
+  // gRPC's client makes no further call on a connection that is told to go. It learns of that at
+  // once where somebody reads.
+  const auto health = grpc::health::v1::Health::NewStub(channel_);
+  grpc::ClientContext context;
+  const auto stream = health->Watch(&context, {});
+  HealthCheckResponse status;
+  ASSERT_TRUE(stream->Read(&status));
+  std::thread reading([&] {
+    while (stream->Read(&status)) {
+    }
+  });
+  EXPECT_TRUE(WaitUntil([&] { return channel_->GetState(false) == GRPC_CHANNEL_IDLE; },
+                        Bound(absl::Seconds(20))));
   EXPECT_TRUE(WaitUntil([&] { return has(0, kGoaway); }, Bound(absl::Seconds(20))));
   EXPECT_TRUE(watcher->open());
   EXPECT_FALSE(has(1, kRstStream));
   EXPECT_TRUE(Health().ok());
+  context.TryCancel();
+  reading.join();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 // The flood lasts a second at least, and until the stream has gone on.
