@@ -404,8 +404,8 @@ TEST_P(TransportTest, AConnectionEndsAtItsAge) {
     }
   });
   EXPECT_TRUE(WaitUntil([&] { return channel_->GetState(false) == GRPC_CHANNEL_IDLE; },
-                        Bound(absl::Seconds(20))));
-  EXPECT_TRUE(WaitUntil([&] { return has(0, kGoaway); }, Bound(absl::Seconds(20))));
+                        Bound(absl::Seconds(60))));
+  EXPECT_TRUE(WaitUntil([&] { return has(0, kGoaway); }, Bound(absl::Seconds(60))));
   EXPECT_TRUE(watcher->open());
   EXPECT_FALSE(has(1, kRstStream));
   EXPECT_TRUE(Health().ok());
