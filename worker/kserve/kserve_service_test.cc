@@ -85,11 +85,7 @@ class KserveServiceTest : public ::testing::Test {
       : host_(Options(dir_.path(), step_time)),
         service_(host_, log_, {.model_dir = dir_.path(), .limits = limits}) {
     LoadNanoModel(host_);
-    EngineWrites::Install();
-    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
-    EngineWrites::Uninstall();
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     stub_ = inference::GRPCInferenceService::NewStub(channel_);
   }

@@ -31,11 +31,7 @@ class VllmServiceTest : public ::testing::Test {
  protected:
   VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
     LoadNanoModel(host_);
-    EngineWrites::Install();
-    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
-    EngineWrites::Uninstall();
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
   }
   ~VllmServiceTest() override {
