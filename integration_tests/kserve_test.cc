@@ -24,6 +24,7 @@ namespace orcd::testing {
 namespace {
 
 using ::grpc::StatusCode;
+using ::testing::ElementsAre;
 using Stub = inference::GRPCInferenceService::Stub;
 
 constexpr char kEndless[] = R"({"ignore_eos": true, "seed": 1})";
@@ -143,8 +144,9 @@ TEST_F(KserveTest, StopStringsAndTheTextBefore) {
   EXPECT_EQ(one.text, "Hello" + whole.text.substr(0, whole.text.find(stop)));
 }
 
-// Parameters have the same meaning as in vLLM: the penalties count generated tokens, min_tokens
-// also holds off stop strings, and a negative seed means a random one.
+// Parameters have the same meaning as in vLLM: the frequency and presence penalties count generated
+// tokens and the repetition penalty all, min_tokens also holds off stop ids and stop strings, and a
+// negative seed means a random one.
 TEST_F(KserveTest, SamplingParametersMeanWhatVllmsDo) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded());
   v1::TokenizeRequest tokenize;
@@ -165,6 +167,31 @@ TEST_F(KserveTest, SamplingParametersMeanWhatVllmsDo) {
   ASSERT_EQ(penalised.ids.size(), 30u);
   EXPECT_EQ(std::count(penalised.ids.begin(), penalised.ids.begin() + 8, token), 8);
   EXPECT_LE(std::count(penalised.ids.begin(), penalised.ids.end(), token), 11);
+
+  // Another token that comes once the first has lost more than 100.
+  uint32_t other = 40;
+  while (std::ranges::count(client().Tokens(tokenize), other) > 0) ++other;
+  const std::string two =
+      absl::StrCat(R"("temperature": 0, "ignore_eos": true, "max_tokens": 5, "logit_bias": {")",
+                   token, R"(": 1000, ")", other, R"(": 940})");
+  EXPECT_THAT(infer("{" + two + "}").ids, ElementsAre(token, token, token, token, token));
+  // The prompt does not count, and a token counts once: 1000 before 940, then 940 before 900, then
+  // 900 before 840.
+  EXPECT_THAT(infer("{" + two + R"(, "presence_penalty": 100})").ids,
+              ElementsAre(token, other, token, token, token));
+  // Prompt and output count: 940 before 1000 / 2, then 1000 / 2 before 940 / 2.
+  EXPECT_THAT(infer("{" + two + R"(, "repetition_penalty": 2})").ids,
+              ElementsAre(other, token, token, token, token));
+
+  // The token that ends it does not come here.
+  const std::string stops = biased + absl::StrCat(R"(, "stop_token_ids": [)", token, "]");
+  const Inference at_once = infer("{" + stops + "}");
+  EXPECT_EQ(at_once.finish_reason, "stop");
+  EXPECT_TRUE(at_once.ids.empty());
+  const Inference held_off = infer("{" + stops + R"(, "min_tokens": 4})");
+  EXPECT_EQ(held_off.finish_reason, "stop");
+  EXPECT_EQ(held_off.ids.size(), 4u);
+  EXPECT_EQ(std::ranges::count(held_off.ids, token), 0);
 
   const Inference stopped = infer("{" + biased + R"(, "stop": "a"})");
   EXPECT_EQ(stopped.ids.size(), 1u);

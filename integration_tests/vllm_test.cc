@@ -29,6 +29,7 @@ namespace {
 using ::grpc::StatusCode;
 using ::testing::Contains;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -193,6 +194,54 @@ TEST_F(VllmTest, FrequencyAndPresencePenaltiesDoNotSeeThePrompt) {
   const Generation counted = client().Generate(request);
   ASSERT_TRUE(IsComplete(counted));
   EXPECT_THAT(counted.ids, Not(Contains(kToken)));
+}
+
+// The repetition penalty divides the logit of a token that is in the prompt, and of one that was
+// generated.
+TEST_F(VllmTest, TheRepetitionPenaltySeesPromptAndOutput) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  constexpr uint32_t kInPrompt = 45;
+  constexpr uint32_t kOther = 46;
+  v1::GenerateRequest request = TokenRequest(std::vector<uint32_t>(10, kInPrompt), 6);
+  request.mutable_stop()->set_ignore_eog(true);
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_temperature(0);
+  (*sampling.mutable_logit_bias())[kInPrompt] = 1000;
+  (*sampling.mutable_logit_bias())[kOther] = 900;
+  const auto ids = [&](bool stream) {
+    VllmGeneration generation = vllm().Generate(ToVllm(request, stream));
+    EXPECT_TRUE(IsComplete(generation));
+    return generation.first().ids;
+  };
+  EXPECT_THAT(ids(false),
+              ElementsAre(kInPrompt, kInPrompt, kInPrompt, kInPrompt, kInPrompt, kInPrompt));
+  // 900 before 1000 / 2, as the prompt counts; then 1000 / 2 before 900 / 2, as the output does.
+  sampling.set_repetition_penalty(2);
+  for (const bool stream : {false, true}) {
+    EXPECT_THAT(ids(stream),
+                ElementsAre(kOther, kInPrompt, kInPrompt, kInPrompt, kInPrompt, kInPrompt));
+  }
+}
+
+TEST_F(VllmTest, StopIdsHoldFromMinTokensOn) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded());
+  constexpr uint32_t kStop = 45;
+  v1::GenerateRequest request = Sampled(5, 40);
+  request.mutable_stop()->add_token_ids(kStop);
+  (*request.mutable_sampling()->mutable_logit_bias())[kStop] = 1000;
+  for (const uint32_t min_tokens : {0u, 4u}) {
+    request.mutable_stop()->set_min_tokens(min_tokens);
+    for (const bool stream : {false, true}) {
+      VllmGeneration generation = vllm().Generate(ToVllm(request, stream));
+      ASSERT_TRUE(IsComplete(generation));
+      EXPECT_EQ(generation.first().reason(), "stop");
+      EXPECT_EQ(generation.first().complete->matched_token_id(), kStop);
+      const std::vector<uint32_t>& ids = generation.first().ids;
+      ASSERT_THAT(ids, SizeIs(min_tokens + 1));
+      EXPECT_EQ(std::count(ids.begin(), ids.end(), kStop), 1);
+      EXPECT_EQ(ids.back(), kStop);
+    }
+  }
 }
 
 TEST_F(VllmTest, StopStringsHoldFromMinTokensOn) {

@@ -282,7 +282,10 @@ EngineStats Engine::stats() const {
 absl::Duration Engine::stalled_for() const {
   const int64_t busy_at = busy_at_.load(std::memory_order_relaxed);
   if (busy_at == 0) return absl::ZeroDuration();
-  return std::max(SteadyNow() - absl::FromUnixNanos(busy_at), absl::ZeroDuration());
+  // A step may have to wait for a touched file to be read again, which takes as long as the disk
+  // needs. Each part that is read is progress.
+  const absl::Time moved_at = std::max(absl::FromUnixNanos(busy_at), model_->read_again_at());
+  return std::max(SteadyNow() - moved_at, absl::ZeroDuration());
 }
 
 void Engine::Run() {

@@ -114,8 +114,8 @@ class Engine {
 
   EngineStats stats() const;
 
-  // Time for which there has been work without progress, as when a step does not end. Zero if the
-  // engine is idle. Never waits.
+  // Time for which there has been work without progress, as when a step does not end. Reading a
+  // touched file again (Model::CheckIntact) is progress. Zero if the engine is idle. Never waits.
   absl::Duration stalled_for() const;
 
  private:

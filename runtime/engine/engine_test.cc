@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
@@ -79,7 +81,7 @@ class WaitingSink : public GenerationSink {
 class EngineTest : public ::testing::Test {
  protected:
   void Make(const EngineOptions& options = {}, int max_in_flight = 2) {
-    model_ = NanoModel();
+    if (model_ == nullptr) model_ = NanoModel();
     BackendInfo info;
     info.max_seqs = 2;
     info.max_step_tokens = 16;
@@ -345,6 +347,33 @@ TEST_F(EngineTest, SaysForHowLongAStepHangs) {
   SetGate(true);
   sink->WaitFinished();
   while (engine_->stalled_for() > absl::ZeroDuration()) absl::SleepFor(absl::Milliseconds(1));
+}
+
+// Reading may take longer than the watchdog's limit. A disk that gives nothing is a hang, as
+// before.
+TEST_F(EngineTest, ReadingATouchedFileAgainIsProgressOfItsStep) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "touched-", getpid(), ".gguf");
+  ASSERT_TRUE(WriteRandomModel({}, path).ok());
+  NullLoadObserver observer;
+  const auto loaded = Model::Load(path, {}, observer);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  model_ = *loaded;
+  Make();
+  SetGate(false);
+  auto [request, sink] = Request("a");
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  while (engine_->stalled_for() < absl::Milliseconds(50)) absl::SleepFor(absl::Milliseconds(1));
+  std::filesystem::last_write_time(
+      path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+  const absl::Time begun = SteadyNow();
+  EXPECT_TRUE(model_->CheckIntact(1).ok());
+  const absl::Duration stalled = engine_->stalled_for();
+  EXPECT_LE(stalled, SteadyNow() - begun);
+  EXPECT_TRUE(model_->CheckIntact(1).ok());
+  while (engine_->stalled_for() < absl::Milliseconds(50)) absl::SleepFor(absl::Milliseconds(1));
+  SetGate(true);
+  sink->WaitFinished();
+  std::filesystem::remove(path);
 }
 
 TEST_F(EngineTest, ListenersHearOfAStepOnce) {

@@ -13,6 +13,7 @@
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/model_error.h"
 #include "runtime/model/verify.h"
+#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
@@ -42,6 +43,18 @@ std::string DescribeQuantization(const GgufReader& gguf) {
     absl::StrAppendFormat(out, "%s %d", name, type.second);
   });
 }
+
+// Keeps the time of the last progress, in nanoseconds.
+class ProgressTime : public NullLoadObserver {
+ public:
+  explicit ProgressTime(std::atomic<int64_t>& at) : at_(at) {}
+  void OnProgress(LoadStage, uint64_t, uint64_t) override {
+    at_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<int64_t>& at_;
+};
 
 }  // namespace
 
@@ -78,8 +91,9 @@ absl::Status Model::CheckIntact(int threads) const {
   // Another thread may have checked the file meanwhile.
   const std::optional<std::vector<int64_t>> times = gguf_->TouchedAt();
   if (!times) return gguf_->CheckIntact();
+  ProgressTime progress(read_again_at_);
   // If the bytes differ, the file stays wrong, whatever its modification time is by now.
-  if (DigestFiles(*gguf_, threads) != digest_) return status;
+  if (DigestFiles(*gguf_, threads, progress) != digest_) return status;
   gguf_->AcceptTouch(*times);
   return absl::OkStatus();
 }

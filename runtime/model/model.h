@@ -3,6 +3,7 @@
 #ifndef ORCD_RUNTIME_MODEL_MODEL_H_
 #define ORCD_RUNTIME_MODEL_MODEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/model/config.h"
@@ -46,6 +48,11 @@ class Model {
   // checked before this returns, so results computed from the bytes meanwhile are valid. Any
   // thread; one reads at a time.
   absl::Status CheckIntact(int threads) const;
+  // Last time at which CheckIntact read a part of a touched file, on the SteadyNow clock; long ago
+  // if it has read none. Any thread.
+  absl::Time read_again_at() const {
+    return absl::FromUnixNanos(read_again_at_.load(std::memory_order_relaxed));
+  }
 
   // Differences between the worker's behaviour and what the file asks for, one sentence each.
   std::vector<std::string> Warnings() const;
@@ -79,6 +86,8 @@ class Model {
   std::string quantization_;
 
   mutable std::mutex recheck_mutex_;
+  // In nanoseconds.
+  mutable std::atomic<int64_t> read_again_at_ = 0;
 };
 
 }  // namespace orcd

@@ -206,8 +206,7 @@ std::string ToDigest(const std::vector<Sha256Sum>& chunk_sums) {
 
 }  // namespace
 
-std::string DigestFiles(const GgufReader& gguf, int threads) {
-  NullLoadObserver observer;
+std::string DigestFiles(const GgufReader& gguf, int threads, LoadObserver& observer) {
   Reading reading(gguf, /*sum_first_file=*/false, observer);
   RunOnThreads(reading, threads);
   return ToDigest(reading.chunk_sums());

@@ -27,7 +27,8 @@ struct VerifyOptions {
 absl::Status CheckSha256Text(std::string_view text);
 
 // Computes the digest that VerifyFiles returns, from the bytes as they are now, without any checks.
-std::string DigestFiles(const GgufReader& gguf, int threads);
+// Reports its progress as VerifyFiles does, to an observer that does not cancel.
+std::string DigestFiles(const GgufReader& gguf, int threads, LoadObserver& observer);
 
 // Returns the model's digest: `sha256-tree:` and 64 hex digits, the SHA-256 of the concatenated
 // SHA-256 sums of the files' 64 MiB chunks, file by file. The tree form lets many threads compute

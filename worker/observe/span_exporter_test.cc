@@ -1,13 +1,19 @@
 #include "worker/observe/span_exporter.h"
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "integration_tests/certificates.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
 
@@ -21,9 +27,10 @@ using opentelemetry::proto::collector::trace::v1::TraceService;
 // A collector that keeps the spans it gets and answers as the test says.
 class FakeCollector final : public TraceService::Service {
  public:
-  FakeCollector() {
+  explicit FakeCollector(const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                             grpc::InsecureServerCredentials()) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", credentials, &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -168,6 +175,50 @@ TEST_F(SpanExporterTest, StopSendsWhatWaitsAndKeepsToItsGrace) {
   EXPECT_EQ(Result("failed"), 1u);
   second.Add(Named("late"));
   EXPECT_EQ(Result("dropped"), 1u);
+}
+
+// The collector shows the same certificate all the time; the authorities that the worker trusts
+// change.
+TEST_F(SpanExporterTest, SpeaksTlsAndTakesAuthoritiesThatChange) {
+  const testing::CertificateAuthority other("other");
+  const testing::CertificateAuthority own("own");
+  const testing::Issued issued = own.Issue("collector");
+  grpc::SslServerCredentialsOptions server_options;
+  server_options.pem_key_cert_pairs = {{issued.key, issued.certificate}};
+  FakeCollector collector(grpc::SslServerCredentials(server_options));
+
+  const std::string ca = absl::StrCat(::testing::TempDir(), "/otlp-ca-", getpid(), ".pem");
+  const auto write = [&](const testing::CertificateAuthority& authority) {
+    std::ofstream(ca, std::ios::trunc) << authority.certificate();
+  };
+  write(other);
+  // Looks only when the test tells it to. A change counts at the second look.
+  FileWatcher watcher(log_, absl::Hours(1));
+  const auto trust = [&](const testing::CertificateAuthority& authority) {
+    write(authority);
+    for (int i = 0; i < 2; ++i) watcher.Look();
+  };
+  const auto authorities = WatchAuthorities(ca, "otlp-ca", watcher, nullptr);
+  ASSERT_TRUE(authorities.ok()) << authorities.status();
+  SpanExporter::Options options = OptionsFor(collector.address());
+  options.tls = std::make_shared<const ClientTls>(*authorities, std::nullopt);
+  SpanExporter exporter(options, log_);
+
+  exporter.Add(Named("a"));
+  ASSERT_TRUE(Eventually([&] { return Result("failed") == 1; }));
+  EXPECT_TRUE(collector.requests().empty());
+  trust(own);
+  exporter.Add(Named("b"));
+  ASSERT_TRUE(Eventually([&] { return Result("exported") + Result("failed") == 2; }));
+  EXPECT_EQ(Result("exported"), 1u);
+  ASSERT_EQ(collector.requests().size(), 1u);
+  EXPECT_EQ(collector.requests()[0].resource_spans(0).scope_spans(0).spans(0).name(), "b");
+  // A connection that is no longer trusted is not used again.
+  trust(other);
+  exporter.Add(Named("c"));
+  ASSERT_TRUE(Eventually([&] { return Result("failed") == 2; }));
+  EXPECT_EQ(collector.requests().size(), 1u);
+  std::filesystem::remove(ca);
 }
 
 TEST_F(SpanExporterTest, ACollectorThatIsAwayCostsNothingButTheSpans) {

@@ -26,25 +26,29 @@
 #include "runtime/engine/engine_thread.h"
 #include "testing/event.h"
 #include "worker/base/messages.h"
+#include "worker/server.h"
 
 namespace orcd {
 
-// Watches every server of the process that is built after Install and before Uninstall, whatever
-// its services. Each message and status that is sent passes an interceptor, on the thread that
-// sends it. Other tests run without it, because it costs time and needs a suppression in
-// cmake/tsan.supp.
+// Watches the servers that StartServer starts. Each message and status that is sent passes an
+// interceptor, on the thread that sends it. Other servers of the process have none, because it
+// costs time and needs a suppression in cmake/tsan.supp.
 class EngineWrites {
  public:
-  static void Install() {
+  // Starts a server of `services` on a port of its own choice.
+  static std::unique_ptr<Server> StartServer(const std::vector<grpc::Service*>& services) {
     static const bool has_factory = [] {
       grpc::ServerBuilder::InternalAddPluginFactory(
           [] { return std::unique_ptr<grpc::ServerBuilderPlugin>(new Plugin); });
       return true;
     }();
     (void)has_factory;
-    Get().installed_ = true;
+    Get().is_starting_ = true;
+    auto server = Server::Start({.listen = "127.0.0.1:0"}, services);
+    Get().is_starting_ = false;
+    EXPECT_TRUE(server.ok()) << server.status();
+    return *std::move(server);
   }
-  static void Uninstall() { Get().installed_ = false; }
 
   // TakeByEngine returns the methods (`/package.Service/Method`) that the engine thread wrote to
   // since the last call; TakeAll returns those that any thread wrote to.
@@ -84,7 +88,7 @@ class EngineWrites {
    public:
     std::string name() override { return "engine_writes"; }
     void UpdateServerBuilder(grpc::ServerBuilder* builder) override {
-      if (!Get().installed_) return;
+      if (!Get().is_starting_) return;
       std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
       factories.push_back(std::make_unique<Factory>());
       builder->experimental().SetInterceptorCreators(std::move(factories));
@@ -103,7 +107,7 @@ class EngineWrites {
     return std::exchange(methods, {});
   }
 
-  std::atomic<bool> installed_ = false;
+  std::atomic<bool> is_starting_ = false;
   std::mutex mutex_;
   // Guarded by mutex_.
   std::set<std::string> by_engine_;

@@ -26,6 +26,7 @@ constexpr size_t kBufferBytes = 16 << 10;
 // Limits that leave room for some calls on every connection at once, and for connections that are
 // ending.
 constexpr int kMaxConnections = 1024;
+constexpr int64_t kConnectionCharge = 32 << 10;
 constexpr int64_t kStreamCharge = 8 << 10;
 constexpr int64_t kMaxConnectionBytes = 256 << 10;
 constexpr int64_t kMaxTotalBytes = int64_t{96} << 20;
@@ -38,6 +39,7 @@ guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
   made.oldest_makes_room = true;
   made.max_total_bytes = kMaxTotalBytes;
   made.filter.max_streams = HealthSession::kMaxCalls;
+  made.filter.connection_charge = kConnectionCharge;
   made.filter.stream_charge = kStreamCharge;
   made.filter.max_connection_bytes = kMaxConnectionBytes;
   return made;

@@ -70,7 +70,9 @@ struct Told {
   std::vector<int32_t> ids;
   std::string text;
   std::string finish_reason;
+  // Reason and message of the error that ended it.
   std::string error;
+  std::string message;
   int answers = 0;
   int empty_answers = 0;
   bool ended = false;
@@ -83,11 +85,7 @@ class KserveServiceTest : public ::testing::Test {
       : host_(Options(dir_.path(), step_time)),
         service_(host_, log_, {.model_dir = dir_.path(), .limits = limits}) {
     LoadNanoModel(host_);
-    EngineWrites::Install();
-    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
-    EngineWrites::Uninstall();
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     stub_ = inference::GRPCInferenceService::NewStub(channel_);
   }
@@ -112,6 +110,7 @@ class KserveServiceTest : public ::testing::Test {
         EXPECT_TRUE(told.ended);
         EXPECT_EQ(reply.outputs_size(), 0);
         told.error = reply.parameters().at("error_reason").string_param();
+        told.message = response.error_message();
         return true;
       }
       ++told.answers;
@@ -242,6 +241,22 @@ TEST_F(KserveServiceTest, ARefusedRequestEndsAloneWithItsReason) {
   EXPECT_EQ(stream.by_id["unknown"].error, "MODEL_NOT_FOUND");
   EXPECT_EQ(stream.by_id[""].error, "INVALID_FIELD");
   EXPECT_EQ(stream.by_id["good"].ids.size(), 30u);
+}
+
+TEST_F(KserveServiceTest, APromptThatCannotFitIsRefusedByItsBytes) {
+  const inference::ModelInferRequest request =
+      WithId(InferRequest(std::string(4'000'000, 'a')), "r");
+  // A prompt that was encoded has a known number of tokens.
+  const auto by_bytes = ::testing::HasSubstr("tokens or more");
+  inference::ModelInferResponse reply;
+  const grpc::Status status = Infer(request, reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), by_bytes);
+  Stream stream(*stub_);
+  stream.Send(request);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["r"].error, "PROMPT_TOO_LONG");
+  EXPECT_THAT(stream.by_id["r"].message, by_bytes);
 }
 
 TEST_F(KserveServiceTest, AnEmptyLastAnswerComesWhereItIsAskedFor) {
@@ -533,6 +548,57 @@ TEST_F(HeldKserveTest, AnEchoCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
   EXPECT_EQ(stream.by_id["large"].error, "OUTPUT_TOO_LARGE");
   EXPECT_EQ(stream.by_id["small"].error, "");
   EXPECT_TRUE(stream.by_id["small"].text.starts_with(std::string(100, 'a')));
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
+// 300 ids alone take more than max_held_bytes.
+TEST_F(HeldKserveTest, OutputCountsTowardsWhatIsHeldAndEndsItsRequestAlone) {
+  Stream stream(*stub_);
+  stream.Send(Echoed("large", 1, 300));
+  stream.Send(Streamed("streamed", 300));
+  stream.Send(Echoed("small", 1, 5));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["large"].error, "OUTPUT_TOO_LARGE");
+  EXPECT_EQ(stream.by_id["large"].answers, 0);
+  EXPECT_EQ(stream.by_id["streamed"].error, "");
+  EXPECT_EQ(stream.by_id["streamed"].ids.size(), 300u);
+  EXPECT_EQ(stream.by_id["small"].error, "");
+  EXPECT_TRUE(Eventually([&] { return Quiet(); }));
+}
+
+// The limit of all requests together holds the output of one of them, and not that of two.
+class HeldTogetherKserveTest : public KserveServiceTest {
+ protected:
+  static constexpr int kTokens = 500;
+
+  HeldTogetherKserveTest()
+      : KserveServiceTest(absl::Milliseconds(1),
+                          {.max_pending_bytes = 4 << 10, .max_message_bytes = 8 << 10}) {}
+};
+
+TEST_F(HeldTogetherKserveTest, TheOutputsOfSeveralRequestsAreOneSum) {
+  Stream stream(*stub_);
+  const auto send = [&](const std::string& id) {
+    stream.Send(WithId(InferRequest("a", Sampling(kTokens)), id));
+  };
+  constexpr int kTogether = 6;
+  for (int i = 0; i < kTogether; ++i) send(absl::StrCat("r", i));
+  int refused = 0;
+  for (int i = 0; i < kTogether; ++i) {
+    const std::string id = absl::StrCat("r", i);
+    ASSERT_NO_FATAL_FAILURE(stream.ReadUntilEnd(id));
+    const Told& told = stream.by_id[id];
+    if (told.error.empty()) continue;
+    EXPECT_EQ(told.error, "OUTPUT_TOO_LARGE");
+    ++refused;
+  }
+  EXPECT_GE(refused, 1);
+  EXPECT_LT(refused, kTogether) << "the last has room for itself";
+  // The output that was dropped counts no longer.
+  send("alone");
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stream.by_id["alone"].error, "");
+  EXPECT_FALSE(stream.by_id["alone"].text.empty());
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
 

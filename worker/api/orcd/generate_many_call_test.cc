@@ -292,6 +292,21 @@ TEST_F(GenerateManyTest, ARefusedRequestEndsAlone) {
   EXPECT_EQ(call.by_id["good"].ids.size(), 30u);
 }
 
+TEST_F(GenerateManyTest, APromptThatCannotFitIsRefusedByItsBytes) {
+  Call call(*stub_);
+  call.Generate(Request("good", 30));
+  v1::GenerateRequest large;
+  large.set_request_id("large");
+  large.mutable_text()->set_text(std::string(4'000'000, 'a'));
+  call.Generate(large);
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(call.by_id["large"].code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(call.by_id["large"].reason(), "PROMPT_TOO_LONG");
+  // A prompt that was encoded has a known number of tokens.
+  EXPECT_THAT(call.by_id["large"].end->status().message(), ::testing::HasSubstr("tokens or more"));
+  EXPECT_EQ(call.by_id["good"].ids.size(), 30u);
+}
+
 TEST_F(GenerateManyTest, AMessageThatAsksNothingEndsTheCall) {
   Call call(*stub_);
   call.Generate(Request("endless", 0));

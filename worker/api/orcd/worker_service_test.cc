@@ -37,11 +37,7 @@ ModelHostOptions Options(const std::string& model_dir) {
 class WorkerServiceTest : public ::testing::Test {
  protected:
   WorkerServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
-    EngineWrites::Install();
-    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
-    EngineWrites::Uninstall();
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     stub_ = v1::Worker::NewStub(channel_);
   }

@@ -5,7 +5,9 @@
 
 #include <future>
 #include <memory>
+#include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/null/null_backend.h"
 #include "testing/eventually.h"
@@ -29,11 +31,7 @@ class VllmServiceTest : public ::testing::Test {
  protected:
   VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
     LoadNanoModel(host_);
-    EngineWrites::Install();
-    auto server = Server::Start({.listen = "127.0.0.1:0"}, {&service_});
-    EngineWrites::Uninstall();
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
+    server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
   }
   ~VllmServiceTest() override {
@@ -76,6 +74,23 @@ TEST_F(VllmServiceTest, TheEnginesThreadWritesToNoCall) {
        {"GetTokenizer", std::make_shared<vllm_wire::GetTokenizerRequest>()},
        {"SubscribeKvEvents", std::make_shared<vllm_wire::SubscribeKvEventsRequest>(),
         /*hang_up=*/true}});
+}
+
+TEST_F(VllmServiceTest, APromptThatCannotFitIsRefusedByItsBytes) {
+  const auto stub = vllm_wire::VllmEngine::NewStub(channel_);
+  for (const bool stream : {false, true}) {
+    vllm_wire::GenerateRequest request;
+    request.set_stream(stream);
+    request.set_text(std::string(4'000'000, 'a'));
+    grpc::ClientContext context;
+    auto reader = stub->Generate(&context, request);
+    vllm_wire::GenerateResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    // A prompt that was encoded has a known number of tokens.
+    EXPECT_THAT(status.error_message(), ::testing::HasSubstr("tokens or more"));
+  }
 }
 
 TEST_F(VllmServiceTest, AbortFindsWhatNobodyHasReadYet) {

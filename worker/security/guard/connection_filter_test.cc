@@ -319,6 +319,46 @@ TEST_F(ConnectionFilterTest, ABodyBeyondTheBudgetEndsItsCallAlone) {
   EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kData, 3)));
 }
 
+// The charges of several connections fill the total, although none has reached its own limit.
+TEST_F(ConnectionFilterTest, SeveralConnectionsShareTheTotal) {
+  using Result = ConnectionBudget::Result;
+  Begin();
+  const int64_t connection = charged();
+  const int64_t half = total_.limit() / 2;
+  auto first = std::make_unique<ConnectionBudget>(half + 1, total_);
+  ConnectionBudget second(half + 1, total_);
+  EXPECT_EQ(first->Charge(half + 2), Result::kConnectionFull);
+  EXPECT_EQ(first->Charge(half), Result::kCharged);
+  EXPECT_EQ(second.Charge(half), Result::kTotalFull);
+  EXPECT_EQ(charged(), connection + half) << "a refused charge leaves nothing behind";
+  // The rest, but for the charge of an empty DATA frame.
+  EXPECT_EQ(second.Charge(half - connection - 1024), Result::kCharged);
+
+  Open(1);
+  const Headers refusal = RefusalIn(TakeToClient(), 1);
+  EXPECT_EQ(ValueOf(refusal, "grpc-status"), "8");
+  EXPECT_THAT(ValueOf(refusal, "grpc-message"), ::testing::HasSubstr("--max-transport-bytes"));
+  EXPECT_THAT(TakeToServer(), IsEmpty());
+  EXPECT_EQ(filter_->open_calls(), 0u);
+  ConnectionFilter late(options_, total_, nullptr);
+  EXPECT_FALSE(late.ChargeConnection());
+
+  first.reset();
+  EXPECT_TRUE(late.ChargeConnection());
+  Open(3);
+  EXPECT_THAT(Kinds(TakeToServer()), ElementsAre(Pair(frame_type::kHeaders, 3)));
+
+  // A body that is under way when the total is full ends its call alone, too.
+  ConnectionBudget third(half, total_);
+  EXPECT_EQ(third.Charge(total_.limit() - charged() - 1024), Result::kCharged);
+  FromClient(MakeFrame(frame_type::kData, 0, 3, std::string(100, 'x')));
+  FromServer(MakeFrame(frame_type::kSettings, frame_flag::kAck, 0));
+  const Headers ended = RefusalIn(TakeToClient(), 3);
+  EXPECT_EQ(ValueOf(ended, "grpc-status"), "8");
+  EXPECT_THAT(ValueOf(ended, "grpc-message"), ::testing::HasSubstr("--max-transport-bytes"));
+  EXPECT_FALSE(filter_->failed());
+}
+
 TEST_F(ConnectionFilterTest, AnswersReleaseWhatTheServerHasReadAndNoMore) {
   Begin();
   Open(1);
