@@ -33,12 +33,15 @@
 
 #include <cstdint>
 
+#include "runtime/gguf/block_formats.h"
+
 namespace orcd::cuda {
 
 inline constexpr int kTileRows = 16;
 // Columns of one tensor-core step (the K of mma.m16n8k16).
 inline constexpr int kStepCols = 16;
 
+// A format has the name of the tensor type whose quants it holds (kFormatTypes).
 enum class TileFormat : uint8_t {
   kF16,
   kQ8_0,
@@ -51,6 +54,22 @@ enum class TileFormat : uint8_t {
   kQ5_K,
   kQ6_K,
 };
+
+inline constexpr TensorType kFormatTypes[] = {
+    TensorType::kF16,  TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0,
+    TensorType::kQ5_1, TensorType::kQ2_K, TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+
+// The tile format that holds weights of `type` with their values; F32 and BF16 are rounded to F16.
+constexpr TileFormat FormatFor(TensorType type) {
+  // The scales and quants of kQ6_K can hold those of Q3_K.
+  if (type == TensorType::kQ3_K) return TileFormat::kQ6_K;
+  uint8_t format = 0;
+  for (const TensorType held : kFormatTypes) {
+    if (held == type) return static_cast<TileFormat>(format);
+    ++format;
+  }
+  return TileFormat::kF16;
+}
 
 // One bit per format; a set of formats is the OR of its bits.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
