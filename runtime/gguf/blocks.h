@@ -5,6 +5,7 @@
 #ifndef ORCD_RUNTIME_GGUF_BLOCKS_H_
 #define ORCD_RUNTIME_GGUF_BLOCKS_H_
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -118,6 +119,28 @@ struct Block<TensorType::kQ5_0> : NibbleBlock<5, false> {
 template <>
 struct Block<TensorType::kQ5_1> : NibbleBlock<5, true> {
   static constexpr std::string_view kName = "Q5_1";
+};
+
+// Eight bytes of a code book, from `first` on, as a word: device code would copy an array to local
+// memory.
+constexpr uint64_t LevelWord(const std::array<int8_t, 16>& levels, int first) {
+  uint64_t word = 0;
+  for (int i = 7; i >= 0; --i) word = word << 8 | static_cast<uint8_t>(levels[first + i]);
+  return word;
+}
+
+// As Q4_0, but quants are indices of a code book.
+template <>
+struct Block<TensorType::kIQ4_NL> : NibbleBlock<4, false> {
+  static constexpr std::string_view kName = "IQ4_NL";
+  static constexpr int kZero = 0;
+  static constexpr std::array<int8_t, 16> kLevels = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                     1,    13,   25,  38,  53,  69,  89,  113};
+  static constexpr int Level(int quant) {
+    constexpr uint64_t kLower = LevelWord(kLevels, 0);
+    constexpr uint64_t kUpper = LevelWord(kLevels, 8);
+    return static_cast<int8_t>((quant < 8 ? kLower : kUpper) >> (quant & 7) * 8);
+  }
 };
 
 // f16 d; i8 qs[32].
@@ -252,6 +275,7 @@ constexpr void VisitType(TensorType type, const F& f) {
     ORCD_VISIT(kQ4_K);
     ORCD_VISIT(kQ5_K);
     ORCD_VISIT(kQ6_K);
+    ORCD_VISIT(kIQ4_NL);
     ORCD_VISIT(kBF16);
   }
 #undef ORCD_VISIT

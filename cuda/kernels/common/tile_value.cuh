@@ -89,6 +89,8 @@ __device__ __forceinline__ float TileValue(const TiledMatrix& matrix, int row, i
       return UnitValue<TileFormat::kQ5_0>(unit, r, c);
     case TileFormat::kQ5_1:
       return UnitValue<TileFormat::kQ5_1>(unit, r, c);
+    case TileFormat::kIQ4_NL:
+      return UnitValue<TileFormat::kIQ4_NL>(unit, r, c);
     case TileFormat::kQ2_K:
       return UnitValue<TileFormat::kQ2_K>(unit, r, c);
     case TileFormat::kQ4_K:

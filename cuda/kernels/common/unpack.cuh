@@ -326,6 +326,17 @@ __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
   }
 }
 
+// Levels of a code book, plus 128, as bytes: those of the four low nibbles of `quants`.
+template <typename B>
+__device__ __forceinline__ uint32_t LookUpLevels(uint32_t quants) {
+  constexpr uint64_t kLower = LevelWord(B::kLevels, 0) ^ 0x8080808080808080u;
+  constexpr uint64_t kUpper = LevelWord(B::kLevels, 8) ^ 0x8080808080808080u;
+  const uint32_t index = quants & 0x7777u;
+  const uint32_t lower = __byte_perm(static_cast<uint32_t>(kLower), kLower >> 32, index);
+  const uint32_t upper = __byte_perm(static_cast<uint32_t>(kUpper), kUpper >> 32, index);
+  return __byte_perm(lower, upper, 0x3210u | (quants & 0x8888u) >> 1);
+}
+
 // The A fragment of step kStep of a group.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
@@ -345,6 +356,17 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
         a[half * 2 + row] = AsBits(
             __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
       }
+    }
+  } else if constexpr (kFormat == TileFormat::kIQ4_NL) {
+    // A step has one word; pair i is nibble i of its two halves.
+    const uint32_t first = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep]);
+    const uint32_t second = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep] >> 16);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t bytes = __byte_perm(first, second, 0x0400 + 0x0101 * pair);
+      const __half2 level =
+          __hsub2(AsHalf2(AndOr(bytes, 0x00ff00ffu, 0x64006400u)), Half2OfBits(0x6480));
+      a[pair] = AsBits(__hmul2(level, scales.Scale(kStep / 2, pair % 2)));
     }
   } else {
     constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
