@@ -64,12 +64,13 @@ std::vector<Case> Cases() {
 
 // Types that differ between layers, and between the matrices of a layer. Some share a tile format.
 TensorType MixedType(MatrixRole role, int layer, int cols) {
-  constexpr TensorType kAny[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
-                                 TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1};
+  constexpr TensorType kAny[] = {TensorType::kF32,   TensorType::kF16,  TensorType::kBF16,
+                                 TensorType::kQ8_0,  TensorType::kQ4_0, TensorType::kQ5_1,
+                                 TensorType::kIQ4_NL};
   constexpr TensorType kWhole[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
                                    TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1,
                                    TensorType::kQ3_K, TensorType::kQ6_K, TensorType::kQ4_K,
-                                   TensorType::kQ2_K, TensorType::kQ5_K};
+                                   TensorType::kQ2_K, TensorType::kQ5_K, TensorType::kIQ4_NL};
   // In every third layer gate and up have one type.
   if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
   const int which = layer + static_cast<int>(role);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/gguf/block_formats.h"
+#include "runtime/gguf/blocks.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/model/weights.h"
 
@@ -16,28 +17,12 @@ namespace orcd::cpu {
 
 // Offsets of the half-precision scales in a block of the type.
 inline std::vector<int> ScaleOffsets(TensorType type) {
-  switch (type) {
-    case TensorType::kF16:
-    case TensorType::kQ4_0:
-    case TensorType::kQ5_0:
-    case TensorType::kQ8_0:
-      return {0};
-    case TensorType::kQ4_1:
-    case TensorType::kQ5_1:
-    case TensorType::kQ4_K:
-    case TensorType::kQ5_K:
-      return {0, 2};
-    case TensorType::kQ2_K:
-      return {80, 82};
-    case TensorType::kQ3_K:
-      return {108};
-    case TensorType::kQ6_K:
-      return {208};
-    case TensorType::kF32:
-    case TensorType::kBF16:
-      return {};
-  }
-  return {};
+  std::vector<int> offsets;
+  VisitType(type, [&]<typename B>(B) {
+    if (B::kExponent != 0x7c00) return;
+    for (int i = 0; i < B::kFloats; ++i) offsets.push_back(B::kFloatsAt + 2 * i);
+  });
+  return offsets;
 }
 
 // Owns a matrix whose blocks are random bits and whose scales are random numbers in (-1, 1).

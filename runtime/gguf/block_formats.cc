@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdlib>
 
+#include "runtime/gguf/blocks.h"
+
 namespace orcd {
 namespace {
 
@@ -11,25 +13,37 @@ constexpr TensorTypeInfo Type(uint32_t id, std::string_view name, uint32_t block
   return {static_cast<TensorType>(id), name, block_weights, block_bytes};
 }
 
-constexpr std::array kRead = {
-    Type(0, "F32", 1, 4),       Type(1, "F16", 1, 2),       Type(2, "Q4_0", 32, 18),
-    Type(3, "Q4_1", 32, 20),    Type(6, "Q5_0", 32, 22),    Type(7, "Q5_1", 32, 24),
-    Type(8, "Q8_0", 32, 34),    Type(10, "Q2_K", 256, 84),  Type(11, "Q3_K", 256, 110),
-    Type(12, "Q4_K", 256, 144), Type(13, "Q5_K", 256, 176), Type(14, "Q6_K", 256, 210),
-    Type(30, "BF16", 1, 2),
-};
-
 constexpr std::array kOnlySized = {
-    Type(9, "Q8_1", 32, 36),      Type(15, "Q8_K", 256, 292),   Type(16, "IQ2_XXS", 256, 66),
-    Type(17, "IQ2_XS", 256, 74),  Type(18, "IQ3_XXS", 256, 98), Type(19, "IQ1_S", 256, 50),
-    Type(20, "IQ4_NL", 32, 18),   Type(21, "IQ3_S", 256, 110),  Type(22, "IQ2_S", 256, 82),
-    Type(23, "IQ4_XS", 256, 136), Type(24, "I8", 1, 1),         Type(25, "I16", 1, 2),
-    Type(26, "I32", 1, 4),        Type(27, "I64", 1, 8),        Type(28, "F64", 1, 8),
-    Type(29, "IQ1_M", 256, 56),   Type(34, "TQ1_0", 256, 54),   Type(35, "TQ2_0", 256, 66),
-    Type(39, "MXFP4", 32, 17),    Type(40, "NVFP4", 64, 36),    Type(41, "Q1_0", 128, 18),
+    Type(9, "Q8_1", 32, 36),     Type(15, "Q8_K", 256, 292),   Type(16, "IQ2_XXS", 256, 66),
+    Type(17, "IQ2_XS", 256, 74), Type(18, "IQ3_XXS", 256, 98), Type(19, "IQ1_S", 256, 50),
+    Type(21, "IQ3_S", 256, 110), Type(22, "IQ2_S", 256, 82),   Type(23, "IQ4_XS", 256, 136),
+    Type(24, "I8", 1, 1),        Type(25, "I16", 1, 2),        Type(26, "I32", 1, 4),
+    Type(27, "I64", 1, 8),       Type(28, "F64", 1, 8),        Type(29, "IQ1_M", 256, 56),
+    Type(34, "TQ1_0", 256, 54),  Type(35, "TQ2_0", 256, 66),   Type(39, "MXFP4", 32, 17),
+    Type(40, "NVFP4", 64, 36),   Type(41, "Q1_0", 128, 18),
 };
 
 constexpr uint32_t kIds = 42;
+
+template <typename F>
+constexpr void VisitAll(const F& f) {
+  for (uint32_t id = 0; id < kIds; ++id) VisitType(static_cast<TensorType>(id), f);
+}
+
+constexpr size_t kReadCount = [] {
+  size_t count = 0;
+  VisitAll([&](auto) { ++count; });
+  return count;
+}();
+
+constexpr auto kRead = [] {
+  std::array<TensorTypeInfo, kReadCount> all = {};
+  TensorTypeInfo* next = all.data();
+  VisitAll([&]<TensorType kType>(Block<kType> block) {
+    *next++ = {kType, block.kName, block.kWeights, block.kBytes};
+  });
+  return all;
+}();
 
 // Indexed by id, so that a lookup in a loop over rows is cheap; null if there is no such type.
 using TypesById = std::array<const TensorTypeInfo*, kIds>;

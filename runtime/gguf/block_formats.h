@@ -1,5 +1,5 @@
 // The tensor types of GGUF: ids, names, and the size of their blocks. Source: ggml's block
-// definitions; dequantize.cc states the layout of each block, bit by bit, where it is read.
+// definitions; blocks.h states the layout of each block, bit by bit.
 #ifndef ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 #define ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 
@@ -24,6 +24,7 @@ enum class TensorType : uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIQ4_NL = 20,
   kBF16 = 30,
 };
 

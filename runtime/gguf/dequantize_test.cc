@@ -106,6 +106,30 @@ TEST(DequantizeTest, Q5_1) {
             Weights(32, 1.0f, {{0, 31.0f}, {16, 39.0f}, {1, 35.0f}, {31, 63.0f}}));
 }
 
+TEST(DequantizeTest, IQ4_NL) {
+  // Nibbles of 0 represent -127.
+  EXPECT_EQ(Block(TensorType::kIQ4_NL)
+                .PutHalf(0, kHalf)
+                .Put(2, {0x8f, 0x17, 0x2e, 0x36, 0x4d, 0x5c, 0x9b, 0xa0})
+                .Weights(),
+            Weights(32, -63.5f,
+                    {{0, 56.5f},
+                     {16, 0.5f},
+                     {1, -5.0f},
+                     {17, -52.0f},
+                     {2, 44.5f},
+                     {18, -41.5f},
+                     {3, -11.0f},
+                     {19, -32.5f},
+                     {4, 34.5f},
+                     {20, -24.5f},
+                     {5, 26.5f},
+                     {21, -17.5f},
+                     {6, 19.0f},
+                     {22, 6.5f},
+                     {23, 12.5f}}));
+}
+
 TEST(DequantizeTest, Q8_0) {
   EXPECT_EQ(Block(TensorType::kQ8_0)
                 .PutHalf(0, kQuarter)
@@ -302,7 +326,7 @@ TEST(HalfTest, BFloat16) {
 }
 
 TEST(BlockFormatsTest, KnowsWhatItReadsAndOnlyThat) {
-  EXPECT_EQ(AllTensorTypes().size(), 13u);
+  EXPECT_EQ(AllTensorTypes().size(), 14u);
   for (const TensorTypeInfo& info : AllTensorTypes()) {
     EXPECT_EQ(FindTensorType(static_cast<uint32_t>(info.type)), &info);
     EXPECT_EQ(FindSizedTensorType(static_cast<uint32_t>(info.type)), &info);

@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                 absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
         Refusal{"tensor_type",
                 [](TestModel& m) {
-                  m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(20);
+                  m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(9);
                 },
                 absl::StatusCode::kUnimplemented, "GGUF_UNSUPPORTED"},
         Refusal{"tokenizer_model", [](TestModel& m) { m.keys["tokenizer.ggml.model"] = "llama"; },

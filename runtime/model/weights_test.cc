@@ -165,9 +165,9 @@ std::vector<Refusal> Refusals() {
       },
       {"BF16", "F32"});
   add("matrix_type", "blk.0.attn_q.weight", kUnimplemented,
-      // IQ4_NL: a type whose size is known but whose weights cannot be read.
-      [](TestModel& m) { m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(20); },
-      {"IQ4_NL"});
+      // Q8_1: a type whose size is known but whose weights cannot be read.
+      [](TestModel& m) { m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(9); },
+      {"Q8_1"});
   add("rope_scaling", "rope_freqs.weight", kUnimplemented,
       [](TestModel& m) { m.AddVector("rope_freqs.weight", 8); }, {"RoPE"});
   add("more_layers", "blk.2.attn_norm.weight", kUnimplemented,

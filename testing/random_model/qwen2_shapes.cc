@@ -23,7 +23,7 @@ constexpr FileType kFileTypes[] = {
     {"Q5_0", 8, TensorType::kQ5_0},    {"Q5_1", 9, TensorType::kQ5_1},
     {"Q2_K", 10, TensorType::kQ2_K},   {"Q3_K_M", 12, TensorType::kQ3_K},
     {"Q4_K_M", 15, TensorType::kQ4_K}, {"Q5_K_M", 17, TensorType::kQ5_K},
-    {"Q6_K", 18, TensorType::kQ6_K},
+    {"Q6_K", 18, TensorType::kQ6_K},   {"IQ4_NL", 25, TensorType::kIQ4_NL},
 };
 
 // True for layers whose attn_v and ffn_down get more bits in the _M mixtures.
@@ -44,6 +44,9 @@ TensorType ChooseAttnV(const FileType& file_type, const Qwen2Shape& shape, int l
     case TensorType::kQ5_K:
       if (UseMoreBits(layer, shape.layers)) type = TensorType::kQ6_K;
       break;
+    case TensorType::kIQ4_NL:
+      if (shape.heads / shape.kv_heads >= 4) type = TensorType::kQ5_K;
+      break;
     default:
       break;
   }
@@ -62,6 +65,8 @@ TensorType ChooseFfnDown(const FileType& file_type, const Qwen2Shape& shape, int
     case TensorType::kQ4_K:
     case TensorType::kQ5_K:
       return UseMoreBits(layer, shape.layers) ? TensorType::kQ6_K : file_type.base;
+    case TensorType::kIQ4_NL:
+      return layer < shape.layers / 8 ? TensorType::kQ5_K : file_type.base;
     default:
       return file_type.base;
   }

@@ -254,6 +254,9 @@ TEST(ChooseTensorTypeTest, OtherMixtures) {
   EXPECT_EQ(Choose("Q3_K_M", "7b", MatrixRole::kAttnOutput, 1), TensorType::kQ4_K);
   EXPECT_EQ(Choose("Q4_K_M", "72b", MatrixRole::kAttnV, 10), TensorType::kQ5_K);
   EXPECT_EQ(Choose("Q4_K_M", "72b", MatrixRole::kFfnDown, 10), TensorType::kQ5_0);
+  EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kAttnV, 9), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kFfnDown, 2), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kFfnDown, 3), TensorType::kIQ4_NL);
   EXPECT_EQ(Choose("Q4_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
   EXPECT_EQ(Choose("Q8_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ8_0);
   EXPECT_EQ(Choose("F16", "7b", MatrixRole::kOutput, 0), TensorType::kF16);

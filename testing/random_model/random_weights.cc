@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/gguf/blocks.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd {
@@ -28,59 +29,48 @@ void PutHalf(std::byte* at, float value) {
   std::memcpy(at, &half, sizeof(half));
 }
 
-// The standard deviation of uniform integers of `bits` bits.
-float SpreadOfBits(int bits) {
-  const float count = static_cast<float>(1 << bits);
-  return std::sqrt((count * count - 1) / 12);
+// Mean and variance of the levels of uniform quants.
+struct Spread {
+  double mean = 0;
+  double variance = 0;
+};
+template <typename B>
+constexpr Spread SpreadOf() {
+  constexpr int kQuants = 1 << B::kBits;
+  Spread spread;
+  for (int q = 0; q < kQuants; ++q) spread.mean += static_cast<double>(B::Level(q)) / kQuants;
+  for (int q = 0; q < kQuants; ++q) {
+    const double level = B::Level(q) - spread.mean;
+    spread.variance += level * level / kQuants;
+  }
+  return spread;
 }
 
-// Each function below gets blocks of random bytes, so that quants are uniform. It writes scales
-// that centre the weights and give them the standard deviation.
-
-// For types with only a signed scale d. Quants of n bits are off centre by half a step; a random
-// sign of the scale balances this over many blocks.
-void ScaleSigned(int bits, float sigma, Random& random, std::byte* d) {
-  const float scale = sigma / SpreadOfBits(bits) * random.Uniform(0.75f, 1.25f);
-  PutHalf(d, random.Next() >> 63 != 0 ? -scale : scale);
-}
-
-// For types with a scale d and a minimum m that is added.
-void ScaleAndMin(int bits, float sigma, Random& random, std::byte* d, std::byte* m) {
-  const float scale = sigma / SpreadOfBits(bits) * random.Uniform(0.75f, 1.25f);
-  PutHalf(d, scale);
-  PutHalf(m, -scale * static_cast<float>((1 << bits) - 1) / 2);
-}
-
-// Writes d for types whose blocks have scales of their own, with mean `mean_scale`; and dmin,
-// unless null, for minima as large as the scales.
-void SuperScale(int bits, float mean_scale, float sigma, std::byte* d, std::byte* dmin) {
-  const float scale = sigma / SpreadOfBits(bits) / mean_scale;
-  PutHalf(d, scale);
-  if (dmin != nullptr) PutHalf(dmin, scale * static_cast<float>((1 << bits) - 1) / 2);
-}
-
-void FinishQ2_K(float sigma, std::byte* block) {
+// Each of these makes the random scales of a block large, with every minimum equal to its scale,
+// and returns the mean of their magnitudes.
+float MakeScalesLarge(Block<TensorType::kQ2_K>, std::byte* block) {
   for (int k = 0; k < 16; ++k) {
-    // Scales are 8 to 15, and each minimum equals its scale.
+    // 8 to 15.
     const uint32_t scale = (static_cast<uint32_t>(block[k]) & 7) + 8;
     block[k] = static_cast<std::byte>(scale | scale << 4);
   }
-  SuperScale(2, 11.5f, sigma, block + 80, block + 82);
+  return 11.5f;
 }
 
-void FinishQ3_K(float sigma, std::byte* block) {
+float MakeScalesLarge(Block<TensorType::kQ3_K>, std::byte* block) {
   std::byte* sc = block + 96;
   for (int k = 8; k < 12; ++k) {
     // The two high bits of each scale become 0 or 3, which gives scales of -32 to -17 and 16 to 31.
     const uint32_t bits = static_cast<uint32_t>(sc[k]) & 0x55;
     sc[k] = static_cast<std::byte>(bits | bits << 1);
   }
-  SuperScale(3, 24, sigma, block + 108, nullptr);
+  return 24;
 }
 
-// Writes the scales of Q4_K and Q5_K, 32 to 63; each minimum equals its scale.
-void FinishScalesAndMins(std::byte* sc) {
-  uint32_t scales[8];
+template <int kQuantBits>
+float MakeScalesLarge(SixBitScales<kQuantBits>, std::byte* block) {
+  std::byte* sc = block + 4;
+  uint32_t scales[8];  // 32 to 63
   for (int j = 0; j < 8; ++j) scales[j] = (static_cast<uint32_t>(sc[j]) & 31) + 32;
   for (int j = 0; j < 4; ++j) {
     const uint32_t low = scales[j + 4] & 15;
@@ -89,47 +79,36 @@ void FinishScalesAndMins(std::byte* sc) {
     sc[j + 4] = static_cast<std::byte>(scales[j] | high << 6);
     sc[j + 8] = static_cast<std::byte>(low | low << 4);
   }
+  return 47.5f;
 }
 
-void FinishQ6_K(float sigma, std::byte* block) {
+float MakeScalesLarge(Block<TensorType::kQ6_K>, std::byte* block) {
   for (int k = 0; k < 16; ++k) {
-    // Scales are 64 to 127 with either sign.
+    // 64 to 127, with either sign.
     const int random = static_cast<int>(block[192 + k]);
     const int scale = 64 + (random & 63);
     block[192 + k] = static_cast<std::byte>((random & 64) != 0 ? -scale : scale);
   }
-  SuperScale(6, 95.5f, sigma, block + 208, nullptr);
+  return 95.5f;
 }
 
-void FinishBlock(TensorType type, float sigma, Random& random, std::byte* block) {
-  switch (type) {
-    case TensorType::kQ4_0:
-      return ScaleSigned(4, sigma, random, block);
-    case TensorType::kQ4_1:
-      return ScaleAndMin(4, sigma, random, block, block + 2);
-    case TensorType::kQ5_0:
-      return ScaleSigned(5, sigma, random, block);
-    case TensorType::kQ5_1:
-      return ScaleAndMin(5, sigma, random, block, block + 2);
-    case TensorType::kQ8_0:
-      return ScaleSigned(8, sigma, random, block);
-    case TensorType::kQ2_K:
-      return FinishQ2_K(sigma, block);
-    case TensorType::kQ3_K:
-      return FinishQ3_K(sigma, block);
-    case TensorType::kQ4_K:
-      FinishScalesAndMins(block + 4);
-      return SuperScale(4, 47.5f, sigma, block, block + 2);
-    case TensorType::kQ5_K:
-      FinishScalesAndMins(block + 4);
-      return SuperScale(5, 47.5f, sigma, block, block + 2);
-    case TensorType::kQ6_K:
-      return FinishQ6_K(sigma, block);
-    case TensorType::kF32:
-    case TensorType::kF16:
-    case TensorType::kBF16:
-      return;
+// Gets a block of random bytes, so that quants are uniform. Writes scales that centre the weights
+// and give them the standard deviation.
+template <typename B>
+void FinishBlock(float sigma, Random& random, std::byte* block) {
+  constexpr Spread kSpread = SpreadOf<B>();
+  float scale = sigma / std::sqrt(static_cast<float>(kSpread.variance));
+  if constexpr (B::kParts > 1) {
+    scale /= MakeScalesLarge(B(), block);
+  } else {
+    scale *= random.Uniform(0.75f, 1.25f);
+    // Without a minimum, levels may be off centre; a random sign balances this over many blocks.
+    if (!B::kHasMin && random.Next() >> 63 != 0) scale = -scale;
   }
+  PutHalf(block + B::kFloatsAt, scale);
+  // A K-quant's minimum is subtracted.
+  const float mean = static_cast<float>(kSpread.mean);
+  if (B::kHasMin) PutHalf(block + B::kFloatsAt + 2, scale * (B::kParts > 1 ? mean : -mean));
 }
 
 template <typename Convert>
@@ -198,10 +177,13 @@ void FillRandomWeights(TensorType type, float sigma, Random& random, std::span<s
       break;
   }
   random.Fill(row);
-  const size_t block_bytes = GetTensorTypeInfo(type).block_bytes;
-  for (size_t at = 0; at < row.size(); at += block_bytes) {
-    FinishBlock(type, sigma, random, row.data() + at);
-  }
+  VisitType(type, [&]<typename B>(B) {
+    if constexpr (B::kWeights > 1) {
+      for (size_t at = 0; at < row.size(); at += B::kBytes) {
+        FinishBlock<B>(sigma, random, row.data() + at);
+      }
+    }
+  });
 }
 
 }  // namespace orcd

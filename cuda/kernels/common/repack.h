@@ -11,9 +11,6 @@
 
 namespace orcd::cuda {
 
-// The tile format that holds weights of `type` with their values; F32 and BF16 are rounded to F16.
-TileFormat FormatFor(TensorType type);
-
 // Rows in the file's layout, in VRAM.
 struct RawRows {
   TensorType type = TensorType::kF16;

@@ -19,7 +19,8 @@
 //          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
 //          scales.
 // Scales:
-//   kQ8_0, kQ4_0, kQ5_0  [g][row g, row g + 8][block] F16 d.
+//   kQ8_0, kQ4_0, kQ5_0, kIQ4_NL
+//                        [g][row g, row g + 8][block] F16 d.
 //   kQ4_1, kQ5_1         the same, then the same of m.
 //   kQ4_K, kQ5_K         [lane] 4 B: byte i is the scale (6 bits) of sub-block 2t + i / 2, row
 //                        g + 8 (i % 2), below the high two bits of its min; [lane] 2 B: the low
@@ -33,12 +34,15 @@
 
 #include <cstdint>
 
+#include "runtime/gguf/block_formats.h"
+
 namespace orcd::cuda {
 
 inline constexpr int kTileRows = 16;
 // Columns of one tensor-core step (the K of mma.m16n8k16).
 inline constexpr int kStepCols = 16;
 
+// A format has the name of the tensor type whose quants it holds (kFormatTypes).
 enum class TileFormat : uint8_t {
   kF16,
   kQ8_0,
@@ -46,11 +50,29 @@ enum class TileFormat : uint8_t {
   kQ4_1,
   kQ5_0,
   kQ5_1,
+  kIQ4_NL,
   kQ2_K,
   kQ4_K,
   kQ5_K,
   kQ6_K,
 };
+
+inline constexpr TensorType kFormatTypes[] = {
+    TensorType::kF16,  TensorType::kQ8_0, TensorType::kQ4_0,   TensorType::kQ4_1,
+    TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL, TensorType::kQ2_K,
+    TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+
+// The tile format that holds weights of `type` with their values; F32 and BF16 are rounded to F16.
+constexpr TileFormat FormatFor(TensorType type) {
+  // The scales and quants of kQ6_K can hold those of Q3_K.
+  if (type == TensorType::kQ3_K) return TileFormat::kQ6_K;
+  uint8_t format = 0;
+  for (const TensorType held : kFormatTypes) {
+    if (held == type) return static_cast<TileFormat>(format);
+    ++format;
+  }
+  return TileFormat::kF16;
+}
 
 // One bit per format; a set of formats is the OR of its bits.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
@@ -71,6 +93,7 @@ constexpr int UnitBytes(TileFormat format) {
     case TileFormat::kQ8_0:
       return 1024 + 64;
     case TileFormat::kQ4_0:
+    case TileFormat::kIQ4_NL:
       return 512 + 64;
     case TileFormat::kQ4_1:
       return 512 + 128;

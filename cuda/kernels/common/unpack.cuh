@@ -4,7 +4,7 @@
 // Every kernel computes with the same bits, since a weight becomes F16 by one rule everywhere: it
 // is rounded once, and so is a scale that is a product (d * scale).
 //
-// Blocks: integers less QuantZero are exact in F16, and the weight is one multiplication by d or
+// Blocks: integers less kQuantZero are exact in F16, and the weight is one multiplication by d or
 // one fused multiply-add of d and m.
 //
 // Super-blocks (K-quants): integers stay at their bit positions in their words. The halves of a
@@ -22,6 +22,7 @@
 
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/tile_format.h"
+#include "runtime/gguf/blocks.h"
 
 namespace orcd::cuda {
 
@@ -30,24 +31,15 @@ inline constexpr int kGroupSteps = 4;
 inline constexpr int kGroupCols = kGroupSteps * kStepCols;
 constexpr int UnitGroups(TileFormat format) { return UnitCols(format) / kGroupCols; }
 
+// Definition of the blocks whose quants a format holds.
+template <TileFormat kFormat>
+using FormatBlock = Block<kFormatTypes[static_cast<int>(kFormat)]>;
+
 // Blocks: the integer that is subtracted from a quant before the multiplication. Super-blocks: the
 // middle of the quants' range, or the integer that is subtracted.
-constexpr int QuantZero(TileFormat format) {
-  switch (format) {
-    case TileFormat::kQ2_K:
-      return 2;
-    case TileFormat::kQ4_0:
-    case TileFormat::kQ4_K:
-      return 8;
-    case TileFormat::kQ5_0:
-    case TileFormat::kQ5_K:
-      return 16;
-    case TileFormat::kQ6_K:
-      return 32;
-    default:
-      return 0;
-  }
-}
+template <TileFormat kFormat, typename B = FormatBlock<kFormat>>
+inline constexpr int kQuantZero = HasSuperBlocks(kFormat) && B::kHasMin ? 1 << (B::kBits - 1)
+                                                                        : B::kZero;
 
 // Super-block formats with four-bit quants: at their bit positions, the quants of rows g + 8 are
 // 2^4 times larger than those of rows g, so their scales are smaller by that factor.
@@ -135,8 +127,8 @@ struct UnitScales {
   // the addends. All are multiplied by the powers of two of SuperBlockFactors.
   uint32_t own[8];
 
-  // Addend of `scale`, which is d * factors rounded: the rounding error of QuantZero quants (`zero`
-  // times that of one), less the min.
+  // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
+  // (`zero` times that of one), less the min.
   static __device__ __forceinline__ __half2 Added(__half2 scale, __half2 d, __half2 factors,
                                                   __half2 zero, __half2 dmin, __half2 mins) {
     const __half2 lost = __hfma2(d, factors, __hneg2(scale));
@@ -146,8 +138,8 @@ struct UnitScales {
   // `factors`: SuperBlockFactors of the matrix.
   __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane) {
     const uint8_t* scales = unit + ScalesOffset(kFormat);
-    // QuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
-    constexpr uint32_t kZero = QuantZero(kFormat);
+    // kQuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
+    constexpr uint32_t kZero = kQuantZero<kFormat>;
     constexpr uint32_t kLowerZero = kZero << LowerRowShift(kFormat);
     constexpr uint32_t kMagic = Magic(5);
     constexpr uint32_t kLowerMagic = Magic(5 - LowerRowShift(kFormat));
@@ -217,9 +209,7 @@ template <TileFormat kFormat>
 struct GroupScales {
   static constexpr int kParts =
       kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
-  static constexpr bool kHasMin = kFormat == TileFormat::kQ4_1 || kFormat == TileFormat::kQ5_1 ||
-                                  kFormat == TileFormat::kQ2_K || kFormat == TileFormat::kQ4_K ||
-                                  kFormat == TileFormat::kQ5_K;
+  static constexpr bool kHasMin = FormatBlock<kFormat>::kHasMin;
   static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
   static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
   // {part 0, part 1} of row g and of row g + 8; with four parts, {row g, row g + 8} of each part.
@@ -250,8 +240,8 @@ struct GroupScales {
     if constexpr (kHasMin) {
       return Pick(AsHalf2(words[kScaleWords + (kParts == 4 ? part : row)]), part, row);
     }
-    // Formats without a min subtract QuantZero quants: as a subnormal number, times 2^-24.
-    const __half2 zero = Half2OfBits(0x8000 | QuantZero(kFormat));
+    // Formats without a min subtract kQuantZero quants: as a subnormal number, times 2^-24.
+    const __half2 zero = Half2OfBits(0x8000 | kQuantZero<kFormat>);
     return Pick(__hmul2(AsHalf2(words[part]), zero), part, row);
   }
 
@@ -300,10 +290,10 @@ __device__ __forceinline__ uint32_t QuantPair(const uint32_t (&words)[kWords], u
   }
 }
 
-// Blocks: a pair of quants less QuantZero, exactly: integers below 32 in F16.
+// Blocks: a pair of quants less kQuantZero, exactly: integers below 32 in F16.
 template <TileFormat kFormat, int kPair, int kWords>
 __device__ __forceinline__ __half2 CenteredPair(const uint32_t (&words)[kWords]) {
-  constexpr int kZero = QuantZero(kFormat);
+  constexpr int kZero = kQuantZero<kFormat>;
   // 1024 + 2^n q.
   constexpr int kN = kQuantBit<kFormat, kPair>;
   const __half2 q = AsHalf2(QuantPair<kFormat, kPair>(words, Magic(0)));
@@ -336,6 +326,17 @@ __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
   }
 }
 
+// Levels of a code book, plus 128, as bytes: those of the four low nibbles of `quants`.
+template <typename B>
+__device__ __forceinline__ uint32_t LookUpLevels(uint32_t quants) {
+  constexpr uint64_t kLower = LevelWord(B::kLevels, 0) ^ 0x8080808080808080u;
+  constexpr uint64_t kUpper = LevelWord(B::kLevels, 8) ^ 0x8080808080808080u;
+  const uint32_t index = quants & 0x7777u;
+  const uint32_t lower = __byte_perm(static_cast<uint32_t>(kLower), kLower >> 32, index);
+  const uint32_t upper = __byte_perm(static_cast<uint32_t>(kUpper), kUpper >> 32, index);
+  return __byte_perm(lower, upper, 0x3210u | (quants & 0x8888u) >> 1);
+}
+
 // The A fragment of step kStep of a group.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
@@ -355,6 +356,17 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
         a[half * 2 + row] = AsBits(
             __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
       }
+    }
+  } else if constexpr (kFormat == TileFormat::kIQ4_NL) {
+    // A step has one word; pair i is nibble i of its two halves.
+    const uint32_t first = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep]);
+    const uint32_t second = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep] >> 16);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t bytes = __byte_perm(first, second, 0x0400 + 0x0101 * pair);
+      const __half2 level =
+          __hsub2(AsHalf2(AndOr(bytes, 0x00ff00ffu, 0x64006400u)), Half2OfBits(0x6480));
+      a[pair] = AsBits(__hmul2(level, scales.Scale(kStep / 2, pair % 2)));
     }
   } else {
     constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;

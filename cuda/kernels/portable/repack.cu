@@ -5,20 +5,35 @@
 
 #include <algorithm>
 
-#include "cuda/kernels/common/raw_block.cuh"
 #include "cuda/kernels/common/repack.h"
 #include "cuda/kernels/common/tile_value.cuh"
 #include "cuda/kernels/common/unpack.cuh"
+#include "runtime/gguf/blocks.h"
 
 namespace orcd::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
+// F16 bits of a weight of a plain type.
+template <TensorType kType>
+__device__ uint32_t PlainHalf(const uint8_t* weight) {
+  if constexpr (kType == TensorType::kF32) {
+    return __half_as_ushort(__float2half_rn(*reinterpret_cast<const float*>(weight)));
+  } else {
+    const uint32_t bits = *reinterpret_cast<const uint16_t*>(weight);
+    if constexpr (kType == TensorType::kF16) {
+      return bits;
+    } else {
+      return __half_as_ushort(__float2half_rn(__uint_as_float(bits << 16)));
+    }
+  }
+}
+
 // Source of one unit: its 16 rows by the unit's columns.
 template <TensorType kType>
 struct UnitSource {
-  using Raw = RawBlock<kType>;
+  using Raw = Block<kType>;
 
   const RawRows& rows;
   int tile;
@@ -26,7 +41,7 @@ struct UnitSource {
   int cols;
 
   // Block that holds column `col` of the unit in `row`; null for padding.
-  __device__ const uint8_t* Block(int row, int col) const {
+  __device__ const uint8_t* At(int row, int col) const {
     const bool paired = rows.lower != nullptr;
     const int source_row = paired ? tile * 8 + row % 8 : tile * kTileRows + row;
     if (source_row >= rows.rows || first_col + col >= cols) return nullptr;
@@ -34,12 +49,14 @@ struct UnitSource {
     return data + source_row * rows.row_bytes +
            static_cast<int64_t>((first_col + col) / Raw::kWeights) * Raw::kBytes;
   }
+  // The tile's quant. Types without a min are stored with the zero of their tile's format.
   __device__ int Quant(int row, int col) const {
-    const uint8_t* const block = Block(row, col);
-    return block == nullptr ? 0 : Raw::Quant(block, (first_col + col) % Raw::kWeights);
+    constexpr int kMoved = Raw::kHasMin ? 0 : kQuantZero<FormatFor(kType)> - Raw::kZero;
+    const uint8_t* const block = At(row, col);
+    return block == nullptr ? 0 : Raw::Quant(block, (first_col + col) % Raw::kWeights) + kMoved;
   }
   __device__ uint32_t Half(int row, int col, int which) const {
-    const uint8_t* const block = Block(row, col);
+    const uint8_t* const block = At(row, col);
     return block == nullptr ? 0 : Raw::Half(block, which);
   }
 };
@@ -53,14 +70,14 @@ __device__ __forceinline__ int ColOf(int lane, int pair, int half) {
 // Word `index` of a unit's quants.
 template <TensorType kType>
 __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
-  constexpr TileFormat kFormat = RawBlock<kType>::kFormat;
+  constexpr TileFormat kFormat = FormatFor(kType);
   uint32_t word = 0;
   if constexpr (kFormat == TileFormat::kF16) {
     const int row = index / 256 * 8 + index % 32 / 4;
     const int col = index % 256 / 32 * 8 + index % 4 * 2;
     for (int half = 0; half < 2; ++half) {
-      const uint8_t* const block = source.Block(row, col + half);
-      if (block != nullptr) word |= uint32_t{RawBlock<kType>::Value(block)} << (16 * half);
+      const uint8_t* const block = source.At(row, col + half);
+      if (block != nullptr) word |= PlainHalf<kType>(block) << (16 * half);
     }
   } else if constexpr (kFormat == TileFormat::kQ8_0) {
     const int lane = index % 128 / 4;
@@ -103,21 +120,21 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
 // Byte `index` of a unit's scales.
 template <TensorType kType>
 __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
-  using Raw = RawBlock<kType>;
-  constexpr TileFormat kFormat = Raw::kFormat;
+  using Raw = Block<kType>;
+  constexpr TileFormat kFormat = FormatFor(kType);
   if constexpr (kFormat == TileFormat::kQ4_K || kFormat == TileFormat::kQ5_K) {
     if (index < 128) {
       const int lane = index / 4;
       const int part = lane % 4 * 2 + index % 4 / 2;
-      const uint8_t* const block = source.Block(lane / 4 + index % 2 * 8, 0);
+      const uint8_t* const block = source.At(lane / 4 + index % 2 * 8, 0);
       if (block == nullptr) return 0;
       return static_cast<uint8_t>(Raw::Scale(block, part) | Raw::Min(block, part) >> 4 << 6);
     }
     if (index < 192) {
       const int lane = (index - 128) / 2;
       const int part = lane % 4 * 2 + index % 2;
-      const uint8_t* const upper = source.Block(lane / 4, 0);
-      const uint8_t* const lower = source.Block(lane / 4 + 8, 0);
+      const uint8_t* const upper = source.At(lane / 4, 0);
+      const uint8_t* const lower = source.At(lane / 4 + 8, 0);
       const int first = upper == nullptr ? 0 : Raw::Min(upper, part) & 15;
       const int second = lower == nullptr ? 0 : Raw::Min(lower, part) & 15;
       return static_cast<uint8_t>(first | second << 4);
@@ -128,7 +145,7 @@ __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
     if (index < 256) {
       const int lane = index / 8;
       const int step = lane % 4 * 4 + index % 8 / 2;
-      const uint8_t* const block = source.Block(lane / 4 + index % 2 * 8, 0);
+      const uint8_t* const block = source.At(lane / 4 + index % 2 * 8, 0);
       if (block == nullptr) return 0;
       if constexpr (kFormat == TileFormat::kQ6_K) {
         return static_cast<uint8_t>(Raw::Scale(block, step));
@@ -154,7 +171,7 @@ __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads)
     RepackKernel(const __grid_constant__ RawRows rows, int cols, int units, uint8_t* out) {
-  constexpr TileFormat kFormat = RawBlock<kType>::kFormat;
+  constexpr TileFormat kFormat = FormatFor(kType);
   const UnitSource<kType> source = {rows, static_cast<int>(blockIdx.y),
                                     static_cast<int>(blockIdx.x) * UnitCols(kFormat), cols};
   uint8_t* const unit = out + (int64_t{blockIdx.y} * units + blockIdx.x) * UnitBytes(kFormat);
@@ -187,57 +204,13 @@ __global__ void WeightValuesKernel(const __grid_constant__ TiledMatrix matrix, i
 
 }  // namespace
 
-TileFormat FormatFor(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-    case TensorType::kF16:
-    case TensorType::kBF16:
-      return TileFormat::kF16;
-    case TensorType::kQ4_0:
-      return TileFormat::kQ4_0;
-    case TensorType::kQ4_1:
-      return TileFormat::kQ4_1;
-    case TensorType::kQ5_0:
-      return TileFormat::kQ5_0;
-    case TensorType::kQ5_1:
-      return TileFormat::kQ5_1;
-    case TensorType::kQ8_0:
-      return TileFormat::kQ8_0;
-    case TensorType::kQ2_K:
-      return TileFormat::kQ2_K;
-    case TensorType::kQ4_K:
-      return TileFormat::kQ4_K;
-    case TensorType::kQ5_K:
-      return TileFormat::kQ5_K;
-    case TensorType::kQ3_K:
-    case TensorType::kQ6_K:
-      return TileFormat::kQ6_K;
-  }
-  return TileFormat::kF16;
-}
-
 cudaError_t LaunchRepack(const RawRows& rows, const TiledMatrix& matrix, int first_tile,
                          cudaStream_t stream) {
-#define ORCD_REPACK(type) \
-  case TensorType::type:  \
-    return LaunchRepackOf<TensorType::type>(rows, matrix, first_tile, stream);
-  switch (rows.type) {
-    ORCD_REPACK(kF32)
-    ORCD_REPACK(kF16)
-    ORCD_REPACK(kBF16)
-    ORCD_REPACK(kQ4_0)
-    ORCD_REPACK(kQ4_1)
-    ORCD_REPACK(kQ5_0)
-    ORCD_REPACK(kQ5_1)
-    ORCD_REPACK(kQ8_0)
-    ORCD_REPACK(kQ2_K)
-    ORCD_REPACK(kQ3_K)
-    ORCD_REPACK(kQ4_K)
-    ORCD_REPACK(kQ5_K)
-    ORCD_REPACK(kQ6_K)
-  }
-#undef ORCD_REPACK
-  return cudaErrorInvalidValue;
+  cudaError_t error = cudaErrorInvalidValue;
+  VisitType(rows.type, [&]<TensorType kType>(Block<kType>) {
+    error = LaunchRepackOf<kType>(rows, matrix, first_tile, stream);
+  });
+  return error;
 }
 
 cudaError_t LaunchWeightValues(const TiledMatrix& matrix, int first_row, int rows, float* out,

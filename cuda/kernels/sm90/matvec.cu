@@ -41,6 +41,7 @@ constexpr std::array kSets = {
     FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
     FormatSet{FormatBit(TileFormat::kQ4_0), KernelFor<FormatBit(TileFormat::kQ4_0)>},
     FormatSet{FormatBit(TileFormat::kQ5_0), KernelFor<FormatBit(TileFormat::kQ5_0)>},
+    FormatSet{FormatBit(TileFormat::kIQ4_NL), KernelFor<FormatBit(TileFormat::kIQ4_NL)>},
     FormatSet{FormatBit(TileFormat::kQ4_K), KernelFor<FormatBit(TileFormat::kQ4_K)>},
     FormatSet{FormatBit(TileFormat::kQ5_K), KernelFor<FormatBit(TileFormat::kQ5_K)>},
     FormatSet{FormatBit(TileFormat::kQ6_K), KernelFor<FormatBit(TileFormat::kQ6_K)>},

@@ -88,6 +88,8 @@ cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int til
       return LaunchUnpack<TileFormat::kQ5_0>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ5_1:
       return LaunchUnpack<TileFormat::kQ5_1>(product, first_tile, tiles, out, stream);
+    case TileFormat::kIQ4_NL:
+      return LaunchUnpack<TileFormat::kIQ4_NL>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ2_K:
       return LaunchUnpack<TileFormat::kQ2_K>(product, first_tile, tiles, out, stream);
     case TileFormat::kQ4_K:
