@@ -9,7 +9,7 @@
 #include "cuda/forward.h"
 #include "cuda/step_tables.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
@@ -31,9 +31,10 @@ struct MemoryPlan {
 };
 
 // `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
-// kInvalidArgument naming the option that is out of range; kUnimplemented if the kernels do not
-// take the model's shape; kResourceExhausted with all the numbers if the model does not fit.
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
+// kInvalidArgument naming the option that is out of range; kUnimplemented, naming it, if
+// the model has a feature or shape that the kernels do not take; kResourceExhausted with all the
+// numbers if the model does not fit.
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes);
 

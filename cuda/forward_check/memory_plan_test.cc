@@ -6,7 +6,7 @@
 #include "cuda/device_weights.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 namespace {
@@ -14,17 +14,13 @@ namespace {
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // The shape of Qwen2.5-7B, with the context of its 1M variant.
-ModelConfig LongContext() {
-  ModelConfig config;
-  config.layers = 28;
-  config.hidden = 3584;
-  config.heads = 28;
-  config.kv_heads = 4;
-  config.head_dim = 128;
-  config.ffn = 18944;
-  config.vocab = 152064;
-  config.context_length = 1'010'000;
-  return config;
+ModelSpec LongContext() {
+  ModelSpec spec;
+  spec.hidden = 3584;
+  spec.layers.assign(28, {.heads = 28, .kv_heads = 4, .head_dim = 128, .ffn = 18944});
+  spec.vocab = 152064;
+  spec.context_length = 1'010'000;
+  return spec;
 }
 
 MemoryPlan Plan(const BackendOptions& options) {
@@ -45,10 +41,10 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
   EXPECT_GT(all.workspace_bytes, some.workspace_bytes + 500'000'000);
   EXPECT_EQ(some.kv_blocks, 64 * 256) << "as many as its sequences can use";
 
-  ModelConfig config = LongContext();
-  config.context_length = 4096;
+  ModelSpec spec = LongContext();
+  spec.context_length = 4096;
   options.max_context = 0;
-  const auto own = PlanMemory(config, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  const auto own = PlanMemory(spec, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_EQ(own->workspace_bytes, some.workspace_bytes) << "as if the model had no more";
   options.max_context = 1 << 30;

@@ -63,22 +63,22 @@ std::vector<float> LogitsOfWeights(const std::string& path, std::span<const int3
   const auto gguf = GgufReader::Open(path);
   EXPECT_TRUE(gguf.ok()) << gguf.status();
   if (!gguf.ok()) return {};
-  const auto config = ModelConfig::FromGguf(**gguf);
-  EXPECT_TRUE(config.ok()) << config.status();
-  if (!config.ok()) return {};
-  const auto weights = ModelWeights::FromGguf(**gguf, *config);
+  const auto spec = ReadModelSpec(**gguf);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  if (!spec.ok()) return {};
+  const auto weights = ModelWeights::FromGguf(**gguf, *spec);
   EXPECT_TRUE(weights.ok()) << weights.status();
   if (!weights.ok()) return {};
   const int rows = static_cast<int>(tokens.size());
   const auto blocks = BlockRange(0, rows / 16 + 1);
   ThreadPool pool(2);
-  auto cache = KvCache::Create({.layers = config->layers,
-                                .kv_heads = config->kv_heads,
-                                .head_dim = config->head_dim,
+  auto cache = KvCache::Create({.layers = spec->num_layers(),
+                                .kv_heads = spec->layers[0].kv_heads,
+                                .head_dim = spec->layers[0].head_dim,
                                 .block_tokens = 16,
                                 .type = kv_type},
                                static_cast<int64_t>(blocks.size()));
-  auto forward = Forward::Create(*config, *weights, BestKernels(), pool, *cache, rows, 1);
+  auto forward = Forward::Create(*spec, *weights, BestKernels(), pool, *cache, rows, 1);
   const ForwardSequence sequence = {.tokens = tokens, .blocks = blocks};
   LogitsTap tap;
   (*forward)->Run({&sequence, 1}, &tap);
@@ -163,7 +163,7 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
 
   const auto model = LoadTestModel(RealModelPath());
   ASSERT_NE(model, nullptr);
-  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const size_t vocab = static_cast<size_t>(model->spec().vocab);
   const std::vector<float> logits = Logits(model, tokens, GetParam());
   ASSERT_EQ(logits.size(), tokens.size() * vocab);
 

@@ -1,7 +1,7 @@
-#include "runtime/model/config.h"
+#include "runtime/model/arch/decoder.h"
 
-#include <cmath>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -12,20 +12,19 @@
 namespace orcd {
 namespace {
 
-constexpr std::string_view kArchitecture = "qwen2";
 // Limit for general.name. Every status and heartbeat repeats the name, and a client accepts at most
 // 4 MiB.
 constexpr size_t kMaxNameBytes = 256;
+constexpr float kDefaultRopeBase = 10000;
 
-std::string Key(std::string_view name) { return absl::StrFormat("%s.%s", kArchitecture, name); }
+// Makes an architecture's keys from the names that all architectures use.
+struct Keys {
+  std::string_view architecture;
 
-// A missing key is the model's fault here; kNotFound would suggest looking elsewhere.
-absl::Status MissingKeyIsInvalid(const absl::Status& status) {
-  if (status.code() != absl::StatusCode::kNotFound) return status;
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   std::string_view(status.message().data(), status.message().size()),
-                   GetErrorDetails(status));
-}
+  std::string operator()(std::string_view name) const {
+    return absl::StrFormat("%s.%s", architecture, name);
+  }
+};
 
 absl::StatusOr<int> GetSize(const GgufReader& gguf, const std::string& key, int max) {
   const absl::StatusOr<uint32_t> value = gguf.GetU32(key);
@@ -59,87 +58,72 @@ absl::StatusOr<float> GetNumberBetween(const GgufReader& gguf, const std::string
   return *value;
 }
 
-absl::Status CheckArchitecture(const GgufReader& gguf) {
-  const absl::StatusOr<std::string_view> architecture = gguf.GetString("general.architecture");
-  if (!architecture.ok()) return MissingKeyIsInvalid(architecture.status());
-  if (*architecture == kArchitecture) return absl::OkStatus();
-  return UnsupportedModel(
-      "general.architecture",
-      absl::StrFormat("this is a %s model; this worker runs %s (Qwen2 and Qwen2.5), load one of "
-                      "those",
-                      QuoteForMessage(*architecture), kArchitecture));
-}
-
-absl::Status ReadHeads(const GgufReader& gguf, ModelConfig& config) {
-  const std::string heads_key = Key("attention.head_count");
-  const std::string kv_heads_key = Key("attention.head_count_kv");
-  const std::string key_length_key = Key("attention.key_length");
-  ORCD_ASSIGN_OR_RETURN(config.heads, GetSize(gguf, heads_key, kMaxHeads));
-  ORCD_ASSIGN_OR_RETURN(config.kv_heads, GetSizeOr(gguf, kv_heads_key, kMaxHeads, config.heads));
-  if (config.heads % config.kv_heads != 0) {
+absl::Status ReadHeads(const GgufReader& gguf, const Keys& key, int hidden, LayerSpec& layer) {
+  const std::string heads_key = key("attention.head_count");
+  const std::string kv_heads_key = key("attention.head_count_kv");
+  const std::string key_length_key = key("attention.key_length");
+  ORCD_ASSIGN_OR_RETURN(layer.heads, GetSize(gguf, heads_key, kMaxHeads));
+  ORCD_ASSIGN_OR_RETURN(layer.kv_heads, GetSizeOr(gguf, kv_heads_key, kMaxHeads, layer.heads));
+  if (layer.heads % layer.kv_heads != 0) {
     return InvalidModel(kv_heads_key,
                         absl::StrFormat("key \"%s\" is %d and has to divide \"%s\", which is %d",
-                                        kv_heads_key, config.kv_heads, heads_key, config.heads));
+                                        kv_heads_key, layer.kv_heads, heads_key, layer.heads));
   }
-  if (gguf.Find(key_length_key) == nullptr && config.hidden % config.heads != 0) {
+  if (gguf.Find(key_length_key) == nullptr && hidden % layer.heads != 0) {
     return InvalidModel(
         heads_key,
         absl::StrFormat(
             "key \"%s\" is %d and has to divide \"%s\", which is %d, unless \"%s\" gives the "
             "size of a head",
-            heads_key, config.heads, Key("embedding_length"), config.hidden, key_length_key));
+            heads_key, layer.heads, key("embedding_length"), hidden, key_length_key));
   }
-  const int even_share = config.hidden / config.heads;
-  ORCD_ASSIGN_OR_RETURN(config.head_dim, GetSizeOr(gguf, key_length_key, kMaxHeadDim, even_share));
-  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim || config.head_dim == 0) {
+  const int even_share = hidden / layer.heads;
+  ORCD_ASSIGN_OR_RETURN(layer.head_dim, GetSizeOr(gguf, key_length_key, kMaxHeadDim, even_share));
+  if (layer.head_dim % 2 != 0 || layer.head_dim > kMaxHeadDim || layer.head_dim == 0) {
     return InvalidModel(
         heads_key, absl::StrFormat("a head has %d dimensions (%s) and has to have an even number, "
                                    "at most %d",
-                                   config.head_dim,
+                                   layer.head_dim,
                                    gguf.Find(key_length_key) != nullptr
                                        ? key_length_key
-                                       : absl::StrFormat("%s %d / %s %d", Key("embedding_length"),
-                                                         config.hidden, heads_key, config.heads),
+                                       : absl::StrFormat("%s %d / %s %d", key("embedding_length"),
+                                                         hidden, heads_key, layer.heads),
                                    kMaxHeadDim));
   }
-  const std::string value_length_key = Key("attention.value_length");
+  const std::string value_length_key = key("attention.value_length");
   ORCD_ASSIGN_OR_RETURN(const int value_length,
-                        GetSizeOr(gguf, value_length_key, kMaxHeadDim, config.head_dim));
-  if (value_length != config.head_dim) {
+                        GetSizeOr(gguf, value_length_key, kMaxHeadDim, layer.head_dim));
+  if (value_length != layer.head_dim) {
     return UnsupportedModel(
         value_length_key,
         absl::StrFormat(
             "key \"%s\" is %d and a head's keys have %d dimensions; only equal ones are "
             "computed here",
-            value_length_key, value_length, config.head_dim));
+            value_length_key, value_length, layer.head_dim));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadRope(const GgufReader& gguf, ModelConfig& config) {
-  const std::string base_key = Key("rope.freq_base");
-  if (gguf.Find(base_key) == nullptr) {
-    return InvalidModel(
-        base_key, absl::StrFormat("key \"%s\" is missing; the default of other programs, 10000, is "
-                                  "wrong for Qwen2 models (most have 1000000), so it has to be in "
-                                  "the file: convert the model again with its config.json",
-                                  base_key));
+absl::Status ReadRope(const GgufReader& gguf, const Keys& key, LayerSpec& layer) {
+  const std::string base_key = key("rope.freq_base");
+  layer.rope.base = kDefaultRopeBase;
+  if (gguf.Find(base_key) != nullptr) {
+    ORCD_ASSIGN_OR_RETURN(layer.rope.base, GetNumberBetween(gguf, base_key, 1, 1e12f));
   }
-  ORCD_ASSIGN_OR_RETURN(config.rope_base, GetNumberBetween(gguf, base_key, 1, 1e12f));
 
-  const std::string dimensions_key = Key("rope.dimension_count");
+  const std::string dimensions_key = key("rope.dimension_count");
   ORCD_ASSIGN_OR_RETURN(const int dimensions,
-                        GetSizeOr(gguf, dimensions_key, kMaxHeadDim, config.head_dim));
-  if (dimensions != config.head_dim) {
+                        GetSizeOr(gguf, dimensions_key, kMaxHeadDim, layer.head_dim));
+  if (dimensions != layer.head_dim) {
     return UnsupportedModel(
         dimensions_key,
         absl::StrFormat(
             "key \"%s\" is %d and a head has %d dimensions; only rotation of whole heads "
             "is computed here",
-            dimensions_key, dimensions, config.head_dim));
+            dimensions_key, dimensions, layer.head_dim));
   }
 
-  const std::string type_key = Key("rope.scaling.type");
+  const std::string type_key = key("rope.scaling.type");
   std::string_view type;
   if (gguf.Find(type_key) != nullptr) {
     ORCD_ASSIGN_OR_RETURN(type, gguf.GetString(type_key));
@@ -152,31 +136,31 @@ absl::Status ReadRope(const GgufReader& gguf, ModelConfig& config) {
     }
   }
   // Without a type, a factor means linear scaling; `scale_linear` is its older name.
-  for (const std::string_view name : {"rope.scaling.factor", "rope.scale_linear"}) {
-    const std::string key = Key(name);
-    if (type == "none" || gguf.Find(key) == nullptr) continue;
-    ORCD_ASSIGN_OR_RETURN(const float factor, gguf.GetF32(key));
+  for (const std::string& factor_key : {key("rope.scaling.factor"), key("rope.scale_linear")}) {
+    if (type == "none" || gguf.Find(factor_key) == nullptr) continue;
+    ORCD_ASSIGN_OR_RETURN(const float factor, gguf.GetF32(factor_key));
     if (factor == 1 || factor == 0) continue;
     return UnsupportedModel(
-        key,
+        factor_key,
         absl::StrFormat("key \"%s\" is %g; RoPE scaling is not computed here, use a file of the "
                         "model without it",
-                        key, factor));
+                        factor_key, factor));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ModelConfig::FromGguf(const GgufReader& gguf) {
-  ORCD_RETURN_IF_ERROR(CheckArchitecture(gguf));
-  ModelConfig config;
-  config.architecture = kArchitecture;
+absl::StatusOr<ModelSpec> ReadDecoder(const GgufReader& gguf, std::string_view architecture) {
+  const Keys key = {architecture};
+  ModelSpec spec;
+  LayerSpec layer;
+  spec.architecture = architecture;
   if (gguf.Find("general.name") != nullptr) {
     ORCD_ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.name"));
-    config.name = ReplaceInvalidUtf8(name.substr(0, kMaxNameBytes));
+    spec.name = ReplaceInvalidUtf8(name.substr(0, kMaxNameBytes));
   }
-  const std::string causal_key = Key("attention.causal");
+  const std::string causal_key = key("attention.causal");
   if (gguf.Find(causal_key) != nullptr) {
     ORCD_ASSIGN_OR_RETURN(const bool causal, gguf.GetBool(causal_key));
     if (!causal) {
@@ -187,15 +171,15 @@ absl::StatusOr<ModelConfig> ModelConfig::FromGguf(const GgufReader& gguf) {
                           causal_key));
     }
   }
-  ORCD_ASSIGN_OR_RETURN(config.layers, GetSize(gguf, Key("block_count"), kMaxLayers));
-  ORCD_ASSIGN_OR_RETURN(config.hidden, GetSize(gguf, Key("embedding_length"), kMaxHidden));
-  ORCD_ASSIGN_OR_RETURN(config.ffn, GetSize(gguf, Key("feed_forward_length"), kMaxFfn));
-  ORCD_ASSIGN_OR_RETURN(config.context_length,
-                        GetSize(gguf, Key("context_length"), kMaxContextLength));
-  ORCD_RETURN_IF_ERROR(ReadHeads(gguf, config));
-  ORCD_ASSIGN_OR_RETURN(config.rms_eps,
-                        GetNumberBetween(gguf, Key("attention.layer_norm_rms_epsilon"), 0, 0.1f));
-  ORCD_RETURN_IF_ERROR(ReadRope(gguf, config));
+  ORCD_ASSIGN_OR_RETURN(const int layers, GetSize(gguf, key("block_count"), kMaxLayers));
+  ORCD_ASSIGN_OR_RETURN(spec.hidden, GetSize(gguf, key("embedding_length"), kMaxHidden));
+  ORCD_ASSIGN_OR_RETURN(layer.ffn, GetSize(gguf, key("feed_forward_length"), kMaxFfn));
+  ORCD_ASSIGN_OR_RETURN(spec.context_length,
+                        GetSize(gguf, key("context_length"), kMaxContextLength));
+  ORCD_RETURN_IF_ERROR(ReadHeads(gguf, key, spec.hidden, layer));
+  ORCD_ASSIGN_OR_RETURN(spec.rms_eps,
+                        GetNumberBetween(gguf, key("attention.layer_norm_rms_epsilon"), 0, 0.1f));
+  ORCD_RETURN_IF_ERROR(ReadRope(gguf, key, layer));
 
   constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
   const auto tokens = gguf.GetStrings(kTokensKey);
@@ -206,8 +190,9 @@ absl::StatusOr<ModelConfig> ModelConfig::FromGguf(const GgufReader& gguf) {
                                         "the file is damaged or was made wrongly, convert it again",
                                         kTokensKey, tokens->size(), kMaxVocab));
   }
-  config.vocab = static_cast<int>(tokens->size());
-  return config;
+  spec.vocab = static_cast<int>(tokens->size());
+  spec.layers.assign(layers, layer);
+  return spec;
 }
 
 }  // namespace orcd
