@@ -31,9 +31,8 @@ struct MemoryPlan {
 };
 
 // `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
-// kInvalidArgument naming the option that is out of range; kUnimplemented, naming it, if
-// the model has a feature or shape that the kernels do not take; kResourceExhausted with all the
-// numbers if the model does not fit.
+// kInvalidArgument naming the option that is out of range; kUnimplemented naming the model's feature
+// that the kernels do not take; kResourceExhausted with all the numbers if the model does not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes);

@@ -2,14 +2,18 @@
 #include "cuda/memory_plan.h"
 
 #include <cstdint>
+#include <string>
 
 #include "cuda/device_weights.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -49,6 +53,16 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
   EXPECT_EQ(own->workspace_bytes, some.workspace_bytes) << "as if the model had no more";
   options.max_context = 1 << 30;
   EXPECT_EQ(Plan(options).forward.context_length, 1'010'000);
+}
+
+TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
+  const auto refusal = [](const ModelSpec& spec) {
+    return std::string(
+        PlanMemory(spec, DeviceWeights(), {}, 70 * kGiB, 80 * kGiB).status().message());
+  };
+  ModelSpec spec = LongContext();
+  spec.layers[27].ffn /= 2;
+  EXPECT_THAT(refusal(spec), HasSubstr("layers that differ in shape"));
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {
