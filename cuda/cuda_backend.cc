@@ -392,6 +392,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   p.model = std::move(model);
   const ModelSpec& spec = p.model->spec();
   const ModelWeights& weights = p.model->weights();
+  ORCD_RETURN_IF_ERROR(cuda::CheckFeatures(spec, weights));
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
                         DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));

@@ -32,8 +32,7 @@ absl::Status Unsupported(const std::string& what) {
       {.reason = "MODEL_UNSUPPORTED"});
 }
 
-absl::Status CheckSpec(const ModelSpec& spec, int block_tokens) {
-  if (!spec.uniform()) return Unsupported("layers that differ in shape");
+absl::Status CheckShape(const ModelSpec& spec, int block_tokens) {
   const LayerSpec& layer = spec.layers[0];
   if (!AttentionSupports(layer.head_dim, block_tokens)) {
     return Unsupported(absl::StrCat("heads of ", layer.head_dim, " values in KV blocks of ",
@@ -68,11 +67,24 @@ absl::Status DoesNotFit(const MemoryPlan& plan, uint64_t free_bytes, uint64_t to
 
 }  // namespace
 
+absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights) {
+  if (!spec.uniform()) return Unsupported("layers that differ in shape");
+  const RopeSpec& rope = spec.layers[0].rope;
+  if (rope.kind != RopeKind::kNeox) return Unsupported("RoPE over neighbouring dimensions");
+  if (rope.factors) return Unsupported("RoPE with factors (rope_freqs.weight)");
+  for (const LayerWeights& layer : weights.layers) {
+    for (const Vector& bias : {layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias}) {
+      if (bias.empty()) return Unsupported("a layer without biases on q, k and v");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
-  ORCD_RETURN_IF_ERROR(CheckSpec(spec, options.block_tokens));
+  ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens));
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {

@@ -56,13 +56,21 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
 }
 
 TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
-  const auto refusal = [](const ModelSpec& spec) {
-    return std::string(
-        PlanMemory(spec, DeviceWeights(), {}, 70 * kGiB, 80 * kGiB).status().message());
-  };
+  constexpr float kOne[] = {1};
   ModelSpec spec = LongContext();
+  ModelWeights weights;
+  weights.layers.resize(28);
+  for (LayerWeights& w : weights.layers) w.attn_q_bias = w.attn_k_bias = w.attn_v_bias = kOne;
+  const auto refusal = [&] { return std::string(CheckFeatures(spec, weights).message()); };
+  EXPECT_EQ(refusal(), "");
+  weights.layers[27].attn_k_bias = {};
+  EXPECT_THAT(refusal(), HasSubstr("a layer without biases on q, k and v"));
+  for (LayerSpec& layer : spec.layers) layer.rope.factors = true;
+  EXPECT_THAT(refusal(), HasSubstr("RoPE with factors"));
+  for (LayerSpec& layer : spec.layers) layer.rope.kind = RopeKind::kNorm;
+  EXPECT_THAT(refusal(), HasSubstr("RoPE over neighbouring dimensions"));
   spec.layers[27].ffn /= 2;
-  EXPECT_THAT(refusal(spec), HasSubstr("layers that differ in shape"));
+  EXPECT_THAT(refusal(), HasSubstr("layers that differ in shape"));
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {

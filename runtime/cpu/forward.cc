@@ -96,7 +96,7 @@ Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, const Kerne
       cache_(cache),
       memory_(std::move(memory)),
       buffers_(spec, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
-      rope_(spec.layers[0].head_dim, spec.layers[0].rope.base),
+      rope_(spec.layers[0].head_dim, spec.layers[0].rope, weights.rope_factors),
       matmul_(kernels, pool),
       attention_(kernels, pool, spec.layers[0].heads, cache, max_step_tokens, max_seqs) {
   kv_rows_.reserve(max_step_tokens);
@@ -224,8 +224,8 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
 
   ForRows(rows_, [&](int64_t row) {
     const auto angles = Row(b.angles, row, spec_.layers[layer].head_dim);
-    Rope::Rotate(angles, Row(b.q, row, q_size));
-    Rope::Rotate(angles, Row(b.k, row, kv_size));
+    rope_.Rotate(angles, Row(b.q, row, q_size));
+    rope_.Rotate(angles, Row(b.k, row, kv_size));
     KvRow& kv = kv_rows_[row];
     kv.finite &=
         cache_.Store(layer, kv.block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));

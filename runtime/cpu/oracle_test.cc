@@ -128,6 +128,14 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(KvType::kF32, KvType::kF16)),
     FileName);
 
+INSTANTIATE_TEST_SUITE_P(
+    Llama, FileOracleTest,
+    ::testing::Combine(::testing::Values("arch/llama3-F16", "arch/llama3-Q4_K_M",
+                                         "arch/llama3-tied-F16", "arch/mistral-F16",
+                                         "arch/mistral-Q4_K_M"),
+                       ::testing::Values(KvType::kF32, KvType::kF16)),
+    FileName);
+
 class RealOracleTest : public ::testing::TestWithParam<KvType> {};
 
 TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {

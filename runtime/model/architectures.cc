@@ -9,7 +9,7 @@
 namespace orcd {
 namespace {
 
-constexpr const Architecture* kArchitectures[] = {&kQwen2};
+constexpr const Architecture* kArchitectures[] = {&kQwen2, &kLlama};
 
 }  // namespace
 

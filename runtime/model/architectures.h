@@ -15,7 +15,7 @@
 namespace orcd {
 
 // A dimension of a tensor, in terms of the spec.
-enum class Dim { kOne, kHidden, kVocab, kQ, kKv, kFfn };
+enum class Dim { kOne, kHidden, kVocab, kQ, kKv, kFfn, kRopePairs };
 
 // A tensor that files of an architecture hold.
 struct TensorRule {
@@ -55,6 +55,7 @@ struct Architecture {
 
 // The rows, each in arch/NAME.cc.
 extern const Architecture kQwen2;
+extern const Architecture kLlama;
 
 // The row of the file's architecture. kInvalidArgument if the file names none, kUnimplemented if
 // there is no row for it.

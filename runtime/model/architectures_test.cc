@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -78,6 +80,54 @@ TEST(ModelSpecTest, ScalingThatScalesNothingIsFine) {
     TestModel model = TestModel::Valid();
     model.keys[key] = value;
     EXPECT_TRUE(SpecOf(model).ok()) << key;
+  }
+}
+
+// The tiny model as a llama file: no biases, perhaps factors of RoPE.
+TestModel Llama(bool factors) {
+  TestModel model = TestModel::Valid();
+  model.keys["general.architecture"] = "llama";
+  for (auto [key, value] : std::map(model.keys)) {
+    if (key.starts_with("qwen2.")) model.keys["llama." + key.substr(6)] = value;
+  }
+  std::erase_if(model.tensors, [](const auto& entry) { return entry.first.ends_with(".bias"); });
+  if (factors) model.AddVector("rope_freqs.weight", 8);
+  return model;
+}
+
+TEST(LlamaTest, HasItsOwnRopeAndNoBiases) {
+  for (const bool factors : {false, true}) {
+    TempDir dir;
+    const auto gguf = Llama(factors).WriteAndOpen(dir.File("model.gguf"));
+    const auto spec = ReadModelSpec(*gguf);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->architecture, "llama");
+    EXPECT_EQ(spec->layers[1].rope,
+              (RopeSpec{.kind = RopeKind::kNorm, .base = 1e6f, .factors = factors}));
+    const auto weights = ModelWeights::FromGguf(*gguf, *spec);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_TRUE(weights->layers[1].attn_q_bias.empty());
+    EXPECT_EQ(weights->rope_factors.size(), factors ? 8u : 0u);
+  }
+}
+
+TEST(LlamaTest, RopeBaseHasADefault) {
+  TestModel model = Llama(false);
+  model.keys.erase("llama.rope.freq_base");
+  const auto spec = SpecOf(model);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->layers[0].rope.base, 10000);
+}
+
+TEST(LlamaTest, RefusesWhatIsNotComputed) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, TestModel::Value>>{
+           {"llama.expert_count", uint32_t{8}}, {"llama.attention.scale", 0.5f}}) {
+    TestModel model = Llama(false);
+    model.keys[key] = value;
+    const auto spec = SpecOf(model);
+    ASSERT_FALSE(spec.ok()) << key;
+    EXPECT_EQ(spec.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(GetErrorDetails(spec.status()).subject, key);
   }
 }
 
@@ -159,8 +209,8 @@ std::vector<Refusal> Refusals() {
         {std::to_string(max + 1), std::to_string(max)});
     set(key, "top_bit", uint32_t{0x80000000}, kInvalid, "MODEL_INVALID", {"2147483648"});
   }
-  set("general.architecture", "llama", "llama", kUnimplemented, "MODEL_UNSUPPORTED",
-      {"\"llama\" model", "runs qwen2"});
+  set("general.architecture", "gemma", "gemma", kUnimplemented, "MODEL_UNSUPPORTED",
+      {"\"gemma\" model", "runs qwen2", "llama"});
   refusals.back().message.pop_back();  // The key is the subject, not part of the message.
   set("general.architecture", "qwen2moe", "qwen2moe", kUnimplemented, "MODEL_UNSUPPORTED",
       {"\"qwen2moe\" model"});

@@ -114,7 +114,7 @@ TEST_P(ModelRefusalTest, NamesTheFile) {
 INSTANTIATE_TEST_SUITE_P(
     All, ModelRefusalTest,
     ::testing::Values(
-        Refusal{"architecture", [](TestModel& m) { m.keys["general.architecture"] = "llama"; },
+        Refusal{"architecture", [](TestModel& m) { m.keys["general.architecture"] = "gemma"; },
                 absl::StatusCode::kUnimplemented, "MODEL_UNSUPPORTED"},
         Refusal{"no_rope_base", [](TestModel& m) { m.keys.erase("qwen2.rope.freq_base"); },
                 absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},

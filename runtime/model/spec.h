@@ -19,9 +19,20 @@ inline constexpr int kMaxFfn = 1 << 20;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxContextLength = 1 << 24;
 
+// The dimensions of a head that RoPE rotates together, for i below head_dim / 2.
+enum class RopeKind {
+  // i and i + head_dim / 2, as GPT-NeoX.
+  kNeox,
+  // 2i and 2i + 1, as RoFormer.
+  kNorm
+};
+
 // Rotary position embedding: pair i of a head is rotated by position * base^(-2i / head_dim).
 struct RopeSpec {
+  RopeKind kind = RopeKind::kNeox;
   float base = 0;
+  // True if the angle of pair i is divided by element i of ModelWeights::rope_factors.
+  bool factors = false;
 
   bool operator==(const RopeSpec&) const = default;
 };

@@ -35,6 +35,8 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       return layer.kv_size();
     case Dim::kFfn:
       return layer.ffn;
+    case Dim::kRopePairs:
+      return layer.head_dim / 2;
   }
   return 0;
 }

@@ -26,7 +26,7 @@ struct Matrix {
   int64_t bytes() const { return rows * row_bytes; }
 };
 
-// A norm or a bias, which files hold in F32.
+// A norm, a bias or factors, which files hold in F32.
 using Vector = std::span<const float>;
 
 // A role whose tensor is absent is empty.
@@ -48,8 +48,9 @@ struct LayerWeights {
 struct ModelWeights {
   Matrix token_embd;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  Vector output_norm;  // [hidden]
-  Matrix output;       // [vocab, hidden]; token_embd again if the file ties them
+  Vector rope_factors;  // [head_dim / 2]
+  Vector output_norm;   // [hidden]
+  Matrix output;        // [vocab, hidden]; token_embd again if the file ties them
   bool tied = false;
 
   // Takes the tensors of the file's architecture. kInvalidArgument naming the tensor if one is
