@@ -81,14 +81,14 @@ class Rate {
 // Owns a backend and the block tables of `streams` sequences that share no blocks.
 class Streams {
  public:
-  Streams(std::unique_ptr<Backend> backend, const ModelConfig& config, int streams, int tokens)
+  Streams(std::unique_ptr<Backend> backend, const ModelSpec& spec, int streams, int tokens)
       : backend_(std::move(backend)), blocks_(streams), prompt_(tokens) {
     const int per_stream = backend_->info().kv_blocks / streams;
     for (int i = 0; i < streams; ++i) {
       blocks_[i].resize(per_stream);
       std::iota(blocks_[i].begin(), blocks_[i].end(), i * per_stream);
     }
-    for (int i = 0; i < tokens; ++i) prompt_[i] = (i * 7919 + 13) % config.vocab;
+    for (int i = 0; i < tokens; ++i) prompt_[i] = (i * 7919 + 13) % spec.vocab;
     greedy_.temperature = 0;
   }
 
@@ -161,22 +161,23 @@ absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const auto model, Model::Load(options.model, {}, observer));
   std::printf("model opened and checked in %.2f s\n", Seconds() - start);
 
-  const ModelConfig& config = model->config();
+  const ModelSpec& spec = model->spec();
+  const LayerSpec& layer = spec.layers[0];
   BackendOptions backend_options;
   backend_options.max_seqs = options.streams;
   backend_options.threads = options.threads;
   backend_options.kv_type = options.f32_kv ? KvType::kF32 : KvType::kF16;
   const int64_t tokens_per_stream =
       options.prompt_tokens + options.decode_steps + backend_options.block_tokens;
-  backend_options.kv_cache_bytes = options.streams * tokens_per_stream * config.layers *
-                                   config.kv_heads * ((config.head_dim + 15) / 16 * 16) * 2 *
+  backend_options.kv_cache_bytes = options.streams * tokens_per_stream * spec.num_layers() *
+                                   layer.kv_heads * ((layer.head_dim + 15) / 16 * 16) * 2 *
                                    (options.f32_kv ? 4 : 2);
   start = Seconds();
   ORCD_ASSIGN_OR_RETURN(auto backend, CreateCpuBackend(model, backend_options, observer));
   const BackendInfo info = backend->info();
   std::printf("backend ready in %.2f s: %s, %d threads\n", Seconds() - start, info.device.c_str(),
               info.threads);
-  Streams streams(std::move(backend), config, options.streams, options.prompt_tokens);
+  Streams streams(std::move(backend), spec, options.streams, options.prompt_tokens);
 
   Rate prefill;
   for (int i = 0; i < options.repetitions; ++i) {

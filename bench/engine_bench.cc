@@ -126,7 +126,7 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       GenerationRequest request;
       request.id = absl::StrCat(repetition, "-", i);
       for (int p = 0; p < what.prompt; ++p) {
-        request.prompt.push_back((p * 7919 + i * 104729 + 13) % engine.model().config().vocab);
+        request.prompt.push_back((p * 7919 + i * 104729 + 13) % engine.model().spec().vocab);
       }
       request.sampling.temperature = options.temperature;
       request.sampling.seed = i;

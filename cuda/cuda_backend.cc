@@ -146,7 +146,7 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sa
                             .block_tokens = p.plan.options.block_tokens,
                             .not_finite = p.buffers->not_finite,
                             .logits = p.buffers->logits,
-                            .vocab = p.model->config().vocab,
+                            .vocab = p.model->spec().vocab,
                             .rows = shape.logit_rows,
                             .results = reinterpret_cast<DrawResult*>(p.results.data()),
                             .last_sample = p.buffers->last_sample},
@@ -184,7 +184,7 @@ absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn) {
 absl::Status CaptureGraphs(Parts& p) {
   for (const int sequences : cuda::DecodeBuckets(p.plan.options.max_seqs)) {
     StepGraph& graph = p.graphs.emplace_back();
-    graph.shape = cuda::DecodeShape(sequences, p.model->config());
+    graph.shape = cuda::DecodeShape(sequences, p.model->spec().layers[0]);
     for (int turn = 0; turn < kMaxInFlight; ++turn) {
       ORCD_ASSIGN_OR_RETURN(graph.by_turn[turn], CaptureGraph(p, graph.shape, turn));
     }
@@ -224,7 +224,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
   info_.workspace_bytes = p.activations.size() + p.tables.size();
-  checker_.emplace(info_, p.model->config());
+  checker_.emplace(info_, p.model->spec());
 }
 
 CudaBackend::~CudaBackend() {
@@ -261,11 +261,11 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     pending.rows += seq.sample ? 1 : 0;
     pending.parts.push_back({seq.slot, seq.sample});
   }
-  const ModelConfig& config = p.model->config();
+  const LayerSpec& layer = p.model->spec().layers[0];
   const auto* const graph = FindGraph(batch);
-  const StepShape shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, config);
+  const StepShape shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, layer);
   const size_t bytes = cuda::WriteTables(
-      batch, config, p.plan.options.block_tokens, slots_, shape,
+      batch, layer, p.plan.options.block_tokens, slots_, shape,
       {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs},
       TableLayout(shape, p.plan.step, p.host_tables[pending.turn].data()));
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, bytes));
@@ -342,24 +342,25 @@ int Readers(const BackendOptions& options) {
 }
 
 absl::Status AllocateWorkspace(Parts& p) {
-  const ModelConfig& config = p.model->config();
+  const ModelSpec& spec = p.model->spec();
+  const LayerSpec& layer = spec.layers[0];
   const BackendOptions& options = p.plan.options;
-  const ForwardBuffers counted(config, p.weights, p.plan.forward, nullptr);
+  const ForwardBuffers counted(spec, p.weights, p.plan.forward, nullptr);
   ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
   // Counters must begin at zero. Padding tokens begin at zero too: they take part in products, but
   // nothing uses their results, whatever they are.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
                             "clearing activations");
-  p.buffers.emplace(config, p.weights, p.plan.forward, p.activations.data());
+  p.buffers.emplace(spec, p.weights, p.plan.forward, p.activations.data());
   ORCD_RETURN_IF_CUDA_ERROR(
-      cuda::LaunchRopeAngles(config.rope_base, config.head_dim, p.plan.forward.context_length,
+      cuda::LaunchRopeAngles(layer.rope.base, layer.head_dim, p.plan.forward.context_length,
                              p.buffers->angles, p.stream.get()),
       "computing RoPE's angles");
-  for (int layer = 0; layer < config.layers; ++layer) {
+  for (int i = 0; i < spec.num_layers(); ++i) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchQueryParts(p.weights.layers()[layer].qkv_bias + config.q_size(),
-                               config.kv_heads, config.head_dim,
-                               p.buffers->query_parts + layer * config.kv_heads, p.stream.get()),
+        cuda::LaunchQueryParts(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
+                               layer.head_dim, p.buffers->query_parts + i * layer.kv_heads,
+                               p.stream.get()),
         "choosing the parts of queries");
   }
 
@@ -389,17 +390,18 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   auto parts = std::make_unique<Parts>();
   Parts& p = *parts;
   p.model = std::move(model);
-  const ModelConfig& config = p.model->config();
+  const ModelSpec& spec = p.model->spec();
   const ModelWeights& weights = p.model->weights();
+  ORCD_RETURN_IF_ERROR(cuda::CheckFeatures(spec, weights));
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
                         DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
-  ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(config, planned, options, p.device.free_bytes,
-                                                 p.device.total_bytes));
+  ORCD_ASSIGN_OR_RETURN(
+      p.plan, cuda::PlanMemory(spec, planned, options, p.device.free_bytes, p.device.total_bytes));
   for (const cudaError_t error :
        {cuda::PrepareMatvecKernels(), cuda::PrepareGemmKernels(),
         cuda::PrepareDecodeAttentionKernels(), cuda::PreparePrefillAttentionKernels(),
-        cuda::PrepareSampleKernel(config.vocab)}) {
+        cuda::PrepareSampleKernel(spec.vocab)}) {
     ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
   }
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
@@ -413,9 +415,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   p.kv_view = {.data = reinterpret_cast<__half*>(p.kv.data()),
                .blocks = p.plan.kv_blocks,
                .block_tokens = p.plan.options.block_tokens,
-               .kv_heads = config.kv_heads,
-               .head_dim = config.head_dim};
-  p.forward.emplace(config, p.weights, *p.buffers, p.kv_view, p.device.multiprocessors);
+               .kv_heads = spec.layers[0].kv_heads,
+               .head_dim = spec.layers[0].head_dim};
+  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_view, p.device.multiprocessors);
   ORCD_RETURN_IF_ERROR(CaptureGraphs(p));
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
   return std::make_unique<CudaBackend>(std::move(parts));

@@ -458,8 +458,8 @@ TEST_F(CudaBackendTest, SaysWhatItIs) {
   EXPECT_EQ(info.max_step_tokens, 128);
   EXPECT_EQ(info.block_tokens, 16);
   EXPECT_EQ(info.max_in_flight, 2);
-  const ModelConfig& config = model()->config();
-  const int64_t block_bytes = int64_t{2} * 2 * config.layers * config.kv_size() * 16;
+  const ModelSpec& spec = model()->spec();
+  const int64_t block_bytes = int64_t{2} * 2 * spec.num_layers() * spec.layers[0].kv_size() * 16;
   EXPECT_EQ(info.kv_blocks, (4 << 20) / block_bytes);
   EXPECT_EQ(info.kv_bytes, info.kv_blocks * static_cast<uint64_t>(block_bytes));
   EXPECT_GT(info.weights_bytes, model()->size_bytes() / 2);
@@ -530,7 +530,7 @@ TEST_F(CudaBackendTest, SamplesComeInTheOrderOfTheBatch) {
 TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
   auto backend = MakeBackend(model(), OptionsFor(4, 128));
   ASSERT_NE(backend, nullptr);
-  const int vocab = model()->config().vocab;
+  const int vocab = model()->spec().vocab;
   SamplingParams params;
   params.seed = 7;
   params.repetition_penalty = 1.5f;

@@ -11,7 +11,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/tile_format.h"
 #include "runtime/base/load_observer.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
 namespace orcd::cuda {

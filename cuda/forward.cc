@@ -64,29 +64,30 @@ void TakeUnpacked(uint8_t* at, MatmulArgs& args) {
 
 }  // namespace
 
-ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& weights,
+ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weights,
                                const ForwardLimits& limits, uint8_t* slab) {
   Carver carver(slab);
+  const LayerSpec& shape = spec.layers[0];
   const int tokens = RoundUp(limits.max_tokens, 8);
   const int rows = RoundUp(limits.max_seqs, 8);
   const auto activations = [&](int count, int cols) {
     return carver.Take<__half>(ActivationBytes(count, cols) / 2);
   };
-  residual[0] = carver.Take<float>(int64_t{tokens} * config.hidden);
-  residual[1] = carver.Take<float>(config.hidden);
-  normed = activations(tokens, config.hidden);
+  residual[0] = carver.Take<float>(int64_t{tokens} * spec.hidden);
+  residual[1] = carver.Take<float>(spec.hidden);
+  normed = activations(tokens, spec.hidden);
   int64_t floats = 0;
   int64_t gate_and_up_floats = 0;
   unpacked_bytes = kMinUnpackedBytes;
   for (const DeviceLayer& layer : weights.layers()) {
-    const int qkv_rows = config.q_size() + 2 * config.kv_size();
+    const int qkv_rows = shape.q_size() + 2 * shape.kv_size();
     floats = std::max(
         floats, ProductFloats(qkv_rows, RowTiles({&layer.qkv[0], &layer.qkv[1], &layer.qkv[2]}),
-                              config.hidden, tokens));
-    floats = std::max(floats, ProductFloats(config.hidden, layer.attn_output.row_tiles(),
-                                            config.q_size(), tokens));
+                              spec.hidden, tokens));
+    floats = std::max(
+        floats, ProductFloats(spec.hidden, layer.attn_output.row_tiles(), shape.q_size(), tokens));
     floats =
-        std::max(floats, ProductFloats(config.hidden, layer.down.row_tiles(), config.ffn, tokens));
+        std::max(floats, ProductFloats(spec.hidden, layer.down.row_tiles(), shape.ffn, tokens));
     for (const TiledMatrix* matrix : {&layer.gate_up, &layer.down, &layer.attn_output}) {
       if (matrix->format != TileFormat::kF16)
         unpacked_bytes = std::max(unpacked_bytes, F16Bytes(*matrix));
@@ -96,34 +97,34 @@ ForwardBuffers::ForwardBuffers(const ModelConfig& config, const DeviceWeights& w
       if (layer.gate_up.format != TileFormat::kF16 || layer.up.format != TileFormat::kF16) {
         unpacked_bytes = std::max(unpacked_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
       }
-      gate_and_up_floats = int64_t{tokens} * 2 * config.ffn;
+      gate_and_up_floats = int64_t{tokens} * 2 * shape.ffn;
     }
   }
   products_bytes = floats * static_cast<int64_t>(sizeof(float));
   products = carver.Take<float>(floats);
   const auto before_qkv = carver.taken();
   qkv = carver.Take<float>(floats);
-  q = carver.Take<__half>(int64_t{tokens} * config.q_size());
-  q_rest = carver.Take<__half>(int64_t{tokens} * config.q_size());
-  attended = activations(tokens, config.q_size());
+  q = carver.Take<__half>(int64_t{tokens} * shape.q_size());
+  q_rest = carver.Take<__half>(int64_t{tokens} * shape.q_size());
+  attended = activations(tokens, shape.q_size());
   qkv_to_attended_bytes = static_cast<int64_t>(carver.taken() - before_qkv);
-  kept_residual = carver.Take<float>(int64_t{rows} * config.hidden);
-  kept_attended = activations(rows, config.q_size());
-  head_in = activations(rows, config.hidden);
-  angles = carver.Take<float>(int64_t{limits.context_length} * config.head_dim);
-  query_parts = carver.Take<int32_t>(int64_t{config.layers} * config.kv_heads);
+  kept_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
+  kept_attended = activations(rows, shape.q_size());
+  head_in = activations(rows, spec.hidden);
+  angles = carver.Take<float>(int64_t{limits.context_length} * shape.head_dim);
+  query_parts = carver.Take<int32_t>(int64_t{spec.num_layers()} * shape.kv_heads);
   gate_and_up = gate_and_up_floats == 0 ? nullptr : carver.Take<float>(gate_and_up_floats);
   unpacked = carver.Take<uint8_t>(unpacked_bytes);
   handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
   handed.ready = carver.Take<int32_t>(HandedSums::kReady);
   constexpr int64_t kFloat = sizeof(float);
   uint8_t* const by_turns = carver.Take<uint8_t>(
-      std::max({ActivationBytes(tokens, config.ffn), kFloat * rows * config.vocab,
-                kFloat * limits.max_key_tiles * config.heads * (config.head_dim + 2)}));
+      std::max({ActivationBytes(tokens, shape.ffn), kFloat * rows * spec.vocab,
+                kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
   gated = reinterpret_cast<__half*>(by_turns);
   logits = reinterpret_cast<float*>(by_turns);
   attention_partials = reinterpret_cast<float*>(by_turns);
-  attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * config.kv_heads);
+  attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * shape.kv_heads);
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
   not_finite = carver.Take<int32_t>(limits.max_seqs);
@@ -197,9 +198,10 @@ class Forward::Tap {
   const int tokens_;
 };
 
-Forward::Forward(const ModelConfig& config, const DeviceWeights& weights,
-                 const ForwardBuffers& buffers, const KvCacheView& kv, int multiprocessors)
-    : config_(config),
+Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
+                 const KvCacheView& kv, int multiprocessors)
+    : spec_(spec),
+      layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
@@ -229,9 +231,9 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                                         stream),
                             "embedding");
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, residual_, config_.hidden));
+    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, residual_, spec_.hidden));
   }
-  const int last = config_.layers - 1;
+  const int last = spec_.num_layers() - 1;
   for (int layer = 0; layer < last; ++layer) {
     ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
     ORCD_RETURN_IF_ERROR(RunAttentionOutput(step, layer));
@@ -390,7 +392,7 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
                  .partials_tokens = products_tokens_,
                  .scale = scale,
                  .weight = weight,
-                 .eps = config_.rms_eps};
+                 .eps = spec_.rms_eps};
     std::swap(residual_, new_residual_);
     return absl::OkStatus();
   }
@@ -401,8 +403,8 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
                                         .partials_tokens = products_tokens_,
                                         .scale = scale,
                                         .weight = weight,
-                                        .eps = config_.rms_eps,
-                                        .hidden = config_.hidden,
+                                        .eps = spec_.rms_eps,
+                                        .hidden = spec_.hidden,
                                         .tokens = tokens,
                                         .out = args.x},
                                        step.stream),
@@ -412,7 +414,7 @@ absl::Status Forward::Norm(const Step& step, const float* weight, float scale, b
 
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  const int qkv_rows = config_.q_size() + 2 * config_.kv_size();
+  const int qkv_rows = layer_.q_size() + 2 * layer_.kv_size();
   attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
@@ -420,19 +422,19 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kGatedScale, layer > 0, qkv_args));
   if (step.tap != nullptr) {
     if (layer > 0) {
-      ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, config_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, spec_.hidden));
     }
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, config_.hidden, 1));
+    ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, spec_.hidden, 1));
   }
   if (step.unpacks_ahead && layer > 0) {
     TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args);
   }
   QkvProduct qkv = {.bias = w.qkv_bias,
                     .angles = buffers_.angles,
-                    .query_parts = buffers_.query_parts + layer * config_.kv_heads,
-                    .heads = config_.heads,
-                    .kv_heads = config_.kv_heads,
-                    .head_dim = config_.head_dim};
+                    .query_parts = buffers_.query_parts + layer * layer_.kv_heads,
+                    .heads = layer_.heads,
+                    .kv_heads = layer_.kv_heads,
+                    .head_dim = layer_.head_dim};
   if (ProductsRope(step)) {
     qkv_args.roped = RopeOf(step, layer, qkv);
     ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, nullptr, qkv_args));
@@ -465,13 +467,13 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                       .query_parts = qkv.query_parts,
                                                       .kv = kv_,
                                                       .layer = layer,
-                                                      .heads = config_.heads,
+                                                      .heads = layer_.heads,
                                                       .out = attended_},
                                                      step.stream),
                               "attention");
   }
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended_, config_.q_size(), 1));
+    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended_, layer_.q_size(), 1));
   }
   return absl::OkStatus();
 }
@@ -482,8 +484,8 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
       .attended = attended_,
       .rows = step.tables.logit_tokens,
       .count = step.shape.logit_rows,
-      .hidden = config_.hidden,
-      .attended_cols = config_.q_size(),
+      .hidden = spec_.hidden,
+      .attended_cols = layer_.q_size(),
       .kept_residual = buffers_.kept_residual,
       .kept_attended = View(buffers_.kept_attended, step.shape.logit_rows)};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
@@ -495,14 +497,14 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
   MatmulArgs args = {
-      .matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = config_.hidden};
+      .matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = spec_.hidden};
   if (step.unpacks_ahead && layer > 0) {
     TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args);
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
-                                           products_tokens_, config_.hidden, 1));
+                                           products_tokens_, spec_.hidden, 1));
   }
   return absl::OkStatus();
 }
@@ -520,8 +522,8 @@ RopeArgs Forward::RopeOf(const Step& step, int layer, const QkvProduct& qkv) con
 
 absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   const int tokens = step.shape.tokens;
-  const int q_size = config_.q_size();
-  const int kv_size = config_.kv_size();
+  const int q_size = layer_.q_size();
+  const int kv_size = layer_.kv_size();
   const int rows = q_size + 2 * kv_size;
   DeviceMemory biased;
   DeviceMemory rotated;
@@ -562,8 +564,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     DeviceMemory shown;
     args.y = buffers_.gate_and_up;
     if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, config_.hidden));
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, config_.hidden, 1));
+      ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, spec_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, spec_.hidden, 1));
       ORCD_ASSIGN_OR_RETURN(
           shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
       args.y = reinterpret_cast<float*>(shown.data());
@@ -573,29 +575,28 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
     if (step.tap != nullptr) {
       if (w.gate_apart()) {
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, args.y, rows, 0, config_.ffn));
-        ORCD_RETURN_IF_ERROR(
-            step.tap->Part("ffn_up", layer, args.y, rows, config_.ffn, config_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, args.y, rows, 0, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, args.y, rows, layer_.ffn, layer_.ffn));
       } else {
-        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, args.y, config_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, args.y, layer_.ffn));
       }
     }
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGate({.products = args.y,
                                           .apart = w.gate_apart(),
-                                          .ffn = config_.ffn,
+                                          .ffn = layer_.ffn,
                                           .tokens = tokens,
                                           .out = gated},
                                          step.stream),
                               "the gate");
     if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, config_.ffn, 1 / kGatedScale));
+      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, layer_.ffn, 1 / kGatedScale));
     }
   }
   MatmulArgs down_args = {
-      .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = config_.hidden};
+      .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = spec_.hidden};
   if (step.unpacks_ahead) {
     TakeUnpacked(down_at, down_args);
-    if (layer + 1 < config_.layers) {
+    if (layer + 1 < spec_.num_layers()) {
       const DeviceLayer& next = weights_.layers()[layer + 1];
       uint8_t* at = reinterpret_cast<uint8_t*>(buffers_.products);
       for (const TiledMatrix& matrix : next.qkv) at = AddTo(down_args.ahead, matrix, at);
@@ -606,13 +607,13 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kGatedScale, down_args));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
-                                           products_tokens_, config_.hidden, 1 / kGatedScale));
+                                           products_tokens_, spec_.hidden, 1 / kGatedScale));
   }
   return absl::OkStatus();
 }
 
 bool Forward::UnpacksAhead(const Step& step) const {
-  if (!ProductsAdd(step) || step.shape.tokens < kAheadTokens || config_.hidden < kAheadCols) {
+  if (!ProductsAdd(step) || step.shape.tokens < kAheadTokens || spec_.hidden < kAheadCols) {
     return false;
   }
   for (const DeviceLayer& layer : weights_.layers()) {
@@ -637,8 +638,8 @@ absl::Status Forward::RunHead(const Step& step) {
                      .num_matrices = 1,
                      .tokens = rows,
                      .y = buffers_.logits,
-                     .y_rows = config_.vocab,
-                     .y_stride = config_.vocab};
+                     .y_rows = spec_.vocab,
+                     .y_stride = spec_.vocab};
   if (NormsInProducts(step)) {
     ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
     return Multiply(step, args);
@@ -653,8 +654,8 @@ absl::Status Forward::RunHead(const Step& step) {
            .partials_tokens = products_tokens_,
            .scale = 1 / kGatedScale,
            .weight = weights_.output_norm(),
-           .eps = config_.rms_eps,
-           .hidden = config_.hidden,
+           .eps = spec_.rms_eps,
+           .hidden = spec_.hidden,
            .tokens = rows,
            .rows = step.tables.logit_tokens,
            .out = args.x},
@@ -667,17 +668,17 @@ absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
   MatmulArgs args = {.matrices = {weights_.output()}, .num_matrices = 1};
   ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
-  ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", config_.layers - 1, residual_, config_.hidden));
-  ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, config_.hidden, 1));
+  ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", spec_.num_layers() - 1, residual_, spec_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, spec_.hidden, 1));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,
-      DeviceMemory::Allocate(int64_t{tokens} * config_.vocab * sizeof(float), "a tap"));
+      DeviceMemory::Allocate(int64_t{tokens} * spec_.vocab * sizeof(float), "a tap"));
   float* const y = reinterpret_cast<float*>(logits.data());
   args.y = y;
-  args.y_rows = config_.vocab;
-  args.y_stride = config_.vocab;
+  args.y_rows = spec_.vocab;
+  args.y_stride = spec_.vocab;
   ORCD_RETURN_IF_ERROR(Multiply(step, args));
-  return step.tap->Rows("logits", -1, y, config_.vocab);
+  return step.tap->Rows("logits", -1, y, spec_.vocab);
 }
 
 }  // namespace orcd::cuda

@@ -16,7 +16,7 @@
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
@@ -47,8 +47,8 @@ struct ForwardLimits {
 // Addresses of a step's intermediate results, all in one slab.
 struct ForwardBuffers {
   // If `slab` is null, only sizes are meaningful, such as `bytes`.
-  ForwardBuffers(const ModelConfig& config, const DeviceWeights& weights,
-                 const ForwardLimits& limits, uint8_t* slab);
+  ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weights, const ForwardLimits& limits,
+                 uint8_t* slab);
 
   float* residual[2];  // [tokens, hidden] and [1, hidden]: with one token they alternate
   __half* normed;      // Activations [tokens, hidden]
@@ -91,7 +91,7 @@ struct ForwardBuffers {
 class Forward {
  public:
   // References must outlive this.
-  Forward(const ModelConfig& config, const DeviceWeights& weights, const ForwardBuffers& buffers,
+  Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
           const KvCacheView& kv, int multiprocessors);
 
   // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
@@ -143,7 +143,9 @@ class Forward {
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
 
-  const ModelConfig& config_;
+  const ModelSpec& spec_;
+  // All layers have its shape.
+  const LayerSpec& layer_;
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;
   const KvCacheView kv_;

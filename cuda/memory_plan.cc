@@ -32,23 +32,23 @@ absl::Status Unsupported(const std::string& what) {
       {.reason = "MODEL_UNSUPPORTED"});
 }
 
-absl::Status CheckShape(const ModelConfig& config, int block_tokens) {
-  if (!AttentionSupports(config.head_dim, block_tokens)) {
-    return Unsupported(absl::StrCat("heads of ", config.head_dim, " values in KV blocks of ",
+absl::Status CheckShape(const ModelSpec& spec, int block_tokens) {
+  const LayerSpec& layer = spec.layers[0];
+  if (!AttentionSupports(layer.head_dim, block_tokens)) {
+    return Unsupported(absl::StrCat("heads of ", layer.head_dim, " values in KV blocks of ",
                                     block_tokens,
                                     " tokens (64 or 128 values; 8, 16, 32 or 64 "
                                     "tokens are)"));
   }
-  if (config.heads / config.kv_heads > kMaxDecodeGroupHeads) {
-    return Unsupported(
-        absl::StrCat(config.heads, " heads on ", config.kv_heads, " key-value heads"));
+  if (layer.heads / layer.kv_heads > kMaxDecodeGroupHeads) {
+    return Unsupported(absl::StrCat(layer.heads, " heads on ", layer.kv_heads, " key-value heads"));
   }
-  if (config.hidden % kActivationCols != 0 || config.ffn % kActivationCols != 0) {
-    return Unsupported(absl::StrCat("a hidden size of ", config.hidden, " and an FFN of ",
-                                    config.ffn, " (multiples of ", kActivationCols, " are)"));
+  if (spec.hidden % kActivationCols != 0 || layer.ffn % kActivationCols != 0) {
+    return Unsupported(absl::StrCat("a hidden size of ", spec.hidden, " and an FFN of ", layer.ffn,
+                                    " (multiples of ", kActivationCols, " are)"));
   }
-  if (config.vocab > kMaxSampledVocab) {
-    return Unsupported(absl::StrCat("a vocabulary of ", config.vocab));
+  if (spec.vocab > kMaxSampledVocab) {
+    return Unsupported(absl::StrCat("a vocabulary of ", spec.vocab));
   }
   return absl::OkStatus();
 }
@@ -67,11 +67,24 @@ absl::Status DoesNotFit(const MemoryPlan& plan, uint64_t free_bytes, uint64_t to
 
 }  // namespace
 
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
+absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights) {
+  if (!spec.uniform()) return Unsupported("layers that differ in shape");
+  const RopeSpec& rope = spec.layers[0].rope;
+  if (rope.kind != RopeKind::kNeox) return Unsupported("RoPE over neighbouring dimensions");
+  if (rope.factors) return Unsupported("RoPE with factors (rope_freqs.weight)");
+  for (const LayerWeights& layer : weights.layers) {
+    for (const Vector& bias : {layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias}) {
+      if (bias.empty()) return Unsupported("a layer without biases on q, k and v");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
-  ORCD_RETURN_IF_ERROR(CheckShape(config, options.block_tokens));
+  ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens));
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {
@@ -79,12 +92,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
   }
   plan.weights_bytes = weights.planned_bytes();
   plan.staging_bytes = weights.staging_bytes();
-  plan.kv_block_bytes =
-      uint64_t{2} * config.layers * config.kv_size() * options.block_tokens * sizeof(uint16_t);
+  plan.kv_block_bytes = uint64_t{2} * spec.num_layers() * spec.layers[0].kv_size() *
+                        options.block_tokens * sizeof(uint16_t);
 
   // Tables and workspace grow a little with the number of blocks, so set_blocks computes them for
   // its number.
-  const int most_context = ContextOf(config, options);
+  const int most_context = ContextOf(spec, options);
   const int64_t blocks_a_seq =
       (int64_t{most_context} + options.block_tokens - 1) / options.block_tokens;
   const auto set_blocks = [&](int64_t blocks) {
@@ -95,7 +108,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
     const int context = static_cast<int>(std::min<int64_t>(most_context, kv_tokens));
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
                     .max_seqs = options.max_seqs,
-                    .max_key_tiles = MaxSplitKeyTiles(config, options.max_seqs, context),
+                    .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], options.max_seqs, context),
                     .context_length = context,
                     .kv_tokens = kv_tokens};
     plan.step = {.max_tokens = plan.options.max_step_tokens,
@@ -103,7 +116,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWei
                  .max_blocks = std::min<int64_t>(blocks_a_seq * options.max_seqs, plan.kv_blocks),
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
-    plan.workspace_bytes = ForwardBuffers(config, weights, plan.forward, nullptr).bytes +
+    plan.workspace_bytes = ForwardBuffers(spec, weights, plan.forward, nullptr).bytes +
                            kMaxInFlight * TableBytes(plan.step);
   };
 

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/step_tables.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
+#include "runtime/model/weights.h"
 
 namespace orcd::cuda {
 
@@ -30,10 +32,13 @@ struct MemoryPlan {
   uint64_t kv_bytes() const { return kv_block_bytes * static_cast<uint64_t>(kv_blocks); }
 };
 
+// kUnimplemented naming the feature of the model that the kernels lack.
+absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights);
+
 // `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
 // kInvalidArgument naming the option that is out of range; kUnimplemented if the kernels do not
 // take the model's shape; kResourceExhausted with all the numbers if the model does not fit.
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const DeviceWeights& weights,
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, uint64_t free_bytes,
                                       uint64_t total_bytes);
 

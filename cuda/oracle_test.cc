@@ -134,7 +134,7 @@ TEST_F(GpuRealOracleTest, LogitsAndPerplexityAgree) {
 
   const auto model = LoadModel(path, /*with_text=*/true);
   ASSERT_NE(model, nullptr);
-  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const size_t vocab = static_cast<size_t>(model->spec().vocab);
   const std::vector<float> logits = Logits(model, tokens, static_cast<int>(tokens.size()));
   ASSERT_EQ(logits.size(), tokens.size() * vocab);
 

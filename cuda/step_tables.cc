@@ -13,8 +13,8 @@ namespace {
 constexpr int kAttentionBlocks = 256;
 constexpr int kMaxKeySplits = 32;
 
-int QueryTiles(int tokens, const ModelConfig& config) {
-  return (tokens * (config.heads / config.kv_heads) + kQueryRows - 1) / kQueryRows;
+int QueryTiles(int tokens, const LayerSpec& layer) {
+  return (tokens * (layer.heads / layer.kv_heads) + kQueryRows - 1) / kQueryRows;
 }
 
 DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SlotState& state) {
@@ -78,34 +78,34 @@ std::vector<int> DecodeBuckets(int max_seqs) {
   return buckets;
 }
 
-StepShape DecodeShape(int sequences, const ModelConfig& config) {
+StepShape DecodeShape(int sequences, const LayerSpec& layer) {
   return {
       .tokens = sequences,
       .sequences = sequences,
       .logit_rows = sequences,
       .decode = true,
-      .key_splits = std::clamp(kAttentionBlocks / (sequences * config.kv_heads), 1, kMaxKeySplits)};
+      .key_splits = std::clamp(kAttentionBlocks / (sequences * layer.kv_heads), 1, kMaxKeySplits)};
 }
 
-int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context) {
+int MaxSplitKeyTiles(const LayerSpec& layer, int max_seqs, int max_context) {
   // With more sequences than this, key_splits is 1: a block takes all keys of a sequence.
-  const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * config.kv_heads));
+  const int sequences = std::min(max_seqs, kAttentionBlocks / (2 * layer.kv_heads));
   return sequences * KeyTiles(max_context);
 }
 
-StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config) {
+StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer) {
   StepShape shape;
   for (const StepSequence& seq : batch.seqs) {
     const int tokens = static_cast<int>(seq.tokens.size());
     shape.tokens += tokens;
     shape.sequences += 1;
     shape.logit_rows += seq.sample ? 1 : 0;
-    shape.query_tiles += QueryTiles(tokens, config);
+    shape.query_tiles += QueryTiles(tokens, layer);
   }
   return shape;
 }
 
-size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_tokens,
+size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
                    const std::vector<SlotState>& slots, const StepShape& shape,
                    const StepName& name, const TableLayout& host) {
   int tokens = 0;
@@ -149,7 +149,7 @@ size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_
     tokens += count;
     ++sequences;
     blocks += used_blocks;
-    query_tiles += QueryTiles(count, config);
+    query_tiles += QueryTiles(count, layer);
     key_tiles += KeyTiles(end);
   }
   for (int i = tokens; i < shape.tokens; ++i)

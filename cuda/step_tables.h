@@ -59,17 +59,17 @@ struct SlotState {
 };
 
 // The exact shape of a batch, without padding.
-StepShape ShapeOf(const StepBatch& batch, const ModelConfig& config);
+StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer);
 
 // The numbers of sequences that decode steps are padded to, up to `max_seqs`.
 std::vector<int> DecodeBuckets(int max_seqs);
 
 // The shape of a decode step of `sequences` sequences.
-StepShape DecodeShape(int sequences, const ModelConfig& config);
+StepShape DecodeShape(int sequences, const LayerSpec& layer);
 
 // Largest number of key tiles, over all sequences of a decode step, if several blocks share the
 // keys of a sequence.
-int MaxSplitKeyTiles(const ModelConfig& config, int max_seqs, int max_context);
+int MaxSplitKeyTiles(const LayerSpec& layer, int max_seqs, int max_context);
 
 // Identifies a step, and says at which index its results begin.
 struct StepName {
@@ -79,7 +79,7 @@ struct StepName {
 
 // Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Returns
 // how many bytes of the layout are in use.
-size_t WriteTables(const StepBatch& batch, const ModelConfig& config, int block_tokens,
+size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
                    const std::vector<SlotState>& slots, const StepShape& shape,
                    const StepName& name, const TableLayout& host);
 

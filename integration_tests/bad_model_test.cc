@@ -188,8 +188,8 @@ const std::vector<BadModel>& BadModels() {
          f.Set("split.tensors.count", kGgufI32, U32Bytes(static_cast<uint32_t>(f.tensors.size())));
        })},
       // Shape of the model.
-      {"another architecture", WithValue("general.architecture", StringBytes("llama")),
-       StatusCode::UNIMPLEMENTED, "llama"},
+      {"another architecture", WithValue("general.architecture", StringBytes("gemma")),
+       StatusCode::UNIMPLEMENTED, "gemma"},
       {"no architecture", Without("general.architecture"), StatusCode::INVALID_ARGUMENT,
        "general.architecture"},
       {"no layer count", Without("qwen2.block_count"), StatusCode::INVALID_ARGUMENT,

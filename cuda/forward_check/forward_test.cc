@@ -14,7 +14,7 @@
 #include "cuda/device_weights.h"
 #include "cuda/forward_check/symbolic_gpu.h"
 #include "gtest/gtest.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 #include "testing/random_model/qwen2_shapes.h"
 
@@ -77,25 +77,24 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
   return cols % 256 == 0 ? kWhole[which % std::size(kWhole)] : kAny[which % std::size(kAny)];
 }
 
-ModelConfig ConfigOf(const Case& c) {
-  ModelConfig config;
-  config.layers = c.layers;
-  config.hidden = c.shape.hidden;
-  config.heads = c.shape.heads;
-  config.kv_heads = c.shape.kv_heads;
-  config.head_dim = c.shape.head_dim;
-  config.ffn = c.shape.ffn;
-  config.vocab = c.shape.vocab;
-  config.context_length = 32768;
-  return config;
+ModelSpec SpecOf(const Case& c) {
+  ModelSpec spec;
+  spec.hidden = c.shape.hidden;
+  spec.layers.assign(c.layers, {.heads = c.shape.heads,
+                                .kv_heads = c.shape.kv_heads,
+                                .head_dim = c.shape.head_dim,
+                                .ffn = c.shape.ffn});
+  spec.vocab = c.shape.vocab;
+  spec.context_length = 32768;
+  return spec;
 }
 
 // Weights that are only shapes and types. The types are those of the model's first and last layers
 // and of layers between.
-ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
+ModelWeights WeightsOf(const Case& c, const ModelSpec& spec) {
   const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
   const auto matrix = [&](MatrixRole role, int rows, int cols, int layer = 0) {
-    const int of_all = layer * (c.shape.layers - 1) / std::max(config.layers - 1, 1);
+    const int of_all = layer * (c.shape.layers - 1) / std::max(spec.num_layers() - 1, 1);
     return Matrix{.type = c.mixed ? MixedType(role, layer, cols)
                                   : ChooseTensorType(c.file_type, c.shape, role, of_all, cols),
                   .rows = rows,
@@ -103,23 +102,24 @@ ModelWeights WeightsOf(const Case& c, const ModelConfig& config) {
   };
   ModelWeights weights;
   weights.tied = c.shape.tied;
-  weights.token_embd = matrix(MatrixRole::kTokenEmbd, config.vocab, config.hidden);
-  weights.output = matrix(MatrixRole::kOutput, config.vocab, config.hidden);
-  weights.output_norm = vector(config.hidden);
-  for (int i = 0; i < config.layers; ++i) {
+  weights.token_embd = matrix(MatrixRole::kTokenEmbd, spec.vocab, spec.hidden);
+  weights.output = matrix(MatrixRole::kOutput, spec.vocab, spec.hidden);
+  weights.output_norm = vector(spec.hidden);
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
     weights.layers.push_back(
-        {.attn_norm = vector(config.hidden),
-         .attn_q = matrix(MatrixRole::kAttnQ, config.q_size(), config.hidden, i),
-         .attn_k = matrix(MatrixRole::kAttnK, config.kv_size(), config.hidden, i),
-         .attn_v = matrix(MatrixRole::kAttnV, config.kv_size(), config.hidden, i),
-         .attn_q_bias = vector(config.q_size()),
-         .attn_k_bias = vector(config.kv_size()),
-         .attn_v_bias = vector(config.kv_size()),
-         .attn_output = matrix(MatrixRole::kAttnOutput, config.hidden, config.q_size(), i),
-         .ffn_norm = vector(config.hidden),
-         .ffn_gate = matrix(MatrixRole::kFfnGate, config.ffn, config.hidden, i),
-         .ffn_up = matrix(MatrixRole::kFfnUp, config.ffn, config.hidden, i),
-         .ffn_down = matrix(MatrixRole::kFfnDown, config.hidden, config.ffn, i)});
+        {.attn_norm = vector(spec.hidden),
+         .attn_q = matrix(MatrixRole::kAttnQ, layer.q_size(), spec.hidden, i),
+         .attn_k = matrix(MatrixRole::kAttnK, layer.kv_size(), spec.hidden, i),
+         .attn_v = matrix(MatrixRole::kAttnV, layer.kv_size(), spec.hidden, i),
+         .attn_q_bias = vector(layer.q_size()),
+         .attn_k_bias = vector(layer.kv_size()),
+         .attn_v_bias = vector(layer.kv_size()),
+         .attn_output = matrix(MatrixRole::kAttnOutput, spec.hidden, layer.q_size(), i),
+         .ffn_norm = vector(spec.hidden),
+         .ffn_gate = matrix(MatrixRole::kFfnGate, layer.ffn, spec.hidden, i),
+         .ffn_up = matrix(MatrixRole::kFfnUp, layer.ffn, spec.hidden, i),
+         .ffn_down = matrix(MatrixRole::kFfnDown, spec.hidden, layer.ffn, i)});
   }
   return weights;
 }
@@ -182,27 +182,27 @@ INSTANTIATE_TEST_SUITE_P(Models, SymbolicForwardTest, ::testing::ValuesIn(Cases(
                          [](const auto& info) { return info.param.name(); });
 
 TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
-  const ModelConfig config = ConfigOf(GetParam());
-  const auto weights = DeviceWeights::Plan(WeightsOf(GetParam(), config), 1, Nowhere(1));
+  const ModelSpec spec = SpecOf(GetParam());
+  const auto weights = DeviceWeights::Plan(WeightsOf(GetParam(), spec), 1, Nowhere(1));
   ASSERT_TRUE(weights.ok()) << weights.status();
-  const ForwardBuffers buffers(config, *weights,
+  const ForwardBuffers buffers(spec, *weights,
                                {.max_tokens = kMostTokens,
                                 .max_seqs = kMostSeqs,
                                 .max_key_tiles = 1000,
-                                .context_length = config.context_length,
+                                .context_length = spec.context_length,
                                 .kv_tokens = 100'000},
                                Nowhere(2));
   const KvCacheView kv = {.data = Nowhere<__half>(3),
                           .blocks = 1000,
                           .block_tokens = 16,
-                          .kv_heads = config.kv_heads,
-                          .head_dim = config.head_dim};
+                          .kv_heads = spec.layers[0].kv_heads,
+                          .head_dim = spec.layers[0].head_dim};
   const StepTables tables = {.tokens = Nowhere<TokenEntry>(4),
                              .sequences = Nowhere<SequenceEntry>(5),
                              .blocks = Nowhere<int32_t>(6),
                              .logit_tokens = Nowhere<int32_t>(7)};
-  Forward forward(config, *weights, buffers, kv, kMultiprocessors);
-  SymbolicGpu gpu(config, *weights, buffers);
+  Forward forward(spec, *weights, buffers, kv, kMultiprocessors);
+  SymbolicGpu gpu(spec, *weights, buffers);
   // Each step finds in the buffers what the step before has left there.
   for (const StepShape& step : Steps()) {
     SCOPED_TRACE(absl::StrCat(step.tokens, step.decode ? " sequences of one token" : " tokens of ",
@@ -212,7 +212,7 @@ TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
     ASSERT_EQ(gpu.problem(), "");
     ASSERT_TRUE(enqueued.ok()) << enqueued;
     const Expected expected = Define(gpu, *weights, step);
-    for (int layer = 0; layer < config.layers; ++layer) {
+    for (int layer = 0; layer < spec.num_layers(); ++layer) {
       EXPECT_EQ(gpu.keys_and_values(layer), expected.keys_and_values[layer])
           << "layer " << layer << ": " << gpu.symbols().Describe(gpu.keys_and_values(layer), 8);
     }

@@ -2,29 +2,29 @@
 #include "cuda/memory_plan.h"
 
 #include <cstdint>
+#include <string>
 
 #include "cuda/device_weights.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // The shape of Qwen2.5-7B, with the context of its 1M variant.
-ModelConfig LongContext() {
-  ModelConfig config;
-  config.layers = 28;
-  config.hidden = 3584;
-  config.heads = 28;
-  config.kv_heads = 4;
-  config.head_dim = 128;
-  config.ffn = 18944;
-  config.vocab = 152064;
-  config.context_length = 1'010'000;
-  return config;
+ModelSpec LongContext() {
+  ModelSpec spec;
+  spec.hidden = 3584;
+  spec.layers.assign(28, {.heads = 28, .kv_heads = 4, .head_dim = 128, .ffn = 18944});
+  spec.vocab = 152064;
+  spec.context_length = 1'010'000;
+  return spec;
 }
 
 MemoryPlan Plan(const BackendOptions& options) {
@@ -45,14 +45,32 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
   EXPECT_GT(all.workspace_bytes, some.workspace_bytes + 500'000'000);
   EXPECT_EQ(some.kv_blocks, 64 * 256) << "as many as its sequences can use";
 
-  ModelConfig config = LongContext();
-  config.context_length = 4096;
+  ModelSpec spec = LongContext();
+  spec.context_length = 4096;
   options.max_context = 0;
-  const auto own = PlanMemory(config, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  const auto own = PlanMemory(spec, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_EQ(own->workspace_bytes, some.workspace_bytes) << "as if the model had no more";
   options.max_context = 1 << 30;
   EXPECT_EQ(Plan(options).forward.context_length, 1'010'000);
+}
+
+TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
+  constexpr float kOne[] = {1};
+  ModelSpec spec = LongContext();
+  ModelWeights weights;
+  weights.layers.resize(28);
+  for (LayerWeights& w : weights.layers) w.attn_q_bias = w.attn_k_bias = w.attn_v_bias = kOne;
+  const auto refusal = [&] { return std::string(CheckFeatures(spec, weights).message()); };
+  EXPECT_EQ(refusal(), "");
+  weights.layers[27].attn_k_bias = {};
+  EXPECT_THAT(refusal(), HasSubstr("a layer without biases on q, k and v"));
+  for (LayerSpec& layer : spec.layers) layer.rope.factors = true;
+  EXPECT_THAT(refusal(), HasSubstr("RoPE with factors"));
+  for (LayerSpec& layer : spec.layers) layer.rope.kind = RopeKind::kNorm;
+  EXPECT_THAT(refusal(), HasSubstr("RoPE over neighbouring dimensions"));
+  spec.layers[27].ffn /= 2;
+  EXPECT_THAT(refusal(), HasSubstr("layers that differ in shape"));
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {

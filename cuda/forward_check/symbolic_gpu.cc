@@ -131,29 +131,32 @@ class SymbolicGpu::Launch {
   std::vector<Written> writes_;
 };
 
-SymbolicGpu::SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights,
+SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
                          const ForwardBuffers& buffers)
-    : config_(config), buffers_(buffers), keys_and_values_(config.layers, -1) {
+    : spec_(spec),
+      layer_(spec.layers[0]),
+      buffers_(buffers),
+      keys_and_values_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
     const DeviceLayer& layer = weights.layers()[i];
     const auto name = [&](const std::string& what) { return absl::StrCat(what, " ", i); };
-    PlaceVector(name("attn_norm"), layer.attn_norm, config.hidden);
+    PlaceVector(name("attn_norm"), layer.attn_norm, spec.hidden);
     PlaceMatrix(name("q"), layer.qkv[0]);
     PlaceMatrix(name("k"), layer.qkv[1]);
     PlaceMatrix(name("v"), layer.qkv[2]);
-    PlaceVector(name("qkv_bias"), layer.qkv_bias, config.q_size() + 2 * config.kv_size());
+    PlaceVector(name("qkv_bias"), layer.qkv_bias, layer_.q_size() + 2 * layer_.kv_size());
     PlaceMatrix(name("attn_output"), layer.attn_output);
-    PlaceVector(name("ffn_norm"), layer.ffn_norm, config.hidden);
+    PlaceVector(name("ffn_norm"), layer.ffn_norm, spec.hidden);
     PlaceMatrix(name("gate_up"), layer.gate_up);
     if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
     PlaceMatrix(name("down"), layer.down);
   }
-  PlaceVector("output_norm", weights.output_norm(), config.hidden);
+  PlaceVector("output_norm", weights.output_norm(), spec.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
   memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
-  for (int layer = 0; layer < config.layers; ++layer) {
-    memory_.Write(Address(buffers.query_parts + layer * config.kv_heads), config.kv_heads * 4,
+  for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    memory_.Write(Address(buffers.query_parts + layer * layer_.kv_heads), layer_.kv_heads * 4,
                   {QueryParts(layer)});
   }
   memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
@@ -199,8 +202,8 @@ Symbol SymbolicGpu::Logits(int rows) {
   Launch launch(*this, "the sampler");
   Symbol product = -1;
   for (int row = 0; row < rows; ++row) {
-    for (int col = 0; col < config_.vocab;) {
-      const float* const at = buffers_.logits + int64_t{row} * config_.vocab + col;
+    for (int col = 0; col < spec_.vocab;) {
+      const float* const at = buffers_.logits + int64_t{row} * spec_.vocab + col;
       const SymbolicMemory::Piece* const piece = memory_.Find(Address(at));
       if (piece == nullptr || (product >= 0 && piece->content.symbol != product) ||
           piece->content.part != RowPart(1, 0, row, col / kTileRows)) {
@@ -216,7 +219,7 @@ Symbol SymbolicGpu::Logits(int rows) {
 
 void SymbolicGpu::Embed(const EmbedArgs& args) {
   Launch launch(*this, "the embedding");
-  launch.Write(args.residual, int64_t{args.tokens} * config_.hidden * 4, {Embedded()});
+  launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4, {Embedded()});
 }
 
 void SymbolicGpu::Norm(const NormArgs& args) {
@@ -297,7 +300,7 @@ void SymbolicGpu::Rope(const RopeArgs& args) {
 }
 
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
-  const int64_t bytes = int64_t{args.tokens} * config_.q_size() * 2;
+  const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
   launch.Write(args.q_rest, bytes, {qkv, 1});
   keys_and_values_[args.layer] = qkv;
@@ -310,12 +313,12 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
   const Content q = launch.Read(args.q, bytes, "queries");
   const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
   const Symbol parts =
-      launch.Whole(args.query_parts, int64_t{config_.kv_heads} * 4, "the parts of queries");
+      launch.Whole(args.query_parts, int64_t{layer_.kv_heads} * 4, "the parts of queries");
   if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
       parts != QueryParts(args.layer)) {
     launch.Complain("has queries, keys and values that do not belong together");
   }
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()),
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()),
                {Attention(q.symbol)});
 }
 
@@ -323,7 +326,7 @@ void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
   Launch launch(*this, "decode attention");
   const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences, args.layer);
   keys_and_values_[args.layer] = qkv;
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, config_.q_size()), {Attention(qkv)});
+  launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()), {Attention(qkv)});
 }
 
 void SymbolicGpu::Matvec(const MatmulArgs& args) {
@@ -429,15 +432,14 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
     launch.Complain("has other rows than its result");
   }
   // Queries, keys and values count as written when the product of the values has run.
-  const int values_at = config_.q_size() + config_.kv_size();
+  const int values_at = layer_.q_size() + layer_.kv_size();
   if (args.roped.q != nullptr && roped_.contains(values_at)) {
     const QkvProduct& qkv = args.roped.qkv;
-    const Symbol bias =
-        launch.Whole(qkv.bias, int64_t{values_at + config_.kv_size()} * 4, "a bias");
+    const Symbol bias = launch.Whole(qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
     ReadConstants(*this, launch, qkv, args.roped.layer);
     if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
     if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
-    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[config_.q_size()], roped_[values_at], bias));
+    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
     roped_.clear();
   }
   for (int i = 0; i < args.ahead.count; ++i) {

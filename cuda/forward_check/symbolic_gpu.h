@@ -15,7 +15,7 @@
 #include "cuda/forward_check/symbolic_memory.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/step.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
@@ -24,8 +24,7 @@ namespace orcd::cuda {
 class SymbolicGpu {
  public:
   // Weights and buffers lie at addresses that are never dereferenced. References must outlive this.
-  SymbolicGpu(const ModelConfig& config, const DeviceWeights& weights,
-              const ForwardBuffers& buffers);
+  SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers);
   ~SymbolicGpu();
   SymbolicGpu(const SymbolicGpu&) = delete;
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
@@ -84,7 +83,8 @@ class SymbolicGpu {
   // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
   void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
 
-  const ModelConfig& config_;
+  const ModelSpec& spec_;
+  const LayerSpec& layer_;
   const ForwardBuffers& buffers_;
   Symbols symbols_;
   SymbolicMemory memory_;

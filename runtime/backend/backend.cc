@@ -36,9 +36,9 @@ absl::Status CheckBackendOptions(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
-int ContextOf(const ModelConfig& config, const BackendOptions& options) {
-  if (options.max_context == 0) return config.context_length;
-  return std::min(config.context_length, options.max_context);
+int ContextOf(const ModelSpec& spec, const BackendOptions& options) {
+  if (options.max_context == 0) return spec.context_length;
+  return std::min(spec.context_length, options.max_context);
 }
 
 }  // namespace orcd

@@ -135,7 +135,7 @@ struct BackendOptions {
 absl::Status CheckBackendOptions(const BackendOptions& options);
 
 // Most tokens of a sequence with these options.
-int ContextOf(const ModelConfig& config, const BackendOptions& options);
+int ContextOf(const ModelSpec& spec, const BackendOptions& options);
 
 // The GPU that a backend computes on, for whoever places work or replaces hardware.
 struct GpuInfo {

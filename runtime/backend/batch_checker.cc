@@ -9,11 +9,11 @@
 
 namespace orcd {
 
-BatchChecker::BatchChecker(const BackendInfo& info, const ModelConfig& config)
+BatchChecker::BatchChecker(const BackendInfo& info, const ModelSpec& spec)
     : info_(info),
-      vocab_(config.vocab),
-      context_length_(info.max_context > 0 ? std::min(info.max_context, config.context_length)
-                                           : config.context_length),
+      vocab_(spec.vocab),
+      context_length_(info.max_context > 0 ? std::min(info.max_context, spec.context_length)
+                                           : spec.context_length),
       used_(info.max_seqs),
       drew_(info.max_seqs) {}
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd {
 
@@ -17,7 +17,7 @@ inline constexpr int kMaxForbidden = 128;
 class BatchChecker {
  public:
   // Uses the numbers of slots, tokens and blocks of `info`.
-  BatchChecker(const BackendInfo& info, const ModelConfig& config);
+  BatchChecker(const BackendInfo& info, const ModelSpec& spec);
 
   // kInvalidArgument saying what is wrong with the batch, no part of which may then be run.
   // Otherwise the step counts as launched.

@@ -23,11 +23,11 @@ class BatchCheckerTest : public ::testing::Test {
     info.kv_blocks = 6;
     return info;
   }
-  static ModelConfig Config() {
-    ModelConfig config;
-    config.vocab = 10;
-    config.context_length = 12;
-    return config;
+  static ModelSpec Config() {
+    ModelSpec spec;
+    spec.vocab = 10;
+    spec.context_length = 12;
+    return spec;
   }
 
   // A valid sequence.

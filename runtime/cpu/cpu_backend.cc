@@ -55,7 +55,7 @@ absl::Status CheckOptions(const BackendOptions& options) {
 
 // The number of blocks that the options ask for, or that suits the model and `available` bytes of
 // memory.
-absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendOptions& options,
+absl::StatusOr<int64_t> ChooseKvBlocks(const ModelSpec& spec, const BackendOptions& options,
                                        int64_t block_bytes, int64_t available, int64_t others) {
   const bool chosen_here = options.kv_cache_bytes == 0;
   const int64_t bytes =
@@ -63,7 +63,7 @@ absl::StatusOr<int64_t> ChooseKvBlocks(const ModelConfig& config, const BackendO
   int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (chosen_here) {
     const int64_t blocks_per_seq =
-        (int64_t{ContextOf(config, options)} + options.block_tokens - 1) / options.block_tokens;
+        (int64_t{ContextOf(spec, options)} + options.block_tokens - 1) / options.block_tokens;
     blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
     // If not even one block fits, CheckMemory reports that with all the numbers.
     blocks = std::max<int64_t>(blocks, 1);
@@ -144,13 +144,13 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_step_tokens = options.max_step_tokens;
   info_.block_tokens = options.block_tokens;
   info_.kv_blocks = static_cast<int>(kv_->blocks());
-  info_.max_context = ContextOf(model_->config(), options);
+  info_.max_context = ContextOf(model_->spec(), options);
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
-  checker_.emplace(info_, model_->config());
+  checker_.emplace(info_, model_->spec());
   tokens_.reserve(options.max_step_tokens);
   sequences_.reserve(options.max_seqs);
   sampled_.reserve(options.max_seqs);
@@ -228,7 +228,7 @@ StepResult CpuBackend::Sample(const StepBatch& batch, std::span<const float> log
   }
   StepResult result;
   result.samples.resize(sampled_.size());
-  const size_t vocab = static_cast<size_t>(model_->config().vocab);
+  const size_t vocab = static_cast<size_t>(model_->spec().vocab);
   pool_->ParallelFor(static_cast<int64_t>(sampled_.size()), [&](int64_t index, int thread) {
     result.samples[index] =
         SampleOne(*sampled_[index], logits.subspan(index * vocab, vocab), samplers_[thread]);
@@ -238,7 +238,7 @@ StepResult CpuBackend::Sample(const StepBatch& batch, std::span<const float> log
 
 std::vector<SampledToken> CpuBackend::ScoreTargets(const StepSequence& seq, int64_t first_row) {
   const int64_t targets = static_cast<int64_t>(seq.targets.size());
-  const size_t vocab = static_cast<size_t>(model_->config().vocab);
+  const size_t vocab = static_cast<size_t>(model_->spec().vocab);
   std::vector<SampledToken> scored(targets);
   for (int64_t first = 0; first < targets; first += info_.max_seqs) {
     const int64_t count = std::min<int64_t>(info_.max_seqs, targets - first);
@@ -281,17 +281,18 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   if (options.max_step_tokens == 0) {
     options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
   }
-  const ModelConfig& config = model->config();
-  const KvShape shape = {.layers = config.layers,
-                         .kv_heads = config.kv_heads,
-                         .head_dim = config.head_dim,
+  const ModelSpec& spec = model->spec();
+  const LayerSpec& layer = spec.layers[0];
+  const KvShape shape = {.layers = spec.num_layers(),
+                         .kv_heads = layer.kv_heads,
+                         .head_dim = layer.head_dim,
                          .block_tokens = options.block_tokens,
                          .type = options.kv_type};
   const int64_t available = AvailableMemoryBytes();
   const uint64_t activations =
-      Forward::ActivationBytes(config, options.max_step_tokens, options.max_seqs);
+      Forward::ActivationBytes(spec, options.max_step_tokens, options.max_seqs);
   ORCD_ASSIGN_OR_RETURN(const int64_t blocks,
-                        ChooseKvBlocks(config, options, shape.block_bytes(), available,
+                        ChooseKvBlocks(spec, options, shape.block_bytes(), available,
                                        static_cast<int64_t>(model->size_bytes() + activations)));
   ORCD_RETURN_IF_ERROR(
       CheckMemory(model->size_bytes(), blocks * shape.block_bytes(), activations, available));
@@ -301,7 +302,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   ORCD_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(shape, blocks));
   auto kv = std::make_unique<KvCache>(std::move(cache));
   ORCD_ASSIGN_OR_RETURN(auto forward,
-                        Forward::Create(config, model->weights(), cpu::BestKernels(), *pool, *kv,
+                        Forward::Create(spec, model->weights(), cpu::BestKernels(), *pool, *kv,
                                         options.max_step_tokens, options.max_seqs));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));

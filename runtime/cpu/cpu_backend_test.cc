@@ -43,7 +43,7 @@ TEST_P(CpuBackendTypeTest, ChunkedPrefillIsWholePrefill) {
   const auto tokens = TestTokens(100);
   const auto blocks = BlockRange(0, 7);
   const auto whole = TeacherForce(*backend, tokens, blocks, 100);
-  ASSERT_EQ(whole.size(), 100u * model->config().vocab);
+  ASSERT_EQ(whole.size(), 100u * model->spec().vocab);
   for (int chunk : {1, 3, 16, 37}) {
     // Other blocks, in another order, so that nothing is left from the run before.
     auto others = BlockRange(20, 7);
@@ -96,7 +96,7 @@ class CpuBackendTest : public ::testing::Test {
   }
 
   const std::shared_ptr<const Model>& model() const { return shared_model(); }
-  int vocab() const { return model()->config().vocab; }
+  int vocab() const { return model()->spec().vocab; }
 
   absl::Status LaunchStatus(Backend& backend, std::vector<StepSequence> seqs) {
     StepBatch batch;
@@ -116,12 +116,13 @@ TEST_F(CpuBackendTest, SaysWhatItIs) {
   EXPECT_EQ(info.block_tokens, 16);
   EXPECT_EQ(info.max_in_flight, 1);
   EXPECT_EQ(info.weights_bytes, model()->size_bytes());
-  const ModelConfig& config = model()->config();
+  const ModelSpec& spec = model()->spec();
+  const LayerSpec& layer = spec.layers[0];
   const int64_t block_bytes =
-      int64_t{2} * 2 * config.layers * config.kv_heads * 16 * config.head_dim;
+      int64_t{2} * 2 * spec.num_layers() * layer.kv_heads * 16 * layer.head_dim;
   EXPECT_EQ(info.kv_blocks, (4 << 20) / block_bytes);
   EXPECT_EQ(info.kv_bytes, info.kv_blocks * static_cast<uint64_t>(block_bytes));
-  EXPECT_GT(info.workspace_bytes, 128u * config.ffn * sizeof(float));
+  EXPECT_GT(info.workspace_bytes, 128u * layer.ffn * sizeof(float));
 }
 
 TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
@@ -143,16 +144,17 @@ TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   Recorder recorder;
   RunStep(*backend, {StartSequence(0, tokens, blocks)}, &recorder);
 
-  const ModelConfig& c = model()->config();
+  const ModelSpec& c = model()->spec();
+  const LayerSpec& l = c.layers[0];
   std::vector<std::tuple<std::string, int, int64_t, int64_t>> expected = {
       {"embed", -1, 5, c.hidden}};
-  for (int layer = 0; layer < c.layers; ++layer) {
+  for (int layer = 0; layer < c.num_layers(); ++layer) {
     const std::pair<const char*, int> operations[] = {
-        {"attn_norm", c.hidden}, {"q", c.q_size()},         {"k", c.kv_size()},
-        {"v", c.kv_size()},      {"q_rope", c.q_size()},    {"k_rope", c.kv_size()},
-        {"attn", c.q_size()},    {"attn_output", c.hidden}, {"attn_residual", c.hidden},
-        {"ffn_norm", c.hidden},  {"ffn_gate", c.ffn},       {"ffn_up", c.ffn},
-        {"ffn_act", c.ffn},      {"ffn_down", c.hidden},    {"layer", c.hidden}};
+        {"attn_norm", c.hidden}, {"q", l.q_size()},         {"k", l.kv_size()},
+        {"v", l.kv_size()},      {"q_rope", l.q_size()},    {"k_rope", l.kv_size()},
+        {"attn", l.q_size()},    {"attn_output", c.hidden}, {"attn_residual", c.hidden},
+        {"ffn_norm", c.hidden},  {"ffn_gate", l.ffn},       {"ffn_up", l.ffn},
+        {"ffn_act", l.ffn},      {"ffn_down", c.hidden},    {"layer", c.hidden}};
     for (const auto& [name, cols] : operations) expected.emplace_back(name, layer, 5, cols);
   }
   expected.emplace_back("output_norm", -1, 5, c.hidden);
@@ -434,15 +436,14 @@ TEST_F(CpuBackendTest, PlansForTheContextThatIsAskedFor) {
   EXPECT_EQ(backend->info().max_context, 40);
   EXPECT_EQ(backend->info().kv_blocks, 4 * 3);
   options.max_context = 1 << 30;
-  EXPECT_EQ(MakeTestBackend(model(), options)->info().max_context,
-            model()->config().context_length);
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().max_context, model()->spec().context_length);
 }
 
 TEST_F(CpuBackendTest, ChoosesAKvCacheForEverySlot) {
   BackendOptions options = SmallOptions();
   options.kv_cache_bytes = 0;
   auto backend = MakeTestBackend(model(), options);
-  const int64_t per_seq = (model()->config().context_length + 15) / 16;
+  const int64_t per_seq = (model()->spec().context_length + 15) / 16;
   EXPECT_GE(backend->info().kv_blocks, 1);
   EXPECT_LE(backend->info().kv_blocks, 4 * per_seq);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/model/model_error.h"
 
 namespace orcd::cpu {
 namespace {
@@ -46,53 +47,58 @@ class Carver {
 
 }  // namespace
 
-ForwardBuffers::ForwardBuffers(const ModelConfig& config, int64_t rows, int64_t logit_rows,
+ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logit_rows,
                                float* memory) {
   Carver carver(memory);
-  residual = carver.Take(rows, config.hidden);
-  normed = carver.Take(rows, config.hidden);
-  q = carver.Take(rows, config.q_size());
-  k = carver.Take(rows, config.kv_size());
-  v = carver.Take(rows, config.kv_size());
-  attention = carver.Take(rows, config.q_size());
-  block_out = carver.Take(rows, config.hidden);
-  gate = carver.Take(rows, config.ffn);
-  up = carver.Take(rows, config.ffn);
-  angles = carver.Take(rows, config.head_dim);
-  head_in = carver.Take(logit_rows, config.hidden);
-  logits = carver.Take(logit_rows, config.vocab);
+  const LayerSpec& layer = spec.layers[0];
+  residual = carver.Take(rows, spec.hidden);
+  normed = carver.Take(rows, spec.hidden);
+  q = carver.Take(rows, layer.q_size());
+  k = carver.Take(rows, layer.kv_size());
+  v = carver.Take(rows, layer.kv_size());
+  attention = carver.Take(rows, layer.q_size());
+  block_out = carver.Take(rows, spec.hidden);
+  gate = carver.Take(rows, layer.ffn);
+  up = carver.Take(rows, layer.ffn);
+  angles = carver.Take(rows, layer.head_dim);
+  head_in = carver.Take(logit_rows, spec.hidden);
+  logits = carver.Take(logit_rows, spec.vocab);
   floats = carver.taken();
 }
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelConfig& config,
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
                                                          const ModelWeights& weights,
                                                          const KernelTable& kernels,
                                                          ThreadPool& pool, KvCache& cache,
                                                          int max_step_tokens, int max_seqs) {
+  if (!spec.uniform()) {
+    return UnsupportedModel("layers",
+                            "the layers differ in shape, which the CPU backend does not compute");
+  }
   ORCD_ASSIGN_OR_RETURN(
       MappedMemory memory,
-      MappedMemory::Create(ActivationBytes(config, max_step_tokens, max_seqs), "activations"));
-  return std::unique_ptr<Forward>(new Forward(config, weights, kernels, pool, cache,
-                                              max_step_tokens, max_seqs, std::move(memory)));
+      MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_seqs), "activations"));
+  return std::unique_ptr<Forward>(new Forward(spec, weights, kernels, pool, cache, max_step_tokens,
+                                              max_seqs, std::move(memory)));
 }
 
-uint64_t Forward::ActivationBytes(const ModelConfig& config, int max_step_tokens, int max_seqs) {
-  return ForwardBuffers(config, max_step_tokens, max_seqs, nullptr).floats * sizeof(float);
+uint64_t Forward::ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_seqs) {
+  return ForwardBuffers(spec, max_step_tokens, max_seqs, nullptr).floats * sizeof(float);
 }
 
-Forward::Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
+Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
                  ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs,
                  MappedMemory memory)
-    : config_(config),
+    : spec_(spec),
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
       cache_(cache),
       memory_(std::move(memory)),
-      buffers_(config, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
-      rope_(config.head_dim, config.rope_base),
+      buffers_(spec, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
+      rope_(spec.layers[0].head_dim, spec.layers[0].rope, weights.rope_factors),
       matmul_(kernels, pool),
-      attention_(kernels, pool, config.heads, cache, max_step_tokens, max_seqs) {
+      attention_(kernels, pool, spec.layers[0].heads, cache, max_step_tokens, max_seqs) {
   kv_rows_.reserve(max_step_tokens);
   attention_rows_.reserve(max_seqs);
 }
@@ -109,14 +115,14 @@ std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
                                     ActivationTap* tap) {
   Plan(sequences);
   Embed(sequences);
-  Tap(tap, "embed", -1, buffers_.residual, rows_, config_.hidden);
-  for (int layer = 0; layer < config_.layers; ++layer) {
+  Tap(tap, "embed", -1, buffers_.residual, rows_, spec_.hidden);
+  for (int layer = 0; layer < spec_.num_layers(); ++layer) {
     RunAttention(layer, tap);
     RunFfn(layer, tap);
   }
   RunHead(sequences);
   if (tap != nullptr) TapHead(*tap);
-  return {buffers_.logits, static_cast<size_t>(logit_rows_ * config_.vocab)};
+  return {buffers_.logits, static_cast<size_t>(logit_rows_ * spec_.vocab)};
 }
 
 void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
@@ -124,7 +130,7 @@ void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<con
   Plan({&sequence, 1});
   Embed({&sequence, 1});
   if (input.empty()) {
-    Tap(&tap, "embed", -1, buffers_.residual, rows_, config_.hidden);
+    Tap(&tap, "embed", -1, buffers_.residual, rows_, spec_.hidden);
   } else {
     std::copy(input.begin(), input.end(), buffers_.residual);
   }
@@ -178,35 +184,35 @@ void Forward::Embed(std::span<const ForwardSequence> sequences) {
   for (const ForwardSequence& sequence : sequences) {
     for (int32_t token : sequence.tokens) {
       const Matrix& embedding = weights_.token_embd;
-      kernels_.dequantize(embedding.type, embedding.row(token), config_.hidden, out);
-      out += config_.hidden;
+      kernels_.dequantize(embedding.type, embedding.row(token), spec_.hidden, out);
+      out += spec_.hidden;
     }
   }
   ForRows(rows_, [&](int64_t row) {
-    rope_.Angles(kv_rows_[row].position, Row(buffers_.angles, row, config_.head_dim));
+    rope_.Angles(kv_rows_[row].position, Row(buffers_.angles, row, spec_.layers[0].head_dim));
   });
 }
 
 void Forward::Norm(Vector weight, const float* x, int64_t rows, float* y) {
   ForRows(rows, [&](int64_t row) {
-    RmsNorm(Row(x, row, config_.hidden), weight, config_.rms_eps, Row(y, row, config_.hidden));
+    RmsNorm(Row(x, row, spec_.hidden), weight, spec_.rms_eps, Row(y, row, spec_.hidden));
   });
 }
 
 void Forward::AddToResidual() {
   ForRows(rows_, [&](int64_t row) {
-    Add(Row(buffers_.block_out, row, config_.hidden), Row(buffers_.residual, row, config_.hidden));
+    Add(Row(buffers_.block_out, row, spec_.hidden), Row(buffers_.residual, row, spec_.hidden));
   });
 }
 
 void Forward::RunAttention(int layer, ActivationTap* tap) {
   const LayerWeights& w = weights_.layers[layer];
   const ForwardBuffers& b = buffers_;
-  const int q_size = config_.q_size();
-  const int kv_size = config_.kv_size();
+  const int q_size = spec_.layers[layer].q_size();
+  const int kv_size = spec_.layers[layer].kv_size();
 
   Norm(w.attn_norm, b.residual, rows_, b.normed);
-  Tap(tap, "attn_norm", layer, b.normed, rows_, config_.hidden);
+  Tap(tap, "attn_norm", layer, b.normed, rows_, spec_.hidden);
 
   const Product inputs[] = {{&w.attn_q, w.attn_q_bias, b.q},
                             {&w.attn_k, w.attn_k_bias, b.k},
@@ -217,9 +223,9 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
   Tap(tap, "v", layer, b.v, rows_, kv_size);
 
   ForRows(rows_, [&](int64_t row) {
-    const auto angles = Row(b.angles, row, config_.head_dim);
-    Rope::Rotate(angles, Row(b.q, row, q_size));
-    Rope::Rotate(angles, Row(b.k, row, kv_size));
+    const auto angles = Row(b.angles, row, spec_.layers[layer].head_dim);
+    rope_.Rotate(angles, Row(b.q, row, q_size));
+    rope_.Rotate(angles, Row(b.k, row, kv_size));
     KvRow& kv = kv_rows_[row];
     kv.finite &=
         cache_.Store(layer, kv.block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
@@ -232,10 +238,10 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
 
   const Product output = {&w.attn_output, {}, b.block_out};
   matmul_.Run({&output, 1}, b.attention, rows_);
-  Tap(tap, "attn_output", layer, b.block_out, rows_, config_.hidden);
+  Tap(tap, "attn_output", layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual();
-  Tap(tap, "attn_residual", layer, b.residual, rows_, config_.hidden);
+  Tap(tap, "attn_residual", layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunFfn(int layer, ActivationTap* tap) {
@@ -243,25 +249,25 @@ void Forward::RunFfn(int layer, ActivationTap* tap) {
   const ForwardBuffers& b = buffers_;
 
   Norm(w.ffn_norm, b.residual, rows_, b.normed);
-  Tap(tap, "ffn_norm", layer, b.normed, rows_, config_.hidden);
+  Tap(tap, "ffn_norm", layer, b.normed, rows_, spec_.hidden);
 
   const Product inputs[] = {{&w.ffn_gate, {}, b.gate}, {&w.ffn_up, {}, b.up}};
   matmul_.Run(inputs, b.normed, rows_);
-  Tap(tap, "ffn_gate", layer, b.gate, rows_, config_.ffn);
-  Tap(tap, "ffn_up", layer, b.up, rows_, config_.ffn);
+  Tap(tap, "ffn_gate", layer, b.gate, rows_, spec_.layers[layer].ffn);
+  Tap(tap, "ffn_up", layer, b.up, rows_, spec_.layers[layer].ffn);
 
   ForRows(rows_, [&](int64_t row) {
-    const int64_t offset = row * config_.ffn;
-    kernels_.silu_multiply(b.up + offset, config_.ffn, b.gate + offset);
+    const int64_t offset = row * spec_.layers[layer].ffn;
+    kernels_.silu_multiply(b.up + offset, spec_.layers[layer].ffn, b.gate + offset);
   });
-  Tap(tap, "ffn_act", layer, b.gate, rows_, config_.ffn);
+  Tap(tap, "ffn_act", layer, b.gate, rows_, spec_.layers[layer].ffn);
 
   const Product output = {&w.ffn_down, {}, b.block_out};
   matmul_.Run({&output, 1}, b.gate, rows_);
-  Tap(tap, "ffn_down", layer, b.block_out, rows_, config_.hidden);
+  Tap(tap, "ffn_down", layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual();
-  Tap(tap, "layer", layer, b.residual, rows_, config_.hidden);
+  Tap(tap, "layer", layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunHead(std::span<const ForwardSequence> sequences) {
@@ -269,8 +275,8 @@ void Forward::RunHead(std::span<const ForwardSequence> sequences) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!sequences[i].logits) continue;
     const int64_t row = attention_rows_[i].first_row + attention_rows_[i].rows - 1;
-    RmsNorm(Row(buffers_.residual, row, config_.hidden), weights_.output_norm, config_.rms_eps,
-            Row(buffers_.head_in, logit_rows_, config_.hidden));
+    RmsNorm(Row(buffers_.residual, row, spec_.hidden), weights_.output_norm, spec_.rms_eps,
+            Row(buffers_.head_in, logit_rows_, spec_.hidden));
     ++logit_rows_;
   }
   const Product head = {&weights_.output, {}, buffers_.logits};
@@ -279,21 +285,21 @@ void Forward::RunHead(std::span<const ForwardSequence> sequences) {
 
 std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
   ForRows(count, [&](int64_t i) {
-    RmsNorm(Row(buffers_.residual, first_row + i, config_.hidden), weights_.output_norm,
-            config_.rms_eps, Row(buffers_.head_in, i, config_.hidden));
+    RmsNorm(Row(buffers_.residual, first_row + i, spec_.hidden), weights_.output_norm,
+            spec_.rms_eps, Row(buffers_.head_in, i, spec_.hidden));
   });
   const Product head = {&weights_.output, {}, buffers_.logits};
   matmul_.Run({&head, 1}, buffers_.head_in, count);
-  return {buffers_.logits, static_cast<size_t>(count * config_.vocab)};
+  return {buffers_.logits, static_cast<size_t>(count * spec_.vocab)};
 }
 
 void Forward::TapHead(ActivationTap& tap) {
   Norm(weights_.output_norm, buffers_.residual, rows_, buffers_.normed);
-  Tap(&tap, "output_norm", -1, buffers_.normed, rows_, config_.hidden);
-  std::vector<float> logits(rows_ * config_.vocab);
+  Tap(&tap, "output_norm", -1, buffers_.normed, rows_, spec_.hidden);
+  std::vector<float> logits(rows_ * spec_.vocab);
   const Product head = {&weights_.output, {}, logits.data()};
   matmul_.Run({&head, 1}, buffers_.normed, rows_);
-  Tap(&tap, "logits", -1, logits.data(), rows_, config_.vocab);
+  Tap(&tap, "logits", -1, logits.data(), rows_, spec_.vocab);
 }
 
 }  // namespace orcd::cpu

@@ -18,7 +18,7 @@
 #include "runtime/cpu/matmul.h"
 #include "runtime/cpu/ops.h"
 #include "runtime/cpu/thread_pool.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
 namespace orcd::cpu {
@@ -36,7 +36,7 @@ struct ForwardSequence {
 struct ForwardBuffers {
   // For steps of up to `rows` tokens, `logit_rows` of which have logits. If `memory` is null, only
   // `floats` is meaningful.
-  ForwardBuffers(const ModelConfig& config, int64_t rows, int64_t logit_rows, float* memory);
+  ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logit_rows, float* memory);
 
   float* residual;   // [rows, hidden]
   float* normed;     // [rows, hidden]
@@ -57,15 +57,15 @@ struct ForwardBuffers {
 // Runs steps through the model. Owns the activations; views the weights. One Run at a time.
 class Forward {
  public:
-  // References must outlive this.
-  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelConfig& config,
+  // References must outlive this. kUnimplemented if the spec asks for what is not computed here.
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelSpec& spec,
                                                          const ModelWeights& weights,
                                                          const KernelTable& kernels,
                                                          ThreadPool& pool, KvCache& cache,
                                                          int max_step_tokens, int max_seqs);
 
   // Bytes of activations that Create allocates.
-  static uint64_t ActivationBytes(const ModelConfig& config, int max_step_tokens, int max_seqs);
+  static uint64_t ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_seqs);
 
   // Computes one step, at most max_step_tokens tokens of at most max_seqs sequences. Returns the
   // logits, [sequences with `logits` set, vocab], valid until the next Run. With a tap (null in
@@ -101,7 +101,7 @@ class Forward {
     bool finite;
   };
 
-  Forward(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
+  Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
           ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs, MappedMemory memory);
 
   // Calls body(row) for every row of the step, on all threads if there are many rows.
@@ -116,7 +116,7 @@ class Forward {
   void Norm(Vector weight, const float* x, int64_t rows, float* y);
   void AddToResidual();
 
-  const ModelConfig& config_;
+  const ModelSpec& spec_;
   const ModelWeights& weights_;
   const KernelTable& kernels_;
   ThreadPool& pool_;

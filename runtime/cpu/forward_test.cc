@@ -21,13 +21,13 @@ constexpr int kMaxSeqs = 4;
 struct Machine {
   Machine(const Model& model, const KernelTable& kernels, KvType type)
       : pool(2),
-        cache(*KvCache::Create({.layers = model.config().layers,
-                                .kv_heads = model.config().kv_heads,
-                                .head_dim = model.config().head_dim,
+        cache(*KvCache::Create({.layers = model.spec().num_layers(),
+                                .kv_heads = model.spec().layers[0].kv_heads,
+                                .head_dim = model.spec().layers[0].head_dim,
                                 .block_tokens = 16,
                                 .type = type},
                                16)),
-        forward(*Forward::Create(model.config(), model.weights(), kernels, pool, cache, kMaxTokens,
+        forward(*Forward::Create(model.spec(), model.weights(), kernels, pool, cache, kMaxTokens,
                                  kMaxSeqs)) {}
 
   std::vector<float> Run(std::span<const ForwardSequence> sequences) {
@@ -64,7 +64,7 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
     std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
     std::ranges::fill(poisoned.cache.memory(), std::byte{0xFF});
     const auto expected = clean.Run(sequences);
-    ASSERT_EQ(expected.size(), 2u * model->config().vocab);
+    ASSERT_EQ(expected.size(), 2u * model->spec().vocab);
     EXPECT_TRUE(std::ranges::all_of(expected, [](float x) { return std::isfinite(x); }));
     EXPECT_TRUE(SameBits(poisoned.Run(sequences), expected));
     // A second token, over a cache that now holds the first ones.
@@ -77,7 +77,7 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
 
 TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   const auto model = NanoModel("Q8_0");
-  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const size_t vocab = static_cast<size_t>(model->spec().vocab);
   const auto a = TestTokens(5, 1);
   const auto b = TestTokens(6, 2);
   const auto c = TestTokens(7, 3);
@@ -95,6 +95,18 @@ TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   EXPECT_TRUE(SameBits(machine.Run(some), std::span(three).subspan(vocab, vocab)));
   const ForwardSequence none[] = {{a, 0, all.subspan(0, 1), false}};
   EXPECT_TRUE(machine.Run(none).empty());
+}
+
+TEST(ForwardCreateTest, RefusesLayersThatDiffer) {
+  const auto model = NanoModel("Q8_0");
+  ModelSpec spec = model->spec();
+  spec.layers[1].rope.base *= 2;
+  ThreadPool pool(1);
+  KvCache cache;
+  const auto forward =
+      Forward::Create(spec, model->weights(), BestKernels(), pool, cache, kMaxTokens, kMaxSeqs);
+  ASSERT_FALSE(forward.ok());
+  EXPECT_EQ(forward.status().code(), absl::StatusCode::kUnimplemented);
 }
 
 // Instruction sets round differently, but only a little.

@@ -23,9 +23,9 @@
 
 namespace orcd::cpu {
 
-inline std::shared_ptr<const Model> LoadTestModel(const std::string& path) {
+inline std::shared_ptr<const Model> LoadTestModel(const std::string& path, bool with_text = true) {
   NullLoadObserver observer;
-  auto model = Model::Load(path, {}, observer);
+  auto model = Model::Load(path, {.with_text = with_text}, observer);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? *std::move(model) : nullptr;
 }

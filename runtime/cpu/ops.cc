@@ -38,9 +38,11 @@ bool AllFinite(std::span<const float> values) {
   return any == 0;
 }
 
-Rope::Rope(int head_dim, float base) : frequencies_(head_dim / 2) {
+Rope::Rope(int head_dim, const RopeSpec& spec, std::span<const float> factors)
+    : kind_(spec.kind), frequencies_(head_dim / 2) {
   for (size_t i = 0; i < frequencies_.size(); ++i) {
-    frequencies_[i] = std::pow(double{base}, -2.0 * static_cast<double>(i) / head_dim);
+    frequencies_[i] = std::pow(double{spec.base}, -2.0 * static_cast<double>(i) / head_dim);
+    if (!factors.empty()) frequencies_[i] /= double{factors[i]};
   }
 }
 
@@ -53,19 +55,24 @@ void Rope::Angles(int64_t position, std::span<float> cos_sin) const {
   }
 }
 
-void Rope::Rotate(std::span<const float> cos_sin, std::span<float> heads) {
+void Rope::Rotate(std::span<const float> cos_sin, std::span<float> heads) const {
   const size_t head_dim = cos_sin.size();
   const size_t half = head_dim / 2;
   const float* cos = cos_sin.data();
   const float* sin = cos + half;
+  const auto rotate = [&](size_t i, float& first, float& second) {
+    const float a = first;
+    const float b = second;
+    first = a * cos[i] - b * sin[i];
+    second = a * sin[i] + b * cos[i];
+  };
   for (size_t start = 0; start < heads.size(); start += head_dim) {
-    float* first = heads.data() + start;
-    float* second = first + half;
-    for (size_t i = 0; i < half; ++i) {
-      const float a = first[i];
-      const float b = second[i];
-      first[i] = a * cos[i] - b * sin[i];
-      second[i] = a * sin[i] + b * cos[i];
+    float* head = heads.data() + start;
+    // Two loops, each with a stride that the compiler knows.
+    if (kind_ == RopeKind::kNeox) {
+      for (size_t i = 0; i < half; ++i) rotate(i, head[i], head[i + half]);
+    } else {
+      for (size_t i = 0; i < half; ++i) rotate(i, head[2 * i], head[2 * i + 1]);
     }
   }
 }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/model/spec.h"
+
 namespace orcd::cpu {
 
 // y = x * weight / sqrt(mean(x^2) + eps), the mean in F64; all [n]. Zhang and Sennrich, "Root mean
@@ -19,19 +21,20 @@ void Add(std::span<const float> y, std::span<float> x);
 // True if no value is a NaN or an infinity.
 bool AllFinite(std::span<const float> values);
 
-// Rotary position embedding over pairs (i, i + head_dim / 2), angle position * base^(-2i /
-// head_dim), computed in F64. Su et al., "RoFormer", 2021; the pairing is GPT-NeoX's.
+// Rotary position embedding, with angles computed in F64. Su et al., "RoFormer", 2021.
 class Rope {
  public:
-  Rope(int head_dim, float base);
+  // `factors`, [head_dim / 2], divide the angles; empty: they are 1.
+  Rope(int head_dim, const RopeSpec& spec, std::span<const float> factors);
 
   // Cosines [head_dim / 2], then sines [head_dim / 2].
   void Angles(int64_t position, std::span<float> cos_sin) const;
 
   // Rotates each of the heads in `heads`, [n, head_dim].
-  static void Rotate(std::span<const float> cos_sin, std::span<float> heads);
+  void Rotate(std::span<const float> cos_sin, std::span<float> heads) const;
 
  private:
+  RopeKind kind_;
   std::vector<double> frequencies_;
 };
 

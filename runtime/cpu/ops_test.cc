@@ -46,12 +46,12 @@ TEST(RmsNorm, ValuesWhoseSquaresOverflowF32) {
 TEST(Rope, RotatesPairsHalfAHeadApart) {
   constexpr int kHeadDim = 64;
   constexpr int64_t kPosition = 31999;
-  const Rope rope(kHeadDim, 1e6f);
+  const Rope rope(kHeadDim, {.base = 1e6f}, {});
   std::vector<float> angles(kHeadDim);
   rope.Angles(kPosition, angles);
   const std::vector<float> before = RandomFloats(2 * kHeadDim, 3);
   std::vector<float> heads = before;
-  Rope::Rotate(angles, heads);
+  rope.Rotate(angles, heads);
   for (int h = 0; h < 2; ++h) {
     for (int i = 0; i < kHeadDim / 2; ++i) {
       const double angle = kPosition * std::pow(1e6, -2.0 * i / kHeadDim);
@@ -64,13 +64,33 @@ TEST(Rope, RotatesPairsHalfAHeadApart) {
   }
 }
 
+TEST(Rope, RotatesNeighboursByAnglesWithFactors) {
+  constexpr int kHeadDim = 8;
+  constexpr int64_t kPosition = 321;
+  const std::vector<float> factors = {1, 2, 8, 8};
+  const Rope rope(kHeadDim, {.kind = RopeKind::kNorm, .base = 1e4f, .factors = true}, factors);
+  std::vector<float> angles(kHeadDim);
+  rope.Angles(kPosition, angles);
+  const std::vector<float> before = RandomFloats(2 * kHeadDim, 3);
+  std::vector<float> heads = before;
+  rope.Rotate(angles, heads);
+  for (int i = 0; i < kHeadDim; ++i) {
+    const int pair = i % (kHeadDim / 2);
+    const double angle = kPosition * std::pow(1e4, -2.0 * pair / kHeadDim) / double{factors[pair]};
+    const double a = before[2 * i];
+    const double b = before[2 * i + 1];
+    EXPECT_NEAR(heads[2 * i], a * std::cos(angle) - b * std::sin(angle), 1e-6);
+    EXPECT_NEAR(heads[2 * i + 1], a * std::sin(angle) + b * std::cos(angle), 1e-6);
+  }
+}
+
 TEST(Rope, PositionZeroChangesNothing) {
-  const Rope rope(8, 1e4f);
+  const Rope rope(8, {.base = 1e4f}, {});
   std::vector<float> angles(8);
   rope.Angles(0, angles);
   const std::vector<float> before = RandomFloats(24, 4);
   std::vector<float> heads = before;
-  Rope::Rotate(angles, heads);
+  rope.Rotate(angles, heads);
   EXPECT_EQ(heads, before);
 }
 

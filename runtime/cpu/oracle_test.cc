@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <span>
@@ -11,9 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/cpu/forward.h"
 #include "runtime/cpu/model_for_test.h"
-#include "runtime/gguf/gguf_reader.h"
 #include "testing/numpy.h"
 
 namespace orcd::cpu {
@@ -57,34 +56,6 @@ std::vector<float> Logits(const std::shared_ptr<const Model>& model,
   return TeacherForce(*backend, tokens, blocks, options.max_step_tokens);
 }
 
-// As Logits, for a file whose tokenizer is made up, so that only its weights mean something.
-std::vector<float> LogitsOfWeights(const std::string& path, std::span<const int32_t> tokens,
-                                   KvType kv_type) {
-  const auto gguf = GgufReader::Open(path);
-  EXPECT_TRUE(gguf.ok()) << gguf.status();
-  if (!gguf.ok()) return {};
-  const auto config = ModelConfig::FromGguf(**gguf);
-  EXPECT_TRUE(config.ok()) << config.status();
-  if (!config.ok()) return {};
-  const auto weights = ModelWeights::FromGguf(**gguf, *config);
-  EXPECT_TRUE(weights.ok()) << weights.status();
-  if (!weights.ok()) return {};
-  const int rows = static_cast<int>(tokens.size());
-  const auto blocks = BlockRange(0, rows / 16 + 1);
-  ThreadPool pool(2);
-  auto cache = KvCache::Create({.layers = config->layers,
-                                .kv_heads = config->kv_heads,
-                                .head_dim = config->head_dim,
-                                .block_tokens = 16,
-                                .type = kv_type},
-                               static_cast<int64_t>(blocks.size()));
-  auto forward = Forward::Create(*config, *weights, BestKernels(), pool, *cache, rows, 1);
-  const ForwardSequence sequence = {.tokens = tokens, .blocks = blocks};
-  LogitsTap tap;
-  (*forward)->Run({&sequence, 1}, &tap);
-  return tap.logits();
-}
-
 struct Errors {
   double squared = 0;
   double reference = 0;
@@ -93,20 +64,32 @@ struct Errors {
 
 double Square(double x) { return x * x; }
 
-using NanoParam = std::tuple<std::string, KvType>;
-class NanoOracleTest : public ::testing::TestWithParam<NanoParam> {};
+// A model's path in the oracle's folder, without `.gguf`; the tokens lie beside it.
+using FileParam = std::tuple<std::string, KvType>;
+std::string FileName(const ::testing::TestParamInfo<FileParam>& info) {
+  const auto& [file, kv_type] = info.param;
+  std::string name = std::filesystem::path(file).filename().string() + "_kv_" + KvName(kv_type);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
 
-TEST_P(NanoOracleTest, LogitsAgree) {
-  const auto& [type, kv_type] = GetParam();
-  const std::string dir = OracleDir() + "/logits/";
+class FileOracleTest : public ::testing::TestWithParam<FileParam> {};
+
+TEST_P(FileOracleTest, LogitsAgree) {
+  const auto& [file, kv_type] = GetParam();
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
-  const std::vector<int32_t> tokens = ReadTokens(dir + "tokens.txt");
-  const NumpyArray oracle = ReadNpy(dir + "nano-" + type + ".npy");
+  const std::filesystem::path path = std::filesystem::path(OracleDir()) / file;
+  const std::vector<int32_t> tokens = ReadTokens(path.parent_path() / "tokens.txt");
+  const NumpyArray oracle = ReadNpy(path.string() + ".npy");
   ASSERT_EQ(oracle.type, "<f4");
-  ASSERT_EQ(oracle.shape, (std::vector<int64_t>{64, 1024}));
+  ASSERT_EQ(oracle.shape.size(), 2u);
+  ASSERT_EQ(oracle.shape[0], 64);
   const std::vector<float> expected = oracle.As<float>();
-  const std::vector<float> actual =
-      LogitsOfWeights(dir + "nano-" + type + ".gguf", tokens, kv_type);
+  // The files' tokenizers are made up; only the weights mean something.
+  const auto model = LoadTestModel(path.string() + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  ASSERT_EQ(oracle.shape[1], model->spec().vocab);
+  const std::vector<float> actual = Logits(model, tokens, kv_type);
   ASSERT_EQ(actual.size(), expected.size());
 
   Errors errors;
@@ -134,15 +117,24 @@ TEST_P(NanoOracleTest, LogitsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NanoOracleTest,
-                         ::testing::Combine(::testing::Values("F16", "BF16", "Q8_0", "Q6_K",
-                                                              "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M",
-                                                              "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"),
-                                            ::testing::Values(KvType::kF32, KvType::kF16)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_kv_" +
-                                  KvName(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Nano, FileOracleTest,
+    ::testing::Combine(::testing::Values("logits/nano-F16", "logits/nano-BF16", "logits/nano-Q8_0",
+                                         "logits/nano-Q6_K", "logits/nano-Q5_K_M",
+                                         "logits/nano-Q5_1", "logits/nano-Q5_0",
+                                         "logits/nano-Q4_K_M", "logits/nano-Q4_1",
+                                         "logits/nano-Q4_0", "logits/nano-Q3_K_M",
+                                         "logits/nano-Q2_K"),
+                       ::testing::Values(KvType::kF32, KvType::kF16)),
+    FileName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Llama, FileOracleTest,
+    ::testing::Combine(::testing::Values("arch/llama3-F16", "arch/llama3-Q4_K_M",
+                                         "arch/llama3-tied-F16", "arch/mistral-F16",
+                                         "arch/mistral-Q4_K_M"),
+                       ::testing::Values(KvType::kF32, KvType::kF16)),
+    FileName);
 
 class RealOracleTest : public ::testing::TestWithParam<KvType> {};
 
@@ -163,7 +155,7 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
 
   const auto model = LoadTestModel(RealModelPath());
   ASSERT_NE(model, nullptr);
-  const size_t vocab = static_cast<size_t>(model->config().vocab);
+  const size_t vocab = static_cast<size_t>(model->spec().vocab);
   const std::vector<float> logits = Logits(model, tokens, GetParam());
   ASSERT_EQ(logits.size(), tokens.size() * vocab);
 

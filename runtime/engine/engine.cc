@@ -13,7 +13,7 @@ namespace orcd {
 namespace {
 
 int EffectiveContext(const Model& model, const BackendInfo& info, int max_context) {
-  int context = model.config().context_length;
+  int context = model.spec().context_length;
   if (info.max_context > 0) context = std::min(context, info.max_context);
   if (max_context > 0) context = std::min(context, max_context);
   const int64_t capacity = static_cast<int64_t>(info.kv_blocks) * info.block_tokens;
@@ -67,7 +67,7 @@ Engine::~Engine() {
 }
 
 absl::Status Engine::Check(const GenerationRequest& request) const {
-  const int vocab = model_->config().vocab;
+  const int vocab = model_->spec().vocab;
   if (request.prompt.empty()) {
     return InvalidField("prompt", "has no tokens; a prompt needs at least one");
   }
@@ -122,7 +122,7 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
     return InvalidField("samples", absl::StrCat("is ", request.samples,
                                                 "; a request that is resumed has one sample"));
   }
-  const int vocab = model_->config().vocab;
+  const int vocab = model_->spec().vocab;
   const size_t room = max_context_ - request.prompt.size();
   const size_t most =
       request.stop.max_tokens > 0 ? std::min<size_t>(room, request.stop.max_tokens) : room;

@@ -88,7 +88,7 @@ class EngineTest : public ::testing::Test {
     info.block_tokens = 4;
     info.kv_blocks = 64;
     info.max_in_flight = max_in_flight;
-    auto backend = std::make_unique<FakeBackend>(info, model_->config().vocab,
+    auto backend = std::make_unique<FakeBackend>(info, model_->spec().vocab,
                                                  model_->tokenizer().eog_ids().front());
     backend_ = backend.get();
     // Holds the engine thread at the beginning of a step while the gate is shut.
@@ -164,7 +164,7 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   EXPECT_EQ(GetErrorDetails(engine_->Submit(empty)).field, "prompt");
 
   auto [unknown, sink2] = Request("unknown");
-  unknown.prompt = {1, model_->config().vocab};
+  unknown.prompt = {1, model_->spec().vocab};
   EXPECT_EQ(GetErrorDetails(engine_->Submit(unknown)).field, "tokens.ids[1]");
 
   auto [long_prompt, sink3] = Request("long");
@@ -228,7 +228,7 @@ TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
             }),
             "samples");
   EXPECT_EQ(field([&](GenerationRequest& r) {
-              r.resume = {1, model_->config().vocab};
+              r.resume = {1, model_->spec().vocab};
             }),
             "resume_token_ids[1]");
   EXPECT_EQ(field([](GenerationRequest& r) { r.resume.assign(8, 1); }), "resume_token_ids")

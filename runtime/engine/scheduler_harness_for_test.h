@@ -82,7 +82,7 @@ class SchedulerHarness {
     max_context_ = max_context;
     if (model_ == nullptr) model_ = NanoModel();
     eog_ = model_->tokenizer().eog_ids().front();
-    vocab_ = model_->config().vocab;
+    vocab_ = model_->spec().vocab;
     left_queue_.clear();
     gone_.clear();
     sinks_.clear();

@@ -139,14 +139,14 @@ class Comparison : public ActivationTap {
 class Run {
  public:
   Run(const Model& model, Backend& backend)
-      : layers_(model.config().layers),
+      : layers_(model.spec().num_layers()),
         step_tokens_(backend.info().max_step_tokens),
         backend_(backend) {
     const BackendInfo& info = backend.info();
-    int64_t count = std::min(kSelfCheckTokens, model.config().context_length);
+    int64_t count = std::min(kSelfCheckTokens, model.spec().context_length);
     if (info.max_context > 0) count = std::min<int64_t>(count, info.max_context);
     count = std::min(count, int64_t{info.kv_blocks} * info.block_tokens);
-    const int vocab = model.config().vocab;
+    const int vocab = model.spec().vocab;
     for (int64_t i = 0; i < count; ++i) {
       tokens_.push_back(static_cast<int32_t>((i * 2654435761 + 17) % vocab));
     }
@@ -295,7 +295,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   if (reference != nullptr) {
     ORCD_RETURN_IF_ERROR(
-        CompareWithReference(whole, run.tokens(), model.config().layers, *reference, go_on));
+        CompareWithReference(whole, run.tokens(), model.spec().num_layers(), *reference, go_on));
   }
   for (int i = 0; i < count; ++i) {
     ORCD_RETURN_IF_ERROR(go_on());

@@ -145,7 +145,7 @@ TEST(SelfCheckTest, RefusesAStepOfOneThatDiffersFromAStepOfMany) {
 }
 
 TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
-  const int last = NanoModel()->config().layers - 1;
+  const int last = NanoModel()->spec().num_layers() - 1;
   ASSERT_GT(last, 0);
   for (const auto& [operation, layer] :
        std::vector<std::pair<std::string, int>>{{"embed", -1},

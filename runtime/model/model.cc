@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/model/architectures.h"
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/model_error.h"
 #include "runtime/model/verify.h"
@@ -117,17 +118,17 @@ std::vector<std::string> Model::Warnings() const {
 }
 
 absl::Status Model::ReadMetadata(bool with_text) {
-  ORCD_ASSIGN_OR_RETURN(config_, ModelConfig::FromGguf(*gguf_));
-  ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, config_));
+  ORCD_ASSIGN_OR_RETURN(spec_, ReadModelSpec(*gguf_));
+  ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, spec_));
   for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
   quantization_ = DescribeQuantization(*gguf_);
   if (!with_text) return absl::OkStatus();
   ORCD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromGguf(*gguf_));
-  if (tokenizer_->vocab_size() != config_.vocab) {
+  if (tokenizer_->vocab_size() != spec_.vocab) {
     return InvalidModel("tokenizer.ggml.tokens",
                         absl::StrFormat("the tokenizer has %d tokens and the model %d; they have "
                                         "to be equal, convert the model again",
-                                        tokenizer_->vocab_size(), config_.vocab));
+                                        tokenizer_->vocab_size(), spec_.vocab));
   }
   chat_template_ = RecognizeChatTemplate(*gguf_, *tokenizer_);
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// A model that is ready to be computed: a checked file, with the config, weights, tokenizer and
+// A model that is ready to be computed: a checked file, with the spec, weights, tokenizer and
 // chat template that the engine needs.
 #ifndef ORCD_RUNTIME_MODEL_MODEL_H_
 #define ORCD_RUNTIME_MODEL_MODEL_H_
@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
@@ -58,7 +58,7 @@ class Model {
   std::vector<std::string> Warnings() const;
 
   const GgufReader& gguf() const { return *gguf_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate& chat_template() const { return chat_template_; }
@@ -77,7 +77,7 @@ class Model {
   absl::Status ReadMetadata(bool with_text);
 
   std::unique_ptr<GgufReader> gguf_;
-  ModelConfig config_;
+  ModelSpec spec_;
   ModelWeights weights_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   ChatTemplate chat_template_;

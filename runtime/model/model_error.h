@@ -21,6 +21,14 @@ inline absl::Status UnsupportedModel(std::string_view subject, std::string_view 
                    {.reason = "MODEL_UNSUPPORTED", .subject = std::string(subject)});
 }
 
+// A missing key is the model's fault; kNotFound would suggest looking elsewhere.
+inline absl::Status MissingKeyIsInvalid(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kNotFound) return status;
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   std::string_view(status.message().data(), status.message().size()),
+                   GetErrorDetails(status));
+}
+
 }  // namespace orcd
 
 #endif  // ORCD_RUNTIME_MODEL_MODEL_ERROR_H_

@@ -33,7 +33,7 @@ TEST(ModelTest, LoadsAndDescribes) {
   TestModel::Valid().Write(path);
   const auto model = Load(path);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->config().layers, 2);
+  EXPECT_EQ((*model)->spec().num_layers(), 2);
   EXPECT_EQ((*model)->weights().layers.size(), 2u);
   EXPECT_EQ((*model)->tokenizer().vocab_size(), 260);
   EXPECT_EQ((*model)->tokenizer().Encode("hi", false), std::vector<int32_t>{259});
@@ -114,7 +114,7 @@ TEST_P(ModelRefusalTest, NamesTheFile) {
 INSTANTIATE_TEST_SUITE_P(
     All, ModelRefusalTest,
     ::testing::Values(
-        Refusal{"architecture", [](TestModel& m) { m.keys["general.architecture"] = "llama"; },
+        Refusal{"architecture", [](TestModel& m) { m.keys["general.architecture"] = "gemma"; },
                 absl::StatusCode::kUnimplemented, "MODEL_UNSUPPORTED"},
         Refusal{"no_rope_base", [](TestModel& m) { m.keys.erase("qwen2.rope.freq_base"); },
                 absl::StatusCode::kInvalidArgument, "MODEL_INVALID"},
@@ -226,10 +226,10 @@ TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {
   named.Write(dir.File("name.gguf"));
   const auto model = Load(dir.File("name.gguf"));
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->config().name, "d\xEF\xBF\xBDriv\xEF\xBF\xBD");
+  EXPECT_EQ((*model)->spec().name, "d\xEF\xBF\xBDriv\xEF\xBF\xBD");
   named.keys["general.name"] = std::string(1 << 20, 'x');
   named.Write(dir.File("long.gguf"));
-  EXPECT_EQ((*Load(dir.File("long.gguf")))->config().name, std::string(256, 'x'));
+  EXPECT_EQ((*Load(dir.File("long.gguf")))->spec().name, std::string(256, 'x'));
   // Refusals name the refused value.
   for (const auto& [key, value] : std::map<std::string, TestModel::Value>{
            {"tokenizer.ggml.pre", "\xff\xfe"},

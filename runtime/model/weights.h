@@ -1,5 +1,5 @@
-// A Qwen2 model's tensors by role, with shapes checked against the config. Views only: the
-// GgufReader owns the bytes.
+// A model's tensors by role, with shapes checked against the spec. Views only: the GgufReader owns
+// the bytes.
 #ifndef ORCD_RUNTIME_MODEL_WEIGHTS_H_
 #define ORCD_RUNTIME_MODEL_WEIGHTS_H_
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd {
 
@@ -26,9 +26,10 @@ struct Matrix {
   int64_t bytes() const { return rows * row_bytes; }
 };
 
-// A norm or a bias, which files hold in F32.
+// A norm, a bias or factors, which files hold in F32.
 using Vector = std::span<const float>;
 
+// A role whose tensor is absent is empty.
 struct LayerWeights {
   Vector attn_norm;    // [hidden]
   Matrix attn_q;       // [heads * head_dim, hidden]
@@ -47,14 +48,15 @@ struct LayerWeights {
 struct ModelWeights {
   Matrix token_embd;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  Vector output_norm;  // [hidden]
-  Matrix output;       // [vocab, hidden]; token_embd again if the file ties them
+  Vector rope_factors;  // [head_dim / 2]
+  Vector output_norm;   // [hidden]
+  Matrix output;        // [vocab, hidden]; token_embd again if the file ties them
   bool tied = false;
 
-  // kInvalidArgument naming the tensor if one is missing or has a wrong shape or type;
-  // kUnimplemented if the file holds a tensor that a Qwen2 model does not have, since computing
-  // without it would leave out something that matters.
-  static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelConfig& config);
+  // Takes the tensors of the file's architecture. kInvalidArgument naming the tensor if one is
+  // missing or has a wrong shape or type; kUnimplemented if the file holds a tensor that the
+  // architecture does not have, since computing without it would leave out something that matters.
+  static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelSpec& spec);
 };
 
 }  // namespace orcd

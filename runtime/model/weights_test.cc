@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/model/architectures.h"
 #include "testing/test_model.h"
 
 namespace orcd {
@@ -19,9 +20,9 @@ using ::testing::HasSubstr;
 TEST(ModelWeightsTest, FindsEveryTensorByItsRole) {
   TempDir dir;
   const auto gguf = TestModel::Valid().WriteAndOpen(dir.File("model.gguf"));
-  const auto config = ModelConfig::FromGguf(*gguf);
-  ASSERT_TRUE(config.ok()) << config.status();
-  const auto weights = ModelWeights::FromGguf(*gguf, *config);
+  const auto spec = ReadModelSpec(*gguf);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto weights = ModelWeights::FromGguf(*gguf, *spec);
   ASSERT_TRUE(weights.ok()) << weights.status();
 
   const auto expect_matrix = [&](const Matrix& matrix, const std::string& name, int64_t rows,
@@ -68,9 +69,9 @@ TEST(ModelWeightsTest, AnUntiedHeadIsUsed) {
   TestModel model = TestModel::Valid();
   model.tensors["output.weight"] = {TensorType::kF16, {64, 260}, {}};
   const auto gguf = model.WriteAndOpen(dir.File("model.gguf"));
-  const auto config = ModelConfig::FromGguf(*gguf);
-  ASSERT_TRUE(config.ok()) << config.status();
-  const auto weights = ModelWeights::FromGguf(*gguf, *config);
+  const auto spec = ReadModelSpec(*gguf);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto weights = ModelWeights::FromGguf(*gguf, *spec);
   ASSERT_TRUE(weights.ok()) << weights.status();
   EXPECT_FALSE(weights->tied);
   EXPECT_EQ(weights->output.type, TensorType::kF16);
@@ -98,9 +99,9 @@ TEST_P(ModelWeightsRefusalTest, NamesTheTensor) {
   model.Write(path);
   const auto gguf = GgufReader::Open(path, AllowedTensorTypes::kSized);
   ASSERT_TRUE(gguf.ok()) << gguf.status();
-  const auto config = ModelConfig::FromGguf(**gguf);
-  ASSERT_TRUE(config.ok()) << config.status();
-  const auto weights = ModelWeights::FromGguf(**gguf, *config);
+  const auto spec = ReadModelSpec(**gguf);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto weights = ModelWeights::FromGguf(**gguf, *spec);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), GetParam().code) << weights.status();
   EXPECT_EQ(

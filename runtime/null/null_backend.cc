@@ -56,12 +56,12 @@ class NullBackend : public Backend {
  public:
   NullBackend(std::shared_ptr<const Model> model, const BackendInfo& info, absl::Duration step_time)
       : model_(std::move(model)),
-        vocab_(model_->config().vocab),
+        vocab_(model_->spec().vocab),
         info_(info),
         step_time_(step_time),
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens),
         slots_(info.max_seqs),
-        checker_(info, model_->config()) {}
+        checker_(info, model_->spec()) {}
 
   const BackendInfo& info() const override { return info_; }
 
@@ -161,7 +161,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
                                     " bytes holds no block; raise kv_cache_bytes"),
                        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
     }
-    info.max_context = ContextOf(model->config(), options);
+    info.max_context = ContextOf(model->spec(), options);
     info.max_in_flight = kMaxInFlight;
     info.prompt_logprobs = true;
     info.kv_bytes = static_cast<uint64_t>(info.kv_blocks) * info.block_tokens * sizeof(KvRow);

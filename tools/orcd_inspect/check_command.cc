@@ -32,12 +32,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
 
 std::string Describe(const Engine& engine) {
   const Model& model = engine.model();
-  const ModelConfig& config = model.config();
+  const ModelSpec& spec = model.spec();
   return absl::StrFormat(
       "OK: %s, %s, %d layers, hidden %d, vocabulary %d, context %d\n"
       "    %d parameters (%s), %s\n",
-      config.name, config.architecture, config.layers, config.hidden, config.vocab,
-      config.context_length, model.parameters(), model.quantization(), model.digest());
+      spec.name, spec.architecture, spec.num_layers(), spec.hidden, spec.vocab, spec.context_length,
+      model.parameters(), model.quantization(), model.digest());
 }
 
 }  // namespace

@@ -35,11 +35,11 @@ absl::Status Compare(const Options& options, ActivationDiff& diff) {
   NullLoadObserver observer;
   ORCD_ASSIGN_OR_RETURN(const auto model,
                         Model::Load(options.model, {.with_text = false}, observer));
-  const ModelConfig& config = model->config();
-  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
+  const ModelSpec& spec = model->spec();
+  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, spec));
   const int64_t count = static_cast<int64_t>(tokens.size());
   // Sizes the cache for F32, the wider type; each backend uses the type that its name says.
-  BackendOptions room = TeacherForcingOptions(count, options.step_tokens, KvType::kF32, config);
+  BackendOptions room = TeacherForcingOptions(count, options.step_tokens, KvType::kF32, spec);
   room.kv_type = KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(const auto a, CreateBackend(options.a, model, room));
   ORCD_ASSIGN_OR_RETURN(const auto b, CreateBackend(options.b, model, room));

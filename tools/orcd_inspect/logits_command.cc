@@ -46,15 +46,15 @@ absl::Status WriteLogits(const Options& options) {
   NullLoadObserver observer;
   ORCD_ASSIGN_OR_RETURN(const auto model,
                         Model::Load(options.model, {.with_text = false}, observer));
-  const ModelConfig& config = model->config();
-  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, config));
+  const ModelSpec& spec = model->spec();
+  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, spec));
   const int64_t count = static_cast<int64_t>(tokens.size());
   const KvType kv_type = options.kv == "f32" ? KvType::kF32 : KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(
       const auto backend,
       CreateBackend(options.backend, model,
-                    TeacherForcingOptions(count, options.step_tokens, kv_type, config)));
-  ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, config.vocab));
+                    TeacherForcingOptions(count, options.step_tokens, kv_type, spec)));
+  ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, spec.vocab));
   LogitsWriter tap(out);
   for (int64_t first = 0; first < count; first += options.step_tokens) {
     const int64_t step = std::min<int64_t>(options.step_tokens, count - first);

@@ -9,40 +9,40 @@
 
 namespace orcd {
 
-absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path,
-                                                const ModelConfig& config) {
+absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelSpec& spec) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   std::vector<int32_t> tokens;
   std::string word;
   while (file >> word) {
     int32_t token = 0;
-    if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= config.vocab) {
+    if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= spec.vocab) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": token ", tokens.size(), " is `", word,
-                                                     "`, not an id from 0 to ", config.vocab - 1));
+                                                     "`, not an id from 0 to ", spec.vocab - 1));
     }
     tokens.push_back(token);
   }
   if (tokens.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no tokens"));
-  if (tokens.size() > static_cast<size_t>(config.context_length)) {
+  if (tokens.size() > static_cast<size_t>(spec.context_length)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": holds ", tokens.size(),
-                                                   " tokens, the model has ", config.context_length,
+                                                   " tokens, the model has ", spec.context_length,
                                                    " positions"));
   }
   return tokens;
 }
 
 BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
-                                     const ModelConfig& config) {
+                                     const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layers[0];
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = step_tokens;
   options.kv_type = kv_type;
   // One block more than the tokens fill, and rows as wide as the widest padding of any backend.
   const int64_t value_bytes = kv_type == KvType::kF16 ? 2 : 4;
-  const int64_t padded_head_dim = (config.head_dim + 63) / 64 * 64;
-  options.kv_cache_bytes = (tokens + options.block_tokens) * 2 * value_bytes * config.layers *
-                           config.kv_heads * padded_head_dim;
+  const int64_t padded_head_dim = (layer.head_dim + 63) / 64 * 64;
+  options.kv_cache_bytes = (tokens + options.block_tokens) * 2 * value_bytes * spec.num_layers() *
+                           layer.kv_heads * padded_head_dim;
   return options;
 }
 

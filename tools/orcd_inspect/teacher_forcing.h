@@ -10,17 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/config.h"
+#include "runtime/model/spec.h"
 
 namespace orcd {
 
 // Reads whitespace-separated ids from a file. kInvalidArgument for anything else in the file, for
 // an id outside the vocabulary, for no ids, and for more ids than the model has positions.
-absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelConfig& config);
+absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelSpec& spec);
 
 // Backend options for one sequence of `tokens` tokens, with `step_tokens` tokens per step.
 BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
-                                     const ModelConfig& config);
+                                     const ModelSpec& spec);
 
 // Runs tokens[first, first + count) of a sequence whose earlier tokens have been run. The tap sees
 // one row per token.

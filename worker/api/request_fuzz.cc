@@ -71,7 +71,7 @@ void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
   const auto translated =
       TranslateRequest(request, model, absl::UnixEpoch(), absl::InfiniteFuture());
   if (!translated.ok()) return;
-  const int vocab = model.config().vocab;
+  const int vocab = model.spec().vocab;
   Require(CheckRequestId(translated->id).ok());
   Require(translated->sampling.Validate(vocab).ok());
   Require(translated->stop.Validate(vocab).ok());

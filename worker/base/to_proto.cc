@@ -121,23 +121,24 @@ v1::LoadStage ToProto(LoadStage stage) {
 v1::ModelDescription DescribeModel(const Engine& engine, const std::string& model_id,
                                    const std::string& file) {
   const Model& model = engine.model();
-  const ModelConfig& config = model.config();
+  const ModelSpec& spec = model.spec();
+  const LayerSpec& layer = spec.layers[0];
   v1::ModelDescription description;
   description.set_model_id(model_id);
   description.set_file(file);
   description.set_digest(model.digest());
-  description.set_architecture(config.architecture);
-  description.set_name(config.name);
+  description.set_architecture(spec.architecture);
+  description.set_name(spec.name);
   description.set_quantization(model.quantization());
   description.set_parameters(model.parameters());
   description.set_size_bytes(model.size_bytes());
-  description.set_layers(config.layers);
-  description.set_hidden(config.hidden);
-  description.set_heads(config.heads);
-  description.set_kv_heads(config.kv_heads);
-  description.set_head_dim(config.head_dim);
-  description.set_ffn(config.ffn);
-  description.set_vocab(config.vocab);
+  description.set_layers(spec.num_layers());
+  description.set_hidden(spec.hidden);
+  description.set_heads(layer.heads);
+  description.set_kv_heads(layer.kv_heads);
+  description.set_head_dim(layer.head_dim);
+  description.set_ffn(layer.ffn);
+  description.set_vocab(spec.vocab);
   description.set_context_length(engine.max_context());
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());

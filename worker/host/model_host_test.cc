@@ -302,7 +302,7 @@ TEST_F(ModelHostTest, AnotherModelNeedsReplace) {
   auto answer = StartLoad({.model = "other.gguf", .replace = true});
   // The old engine lives exactly as long as the borrowed lease.
   EXPECT_FALSE(answer->done.WaitFor(absl::Milliseconds(50)));
-  EXPECT_EQ(lease->engine().model().config().layers, 2);
+  EXPECT_EQ(lease->engine().model().spec().num_layers(), 2);
   lease.reset();
   const auto replaced = answer->Await();
   ASSERT_TRUE(replaced.ok()) << replaced.status();

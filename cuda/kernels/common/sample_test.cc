@@ -96,9 +96,9 @@ class SampleTest : public GpuTest {
       seq.sample = true;
       batch.seqs.push_back(seq);
     }
-    ModelConfig config;
-    config.heads = 1;
-    config.kv_heads = 1;
+    LayerSpec layer;
+    layer.heads = 1;
+    layer.kv_heads = 1;
     const StepShape shape = {.tokens = rows + 1, .sequences = rows + 1, .logit_rows = rows + 1};
     StepLimits limits = {.max_tokens = rows + 1, .max_seqs = rows + 1, .max_blocks = all_blocks};
     for (const Draw& draw : draws) {
@@ -107,7 +107,7 @@ class SampleTest : public GpuTest {
     }
     const size_t table_bytes = TableLayout(shape, limits, nullptr).bytes;
     std::vector<uint8_t> host(table_bytes);
-    const size_t used = WriteTables(batch, config, kBlockTokens, slots, shape,
+    const size_t used = WriteTables(batch, layer, kBlockTokens, slots, shape,
                                     {.number = kStepNumber, .first_result = kFirstResult},
                                     TableLayout(shape, limits, host.data()));
     ASSERT_LE(used, table_bytes);

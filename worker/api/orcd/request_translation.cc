@@ -202,8 +202,8 @@ absl::StatusOr<GenerationRequest> TranslateParameters(const v1::GenerateRequest&
   }
   ORCD_ASSIGN_OR_RETURN(translated.sampling, TranslateSampling(request));
   ORCD_ASSIGN_OR_RETURN(translated.stop, TranslateStop(request.stop()));
-  ORCD_RETURN_IF_ERROR(translated.sampling.Validate(model.config().vocab));
-  ORCD_RETURN_IF_ERROR(translated.stop.Validate(model.config().vocab));
+  ORCD_RETURN_IF_ERROR(translated.sampling.Validate(model.spec().vocab));
+  ORCD_RETURN_IF_ERROR(translated.stop.Validate(model.spec().vocab));
   return translated;
 }
 

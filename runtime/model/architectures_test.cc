@@ -1,12 +1,14 @@
-#include "runtime/model/config.h"
+#include "runtime/model/architectures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -17,59 +19,59 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ModelConfig> ConfigOf(TestModel model) {
+absl::StatusOr<ModelSpec> SpecOf(TestModel model) {
   TempDir dir;
-  // The config is read from metadata alone.
+  // The spec is read from metadata alone.
   model.tensors.clear();
   const std::string path = dir.File("model.gguf");
   model.Write(path);
   ORCD_ASSIGN_OR_RETURN(const auto gguf, GgufReader::Open(path));
-  return ModelConfig::FromGguf(*gguf);
+  return ReadModelSpec(*gguf);
 }
 
-TEST(ModelConfigTest, ReadsEveryKey) {
-  const auto config = ConfigOf(TestModel::Valid());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, "qwen2");
-  EXPECT_EQ(config->name, "tiny");
-  EXPECT_EQ(config->layers, 2);
-  EXPECT_EQ(config->hidden, 64);
-  EXPECT_EQ(config->heads, 4);
-  EXPECT_EQ(config->kv_heads, 2);
-  EXPECT_EQ(config->head_dim, 16);
-  EXPECT_EQ(config->ffn, 256);
-  EXPECT_EQ(config->vocab, 260);
-  EXPECT_EQ(config->context_length, 512);
-  EXPECT_EQ(config->rms_eps, 1e-6f);
-  EXPECT_EQ(config->rope_base, 1e6f);
-  EXPECT_EQ(config->q_size(), 64);
-  EXPECT_EQ(config->kv_size(), 32);
+TEST(ModelSpecTest, ReadsEveryKey) {
+  const auto spec = SpecOf(TestModel::Valid());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->architecture, "qwen2");
+  EXPECT_EQ(spec->name, "tiny");
+  EXPECT_EQ(spec->num_layers(), 2);
+  EXPECT_EQ(spec->hidden, 64);
+  EXPECT_EQ(spec->layers[0].heads, 4);
+  EXPECT_EQ(spec->layers[0].kv_heads, 2);
+  EXPECT_EQ(spec->layers[0].head_dim, 16);
+  EXPECT_EQ(spec->layers[0].ffn, 256);
+  EXPECT_EQ(spec->vocab, 260);
+  EXPECT_EQ(spec->context_length, 512);
+  EXPECT_EQ(spec->rms_eps, 1e-6f);
+  EXPECT_EQ(spec->layers[0].rope.base, 1e6f);
+  EXPECT_EQ(spec->layers[0].q_size(), 64);
+  EXPECT_EQ(spec->layers[0].kv_size(), 32);
 }
 
-TEST(ModelConfigTest, OptionalKeysHaveDefaults) {
+TEST(ModelSpecTest, OptionalKeysHaveDefaults) {
   TestModel model = TestModel::Valid();
   model.keys.erase("general.name");
   model.keys.erase("qwen2.attention.head_count_kv");
-  const auto config = ConfigOf(model);
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->name, "");
-  EXPECT_EQ(config->kv_heads, 4);
+  const auto spec = SpecOf(model);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name, "");
+  EXPECT_EQ(spec->layers[0].kv_heads, 4);
 }
 
-TEST(ModelConfigTest, KeyLengthOverridesTheSizeOfAHead) {
+TEST(ModelSpecTest, KeyLengthOverridesTheSizeOfAHead) {
   TestModel model = TestModel::Valid();
   model.keys["qwen2.attention.key_length"] = uint32_t{24};
   model.keys["qwen2.attention.value_length"] = uint32_t{24};
   model.keys["qwen2.rope.dimension_count"] = uint32_t{24};
   // With these keys the hidden size need not be a multiple of the heads.
   model.keys["qwen2.embedding_length"] = uint32_t{66};
-  const auto config = ConfigOf(model);
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->head_dim, 24);
-  EXPECT_EQ(config->q_size(), 96);
+  const auto spec = SpecOf(model);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->layers[0].head_dim, 24);
+  EXPECT_EQ(spec->layers[0].q_size(), 96);
 }
 
-TEST(ModelConfigTest, ScalingThatScalesNothingIsFine) {
+TEST(ModelSpecTest, ScalingThatScalesNothingIsFine) {
   for (const auto& [key, value] :
        std::vector<std::pair<std::string, TestModel::Value>>{{"qwen2.rope.scaling.type", "none"},
                                                              {"qwen2.rope.scaling.factor", 1.0f},
@@ -77,7 +79,55 @@ TEST(ModelConfigTest, ScalingThatScalesNothingIsFine) {
                                                              {"qwen2.attention.causal", true}}) {
     TestModel model = TestModel::Valid();
     model.keys[key] = value;
-    EXPECT_TRUE(ConfigOf(model).ok()) << key;
+    EXPECT_TRUE(SpecOf(model).ok()) << key;
+  }
+}
+
+// The tiny model as a llama file: no biases, perhaps factors of RoPE.
+TestModel Llama(bool factors) {
+  TestModel model = TestModel::Valid();
+  model.keys["general.architecture"] = "llama";
+  for (auto [key, value] : std::map(model.keys)) {
+    if (key.starts_with("qwen2.")) model.keys["llama." + key.substr(6)] = value;
+  }
+  std::erase_if(model.tensors, [](const auto& entry) { return entry.first.ends_with(".bias"); });
+  if (factors) model.AddVector("rope_freqs.weight", 8);
+  return model;
+}
+
+TEST(LlamaTest, HasItsOwnRopeAndNoBiases) {
+  for (const bool factors : {false, true}) {
+    TempDir dir;
+    const auto gguf = Llama(factors).WriteAndOpen(dir.File("model.gguf"));
+    const auto spec = ReadModelSpec(*gguf);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->architecture, "llama");
+    EXPECT_EQ(spec->layers[1].rope,
+              (RopeSpec{.kind = RopeKind::kNorm, .base = 1e6f, .factors = factors}));
+    const auto weights = ModelWeights::FromGguf(*gguf, *spec);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_TRUE(weights->layers[1].attn_q_bias.empty());
+    EXPECT_EQ(weights->rope_factors.size(), factors ? 8u : 0u);
+  }
+}
+
+TEST(LlamaTest, RopeBaseHasADefault) {
+  TestModel model = Llama(false);
+  model.keys.erase("llama.rope.freq_base");
+  const auto spec = SpecOf(model);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->layers[0].rope.base, 10000);
+}
+
+TEST(LlamaTest, RefusesWhatIsNotComputed) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, TestModel::Value>>{
+           {"llama.expert_count", uint32_t{8}}, {"llama.attention.scale", 0.5f}}) {
+    TestModel model = Llama(false);
+    model.keys[key] = value;
+    const auto spec = SpecOf(model);
+    ASSERT_FALSE(spec.ok()) << key;
+    EXPECT_EQ(spec.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(GetErrorDetails(spec.status()).subject, key);
   }
 }
 
@@ -91,18 +141,18 @@ struct Refusal {
 
 void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
 
-class ModelConfigRefusalTest : public ::testing::TestWithParam<Refusal> {};
+class ModelSpecRefusalTest : public ::testing::TestWithParam<Refusal> {};
 
-TEST_P(ModelConfigRefusalTest, SaysWhatIsWrong) {
+TEST_P(ModelSpecRefusalTest, SaysWhatIsWrong) {
   TestModel model = TestModel::Valid();
   GetParam().spoil(model);
-  const auto config = ConfigOf(model);
-  ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
-  EXPECT_EQ(GetErrorDetails(config.status()).reason, GetParam().reason);
-  EXPECT_NE(GetErrorDetails(config.status()).subject, "");
+  const auto spec = SpecOf(model);
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.status().code(), GetParam().code) << spec.status();
+  EXPECT_EQ(GetErrorDetails(spec.status()).reason, GetParam().reason);
+  EXPECT_NE(GetErrorDetails(spec.status()).subject, "");
   for (const std::string& part : GetParam().message) {
-    EXPECT_THAT(std::string(config.status().message()), HasSubstr(part));
+    EXPECT_THAT(std::string(spec.status().message()), HasSubstr(part));
   }
 }
 
@@ -159,8 +209,8 @@ std::vector<Refusal> Refusals() {
         {std::to_string(max + 1), std::to_string(max)});
     set(key, "top_bit", uint32_t{0x80000000}, kInvalid, "MODEL_INVALID", {"2147483648"});
   }
-  set("general.architecture", "llama", "llama", kUnimplemented, "MODEL_UNSUPPORTED",
-      {"\"llama\" model", "runs qwen2"});
+  set("general.architecture", "gemma", "gemma", kUnimplemented, "MODEL_UNSUPPORTED",
+      {"\"gemma\" model", "runs qwen2", "llama"});
   refusals.back().message.pop_back();  // The key is the subject, not part of the message.
   set("general.architecture", "qwen2moe", "qwen2moe", kUnimplemented, "MODEL_UNSUPPORTED",
       {"\"qwen2moe\" model"});
@@ -219,7 +269,7 @@ std::vector<Refusal> Refusals() {
   return refusals;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ModelConfigRefusalTest, ::testing::ValuesIn(Refusals()),
+INSTANTIATE_TEST_SUITE_P(All, ModelSpecRefusalTest, ::testing::ValuesIn(Refusals()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
