@@ -91,7 +91,8 @@ std::vector<std::string> Model::Warnings() const {
     warnings.push_back(absl::StrCat(
         std::string(kChatTemplateKey),
         known.supported()
-            ? absl::StrCat(" needs the tokens ", absl::StrJoin(known.control_tokens(), " and "),
+            ? absl::StrCat(" needs the tokens ",
+                           absl::StrJoin(known.control_tokens(), " and ", absl::StreamFormatter()),
                            ", which the vocabulary lacks")
             : absl::StrFormat(" (%d bytes) is none that this worker renders", source->size()),
         ": chat requests are refused; use a file with the template of Qwen2 or Qwen2.5, or send "
