@@ -19,17 +19,15 @@
 namespace orcd {
 namespace {
 
-constexpr std::string_view kChatTemplateKey = "tokenizer.chat_template";
-
 // An unknown template, or one whose control tokens the vocabulary lacks, only makes chat
 // unsupported.
 ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
   const auto source = gguf.GetString(kChatTemplateKey);
-  if (!source.ok() || tokenizer.FindSpecial("<|im_start|>") < 0 ||
-      tokenizer.FindSpecial("<|im_end|>") < 0) {
-    return ChatTemplate();
+  const ChatTemplate known = source.ok() ? ChatTemplate::Recognize(*source) : ChatTemplate();
+  for (const std::string_view token : known.control_tokens()) {
+    if (tokenizer.FindSpecial(token) < 0) return ChatTemplate();
   }
-  return ChatTemplate::Recognize(*source);
+  return known;
 }
 
 std::string DescribeQuantization(const GgufReader& gguf) {
@@ -104,13 +102,14 @@ std::vector<std::string> Model::Warnings() const {
   if (tokenizer_ == nullptr) return warnings;
   const auto source = gguf_->GetString(kChatTemplateKey);
   if (source.ok() && !chat_template_.supported()) {
-    const bool has_turns =
-        tokenizer_->FindSpecial("<|im_start|>") >= 0 && tokenizer_->FindSpecial("<|im_end|>") >= 0;
+    const ChatTemplate known = ChatTemplate::Recognize(*source);
     warnings.push_back(absl::StrCat(
         std::string(kChatTemplateKey),
-        has_turns ? absl::StrFormat(" (%d bytes) is none that this worker renders", source->size())
-                  : std::string(" needs the tokens <|im_start|> and <|im_end|>, which the "
-                                "vocabulary lacks"),
+        known.supported()
+            ? absl::StrCat(" needs the tokens ",
+                           absl::StrJoin(known.control_tokens(), " and ", absl::StreamFormatter()),
+                           ", which the vocabulary lacks")
+            : absl::StrFormat(" (%d bytes) is none that this worker renders", source->size()),
         ": chat requests are refused; use a file with the template of Qwen2 or Qwen2.5, or send "
         "rendered prompts"));
   }

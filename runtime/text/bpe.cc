@@ -1,6 +1,11 @@
 #include "runtime/text/bpe.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/text/byte_map.h"
 
 namespace orcd {
 namespace {
@@ -10,6 +15,77 @@ constexpr size_t kShortWord = 48;
 
 constexpr int32_t kMerged = -1;
 constexpr uint32_t kNoPart = std::numeric_limits<uint32_t>::max();
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  BpeTokenizer(const PreTokenizer& pre_tokenizer, Bpe bpe)
+      : pre_tokenizer_(pre_tokenizer), bpe_(std::move(bpe)) {}
+
+ private:
+  void AppendPlain(std::string_view text, std::vector<int32_t>& ids) const override {
+    Bpe::Workspace workspace;
+    pre_tokenizer_.split(text, [&](std::string_view word) { bpe_.Append(word, workspace, ids); });
+  }
+  std::string SpelledBytes(std::string_view token) const override {
+    return UnspellBytes(token).value_or(std::string(token));
+  }
+
+  const PreTokenizer& pre_tokenizer_;
+  Bpe bpe_;
+};
+
+bool ComesOutOfPlainText(TokenType type) {
+  return type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kByte;
+}
+
+absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabulary,
+                                                        const TokenIds& ids) {
+  std::array<int32_t, 256> byte_ids;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string spelling = SpellByte(static_cast<uint8_t>(byte));
+    const auto token = ids.find(spelling);
+    if (token == ids.end() || !ComesOutOfPlainText(TokenType{vocabulary.types[token->second]})) {
+      return InvalidVocabulary(kTokensKey, "no token for byte " + std::to_string(byte) +
+                                               ", which is spelled " + Quoted(spelling));
+    }
+    byte_ids[byte] = token->second;
+  }
+  return byte_ids;
+}
+
+absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
+  const auto& merges = vocabulary.merges;
+  bpe.Reserve(merges.size());
+  std::string merged;
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const auto invalid = [&](std::string_view why) {
+      return InvalidVocabulary(kMergesKey, "merge " + std::to_string(i) + " is " +
+                                               Quoted(merges[i]) + ": " + std::string(why));
+    };
+    const size_t space = merges[i].find(' ');
+    if (space == std::string_view::npos || merges[i].find(' ', space + 1) != std::string::npos ||
+        space == 0 || space + 1 == merges[i].size()) {
+      return invalid("not two tokens with a space between them");
+    }
+    const std::string_view left = merges[i].substr(0, space);
+    const std::string_view right = merges[i].substr(space + 1);
+    merged.assign(left).append(right);
+    int32_t found[3];
+    const std::string_view wanted[3] = {left, right, merged};
+    for (int part = 0; part < 3; ++part) {
+      const auto token = ids.find(wanted[part]);
+      if (token == ids.end()) return invalid("there is no token " + Quoted(wanted[part]));
+      found[part] = token->second;
+      const int32_t type = vocabulary.types[token->second];
+      if (!ComesOutOfPlainText(TokenType{type})) {
+        return invalid("token " + Quoted(wanted[part]) + " has type " + std::to_string(type) +
+                       " and must not come out of plain text");
+      }
+    }
+    if (!bpe.AddMerge(found[0], found[1], found[2])) return invalid("there twice");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -100,6 +176,14 @@ void Bpe::AppendLong(std::string_view word, Workspace& workspace, std::vector<in
     if (left.previous != kNoPart) push(left.previous);
   }
   for (uint32_t i = 0; i != kNoPart; i = parts[i].next) ids.push_back(parts[i].id);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
+                                                            const TokenIds& ids) {
+  ORCD_ASSIGN_OR_RETURN(const auto byte_ids, FindByteTokens(vocabulary, ids));
+  Bpe bpe(byte_ids);
+  ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, bpe));
+  return std::make_unique<BpeTokenizer>(*vocabulary.pre_tokenizer, std::move(bpe));
 }
 
 }  // namespace orcd

@@ -1,4 +1,4 @@
-// Byte-pair encoding of one word.
+// Byte-pair encoding: of one word, and the tokenizer that applies it to the words of a text.
 #ifndef ORCD_RUNTIME_TEXT_BPE_H_
 #define ORCD_RUNTIME_TEXT_BPE_H_
 
@@ -6,10 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "runtime/text/tokenizer.h"
 
 namespace orcd {
 
@@ -74,6 +77,13 @@ class Bpe {
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;
 };
+
+// The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.
+// kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a merge is malformed, duplicate, or
+// names a token that does not exist or must not result from plain text, or if one of the 256 bytes,
+// spelled as byte_map.h has it, has no token.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
+                                                            const TokenIds& ids);
 
 }  // namespace orcd
 

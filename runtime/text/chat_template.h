@@ -2,22 +2,26 @@
 // would.
 //
 // Templates are Jinja programs, and this project does not run programs from files. It recognises
-// the templates of the Qwen2 family by their text (known_templates.h) and renders them itself. With
-// any other template chat is unsupported, and raw prompts work.
+// the templates of the Qwen2 family by their text and renders them itself. With any other template
+// chat is unsupported, and raw prompts work.
 #ifndef ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 #define ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 
 #include <cstdint>
-#include <optional>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/text/known_templates.h"
 #include "runtime/text/tokenizer.h"
 
 namespace orcd {
+
+// The template's Jinja source in a model file.
+inline constexpr std::string_view kChatTemplateKey = "tokenizer.chat_template";
 
 enum class ChatRole { kSystem, kUser, kAssistant, kTool };
 
@@ -51,24 +55,32 @@ struct PromptPiece {
 // A value type. Any thread may render.
 class ChatTemplate {
  public:
+  // No two neighbouring pieces both belong to the template.
+  using Renderer = std::function<absl::StatusOr<std::vector<PromptPiece>>(const ChatRequest&)>;
+
   // An unsupported template.
   ChatTemplate() = default;
+  // `render` may be called by any thread. `control_tokens` has static storage.
+  ChatTemplate(Renderer render, std::span<const std::string_view> control_tokens)
+      : render_(std::move(render)), control_tokens_(control_tokens) {}
 
   // Recognises `source`; an empty or unknown source gives an unsupported template.
   static ChatTemplate Recognize(std::string_view source);
 
-  bool supported() const { return known_.has_value(); }
+  bool supported() const { return render_ != nullptr; }
+  // The control tokens that prompts need, so that the vocabulary must have them.
+  std::span<const std::string_view> control_tokens() const { return control_tokens_; }
 
-  // Renders the prompt; no two neighbouring pieces both belong to the template. kFailedPrecondition
-  // (reason CHAT_TEMPLATE_UNKNOWN) if the template is unsupported. kInvalidArgument naming the
-  // field, such as `chat.messages[2].role`, for a conversation that the template cannot render or
-  // would render incompletely: no messages, a system message that is not first, tool calls in a
-  // message that is not an assistant's, tools or arguments that are not JSON objects, tools for a
-  // template without tools.
+  // Renders the prompt. kFailedPrecondition (reason CHAT_TEMPLATE_UNKNOWN) if the template is
+  // unsupported. kInvalidArgument naming the field, such as `chat.messages[2].role`, for a
+  // conversation that the template cannot render or would render incompletely: no messages, a
+  // system message that is not first, tool calls in a message that is not an assistant's, tools or
+  // arguments that are not JSON objects, tools for a template without tools.
   absl::StatusOr<std::vector<PromptPiece>> Render(const ChatRequest& request) const;
 
  private:
-  std::optional<KnownTemplate> known_;
+  Renderer render_;
+  std::span<const std::string_view> control_tokens_;
 };
 
 // Encodes the concatenation of the pieces, with control tokens recognised only in the template's

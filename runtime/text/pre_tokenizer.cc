@@ -1,23 +1,13 @@
 #include "runtime/text/pre_tokenizer.h"
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "runtime/text/unicode.h"
 
 namespace orcd {
 namespace {
-
-constexpr std::array<CharClass, 0x80> AsciiClasses() {
-  std::array<CharClass, 0x80> classes = {};
-  for (int c = '0'; c <= '9'; ++c) classes[c] = CharClass::kNumber;
-  for (int c = 'a'; c <= 'z'; ++c) classes[c] = CharClass::kLetter;
-  for (int c = 'A'; c <= 'Z'; ++c) classes[c] = CharClass::kLetter;
-  for (int c = '\t'; c <= '\r'; ++c) classes[c] = CharClass::kSpace;
-  classes[' '] = CharClass::kSpace;
-  return classes;
-}
-constexpr std::array<CharClass, 0x80> kAsciiClasses = AsciiClasses();
 
 // A position in the text and the class of the character there.
 class Cursor {
@@ -59,17 +49,14 @@ class Cursor {
   CharClass class_ = CharClass::kOther;
 };
 
-char AsciiLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
-
 // Length of the contraction ('s, 'LL, …) at the beginning of `text`; 0 if there is none.
 size_t ContractionLength(std::string_view text) {
-  if (text.size() < 2 || text[0] != '\'') return 0;
-  const char first = AsciiLower(text[1]);
-  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
-  if (text.size() < 3) return 0;
-  const char second = AsciiLower(text[2]);
-  if ((first == 'r' || first == 'v') && second == 'e') return 3;
-  return first == 'l' && second == 'l' ? 3 : 0;
+  if (!text.starts_with('\'')) return 0;
+  const absl::string_view rest(text.data(), text.size());
+  for (const absl::string_view contraction : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
+    if (absl::StartsWithIgnoreCase(rest, contraction)) return contraction.size();
+  }
+  return 0;
 }
 
 // The end of a word that starts with white space and has no letters or punctuation.
@@ -87,9 +74,17 @@ size_t EndOfSpace(std::string_view text, size_t begin) {
   return cursor.pos();
 }
 
-}  // namespace
+constexpr std::string_view kQwen2Patterns[] = {
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]))"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}]+)"
+    R"(|[\p{N}])"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|[\s]*[\r\n]+)"
+    R"(|[\s]+(?![^\s]))"
+    R"(|[\s]+)"};
 
-size_t EndOfWord(std::string_view text, size_t begin) {
+// The end of Qwen2's word that starts at `begin`; begin < text.size().
+size_t EndOfQwen2Word(std::string_view text, size_t begin) {
   if (const size_t length = ContractionLength(text.substr(begin)); length > 0) {
     return begin + length;
   }
@@ -112,5 +107,21 @@ size_t EndOfWord(std::string_view text, size_t begin) {
   }
   return EndOfSpace(text, begin);
 }
+
+void SplitQwen2(std::string_view text, absl::FunctionRef<void(std::string_view word)> take) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = EndOfQwen2Word(text, begin);
+    take(text.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
+constexpr PreTokenizer kPreTokenizers[] = {
+    {"qwen2", SplitQwen2, kQwen2Patterns, "Qwen2Tokenizer"},
+};
+
+}  // namespace
+
+std::span<const PreTokenizer> PreTokenizers() { return kPreTokenizers; }
 
 }  // namespace orcd

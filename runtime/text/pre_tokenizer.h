@@ -1,25 +1,29 @@
-// Splits text into words as Qwen2 does; byte-level BPE merges only within a word.
+// The pre-tokenizers: each splits text into words, and byte-level BPE merges only within a word.
 #ifndef ORCD_RUNTIME_TEXT_PRE_TOKENIZER_H_
 #define ORCD_RUNTIME_TEXT_PRE_TOKENIZER_H_
 
-#include <cstddef>
+#include <span>
 #include <string_view>
+
+#include "absl/functional/function_ref.h"
 
 namespace orcd {
 
-// The end of the word that starts at `begin`; begin < text.size(), and `text` is valid UTF-8.
-//
-// A word is the match of the first alternative of Qwen2's regular expression that matches:
-//   (?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])
-//   [^\r\n\p{L}\p{N}]?\p{L}+
-//   \p{N}
-//   ' '?[^\s\p{L}\p{N}]+[\r\n]*
-//   \s*[\r\n]+
-//   \s+(?!\S)
-//   \s+
-// Every text is the concatenation of its words. Finding all words of a text takes time linear in
-// its length.
-size_t EndOfWord(std::string_view text, size_t begin);
+// A row of the table. Static storage.
+struct PreTokenizer {
+  // The value of `tokenizer.ggml.pre`.
+  std::string_view name;
+  // Calls `take` with each word of `text`, which is valid UTF-8, in order. No word is empty, and
+  // every text is the concatenation of its words. Takes time linear in the length of `text`.
+  void (*split)(std::string_view text, absl::FunctionRef<void(std::string_view word)> take);
+  // The same as regular expressions, each of which splits the words of the one before. \p{L}, \p{N}
+  // and \s stand in brackets.
+  std::span<const std::string_view> patterns;
+  // The `tokenizer_class` of Hugging Face's tokenizer_config.json.
+  std::string_view hf_class;
+};
+
+std::span<const PreTokenizer> PreTokenizers();
 
 }  // namespace orcd
 

@@ -15,13 +15,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
+// The words of Qwen2's pre-tokenizer.
 std::vector<std::string> Words(std::string_view text) {
   std::vector<std::string> words;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = EndOfWord(text, begin);
-    words.emplace_back(text.substr(begin, end - begin));
-    begin = end;
-  }
+  PreTokenizers().front().split(text, [&](std::string_view word) { words.emplace_back(word); });
   return words;
 }
 
@@ -79,13 +76,15 @@ TEST(PreTokenizerTest, WordsAreWholeCharactersAndNeverEmpty) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 5000; ++i) {
     const std::string text = RandomText(random, 40);
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = EndOfWord(text, begin);
-      ASSERT_GT(end, begin);
+    size_t end = 0;
+    for (const std::string& word : Words(text)) {
+      ASSERT_FALSE(word.empty());
+      ASSERT_EQ(text.compare(end, word.size(), word), 0);
+      end += word.size();
       ASSERT_LE(end, text.size());
       ASSERT_TRUE(end == text.size() || (text[end] & 0xC0) != 0x80);
-      begin = end;
     }
+    ASSERT_EQ(end, text.size());
   }
 }
 

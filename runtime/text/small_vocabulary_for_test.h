@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "runtime/text/byte_map.h"
+#include "runtime/text/tokenizer.h"
 #include "runtime/text/vocabulary.h"
 
 namespace orcd {
 
-// Starts with one token for each of the 256 bytes, token id = byte.
+// Byte-level BPE with Qwen2's pre-tokenizer. Starts with one token for each of the 256 bytes, token
+// id = byte.
 class SmallVocabulary {
  public:
   SmallVocabulary() {
@@ -37,6 +39,8 @@ class SmallVocabulary {
   // The result views this object.
   Vocabulary View() const {
     Vocabulary view;
+    view.kind = &TokenizerKinds().front();
+    view.pre_tokenizer = &PreTokenizers().front();
     view.tokens.assign(tokens_.begin(), tokens_.end());
     view.types = types_;
     view.merges.assign(merges_.begin(), merges_.end());

@@ -1,38 +1,22 @@
 #include "runtime/text/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/text/byte_map.h"
-#include "runtime/text/pre_tokenizer.h"
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
+#include "runtime/text/bpe.h"
 
 namespace orcd {
 namespace {
 
+constexpr TokenizerKind kTokenizerKinds[] = {
+    {"gpt2", MakeBpeTokenizer},
+};
+
 constexpr std::string_view kWellKnownEndTokens[] = {"<|endoftext|>", "<|im_end|>", "<|fim_pad|>",
                                                     "<|repo_name|>", "<|file_sep|>"};
-
-using TokenIds = std::unordered_map<std::string_view, int32_t>;
-
-bool IsSpecial(TokenType type) {
-  return type == TokenType::kControl || type == TokenType::kUserDefined;
-}
-
-bool ComesOutOfPlainText(TokenType type) {
-  return type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kByte;
-}
-
-std::string Quoted(std::string_view text) {
-  std::string quoted = "'";
-  quoted.append(ReplaceInvalidUtf8(text)).push_back('\'');
-  return quoted;
-}
 
 absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
   const std::vector<std::string_view>& tokens = vocabulary.tokens;
@@ -66,55 +50,6 @@ absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
   return ids;
 }
 
-absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabulary,
-                                                        const TokenIds& ids) {
-  std::array<int32_t, 256> byte_ids;
-  for (int byte = 0; byte < 256; ++byte) {
-    const std::string spelling = SpellByte(static_cast<uint8_t>(byte));
-    const auto token = ids.find(spelling);
-    if (token == ids.end() || !ComesOutOfPlainText(TokenType{vocabulary.types[token->second]})) {
-      return InvalidVocabulary(kTokensKey, "no token for byte " + std::to_string(byte) +
-                                               ", which is spelled " + Quoted(spelling));
-    }
-    byte_ids[byte] = token->second;
-  }
-  return byte_ids;
-}
-
-absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
-  const auto& merges = vocabulary.merges;
-  bpe.Reserve(merges.size());
-  std::string merged;
-  for (size_t i = 0; i < merges.size(); ++i) {
-    const auto invalid = [&](std::string_view why) {
-      return InvalidVocabulary(kMergesKey, "merge " + std::to_string(i) + " is " +
-                                               Quoted(merges[i]) + ": " + std::string(why));
-    };
-    const size_t space = merges[i].find(' ');
-    if (space == std::string_view::npos || merges[i].find(' ', space + 1) != std::string::npos ||
-        space == 0 || space + 1 == merges[i].size()) {
-      return invalid("not two tokens with a space between them");
-    }
-    const std::string_view left = merges[i].substr(0, space);
-    const std::string_view right = merges[i].substr(space + 1);
-    merged.assign(left).append(right);
-    int32_t found[3];
-    const std::string_view wanted[3] = {left, right, merged};
-    for (int part = 0; part < 3; ++part) {
-      const auto token = ids.find(wanted[part]);
-      if (token == ids.end()) return invalid("there is no token " + Quoted(wanted[part]));
-      found[part] = token->second;
-      const int32_t type = vocabulary.types[token->second];
-      if (!ComesOutOfPlainText(TokenType{type})) {
-        return invalid("token " + Quoted(wanted[part]) + " has type " + std::to_string(type) +
-                       " and must not come out of plain text");
-      }
-    }
-    if (!bpe.AddMerge(found[0], found[1], found[2])) return invalid("there twice");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckId(const Vocabulary& vocabulary, std::string_view key, uint32_t id) {
   if (id < vocabulary.tokens.size()) return absl::OkStatus();
   return InvalidVocabulary(key, "id " + std::to_string(id) + " is outside the vocabulary of " +
@@ -138,23 +73,9 @@ absl::StatusOr<std::vector<int32_t>> FindEndTokens(const Vocabulary& vocabulary,
   return end_ids;
 }
 
-// The bytes that a token of `type`, spelled `text`, contributes to generated text.
-std::string BytesOf(std::string_view text, TokenType type) {
-  switch (type) {
-    case TokenType::kNormal:
-    case TokenType::kByte:
-      return UnspellBytes(text).value_or(std::string(text));
-    case TokenType::kUserDefined:
-      return std::string(text);
-    case TokenType::kUnknown:
-    case TokenType::kControl:
-    case TokenType::kUnused:
-      return "";
-  }
-  return "";
-}
-
 }  // namespace
+
+std::span<const TokenizerKind> TokenizerKinds() { return kTokenizerKinds; }
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromGguf(const GgufReader& gguf) {
   ORCD_ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(gguf));
@@ -163,9 +84,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromGguf(const GgufR
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabulary& vocabulary) {
   ORCD_ASSIGN_OR_RETURN(const TokenIds ids, IndexTokens(vocabulary));
-  ORCD_ASSIGN_OR_RETURN(const auto byte_ids, FindByteTokens(vocabulary, ids));
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(byte_ids));
-  ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, tokenizer->bpe_));
+  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                        vocabulary.kind->make(vocabulary, ids));
   ORCD_ASSIGN_OR_RETURN(tokenizer->eog_ids_, FindEndTokens(vocabulary, ids));
   if (vocabulary.bos_id) {
     ORCD_RETURN_IF_ERROR(CheckId(vocabulary, kBosKey, *vocabulary.bos_id));
@@ -175,7 +95,12 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
     const std::string_view text = vocabulary.tokens[i];
     const TokenType type{vocabulary.types[i]};
     tokenizer->texts_.Add(text);
-    const std::string bytes = BytesOf(text, type);
+    std::string bytes;
+    if (type == TokenType::kNormal || type == TokenType::kByte) {
+      bytes = tokenizer->SpelledBytes(text);
+    } else if (type == TokenType::kUserDefined) {
+      bytes = text;
+    }
     tokenizer->bytes_.Add(bytes);
     tokenizer->longest_token_bytes_ = std::max(
         {tokenizer->longest_token_bytes_, bytes.size(), IsSpecial(type) ? text.size() : 0});
@@ -195,29 +120,18 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text,
                                        std::span<const TextSpan> spans) const {
   std::vector<int32_t> ids;
   if (bos_id_) ids.push_back(*bos_id_);
-  Bpe::Workspace workspace;
+  const auto append = [&](std::string_view plain) {
+    if (FindInvalidUtf8(plain) == plain.size()) return AppendPlain(plain, ids);
+    AppendPlain(ReplaceInvalidUtf8(plain), ids);
+  };
   size_t pos = 0;
   for (const SpecialTokenMatch& match : special_.FindAll(text, spans)) {
-    AppendPlain(text.substr(pos, match.begin - pos), workspace, ids);
+    append(text.substr(pos, match.begin - pos));
     ids.push_back(match.id);
     pos = match.end;
   }
-  AppendPlain(text.substr(pos), workspace, ids);
+  append(text.substr(pos));
   return ids;
-}
-
-void Tokenizer::AppendPlain(std::string_view text, Bpe::Workspace& workspace,
-                            std::vector<int32_t>& ids) const {
-  std::string replaced;
-  if (FindInvalidUtf8(text) != text.size()) {
-    replaced = ReplaceInvalidUtf8(text);
-    text = replaced;
-  }
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = EndOfWord(text, begin);
-    bpe_.Append(text.substr(begin, end - begin), workspace, ids);
-    begin = end;
-  }
 }
 
 std::string_view Tokenizer::TokenBytes(int32_t id) const {

@@ -1,20 +1,18 @@
-// Byte-level BPE with Qwen2's pre-tokenizer: `tokenizer.ggml.model` = gpt2, `tokenizer.ggml.pre` =
-// qwen2.
+// Text to token ids, and ids to bytes of text. Kinds of tokenizer are rows of a table.
 #ifndef ORCD_RUNTIME_TEXT_TOKENIZER_H_
 #define ORCD_RUNTIME_TEXT_TOKENIZER_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
-#include "runtime/text/bpe.h"
 #include "runtime/text/packed_strings.h"
 #include "runtime/text/special_tokens.h"
 #include "runtime/text/vocabulary.h"
@@ -22,15 +20,17 @@
 namespace orcd {
 
 // Immutable after creation; any thread may call. Owns copies of its data; does not view the file.
-class Tokenizer final {
+// Special, BOS and end tokens are the same for every kind of tokenizer; plain text is not.
+class Tokenizer {
  public:
+  virtual ~Tokenizer() = default;
+
   // Returns the errors of ReadVocabulary and of Create.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromGguf(const GgufReader& gguf);
 
   // kInvalidArgument (reason TOKENIZER_INVALID) naming the key if tokens and types differ in
-  // number; a token is empty or duplicate; a merge is malformed, duplicate, or names a token that
-  // does not exist or must not result from plain text; one of the 256 bytes has no token; an end
-  // token is outside the vocabulary.
+  // number; a token is empty or duplicate; an end token is outside the vocabulary; or the errors of
+  // the vocabulary's kind.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Create(const Vocabulary& vocabulary);
 
   int vocab_size() const { return static_cast<int>(texts_.size()); }
@@ -66,13 +66,13 @@ class Tokenizer final {
   bool IsEog(int32_t id) const;
 
  private:
-  explicit Tokenizer(const std::array<int32_t, 256>& byte_ids) : bpe_(byte_ids) {}
+  // Appends the ids of `text`, which is valid UTF-8 and has no special tokens.
+  virtual void AppendPlain(std::string_view text, std::vector<int32_t>& ids) const = 0;
+  // The bytes that a normal or byte token, spelled `token`, contributes to generated text.
+  virtual std::string SpelledBytes(std::string_view token) const = 0;
 
   bool Contains(int32_t id) const { return id >= 0 && id < vocab_size(); }
-  void AppendPlain(std::string_view text, Bpe::Workspace& workspace,
-                   std::vector<int32_t>& ids) const;
 
-  Bpe bpe_;
   SpecialTokens special_;
   PackedStrings texts_;
   PackedStrings bytes_;
@@ -80,6 +80,17 @@ class Tokenizer final {
   std::optional<int32_t> bos_id_;
   size_t longest_token_bytes_ = 1;
 };
+
+// A row of the table of tokenizers.
+struct TokenizerKind {
+  // The value of `tokenizer.ggml.model`.
+  std::string_view name;
+  // `ids` has all tokens of `vocabulary`, whose types are valid. The result views neither.
+  absl::StatusOr<std::unique_ptr<Tokenizer>> (*make)(const Vocabulary& vocabulary,
+                                                     const TokenIds& ids);
+};
+
+std::span<const TokenizerKind> TokenizerKinds();
 
 }  // namespace orcd
 

@@ -1,9 +1,10 @@
 #include "runtime/text/vocabulary.h"
 
-#include <string>
+#include <span>
 
 #include "absl/status/status.h"
 #include "runtime/base/error.h"
+#include "runtime/text/tokenizer.h"
 
 namespace orcd {
 namespace {
@@ -21,20 +22,27 @@ absl::StatusOr<T> Required(std::string_view key, absl::StatusOr<T> value) {
   return InvalidVocabulary(key, std::string(value.status().message()));
 }
 
-absl::Status RequireValue(const GgufReader& gguf, std::string_view key, std::string_view wanted) {
+// The row that the file names at `key`.
+template <typename Row>
+absl::StatusOr<const Row*> FindRow(const GgufReader& gguf, std::string_view key,
+                                   std::span<const Row> rows) {
   ORCD_ASSIGN_OR_RETURN(const std::string_view found, Required(key, gguf.GetString(key)));
-  if (found == wanted) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   std::string(key) + ": the file has '" + std::string(found) + "'; only '" +
-                       std::string(wanted) + "' can be used",
-                   {.reason = "TOKENIZER_UNSUPPORTED"});
+  std::string names;
+  for (const Row& row : rows) {
+    if (row.name == found) return &row;
+    names.append(names.empty() ? "" : ", ").append(Quoted(row.name));
+  }
+  return MakeError(
+      absl::StatusCode::kUnimplemented,
+      std::string(key) + ": the file has " + Quoted(found) + "; only " + names + " can be used",
+      {.reason = "TOKENIZER_UNSUPPORTED"});
 }
 
-absl::StatusOr<std::optional<uint32_t>> OptionalId(const GgufReader& gguf, std::string_view key) {
-  const absl::StatusOr<uint32_t> id = gguf.GetU32(key);
-  if (id.ok()) return *id;
-  if (absl::IsNotFound(id.status())) return std::nullopt;
-  return InvalidVocabulary(key, std::string(id.status().message()));
+template <typename T>
+absl::StatusOr<std::optional<T>> Optional(std::string_view key, const absl::StatusOr<T>& value) {
+  if (value.ok()) return *value;
+  if (absl::IsNotFound(value.status())) return std::nullopt;
+  return InvalidVocabulary(key, std::string(value.status().message()));
 }
 
 }  // namespace
@@ -44,23 +52,22 @@ absl::Status InvalidVocabulary(std::string_view key, std::string_view message) {
                    std::string(key) + ": " + std::string(message), {.reason = "TOKENIZER_INVALID"});
 }
 
+std::string Quoted(std::string_view text) { return std::string("'").append(text).append("'"); }
+
 absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
-  ORCD_RETURN_IF_ERROR(RequireValue(gguf, kModelKey, "gpt2"));
-  ORCD_RETURN_IF_ERROR(RequireValue(gguf, kPreTokenizerKey, "qwen2"));
   Vocabulary vocabulary;
+  ORCD_ASSIGN_OR_RETURN(vocabulary.kind, FindRow(gguf, kModelKey, TokenizerKinds()));
+  ORCD_ASSIGN_OR_RETURN(vocabulary.pre_tokenizer, FindRow(gguf, kPreTokenizerKey, PreTokenizers()));
   ORCD_ASSIGN_OR_RETURN(const auto tokens, Required(kTokensKey, gguf.GetStrings(kTokensKey)));
   vocabulary.tokens.assign(tokens.begin(), tokens.end());
   ORCD_ASSIGN_OR_RETURN(vocabulary.types, Required(kTokenTypesKey, gguf.GetI32s(kTokenTypesKey)));
   ORCD_ASSIGN_OR_RETURN(const auto merges, Required(kMergesKey, gguf.GetStrings(kMergesKey)));
   vocabulary.merges.assign(merges.begin(), merges.end());
-  ORCD_ASSIGN_OR_RETURN(vocabulary.eos_id, OptionalId(gguf, kEosKey));
-  ORCD_ASSIGN_OR_RETURN(vocabulary.eot_id, OptionalId(gguf, kEotKey));
-  const absl::StatusOr<bool> adds_bos = gguf.GetBool(kAddBosKey);
-  if (!adds_bos.ok() && !absl::IsNotFound(adds_bos.status())) {
-    return InvalidVocabulary(kAddBosKey, std::string(adds_bos.status().message()));
-  }
-  if (adds_bos.ok() && *adds_bos) {
-    ORCD_ASSIGN_OR_RETURN(vocabulary.bos_id, OptionalId(gguf, kBosKey));
+  ORCD_ASSIGN_OR_RETURN(vocabulary.eos_id, Optional(kEosKey, gguf.GetU32(kEosKey)));
+  ORCD_ASSIGN_OR_RETURN(vocabulary.eot_id, Optional(kEotKey, gguf.GetU32(kEotKey)));
+  ORCD_ASSIGN_OR_RETURN(const auto adds_bos, Optional(kAddBosKey, gguf.GetBool(kAddBosKey)));
+  if (adds_bos.value_or(false)) {
+    ORCD_ASSIGN_OR_RETURN(vocabulary.bos_id, Optional(kBosKey, gguf.GetU32(kBosKey)));
     if (!vocabulary.bos_id) {
       return InvalidVocabulary(kAddBosKey, "is true, and the file has no " + std::string(kBosKey) +
                                                "; convert the model again");

@@ -7,7 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/model/sha256.h"
-#include "worker/api/vllm/tokenizer_files.h"
+#include "runtime/text/hf_export.h"
 #include "worker/api/vllm/zip_archive.h"
 
 namespace orcd {

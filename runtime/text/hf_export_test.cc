@@ -1,4 +1,4 @@
-#include "worker/api/vllm/tokenizer_files.h"
+#include "runtime/text/hf_export.h"
 
 #include <cstdint>
 #include <filesystem>

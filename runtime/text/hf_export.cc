@@ -1,4 +1,4 @@
-#include "worker/api/vllm/tokenizer_files.h"
+#include "runtime/text/hf_export.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -6,11 +6,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "runtime/base/error.h"
+#include "runtime/text/chat_template.h"
 #include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
@@ -20,7 +23,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kPaddingKey = "tokenizer.ggml.padding_token_id";
-constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 absl::Status NotUtf8(std::string_view key, std::string_view what) {
@@ -49,10 +51,6 @@ void AppendString(std::string_view text, std::string& out) {
     }
   }
   out.push_back('"');
-}
-
-bool IsSpecial(int32_t type) {
-  return TokenType{type} == TokenType::kControl || TokenType{type} == TokenType::kUserDefined;
 }
 
 bool IsLeftOut(int32_t type) {
@@ -101,19 +99,21 @@ std::string CharactersOf(CharClass char_class) {
   return ranges;
 }
 
-// The alternatives of pre_tokenizer.h. The classes are written out, and contractions are not
-// matched case-insensitively, because libraries differ in the version of Unicode that they know.
-std::string WordPattern() {
-  const std::string letters = CharactersOf(CharClass::kLetter);
-  const std::string numbers = CharactersOf(CharClass::kNumber);
-  const std::string spaces = CharactersOf(CharClass::kSpace);
-  return absl::StrCat("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",  //
-                      "|[^\\r\\n", letters, numbers, "]?[", letters, "]+",          //
-                      "|[", numbers, "]",                                           //
-                      "| ?[^", spaces, letters, numbers, "]+[\\r\\n]*",             //
-                      "|[", spaces, "]*[\\r\\n]+",                                  //
-                      "|[", spaces, "]+(?![^", spaces, "])",                        //
-                      "|[", spaces, "]+");
+// The pre-tokenizer's patterns, with character classes written out, because libraries differ in the
+// version of Unicode that they know.
+Json Splits(const PreTokenizer& pre_tokenizer) {
+  Json splits = Json::array();
+  for (const std::string_view pattern : pre_tokenizer.patterns) {
+    const std::string regex = absl::StrReplaceAll(absl::string_view(pattern.data(), pattern.size()),
+                                                  {{"\\p{L}", CharactersOf(CharClass::kLetter)},
+                                                   {"\\p{N}", CharactersOf(CharClass::kNumber)},
+                                                   {"\\s", CharactersOf(CharClass::kSpace)}});
+    splits.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", regex}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
+  }
+  return splits;
 }
 
 // The members of an object as Json writes them, without the closing brace.
@@ -154,15 +154,12 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
   const std::vector<std::string_view>& tokens = vocabulary.tokens;
   Json added = Json::array();
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (!IsSpecial(vocabulary.types[id])) continue;
-    Json token = {{"id", id}};
-    token.update(AddedToken(vocabulary, id));
-    added.push_back(std::move(token));
+    if (!IsSpecial(TokenType{vocabulary.types[id]})) continue;
+    added.push_back(AddedToken(vocabulary, id));
+    added.back()["id"] = id;
   }
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", WordPattern()}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
+  Json pre_tokenizers = Splits(*vocabulary.pre_tokenizer);
+  pre_tokenizers.push_back(ByteLevel());
   const Json head = {
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -170,8 +167,7 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
       {"added_tokens", added},
       // Our tokenizer has no normaliser either.
       {"normalizer", nullptr},
-      {"pre_tokenizer",
-       {{"type", "Sequence"}, {"pretokenizers", Json::array({split, ByteLevel()})}}},
+      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}}},
       {"post_processor", PostProcessor(vocabulary)},
       {"decoder", ByteLevel()},
   };
@@ -225,7 +221,7 @@ absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary&
   Json decoder = Json::object();
   Json special = Json::array();
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    if (!IsSpecial(vocabulary.types[id])) continue;
+    if (!IsSpecial(TokenType{vocabulary.types[id]})) continue;
     Json token = AddedToken(vocabulary, id);
     if (token["special"]) special.push_back(vocabulary.tokens[id]);
     decoder[std::to_string(id)] = std::move(token);
@@ -242,12 +238,12 @@ absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary&
       {"model_max_length", model_max_length},
       {"pad_token", PaddingToken(gguf, vocabulary)},
       {"split_special_tokens", false},
-      {"tokenizer_class", "Qwen2Tokenizer"},
+      {"tokenizer_class", vocabulary.pre_tokenizer->hf_class},
       {"unk_token", nullptr},
   };
-  if (const auto chat_template = gguf.GetString(kTemplateKey); chat_template.ok()) {
+  if (const auto chat_template = gguf.GetString(kChatTemplateKey); chat_template.ok()) {
     if (FindInvalidUtf8(*chat_template) != chat_template->size()) {
-      return NotUtf8(kTemplateKey, "the chat template");
+      return NotUtf8(kChatTemplateKey, "the chat template");
     }
     config["chat_template"] = *chat_template;
   }

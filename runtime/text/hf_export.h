@@ -1,6 +1,6 @@
 // A model's tokenizer as files that other programs read.
-#ifndef ORCD_WORKER_API_VLLM_TOKENIZER_FILES_H_
-#define ORCD_WORKER_API_VLLM_TOKENIZER_FILES_H_
+#ifndef ORCD_RUNTIME_TEXT_HF_EXPORT_H_
+#define ORCD_RUNTIME_TEXT_HF_EXPORT_H_
 
 #include <string>
 
@@ -28,4 +28,4 @@ absl::StatusOr<TokenizerFiles> ExportTokenizer(const GgufReader& gguf, int model
 
 }  // namespace orcd
 
-#endif  // ORCD_WORKER_API_VLLM_TOKENIZER_FILES_H_
+#endif  // ORCD_RUNTIME_TEXT_HF_EXPORT_H_
