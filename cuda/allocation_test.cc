@@ -60,12 +60,7 @@ ORCD_COUNT(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags), 
 namespace orcd::cuda {
 namespace {
 
-using cpu::BlockRange;
-using cpu::ContinueSequence;
 using cpu::NanoModel;
-using cpu::RunStep;
-using cpu::StartSequence;
-using cpu::TestTokens;
 
 class AllocationTest : public GpuTest {
  protected:
@@ -110,7 +105,7 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
     seqs.push_back(StartSequence(s, prompts[s], blocks[s], params[s]));
     seqs.back().sample = true;
   }
-  ASSERT_EQ(RunStep(backend, seqs).samples.size(), 3u);
+  ASSERT_EQ(SamplesOf(RunStep(backend, seqs)).size(), 3u);
   const auto decode_step = [&](int step) {
     StepBatch batch;
     for (int s = 0; s < kSequences; ++s) {
@@ -138,8 +133,9 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
     const auto result = backend.Wait();
     --in_flight;
     ASSERT_TRUE(result.ok()) << result.status();
-    ASSERT_EQ(result->samples.size(), 3u);
-    for (const SampledToken& sample : result->samples) ASSERT_TRUE(sample.finite) << step;
+    const auto samples = SamplesOf(*result);
+    ASSERT_EQ(samples.size(), 3u);
+    for (const SampledToken& sample : samples) ASSERT_TRUE(sample.finite) << step;
     if (step % 1000 != 0) continue;
     ASSERT_TRUE(backend.Wait().ok());
     in_flight = 0;

@@ -293,16 +293,18 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   std::atomic_thread_fence(std::memory_order_acquire);
   StepResult result;
   for (size_t row = 0; const Pending::Part& part : pending.parts) {
-    result.kv_finite.push_back(part.sample ? drawn[row++].finite != 0
-                                           : p.host_not_finite(pending.turn)[part.slot] == 0);
-  }
-  for (const DrawResult& draw : drawn) {
-    SampledToken sample = {
-        .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = draw.finite != 0};
+    PartResult& given = result.parts.emplace_back();
+    if (!part.sample) {
+      given.finite = p.host_not_finite(pending.turn)[part.slot] == 0;
+      continue;
+    }
+    const DrawResult& draw = drawn[row++];
+    given.finite = draw.finite != 0;
+    SampledToken& sample = given.samples.emplace_back(SampledToken{
+        .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = given.finite});
     for (int i = 0; i < draw.top_count; ++i) {
       sample.top.push_back({draw.top_tokens[i], draw.top_logprobs[i]});
     }
-    result.samples.push_back(std::move(sample));
   }
   return result;
 }

@@ -15,6 +15,7 @@
 
 #include "cuda/gpu_for_test.h"
 #include "cuda/shaped_model_for_test.h"
+#include "runtime/backend/conformance_for_test.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/gguf/dequantize.h"
@@ -23,15 +24,7 @@
 namespace orcd::cuda {
 namespace {
 
-using cpu::BlockRange;
-using cpu::ContinueSequence;
-using cpu::Greedy;
-using cpu::LogitsTap;
 using cpu::NanoModel;
-using cpu::RunStep;
-using cpu::StartSequence;
-using cpu::TeacherForce;
-using cpu::TestTokens;
 
 constexpr double kLayerNmse = 1e-4;
 
@@ -227,9 +220,10 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
 
   std::vector<std::vector<SampledToken>> samples(count);
   const auto keep = [&](const StepResult& result, std::span<const int> owners) {
-    EXPECT_EQ(result.samples.size(), owners.size());
-    for (size_t i = 0; i < std::min(result.samples.size(), owners.size()); ++i) {
-      samples[owners[i]].push_back(result.samples[i]);
+    const auto drawn = SamplesOf(result);
+    EXPECT_EQ(drawn.size(), owners.size());
+    for (size_t i = 0; i < std::min(drawn.size(), owners.size()); ++i) {
+      samples[owners[i]].push_back(drawn[i]);
     }
   };
   LogitsTap tap;
@@ -438,13 +432,21 @@ TEST_P(RepetitionTest, DrawsTheSameAgain) {
   }
 }
 
-class CudaBackendTest : public GpuTest {
- protected:
+struct CudaKind {
+  using Fixture = GpuTest;
   static const std::shared_ptr<const Model>& model() {
     static const std::shared_ptr<const Model> model = NanoModel("Q8_0");
     return model;
   }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeBackend(model(), options);
+  }
+  static constexpr bool kHasLogits = true;
+  static constexpr double kLogprobError = 1e-6;
 };
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BackendConformanceTest, CudaKind);
+
+class CudaBackendTest : public GpuTest, public CudaKind {};
 
 TEST_F(CudaBackendTest, SaysWhatItIs) {
   BackendOptions options = OptionsFor(4, 128);
@@ -466,22 +468,6 @@ TEST_F(CudaBackendTest, SaysWhatItIs) {
   EXPECT_GT(info.workspace_bytes, 0u);
 }
 
-TEST_F(CudaBackendTest, TwoStepsInFlightAndNoMore) {
-  auto backend = MakeBackend(model(), OptionsFor(4, 128));
-  ASSERT_NE(backend, nullptr);
-  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
-  const auto tokens = TestTokens(3);
-  const auto blocks = BlockRange(0, 1);
-  StepBatch batch;
-  batch.seqs = {StartSequence(0, tokens, blocks)};
-  EXPECT_TRUE(backend->Launch(batch).ok());
-  EXPECT_TRUE(backend->Launch(batch).ok());
-  EXPECT_EQ(backend->Launch(batch).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(backend->Wait().ok());
-  EXPECT_TRUE(backend->Wait().ok());
-  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
 TEST_F(CudaBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
   auto backend = MakeBackend(model(), OptionsFor(8, 512));
   ASSERT_NE(backend, nullptr);
@@ -496,77 +482,6 @@ TEST_F(CudaBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
   const auto between = Generate(*backend, second, 12);
   ExpectSame(Generate(*backend, first, 12), expected);
   ExpectSame(Generate(*backend, second, 12), between);
-}
-
-TEST_F(CudaBackendTest, SamplesComeInTheOrderOfTheBatch) {
-  auto backend = MakeBackend(model(), OptionsFor(4, 128));
-  ASSERT_NE(backend, nullptr);
-  const std::vector<std::vector<int32_t>> prompts = {TestTokens(9, 1), TestTokens(5, 2),
-                                                     TestTokens(20, 3)};
-  std::vector<int32_t> alone;
-  for (const auto& prompt : prompts) {
-    const auto blocks = BlockRange(0, 2);
-    StepSequence seq = StartSequence(0, prompt, blocks);
-    seq.sample = true;
-    const StepResult result = RunStep(*backend, {seq});
-    ASSERT_EQ(result.samples.size(), 1u);
-    alone.push_back(result.samples[0].token);
-  }
-  std::vector<std::vector<int32_t>> blocks;
-  for (int i = 0; i < 3; ++i) blocks.push_back(BlockRange(5 + 2 * i, 2));
-  std::vector<StepSequence> seqs;
-  for (const int i : {2, 1, 0}) {
-    seqs.push_back(StartSequence(i, prompts[i], blocks[i]));
-    seqs.back().sample = i != 1;
-  }
-  const StepResult result = RunStep(*backend, seqs);
-  ASSERT_EQ(result.samples.size(), 2u);
-  EXPECT_EQ(result.samples[0].token, alone[2]);
-  EXPECT_EQ(result.samples[1].token, alone[0]);
-}
-
-// A slot draws what the reference sampler draws from the same logits, with token counts that the
-// test keeps.
-TEST_F(CudaBackendTest, DrawsWithTheSlotsParametersAndCounts) {
-  auto backend = MakeBackend(model(), OptionsFor(4, 128));
-  ASSERT_NE(backend, nullptr);
-  const int vocab = model()->spec().vocab;
-  SamplingParams params;
-  params.seed = 7;
-  params.repetition_penalty = 1.5f;
-  params.presence_penalty = 1.0f;
-  params.frequency_penalty = 0.7f;
-  params.top_k = 50;
-  params.logprobs = 3;
-  const std::vector<int32_t> forbidden = {3, 4, 5};
-  std::vector<int32_t> sequence = TestTokens(24);
-  const std::vector<int32_t> prompt = sequence;
-  const auto blocks = BlockRange(3, 8);
-  StepSequence seq = StartSequence(2, prompt, blocks, params);
-  seq.tokens = seq.tokens.first(14);
-  RunStep(*backend, {seq});
-  seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
-  Sampler sampler;
-  TokenCounts counts;
-  // The prompt's tokens are part of the sequence but are not counted.
-  for (const int32_t token : prompt) counts[token] = 0;
-  for (int step = 0; step < 40; ++step) {
-    seq.sample = true;
-    seq.forbidden = forbidden;
-    LogitsTap tap;
-    const StepResult result = RunStep(*backend, {seq}, &tap);
-    ASSERT_EQ(result.samples.size(), 1u);
-    const auto last = std::span(tap.logits()).last(vocab);
-    const SampledToken expected = sampler.Sample(last, params, counts, forbidden, sequence.size());
-    ASSERT_TRUE(result.samples[0].finite);
-    ASSERT_EQ(result.samples[0].token, expected.token) << step;
-    ASSERT_NEAR(result.samples[0].logprob, expected.logprob, 1e-6 * std::abs(expected.logprob));
-    ASSERT_EQ(result.samples[0].top.size(), 3u);
-    ++counts[expected.token];
-    sequence.push_back(expected.token);
-    seq = ContinueSequence(2, static_cast<int>(sequence.size()) - 1, std::span(sequence).last(1),
-                           blocks);
-  }
 }
 
 // A model in which token 7, and no other, makes a key beyond F16's range: only its embedding has a
@@ -603,7 +518,7 @@ TEST_F(CudaBackendTest, HowItWaitsChangesNothing) {
     // A step that draws nothing.
     const auto blocks = BlockRange(0, 8);
     const auto prompt = TestTokens(100);
-    EXPECT_TRUE(RunStep(*backend, {StartSequence(0, prompt, blocks)}).samples.empty());
+    EXPECT_TRUE(SamplesOf(RunStep(*backend, {StartSequence(0, prompt, blocks)})).empty());
   }
 }
 
@@ -644,28 +559,28 @@ TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
   StepSequence other = StartSequence(2, requests[0].prompt, more_blocks);
   for (const bool other_draws : {false, true}) {
     other.sample = other_draws;
-    EXPECT_EQ(RunStep(*backend, {first, other}).kv_finite, (std::vector<bool>{false, true}));
+    EXPECT_EQ(FiniteOf(RunStep(*backend, {first, other})), (std::vector<bool>{false, true}));
   }
   const int32_t good = 8;
   const std::span<const int32_t> one(&good, 1);
-  EXPECT_EQ(RunStep(*backend, {ContinueSequence(6, 12, one, blocks)}).kv_finite,
+  EXPECT_EQ(FiniteOf(RunStep(*backend, {ContinueSequence(6, 12, one, blocks)})),
             std::vector<bool>{false})
       << "what follows from it is no better";
-  EXPECT_EQ(RunStep(*backend, {StartSequence(6, requests[0].prompt, blocks)}).kv_finite,
+  EXPECT_EQ(FiniteOf(RunStep(*backend, {StartSequence(6, requests[0].prompt, blocks)})),
             std::vector<bool>{true})
       << "another sequence in the slot";
 
   // In a decode step.
   StepSequence seq = StartSequence(5, requests[0].prompt, blocks, requests[0].params);
   seq.sample = true;
-  ASSERT_TRUE(RunStep(*backend, {seq}).samples.at(0).finite);
+  ASSERT_TRUE(SamplesOf(RunStep(*backend, {seq})).at(0).finite);
   const int32_t bad = 7;
   seq = ContinueSequence(5, 12, std::span<const int32_t>(&bad, 1), blocks);
   seq.sample = true;
-  EXPECT_FALSE(RunStep(*backend, {seq}).samples.at(0).finite);
+  EXPECT_FALSE(SamplesOf(RunStep(*backend, {seq})).at(0).finite);
   seq = ContinueSequence(5, 13, {&kPreviousSample, 1}, blocks);
   seq.sample = true;
-  EXPECT_FALSE(RunStep(*backend, {seq}).samples.at(0).finite);
+  EXPECT_FALSE(SamplesOf(RunStep(*backend, {seq})).at(0).finite);
 }
 
 }  // namespace

@@ -21,11 +21,9 @@
 namespace orcd::cuda {
 namespace {
 
-using cpu::BlockRange;
 using cpu::NumpyArray;
 using cpu::ReadNpy;
 using cpu::ReadNpz;
-using cpu::TeacherForce;
 
 constexpr char kRealModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 constexpr double kNmse = 1e-5;

@@ -37,7 +37,7 @@ DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SlotState& sta
           .first_bias = 0,
           .biases = static_cast<int32_t>(params.logit_bias.size()),
           .first_forbidden = 0,
-          .forbidden = static_cast<int32_t>(seq.forbidden.size()),
+          .forbidden = 0,
           .logprobs = params.logprobs,
           .result = 0,
           .step = 0,
@@ -142,8 +142,8 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
       draw.result = name.first_result + rows;
       draw.step = name.number;
       for (const auto& [token, bias] : params.logit_bias) host.biases[biases++] = {token, bias};
-      std::copy(seq.forbidden.begin(), seq.forbidden.end(), host.forbidden + forbidden);
-      forbidden += draw.forbidden;
+      seq.mask.ForEachForbidden([&](int32_t token) { host.forbidden[forbidden++] = token; });
+      draw.forbidden = forbidden - draw.first_forbidden;
       host.logit_tokens[rows++] = tokens + count - 1;
     }
     tokens += count;

@@ -23,6 +23,7 @@
 #include "runtime/model/model.h"
 #include "runtime/sampling/params.h"
 #include "runtime/sampling/sampler.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd {
 
@@ -41,8 +42,6 @@ struct StepSequence {
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
   int32_t start_prompt_tokens = 0;
-  // Sorted ids that cannot be drawn in this step (end ids before min_tokens).
-  std::span<const int32_t> forbidden;
   // The tokens to run, at positions start_position, start_position + 1, …; at least one.
   std::span<const int32_t> tokens;
   int32_t start_position = 0;
@@ -53,6 +52,8 @@ struct StepSequence {
   std::span<const int32_t> blocks;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
+  // The tokens that it may draw: all but at most kMaxForbidden (batch_checker.h).
+  TokenMask mask;
   // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
   // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
   std::span<const int32_t> targets;
@@ -81,15 +82,21 @@ struct StepBatch {
   ActivationTap* tap = nullptr;
 };
 
-struct StepResult {
-  // For each sequence of the batch, in its order: true if every key and value of its slot is
-  // finite, since the sequence began there and including this step. Once false it stays false until
-  // another sequence begins in the slot, since later keys and values follow from that one.
-  std::vector<bool> kv_finite;
-  // For each sequence with `sample` set, in the order of the batch.
+// The results of one sequence's part of a step.
+struct PartResult {
+  // True if every key and value of the slot is finite, since the sequence began there and including
+  // this step. Once false it stays false until another sequence begins in the slot, since later
+  // keys and values follow from that one.
+  bool finite = true;
+  // The drawn tokens, in order of position: one if `sample` was set, else none.
   std::vector<SampledToken> samples;
-  // For each sequence with `targets`, in the order of the batch: one for each of them.
-  std::vector<std::vector<SampledToken>> target_logprobs;
+  // One for each of `targets`.
+  std::vector<SampledToken> target_logprobs;
+};
+
+struct StepResult {
+  // One for each sequence of the batch, in its order.
+  std::vector<PartResult> parts;
 };
 
 enum class KvType { kF16, kF32 };

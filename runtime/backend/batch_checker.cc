@@ -88,8 +88,15 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
                    has_sample ? "" : " and nothing was drawn for the slot yet");
     }
   }
-  if (seq.forbidden.size() > static_cast<size_t>(kMaxForbidden)) {
-    return wrong(seq.forbidden.size(), " forbidden ids, at most ", kMaxForbidden);
+  bool fits = seq.mask.empty() || seq.mask.words.size() == TokenMask::WordsFor(vocab_);
+  int forbidden = 0;
+  seq.mask.ForEachForbidden([&](int32_t token) {
+    fits = fits && token < vocab_;
+    ++forbidden;
+  });
+  if (!fits) return wrong("a mask of another vocabulary than ", vocab_, " tokens");
+  if (forbidden > kMaxForbidden) {
+    return wrong(forbidden, " forbidden ids, at most ", kMaxForbidden);
   }
   return absl::OkStatus();
 }

@@ -10,7 +10,7 @@
 
 namespace orcd {
 
-// Most ids of StepSequence::forbidden: a request's own and the model's end ids.
+// Most tokens that StepSequence::mask does not allow: a request's own and the model's end ids.
 inline constexpr int kMaxForbidden = 128;
 
 // Keeps track of the slots that have drawn a token. For the thread that launches steps.

@@ -1,5 +1,6 @@
 #include "runtime/backend/batch_checker.h"
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ using ::testing::HasSubstr;
 
 class BatchCheckerTest : public ::testing::Test {
  protected:
-  BatchCheckerTest() : checker_(Info(), Config()) {}
+  BatchCheckerTest() : checker_(Info(), Spec()) {}
 
   static BackendInfo Info() {
     BackendInfo info;
@@ -23,7 +24,7 @@ class BatchCheckerTest : public ::testing::Test {
     info.kv_blocks = 6;
     return info;
   }
-  static ModelSpec Config() {
+  static ModelSpec Spec() {
     ModelSpec spec;
     spec.vocab = 10;
     spec.context_length = 12;
@@ -89,10 +90,13 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
     seq.tokens = tokens;
     EXPECT_THAT(Check({seq}), HasSubstr("the vocabulary has 10"));
   }
-  const std::vector<int32_t> forbidden(kMaxForbidden + 1, 1);
+  const std::vector<uint32_t> two_words = {~0u, ~0u};
+  const std::vector<uint32_t> beyond = {~(1u << 10)};
   seq = Sequence(0);
-  seq.forbidden = forbidden;
-  EXPECT_THAT(Check({seq}), HasSubstr("129 forbidden ids"));
+  for (const auto* words : {&two_words, &beyond}) {
+    seq.mask = {*words};
+    EXPECT_THAT(Check({seq}), HasSubstr("a mask of another vocabulary than 10 tokens"));
+  }
   // Each use of a shared block counts.
   StepSequence other = Sequence(1);
   seq = Sequence(0);
@@ -103,6 +107,23 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   seq = Sequence(0);
   seq.tokens = many;
   EXPECT_THAT(Check({seq}), HasSubstr("a step of 9 tokens, at most 8"));
+}
+
+TEST_F(BatchCheckerTest, LimitsTheForbiddenIds) {
+  ModelSpec spec = Spec();
+  spec.vocab = 1000;
+  for (const int count : {kMaxForbidden, kMaxForbidden + 1}) {
+    std::vector<int32_t> forbidden(count);
+    std::iota(forbidden.begin(), forbidden.end(), 500);
+    const std::vector<uint32_t> words = AllBut(forbidden, spec.vocab);
+    StepBatch batch;
+    batch.seqs = {Sequence(0)};
+    batch.seqs[0].mask = {words};
+    const absl::Status status = BatchChecker(Info(), spec).Check(batch);
+    const char* const what = count == kMaxForbidden ? "" : "129 forbidden ids";
+    EXPECT_EQ(status.ok(), count == kMaxForbidden);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  }
 }
 
 TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {

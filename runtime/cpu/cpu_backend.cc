@@ -39,8 +39,8 @@ struct Slot {
   TokenCounts counts;
   // The token drawn last; none before the first draw.
   std::optional<int32_t> last_sample;
-  // As in StepResult.
-  bool kv_finite = true;
+  // PartResult::finite.
+  bool finite = true;
 };
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -104,7 +104,8 @@ class CpuBackend : public Backend {
  private:
   void StartSlots(const StepBatch& batch);
   void ResolveTokens(const StepBatch& batch);
-  StepResult Sample(const StepBatch& batch, std::span<const float> logits);
+  // Adds the drawn tokens to the parts of `result`.
+  void Sample(const StepBatch& batch, std::span<const float> logits, StepResult& result);
   // Scores the targets of the sequence whose first token is row `first_row` of the step.
   std::vector<SampledToken> ScoreTargets(const StepSequence& seq, int64_t first_row);
   SampledToken SampleOne(const StepSequence& seq, std::span<const float> logits, Sampler& sampler);
@@ -122,7 +123,8 @@ class CpuBackend : public Backend {
   // State of the step that runs.
   std::vector<int32_t> tokens_;
   std::vector<ForwardSequence> sequences_;
-  std::vector<const StepSequence*> sampled_;
+  // Indices of the sequences that draw.
+  std::vector<size_t> sampled_;
 
   // The result of Launch until Wait returns it.
   std::optional<absl::StatusOr<StepResult>> result_;
@@ -169,16 +171,18 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
     result_ = intact;
   } else {
-    StepResult result = Sample(batch, logits);
-    for (size_t i = 0; i < batch.seqs.size(); ++i) {
-      Slot& slot = slots_[batch.seqs[i].slot];
-      slot.kv_finite = slot.kv_finite && forward_->KvFinite(i);
-      result.kv_finite.push_back(slot.kv_finite);
-    }
-    // Targets come last, since they use the memory of `logits`.
+    StepResult result;
+    result.parts.resize(batch.seqs.size());
+    Sample(batch, logits, result);
     int64_t first_row = 0;
-    for (const StepSequence& seq : batch.seqs) {
-      if (!seq.targets.empty()) result.target_logprobs.push_back(ScoreTargets(seq, first_row));
+    for (size_t i = 0; i < batch.seqs.size(); ++i) {
+      const StepSequence& seq = batch.seqs[i];
+      PartResult& part = result.parts[i];
+      bool& finite = slots_[seq.slot].finite;
+      finite = finite && forward_->KvFinite(i);
+      part.finite = finite;
+      // Targets come after all samples, since they use the memory of `logits`.
+      if (!seq.targets.empty()) part.target_logprobs = ScoreTargets(seq, first_row);
       first_row += static_cast<int64_t>(seq.tokens.size());
     }
     result_ = std::move(result);
@@ -199,7 +203,7 @@ void CpuBackend::StartSlots(const StepBatch& batch) {
     Slot& slot = slots_[seq.slot];
     slot.params = *seq.start_params;
     slot.last_sample.reset();
-    slot.kv_finite = true;
+    slot.finite = true;
     slot.counts.clear();
     if (!slot.params.has_penalties()) continue;
     CountTokens(seq.start_history, seq.start_prompt_tokens, slot.params, slot.counts);
@@ -221,19 +225,17 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
   }
 }
 
-StepResult CpuBackend::Sample(const StepBatch& batch, std::span<const float> logits) {
+void CpuBackend::Sample(const StepBatch& batch, std::span<const float> logits, StepResult& result) {
   sampled_.clear();
-  for (const StepSequence& seq : batch.seqs) {
-    if (seq.sample) sampled_.push_back(&seq);
+  for (size_t i = 0; i < batch.seqs.size(); ++i) {
+    if (batch.seqs[i].sample) sampled_.push_back(i);
   }
-  StepResult result;
-  result.samples.resize(sampled_.size());
   const size_t vocab = static_cast<size_t>(model_->spec().vocab);
-  pool_->ParallelFor(static_cast<int64_t>(sampled_.size()), [&](int64_t index, int thread) {
-    result.samples[index] =
-        SampleOne(*sampled_[index], logits.subspan(index * vocab, vocab), samplers_[thread]);
+  pool_->ParallelFor(static_cast<int64_t>(sampled_.size()), [&](int64_t row, int thread) {
+    const size_t i = sampled_[row];
+    result.parts[i].samples.push_back(
+        SampleOne(batch.seqs[i], logits.subspan(row * vocab, vocab), samplers_[thread]));
   });
-  return result;
 }
 
 std::vector<SampledToken> CpuBackend::ScoreTargets(const StepSequence& seq, int64_t first_row) {
@@ -262,7 +264,7 @@ SampledToken CpuBackend::SampleOne(const StepSequence& seq, std::span<const floa
   SampledToken sample;
   if (cpu::AllFinite(logits)) {
     const uint64_t position = static_cast<uint64_t>(seq.start_position) + seq.tokens.size();
-    sample = sampler.Sample(logits, slot.params, slot.counts, seq.forbidden, position);
+    sample = sampler.Sample(logits, slot.params, slot.counts, seq.mask, position);
   } else {
     sample.finite = false;
   }

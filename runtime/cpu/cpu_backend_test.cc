@@ -18,6 +18,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/backend/conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
@@ -86,23 +87,24 @@ TEST_P(CpuBackendTypeTest, ThreadsDoNotMatter) {
   }
 }
 
-class CpuBackendTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { shared_model() = NanoModel("Q8_0"); }
-  static void TearDownTestSuite() { shared_model().reset(); }
-  static std::shared_ptr<const Model>& shared_model() {
-    static std::shared_ptr<const Model> model;
+struct CpuKind {
+  using Fixture = ::testing::Test;
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0");
     return model;
   }
-
-  const std::shared_ptr<const Model>& model() const { return shared_model(); }
-  int vocab() const { return model()->spec().vocab; }
-
-  absl::Status LaunchStatus(Backend& backend, std::vector<StepSequence> seqs) {
-    StepBatch batch;
-    batch.seqs = std::move(seqs);
-    return backend.Launch(batch);
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeTestBackend(model(), options);
   }
+  static constexpr bool kHasLogits = true;
+  static constexpr double kLogprobError = 0;
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, BackendConformanceTest, CpuKind);
+
+class CpuBackendTest : public ::testing::Test {
+ protected:
+  const std::shared_ptr<const Model>& model() const { return CpuKind::model(); }
+  int vocab() const { return model()->spec().vocab; }
 };
 
 TEST_F(CpuBackendTest, SaysWhatItIs) {
@@ -162,32 +164,6 @@ TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   EXPECT_EQ(recorder.seen, expected);
 }
 
-TEST_F(CpuBackendTest, SamplesComeInTheOrderOfTheBatch) {
-  auto backend = MakeTestBackend(model());
-  const std::vector<std::vector<int32_t>> prompts = {TestTokens(9, 1), TestTokens(5, 2),
-                                                     TestTokens(20, 3)};
-  const std::vector<std::vector<int32_t>> blocks = {BlockRange(0, 2), BlockRange(2, 2),
-                                                    BlockRange(4, 2)};
-  std::vector<int32_t> alone;
-  for (int i = 0; i < 3; ++i) {
-    StepSequence seq = StartSequence(0, prompts[i], blocks[i]);
-    seq.sample = true;
-    const StepResult result = RunStep(*backend, {seq});
-    ASSERT_EQ(result.samples.size(), 1u);
-    EXPECT_TRUE(result.samples[0].finite);
-    alone.push_back(result.samples[0].token);
-  }
-  std::vector<StepSequence> seqs;
-  for (int i : {2, 1, 0}) {
-    seqs.push_back(StartSequence(i, prompts[i], blocks[i]));
-    seqs.back().sample = i != 1;
-  }
-  const StepResult result = RunStep(*backend, seqs);
-  ASSERT_EQ(result.samples.size(), 2u);
-  EXPECT_EQ(result.samples[0].token, alone[2]);
-  EXPECT_EQ(result.samples[1].token, alone[0]);
-}
-
 TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
   // More targets than sequences, so that their logits take several rounds.
   auto backend = MakeTestBackend(model());
@@ -211,10 +187,10 @@ TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
     ASSERT_TRUE(backend->Launch(batch).ok());
     const auto result = backend->Wait();
     ASSERT_TRUE(result.ok());
-    ASSERT_EQ(result->target_logprobs.size(), 1u);
-    scored.insert(scored.end(), result->target_logprobs[0].begin(),
-                  result->target_logprobs[0].end());
-    if (seq.sample) sample = result->samples.at(0);
+    ASSERT_EQ(result->parts.size(), 1u);
+    const std::vector<SampledToken>& targets = result->parts[0].target_logprobs;
+    scored.insert(scored.end(), targets.begin(), targets.end());
+    if (seq.sample) sample = result->parts[0].samples.at(0);
   }
   ASSERT_EQ(scored.size(), tokens.size() - 1);
   for (size_t i = 0; i < scored.size(); ++i) {
@@ -228,157 +204,6 @@ TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
   // The token drawn beside them is the one that is drawn without them.
   const auto last = std::span(all).last(vocab());
   EXPECT_EQ(sample.token, Sampler().Sample(last, params, {}, {}, tokens.size()).token);
-}
-
-TEST_F(CpuBackendTest, ThePreviousSampleIsAsGoodAsItsToken) {
-  auto backend = MakeTestBackend(model());
-  SamplingParams params;
-  params.temperature = 1.5f;
-  params.seed = 99;
-  params.frequency_penalty = 0.5f;
-  params.logprobs = 5;
-  const auto prompt = TestTokens(10);
-  const auto blocks_a = BlockRange(0, 4);
-  const auto blocks_b = BlockRange(4, 4);
-  // In the same steps, slot 0 is given kPreviousSample and slot 1 the token itself.
-  StepSequence a = StartSequence(0, prompt, blocks_a, params);
-  StepSequence b = StartSequence(1, prompt, blocks_b, params);
-  a.sample = b.sample = true;
-  StepResult result = RunStep(*backend, {a, b});
-  for (int step = 0; step < 30; ++step) {
-    ASSERT_EQ(result.samples.size(), 2u);
-    ASSERT_EQ(result.samples[0].token, result.samples[1].token) << step;
-    ASSERT_EQ(result.samples[0].logprob, result.samples[1].logprob) << step;
-    const int32_t token = result.samples[1].token;
-    a = ContinueSequence(0, 10 + step, {&kPreviousSample, 1}, blocks_a);
-    b = ContinueSequence(1, 10 + step, {&token, 1}, blocks_b);
-    a.sample = b.sample = true;
-    result = RunStep(*backend, {a, b});
-  }
-}
-
-// A slot draws what the reference sampler draws from the same logits, with token counts that the
-// test keeps.
-TEST_F(CpuBackendTest, DrawsWithTheSlotsParametersAndCounts) {
-  auto backend = MakeTestBackend(model());
-  SamplingParams params;
-  params.temperature = 1.0f;
-  params.seed = 7;
-  params.repetition_penalty = 1.5f;
-  params.presence_penalty = 1.0f;
-  params.frequency_penalty = 0.7f;
-  params.top_k = 50;
-  params.logprobs = 3;
-  const std::vector<int32_t> forbidden = {3, 4, 5};
-  // The whole prompt is known from the start, and run in two steps.
-  std::vector<int32_t> sequence = TestTokens(24);
-  const std::vector<int32_t> prompt = sequence;
-  const auto blocks = BlockRange(0, 8);
-  StepSequence seq = StartSequence(2, prompt, blocks, params);
-  seq.tokens = seq.tokens.first(14);
-  RunStep(*backend, {seq});
-  seq = ContinueSequence(2, 14, std::span(prompt).subspan(14), blocks);
-  Sampler sampler;
-  TokenCounts counts;
-  // The prompt's tokens are part of the sequence but are not counted.
-  for (int32_t token : prompt) counts[token] = 0;
-  for (int step = 0; step < 20; ++step) {
-    seq.sample = true;
-    seq.forbidden = forbidden;
-    LogitsTap tap;
-    const StepResult result = RunStep(*backend, {seq}, &tap);
-    ASSERT_EQ(result.samples.size(), 1u);
-    const auto last = std::span(tap.logits()).last(vocab());
-    const SampledToken expected = sampler.Sample(last, params, counts, forbidden, sequence.size());
-    ASSERT_EQ(result.samples[0].token, expected.token) << step;
-    ASSERT_EQ(result.samples[0].logprob, expected.logprob) << step;
-    ASSERT_EQ(result.samples[0].top.size(), 3u);
-    ++counts[expected.token];
-    sequence.push_back(expected.token);
-    seq = ContinueSequence(2, static_cast<int>(sequence.size()) - 1, std::span(sequence).last(1),
-                           blocks);
-  }
-}
-
-TEST_F(CpuBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
-  SamplingParams params = Greedy();
-  params.presence_penalty = 2.0f;
-  params.repetition_penalty = 2.0f;
-  const auto prompt = TestTokens(12);
-  const auto blocks = BlockRange(0, 4);
-  const auto generate = [&](Backend& backend) {
-    StepSequence seq = StartSequence(1, prompt, blocks, params);
-    seq.sample = true;
-    std::vector<int32_t> drawn;
-    for (int step = 0; step < 12; ++step) {
-      drawn.push_back(RunStep(backend, {seq}).samples.at(0).token);
-      seq = ContinueSequence(1, 12 + step, {&kPreviousSample, 1}, blocks);
-      seq.sample = true;
-    }
-    return drawn;
-  };
-  auto backend = MakeTestBackend(model());
-  const auto first = generate(*backend);
-  EXPECT_EQ(generate(*backend), first);
-}
-
-TEST_F(CpuBackendTest, RefusesStepsThatCannotBeMeant) {
-  auto backend = MakeTestBackend(model());
-  const auto tokens = TestTokens(20);
-  const auto blocks = BlockRange(0, 2);
-  const StepSequence good = StartSequence(0, tokens, blocks);
-  const auto expect_refused = [&](StepSequence seq, const std::string& what) {
-    const absl::Status status = LaunchStatus(*backend, {seq});
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
-  };
-  StepSequence seq = good;
-  seq.slot = 4;
-  expect_refused(seq, "slot 4");
-  seq.slot = -1;
-  expect_refused(seq, "slot -1");
-  seq = good;
-  seq.tokens = {};
-  expect_refused(seq, "no tokens");
-  seq = good;
-  seq.start_position = -1;
-  expect_refused(seq, "position -1");
-  seq = good;
-  seq.start_position = 13;
-  expect_refused(seq, "position 32 is not in the 2 blocks");
-  seq = good;
-  const std::vector<int32_t> bad_blocks = {0, backend->info().kv_blocks};
-  seq.blocks = bad_blocks;
-  expect_refused(seq, "block");
-  seq = good;
-  const std::vector<int32_t> bad_token = {1, vocab()};
-  seq.tokens = bad_token;
-  expect_refused(seq, "the vocabulary has");
-  seq = good;
-  seq.tokens = {&kPreviousSample, 1};
-  expect_refused(seq, "nothing was drawn");
-
-  EXPECT_EQ(LaunchStatus(*backend, {}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(LaunchStatus(*backend, {good, good}).message()), HasSubstr("twice"));
-  const auto many = TestTokens(129);
-  const auto many_blocks = BlockRange(0, 9);
-  EXPECT_THAT(std::string(LaunchStatus(*backend, {StartSequence(0, many, many_blocks)}).message()),
-              HasSubstr("at most 128"));
-  // The backend goes on afterwards.
-  seq = good;
-  seq.sample = true;
-  EXPECT_EQ(RunStep(*backend, {seq}).samples.size(), 1u);
-}
-
-TEST_F(CpuBackendTest, OneStepAtATime) {
-  auto backend = MakeTestBackend(model());
-  EXPECT_EQ(backend->Wait().status().code(), absl::StatusCode::kFailedPrecondition);
-  const auto tokens = TestTokens(3);
-  const auto blocks = BlockRange(0, 1);
-  EXPECT_TRUE(LaunchStatus(*backend, {StartSequence(0, tokens, blocks)}).ok());
-  EXPECT_EQ(LaunchStatus(*backend, {StartSequence(0, tokens, blocks)}).code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(backend->Wait().ok());
 }
 
 TEST_F(CpuBackendTest, RefusesOptionsThatCannotBeMeant) {
@@ -540,9 +365,10 @@ TEST_F(ChangedFileTest, NanInTheLogitsShows) {
   Launch();
   const auto result = backend_->Wait();
   ASSERT_TRUE(result.ok()) << result.status();
-  ASSERT_EQ(result->samples.size(), 1u);
-  EXPECT_FALSE(result->samples[0].finite);
-  EXPECT_EQ(result->kv_finite, std::vector<bool>{true}) << "they come before";
+  const auto samples = SamplesOf(*result);
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_FALSE(samples[0].finite);
+  EXPECT_EQ(FiniteOf(*result), std::vector<bool>{true}) << "they come before";
 }
 
 TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {
@@ -555,7 +381,7 @@ TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {
   with_bad[1] = bad;
   ASSERT_EQ(std::count(tokens_.begin(), tokens_.end(), bad), 0);
   const auto finite_of = [&](std::vector<StepSequence> seqs) {
-    return RunStep(*backend_, std::move(seqs)).kv_finite;
+    return FiniteOf(RunStep(*backend_, std::move(seqs)));
   };
   EXPECT_EQ(
       finite_of({StartSequence(1, with_bad, more_blocks), StartSequence(0, tokens_, blocks_)}),

@@ -81,12 +81,6 @@ void BlockPool::Name(const BlockList& list, int index, const BlockHash& content,
   if (const auto listener = Listener()) listener->OnStored(Describe(id));
 }
 
-void BlockPool::Unname(const BlockList& list) {
-  for (const int32_t id : list.ids_) {
-    if (blocks_[id].named) Forget(blocks_[id]);
-  }
-}
-
 void BlockPool::Release(BlockList& list) {
   for (auto it = list.ids_.rbegin(); it != list.ids_.rend(); ++it) {
     Block& block = blocks_[*it];
@@ -111,15 +105,12 @@ int32_t BlockPool::TakeFree() {
   }
   const int32_t id = oldest_;
   Unlink(id);
-  Forget(blocks_[id]);
-  return id;
-}
-
-void BlockPool::Forget(Block& block) {
+  Block& block = blocks_[id];
   by_content_.erase(block.content);
   block.named = false;
-  if (!block.has_origin) return;
+  if (!block.has_origin) return id;
   if (const auto listener = Listener()) listener->OnRemoved(block.content);
+  return id;
 }
 
 void BlockPool::SetOrigin(int32_t id, const Origin* origin) {

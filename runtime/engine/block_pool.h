@@ -98,8 +98,6 @@ class BlockPool {
   // an Origin is reported to the observer.
   void Name(const BlockList& list, int index, const BlockHash& content,
             const Origin* origin = nullptr);
-  // Makes the blocks of `list` unfindable: their contents must not be shared.
-  void Unname(const BlockList& list);
   // Releases every block of `list`. Among the findable ones, those at the end of the list are
   // reclaimed first.
   void Release(BlockList& list);
@@ -124,7 +122,6 @@ class BlockPool {
   };
 
   int32_t TakeFree();
-  void Forget(Block& block);
   void Unlink(int32_t id);
   void LinkNewest(int32_t id);
   void SetOrigin(int32_t id, const Origin* origin);

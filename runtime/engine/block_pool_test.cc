@@ -121,23 +121,6 @@ TEST(BlockPoolTest, ABlockThatNobodyHoldsGivesItsNameToOneThatIsHeld) {
   EXPECT_EQ(sharing.ids()[0], held.ids()[0]);
 }
 
-TEST(BlockPoolTest, WhatIsUnnamedIsNotFoundAgain) {
-  BlockPool pool(2);
-  BlockList list;
-  BlockList other;
-  ASSERT_TRUE(pool.Grow(list, 2));
-  pool.Name(list, 0, Content(1));
-  ASSERT_TRUE(pool.Share(other, Content(1)));
-  pool.Unname(list);
-  EXPECT_FALSE(pool.Contains(Content(1)));
-  EXPECT_EQ(pool.named(), 0);
-  pool.Release(list);
-  EXPECT_EQ(pool.free(), 1) << "who shares the block still holds it";
-  pool.Release(other);
-  EXPECT_EQ(pool.free(), 2);
-  ASSERT_TRUE(pool.Grow(list, 2));
-}
-
 TEST(BlockPoolTest, MemoryIsTakenFromWhatWasUnusedForLongest) {
   BlockPool pool(4);
   BlockList first;
@@ -244,7 +227,8 @@ TEST(BlockPoolTest, TheNewObserverTakesTheOldOnesPlace) {
   observer = std::make_shared<RecordingObserver>();
   pool.Observe(observer);
   EXPECT_EQ(observer->blocks.size(), 2u) << "what came while nobody listened is there as well";
-  pool.Unname(list);
+  pool.Release(list);
+  ASSERT_TRUE(pool.Grow(list, 4));
   EXPECT_TRUE(observer->blocks.empty());
 }
 

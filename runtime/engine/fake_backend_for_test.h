@@ -71,7 +71,7 @@ class FakeBackend : public Backend {
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens), kPreviousSample,
-                seq.start_position, /*kv_finite=*/true};
+                seq.start_position, /*finite=*/true};
         ++starts;
       }
       blocks += seq.blocks.size();
@@ -83,26 +83,29 @@ class FakeBackend : public Backend {
       }
       if (poisons && poisons(seq)) {
         // Like the GPU backend: zeros are stored, and the slot remembers.
-        slot.kv_finite = false;
+        slot.finite = false;
         for (size_t i = 0; i < seq.tokens.size(); ++i) {
           Kv(seq, seq.start_position + static_cast<int>(i)) = 0;
         }
       }
-      result.kv_finite.push_back(slot.kv_finite);
+      PartResult& part = result.parts.emplace_back();
+      part.finite = slot.finite;
       if (seq.tokens.size() > 1 || seq.start_params != nullptr) {
         prompt_tokens_run += static_cast<int>(seq.tokens.size());
       }
       slot.next_position = seq.start_position + static_cast<int>(seq.tokens.size());
       std::vector<int32_t> context;
       for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
-      if (!seq.targets.empty()) result.target_logprobs.push_back(Targets(seq, context));
+      if (!seq.targets.empty()) part.target_logprobs = Targets(seq, context);
       if (!seq.sample) continue;
+      std::vector<int32_t> forbidden;
+      seq.mask.ForEachForbidden([&](int32_t token) { forbidden.push_back(token); });
       SampledToken sample;
-      sample.token = NextToken(context, slot.seed, vocab_, seq.forbidden, eog_);
+      sample.token = NextToken(context, slot.seed, vocab_, forbidden, eog_);
       sample.logprob = Logprob(context);
-      sample.finite = !not_finite && slot.kv_finite;
+      sample.finite = !not_finite && slot.finite;
       slot.last_sample = sample.token;
-      result.samples.push_back(sample);
+      part.samples.push_back(sample);
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
     EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
@@ -137,7 +140,7 @@ class FakeBackend : public Backend {
     uint64_t seed = 0;
     int32_t last_sample = kPreviousSample;
     int next_position = 0;
-    bool kv_finite = true;
+    bool finite = true;
   };
 
   std::vector<SampledToken> Targets(const StepSequence& seq, const std::vector<int32_t>& context) {

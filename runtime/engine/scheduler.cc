@@ -29,6 +29,21 @@ int FewestTokens(const LiveRequest& live) {
   return std::clamp(stop.min_tokens, 1, live.max_new_tokens);
 }
 
+// Null if every token may be drawn. Before min_tokens, neither a stop id nor an end-of-generation
+// id is drawn, the latter also if ignore_eog is set.
+std::unique_ptr<Constraint> ConstraintOf(const StopConditions& stop, const Tokenizer& tokenizer) {
+  if (stop.min_tokens == 0) return nullptr;
+  std::vector<int32_t> end_ids = stop.ids;
+  end_ids.insert(end_ids.end(), tokenizer.eog_ids().begin(), tokenizer.eog_ids().end());
+  return std::make_unique<MinTokens>(stop.min_tokens, end_ids, tokenizer.vocab_size());
+}
+
+bool AllFinite(const PartResult& part) {
+  const auto finite = [](const SampledToken& token) { return token.finite; };
+  return part.finite && std::ranges::all_of(part.samples, finite) &&
+         std::ranges::all_of(part.target_logprobs, finite);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
@@ -55,10 +70,6 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     live->max_new_tokens = asked.stop.max_tokens;
     live->limit_reason = FinishReason::kMaxTokens;
   }
-  live->end_ids = asked.stop.ids;
-  const std::vector<int32_t>& eog = tokenizer_.eog_ids();
-  live->end_ids.insert(live->end_ids.end(), eog.begin(), eog.end());
-  std::sort(live->end_ids.begin(), live->end_ids.end());
   if (asked.prefix_cache) {
     live->prefix_root = PrefixRoot(options_.model_digest, asked.cache_salt);
     live->shares_with_all = asked.cache_salt.empty();
@@ -74,7 +85,11 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     SequenceList arriving;
     arriving.push_back(std::make_unique<Sequence>(live, sample, next_order_++));
     Sequence& sequence = *arriving.front();
-    for (int32_t token : asked.resume) sequence.text.Append(tokenizer_.TokenBytes(token));
+    sequence.constraint = ConstraintOf(asked.stop, tokenizer_);
+    for (int32_t token : asked.resume) {
+      sequence.text.Append(tokenizer_.TokenBytes(token));
+      if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
+    }
     sequence.place = arriving.begin();
     live->sequences.push_back(&sequence);
     Enqueue(arriving, sequence, waiting_);
@@ -279,22 +294,6 @@ std::span<const BlockHash> Scheduler::BlockHashes(Sequence& sequence, int count)
   return std::span(hashes).first(count);
 }
 
-void Scheduler::NameFullBlocks(Sequence& sequence) {
-  if (!sequence.live->prefix_root) return;
-  const int known = std::min(sequence.computed, static_cast<int>(sequence.tokens.size()));
-  const int full = known / backend_.block_tokens;
-  if (full <= sequence.named_blocks) return;
-  const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
-  for (int& index = sequence.named_blocks; index < full; ++index) {
-    BlockPool::Origin origin;
-    if (index > 0) origin.parent = hashes[index - 1];
-    origin.tokens =
-        std::span(sequence.tokens).subspan(index * backend_.block_tokens, backend_.block_tokens);
-    blocks_.Name(sequence.blocks, index, hashes[index],
-                 sequence.live->shares_with_all ? &origin : nullptr);
-  }
-}
-
 void Scheduler::SelectRunning() {
   selected_.clear();
   int64_t blocks = 0;
@@ -369,8 +368,8 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   part.start_position = begin;
   part.blocks = sequence.blocks.ids();
   part.sample = follows || count == sequence.unscheduled();
-  if (part.sample && sequence.drawn + sequence.samples_in_flight < live.request.stop.min_tokens) {
-    part.forbidden = live.end_ids;
+  if (part.sample && sequence.constraint != nullptr) {
+    part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
   }
   const int targets = std::min(begin + count + 1, live.prompt_tokens()) - (begin + 1);
   if (live.request.prompt_logprobs >= 0 && sequence.sample == 0 && targets > 0 &&
@@ -387,8 +386,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  step.parts.push_back(
-      {&sequence, sequence.scheduled, part.sample, part.targets.empty() ? 0 : begin + 1});
+  step.parts.push_back({&sequence, begin, sequence.scheduled});
   batch.seqs.push_back(part);
 }
 
@@ -399,38 +397,44 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
   last_commit_ = now;
   counts_.computed_prompt_tokens += step.prompt_tokens;
-  size_t next_sample = 0;
-  size_t next_targets = 0;
-  for (size_t i = 0; i < step.parts.size(); ++i) {
-    const InFlight::Part& part = step.parts[i];
-    Sequence& sequence = *part.sequence;
-    --sequence.steps_in_flight;
-    if (part.first_target > 0) {
-      const std::vector<SampledToken>& targets = result.target_logprobs[next_targets++];
-      if (!sequence.finished) TakePromptLogprobs(sequence, part.first_target, targets);
-    }
-    if (part.samples) {
-      --sequence.samples_in_flight;
-      const SampledToken& sample = result.samples[next_sample++];
-      if (!sequence.finished) TakeSample(sequence, sample, now);
-    }
-    TakeKeysAndValues(sequence, part.end, result.kv_finite[i]);
-  }
+  for (size_t i = 0; i < step.parts.size(); ++i) TakePart(step.parts[i], result.parts[i], now);
   Sweep(now);
 }
 
-void Scheduler::TakeKeysAndValues(Sequence& sequence, int end, bool finite) {
-  if (!finite && !sequence.finished) {
-    FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", end - 1,
+void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now) {
+  Sequence& sequence = *part.sequence;
+  --sequence.steps_in_flight;
+  sequence.samples_in_flight -= static_cast<int>(result.samples.size());
+  if (!result.target_logprobs.empty() && !sequence.finished) {
+    TakePromptLogprobs(sequence, part.begin + 1, result.target_logprobs);
+  }
+  for (const SampledToken& sample : result.samples) {
+    if (!sequence.finished) TakeSample(sequence, sample, now);
+  }
+  if (!result.finite && !sequence.finished) {
+    FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", part.end - 1,
                                          " or before it is not finite"));
   }
-  sequence.not_finite = sequence.not_finite || !finite;
-  // Keys and values are named even if the request has ended: they are still good for others.
-  if (sequence.not_finite) return;
+  // Positions are accepted even if the request has ended, since they are still good for others, but
+  // never after a part that was not.
+  if (AllFinite(result) && part.begin == sequence.computed) AcceptPositions(sequence, part.end);
+}
+
+void Scheduler::AcceptPositions(Sequence& sequence, int end) {
+  LiveRequest& live = *sequence.live;
   sequence.computed = end;
-  NameFullBlocks(sequence);
-  if (sequence.sample == 0 && end >= sequence.live->prompt_tokens()) {
-    sequence.live->prompt_computed = true;
+  if (sequence.sample == 0 && end >= live.prompt_tokens()) live.prompt_computed = true;
+  if (!live.prefix_root) return;
+  const int known = std::min(end, static_cast<int>(sequence.tokens.size()));
+  const int full = known / backend_.block_tokens;
+  if (full <= sequence.named_blocks) return;
+  const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
+  for (int& index = sequence.named_blocks; index < full; ++index) {
+    BlockPool::Origin origin;
+    if (index > 0) origin.parent = hashes[index - 1];
+    origin.tokens =
+        std::span(sequence.tokens).subspan(index * backend_.block_tokens, backend_.block_tokens);
+    blocks_.Name(sequence.blocks, index, hashes[index], live.shares_with_all ? &origin : nullptr);
   }
 }
 
@@ -457,6 +461,7 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
     FailNotFinite(sequence, LogitsNotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
+  if (sequence.constraint != nullptr) sequence.constraint->Accept(sample.token);
   ++sequence.drawn;
   ++live.drawn;
   ++counts_.generated_tokens;
@@ -540,8 +545,6 @@ void Scheduler::Fail(LiveRequest& live, const absl::Status& status) {
 }
 
 void Scheduler::FailNotFinite(Sequence& sequence, const std::string& what) {
-  sequence.not_finite = true;
-  blocks_.Unname(sequence.blocks);
   Fail(*sequence.live,
        MakeError(absl::StatusCode::kInternal, what, {.reason = "NONFINITE_LOGITS"}));
 }

@@ -116,15 +116,12 @@ class Scheduler {
   // Running and waiting sequences, each list ordered by rank.
   using SequenceList = std::list<std::unique_ptr<Sequence>>;
 
-  // A planned step: its sequences, in the order of the batch, and the results requested of each.
+  // A planned step: its sequences, in the order of the batch, and the positions of each.
   struct InFlight {
     struct Part {
       Sequence* sequence;
-      // Position after the last token of this part.
+      int begin;
       int end;
-      bool samples;
-      // Position of the first token whose log-probability is requested; 0 if none.
-      int first_target;
     };
     std::vector<Part> parts;
     absl::Time planned;
@@ -155,7 +152,6 @@ class Scheduler {
   void Enqueue(SequenceList& from, Sequence& sequence, SequenceList& to);
   // Hashes of the first `count` full blocks of the sequence.
   std::span<const BlockHash> BlockHashes(Sequence& sequence, int count);
-  void NameFullBlocks(Sequence& sequence);
   // Reserves a block for the next token of every decoding sequence. False if that must wait for the
   // steps in flight.
   bool ReserveForDecode();
@@ -168,11 +164,13 @@ class Scheduler {
   // Adds `count` tokens of the sequence to the step.
   void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
 
+  void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
-  // Records that the step which computed the keys and values of positions before `end` is complete.
-  void TakeKeysAndValues(Sequence& sequence, int end, bool finite);
+  // Records that positions [computed, end) are good, and names the blocks that they fill. The only
+  // place at which blocks get names.
+  void AcceptPositions(Sequence& sequence, int end);
   void SendDelta(Sequence& sequence, DeltaEvent event);
   // Ends a sequence; the last sequence to end also ends its request. The next Sweep that finds no
   // step using the sequence removes it.
@@ -180,8 +178,8 @@ class Scheduler {
               const SampledToken* stop_token = nullptr);
   void FinishAll(LiveRequest& live, FinishReason reason);
   void Fail(LiveRequest& live, const absl::Status& status);
-  // Fails the request of a sequence with numbers that are not finite, and unnames its blocks.
-  // `what` becomes the error message.
+  // Fails the request of a sequence with numbers that are not finite. `what` becomes the error
+  // message.
   void FailNotFinite(Sequence& sequence, const std::string& what);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);

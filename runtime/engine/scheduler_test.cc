@@ -607,7 +607,9 @@ TEST_F(SchedulerTest, NoEndIdIsDrawnBeforeMinTokensAlsoOneThatIsIgnored) {
     ASSERT_TRUE(scheduler_->Plan(now_, batch));
     std::vector<int32_t> ends = model_->tokenizer().eog_ids();
     ends.push_back(stop);
-    EXPECT_THAT(batch.seqs[0].forbidden, ::testing::UnorderedElementsAreArray(ends));
+    std::vector<int32_t> forbidden;
+    batch.seqs[0].mask.ForEachForbidden([&](int32_t token) { forbidden.push_back(token); });
+    EXPECT_THAT(forbidden, ::testing::UnorderedElementsAreArray(ends));
     EXPECT_TRUE(backend_->Launch(batch).ok());
     RunToEnd();
   }

@@ -175,10 +175,11 @@ class Run {
       ORCD_RETURN_IF_ERROR(Step(first, step_tokens_, /*sample=*/false, nullptr).status());
     }
     ORCD_ASSIGN_OR_RETURN(StepResult result, Step(first, count, /*sample=*/true, nullptr));
-    if (result.samples.size() != 1) {
-      return Failed(absl::StrCat("a step that draws one token drew ", result.samples.size()));
+    std::vector<SampledToken>& samples = result.parts[0].samples;
+    if (samples.size() != 1) {
+      return Failed(absl::StrCat("a step that draws one token drew ", samples.size()));
     }
-    return std::move(result.samples[0]);
+    return std::move(samples[0]);
   }
 
  private:

@@ -50,7 +50,7 @@ class CorruptBackend : public Backend {
   absl::StatusOr<StepResult> Wait() override {
     absl::StatusOr<StepResult> result = backend_->Wait();
     if (result.ok()) {
-      for (SampledToken& sample : result->samples) corrupt_sample_(sample, tokens_);
+      for (SampledToken& sample : result->parts[0].samples) corrupt_sample_(sample, tokens_);
     }
     return result;
   }

@@ -14,6 +14,7 @@
 #include "runtime/engine/output_text.h"
 #include "runtime/engine/prefix_hash.h"
 #include "runtime/engine/request.h"
+#include "runtime/sampling/constraint.h"
 
 namespace orcd {
 
@@ -51,9 +52,6 @@ struct LiveRequest {
   std::optional<BlockHash> prefix_root;
   // True if all tenants may share the blocks and observers are told of them (no cache salt).
   bool shares_with_all = false;
-  // Ids that are forbidden before min_tokens, sorted: stop ids and end-of-generation ids, the
-  // latter also if ignore_eog is set.
-  std::vector<int32_t> end_ids;
   // Maximum number of new tokens, from max_tokens and the context; tokens the request was resumed
   // with count.
   int max_new_tokens = 0;
@@ -68,8 +66,8 @@ struct LiveRequest {
 // The scheduler's record of one sample of a request (a sequence). Engine thread only.
 //
 // Positions [0, scheduled) of the sequence have been given to the backend or were found in the
-// prefix cache. Positions [0, computed) are known to hold finite keys and values: the steps that
-// computed them are committed. Only blocks of computed positions are named. While a sequence
+// prefix cache. Positions [0, computed) are accepted: the steps that computed them are committed,
+// and all that they gave was finite. Only blocks of computed positions are named. While a sequence
 // decodes, the token at position `tokens.size()` may be drawn by a step that is still in flight.
 struct Sequence {
   Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64_t arrival_order);
@@ -94,6 +92,9 @@ struct Sequence {
   const SamplingParams sampling;
   // The prompt, the tokens the request was resumed with, then the tokens drawn and kept.
   std::vector<int32_t> tokens;
+  // Has accepted the tokens after the prompt, and like them outlives a preemption; null if every
+  // token may be drawn.
+  std::unique_ptr<Constraint> constraint;
   OutputText text;
   // Number of tokens drawn; includes tokens the request was resumed with and the token that ended
   // the generation.
@@ -113,8 +114,6 @@ struct Sequence {
   int samples_in_flight = 0;
   // True once ended. The results of steps in flight are dropped, then the sequence is removed.
   bool finished = false;
-  // True once a result was not finite; no further block of the sequence is named.
-  bool not_finite = false;
   // True once the sequence has been preempted.
   bool preempted = false;
 

@@ -71,8 +71,7 @@ class NullBackend : public Backend {
     }
     ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
-    for (const StepSequence& seq : batch.seqs) RunSequence(seq, step.result);
-    step.result.kv_finite.assign(batch.seqs.size(), true);
+    for (const StepSequence& seq : batch.seqs) step.result.parts.push_back(RunSequence(seq));
     // A device runs its steps one after another.
     const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
@@ -95,31 +94,29 @@ class NullBackend : public Backend {
     absl::Time done_at;
   };
 
-  void RunSequence(const StepSequence& seq, StepResult& result) {
+  PartResult RunSequence(const StepSequence& seq) {
+    PartResult result;
     Slot& slot = slots_[seq.slot];
     if (seq.start_params != nullptr) {
       slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
     }
     const size_t first = static_cast<size_t>(seq.start_position);
     uint64_t hash = first == 0 ? 0 : Row(seq, first - 1);
-    if (!seq.targets.empty()) result.target_logprobs.emplace_back();
     for (size_t i = 0; i < seq.tokens.size(); ++i) {
       const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
       hash = Mix(hash + 1, static_cast<uint64_t>(token));
       Row(seq, first + i) = hash;
       if (i < seq.targets.size()) {
-        result.target_logprobs.back().push_back(
-            Told(hash, seq.targets[i], seq.target_logprobs, vocab_));
+        result.target_logprobs.push_back(Told(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
     }
-    if (!seq.sample) return;
+    if (!seq.sample) return result;
     const uint64_t draw = Mix(hash, slot.seed);
     int32_t token = static_cast<int32_t>(draw % static_cast<uint64_t>(vocab_));
-    while (std::binary_search(seq.forbidden.begin(), seq.forbidden.end(), token)) {
-      token = (token + 1) % vocab_;
-    }
+    while (!seq.mask.Allows(token)) token = (token + 1) % vocab_;
     slot.last_sample = token;
     result.samples.push_back(Told(hash, token, slot.logprobs, vocab_));
+    return result;
   }
 
   KvRow& Row(const StepSequence& seq, size_t position) {

@@ -13,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "runtime/backend/conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/load_model.h"
+#include "runtime/engine/nano_model_for_test.h"
 #include "testing/random_model/random_model.h"
 
 namespace orcd {
@@ -45,6 +47,22 @@ class Sink : public GenerationSink {
   absl::Status status;
   std::vector<int32_t> tokens;
 };
+
+struct NullKind {
+  using Fixture = ::testing::Test;
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel();
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    NullLoadObserver observer;
+    auto backend = NullBackendFactory()(model(), options, observer);
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return backend.ok() ? *std::move(backend) : nullptr;
+  }
+  static constexpr bool kHasLogits = false;
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Null, BackendConformanceTest, NullKind);
 
 class NullBackendTest : public ::testing::Test {
  protected:
@@ -111,45 +129,6 @@ TEST_F(NullBackendTest, StepsTakeTheTimeTheyAreTold) {
   const absl::Time start = absl::Now();
   Submit(*engine, 1, 20)->Wait();
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(100));
-}
-
-TEST_F(NullBackendTest, ABatchThatCannotBeMeantIsAnError) {
-  NullLoadObserver observer;
-  auto model = Model::Load(path_, {}, observer);
-  ASSERT_TRUE(model.ok());
-  auto backend = NullBackendFactory()(*model, {.max_seqs = 2, .max_step_tokens = 8}, observer);
-  ASSERT_TRUE(backend.ok());
-  const SamplingParams params;
-  const std::vector<int32_t> tokens = {1, 2, 3};
-  const std::vector<int32_t> blocks = {0};
-  StepSequence good;
-  good.start_params = &params;
-  good.tokens = tokens;
-  good.blocks = blocks;
-  good.sample = true;
-  const auto launch = [&](std::vector<StepSequence> seqs) {
-    StepBatch batch;
-    batch.seqs = std::move(seqs);
-    return (*backend)->Launch(batch);
-  };
-  const auto bad = [&](auto change) {
-    StepSequence seq = good;
-    change(seq);
-    return !launch({seq}).ok();
-  };
-  const std::vector<int32_t> no_block = {1 << 30};
-  const std::vector<int32_t> no_token = {-7};
-  const std::vector<int32_t> many(9, 1);
-  EXPECT_TRUE(bad([](StepSequence& seq) { seq.slot = 2; }));
-  EXPECT_TRUE(bad([](StepSequence& seq) { seq.start_position = 14; }));
-  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.blocks = no_block; }));
-  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.tokens = no_token; }));
-  EXPECT_TRUE(bad([&](StepSequence& seq) { seq.tokens = many; }));
-  EXPECT_TRUE(bad([](StepSequence& seq) { seq.tokens = {}; }));
-  EXPECT_FALSE(launch({good, good}).ok()) << "one slot twice";
-  EXPECT_TRUE(launch({good}).ok());
-  EXPECT_TRUE((*backend)->Wait().ok());
-  EXPECT_FALSE((*backend)->Wait().ok());
 }
 
 }  // namespace

@@ -45,8 +45,7 @@ void CountTokens(std::span<const int32_t> sequence, int32_t prompt_tokens,
 }
 
 SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
-                             const TokenCounts& counts, std::span<const int32_t> forbidden,
-                             uint64_t position) {
+                             const TokenCounts& counts, const TokenMask& mask, uint64_t position) {
   SampledToken sample;
   if (!scan_.Scan(logits)) {
     sample.finite = false;
@@ -55,7 +54,7 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams
   const bool wants_logprobs = params.logprobs >= 0 && scan_.max() > -kInfinity;
   const double log_sum = wants_logprobs ? Logprobs(params.logprobs, sample.top) : 0;
 
-  Adjust(params, counts, forbidden);
+  Adjust(params, counts, mask);
   if (scan_.max() == -kInfinity) {
     sample.finite = false;
     return sample;
@@ -107,9 +106,9 @@ double Sampler::Logprobs(int count, std::vector<TokenLogprob>& top) {
 }
 
 void Sampler::Adjust(const SamplingParams& params, const TokenCounts& counts,
-                     std::span<const int32_t> forbidden) {
+                     const TokenMask& mask) {
   const bool penalties = params.has_penalties() && !counts.empty();
-  if (params.logit_bias.empty() && !penalties && forbidden.empty()) return;
+  if (params.logit_bias.empty() && !penalties && mask.empty()) return;
   adjusted_.assign(scan_.logits().begin(), scan_.logits().end());
   for (const auto& [token, bias] : params.logit_bias) adjusted_[token] += bias;
   if (penalties) {
@@ -117,7 +116,7 @@ void Sampler::Adjust(const SamplingParams& params, const TokenCounts& counts,
       adjusted_[token] = Penalize(adjusted_[token], count, params);
     }
   }
-  for (const int32_t token : forbidden) adjusted_[token] = -kInfinity;
+  mask.ForEachForbidden([&](int32_t token) { adjusted_[token] = -kInfinity; });
   // Finite logits stay finite, so this scan cannot fail if the first one succeeded.
   static_cast<void>(scan_.Scan(adjusted_));
 }

@@ -14,7 +14,7 @@
 //                0: l = fma(-count, frequency, l); l -= presence. The count is how often the token
 //                was generated, with count_prompt also how often it stands in the prompt, and at
 //                most kMaxTokenCount. Then l is clamped to the finite numbers. F32.
-//   forbidden    l = -infinity.
+//   mask         l = -infinity for every token that the mask does not allow.
 //   greedy       With temperature 0: the lowest id that has max. The end.
 //   top_k        The first k by logit descending, then id ascending.
 //   typical_p    The fewest tokens whose weights reach typical_p * total, nearest first by
@@ -39,6 +39,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "runtime/sampling/logit_scan.h"
 #include "runtime/sampling/params.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd {
 
@@ -71,12 +72,10 @@ void CountTokens(std::span<const int32_t> sequence, int32_t prompt_tokens,
 class Sampler {
  public:
   // `logits` are [vocab] and are not changed; -infinity marks a token that cannot be drawn.
-  // `position` is the index in the sequence of the token being drawn. `forbidden` ids (sorted)
-  // cannot be drawn: the end ids before min_tokens. `counts` may be empty if
-  // !params.has_penalties(). `params` are valid and every id is below vocab.
+  // `position` is the index in the sequence of the token being drawn, which `mask` allows. `counts`
+  // may be empty if !params.has_penalties(). `params` are valid and every id is below vocab.
   SampledToken Sample(std::span<const float> logits, const SamplingParams& params,
-                      const TokenCounts& counts, std::span<const int32_t> forbidden,
-                      uint64_t position);
+                      const TokenCounts& counts, const TokenMask& mask, uint64_t position);
 
   // The result that Sample would give had it drawn `token` with log-probabilities and the `top`
   // likeliest tokens requested.
@@ -94,9 +93,8 @@ class Sampler {
 
   // Fills in `top` and returns the log-sum-exp of the logits in scan_.
   double Logprobs(int count, std::vector<TokenLogprob>& top);
-  // Applies bias, penalties and forbidden ids, and scans the adjusted logits into scan_.
-  void Adjust(const SamplingParams& params, const TokenCounts& counts,
-              std::span<const int32_t> forbidden);
+  // Applies bias, penalties and mask, and scans the adjusted logits into scan_.
+  void Adjust(const SamplingParams& params, const TokenCounts& counts, const TokenMask& mask);
 
   // Candidates exist only in scan_ until the first filter puts the ones it keeps into candidates_;
   // filtered_ is true from then on.

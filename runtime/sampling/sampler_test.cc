@@ -27,10 +27,16 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kQwenVocab = 151936;
 
+std::vector<uint32_t> MaskFor(const std::vector<float>& logits,
+                              const std::vector<int32_t>& forbidden) {
+  return AllBut(forbidden, static_cast<int>(logits.size()));
+}
+
 int32_t Draw(const std::vector<float>& logits, const SamplingParams& params, uint64_t position = 0,
              const TokenCounts& counts = {}, const std::vector<int32_t>& forbidden = {}) {
   Sampler sampler;
-  const SampledToken sample = sampler.Sample(logits, params, counts, forbidden, position);
+  const SampledToken sample =
+      sampler.Sample(logits, params, counts, {MaskFor(logits, forbidden)}, position);
   EXPECT_TRUE(sample.finite);
   return sample.token;
 }
@@ -94,8 +100,8 @@ TEST(SamplerTest, NothingLeftIsNotFinite) {
     params.logprobs = 5;
     const std::vector<float> none(100, -kInfinity);
     EXPECT_FALSE(Sampler().Sample(none, params, {}, {}, 0).finite);
-    const std::vector<int32_t> all = {0, 1, 2};
-    EXPECT_FALSE(Sampler().Sample(std::vector<float>{1, 2, 3}, params, {}, all, 0).finite);
+    const std::vector<float> some = {1, 2, 3};
+    EXPECT_FALSE(Sampler().Sample(some, params, {}, {MaskFor(some, {0, 1, 2})}, 0).finite);
   }
 }
 
@@ -578,7 +584,8 @@ TEST(SamplerTest, IsItsDefinition) {
     }
     const std::vector<int32_t> forbidden(forbidden_set.begin(), forbidden_set.end());
     const uint64_t position = random();
-    const SampledToken sample = sampler.Sample(logits, params, counts, forbidden, position);
+    const SampledToken sample =
+        sampler.Sample(logits, params, counts, {MaskFor(logits, forbidden)}, position);
     ASSERT_TRUE(sample.finite) << round;
     ASSERT_EQ(sample.token, SampleByDefinition(logits, params, counts, forbidden, position))
         << "round " << round << ", vocab " << logits.size() << ", temperature "
@@ -745,8 +752,7 @@ TEST(SamplerTest, LogprobsAreOfTheModelsOwnDistribution) {
   params.logit_bias = {{5, 100.0f}};
   params.repetition_penalty = 2;
   params.logprobs = 3;
-  const std::vector<int32_t> forbidden = {1};
-  const SampledToken sample = Sampler().Sample(logits, params, {{3, 4}}, forbidden, 9);
+  const SampledToken sample = Sampler().Sample(logits, params, {{3, 4}}, {MaskFor(logits, {1})}, 9);
   EXPECT_EQ(sample.token, 5);
   double sum = 0;
   for (const float l : logits) sum += std::exp(l);

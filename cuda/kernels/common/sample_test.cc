@@ -69,6 +69,7 @@ class SampleTest : public GpuTest {
     // Token ids that no sequence wrote must not be counted.
     std::vector<int32_t> block_token_ids(all_blocks * kBlockTokens, 0);
     std::vector<std::vector<int32_t>> blocks;
+    std::vector<std::vector<uint32_t>> masks(rows);
     std::vector<SlotState> slots(rows);
     StepBatch batch;
     std::vector<int32_t> flags(rows);
@@ -92,7 +93,8 @@ class SampleTest : public GpuTest {
       seq.tokens = std::span(draws[i].history).last(1);
       seq.start_position = static_cast<int32_t>(draws[i].history.size()) - 1;
       seq.blocks = blocks[i];
-      seq.forbidden = draws[i].forbidden;
+      if (!draws[i].forbidden.empty()) masks[i] = AllBut(draws[i].forbidden, vocab);
+      seq.mask = {masks[i]};
       seq.sample = true;
       batch.seqs.push_back(seq);
     }
@@ -157,7 +159,7 @@ class SampleTest : public GpuTest {
       }
       Sampler sampler;
       expected[i] =
-          sampler.Sample(draw.logits, draw.params, counts, draw.forbidden, draw.history.size());
+          sampler.Sample(draw.logits, draw.params, counts, {masks[i]}, draw.history.size());
       expected[i].finite = expected[i].finite && !draw.flagged;
     });
     for (int i = 0; i < rows; ++i) {
