@@ -105,6 +105,15 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
   AdvanceLater(/*at_any_rate=*/true);
 }
 
+void TokenStream::OnAdvance() {
+  {
+    // The client may leave before the request begins.
+    std::lock_guard lock(mutex_);
+    if (encoder_ == nullptr) return;
+  }
+  tally_.Tell();
+}
+
 StreamWriter::Output TokenStream::Next() {
   // Some events need no message.
   while (true) {

@@ -79,7 +79,7 @@ class TokenStream final : public StreamWriter, public GenerationSink {
  private:
   // StreamWriter.
   Output Next() override;
-  void OnAdvance() override { tally_.Tell(); }
+  void OnAdvance() override;
   void OnClientGone() override { CancelRequest(); }
   void OnOver() override;
 

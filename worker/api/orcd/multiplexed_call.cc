@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/cancel_requests.h"
-#include "worker/api/orcd/generate_call.h"
 #include "worker/api/orcd/request_translation.h"
 #include "worker/base/messages.h"
 #include "worker/base/status_details.h"
@@ -163,9 +163,9 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   void OnFinished(Lane& lane, const FinishedEvent& event);
 
   // Parses a message from the client and carries it out. Runs on the pool.
-  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket);
-  void Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket);
-  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Ticket& ticket,
+  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread);
+  void Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread);
+  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Entry& unread,
                       const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
@@ -264,8 +264,8 @@ void MultiplexedCall::OnReadDone(bool ok) {
     // a time, in their order.
     host_.threads().work.PostAlways(
         bytes.Length(),
-        [self = Self(), bytes, ticket = NoteUnread(host_, bytes, dialect_->id_path())] {
-          self->Take(bytes, *ticket);
+        [self = Self(), bytes, unread = NoteUnread(host_, bytes, dialect_->id_path())] {
+          self->Take(bytes, *unread);
         });
     return;
   }
@@ -277,7 +277,7 @@ void MultiplexedCall::OnReadDone(bool ok) {
   Advance();
 }
 
-void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket) {
+void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread) {
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
@@ -290,7 +290,7 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::
     if (!action.ok()) {
       Abort(action.status());
     } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {
-      Generate(std::move(*asked), ticket);
+      Generate(std::move(*asked), unread);
     } else {
       Cancel(std::get<MultiplexedCancel>(*action).request_id);
     }
@@ -319,14 +319,14 @@ void MultiplexedCall::Read() {
   }
 }
 
-void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket) {
+void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread) {
   auto lane = std::make_shared<Lane>(Self(), asked);
   {
     std::lock_guard lock(mutex_);
     lanes_.insert(lane);
     held_bytes_ += lane->preface.size();
   }
-  const absl::Status status = Submit(asked, ticket, lane);
+  const absl::Status status = Submit(asked, unread, lane);
   if (status.ok()) return;
   if (lane->tally.observer() != nullptr) {
     lane->tally.observer()->OnRefused();
@@ -339,38 +339,31 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::
 }
 
 absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
-                                     const UnreadRequests::Ticket& ticket,
+                                     const UnreadRequests::Entry& unread,
                                      const std::shared_ptr<Lane>& lane) {
   // Without a request id its events could not be told from those of others.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
   ORCD_RETURN_IF_ERROR(may_());
   ORCD_RETURN_IF_ERROR(asked.refusal);
-  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
+  ORCD_RETURN_IF_ERROR(CheckNotCancelled(unread));
   const absl::Time arrival = SteadyNow();
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
-  ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context(), asked.request, arrival, deadline,
-                                                       host_, telemetry_));
-  lane->tally.set_observer(std::move(call.observer));
-  GenerationRequest& request = call.prepared.request;
-  // The lane holds the request's own lease and releases it when the request ends, which may be
-  // before Submit has returned.
-  const EngineLease borrowed = call.prepared.lease->Borrow();
-  call.prepared.lease = nullptr;
+  ORCD_ASSIGN_OR_RETURN(Ticket ticket,
+                        Admit(asked.request, *context(), arrival, deadline, host_, telemetry_));
+  lane->tally.set_observer(std::move(ticket.observer));
   {
     std::lock_guard lock(mutex_);
-    lane->identity.seed = request.sampling.seed;
-    lane->identity.model_digest = borrowed.engine().model().digest();
-    lane->cancel = std::move(call.cancel);
+    lane->identity.seed = ticket.request.sampling.seed;
+    lane->identity.model_digest = ticket.lease->engine().model().digest();
+    lane->cancel = std::move(ticket.cancel);
   }
-  request.sink = lane;
-  request.step_listener = Self();
-  ORCD_RETURN_IF_ERROR(borrowed.engine().Submit(std::move(request)));
+  ORCD_RETURN_IF_ERROR(Start(std::move(ticket), lane, Self()));
   // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
   // the request.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    if (client_gone() || abort_ || ticket.is_cancelled()) cancel = lane->cancel;
+    if (client_gone() || abort_ || unread.is_cancelled()) cancel = lane->cancel;
   }
   if (cancel) cancel();
   return absl::OkStatus();
