@@ -24,10 +24,11 @@ class Service final : public v1::Worker::WithRawCallbackMethod_Drain<v1::Worker:
  public:
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Drain(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer*) override {
-    auto stream = ReportStream::Create(
+    auto stream = std::make_shared<ReportStream>(
         context, poll, interval, [this] { cancelled.Notify(); }, patience);
+    auto* const reactor = stream->Serve();
     stream->Wake();
-    return stream.get();
+    return reactor;
   }
 
   ReportStream::Poll poll;

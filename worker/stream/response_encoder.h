@@ -32,6 +32,8 @@ class ResponseEncoder {
   // with.
   virtual End OnFinished(const FinishedEvent& event, const absl::Status& status) = 0;
 
+  // True if no message comes before the last ones: the deltas may wait until then.
+  virtual bool is_at_once() const { return false; }
   // Approximate memory that the encoder keeps of the events so far.
   virtual size_t held_bytes() const { return 0; }
 };

@@ -53,7 +53,7 @@ std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
 // Hands each Generate call's TokenStream to the test, which plays the engine.
 class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker::Service> {
  public:
-  // `writes` goes to TokenStream::Create.
+  // `writes` goes to the TokenStream.
   FakeService(const TokenStreamLimits& limits, EncoderMaker encoder, WriteQueue* writes)
       : limits_(limits), encoder_(std::move(encoder)), writes_(writes) {}
 
@@ -62,13 +62,13 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
     Served served;
     auto held = std::make_shared<int>();
     served.held = held;
-    served.stream = TokenStream::Create(context, writes_, limits_, log_);
+    served.stream = std::make_shared<TokenStream>(context, writes_, limits_, log_);
     served.stream->Begin(
         {.id = "r1",
          .seed = 42,
          .encoder = encoder_(),
          .cancel = [cancels = served.cancels, held = std::move(held)] { ++*cancels; }});
-    grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream.get();
+    grpc::ServerWriteReactor<grpc::ByteBuffer>* reactor = served.stream->Serve();
     std::lock_guard lock(mutex_);
     served_.push_back(std::move(served));
     there_.notify_all();

@@ -18,14 +18,14 @@ namespace orcd {
 class UnreadRequests {
  public:
   // One request, from its arrival until the engine has it or it is refused. It can be found for as
-  // long as the ticket lives. The UnreadRequests must outlive the ticket.
-  class Ticket {
+  // long as the entry lives. The UnreadRequests must outlive the entry.
+  class Entry {
    public:
-    Ticket(UnreadRequests* requests, std::string id);
-    ~Ticket();
+    Entry(UnreadRequests* requests, std::string id);
+    ~Entry();
 
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
 
     // True if the request must end. Check before the request is parsed, and again after the engine
     // has it: from then on the engine itself finds it.
@@ -40,7 +40,7 @@ class UnreadRequests {
   };
 
   // A request without a known id ("") cannot be found.
-  std::shared_ptr<Ticket> Add(std::string id);
+  std::shared_ptr<Entry> Add(std::string id);
 
   // Marks every request with this id as cancelled; returns false if there is none.
   bool Cancel(const std::string& id);
@@ -51,7 +51,7 @@ class UnreadRequests {
  private:
   mutable std::mutex mutex_;
   // Several calls may have brought the same id; all but one of them will be refused.
-  absl::flat_hash_map<std::string, absl::flat_hash_set<Ticket*>> by_id_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<Entry*>> by_id_;
 };
 
 }  // namespace orcd

@@ -7,13 +7,13 @@
 namespace orcd {
 namespace {
 
-using Ticket = std::shared_ptr<UnreadRequests::Ticket>;
+using Entry = std::shared_ptr<UnreadRequests::Entry>;
 
-TEST(UnreadRequestsTest, IsFoundWhileItsTicketLives) {
+TEST(UnreadRequestsTest, IsFoundWhileItsEntryLives) {
   UnreadRequests requests;
   EXPECT_FALSE(requests.Cancel("a"));
-  Ticket a = requests.Add("a");
-  const Ticket b = requests.Add("b");
+  Entry a = requests.Add("a");
+  const Entry b = requests.Add("b");
   EXPECT_FALSE(a->is_cancelled());
   EXPECT_TRUE(requests.Cancel("a"));
   EXPECT_TRUE(a->is_cancelled());
@@ -24,10 +24,10 @@ TEST(UnreadRequestsTest, IsFoundWhileItsTicketLives) {
 
 TEST(UnreadRequestsTest, AllOfOneIdAreMeant) {
   UnreadRequests requests;
-  Ticket first = requests.Add("a");
-  const Ticket second = requests.Add("a");
+  Entry first = requests.Add("a");
+  const Entry second = requests.Add("a");
   first = nullptr;
-  const Ticket third = requests.Add("a");
+  const Entry third = requests.Add("a");
   EXPECT_TRUE(requests.Cancel("a"));
   EXPECT_TRUE(second->is_cancelled());
   EXPECT_TRUE(third->is_cancelled());
@@ -35,7 +35,7 @@ TEST(UnreadRequestsTest, AllOfOneIdAreMeant) {
 
 TEST(UnreadRequestsTest, WithoutAnIdItIsFoundByNobody) {
   UnreadRequests requests;
-  const Ticket nameless = requests.Add("");
+  const Entry nameless = requests.Add("");
   EXPECT_FALSE(requests.Cancel(""));
   EXPECT_FALSE(nameless->is_cancelled());
 }

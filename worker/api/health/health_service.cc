@@ -2,93 +2,48 @@
 
 #include <optional>
 #include <utility>
-#include <vector>
+
+#include "worker/base/messages.h"
+#include "worker/stream/refused_call.h"
+#include "worker/stream/stream_writer.h"
 
 namespace orcd {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// One Watch call. The service's mutex guards its state. The thread that moved the state to kWriting
-// or kFinished calls gRPC, without the mutex, so that no other thread can touch the call in
-// between. Deletes itself when gRPC is done with it.
-class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+// One Watch call.
+class HealthService::Watcher final : public StreamWriter {
  public:
-  Watcher(HealthService* health, std::string service)
-      : health_(health), service_(std::move(service)) {}
+  Watcher(grpc::CallbackServerContext* context, HealthService* health, std::string service)
+      : StreamWriter(context, nullptr), health_(health), service_(std::move(service)) {}
 
-  // The next operation of the call; the caller has the sole right to perform it.
-  enum class Action { kNone, kWrite, kFinish };
-
-  Action NextActionLocked() {
-    if (state_ != State::kIdle) return Action::kNone;
-    if (cancelled_ || health_->shut_down_) {
-      state_ = State::kFinished;
-      finish_status_ = cancelled_ ? grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")
-                                  : ShuttingDown();
-      return Action::kFinish;
-    }
-    const ServingStatus current = health_->StatusLocked(service_);
-    if (sent_ == current) return Action::kNone;
-    sent_ = current;
-    response_.set_status(current);
-    state_ = State::kWriting;
-    return Action::kWrite;
-  }
-
-  // After kFinish the watcher may be gone.
-  void Do(Action action) {
-    switch (action) {
-      case Action::kNone:
-        break;
-      case Action::kWrite:
-        StartWrite(&response_);
-        break;
-      case Action::kFinish:
-        Finish(std::move(finish_status_));
-        break;
-    }
-  }
-
-  void OnWriteDone(bool ok) override {
-    Action action;
-    {
-      std::lock_guard lock(health_->mu_);
-      state_ = State::kIdle;
-      if (!ok) cancelled_ = true;
-      action = NextActionLocked();
-    }
-    Do(action);
-  }
-
-  void OnCancel() override {
-    Action action;
-    {
-      std::lock_guard lock(health_->mu_);
-      cancelled_ = true;
-      action = NextActionLocked();
-    }
-    Do(action);
-  }
-
-  void OnDone() override {
-    {
-      std::lock_guard lock(health_->mu_);
-      health_->watchers_.erase(this);
-    }
-    delete this;
-  }
+  using StreamWriter::Advance;
 
  private:
-  enum class State { kIdle, kWriting, kFinished };
+  Output Next() override {
+    if (client_gone()) {
+      return {.end = grpc::Status(grpc::StatusCode::CANCELLED, "watch was cancelled")};
+    }
+    std::lock_guard lock(health_->mu_);
+    if (health_->shut_down_) return {.end = ShuttingDown()};
+    const ServingStatus current = health_->StatusLocked(service_);
+    if (sent_ == current) return {};
+    sent_ = current;
+    HealthCheckResponse response;
+    response.set_status(current);
+    return {.messages = {SerializeMessage(response)}};
+  }
+
+  void OnOver() override {
+    std::lock_guard lock(health_->mu_);
+    health_->watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));
+  }
 
   HealthService* const health_;
   const std::string service_;
-  State state_ = State::kIdle;
-  bool cancelled_ = false;
+  // Owned by the thread that calls Next.
   std::optional<ServingStatus> sent_;
-  HealthCheckResponse response_;
-  grpc::Status finish_status_;
 };
 
 void HealthService::Set(const std::string& service, bool serving) {
@@ -105,16 +60,13 @@ void HealthService::Shutdown() {
 
 template <typename Change>
 void HealthService::UpdateWatchers(const Change& change) {
-  std::vector<std::pair<Watcher*, Watcher::Action>> actions;
+  std::set<std::shared_ptr<Watcher>> watchers;
   {
     std::lock_guard lock(mu_);
     change();
-    for (Watcher* watcher : watchers_) {
-      const Watcher::Action action = watcher->NextActionLocked();
-      if (action != Watcher::Action::kNone) actions.emplace_back(watcher, action);
-    }
+    watchers = watchers_;
   }
-  for (const auto& [watcher, action] : actions) watcher->Do(action);
+  for (const auto& watcher : watchers) watcher->Advance();
 }
 
 HealthService::ServingStatus HealthService::Status(const std::string& service) const {
@@ -150,17 +102,19 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
-  auto* watcher = new Watcher(this, request->service());
-  Watcher::Action action;
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  const absl::StatusOr<HealthCheckRequest> request = ParseRequest<HealthCheckRequest>(*bytes);
+  // As gRPC answers a Check that it cannot parse.
+  if (!request.ok()) return new RefusedStream(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""));
+  auto watcher = std::make_shared<Watcher>(context, this, request->service());
+  auto* const reactor = watcher->Serve();
   {
     std::lock_guard lock(mu_);
     watchers_.insert(watcher);
-    action = watcher->NextActionLocked();
   }
-  watcher->Do(action);
-  return watcher;
+  watcher->Advance();
+  return reactor;
 }
 
 HealthService::ServingStatus HealthService::StatusLocked(const std::string& service) const {

@@ -4,6 +4,7 @@
 #define ORCD_WORKER_API_HEALTH_HEALTH_SERVICE_H_
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -17,7 +18,9 @@ namespace orcd {
 // the name appears. Watchers get the state at once and at each change; if changes come faster than
 // a watcher reads, it gets the latest state only. Any thread may call any method, and none waits
 // for a client. Must outlive the server it is registered with.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public grpc::health::v1::Health::WithCallbackMethod_Check<
+                                grpc::health::v1::Health::WithRawCallbackMethod_Watch<
+                                    grpc::health::v1::Health::Service>> {
  public:
   using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
@@ -47,9 +50,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::health::v1::HealthCheckRequest* request,
                                   grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
   class Watcher;
@@ -61,9 +63,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   ServingStatus StatusLocked(const std::string& service) const;
 
   mutable std::mutex mu_;
-  // Guarded by mu_, as is each Watcher's state.
+  // Guarded by mu_.
   std::map<std::string, bool> serving_;
-  std::set<Watcher*> watchers_;
+  std::set<std::shared_ptr<Watcher>> watchers_;
   bool shut_down_ = false;
 };
 

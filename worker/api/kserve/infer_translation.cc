@@ -11,6 +11,7 @@
 #include "worker/api/kserve/sampling_parameters.h"
 #include "worker/api/kserve/tensors.h"
 #include "worker/api/orcd/request_translation.h"
+#include "worker/base/status_details.h"
 
 namespace orcd::kserve {
 namespace {
@@ -135,8 +136,7 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   return absl::OkStatus();
 }
 
-// Our name of a field, and this protocol's name.
-constexpr std::pair<std::string_view, std::string_view> kFields[] = {
+constexpr FieldName kFieldNames[] = {
     {"model", "model_name"},
     {"sha256", "parameters.sha256"},
     {"prompt", kTextInput},
@@ -146,12 +146,6 @@ constexpr std::pair<std::string_view, std::string_view> kFields[] = {
     {"stop.", "sampling_parameters."},
     {"sampling.", "sampling_parameters."},
 };
-
-// True if `path` is that field or a part of it.
-bool IsIn(std::string_view path, std::string_view field) {
-  if (!path.starts_with(field)) return false;
-  return field.ends_with('.') || path.size() == field.size() || path[field.size()] == '[';
-}
 
 }  // namespace
 
@@ -184,7 +178,7 @@ absl::Status NoSuchModel(std::string_view field, const std::string& name) {
 }
 
 absl::Status InInferWords(const absl::Status& status) {
-  ErrorDetails details = GetErrorDetails(status);
+  const ErrorDetails details = GetErrorDetails(status);
   if (details.reason == "DRAINED") {
     return MakeError(status.code(),
                      "this worker drains and ended the request; send it to another worker",
@@ -193,17 +187,7 @@ absl::Status InInferWords(const absl::Status& status) {
   if (details.reason == "MODEL_NOT_FOUND" && details.field == "model_id") {
     return NoSuchModel("model_name", details.subject);
   }
-  for (const auto& [ours, theirs] : kFields) {
-    if (!IsIn(details.field, ours)) continue;
-    const std::string field = absl::StrCat(absl::string_view(theirs.data(), theirs.size()),
-                                           details.field.substr(ours.size()));
-    // Some messages do not begin with the field's name.
-    std::string message(status.message());
-    if (message.starts_with(details.field + ":")) message.replace(0, details.field.size(), field);
-    details.field = field;
-    return MakeError(status.code(), message, details);
-  }
-  return status;
+  return RenameField(status, kFieldNames);
 }
 
 }  // namespace orcd::kserve

@@ -1,18 +1,16 @@
 #include "worker/api/kserve/kserve_service.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/steady_time.h"
+#include "worker/api/kserve/infer_encoder.h"
 #include "worker/api/kserve/infer_translation.h"
 #include "worker/api/kserve/model_repository.h"
 #include "worker/api/kserve/stream_infer_call.h"
+#include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/generate_call.h"
 #include "worker/api/orcd/load_call.h"
 #include "worker/base/version.h"
-#include "worker/host/within_memory.h"
-#include "worker/stream/call_deadline.h"
 #include "worker/stream/open_request.h"
 #include "worker/stream/refused_call.h"
 #include "worker/stream/unary_reply.h"
@@ -24,6 +22,21 @@ constexpr char kName[] = "worker-orcd";
 // Triton's names of the extensions that are served.
 constexpr const char* kExtensions[] = {"model_repository", "model_configuration",
                                        "binary_tensor_data", "parameters"};
+
+absl::StatusOr<GenerateAsked> ReadInfer(const grpc::ByteBuffer& bytes) {
+  ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
+                        ParseRequest<inference::ModelInferRequest>(bytes));
+  MultiplexedGenerate asked = TranslateInfer(proto, InferCallKind::kUnary);
+  ORCD_RETURN_IF_ERROR(asked.refusal);
+  return GenerateAsked{
+      .request = std::move(asked.request),
+      .encoder =
+          [form = std::static_pointer_cast<const InferForm>(asked.notes),
+           preface = std::move(asked.preface)](const GenerationRequest&, const Engine&) mutable {
+            return std::make_unique<InferEncoder>(form, std::move(preface));
+          },
+      .timeout = asked.timeout};
+}
 
 }  // namespace
 
@@ -188,47 +201,11 @@ grpc::ServerUnaryReactor* KserveService::ModelInfer(grpc::CallbackServerContext*
     CountRefusal(options_.telemetry, may);
     return Refuse(context, "ModelInfer", may);
   }
-  const absl::Time arrival = SteadyNow();
-  const absl::Time deadline = CallDeadline(*context);
-  auto call = InferCall::Create(context, response, host_.threads().writes, log_);
-  const auto refuse = [this, call](const absl::Status& status) {
-    CountRefusal(options_.telemetry, status);
-    LogRefusal(log_, "ModelInfer", status);
-    call->Refuse(status);
-  };
-  const absl::Status posted = host_.threads().work.Post(
-      bytes->Length(), [this, context, bytes = *bytes, arrival, deadline, call, refuse] {
-        const absl::Status status = AdmitInfer(context, bytes, arrival, deadline, call);
-        if (!status.ok()) refuse(status);
-      });
-  if (!posted.ok()) refuse(posted);
-  return call.get();
-}
-
-absl::Status KserveService::AdmitInfer(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer& bytes, absl::Time arrival,
-                                       absl::Time deadline,
-                                       const std::shared_ptr<InferCall>& call) {
-  if (call->client_gone()) return ClientGone();
-  ORCD_ASSIGN_OR_RETURN(MultiplexedGenerate asked,
-                        WithinMemory([&]() -> absl::StatusOr<MultiplexedGenerate> {
-                          ORCD_ASSIGN_OR_RETURN(const inference::ModelInferRequest proto,
-                                                ParseRequest<inference::ModelInferRequest>(bytes));
-                          return TranslateInfer(proto, InferCallKind::kUnary);
-                        }));
-  ORCD_RETURN_IF_ERROR(asked.refusal);
-  ORCD_ASSIGN_OR_RETURN(
-      PreparedCall prepared,
-      PrepareCall(*context, asked.request, arrival, std::min(deadline, arrival + asked.timeout),
-                  host_, options_.telemetry));
-  call->Begin({.id = prepared.prepared.request.id,
-               .seed = prepared.prepared.request.sampling.seed,
-               .form = std::static_pointer_cast<const InferForm>(asked.notes),
-               .preface = std::move(asked.preface),
-               .observer = std::move(prepared.observer),
-               .cancel = std::move(prepared.cancel)});
-  SubmitCall(std::move(prepared.prepared), /*ticket=*/nullptr, call);
-  return absl::OkStatus();
+  return StartUnaryGenerateCall(context, *bytes, response, host_, log_,
+                                {.method = "ModelInfer",
+                                 .telemetry = options_.telemetry,
+                                 .read = ReadInfer,
+                                 .in_words = InInferWords});
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* KserveService::ModelStreamInfer(

@@ -7,14 +7,11 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "inference/grpc_service.grpc.pb.h"
-#include "worker/api/kserve/infer_call.h"
 #include "worker/api/orcd/multiplexed_call.h"
 #include "worker/base/logging.h"
 #include "worker/host/model_host.h"
@@ -119,11 +116,6 @@ class KserveService final : public internal::RawKserveService {
                                            const grpc::ByteBuffer* bytes,
                                            grpc::ByteBuffer* response, Answer answer,
                                            bool (*needs_disk)(const Request&, ModelHost&));
-  // Submits the request to the engine, on a thread of the host's pool. If the result is not OK,
-  // nothing has begun.
-  absl::Status AdmitInfer(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes,
-                          absl::Time arrival, absl::Time deadline,
-                          const std::shared_ptr<InferCall>& call);
   // OK if this is the loaded model and it may be described.
   absl::Status CheckLoaded(const std::string& name, const std::string& version) const;
   grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, std::string_view method,

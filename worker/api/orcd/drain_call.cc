@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "worker/base/status_details.h"
 #include "worker/base/to_proto.h"
+#include "worker/stream/refused_call.h"
 #include "worker/stream/report_stream.h"
 
 namespace orcd {
@@ -41,14 +43,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDrainCall(grpc::CallbackServerC
                                                            std::function<void()> on_exit) {
   const absl::StatusOr<std::optional<absl::Duration>> timeout = DrainTimeout(request);
   if (!timeout.ok()) {
-    auto refused = ReportStream::Create(
-        context,
-        [status = timeout.status()] {
-          return ReportStream::Report{.message = nullptr, .end = status};
-        },
-        kInterval, [] {});
-    refused->Wake();
-    return refused.get();
+    return new RefusedStream(ToGrpcStatus(timeout.status(), context));
   }
   log.Info("drain begins", {{"by", "call"}, {"exit", request.exit()}});
   host.Drain(*timeout);
@@ -58,11 +53,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartDrainCall(grpc::CallbackServerC
     });
   }
   auto client_gone = std::make_shared<std::atomic<bool>>(false);
-  auto stream = ReportStream::Create(
+  auto stream = std::make_shared<ReportStream>(
       context, [&host, client_gone] { return Poll(host, *client_gone); }, kInterval,
       [client_gone] { *client_gone = true; });
+  auto* const reactor = stream->Serve();
   stream->Wake();
-  return stream.get();
+  return reactor;
 }
 
 }  // namespace orcd

@@ -90,13 +90,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
                                                           ModelHost& host, const Logger& log,
                                                           Telemetry* telemetry) {
   auto outcome = std::make_shared<Outcome>();
-  auto stream = ReportStream::Create(
+  auto stream = std::make_shared<ReportStream>(
       context, [outcome] { return Poll(*outcome); }, kInterval,
       [outcome] {
         std::lock_guard lock(outcome->mutex);
         outcome->cancelled = true;
         if (outcome->task != nullptr) outcome->task->Cancel();
       });
+  auto* const reactor = stream->Serve();
   auto done = [outcome, stream](const absl::StatusOr<v1::ModelDescription>& result) {
     {
       std::lock_guard lock(outcome->mutex);
@@ -115,7 +116,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
         }
         stream->Wake();
       });
-  return stream.get();
+  return reactor;
 }
 
 }  // namespace orcd

@@ -1,7 +1,5 @@
 #include "worker/api/orcd/multiplexed_call.h"
 
-#include <grpcpp/alarm.h>
-
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -11,11 +9,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/cancel_requests.h"
-#include "worker/api/orcd/generate_call.h"
 #include "worker/api/orcd/request_translation.h"
 #include "worker/base/messages.h"
 #include "worker/base/status_details.h"
@@ -23,8 +20,8 @@
 #include "worker/stream/call_deadline.h"
 #include "worker/stream/pending_deltas.h"
 #include "worker/stream/request_end.h"
+#include "worker/stream/stream_writer.h"
 #include "worker/stream/token_tally.h"
-#include "worker/stream/write_queue.h"
 
 namespace orcd {
 namespace {
@@ -63,19 +60,16 @@ absl::Status Closing() {
 
 // Owns the events of its requests until they are written. A batch of events is written message by
 // message; events that arrive meanwhile wait, merged by request and sample. The engine calls it
-// through its lanes (stream slots, one a request) and at the end of each step, gRPC as a reactor,
-// the host's pool to parse each message, its write queue as a writer; none of them waits for
-// another. The engine thread only stores events: the queue's threads write, log and count. It holds
-// itself until OnDone, and each lane holds it for as long as the engine holds the lane.
-class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                              public StepListener,
-                              public Writer,
-                              public std::enable_shared_from_this<MultiplexedCall> {
+// through its lanes (stream slots, one a request) and at the end of each step, the host's pool to
+// parse each message; see StreamWriter for the others. The engine thread only stores events: the
+// queue's threads write, log and count. Each lane holds the call for as long as the engine holds
+// the lane.
+class MultiplexedCall final : public StreamWriter, public StepListener {
  public:
   MultiplexedCall(grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
                   ModelHost& host, const MultiplexedCallLimits& limits, const Logger& log,
                   Telemetry* telemetry, std::function<absl::Status()> may)
-      : context_(context),
+      : StreamWriter(context, &host.threads().writes),
         dialect_(std::move(dialect)),
         deadline_(CallDeadline(*context)),
         host_(host),
@@ -84,23 +78,26 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
         telemetry_(telemetry),
         may_(std::move(may)) {}
 
-  void Begin();
+  // Returns the call's reactor, and begins to read from it.
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Begin();
   // Ends the call once nothing of it is left to do.
   void Close();
 
   // StepListener.
-  void OnStepEnd() override { AdvanceLater(); }
-
-  // Writer.
-  void Write() override;
-
-  // grpc::ServerBidiReactor.
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  void OnStepEnd() override { AdvanceLater(/*at_any_rate=*/true); }
 
  private:
+  using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+  class Reactor final : public StreamReactor<BidiReactor> {
+   public:
+    explicit Reactor(const std::shared_ptr<MultiplexedCall>& call)
+        : StreamReactor(call), call_(*call) {}
+    void OnReadDone(bool ok) override { call_.OnReadDone(ok); }
+
+   private:
+    MultiplexedCall& call_;
+  };
+
   // The stream slot of one request. The call's mutex guards its fields.
   class Lane final : public GenerationSink, public std::enable_shared_from_this<Lane> {
    public:
@@ -122,7 +119,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
     std::string preface;
     // Not guarded: it has locks of its own.
     TokenTally tally;
-    // True if it is in to_count_.
+    // True if it is in counts_.
     bool counting = false;
     // With at_once: the output kept for the end exceeded its limit.
     bool too_large = false;
@@ -145,14 +142,30 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
     absl::Status status;
   };
 
+  // Tokens and ends that have not been logged and counted yet.
+  struct Counts {
+    std::vector<std::shared_ptr<Lane>> lanes;
+    std::vector<Ended> ended;
+  };
+
+  std::shared_ptr<MultiplexedCall> Self() {
+    return std::static_pointer_cast<MultiplexedCall>(shared_from_this());
+  }
+
+  // StreamWriter.
+  Output Next() override;
+  void OnAdvance() override;
+  void OnClientGone() override;
+
+  void OnReadDone(bool ok);
   void OnStarted(Lane& lane, const StartedEvent& event);
   void OnDelta(Lane& lane, DeltaEvent event);
   void OnFinished(Lane& lane, const FinishedEvent& event);
 
   // Parses a message from the client and carries it out. Runs on the pool.
-  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket);
-  void Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket);
-  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Ticket& ticket,
+  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread);
+  void Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread);
+  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Entry& unread,
                       const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
@@ -171,20 +184,16 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // Makes the requests end, and then the call, with `status`. The caller holds mutex_; Advance must
   // follow, on any thread but the engine's.
   void BeginAbort(const absl::Status& status);
-  void EndAborted();
   // BeginAbort, then Advance.
   void Abort(const absl::Status& status);
+  // Ends the requests that are live.
+  void CancelAll();
   // Starts the next read if none is under way and there is room for the output of a new request.
   void Read();
-  // Ends aborted requests; logs and counts events. Then starts the next write or finishes the call,
-  // if that is due and no other thread does.
-  void Advance();
-  // Leaves Advance to the write queue.
-  void AdvanceLater();
-  // Returns true if it must be called again because the events it took needed no message.
-  bool AdvanceOnce();
+  // The caller of TakeCounts holds mutex_.
+  Counts TakeCounts();
+  void Count(const Counts& counts);
 
-  grpc::CallbackServerContext* const context_;
   const std::unique_ptr<const CallDialect> dialect_;
   // Deadline of the call, on the SteadyNow clock.
   const absl::Time deadline_;
@@ -194,14 +203,12 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   Telemetry* const telemetry_;
   const std::function<absl::Status()> may_;
 
+  Reactor* reactor_ = nullptr;
   // The read under way.
   grpc::ByteBuffer incoming_;
-  // The write under way, and those that follow. Owned by the thread that set writing_.
-  std::deque<grpc::ByteBuffer> outgoing_;
 
   // Guards the members below.
   std::mutex mutex_;
-  std::shared_ptr<MultiplexedCall> self_;
   // Requests whose end is not on its way to the client.
   absl::flat_hash_set<std::shared_ptr<Lane>> lanes_;
   // Lanes with pending events, in order.
@@ -212,11 +219,7 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   size_t pending_bytes_ = 0;
   // Size of the kept output and echoes of requests whose output is sent all at once.
   size_t held_bytes_ = 0;
-  // Tokens and ends that have not been logged and counted yet.
-  std::vector<std::shared_ptr<Lane>> to_count_;
-  std::vector<Ended> ended_;
-  // The call is in the write queue, which will advance it.
-  bool left_ = false;
+  Counts counts_;
   // A read is being started (starting_read_) or under way, or its message is being handled.
   bool reading_ = false;
   bool starting_read_ = false;
@@ -224,28 +227,21 @@ class MultiplexedCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   bool taking_ = false;
   // The client has sent its last message.
   bool read_all_ = false;
-  bool writing_ = false;
   // The call has been finished: nothing may be started any more.
   bool finishing_ = false;
-  // context_ is no longer valid.
-  bool done_ = false;
-  // Nothing can be written any more.
-  bool client_gone_ = false;
   // The server stops.
   bool closing_ = false;
   std::optional<absl::Status> abort_;
-  // EndAborted must still be called.
+  // The requests of an aborted call must still be ended.
   bool aborting_ = false;
-  grpc::Alarm grace_alarm_;
 };
 
-void MultiplexedCall::Begin() {
-  {
-    std::lock_guard lock(mutex_);
-    self_ = shared_from_this();
-  }
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MultiplexedCall::Begin() {
+  reactor_ = new Reactor(Self());
+  set_port(reactor_);
   Read();
   Advance();
+  return reactor_;
 }
 
 void MultiplexedCall::Close() {
@@ -268,8 +264,8 @@ void MultiplexedCall::OnReadDone(bool ok) {
     // a time, in their order.
     host_.threads().work.PostAlways(
         bytes.Length(),
-        [self = shared_from_this(), bytes, ticket = NoteUnread(host_, bytes, dialect_->id_path())] {
-          self->Take(bytes, *ticket);
+        [self = Self(), bytes, unread = NoteUnread(host_, bytes, dialect_->id_path())] {
+          self->Take(bytes, *unread);
         });
     return;
   }
@@ -281,20 +277,20 @@ void MultiplexedCall::OnReadDone(bool ok) {
   Advance();
 }
 
-void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Ticket& ticket) {
+void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread) {
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
     // If the end came while this was read, context_ may be gone by now; otherwise the end waits for
     // taking_.
-    is_over = client_gone_ || abort_ || finishing_;
+    is_over = client_gone() || abort_ || finishing_;
   }
   if (!is_over) {
     absl::StatusOr<MultiplexedAction> action = WithinMemory([&] { return dialect_->Parse(bytes); });
     if (!action.ok()) {
       Abort(action.status());
     } else if (auto* asked = std::get_if<MultiplexedGenerate>(&*action)) {
-      Generate(std::move(*asked), ticket);
+      Generate(std::move(*asked), unread);
     } else {
       Cancel(std::get<MultiplexedCancel>(*action).request_id);
     }
@@ -311,26 +307,26 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::
 void MultiplexedCall::Read() {
   {
     std::lock_guard lock(mutex_);
-    if (reading_ || read_all_ || finishing_ || abort_ || client_gone_) return;
+    if (reading_ || read_all_ || finishing_ || abort_ || client_gone()) return;
     if (pending_bytes_ + held_bytes_ > limits_.max_pending_bytes / 2) return;
     reading_ = true;
     starting_read_ = true;
   }
-  StartRead(&incoming_);
+  reactor_->StartRead(&incoming_);
   {
     std::lock_guard lock(mutex_);
     starting_read_ = false;
   }
 }
 
-void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Ticket& ticket) {
-  auto lane = std::make_shared<Lane>(shared_from_this(), asked);
+void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread) {
+  auto lane = std::make_shared<Lane>(Self(), asked);
   {
     std::lock_guard lock(mutex_);
     lanes_.insert(lane);
     held_bytes_ += lane->preface.size();
   }
-  const absl::Status status = Submit(asked, ticket, lane);
+  const absl::Status status = Submit(asked, unread, lane);
   if (status.ok()) return;
   if (lane->tally.observer() != nullptr) {
     lane->tally.observer()->OnRefused();
@@ -343,38 +339,31 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::
 }
 
 absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
-                                     const UnreadRequests::Ticket& ticket,
+                                     const UnreadRequests::Entry& unread,
                                      const std::shared_ptr<Lane>& lane) {
   // Without a request id its events could not be told from those of others.
   ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
   ORCD_RETURN_IF_ERROR(may_());
   ORCD_RETURN_IF_ERROR(asked.refusal);
-  ORCD_RETURN_IF_ERROR(CheckNotCancelled(ticket));
+  ORCD_RETURN_IF_ERROR(CheckNotCancelled(unread));
   const absl::Time arrival = SteadyNow();
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
-  ORCD_ASSIGN_OR_RETURN(PreparedCall call, PrepareCall(*context_, asked.request, arrival, deadline,
-                                                       host_, telemetry_));
-  lane->tally.set_observer(std::move(call.observer));
-  GenerationRequest& request = call.prepared.request;
-  // The lane holds the request's own lease and releases it when the request ends, which may be
-  // before Submit has returned.
-  const EngineLease borrowed = call.prepared.lease->Borrow();
-  call.prepared.lease = nullptr;
+  ORCD_ASSIGN_OR_RETURN(Ticket ticket,
+                        Admit(asked.request, *context(), arrival, deadline, host_, telemetry_));
+  lane->tally.set_observer(std::move(ticket.observer));
   {
     std::lock_guard lock(mutex_);
-    lane->identity.seed = request.sampling.seed;
-    lane->identity.model_digest = borrowed.engine().model().digest();
-    lane->cancel = std::move(call.cancel);
+    lane->identity.seed = ticket.request.sampling.seed;
+    lane->identity.model_digest = ticket.lease->engine().model().digest();
+    lane->cancel = std::move(ticket.cancel);
   }
-  request.sink = lane;
-  request.step_listener = shared_from_this();
-  ORCD_RETURN_IF_ERROR(borrowed.engine().Submit(std::move(request)));
+  ORCD_RETURN_IF_ERROR(Start(std::move(ticket), lane, Self()));
   // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
   // the request.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    if (client_gone_ || abort_ || ticket.is_cancelled()) cancel = lane->cancel;
+    if (client_gone() || abort_ || unread.is_cancelled()) cancel = lane->cancel;
   }
   if (cancel) cancel();
   return absl::OkStatus();
@@ -383,10 +372,10 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
 void MultiplexedCall::Cancel(const std::string& id) {
   {
     std::lock_guard lock(mutex_);
-    if (!client_gone_ && !abort_) pending_bytes_ += CancelBytes(id);
+    if (!client_gone() && !abort_) pending_bytes_ += CancelBytes(id);
     ++cancels_;
   }
-  CancelRequests(host_, telemetry_, {id}, [self = shared_from_this(), id](bool found) {
+  CancelRequests(host_, telemetry_, {id}, [self = Self(), id](bool found) {
     {
       std::lock_guard lock(self->mutex_);
       --self->cancels_;
@@ -401,7 +390,7 @@ void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {
   lane.identity.was_started = true;
   lane.identity.prompt_tokens = event.prompt_tokens;
   lane.started = event;
-  if (client_gone_ || abort_) return;
+  if (client_gone() || abort_) return;
   if (!lane.preface.empty()) {
     held_bytes_ -= lane.preface.size();
     DeltaEvent preface;
@@ -419,10 +408,10 @@ void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
     std::lock_guard lock(mutex_);
     if (has_notes && !lane.counting) {
       lane.counting = true;
-      to_count_.push_back(lane.shared_from_this());
+      counts_.lanes.push_back(lane.shared_from_this());
     }
     // Nothing may follow a gap: the client's output stays a prefix of what was generated.
-    if (client_gone_ || abort_ || lane.too_large) return;
+    if (client_gone() || abort_ || lane.too_large) return;
     AddDelta(lane, std::move(event));
     if (!lane.at_once) {
       NoteNews(lane);
@@ -466,19 +455,20 @@ void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
   std::lock_guard lock(mutex_);
   lane.end = event;
   if (lane.too_large) lane.end->status = OutputTooLarge(limits_.max_held_bytes);
-  ended_.push_back({lane.shared_from_this(), *lane.end,
-                    abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
+  counts_.ended.push_back(
+      {lane.shared_from_this(), *lane.end,
+       abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
   const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
   held_bytes_ -= held + lane.preface.size();
   // No text follows it, and the end may wait for long to be written.
   lane.preface = {};
-  if (!client_gone_ && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
+  if (!client_gone() && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
   NoteNews(lane);
   if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
 }
 
 void MultiplexedCall::NoteNews(Lane& lane) {
-  if (client_gone_ || abort_) {
+  if (client_gone() || abort_) {
     // No message is sent any more; only the end counts.
     if (lane.end) lanes_.erase(lane.shared_from_this());
     return;
@@ -493,6 +483,7 @@ void MultiplexedCall::BeginAbort(const absl::Status& status) {
   if (abort_ || finishing_) return;
   abort_ = status;
   aborting_ = true;
+  SetGrace(limits_.grace);
   DropPending();
 }
 
@@ -504,22 +495,12 @@ void MultiplexedCall::Abort(const absl::Status& status) {
   Advance();
 }
 
-void MultiplexedCall::EndAborted() {
+void MultiplexedCall::CancelAll() {
   std::vector<std::function<void()>> cancels;
   {
     std::lock_guard lock(mutex_);
-    if (!std::exchange(aborting_, false)) return;
     for (const auto& lane : lanes_) {
       if (lane->cancel) cancels.push_back(lane->cancel);
-    }
-    if (!done_) {
-      grace_alarm_.Set(absl::ToChronoTime(absl::Now() + limits_.grace),
-                       [weak = weak_from_this()](bool fired) {
-                         const auto self = weak.lock();
-                         if (!fired || self == nullptr) return;
-                         std::lock_guard lock(self->mutex_);
-                         if (!self->done_) self->context_->TryCancel();
-                       });
     }
   }
   for (const auto& cancel : cancels) cancel();
@@ -538,44 +519,17 @@ void MultiplexedCall::DropPending() {
   pending_bytes_ = 0;
 }
 
-void MultiplexedCall::OnWriteDone(bool ok) {
-  outgoing_.pop_front();
-  if (!ok) outgoing_.clear();
-  if (!outgoing_.empty()) return StartWrite(&outgoing_.front());
+void MultiplexedCall::OnClientGone() {
   {
     std::lock_guard lock(mutex_);
-    writing_ = false;
-  }
-  if (!ok) return OnCancel();
-  Read();
-  Advance();
-}
-
-void MultiplexedCall::OnCancel() {
-  std::vector<std::function<void()>> cancels;
-  {
-    std::lock_guard lock(mutex_);
-    client_gone_ = true;
-    for (const auto& lane : lanes_) {
-      if (lane->cancel) cancels.push_back(lane->cancel);
-    }
     DropPending();
   }
-  for (const auto& cancel : cancels) cancel();
-  Advance();
-}
-
-void MultiplexedCall::OnDone() {
-  // Declared before the lock: the mutex must be free when it is destroyed.
-  std::shared_ptr<MultiplexedCall> self;
-  std::lock_guard lock(mutex_);
-  done_ = true;
-  self = std::move(self_);
+  CancelAll();
 }
 
 std::optional<absl::Status> MultiplexedCall::DueEnd() const {
   if (abort_) return abort_;
-  if (client_gone_) {
+  if (client_gone()) {
     return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
   }
   if (!lanes_.empty() || cancels_ > 0) return std::nullopt;
@@ -585,7 +539,7 @@ std::optional<absl::Status> MultiplexedCall::DueEnd() const {
 }
 
 void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers) {
-  if (client_gone_ || abort_) answers_.clear();
+  if (client_gone() || abort_) answers_.clear();
   size_t bytes = 0;
   while (!news_.empty() && bytes < limits_.max_message_bytes) {
     std::shared_ptr<Lane> owner = std::move(news_.front());
@@ -627,74 +581,55 @@ void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<Cance
   pending_bytes_ -= std::min(bytes, pending_bytes_);
 }
 
-void MultiplexedCall::AdvanceLater() {
-  {
-    std::lock_guard lock(mutex_);
-    if (left_) return;
-    left_ = true;
-  }
-  host_.threads().writes.Leave(shared_from_this());
+MultiplexedCall::Counts MultiplexedCall::TakeCounts() {
+  for (const auto& lane : counts_.lanes) lane->counting = false;
+  return std::exchange(counts_, {});
 }
 
-void MultiplexedCall::Write() {
-  {
-    std::lock_guard lock(mutex_);
-    left_ = false;
-  }
-  Advance();
-}
-
-void MultiplexedCall::Advance() {
-  EndAborted();
-  while (AdvanceOnce()) {
-  }
-}
-
-bool MultiplexedCall::AdvanceOnce() {
-  std::vector<RequestNews> news;
-  std::vector<CancelAnswer> answers;
-  std::optional<absl::Status> end;
-  std::vector<std::shared_ptr<Lane>> to_count;
-  std::vector<Ended> ended;
-  bool writes = false;
-  {
-    std::lock_guard lock(mutex_);
-    to_count.swap(to_count_);
-    for (const auto& lane : to_count) lane->counting = false;
-    ended.swap(ended_);
-    if (!writing_ && !finishing_) {
-      TakeNews(news, answers);
-      if (!news.empty() || !answers.empty()) {
-        writing_ = writes = true;
-      } else if (end = DueEnd(); end && !starting_read_ && !taking_) {
-        finishing_ = true;
-      } else {
-        end.reset();
-      }
-    }
-  }
-  // Count before the client can learn of it.
-  for (const auto& lane : to_count) lane->tally.Tell();
-  for (const Ended& request : ended) {
+void MultiplexedCall::Count(const Counts& counts) {
+  for (const auto& lane : counts.lanes) lane->tally.Tell();
+  for (const Ended& request : counts.ended) {
     request.lane->tally.Tell();
     TellRequestEnd(log_, request.lane->id(), request.event, request.status,
                    request.lane->tally.observer());
   }
-  if (!writes && !end) return false;
-  if (end) {
-    Finish(ToGrpcStatus(*end, context_));
-    return false;
+}
+
+void MultiplexedCall::OnAdvance() {
+  bool is_aborting = false;
+  Counts counts;
+  {
+    std::lock_guard lock(mutex_);
+    is_aborting = std::exchange(aborting_, false);
+    counts = TakeCounts();
   }
-  for (grpc::ByteBuffer& message : dialect_->Serialize(news, answers)) {
-    outgoing_.push_back(std::move(message));
+  if (is_aborting) CancelAll();
+  Count(counts);
+}
+
+StreamWriter::Output MultiplexedCall::Next() {
+  // The write before may have made room for more.
+  Read();
+  // Some events need no message.
+  while (true) {
+    std::vector<RequestNews> news;
+    std::vector<CancelAnswer> answers;
+    std::optional<absl::Status> end;
+    Counts counts;
+    {
+      std::lock_guard lock(mutex_);
+      counts = TakeCounts();
+      TakeNews(news, answers);
+      if (news.empty() && answers.empty() && !starting_read_ && !taking_) end = DueEnd();
+      finishing_ = end.has_value();
+    }
+    // Before the client can learn of it.
+    Count(counts);
+    if (end) return {.end = ToGrpcStatus(*end, context())};
+    if (news.empty() && answers.empty()) return {};
+    std::vector<grpc::ByteBuffer> messages = dialect_->Serialize(news, answers);
+    if (!messages.empty()) return {.messages = std::move(messages)};
   }
-  if (!outgoing_.empty()) {
-    StartWrite(&outgoing_.front());
-    return false;
-  }
-  std::lock_guard lock(mutex_);
-  writing_ = false;
-  return true;
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MultiplexedCalls::Start(
@@ -709,9 +644,9 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MultiplexedCalls::S
     std::erase_if(calls_, [](const auto& other) { return other.expired(); });
     calls_.push_back(call);
   }
-  call->Begin();
+  auto* const reactor = call->Begin();
   if (shut_down) call->Close();
-  return call.get();
+  return reactor;
 }
 
 void MultiplexedCalls::Shutdown() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/cancel_requests.h"
 #include "worker/api/orcd/drain_call.h"
 #include "worker/api/orcd/generate_call.h"
@@ -78,7 +79,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
       {.method = "Generate",
        .limits = options_.limits,
        .telemetry = options_.telemetry,
-       .id_field = v1::GenerateRequest::kRequestIdFieldNumber,
+       .id_path = {v1::GenerateRequest::kRequestIdFieldNumber},
        .read = [](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
          GenerateAsked asked;
          ORCD_ASSIGN_OR_RETURN(asked.request, ParseRequest<v1::GenerateRequest>(request));

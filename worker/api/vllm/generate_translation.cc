@@ -4,19 +4,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/sampling/params.h"
+#include "worker/base/status_details.h"
 
 namespace orcd {
 namespace {
 
-// A field's name in orcd.v1 and in this protocol.
-struct FieldName {
-  std::string_view ours;
-  std::string_view theirs;
-};
 constexpr FieldName kFieldNames[] = {{"sampling", "sampling_params"},
                                      {"stop.strings", "sampling_params.stop"},
                                      {"stop.token_ids", "sampling_params.stop_token_ids"},
@@ -26,18 +23,6 @@ constexpr FieldName kFieldNames[] = {{"sampling", "sampling_params"},
                                      {"text.text", "text"},
                                      {"tokens.ids", "tokenized.input_ids"},
                                      {"prompt", "input"}};
-
-// Empty if the field has the same name in both.
-std::string InTheirName(std::string_view field) {
-  for (const auto& [ours, theirs] : kFieldNames) {
-    if (!field.starts_with(ours)) continue;
-    const std::string_view rest = field.substr(ours.size());
-    if (rest.empty() || rest.front() == '.' || rest.front() == '[') {
-      return std::string(theirs).append(rest);
-    }
-  }
-  return "";
-}
 
 absl::Status Refused(std::string_view field, const std::string& why) {
   return InvalidField(field, absl::StrCat("is not supported: ", why));
@@ -155,17 +140,17 @@ absl::Status TranslateParams(const vllm_wire::SamplingParams& params, v1::Genera
 
 }  // namespace
 
-absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(
-    const vllm_wire::GenerateRequest& request) {
+absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(vllm_wire::GenerateRequest request) {
   ORCD_RETURN_IF_ERROR(CheckSupported(request));
   v1::GenerateRequest proto;
   proto.set_request_id(request.request_id());
   switch (request.input_case()) {
     case vllm_wire::GenerateRequest::kTokenized:
-      *proto.mutable_tokens()->mutable_ids() = request.tokenized().input_ids();
+      *proto.mutable_tokens()->mutable_ids() =
+          std::move(*request.mutable_tokenized()->mutable_input_ids());
       break;
     case vllm_wire::GenerateRequest::kText:
-      proto.mutable_text()->set_text(request.text());
+      proto.mutable_text()->set_text(std::move(*request.mutable_text()));
       proto.mutable_text()->set_parse_special(true);
       break;
     case vllm_wire::GenerateRequest::INPUT_NOT_SET:
@@ -176,16 +161,10 @@ absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(
 }
 
 absl::Status InVllmWords(const absl::Status& status) {
-  ErrorDetails details = GetErrorDetails(status);
-  std::string message(status.message());
-  if (details.reason == "PROMPT_LOGPROBS_UNSUPPORTED") {
-    return InvalidField("sampling_params.prompt_logprobs", message);
+  if (GetErrorDetails(status).reason == "PROMPT_LOGPROBS_UNSUPPORTED") {
+    return InvalidField("sampling_params.prompt_logprobs", std::string(status.message()));
   }
-  const std::string name = InTheirName(details.field);
-  if (name.empty()) return status;
-  if (message.starts_with(details.field + ":")) message.replace(0, details.field.size(), name);
-  details.field = name;
-  return MakeError(status.code(), message, details);
+  return RenameField(status, kFieldNames);
 }
 
 }  // namespace orcd

@@ -13,7 +13,7 @@ namespace orcd {
 // Returns the same request for orcd.v1. Fails with kInvalidArgument, naming the field, for anything
 // that orcd.v1 cannot express and therefore does not serve. TranslateRequest and the engine make
 // all other checks.
-absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(const vllm_wire::GenerateRequest& request);
+absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(vllm_wire::GenerateRequest request);
 
 // Returns an error about a request made by TranslateVllmRequest with the client's names of the
 // fields.

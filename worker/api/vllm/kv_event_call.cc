@@ -136,13 +136,14 @@ absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> StartKvEventCall(
   if (request.start_sequence_number() > 0) return NotKept(request.start_sequence_number());
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<KvEventFeeds::Subscriber> subscriber, feeds.Subscribe());
   auto report = std::make_shared<KvEventReport>(host, std::move(subscriber), std::move(may));
-  auto stream = ReportStream::Create(
+  auto stream = std::make_shared<ReportStream>(
       context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
       kPatience);
+  auto* const reactor = stream->Serve();
   // Tells the client that its subscription has begun, even if the engine's step takes long.
-  stream->StartSendInitialMetadata();
+  reactor->StartSendInitialMetadata();
   stream->Wake();
-  return stream.get();
+  return reactor;
 }
 
 }  // namespace orcd

@@ -93,14 +93,15 @@ absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> TokenizerCalls::Star
                       .retry_after = absl::Seconds(1)});
   }
   auto report = std::make_shared<TokenizerReport>(calls_);
-  auto stream = ReportStream::Create(
+  auto stream = std::make_shared<ReportStream>(
       context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
       kPatience);
+  auto* const reactor = stream->Serve();
   archives_.Get([report, stream](const absl::StatusOr<TokenizerArchives::Archive>& archive) {
     report->Set(archive);
     stream->Wake();
   });
-  return stream.get();
+  return reactor;
 }
 
 }  // namespace orcd

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/error.h"
+#include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/cancel_requests.h"
 #include "worker/api/orcd/generate_call.h"
 #include "worker/api/vllm/generate_translation.h"
@@ -41,13 +42,14 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::Byt
 }
 
 absl::StatusOr<GenerateAsked> ReadRequest(const grpc::ByteBuffer& bytes) {
-  ORCD_ASSIGN_OR_RETURN(const vllm_wire::GenerateRequest request,
+  ORCD_ASSIGN_OR_RETURN(vllm_wire::GenerateRequest request,
                         ParseRequest<vllm_wire::GenerateRequest>(bytes));
   GenerateAsked asked;
-  ORCD_ASSIGN_OR_RETURN(asked.request, TranslateVllmRequest(request));
-  asked.encoder = [stream = request.stream()](const GenerationRequest& prepared, const Engine&) {
+  const bool is_stream = request.stream();
+  ORCD_ASSIGN_OR_RETURN(asked.request, TranslateVllmRequest(std::move(request)));
+  asked.encoder = [is_stream](const GenerationRequest& prepared, const Engine&) {
     return std::make_unique<VllmEncoder>(
-        VllmEncoder::Request{.stream = stream,
+        VllmEncoder::Request{.stream = is_stream,
                              .prompt_logprobs = prepared.prompt_logprobs >= 0,
                              .first_prompt_token = prepared.prompt.front()});
   };
@@ -77,7 +79,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
                            {.method = "vllm.Generate",
                             .limits = options_.limits,
                             .telemetry = options_.telemetry,
-                            .id_field = vllm_wire::GenerateRequest::kRequestIdFieldNumber,
+                            .id_path = {vllm_wire::GenerateRequest::kRequestIdFieldNumber},
                             .read = ReadRequest,
                             .in_words = InVllmWords});
 }

@@ -1,0 +1,91 @@
+#include "worker/api/orcd/admission.h"
+
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
+#include "worker/api/orcd/request_translation.h"
+#include "worker/base/messages.h"
+#include "worker/host/within_memory.h"
+
+namespace orcd {
+namespace {
+
+absl::StatusOr<Ticket> Encode(const v1::GenerateRequest& proto, absl::Time arrival,
+                              absl::Time deadline, ModelHost& host) {
+  ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host.Admit(proto.model_id()));
+  Ticket ticket;
+  ticket.lease = std::make_shared<EngineLease>(std::move(admitted));
+  Engine& engine = ticket.lease->engine();
+  ORCD_ASSIGN_OR_RETURN(ticket.request,
+                        TranslateParameters(proto, engine.model(), arrival, deadline));
+  // Tokens need no encoding, so Submit decides at once.
+  if (proto.prompt_case() != v1::GenerateRequest::kTokens) {
+    ORCD_RETURN_IF_ERROR(
+        engine.CheckAhead(ticket.request.samples, LeastPromptTokens(proto, engine.model())));
+  }
+  if (deadline <= SteadyNow()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded,
+                     "the request's deadline passed before it could be read",
+                     {.reason = "DEADLINE_EXCEEDED"});
+  }
+  ORCD_ASSIGN_OR_RETURN(ticket.request.prompt, TranslatePrompt(proto, engine.model()));
+  return ticket;
+}
+
+}  // namespace
+
+absl::StatusOr<Ticket> Admit(const v1::GenerateRequest& proto,
+                             const grpc::CallbackServerContext& context, absl::Time arrival,
+                             absl::Time deadline, ModelHost& host, Telemetry* telemetry) {
+  ORCD_ASSIGN_OR_RETURN(Ticket ticket,
+                        WithinMemory([&] { return Encode(proto, arrival, deadline, host); }));
+  const std::string& id = ticket.request.id;
+  if (telemetry != nullptr) {
+    ticket.observer =
+        telemetry->ObserveRequest(telemetry->ContextOf(context), id, proto.model_id(), arrival);
+  }
+  ticket.cancel = [&host, telemetry, lease = ticket.lease, id] {
+    lease->engine().Cancel(
+        id, FinishReason::kCancelled,
+        [&host, released = Telemetry::TimeRelease(telemetry)](bool found) mutable {
+          // The metrics take locks, and the engine thread must wait for none.
+          host.threads().writes.Do([released = std::move(released), found] { released(found); });
+        });
+  };
+  return ticket;
+}
+
+absl::Status Start(Ticket ticket, std::shared_ptr<GenerationSink> sink,
+                   std::shared_ptr<StepListener> step_listener) {
+  ticket.request.sink = std::move(sink);
+  ticket.request.step_listener = std::move(step_listener);
+  // The sink's call holds the request's own lease and releases it when the request ends, which may
+  // be before Submit has returned. Borrow another one for the duration of Submit.
+  const EngineLease borrowed = ticket.lease->Borrow();
+  ticket.lease = nullptr;
+  return borrowed.engine().Submit(std::move(ticket.request));
+}
+
+absl::Status ClientGone() {
+  return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
+}
+
+std::shared_ptr<UnreadRequests::Entry> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
+                                                  std::span<const int> path) {
+  return host.threads().unread.Add(PeekString(bytes, path));
+}
+
+absl::Status CheckNotCancelled(const UnreadRequests::Entry& unread) {
+  if (!unread.is_cancelled()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kCancelled, "the request was cancelled before it was read",
+                   {.reason = "CANCELLED"});
+}
+
+void CountRefusal(Telemetry* telemetry, const absl::Status& status) {
+  if (telemetry == nullptr) return;
+  telemetry->metrics().OnRequestRefused(status.code(), GetErrorDetails(status).reason);
+}
+
+}  // namespace orcd
