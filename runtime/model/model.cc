@@ -10,11 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/model/architectures.h"
 #include "runtime/model/load_cancelled.h"
 #include "runtime/model/model_error.h"
 #include "runtime/model/verify.h"
-#include "runtime/steady_time.h"
 
 namespace orcd {
 namespace {
