@@ -88,7 +88,7 @@ TEST(ModelSpecTest, ScalingThatScalesNothingIsFine) {
 TestModel Llama(bool factors) {
   TestModel model = TestModel::Valid();
   model.keys["general.architecture"] = "llama";
-  for (auto [key, value] : std::map(model.keys)) {
+  for (const auto& [key, value] : std::map(model.keys)) {
     if (key.starts_with("qwen2.")) model.keys["llama." + key.substr(6)] = value;
   }
   std::erase_if(model.tensors, [](const auto& entry) { return entry.first.ends_with(".bias"); });
