@@ -1,60 +1,21 @@
 // Matrix products of the model: Y = W X for tiled weights.
-//
-// All kernels use one order of summation, whatever the number of tokens: a row's columns are cut
-// into `splits` segments (split-K), which depend on the matrix's shape alone; a segment is one
-// chain of tensor-core steps of 16 columns, ascending, with F32 sums; segments are added in order.
-// So a token's results do not depend on what else is in its step.
+// Launched by a KernelSet; numeric_contract.h has the order of sums.
 #ifndef ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 #define ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/step.h"
 #include "cuda/kernels/common/tile_format.h"
 
 namespace orcd::cuda {
 
-// Most tokens of a LaunchMatvec call.
+// Most tokens of KernelSet::matvec.
 inline constexpr int kMatvecTokens = 8;
-
-// Largest split-K factor.
-inline constexpr int kMaxSplits = 8;
-
-// Granularity of a segment in columns.
-constexpr int SegmentCols(int cols) { return cols % 256 == 0 ? 256 : 64; }
-// Number of such pieces in `cols` columns.
-constexpr int SegmentPieces(int cols) { return (cols + SegmentCols(cols) - 1) / SegmentCols(cols); }
-
-// Split-K factor of a product with `row_tiles` tiles of rows: large enough that a product of one
-// token keeps the SMs busy, small enough that adding the partials costs little. A function of the
-// matrix shape only.
-constexpr int Splits(int row_tiles, int cols) {
-  constexpr int kWantedTasks = 1056;
-  constexpr int kMinCols = 448;
-  const int pieces = SegmentPieces(cols);
-  const int wanted = std::clamp(kWantedTasks / row_tiles, 1,
-                                std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, pieces)));
-  const int pieces_each = (pieces + wanted - 1) / wanted;
-  return (pieces + pieces_each - 1) / pieces_each;
-}
-
-// First column of segment `split` of `splits`; for split = splits, the number of columns (padded).
-constexpr int SegmentBegin(int cols, int splits, int split) {
-  const unsigned pieces = SegmentPieces(cols);
-  return static_cast<int>(pieces * split / splits) * SegmentCols(cols);
-}
-
-// Threads that fix the order in which LaunchNorm adds up squares: consecutive threads take
-// consecutive vectors of four values, round after round. The order depends on this number alone.
-constexpr int NormThreads(int hidden) {
-  constexpr int kMostVectors = 4;
-  const int vectors = hidden / 4;
-  return std::max(128, ((vectors + kMostVectors - 1) / kMostVectors + 31) / 32 * 32);
-}
 
 // An input that the product's prologue makes: what LaunchNorm would make of these arguments, see
 // NormArgs.
@@ -96,12 +57,6 @@ struct UnpackAhead {
   // Destination of each matrix: F16 tiles.
   uint8_t* to[kMost] = {};
   int count = 0;
-
-  // True if the spare warps can dequantise the format.
-  static constexpr bool Takes(TileFormat format) {
-    return format == TileFormat::kQ8_0 || format == TileFormat::kQ4_K ||
-           format == TileFormat::kQ5_K || format == TileFormat::kQ6_K;
-  }
 };
 
 struct MatmulArgs {
@@ -165,68 +120,9 @@ constexpr int RowTiles(const MatmulArgs& args) {
   return tiles;
 }
 
-// Scale of the SwiGLU product: keeps the FFN's products, which can be large, well within F16.
-inline constexpr float kGatedScale = 1.0f / 16;
-
-// Product for a few tokens: `tokens` <= kMatvecTokens, and x.tokens is 8. Bound by reading the
-// weights.
-cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
-
 // Most tokens for which LaunchGemm leaves the segments' partials apart, as LaunchMatvec does; for
 // more it writes their sum.
 inline constexpr int kMaxSegmentTokens = 512;
-
-// True if LaunchGemm takes weights of the format for this many tokens. Other weights must first be
-// dequantised to F16.
-constexpr bool GemmTakes(TileFormat format, int tokens) {
-  switch (format) {
-    case TileFormat::kF16:
-      return true;
-    case TileFormat::kQ8_0:
-    case TileFormat::kQ5_0:
-    case TileFormat::kQ4_K:
-    case TileFormat::kQ6_K:
-      return tokens <= kMaxSegmentTokens;
-    default:
-      return false;
-  }
-}
-
-// True if LaunchGemm takes a matrix of format `format` behind one of `before`. Different formats
-// are allowed only in the pairs that files use together, since they give the values of some layers
-// more bits.
-constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
-  return format == before || (before == TileFormat::kQ4_K && format == TileFormat::kQ6_K) ||
-         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0);
-}
-
-// True if LaunchGemm of no more than kMaxSegmentTokens tokens is faster when it sums the segments
-// itself (MatmulArgs::sums_segments), which it supports for F16 weights and more than kMatvecTokens
-// tokens. This is so if blocks of 64 tokens and all columns are as many as a large GPU runs at
-// once, and have so few columns that reading what they do not share takes no longer than writing
-// partials and adding them up.
-constexpr bool GemmSums(const MatmulArgs& args) {
-  for (int i = 0; i < args.num_matrices; ++i) {
-    if (args.matrices[i].format != TileFormat::kF16) return false;
-  }
-  const int tiles = RowTiles(args);
-  return args.splits > 1 && args.tokens > 192 && args.tokens <= 256 && tiles >= 192 &&
-         tiles <= 300 && args.matrices[0].cols <= 4096;
-}
-
-// Product for many tokens. Each matrix has a format that may follow the one before
-// (GemmTakesBehind).
-cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
-
-// Raise the shared-memory limits of the kernels above; call once per device.
-cudaError_t PrepareMatvecKernels();
-cudaError_t PrepareGemmKernels();
-
-// Dequantises row tiles [first_tile, first_tile + tiles) of a product's matrices, which have one
-// format, to format kF16 at `out`, tile after tile. kF16 tiles are copied, and must come from one
-// matrix.
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream);
 
 }  // namespace orcd::cuda
 
