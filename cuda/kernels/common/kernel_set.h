@@ -37,7 +37,7 @@ struct KernelSet {
   // Sets of one identity compute the same bits. Tensor cores of different generations sum
   // differently, so a set for several generations has a row, and an identity, for each.
   const char* numeric_identity;
-  // Compute capabilities of its GPUs, both included, and the names of some, for messages.
+  // Compute capabilities of its GPUs, both included, and the same for messages, with names of GPUs.
   int min_cc;
   int max_cc;
   const char* gpus;
@@ -48,7 +48,7 @@ struct KernelSet {
   int max_vocab;
 
   // Raises the kernels' shared-memory limits; call once per device. `vocab` is the sampler's.
-  cudaError_t (*prepare)(int vocab);
+  cudaError_t (*prepare)(const DeviceTraits& device, int vocab);
 
   // Product for a few tokens: `tokens` <= kMatvecTokens, and x.tokens is 8. Any formats. Bound by
   // reading the weights.
