@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -108,6 +109,21 @@ TEST(LlamaTest, HasItsOwnRopeAndNoBiases) {
     ASSERT_TRUE(weights.ok()) << weights.status();
     EXPECT_TRUE(weights->layers[1].attn_q_bias.empty());
     EXPECT_EQ(weights->rope_factors.size(), factors ? 8u : 0u);
+  }
+}
+
+TEST(LlamaTest, RefusesFactorsThatAreNotAboveZero) {
+  for (const float factor : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    TestModel model = Llama(true);
+    std::memcpy(&model.tensors["rope_freqs.weight"].data[3 * sizeof(factor)], &factor,
+                sizeof(factor));
+    TempDir dir;
+    const auto gguf = model.WriteAndOpen(dir.File("model.gguf"));
+    const auto spec = ReadModelSpec(*gguf);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const absl::Status status = ModelWeights::FromGguf(*gguf, *spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << factor;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("above zero"));
   }
 }
 
