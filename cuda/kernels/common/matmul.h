@@ -1,5 +1,6 @@
 // Matrix products of the model: Y = W X for tiled weights.
-// Launched by a KernelSet; numeric_contract.h has the order of sums.
+// `matvec`, `gemm` and `unpack_to_f16` are the launches of a KernelSet; numeric_contract.h has the
+// order of sums.
 #ifndef ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 #define ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 
@@ -14,7 +15,7 @@
 
 namespace orcd::cuda {
 
-// Most tokens of KernelSet::matvec.
+// Most tokens of a `matvec` call.
 inline constexpr int kMatvecTokens = 8;
 
 // An input that the product's prologue makes: what LaunchNorm would make of these arguments, see
@@ -49,7 +50,7 @@ struct HandedSums {
 };
 
 // Weights of later products that a product's spare producer warps dequantise beside its own work,
-// as LaunchUnpackToF16 does.
+// as `unpack_to_f16` does.
 struct UnpackAhead {
   static constexpr int kMost = 5;
 
@@ -64,7 +65,7 @@ struct MatmulArgs {
   // result. Every matrix but the last has a multiple of 16 rows.
   TiledMatrix matrices[3] = {};
   int num_matrices = 0;
-  // Formats (FormatBit) of the model's other products. LaunchMatvec then uses one kernel for all of
+  // Formats (FormatBit) of the model's other products. `matvec` may then use one kernel for all of
   // them, whose instructions stay in the SMs' caches.
   uint32_t model_formats = 0;
   // Split-K factor; for a given matrix always the same.
@@ -73,24 +74,24 @@ struct MatmulArgs {
   bool weights_are_new = false;
   // [tokens, cols]
   Activations x = {};
-  // Replaces x if norm.residual is not null; LaunchMatvec of one token only.
+  // Replaces x if norm.residual is not null; `matvec` of one token only.
   NormedInput norm = {};
   int tokens = 0;
 
   // The result, if `gated` is null: F32 [y_rows]; segment s of token t begins at (s * y_tokens + t)
-  // * y_stride. LaunchMatvec writes the partials of every segment. LaunchGemm of more than
+  // * y_stride. `matvec` writes the partials of every segment. `gemm` of more than
   // kMaxSegmentTokens tokens, or with sums_segments, writes their sum at s = 0; if there are
   // several segments, y_rows and y_stride are then multiples of 4.
   float* y = nullptr;
   int y_rows = 0;
   int y_stride = 0;
   int y_tokens = 0;
-  // LaunchGemm sums the segments; see GemmSums.
+  // `gemm` sums the segments; see KernelSet::gemm_sums.
   bool sums_segments = false;
 
   // If not null, replaces y: F32 [tokens, y_stride], to which the kernel adds residual_scale (a
   // power of two) * the result as LaunchNorm would; y_rows and y_stride are multiples of 4. Only
-  // for LaunchGemm of F16 weights and more than kMaxSegmentTokens tokens.
+  // for `gemm` of F16 weights and more than kMaxSegmentTokens tokens.
   float* residual = nullptr;
   float residual_scale = 1;
 
@@ -99,15 +100,15 @@ struct MatmulArgs {
   // and one segment.
   Activations gated = {};
 
-  // Stream-K workspace. Only for LaunchGemm of more than kMaxSegmentTokens tokens.
+  // Stream-K workspace. Only for `gemm` of more than kMaxSegmentTokens tokens.
   HandedSums handed = {};
-  // Weights to dequantise meanwhile. Only for LaunchGemm of more than kMaxSegmentTokens tokens and
-  // one F16 matrix.
+  // Weights to dequantise meanwhile. Only for `gemm` of more than kMaxSegmentTokens tokens and one
+  // F16 matrix.
   UnpackAhead ahead = {};
 
   // If roped.q is not null, replaces y (RoPE epilogue): the kernel writes what LaunchRope would
   // make of the result; roped.qkv has all arguments but the partials. The matrices are whole heads,
-  // and the first row of the first matrix is row roped_first_row of q, k and v. Only for LaunchGemm
+  // and the first row of the first matrix is row roped_first_row of q, k and v. Only for `gemm`
   // of F16 weights and more than kMaxSegmentTokens tokens.
   RopeArgs roped = {};
   int roped_first_row = 0;
@@ -120,8 +121,8 @@ constexpr int RowTiles(const MatmulArgs& args) {
   return tiles;
 }
 
-// Most tokens for which LaunchGemm leaves the segments' partials apart, as LaunchMatvec does; for
-// more it writes their sum.
+// Most tokens for which `gemm` leaves the segments' partials apart, as `matvec` does; for more it
+// writes their sum.
 inline constexpr int kMaxSegmentTokens = 512;
 
 }  // namespace orcd::cuda
