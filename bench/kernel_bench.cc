@@ -151,7 +151,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   args.handed = {.sums = handed.data(),
                  .ready = reinterpret_cast<int32_t*>(handed.data() + HandedSums::kSumsBytes)};
   if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
-  if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
+  if (tokens > cuda::kMatvecTokens && !device.kernels->gemm_takes(format.format, tokens)) {
     return absl::OkStatus();
   }
 
@@ -163,10 +163,10 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   for (int i = 0; i < launches && error == cudaSuccess; ++i) {
     matrix.data = weights.data() + i % copies * bytes;
     args.matrices[0] = matrix;
-    args.sums_segments = cuda::GemmSums(args);
+    args.sums_segments = device.kernels->gemm_sums(args);
     error = tokens <= cuda::kMatvecTokens
-                ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
-                : cuda::LaunchGemm(args, device.multiprocessors, stream.get());
+                ? device.kernels->matvec(args, device.traits, stream.get())
+                : device.kernels->gemm(args, device.traits, stream.get());
   }
   cudaGraph_t captured = nullptr;
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
@@ -194,8 +194,8 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareMatvecKernels(), "preparing kernels");
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareGemmKernels(), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, /*vocab=*/1),
+                            "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();

@@ -199,13 +199,14 @@ class Forward::Tap {
 };
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-                 const KvCacheView& kv, int multiprocessors)
+                 const KvCacheView& kv, const DeviceInfo& device)
     : spec_(spec),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
-      multiprocessors_(multiprocessors) {}
+      device_(device.traits),
+      kernels_(*device.kernels) {}
 
 Activations Forward::View(__half* data, int tokens) const {
   return {.data = data, .tokens = RoundUp(tokens, 8)};
@@ -264,7 +265,7 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
   args.y_stride = args.y_rows;
   const int tokens = step.shape.tokens;
   args.tokens = tokens;
-  args.sums_segments = GemmSums(args);
+  args.sums_segments = kernels_.gemm_sums(args);
   splits_ = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits;
   products_tokens_ = tokens <= kMatvecTokens ? kMatvecTokens : tokens;
   return Multiply(step, args);
@@ -283,7 +284,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   args.model_formats = weights_.formats();
   if (args.tokens <= kMatvecTokens) {
     args.y_tokens = kMatvecTokens;
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.matvec(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   args.y_tokens = args.tokens;
@@ -291,7 +292,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   // Each launch takes consecutive matrices: formats that one kernel takes together, or matrices
   // that are all dequantised first.
   const auto unpacks = [&](const TiledMatrix& matrix) {
-    return !GemmTakes(matrix.format, args.tokens);
+    return !kernels_.gemm_takes(matrix.format, args.tokens);
   };
   const MatmulArgs all = args;
   int first_row = 0;
@@ -302,8 +303,9 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     for (int j = i; j < all.num_matrices; ++j) {
       const TiledMatrix& matrix = all.matrices[j];
       const bool together =
-          j == i || (unpacks(first) ? unpacks(matrix)
-                                    : GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
+          j == i ||
+          (unpacks(first) ? unpacks(matrix)
+                          : kernels_.gemm_takes_behind(all.matrices[j - 1].format, matrix.format));
       if (!together) break;
       args.matrices[args.num_matrices++] = matrix;
       args.y_rows += matrix.rows;
@@ -314,7 +316,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     if (unpacks(first)) {
       ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
     } else {
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+      ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     }
   }
   return absl::OkStatus();
@@ -337,11 +339,11 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
         to += F16Bytes(args.matrices[i]);
       }
       ORCD_RETURN_IF_CUDA_ERROR(
-          LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
+          kernels_.unpack_to_f16(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
     TakeUnpacked(buffers_.unpacked, args);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
@@ -354,8 +356,9 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   args.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
-                              "unpacking weights");
+    ORCD_RETURN_IF_CUDA_ERROR(
+        kernels_.unpack_to_f16(all, tile, tiles, buffers_.unpacked, step.stream),
+        "unpacking weights");
     args.matrices[0] = {.data = buffers_.unpacked,
                         .format = TileFormat::kF16,
                         .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
@@ -363,7 +366,7 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
                         .exponent = matrix.exponent};
     args.y = all.y + int64_t{tile} * kTileRows;
     args.y_rows = args.matrices[0].rows;
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
   }
   return absl::OkStatus();
 }
@@ -445,31 +448,31 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.partials_tokens = products_tokens_;
   }
   if (step.shape.decode && step.tap == nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchDecodeAttention({.step = step.tables,
-                                                     .sequences = step.shape.sequences,
-                                                     .qkv = qkv,
-                                                     .kv = kv_,
-                                                     .not_finite = buffers_.not_finite,
-                                                     .layer = layer,
-                                                     .key_splits = step.shape.key_splits,
-                                                     .partials = buffers_.attention_partials,
-                                                     .counters = buffers_.attention_counters,
-                                                     .out = attended_},
-                                                    multiprocessors_, step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.decode_attention({.step = step.tables,
+                                                         .sequences = step.shape.sequences,
+                                                         .qkv = qkv,
+                                                         .kv = kv_,
+                                                         .not_finite = buffers_.not_finite,
+                                                         .layer = layer,
+                                                         .key_splits = step.shape.key_splits,
+                                                         .partials = buffers_.attention_partials,
+                                                         .counters = buffers_.attention_counters,
+                                                         .out = attended_},
+                                                        device_, step.stream),
                               "attention");
   } else {
     if (!ProductsRope(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchPrefillAttention({.step = step.tables,
-                                                      .sequences = step.shape.sequences,
-                                                      .query_tiles = step.shape.query_tiles,
-                                                      .q = buffers_.q,
-                                                      .q_rest = buffers_.q_rest,
-                                                      .query_parts = qkv.query_parts,
-                                                      .kv = kv_,
-                                                      .layer = layer,
-                                                      .heads = layer_.heads,
-                                                      .out = attended_},
-                                                     step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.prefill_attention({.step = step.tables,
+                                                          .sequences = step.shape.sequences,
+                                                          .query_tiles = step.shape.query_tiles,
+                                                          .q = buffers_.q,
+                                                          .q_rest = buffers_.q_rest,
+                                                          .query_parts = qkv.query_parts,
+                                                          .kv = kv_,
+                                                          .layer = layer,
+                                                          .heads = layer_.heads,
+                                                          .out = attended_},
+                                                         device_, step.stream),
                               "attention");
   }
   if (step.tap != nullptr) {
@@ -625,7 +628,7 @@ bool Forward::UnpacksAhead(const Step& step) const {
     }
     for (const TiledMatrix* matrix : {&layer.qkv[0], &layer.qkv[1], &layer.qkv[2],
                                       &layer.attn_output, &layer.gate_up, &layer.down}) {
-      if (!UnpackAhead::Takes(matrix->format)) return false;
+      if (!kernels_.gemm_unpacks_ahead(matrix->format)) return false;
     }
   }
   return true;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -357,7 +358,7 @@ void SymbolicGpu::Matvec(const MatmulArgs& args) {
 void SymbolicGpu::Gemm(const MatmulArgs& args) {
   Launch launch(*this, "a product of many tokens");
   const TileFormat format = args.matrices[0].format;
-  if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
+  if (!sm90::GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
   const bool adds_up = args.tokens > kMaxSegmentTokens;
   if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
   if ((args.residual != nullptr || args.ahead.count > 0) &&
@@ -382,7 +383,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   for (int i = 0; i < args.num_matrices; ++i) {
     const TiledMatrix& matrix = args.matrices[i];
     if (args.tokens > kMatvecTokens && i > 0 &&
-        !GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
+        !sm90::GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
       launch.Complain("does not take such formats together");
     }
     Symbol weights = -1;
@@ -444,7 +445,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
   }
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
-    if (!UnpackAhead::Takes(matrix.format)) launch.Complain("cannot unpack that format");
+    if (!sm90::GemmUnpacksAhead(matrix.format)) launch.Complain("cannot unpack that format");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
     }
@@ -507,26 +508,33 @@ cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
   current->Gate(args);
   return Outcome();
 }
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t) {
-  current->PrefillAttention(args);
-  return Outcome();
-}
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int, cudaStream_t) {
-  current->DecodeAttention(args);
-  return Outcome();
-}
-cudaError_t LaunchMatvec(const MatmulArgs& args, int, cudaStream_t) {
-  current->Matvec(args);
-  return Outcome();
-}
-cudaError_t LaunchGemm(const MatmulArgs& args, int, cudaStream_t) {
-  current->Gemm(args);
-  return Outcome();
-}
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t) {
-  current->UnpackToF16(product, first_tile, tiles, out);
-  return Outcome();
+
+KernelSet SymbolicKernels() {
+  KernelSet kernels = sm90::kKernels;
+  kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
+    current->Matvec(args);
+    return Outcome();
+  };
+  kernels.gemm = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
+    current->Gemm(args);
+    return Outcome();
+  };
+  kernels.unpack_to_f16 = [](const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t) {
+    current->UnpackToF16(product, first_tile, tiles, out);
+    return Outcome();
+  };
+  kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,
+                                cudaStream_t) {
+    current->DecodeAttention(args);
+    return Outcome();
+  };
+  kernels.prefill_attention = [](const PrefillAttentionArgs& args, const DeviceTraits&,
+                                 cudaStream_t) {
+    current->PrefillAttention(args);
+    return Outcome();
+  };
+  return kernels;
 }
 
 }  // namespace orcd::cuda

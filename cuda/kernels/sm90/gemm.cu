@@ -1,10 +1,12 @@
 // Entry points of the GEMM for many tokens: checks the arguments and dispatches on the first
 // matrix's format to gemm_f16.cu, gemm_blocks.cu or gemm_super_blocks.cu.
 #include "cuda/kernels/sm90/gemm.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 
-cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t sm90::LaunchGemm(const MatmulArgs& args, const DeviceTraits& device,
+                             cudaStream_t stream) {
   // No other kernel dequantises ahead.
   const bool takes_ahead = args.matrices[0].format == TileFormat::kF16 && args.num_matrices == 1 &&
                            args.tokens > kMaxSegmentTokens;
@@ -21,19 +23,19 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t
   }
   switch (args.matrices[0].format) {
     case TileFormat::kF16:
-      return gemm::LaunchOfF16(args, multiprocessors, stream);
+      return gemm::LaunchOfF16(args, device.sms, stream);
     case TileFormat::kQ5_0:
     case TileFormat::kQ8_0:
-      return gemm::LaunchOfBlocks(args, multiprocessors, stream);
+      return gemm::LaunchOfBlocks(args, device.sms, stream);
     case TileFormat::kQ4_K:
     case TileFormat::kQ6_K:
-      return gemm::LaunchOfSuperBlocks(args, multiprocessors, stream);
+      return gemm::LaunchOfSuperBlocks(args, device.sms, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
 
-cudaError_t PrepareGemmKernels() {
+cudaError_t sm90::PrepareGemmKernels() {
   for (const cudaError_t error :
        {gemm::PrepareOfF16(), gemm::PrepareOfBlocks(), gemm::PrepareOfSuperBlocks()}) {
     if (error != cudaSuccess) return error;

@@ -1,4 +1,4 @@
-// Kernel of LaunchMatvec (matmul.h): y = W x for 1 to 8 tokens, bound by reading the weights.
+// Kernel of LaunchMatvec (kernel_set.h): y = W x for 1 to 8 tokens, bound by reading the weights.
 //
 //   Tile      16 rows by all tokens, in one split-K segment. The row tiles of a segment are dealt
 //             to its blocks and their warps in turn; there is at least one block an SM.
@@ -6,8 +6,8 @@
 //             quickly), and one producer warp, whose lane w feeds consumer warp w.
 //   Pipeline  one ring per consumer warp, up to 8 stages of 64 to 256 columns of a row tile,
 //             filled by bulk copies (matvec_ring.cuh). Shared memory is bounded so that this kernel
-//             and the next, which has begun to read, share an SM (launch.h), if at least two stages
-//             fit then.
+//             and the next, which has begun to read, share an SM (kernel_set.h), if at least two
+//             stages fit then.
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
 //             norm (matvec_input.cuh).

@@ -1,5 +1,5 @@
 // Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
-// format and number of tokens (GemmTakes, matmul.h).
+// format and number of tokens (GemmTakes, kernel_set.h).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
@@ -10,6 +10,7 @@
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/unpack_to_f16.cuh"
 
 namespace orcd::cuda {
@@ -70,8 +71,8 @@ cudaError_t LaunchUnpack(const MatmulArgs& product, int first_tile, int tiles, u
 
 }  // namespace
 
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream) {
+cudaError_t sm90::LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles,
+                                    uint8_t* out, cudaStream_t stream) {
   const TiledMatrix& matrix = product.matrices[0];
   switch (matrix.format) {
     case TileFormat::kF16:
