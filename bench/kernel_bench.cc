@@ -140,17 +140,18 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                         DeviceMemory::Allocate(
                             HandedSums::kSumsBytes + HandedSums::kReady * sizeof(int32_t), "sums"));
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(handed.data(), 0, handed.size()), "sums");
-  MatmulArgs args = {.num_matrices = 1,
-                     .splits = splits,
-                     .x = {.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
-                     .tokens = tokens,
-                     .y = reinterpret_cast<float*>(y.data()),
-                     .y_rows = shape.rows,
-                     .y_stride = shape.rows,
-                     .y_tokens = padded};
+  MatmulArgs args = {
+      .prologue = cuda::Activations{.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
+      .product = {.matrices = {matrix}, .num_matrices = 1, .splits = splits, .tokens = tokens}};
   args.handed = {.sums = handed.data(),
                  .ready = reinterpret_cast<int32_t*>(handed.data() + HandedSums::kSumsBytes)};
-  if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
+  if (shape.gated) {
+    args.epilogue = cuda::SwiGlu{{.data = reinterpret_cast<__half*>(y.data()), .tokens = padded}};
+  } else {
+    args.epilogue =
+        cuda::StoreF32{reinterpret_cast<float*>(y.data()), shape.rows,
+                       tokens > cuda::kMaxSegmentTokens || cuda::GemmSums(args.product)};
+  }
   if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
     return absl::OkStatus();
   }
@@ -162,8 +163,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < launches && error == cudaSuccess; ++i) {
     matrix.data = weights.data() + i % copies * bytes;
-    args.matrices[0] = matrix;
-    args.sums_segments = cuda::GemmSums(args);
+    args.product.matrices[0] = matrix;
     error = tokens <= cuda::kMatvecTokens
                 ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
                 : cuda::LaunchGemm(args, device.multiprocessors, stream.get());

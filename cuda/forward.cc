@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,7 @@ int RowTiles(std::initializer_list<const TiledMatrix*> matrices) {
 
 // Floats of a product's result, including split-K partials.
 int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
-  const int in_segments = std::clamp(tokens, kMatvecTokens, kMaxSegmentTokens);
+  const int in_segments = PartialsTokens(std::min(tokens, kMaxSegmentTokens));
   return std::max(int64_t{Splits(row_tiles, cols)} * in_segments, int64_t{tokens}) * rows;
 }
 
@@ -52,14 +53,21 @@ uint8_t* AddTo(UnpackAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
 }
 
 // Replaces a product's matrices by their dequantised tiles, which begin at `at`.
-void TakeUnpacked(uint8_t* at, MatmulArgs& args) {
-  args.weights_are_new = true;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    TiledMatrix& matrix = args.matrices[i];
+void TakeUnpacked(uint8_t* at, Product& product) {
+  product.weights_are_new = true;
+  for (int i = 0; i < product.num_matrices; ++i) {
+    TiledMatrix& matrix = product.matrices[i];
     matrix.data = at;
     matrix.format = TileFormat::kF16;
     at += matrix.bytes();
   }
+}
+
+// Returns the epilogue of a product's rows from `row` on.
+Epilogue FromRow(Epilogue epilogue, int row) {
+  if (auto* const store = std::get_if<StoreF32>(&epilogue)) store->y += row;
+  if (auto* const qkv = std::get_if<StoreQkv>(&epilogue)) qkv->first_row += row;
+  return epilogue;
 }
 
 }  // namespace
@@ -161,6 +169,10 @@ class Forward::Tap {
     tap_.OnActivation(name, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
+  // The output of Norm, which is the input of a product.
+  absl::Status Normed(std::string_view name, int layer, const MatmulArgs& product, int cols) {
+    return F16(name, layer, std::get<Activations>(product.prologue), cols, 1);
+  }
   // A product that is left as split-K partials (segments).
   absl::Status Product(std::string_view name, int layer, const float* values, int splits,
                        int stride, int cols, float scale) {
@@ -259,59 +271,52 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
 }
 
 absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs args) {
-  args.splits = Splits(RowTiles(args), args.matrices[0].cols);
-  args.y = to;
-  args.y_stride = args.y_rows;
-  const int tokens = step.shape.tokens;
-  args.tokens = tokens;
-  args.sums_segments = GemmSums(args);
-  splits_ = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits;
-  products_tokens_ = tokens <= kMatvecTokens ? kMatvecTokens : tokens;
+  Product& product = args.product;
+  product.splits = Splits(RowTiles(product), product.matrices[0].cols);
+  product.tokens = step.shape.tokens;
+  const bool sum = product.tokens > kMaxSegmentTokens || GemmSums(product);
+  splits_ = sum ? 1 : product.splits;
+  products_tokens_ = PartialsTokens(product.tokens);
+  if (to != nullptr) args.epilogue = StoreF32{to, Rows(product), sum};
   return Multiply(step, args);
 }
 
 absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
-  if (ProductsAdd(step)) {
-    args.residual = residual_;
-    args.residual_scale = scale;
-  }
-  return MultiplyInSegments(step, buffers_.products, args);
+  if (!ProductsAdd(step)) return MultiplyInSegments(step, buffers_.products, args);
+  args.epilogue = AddToResidual{residual_, spec_.hidden, scale};
+  return MultiplyInSegments(step, nullptr, args);
 }
 
 absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
-  if (args.tokens == 0) args.tokens = step.shape.tokens;
+  Product& product = args.product;
+  if (product.tokens == 0) product.tokens = step.shape.tokens;
   args.model_formats = weights_.formats();
-  if (args.tokens <= kMatvecTokens) {
-    args.y_tokens = kMatvecTokens;
+  args.handed = buffers_.handed;
+  if (product.tokens <= kMatvecTokens) {
     ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");
     return absl::OkStatus();
   }
-  args.y_tokens = args.tokens;
-  args.handed = buffers_.handed;
   // Each launch takes consecutive matrices: formats that one kernel takes together, or matrices
   // that are all dequantised first.
   const auto unpacks = [&](const TiledMatrix& matrix) {
-    return !GemmTakes(matrix.format, args.tokens);
+    return !GemmTakes(matrix.format, product.tokens);
   };
   const MatmulArgs all = args;
+  const TiledMatrix* const matrices = all.product.matrices;
   int first_row = 0;
-  for (int i = 0; i < all.num_matrices; i += args.num_matrices) {
-    const TiledMatrix& first = all.matrices[i];
-    args.num_matrices = 0;
-    args.y_rows = 0;
-    for (int j = i; j < all.num_matrices; ++j) {
-      const TiledMatrix& matrix = all.matrices[j];
+  for (int i = 0; i < all.product.num_matrices; i += product.num_matrices) {
+    product.num_matrices = 0;
+    for (int j = i; j < all.product.num_matrices; ++j) {
       const bool together =
-          j == i || (unpacks(first) ? unpacks(matrix)
-                                    : GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
+          j == i ||
+          (unpacks(matrices[i]) ? unpacks(matrices[j])
+                                : GemmTakesBehind(matrices[j - 1].format, matrices[j].format));
       if (!together) break;
-      args.matrices[args.num_matrices++] = matrix;
-      args.y_rows += matrix.rows;
+      product.matrices[product.num_matrices++] = matrices[j];
     }
-    if (all.y != nullptr) args.y = all.y + first_row;
-    args.roped_first_row = first_row;
-    first_row += args.y_rows;
-    if (unpacks(first)) {
+    args.epilogue = FromRow(all.epilogue, first_row);
+    first_row += Rows(product);
+    if (unpacks(matrices[i])) {
       ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
     } else {
       ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
@@ -321,48 +326,48 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
 }
 
 absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
+  const Product all = args.product;
   const int64_t tile_bytes =
-      int64_t{RoundUp(args.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
+      int64_t{RoundUp(all.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
   const int most = static_cast<int>(buffers_.unpacked_bytes / tile_bytes);
-  const int row_tiles = RowTiles(args);
+  const int row_tiles = RowTiles(all);
   if (row_tiles <= most) {
     uint8_t* to = buffers_.unpacked;
-    for (int i = 0; i < args.num_matrices;) {
+    for (int i = 0; i < all.num_matrices;) {
       // One launch dequantises consecutive matrices of one format.
-      MatmulArgs together;
+      Product together;
       uint8_t* const begin = to;
-      const TileFormat format = args.matrices[i].format;
-      for (; i < args.num_matrices && args.matrices[i].format == format; ++i) {
-        together.matrices[together.num_matrices++] = args.matrices[i];
-        to += F16Bytes(args.matrices[i]);
+      const TileFormat format = all.matrices[i].format;
+      for (; i < all.num_matrices && all.matrices[i].format == format; ++i) {
+        together.matrices[together.num_matrices++] = all.matrices[i];
+        to += F16Bytes(all.matrices[i]);
       }
       ORCD_RETURN_IF_CUDA_ERROR(
           LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
-    TakeUnpacked(buffers_.unpacked, args);
+    TakeUnpacked(buffers_.unpacked, args.product);
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
-  if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr ||
-      args.ahead.count > 0 || args.roped.q != nullptr) {
+  if (all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue) ||
+      args.ahead.count > 0) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
-  const MatmulArgs all = args;
+  const Epilogue epilogue = args.epilogue;
   const TiledMatrix& matrix = all.matrices[0];
-  args.weights_are_new = true;
+  args.product.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
                               "unpacking weights");
-    args.matrices[0] = {.data = buffers_.unpacked,
-                        .format = TileFormat::kF16,
-                        .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
-                        .cols = matrix.cols,
-                        .exponent = matrix.exponent};
-    args.y = all.y + int64_t{tile} * kTileRows;
-    args.y_rows = args.matrices[0].rows;
+    args.product.matrices[0] = {.data = buffers_.unpacked,
+                                .format = TileFormat::kF16,
+                                .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
+                                .cols = matrix.cols,
+                                .exponent = matrix.exponent};
+    args.epilogue = FromRow(epilogue, tile * kTileRows);
     ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
   }
   return absl::OkStatus();
@@ -381,53 +386,46 @@ bool Forward::ProductsRope(const Step& step) const {
 }
 
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
-                           MatmulArgs& args) {
-  const int tokens = step.shape.tokens;
+                           MatmulArgs& args, bool head) {
   const float* const partials = add && !ProductsAdd(step) ? buffers_.products : nullptr;
+  const int tokens = head ? step.shape.logit_rows : step.shape.tokens;
+  NormArgs norm = {.residual = residual_,
+                   .partials = partials,
+                   .splits = partials == nullptr ? 0 : splits_,
+                   .partials_tokens = products_tokens_,
+                   .scale = scale,
+                   .weight = weight,
+                   .eps = spec_.rms_eps,
+                   .hidden = spec_.hidden,
+                   .tokens = tokens};
   if (NormsInProducts(step)) {
-    args.norm = {.residual = residual_,
-                 .new_residual = new_residual_,
-                 .partials = partials,
-                 .splits = add ? splits_ : 0,
-                 .partials_tokens = products_tokens_,
-                 .scale = scale,
-                 .weight = weight,
-                 .eps = spec_.rms_eps};
+    norm.new_residual = new_residual_;
+    args.prologue = norm;
     std::swap(residual_, new_residual_);
     return absl::OkStatus();
   }
-  args.x = View(buffers_.normed, tokens);
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm({.residual = residual_,
-                                        .partials = partials,
-                                        .splits = splits_,
-                                        .partials_tokens = products_tokens_,
-                                        .scale = scale,
-                                        .weight = weight,
-                                        .eps = spec_.rms_eps,
-                                        .hidden = spec_.hidden,
-                                        .tokens = tokens,
-                                        .out = args.x},
-                                       step.stream),
-                            "a norm");
+  if (head) norm.rows = step.tables.logit_tokens;
+  norm.out = View(head ? buffers_.head_in : buffers_.normed, tokens);
+  args.prologue = norm.out;
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm(norm, step.stream), head ? "the output norm" : "a norm");
   return absl::OkStatus();
 }
 
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  const int qkv_rows = layer_.q_size() + 2 * layer_.kv_size();
   attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
-      .matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3, .y_rows = qkv_rows};
+      .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
   ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kGatedScale, layer > 0, qkv_args));
   if (step.tap != nullptr) {
     if (layer > 0) {
       ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, spec_.hidden));
     }
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, spec_.hidden, 1));
+    ORCD_RETURN_IF_ERROR(step.tap->Normed("attn_norm", layer, qkv_args, spec_.hidden));
   }
   if (step.unpacks_ahead && layer > 0) {
-    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args);
+    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args.product);
   }
   QkvProduct qkv = {.bias = w.qkv_bias,
                     .angles = buffers_.angles,
@@ -436,7 +434,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                     .kv_heads = layer_.kv_heads,
                     .head_dim = layer_.head_dim};
   if (ProductsRope(step)) {
-    qkv_args.roped = RopeOf(step, layer, qkv);
+    qkv_args.epilogue = StoreQkv{RopeOf(step, layer, qkv)};
     ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, nullptr, qkv_args));
   } else {
     ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
@@ -496,10 +494,10 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
 
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  MatmulArgs args = {
-      .matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = spec_.hidden};
+  MatmulArgs args = {.prologue = attended_,
+                     .product = {.matrices = {w.attn_output}, .num_matrices = 1}};
   if (step.unpacks_ahead && layer > 0) {
-    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args);
+    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args.product);
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
   if (step.tap != nullptr) {
@@ -551,37 +549,37 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   const int tokens = step.shape.tokens;
   const Activations gated = View(buffers_.gated, tokens);
 
-  MatmulArgs args = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
+  MatmulArgs args = {
+      .product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
   uint8_t* const down_at = reinterpret_cast<uint8_t*>(buffers_.qkv);
   if (step.tap == nullptr && !w.gate_apart()) {
-    args.gated = gated;
+    args.epilogue = SwiGlu{gated};
     if (step.unpacks_ahead) AddTo(args.ahead, w.down, down_at);
-    if (step.unpacks_ahead && layer > 0) TakeUnpacked(buffers_.unpacked, args);
+    if (step.unpacks_ahead && layer > 0) TakeUnpacked(buffers_.unpacked, args.product);
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
     const int rows = w.gate_up.rows + w.up.rows;
     DeviceMemory shown;
-    args.y = buffers_.gate_and_up;
+    float* y = buffers_.gate_and_up;
     if (step.tap != nullptr) {
       ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, spec_.hidden));
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, spec_.hidden, 1));
+      ORCD_RETURN_IF_ERROR(step.tap->Normed("ffn_norm", layer, args, spec_.hidden));
       ORCD_ASSIGN_OR_RETURN(
           shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
-      args.y = reinterpret_cast<float*>(shown.data());
+      y = reinterpret_cast<float*>(shown.data());
     }
-    args.y_rows = rows;
-    args.y_stride = rows;
+    args.epilogue = StoreF32{y, rows};
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
     if (step.tap != nullptr) {
       if (w.gate_apart()) {
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, args.y, rows, 0, layer_.ffn));
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, args.y, rows, layer_.ffn, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, y, rows, 0, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, y, rows, layer_.ffn, layer_.ffn));
       } else {
-        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, args.y, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, layer_.ffn));
       }
     }
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGate({.products = args.y,
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchGate({.products = y,
                                           .apart = w.gate_apart(),
                                           .ffn = layer_.ffn,
                                           .tokens = tokens,
@@ -592,10 +590,9 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
       ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, layer_.ffn, 1 / kGatedScale));
     }
   }
-  MatmulArgs down_args = {
-      .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = spec_.hidden};
+  MatmulArgs down_args = {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}};
   if (step.unpacks_ahead) {
-    TakeUnpacked(down_at, down_args);
+    TakeUnpacked(down_at, down_args.product);
     if (layer + 1 < spec_.num_layers()) {
       const DeviceLayer& next = weights_.layers()[layer + 1];
       uint8_t* at = reinterpret_cast<uint8_t*>(buffers_.products);
@@ -634,49 +631,27 @@ bool Forward::UnpacksAhead(const Step& step) const {
 absl::Status Forward::RunHead(const Step& step) {
   const int rows = step.shape.logit_rows;
   if (rows == 0) return absl::OkStatus();
-  MatmulArgs args = {.matrices = {weights_.output()},
-                     .num_matrices = 1,
-                     .tokens = rows,
-                     .y = buffers_.logits,
-                     .y_rows = spec_.vocab,
-                     .y_stride = spec_.vocab};
-  if (NormsInProducts(step)) {
-    ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
-    return Multiply(step, args);
-  }
-  args.x = View(buffers_.head_in, rows);
+  MatmulArgs args = {
+      .product = {.matrices = {weights_.output()}, .num_matrices = 1, .tokens = rows},
+      .epilogue = StoreF32{buffers_.logits, spec_.vocab}};
   // With a tap, TapHead has already added the last product to the residual.
-  ORCD_RETURN_IF_CUDA_ERROR(
-      LaunchNorm(
-          {.residual = residual_,
-           .partials = step.tap == nullptr && !ProductsAdd(step) ? buffers_.products : nullptr,
-           .splits = splits_,
-           .partials_tokens = products_tokens_,
-           .scale = 1 / kGatedScale,
-           .weight = weights_.output_norm(),
-           .eps = spec_.rms_eps,
-           .hidden = spec_.hidden,
-           .tokens = rows,
-           .rows = step.tables.logit_tokens,
-           .out = args.x},
-          step.stream),
-      "the output norm");
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, step.tap == nullptr,
+                            args,
+                            /*head=*/true));
   return Multiply(step, args);
 }
 
 absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
-  MatmulArgs args = {.matrices = {weights_.output()}, .num_matrices = 1};
+  MatmulArgs args = {.product = {.matrices = {weights_.output()}, .num_matrices = 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
   ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", spec_.num_layers() - 1, residual_, spec_.hidden));
-  ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, spec_.hidden, 1));
+  ORCD_RETURN_IF_ERROR(step.tap->Normed("output_norm", -1, args, spec_.hidden));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,
       DeviceMemory::Allocate(int64_t{tokens} * spec_.vocab * sizeof(float), "a tap"));
   float* const y = reinterpret_cast<float*>(logits.data());
-  args.y = y;
-  args.y_rows = spec_.vocab;
-  args.y_stride = spec_.vocab;
+  args.epilogue = StoreF32{y, spec_.vocab};
   ORCD_RETURN_IF_ERROR(Multiply(step, args));
   return step.tap->Rows("logits", -1, y, spec_.vocab);
 }

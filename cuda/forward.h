@@ -52,7 +52,7 @@ struct ForwardBuffers {
 
   float* residual[2];  // [tokens, hidden] and [1, hidden]: with one token they alternate
   __half* normed;      // Activations [tokens, hidden]
-  // MatmulArgs::y of the products that are added to the residual, and of q, k and v.
+  // StoreF32::y of the products that are added to the residual, and of q, k and v.
   float* products;
   float* qkv;
   __half* q;         // [tokens, heads, head_dim]
@@ -129,8 +129,10 @@ class Forward {
   // True if the product of q, k and v has a RoPE epilogue: it writes queries, keys and values.
   bool ProductsRope(const Step& step) const;
   // Adds `scale` times the last product, if `add` and no epilogue has added it, to the residual,
-  // and normalises it: into `normed`, or, if NormsInProducts, in the prologue of product `args`.
-  absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
+  // and normalises it: into `normed` (`head`: the rows with logits, into `head_in`) or, if
+  // NormsInProducts, in the prologue of product `args`.
+  absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args,
+                    bool head = false);
   // Writes to `attended_`.
   absl::Status RunAttention(const Step& step, int layer);
   // Gathers the rows of the residual and of `attended_` that have logits.

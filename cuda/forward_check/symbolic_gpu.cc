@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 
@@ -331,18 +332,13 @@ void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
 
 void SymbolicGpu::Matvec(const MatmulArgs& args) {
   Launch launch(*this, "a product of few tokens");
-  const int cols = args.matrices[0].cols;
-  if (args.residual != nullptr || args.ahead.count > 0 || args.roped.q != nullptr) {
-    launch.Complain("is asked for too much");
-  }
-  if (args.tokens > kMatvecTokens) launch.Complain("has too many");
-  if (args.norm.residual == nullptr) {
-    const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, cols), "its input");
-    Multiply(launch, args, x, args.splits);
+  const int cols = args.product.matrices[0].cols;
+  if (args.product.tokens > kMatvecTokens) launch.Complain("has too many");
+  if (const auto* const x = std::get_if<Activations>(&args.prologue)) {
+    Multiply(launch, args, launch.Whole(x->data, ActivationBytes(x->tokens, cols), "its input"));
     return;
   }
-  const NormedInput& norm = args.norm;
-  if (args.tokens != 1) launch.Complain("norms more than one");
+  const auto& norm = std::get<NormArgs>(args.prologue);
   Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
   if (norm.partials != nullptr) {
     const Symbol product = launch.ProductRows(norm.partials, norm.splits, 1, norm.partials_tokens,
@@ -351,40 +347,31 @@ void SymbolicGpu::Matvec(const MatmulArgs& args) {
   }
   launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
   const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
-  Multiply(launch, args, Normed(residual, weight), args.splits);
+  Multiply(launch, args, Normed(residual, weight));
 }
 
 void SymbolicGpu::Gemm(const MatmulArgs& args) {
   Launch launch(*this, "a product of many tokens");
-  const TileFormat format = args.matrices[0].format;
-  if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
-  const bool adds_up = args.tokens > kMaxSegmentTokens;
-  if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
-  if ((args.residual != nullptr || args.ahead.count > 0) &&
-      (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
-    launch.Complain("is asked for what it has no code for");
-  }
-  if (args.roped.q != nullptr && (format != TileFormat::kF16 || !adds_up)) {
-    launch.Complain("makes no queries of that");
-  }
-  const Symbol x =
-      launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.matrices[0].cols), "its input");
-  if (adds_up && args.handed.sums != nullptr) {
+  if (args.product.tokens <= kMatvecTokens) launch.Complain("has too few");
+  const auto& x = std::get<Activations>(args.prologue);
+  const Symbol input =
+      launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
+  if (args.product.tokens > kMaxSegmentTokens && args.handed.sums != nullptr) {
     launch.Whole(args.handed.ready, HandedSums::kReady * 4, "the zeros of handed sums");
     launch.Write(args.handed.sums, HandedSums::kSumsBytes,
                  {symbols_.Make(absl::StrCat("scratch ", launches_++))});
   }
-  Multiply(launch, args, x, adds_up || args.sums_segments ? 1 : args.splits);
+  Multiply(launch, args, input);
 }
 
-void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments) {
+void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
+  if (const char* const problem = MatmulProblem(args)) launch.Complain(problem);
+  const auto& p = args.product;
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
   int first_row = 0;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    const TiledMatrix& matrix = args.matrices[i];
-    if (args.tokens > kMatvecTokens && i > 0 &&
-        !GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
-      launch.Complain("does not take such formats together");
-    }
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
     Symbol weights = -1;
     int first_tile = 0;
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
@@ -401,50 +388,47 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
         return;
       }
     }
-    if (Address(matrix.data) >= weights_end_ && !args.weights_are_new) {
+    if (Address(matrix.data) >= weights_end_ && !p.weights_are_new) {
       launch.Complain("does not know that its weights are new");
     }
     const Symbol product = Product(weights, x);
     const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles_[weights];
-    if (args.gated.data != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("gates a part of a matrix");
-      launch.Write(args.gated.data, ActivationBytes(args.gated.tokens, matrix.rows / 2),
-                   {Gate(product)});
-    } else if (args.roped.q != nullptr) {
-      if (!is_whole) launch.Complain("makes queries of a part of a matrix");
-      roped_[args.roped_first_row + first_row] = product;
-    } else if (args.residual != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("adds a part of a matrix");
-      const int64_t bytes = int64_t{args.tokens} * args.y_stride * 4;
-      const Symbol residual = launch.Look(args.residual, bytes, "the residual").symbol;
-      launch.Write(args.residual, bytes, {Add(residual, product, args.residual_scale)});
-    } else {
-      for (int s = 0; s < segments; ++s) {
-        for (int t = 0; t < args.tokens; ++t) {
-          launch.Write(args.y + (int64_t{s} * args.y_tokens + t) * args.y_stride + first_row,
-                       int64_t{matrix.rows} * 4, {product, RowPart(segments, s, t, first_tile)});
+    if (store == nullptr && !is_whole) launch.Complain("takes a part of a matrix");
+    if (store != nullptr) {
+      const int splits = store->sum ? 1 : p.splits;
+      for (int s = 0; s < splits; ++s) {
+        for (int t = 0; t < p.tokens; ++t) {
+          const int64_t row = int64_t{s} * PartialsTokens(p.tokens) + t;
+          launch.Write(store->y + row * store->stride + first_row, int64_t{matrix.rows} * 4,
+                       {product, RowPart(splits, s, t, first_tile)});
         }
       }
+    } else if (qkv != nullptr) {
+      roped_[qkv->first_row + first_row] = product;
+    } else if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
+      launch.Write(swiglu->out.data, ActivationBytes(swiglu->out.tokens, matrix.rows / 2),
+                   {Gate(product)});
+    } else {
+      const auto& add = std::get<AddToResidual>(args.epilogue);
+      const int64_t bytes = int64_t{p.tokens} * add.stride * 4;
+      const Symbol residual = launch.Look(add.residual, bytes, "the residual").symbol;
+      launch.Write(add.residual, bytes, {Add(residual, product, add.scale)});
     }
     first_row += matrix.rows;
   }
-  if (args.gated.data == nullptr && first_row != args.y_rows) {
-    launch.Complain("has other rows than its result");
-  }
   // Queries, keys and values count as written when the product of the values has run.
   const int values_at = layer_.q_size() + layer_.kv_size();
-  if (args.roped.q != nullptr && roped_.contains(values_at)) {
-    const QkvProduct& qkv = args.roped.qkv;
-    const Symbol bias = launch.Whole(qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
-    ReadConstants(*this, launch, qkv, args.roped.layer);
+  if (qkv != nullptr && roped_.contains(values_at)) {
+    const RopeArgs& rope = qkv->rope;
+    const Symbol bias =
+        launch.Whole(rope.qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
+    ReadConstants(*this, launch, rope.qkv, rope.layer);
     if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
-    if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
-    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
+    WriteQkv(launch, rope, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
     roped_.clear();
   }
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
-    if (!UnpackAhead::Takes(matrix.format)) launch.Complain("cannot unpack that format");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
     }
@@ -464,7 +448,7 @@ void SymbolicGpu::Gate(const GateArgs& args) {
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
 }
 
-void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int tiles,
+void SymbolicGpu::UnpackToF16(const cuda::Product& product, int first_tile, int tiles,
                               const uint8_t* out) {
   Launch launch(*this, "unpacking");
   int before = 0;
@@ -523,7 +507,7 @@ cudaError_t LaunchGemm(const MatmulArgs& args, int, cudaStream_t) {
   current->Gemm(args);
   return Outcome();
 }
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+cudaError_t LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
                               cudaStream_t) {
   current->UnpackToF16(product, first_tile, tiles, out);
   return Outcome();

@@ -6,7 +6,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 
 namespace orcd::cuda {
@@ -21,6 +23,9 @@ inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for
 inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
 inline constexpr int kMinSharedBytesOfTwo =
     kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+
+// Returns an error if `errors` has one; cudaSuccess is 0.
+inline cudaError_t AnyError(std::initializer_list<cudaError_t> errors) { return std::max(errors); }
 
 // Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <variant>
 
 #include "cuda/kernels/common/activations.h"
 #include "cuda/kernels/common/step.h"
@@ -56,19 +57,72 @@ constexpr int NormThreads(int hidden) {
   return std::max(128, ((vectors + kMostVectors - 1) / kMostVectors + 31) / 32 * 32);
 }
 
-// An input that the product's prologue makes: what LaunchNorm would make of these arguments, see
-// NormArgs.
-struct NormedInput {
-  // Null: the input is MatmulArgs::x.
-  const float* residual = nullptr;  // [cols]
-  float* new_residual = nullptr;
-  const float* partials = nullptr;
-  int splits = 0;
-  int partials_tokens = 0;
-  float scale = 1;
-  const float* weight = nullptr;
-  float eps = 0;
+// Most tokens for which LaunchGemm can store partials, as LaunchMatvec does.
+inline constexpr int kMaxSegmentTokens = 512;
+
+// Scale of the SwiGLU product: keeps the FFN's products, which can be large, well within F16.
+inline constexpr float kGatedScale = 1.0f / 16;
+
+// A product is prologue x product x epilogue.
+//
+// The input: activations, [tokens, cols]; or, of one token, what LaunchNorm would make.
+using Prologue = std::variant<Activations, NormArgs>;
+
+struct Product {
+  // The weights: matrices of the same number of columns, whose rows follow one another in the
+  // result. Every matrix but the last has a multiple of 16 rows.
+  TiledMatrix matrices[3] = {};
+  int num_matrices = 0;
+  // True if the kernel before wrote the weights (they have just been dequantised).
+  bool weights_are_new = false;
+  // Split-K factor; for a given matrix always the same.
+  int splits = 1;
+  int tokens = 0;
 };
+
+// Row tiles, and rows, of all matrices of the product.
+constexpr int RowTiles(const Product& product) {
+  int tiles = 0;
+  for (int i = 0; i < product.num_matrices; ++i) tiles += product.matrices[i].row_tiles();
+  return tiles;
+}
+constexpr int Rows(const Product& product) {
+  int rows = 0;
+  for (int i = 0; i < product.num_matrices; ++i) rows += product.matrices[i].rows;
+  return rows;
+}
+
+// Tokens from one split's partials to the next split's.
+constexpr int PartialsTokens(int tokens) { return std::max(tokens, kMatvecTokens); }
+
+// Stores the split-K partials or, if `sum`, their sum. A sum of several splits is for LaunchGemm of
+// F16 weights. More than kMaxSegmentTokens tokens need it, with rows and stride that are multiples
+// of 4; fewer may have it (GemmSums), with even ones.
+struct StoreF32 {
+  float* y = nullptr;  // [splits, PartialsTokens(tokens), stride] or [tokens, stride]
+  int stride = 0;
+  bool sum = false;
+};
+// Adds scale (a power of two) * the result to the residual as LaunchNorm would. For LaunchGemm of
+// one F16 matrix and more than kMaxSegmentTokens tokens; rows and stride are multiples of 4.
+struct AddToResidual {
+  float* residual = nullptr;  // [tokens, stride]
+  int stride = 0;
+  float scale = 1;
+};
+// silu(gate) * up * kGatedScale. For one split of one matrix, whose tiles hold 8 rows of the gate
+// above 8 rows of the up projection.
+struct SwiGlu {
+  Activations out = {};  // [tokens, rows / 2]
+};
+// Writes what LaunchRope would make of the result: `rope` has all arguments but the partials. The
+// matrices are whole heads, from row `first_row` of q, k and v on. For LaunchGemm of F16 weights
+// and more than kMaxSegmentTokens tokens.
+struct StoreQkv {
+  RopeArgs rope = {};
+  int first_row = 0;
+};
+using Epilogue = std::variant<StoreF32, AddToResidual, SwiGlu, StoreQkv>;
 
 // Most output tiles of a launch whose K range two clusters share (stream-K), and the bytes of one
 // block's partial sum in the workspace.
@@ -105,76 +159,18 @@ struct UnpackAhead {
 };
 
 struct MatmulArgs {
-  // The weights: matrices of the same number of columns, whose rows follow one another in the
-  // result. Every matrix but the last has a multiple of 16 rows.
-  TiledMatrix matrices[3] = {};
-  int num_matrices = 0;
+  Prologue prologue = {};
+  Product product = {};
+  Epilogue epilogue = {};
   // Formats (FormatBit) of the model's other products. LaunchMatvec then uses one kernel for all of
   // them, whose instructions stay in the SMs' caches.
   uint32_t model_formats = 0;
-  // Split-K factor; for a given matrix always the same.
-  int splits = 1;
-  // True if the kernel before wrote the weights (they have just been dequantised).
-  bool weights_are_new = false;
-  // [tokens, cols]
-  Activations x = {};
-  // Replaces x if norm.residual is not null; LaunchMatvec of one token only.
-  NormedInput norm = {};
-  int tokens = 0;
-
-  // The result, if `gated` is null: F32 [y_rows]; segment s of token t begins at (s * y_tokens + t)
-  // * y_stride. LaunchMatvec writes the partials of every segment. LaunchGemm of more than
-  // kMaxSegmentTokens tokens, or with sums_segments, writes their sum at s = 0; if there are
-  // several segments, y_rows and y_stride are then multiples of 4.
-  float* y = nullptr;
-  int y_rows = 0;
-  int y_stride = 0;
-  int y_tokens = 0;
-  // LaunchGemm sums the segments; see GemmSums.
-  bool sums_segments = false;
-
-  // If not null, replaces y: F32 [tokens, y_stride], to which the kernel adds residual_scale (a
-  // power of two) * the result as LaunchNorm would; y_rows and y_stride are multiples of 4. Only
-  // for LaunchGemm of F16 weights and more than kMaxSegmentTokens tokens.
-  float* residual = nullptr;
-  float residual_scale = 1;
-
-  // If not null, replaces y (SwiGLU epilogue): silu(gate) * up * kGatedScale in F16, [tokens, rows
-  // / 2]. Takes one matrix, whose tiles hold 8 rows of the gate above 8 rows of the up projection,
-  // and one segment.
-  Activations gated = {};
-
-  // Stream-K workspace. Only for LaunchGemm of more than kMaxSegmentTokens tokens.
+  // Stream-K workspace, used for more than kMaxSegmentTokens tokens.
   HandedSums handed = {};
   // Weights to dequantise meanwhile. Only for LaunchGemm of more than kMaxSegmentTokens tokens and
   // one F16 matrix.
   UnpackAhead ahead = {};
-
-  // If roped.q is not null, replaces y (RoPE epilogue): the kernel writes what LaunchRope would
-  // make of the result; roped.qkv has all arguments but the partials. The matrices are whole heads,
-  // and the first row of the first matrix is row roped_first_row of q, k and v. Only for LaunchGemm
-  // of F16 weights and more than kMaxSegmentTokens tokens.
-  RopeArgs roped = {};
-  int roped_first_row = 0;
 };
-
-// Row tiles of all matrices of the product.
-constexpr int RowTiles(const MatmulArgs& args) {
-  int tiles = 0;
-  for (int i = 0; i < args.num_matrices; ++i) tiles += args.matrices[i].row_tiles();
-  return tiles;
-}
-
-// Scale of the SwiGLU product: keeps the FFN's products, which can be large, well within F16.
-inline constexpr float kGatedScale = 1.0f / 16;
-
-// Product for a few tokens: `tokens` <= kMatvecTokens, and x.tokens is 8. Bound by reading the
-// weights.
-cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
-
-// Most tokens for which LaunchGemm leaves the segments' partials apart, as LaunchMatvec does; for
-// more it writes their sum.
-inline constexpr int kMaxSegmentTokens = 512;
 
 // True if LaunchGemm takes weights of the format for this many tokens. Other weights must first be
 // dequantised to F16.
@@ -201,21 +197,67 @@ constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
 }
 
 // True if LaunchGemm of no more than kMaxSegmentTokens tokens is faster when it sums the segments
-// itself (MatmulArgs::sums_segments), which it supports for F16 weights and more than kMatvecTokens
-// tokens. This is so if blocks of 64 tokens and all columns are as many as a large GPU runs at
-// once, and have so few columns that reading what they do not share takes no longer than writing
-// partials and adding them up.
-constexpr bool GemmSums(const MatmulArgs& args) {
-  for (int i = 0; i < args.num_matrices; ++i) {
-    if (args.matrices[i].format != TileFormat::kF16) return false;
+// itself (StoreF32::sum). This is so if blocks of 64 tokens and all columns are as many as a large
+// GPU runs at once, and have so few columns that reading what they do not share takes no longer
+// than writing partials and adding them up.
+constexpr bool GemmSums(const Product& product) {
+  for (int i = 0; i < product.num_matrices; ++i) {
+    if (product.matrices[i].format != TileFormat::kF16) return false;
   }
-  const int tiles = RowTiles(args);
-  return args.splits > 1 && args.tokens > 192 && args.tokens <= 256 && tiles >= 192 &&
-         tiles <= 300 && args.matrices[0].cols <= 4096;
+  const int tiles = RowTiles(product);
+  return product.splits > 1 && product.tokens > 192 && product.tokens <= 256 && tiles >= 192 &&
+         tiles <= 300 && product.matrices[0].cols <= 4096;
 }
 
-// Product for many tokens. Each matrix has a format that may follow the one before
-// (GemmTakesBehind).
+// Returns why no kernel takes the arguments; null if one does.
+constexpr const char* MatmulProblem(const MatmulArgs& args) {
+  const Product& p = args.product;
+  const bool few = p.tokens <= kMatvecTokens;
+  const bool many = p.tokens > kMaxSegmentTokens;
+  bool f16 = true;
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
+    const TiledMatrix& before = p.matrices[std::max(i - 1, 0)];
+    f16 = f16 && matrix.format == TileFormat::kF16;
+    if (!few && !(i == 0 ? GemmTakes(matrix.format, p.tokens)
+                         : GemmTakesBehind(before.format, matrix.format))) {
+      return "does not take such formats";
+    }
+    if (matrix.cols != before.cols || (i > 0 && before.rows % kTileRows != 0)) {
+      return "has matrices that do not fit together";
+    }
+  }
+  const bool one_f16 = many && f16 && p.num_matrices == 1;
+  const auto aligned = [&](int stride, int to) { return Rows(p) % to == 0 && stride % to == 0; };
+  const auto* const x = std::get_if<Activations>(&args.prologue);
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  const auto* const add = std::get_if<AddToResidual>(&args.epilogue);
+  const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
+  if (x == nullptr && p.tokens != 1) return "normalises more than one token";
+  if (x != nullptr && (x->tokens < p.tokens || (few && x->tokens != kMatvecTokens))) {
+    return "has an input of other tokens";
+  }
+  if (store != nullptr && p.splits > 1 &&
+      (store->sum ? few || !f16 || !aligned(store->stride, many ? 4 : 2) : many)) {
+    return "cannot store its result so";
+  }
+  if (add != nullptr && !(one_f16 && aligned(add->stride, 4))) return "cannot add to the residual";
+  if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
+    return "has several parts for SwiGLU";
+  }
+  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens))
+    return "cannot make q, k, v";
+  for (int i = 0; i < args.ahead.count; ++i) {
+    if (!one_f16 || !UnpackAhead::Takes(args.ahead.matrices[i].format))
+      return "cannot unpack ahead";
+  }
+  return nullptr;
+}
+
+// Up to kMatvecTokens tokens, in a view of x of as many: bound by reading the weights. Both
+// launches return cudaErrorInvalidValue if there is a MatmulProblem.
+cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+// More than kMatvecTokens tokens.
 cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
 
 // Raise the shared-memory limits of the kernels above; call once per device.
@@ -225,7 +267,7 @@ cudaError_t PrepareGemmKernels();
 // Dequantises row tiles [first_tile, first_tile + tiles) of a product's matrices, which have one
 // format, to format kF16 at `out`, tile after tile. kF16 tiles are copied, and must come from one
 // matrix.
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
+cudaError_t LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
                               cudaStream_t stream);
 
 }  // namespace orcd::cuda

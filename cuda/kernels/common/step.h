@@ -94,7 +94,11 @@ cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 // normalization", 2019.
 struct NormArgs {
   float* residual = nullptr;  // [.., hidden], updated in place
-  // Layout of MatmulArgs::y; null: nothing is added. `splits` is at most kMaxSplits.
+  // A product that normalises writes the updated residual here, [hidden], since each of its blocks
+  // reads the old one. LaunchNorm does not use it.
+  float* new_residual = nullptr;
+  // Layout of StoreF32::y; null: nothing is added, and `splits` is 0. `splits` is at most
+  // kMaxSplits.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
@@ -128,7 +132,7 @@ cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
 // The unsummed QKV product and the tables that turn it into queries, keys and values: bias, RoPE.
 // Su et al., "RoFormer", 2021; rotated pairs are (i, i + head_dim / 2).
 struct QkvProduct {
-  // Split-K partials in the layout of MatmulArgs::y, rows q, k, v; at most kMaxSplits of them.
+  // Split-K partials in the layout of StoreF32::y, rows q, k, v; at most kMaxSplits of them.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;

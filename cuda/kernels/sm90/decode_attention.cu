@@ -587,12 +587,8 @@ cudaError_t Prepare() {
 
 template <int kHeadDim>
 cudaError_t PrepareOf() {
-  for (const cudaError_t error :
-       {Prepare<kHeadDim, 1, kFewWarps>(), Prepare<kHeadDim, 1, kManyWarps>(),
-        Prepare<kHeadDim, 2, kFewWarps>(), Prepare<kHeadDim, 2, kManyWarps>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({Prepare<kHeadDim, 1, kFewWarps>(), Prepare<kHeadDim, 1, kManyWarps>(),
+                   Prepare<kHeadDim, 2, kFewWarps>(), Prepare<kHeadDim, 2, kManyWarps>()});
 }
 
 }  // namespace

@@ -39,7 +39,7 @@
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/unpack.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/ring_place.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
 
@@ -137,7 +137,7 @@ __device__ __forceinline__ int FedTile(int feeder, int i) {
 
 // Address of row tile `tile`; all matrices have format kFormat.
 template <TileFormat kFormat>
-__device__ __forceinline__ const uint8_t* TileBegin(const MatmulArgs& args, int tile) {
+__device__ __forceinline__ const uint8_t* TileBegin(const MatmulParams& args, int tile) {
   TiledMatrix matrix = FindTile(args, tile);
   // Lets the compiler know the format.
   matrix.format = kFormat;
@@ -209,7 +209,7 @@ struct Rings {
 // Weight producer: copies the columns of `range` of the row tiles from the block's first to
 // `end_tile`.
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockTile& block,
+__device__ __forceinline__ void FeedWeights(const MatmulParams& args, const BlockTile& block,
                                             int end_tile, const Range& range, uint32_t shared,
                                             Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
@@ -249,7 +249,7 @@ __device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockT
 }
 
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& block,
+__device__ __forceinline__ void FeedX(const MatmulParams& args, const BlockTile& block,
                                       const Range& range, uint32_t shared,
                                       Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
@@ -273,20 +273,21 @@ __device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& b
 // Stores a warp's row tile `tile` to segment `split` of y, straight from registers. In few
 // instructions: each runs once, so each is an instruction-cache miss.
 template <int kTokens>
-__device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
-                                      float factor, const float (&c)[kTokens / 2]) {
+__device__ __forceinline__ void Store(const MatmulParams& args, int tile, int first_token,
+                                      int split, float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int row = tile * kTileRows + lane / 4;
   const int token = first_token + lane % 4 * 2;
   // Number of tokens from `token` on, per row.
-  const int left[2] = {row < args.y_rows ? args.tokens - token : 0,
-                       row + 8 < args.y_rows ? args.tokens - token : 0};
-  float* to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + row;
+  const int left[2] = {row < args.rows ? args.tokens - token : 0,
+                       row + 8 < args.rows ? args.tokens - token : 0};
+  float* to =
+      args.store.y + (int64_t{split} * args.partials_tokens + token) * args.store.stride + row;
 #pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j, to += int64_t{8} * args.y_stride) {
+  for (int j = 0; j < kTokens / 8; ++j, to += int64_t{8} * args.store.stride) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      float* const of_token = to + e * args.y_stride;
+      float* const of_token = to + e * args.store.stride;
       if (j * 8 + e < left[0]) of_token[0] = c[4 * j + e] * factor;
       if (j * 8 + e < left[1]) of_token[8] = c[4 * j + 2 + e] * factor;
     }
@@ -296,7 +297,7 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
 // SwiGLU epilogue, 8 units of each row tile: gathers core matrices in shared memory in the layout
 // of the result.
 template <int kTokens>
-__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
+__device__ __forceinline__ void StoreGated(const MatmulParams& args, int first_tile, int tiles,
                                            int first_token, int group, uint8_t* out, float factor,
                                            const float (&c)[kTokens / 2]) {
   constexpr int kTokenGroups = kTokens / 8;
@@ -324,8 +325,8 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
   const int tile = lane / 8;
   if (tile >= tiles) return;
   const int token = first_token + lane % 8;
-  uint8_t* const to = reinterpret_cast<uint8_t*>(args.gated.data +
-                                                 args.gated.Index(token, (first_tile + tile) * 8));
+  uint8_t* const to = reinterpret_cast<uint8_t*>(
+      args.swiglu.out.data + args.swiglu.out.Index(token, (first_tile + tile) * 8));
 #pragma unroll
   for (int j = warp; j < kTokenGroups; j += 4) {
     if (token + j * 8 >= args.tokens) break;
@@ -430,7 +431,7 @@ class Consumer {
 
 // Body of a block: block `index` of the blocks of `rows`, in segment blockIdx.y.
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows& rows, int index,
+__device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const Rows& rows, int index,
                                               uint8_t* shared, Rings<kFormat, S>& rings) {
   const int group = threadIdx.x / 128;
   const BlockTile block = BlockTile::Of<S::kTokens>(rows, args.tokens, index);
@@ -481,7 +482,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     }
     if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
     WgmmaWait<0>();
-    if (args.gated.data != nullptr) {
+    if (args.swiglu.out.data != nullptr) {
       // All consumers have finished with the activation ring, whose memory the epilogue reuses.
       ConsumersSync<S::kGroups>();
       const int first_tile = block.first_tile + group * kTilesAGroup;
@@ -497,7 +498,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
 // this file.
 template <TileFormat kFormat, TileFormat kOther, typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kResidents)
-    Kernel(const __grid_constant__ MatmulArgs args, const Rows rows, const Rows others) {
+    Kernel(const __grid_constant__ MatmulParams args, const Rows rows, const Rows others) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) union {
     Rings<kFormat, S> first;
@@ -516,7 +517,7 @@ template <TileFormat kFormat, TileFormat kOther, typename S>
 constexpr int kKernelBytes = std::max(S::SharedBytes(kFormat), S::SharedBytes(kOther));
 
 template <TileFormat kFormat, TileFormat kOther, typename S>
-cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, const Rows& others,
+cudaError_t LaunchKernel(const MatmulParams& args, const Rows& rows, const Rows& others,
                          cudaStream_t stream) {
   const int blocks = (rows.Blocks() + others.Blocks()) * TokenTiles<S::kTokens>(args.tokens);
   return Launch(Kernel<kFormat, kOther, S>, dim3(blocks, args.splits), S::kThreads,
@@ -532,7 +533,7 @@ cudaError_t PrepareKernel() {
 
 // Row tiles of the largest number of whole waves of blocks, a block an SM. The remaining ones would
 // leave most SMs idle for a wave.
-inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int splits,
+inline int TilesOfWholeWaves(const MatmulParams& args, int tokens_a_block, int splits,
                              int multiprocessors) {
   const int tiles = RowTiles(args);
   const int blocks_a_row = (args.tokens + tokens_a_block - 1) / tokens_a_block * splits;
@@ -573,7 +574,7 @@ constexpr int kFewTokens = 64;
 constexpr int kFewestTokens = 32;
 
 // True if Tall blocks are faster for `tiles` row tiles.
-inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
+inline bool TallIsBest(const MatmulParams& args, int tiles, int multiprocessors) {
   // With fewer columns a block's prologue and epilogue cost more than Tall saves in reads.
   constexpr int kTallCols = 2048;
   return args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
@@ -583,8 +584,8 @@ inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
 // Launches up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles`
 // of kOther.
 template <TileFormat kFormat, TileFormat kOther, int kTokens>
-cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
-                            cudaStream_t stream) {
+cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles,
+                            int multiprocessors, cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
   // gemm_f16.cu has the tall shape of F16.
   constexpr bool kHasTall = kFormat != TileFormat::kF16;
@@ -611,7 +612,7 @@ cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, 
 }
 
 template <TileFormat kFormat, TileFormat kOther>
-cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchSegments(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   int tiles = 0;
   for (int i = 0; i < args.num_matrices && args.matrices[i].format == kFormat; ++i) {
     tiles += args.matrices[i].row_tiles();
@@ -642,10 +643,7 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
 
 template <TileFormat kFormat, TileFormat kOther, typename... Shapes>
 cudaError_t PrepareShapes() {
-  for (const cudaError_t error : {PrepareKernel<kFormat, kOther, Shapes>()...}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({PrepareKernel<kFormat, kOther, Shapes>()...});
 }
 
 template <TileFormat kFormat, TileFormat kOther>
@@ -656,11 +654,11 @@ cudaError_t PrepareSegments() {
 }
 
 // One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K.
-cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfF16();
-cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfBlocks();
-cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfSuperBlocks();
 
 }  // namespace gemm

@@ -3,7 +3,7 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchOfBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   return LaunchSegments<TileFormat::kQ5_0, TileFormat::kQ8_0>(args, multiprocessors, stream);
 }
 

@@ -48,7 +48,7 @@ namespace {
 
 // Computes the tile that `pieces` is at, of kTokens tokens.
 template <typename S, int kTokens>
-__device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Pieces<S>& pieces,
+__device__ __forceinline__ void ConsumePiece(const MatmulParams& args, const Pieces<S>& pieces,
                                              uint8_t* shared, F16Ring<S, kTokens>& ring,
                                              typename F16Ring<S, kTokens>::Place& place) {
   const int group = threadIdx.x / 128;
@@ -67,9 +67,9 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
       piece = pieces.piece();
       asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
       if constexpr (S::kRopes) {
-        const int end = args.roped_first_row + (piece.first_tile + piece.tiles) * kTileRows;
+        const int end = args.qkv.first_row + (piece.first_tile + piece.tiles) * kTileRows;
         roped = RopedToken(args, piece.first_token + static_cast<int>(threadIdx.x),
-                           end > args.roped.qkv.heads * args.roped.qkv.head_dim);
+                           end > args.qkv.rope.qkv.heads * args.qkv.rope.qkv.head_dim);
       }
     }
     WgmmaWait<0>();
@@ -122,7 +122,7 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
   } else {
     multiply(segments.begin, true);
     const int tile = first_tile + warp;
-    if (args.gated.data != nullptr) {
+    if (args.swiglu.out.data != nullptr) {
       StoreGated<kTokens>(args, piece.first_tile + first_tile,
                           min(kTilesAGroup, piece.tiles - first_tile), piece.first_token, group,
                           out, factor_of(tile), c[0]);
@@ -134,14 +134,14 @@ __device__ __forceinline__ void ConsumePiece(const MatmulArgs& args, const Piece
 }
 
 template <typename S, int kTokens>
-__device__ __forceinline__ void ConsumePieces(const MatmulArgs& args, Pieces<S>& pieces,
+__device__ __forceinline__ void ConsumePieces(const MatmulParams& args, Pieces<S>& pieces,
                                               uint8_t* shared, F16Ring<S, kTokens>& ring) {
   typename F16Ring<S, kTokens>::Place place;
   while (pieces.Next()) ConsumePiece<S, kTokens>(args, pieces, shared, ring, place);
 }
 
 template <typename S>
-__device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRows& rows,
+__device__ __forceinline__ void ConsumeF16(const MatmulParams& args, const PieceRows& rows,
                                            uint8_t* shared, F16Rings<S>& rings) {
   auto pieces = Pieces<S>::Wide(args, rows);
   ConsumePieces<S, S::kTokens>(args, pieces, shared, rings.wide);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void ConsumeF16(const MatmulArgs& args, const PieceRo
 
 template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    F16Kernel(const __grid_constant__ MatmulArgs args, const __grid_constant__ PieceRows rows) {
+    F16Kernel(const __grid_constant__ MatmulParams args, const __grid_constant__ PieceRows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) F16Rings<S> rings;
   LaunchDependents();
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Number of output tiles of clusters, for `tiles` row tiles.
 template <typename S>
-int PieceCount(const MatmulArgs& args, int tiles, int block_tiles, int piece_tokens) {
+int PieceCount(const MatmulParams& args, int tiles, int block_tiles, int piece_tokens) {
   return RowClusters<S>(tiles, block_tiles) * TokenClusters<S>(args.tokens, piece_tokens) *
          (S::kSum ? 1 : args.splits);
 }
@@ -221,7 +221,7 @@ int ClustersAtOnce(int multiprocessors) {
 }
 
 template <typename S>
-cudaError_t LaunchF16(const MatmulArgs& args, const PieceRows& rows, int multiprocessors,
+cudaError_t LaunchF16(const MatmulParams& args, const PieceRows& rows, int multiprocessors,
                       cudaStream_t stream) {
   int pieces = PieceCount<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
   // A shared tile counts twice.
@@ -243,7 +243,7 @@ struct Plan {
 // Picks the fastest plan: all row tiles in wide tiles, or none, or as many as fill whole waves; the
 // rest in narrow tiles or, if segments are summed, shared between two clusters.
 template <typename S>
-Plan BestPlan(const MatmulArgs& args, int multiprocessors) {
+Plan BestPlan(const MatmulParams& args, int multiprocessors) {
   // Measured times, in 256ths of the main loop of a wide tile. Narrow tiles wait for their reads.
   constexpr int kWideTime = 280;
   constexpr int kRestTime = 196;
@@ -291,7 +291,9 @@ cudaError_t PrepareF16() {
 }
 
 // The epilogues with tokens as M rows store two results at a time.
-bool HasEvenRows(const MatmulArgs& args) { return args.y_rows % 2 == 0 && args.y_stride % 2 == 0; }
+bool HasEvenRows(const MatmulParams& args) {
+  return args.rows % 2 == 0 && args.store.stride % 2 == 0;
+}
 
 // Up to 64 tokens. Many rows a block, since the activations that every block reads through the L2
 // cache are not small beside its weights.
@@ -310,8 +312,7 @@ using WideQkv = Shape<256, 128, true, kBlocks, true>;
 template <int kTiles>
 using Quad = TokenShape<64, kTiles, 4, Common::kRows>;
 
-cudaError_t LaunchQuad(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  if (!HasEvenRows(args)) return cudaErrorInvalidValue;
+cudaError_t LaunchQuad(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   const int clusters = ClustersAtOnce<Quad<10>>(multiprocessors);
   const int tiles = RowTiles(args);
   constexpr int kXTiles = XBytes(Quad<10>::kTokens) / kTileBytes;
@@ -332,9 +333,9 @@ constexpr int kSegmentsTiles = 7;
 // Time of a tile of nine row tiles, in BestPlan's unit.
 constexpr int kByTokensTime = 310;
 template <typename S>
-int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
-  if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens || args.residual != nullptr ||
-      !HasEvenRows(args)) {
+int ByTokensTime(const MatmulParams& args, int multiprocessors) {
+  if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens ||
+      args.add.residual != nullptr || !HasEvenRows(args)) {
     return std::numeric_limits<int>::max();
   }
   const int clusters = ClustersAtOnce<S>(multiprocessors);
@@ -344,13 +345,12 @@ int ByTokensTime(const MatmulArgs& args, int multiprocessors) {
 
 // Launches more than 64 tokens.
 template <int kBlocks>
-cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  if (args.roped.q != nullptr) {
+cudaError_t LaunchWide(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
+  if (args.qkv.rope.q != nullptr) {
     return LaunchF16<WideQkv<kBlocks>>(args, BestPlan<WideQkv<kBlocks>>(args, multiprocessors).rows,
                                        multiprocessors, stream);
   }
-  if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.residual != nullptr)) {
-    if (args.y_rows % 4 != 0 || args.y_stride % 4 != 0) return cudaErrorInvalidValue;
+  if (args.tokens > kMaxSegmentTokens && (args.splits > 1 || args.add.residual != nullptr)) {
     return LaunchF16<WideSum<kBlocks>>(args, BestPlan<WideSum<kBlocks>>(args, multiprocessors).rows,
                                        multiprocessors, stream);
   }
@@ -383,9 +383,10 @@ cudaError_t LaunchWide(const MatmulArgs& args, int multiprocessors, cudaStream_t
 
 }  // namespace
 
-cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   const int tiles = RowTiles(args);
-  if (args.sums_segments && args.splits > 1) return LaunchQuad(args, multiprocessors, stream);
+  if (args.store.sum && args.splits > 1 && args.tokens <= kMaxSegmentTokens)
+    return LaunchQuad(args, multiprocessors, stream);
   if (args.tokens <= TallF16::kTokens) {
     if (TallIsBest(args, tiles, multiprocessors) && HasEvenRows(args)) {
       constexpr int kXTiles = XBytes(TallF16::kTokens) / kTileBytes;
@@ -407,16 +408,13 @@ cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_
 
 cudaError_t PrepareOfF16() {
   constexpr TileFormat kF16 = TileFormat::kF16;
-  for (const cudaError_t error :
-       {PrepareShapes<kF16, kF16, Few<kFewTokens>, FewOfTwo<kFewTokens>>(), PrepareF16<TallF16>(),
-        PrepareF16<Narrow>(), PrepareF16<Quad<8>>(), PrepareF16<Quad<10>>(),
-        PrepareF16<ByTokens<9, 1>>(), PrepareF16<ByTokens<9, 2>>(), PrepareF16<ByTokens<7, 1>>(),
-        PrepareF16<ByTokens<7, 2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
-        PrepareF16<Wide<4>>(), PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(),
-        PrepareF16<WideQkv<1>>(), PrepareF16<WideQkv<2>>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({PrepareShapes<kF16, kF16, Few<kFewTokens>, FewOfTwo<kFewTokens>>(),
+                   PrepareF16<TallF16>(), PrepareF16<Narrow>(), PrepareF16<Quad<8>>(),
+                   PrepareF16<Quad<10>>(), PrepareF16<ByTokens<9, 1>>(),
+                   PrepareF16<ByTokens<9, 2>>(), PrepareF16<ByTokens<7, 1>>(),
+                   PrepareF16<ByTokens<7, 2>>(), PrepareF16<Wide<1>>(), PrepareF16<Wide<2>>(),
+                   PrepareF16<Wide<4>>(), PrepareF16<WideSum<1>>(), PrepareF16<WideSum<2>>(),
+                   PrepareF16<WideQkv<1>>(), PrepareF16<WideQkv<2>>()});
 }
 
 }  // namespace orcd::cuda::gemm

@@ -14,7 +14,7 @@ namespace orcd::cuda::gemm {
 
 // SwiGLU epilogue: a core matrix of each row tile, 8 units of 8 tokens, at a time. For one matrix.
 template <int kCols>
-__device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const Piece& piece,
+__device__ __forceinline__ void StoreGatedByTokens(const MatmulParams& args, const Piece& piece,
                                                    int first_token, const float (&c)[kCols / 2]) {
   const int lane = threadIdx.x % 32;
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const
 #pragma unroll
   for (int i = 0; i < kCols / kTileRows; ++i) {
     if (i >= piece.tiles) break;
-    __half* const to =
-        args.gated.data + args.gated.Index(token, (piece.first_tile + i) * 8 + lane % 4 * 2);
+    __half* const to = args.swiglu.out.data +
+                       args.swiglu.out.Index(token, (piece.first_tile + i) * 8 + lane % 4 * 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (token + h * 8 >= args.tokens) continue;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const
 // ResultFactor of each of a product's matrices, in few instructions (see Store of gemm.cuh).
 class ResultFactors {
  public:
-  __device__ __forceinline__ explicit ResultFactors(const MatmulArgs& args) {
+  __device__ __forceinline__ explicit ResultFactors(const MatmulParams& args) {
     int end = 0;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
@@ -62,16 +62,17 @@ class ResultFactors {
 
 // Stores to segment `split` of y, whose tokens have an even number of rows.
 template <int kCols>
-__device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piece& piece,
+__device__ __forceinline__ void StoreByTokens(const MatmulParams& args, const Piece& piece,
                                               int first_token, int split,
                                               const float (&c)[kCols / 2]) {
   const int lane = threadIdx.x % 32;
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
   const int first_row = piece.first_tile * kTileRows + lane % 4 * 2;
-  float* const to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + first_row;
-  float* const tokens_at[2] = {to, to + int64_t{8} * args.y_stride};
+  float* const to = args.store.y +
+                    (int64_t{split} * args.partials_tokens + token) * args.store.stride + first_row;
+  float* const tokens_at[2] = {to, to + int64_t{8} * args.store.stride};
   // Number of columns from the first on, of either token.
-  const int cols = min(piece.tiles * kTileRows, args.y_rows - first_row);
+  const int cols = min(piece.tiles * kTileRows, args.rows - first_row);
   const int left[2] = {token < args.tokens ? cols : 0, token + 8 < args.tokens ? cols : 0};
   const ResultFactors factors(args);
 #pragma unroll
@@ -91,7 +92,7 @@ __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piec
 
 // Consumer loop: computes all tiles of the block, with tokens as M rows.
 template <typename S>
-__device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const PieceRows& rows,
+__device__ __forceinline__ void ConsumeByTokens(const MatmulParams& args, const PieceRows& rows,
                                                 const uint8_t* shared,
                                                 F16Ring<S, S::kTokens>& ring) {
   constexpr int kCols = S::kGroupTiles * kTileRows;
@@ -133,7 +134,7 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
 #pragma unroll
       for (int block = 0; block < S::kTokenBlocks; ++block) {
         const int first_token = piece.first_token + own_token + block * 64;
-        if (args.gated.data != nullptr) {
+        if (args.swiglu.out.data != nullptr) {
           StoreGatedByTokens<kCols>(args, piece, first_token, c[block]);
         } else {
           StoreByTokens<kCols>(args, piece, first_token, segments.begin, c[block]);

@@ -125,7 +125,7 @@ struct Segments {
 template <typename S>
 class Pieces {
  public:
-  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
+  __device__ __forceinline__ Pieces(const MatmulParams& args, int first_tile, int tiles,
                                     int block_tiles, int tokens, int whole, int start)
       : first_tile_(first_tile),
         tiles_(tiles),
@@ -138,12 +138,12 @@ class Pieces {
         total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
         next_(start) {}
   // The tiles of kTokens.
-  __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
+  __device__ __forceinline__ static Pieces Wide(const MatmulParams& args, const PieceRows& rows) {
     return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
                   static_cast<int>(blockIdx.x) / S::kBlocks);
   }
   // The tiles of kRestTokens, which follow after the last tile of kTokens.
-  __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
+  __device__ __forceinline__ Pieces Rest(const MatmulParams& args, const PieceRows& rows) const {
     return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
                   std::numeric_limits<int>::max(), index_ - total_);
   }
@@ -241,8 +241,8 @@ class Feed {
  public:
   using Ring = F16Ring<S, kTokens>;
 
-  __device__ __forceinline__ Feed(const MatmulArgs& args, const Pieces<S>& pieces, uint32_t shared,
-                                  Ring& ring)
+  __device__ __forceinline__ Feed(const MatmulParams& args, const Pieces<S>& pieces,
+                                  uint32_t shared, Ring& ring)
       : args_(args), pieces_(pieces), shared_(shared), ring_(ring) {
     NextPiece();
   }
@@ -351,7 +351,7 @@ class Feed {
     }
   }
 
-  const MatmulArgs& args_;
+  const MatmulParams& args_;
   Pieces<S> pieces_;
   const uint32_t shared_;
   Ring& ring_;
@@ -379,7 +379,7 @@ struct F16Rings {
 };
 
 template <typename S>
-__device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
+__device__ __forceinline__ void FeedF16(const MatmulParams& args, const PieceRows& rows,
                                         uint32_t shared, F16Rings<S>& rings) {
   // The model's weights are there from the start; activations are written by the kernel before.
   if (FeederIndex() == kXFeeder) WaitForDependency();
@@ -400,7 +400,7 @@ __device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows&
 // `cols`: weights and tokens, or tokens and weights. Returns the last stage, whose wgmmas may still
 // run; the caller waits and releases it.
 template <int kCols, typename Ring, int kParts>
-__device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int rows,
+__device__ __forceinline__ int MultiplySegment(const MatmulParams& args, int split, int rows,
                                                int cols, const uint8_t* shared, Ring& ring,
                                                typename Ring::Place& place,
                                                float (&c)[kParts][kCols / 2]) {

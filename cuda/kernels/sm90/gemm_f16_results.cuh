@@ -115,28 +115,30 @@ class SegmentSums {
   // value once, in memory: as factors are powers of two, the result is that of a fused
   // multiply-add, except that subnormal numbers count as zeros, and products of F16 numbers have
   // none. `c`: as the last Add left it.
-  __device__ __forceinline__ void Store(const MatmulArgs& args, int first_row, int rows,
+  __device__ __forceinline__ void Store(const MatmulParams& args, int first_row, int rows,
                                         int first_token, float factor,
                                         const float (&c)[kTokens / 2]) {
-    const bool adds = args.residual != nullptr;
-    if (adds) factor *= args.residual_scale;
+    const bool adds = args.add.residual != nullptr;
+    if (adds) factor *= args.add.scale;
     // In the epilogue 16 threads store four rows of a token each.
     const int row = thread_ % kThreadsAToken * 4;
     const int token = first_token + thread_ / kThreadsAToken;
-    float* to = (adds ? args.residual : args.y) + int64_t{token} * args.y_stride + first_row + row;
+    float* to = (adds ? args.add.residual : args.store.y) + int64_t{token} * args.store.stride +
+                first_row + row;
     // Number of tokens from there on.
-    int left = row < rows && first_row + row < args.y_rows ? args.tokens - token : 0;
+    int left = row < rows && first_row + row < args.rows ? args.tokens - token : 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       GroupSync(group_);
       Stage(part, factor, c);
       GroupSync(group_);
       if (adds) {
-        Leave(to, left, args.y_stride, [](float4* at, float4 value) { AddInMemory(at, value); });
+        Leave(to, left, args.store.stride,
+              [](float4* at, float4 value) { AddInMemory(at, value); });
       } else {
-        Leave(to, left, args.y_stride, [](float4* at, float4 value) { __stcg(at, value); });
+        Leave(to, left, args.store.stride, [](float4* at, float4 value) { __stcg(at, value); });
       }
-      to += int64_t{kStagedTokens} * args.y_stride;
+      to += int64_t{kStagedTokens} * args.store.stride;
       left -= kStagedTokens;
     }
   }

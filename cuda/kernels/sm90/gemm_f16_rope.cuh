@@ -16,14 +16,14 @@ struct RopedToken {
 
   RopedToken() = default;
   // `cached`: true if the block is needed, for rows of keys or values.
-  __device__ __forceinline__ RopedToken(const MatmulArgs& args, int token, bool cached) {
+  __device__ __forceinline__ RopedToken(const MatmulParams& args, int token, bool cached) {
     position = -1;
     block = 0;
     if (token >= args.tokens) return;
-    const TokenEntry entry = args.roped.step.tokens[token];
+    const TokenEntry entry = args.qkv.rope.step.tokens[token];
     if (entry.sequence < 0) return;
     position = entry.position;
-    if (cached) block = CacheBlock(args.roped, entry.sequence, position);
+    if (cached) block = CacheBlock(args.qkv.rope, entry.sequence, position);
   }
 };
 
@@ -33,15 +33,15 @@ class RopedRows {
  public:
   // `first_row`: the tile's, in the product. `tokens`: those of the tile, kTokens or more; written
   // before the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
-  __device__ __forceinline__ RopedRows(const MatmulArgs& args, int first_row, int first_token,
+  __device__ __forceinline__ RopedRows(const MatmulParams& args, int first_row, int first_token,
                                        const RopedToken* tokens, const uint8_t* staged)
-      : args_(args.roped) {
+      : args_(args.qkv.rope) {
     const int half_dim = args_.qkv.head_dim / 2;
     const int at_once = static_cast<int>(threadIdx.x) / kQuads;
     // The thread's first column in every token, counted over the first halves of the block's heads.
     const int pair = static_cast<int>(threadIdx.x) % kQuads * kPairs;
     const int row = (pair & -half_dim) + pair;
-    head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
+    head_ = (args.qkv.first_row + first_row + row) >> Log2(args_.qkv.head_dim);
     col_ = pair & (half_dim - 1);
     two_parts_ = head_ < args_.qkv.heads && HasTwoParts(args_.qkv, head_);
     token_ = first_token + at_once;

@@ -4,7 +4,8 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors,
+                                cudaStream_t stream) {
   return LaunchSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
 }
 

@@ -77,7 +77,11 @@ cudaError_t PrepareMatvecKernels() {
   return cudaSuccess;
 }
 
-cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchMatvec(const MatmulArgs& matmul, int multiprocessors, cudaStream_t stream) {
+  if (matmul.product.tokens > kMatvecTokens || MatmulProblem(matmul) != nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  const MatmulParams args(matmul);
   const int tiles = RowTiles(args);
   uint32_t formats = 0;
   for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
@@ -130,7 +134,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
-  return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),
+  return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
                         dim3(std::max(multiprocessors, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
                         args, shape);

@@ -36,7 +36,7 @@
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/unpack.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/matvec_input.cuh"
 #include "cuda/kernels/sm90/matvec_ring.cuh"
 
@@ -54,7 +54,7 @@ inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
-using Kernel = void (*)(MatmulArgs args, LaunchShape shape);
+using Kernel = void (*)(MatmulParams args, LaunchShape shape);
 
 // Offset of a lane in the shared-memory address of x.
 template <bool kOneToken>
@@ -154,7 +154,7 @@ __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32
 }
 
 template <bool kOneToken>
-__device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int split,
+__device__ __forceinline__ void StoreTile(const MatmulParams& args, int tile, int split,
                                           const float (&c)[4]) {
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -162,15 +162,16 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
   for (int i = 0; i < (kOneToken ? 1 : 2); ++i) {
     const int token = lane % 4 * 2 + i;
     if (token >= (kOneToken ? 1 : args.tokens)) return;
-    if (args.gated.data != nullptr) {
-      args.gated.data[args.gated.Index(token, tile * 8 + g)] = GatedUnit(c[i], c[2 + i]);
+    if (args.swiglu.out.data != nullptr) {
+      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] = GatedUnit(c[i], c[2 + i]);
       continue;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = tile * kTileRows + half * 8 + g;
-      if (row < args.y_rows) {
-        args.y[(split * args.y_tokens + token) * args.y_stride + row] = c[2 * half + i];
+      if (row < args.rows) {
+        args.store.y[(split * args.partials_tokens + token) * args.store.stride + row] =
+            c[2 * half + i];
       }
     }
   }
@@ -198,7 +199,7 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& rin
 
 template <bool kOneToken, uint32_t kFormats>
 __global__ void __launch_bounds__(kResidentWarps * 32)
-    MatvecKernel(const __grid_constant__ MatmulArgs args,
+    MatvecKernel(const __grid_constant__ MatmulParams args,
                  const __grid_constant__ LaunchShape shape) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) RingBarriers barriers;

@@ -57,7 +57,7 @@ struct InputRoom {
 };
 
 // Starts the copy of the norm's weights; one thread, which does not wait for the kernel before.
-__device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int begin, int end,
+__device__ __forceinline__ void AskForNormWeight(const NormArgs& norm, int begin, int end,
                                                  const InputRoom& room) {
   const int bytes = (end - begin) * static_cast<int>(sizeof(float));
   BarrierExpect(room.weight_is_there, bytes);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int be
 // writes the new residual. Loads only vectors and segments that exist: stand-ins for others would
 // make all blocks read one address at a time.
 template <int kSplits>
-__device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
+__device__ __forceinline__ void AddSegments(const NormArgs& norm, int vectors, float4* row) {
   // Vectors in flight at once, as many as there are registers for.
   constexpr int kTogether = kSplits <= kMaxSplits / 2 ? 2 : 1;
   const int stride = norm.partials_tokens * vectors;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
 }
 
 // The same without partials.
-__device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
+__device__ __forceinline__ void CopyResidual(const NormArgs& norm, int vectors, float4* row) {
   WaitForDependency();
   for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
     const float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vector
 // work of NormKernel's threads is shared out among the warps of this block. Each branch waits for
 // the kernel before by itself: the code behind the wait then reads at once. Returns the address of
 // x.
-__device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols, int begin, int end,
+__device__ __forceinline__ uint32_t MakeInput(const NormArgs& norm, int cols, int begin, int end,
                                               const InputRoom& room) {
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);

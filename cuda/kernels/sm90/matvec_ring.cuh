@@ -9,7 +9,7 @@
 
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
 
 namespace orcd::cuda::matvec {
 
@@ -56,7 +56,7 @@ struct Tasks {
   int first_tile;
   int stride;
 
-  __device__ Tasks(const MatmulArgs& args, const LaunchShape& shape, int warp) {
+  __device__ Tasks(const MatmulParams& args, const LaunchShape& shape, int warp) {
     const int member = DividedBySplits(shape, blockIdx.x);
     split = blockIdx.x - member * args.splits;
     // As SegmentBegin computes them.
@@ -83,7 +83,7 @@ struct RingBarriers {
 
 // Body of the producer warp: lane w keeps the ring of warp w full, all lanes in step. It never
 // polls: on an SM that it shares with the kernel before, polling would slow that kernel down.
-__device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShape& shape,
+__device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchShape& shape,
                                         uint8_t* rings, RingBarriers& barriers) {
   const int lane = threadIdx.x % 32;
   if (lane >= shape.tile_warps) return;
