@@ -150,9 +150,9 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   } else {
     args.epilogue =
         cuda::StoreF32{reinterpret_cast<float*>(y.data()), shape.rows,
-                       tokens > cuda::kMaxSegmentTokens || cuda::GemmSums(args.product)};
+                       tokens > cuda::kMaxSegmentTokens || device.kernels->gemm_sums(args.product)};
   }
-  if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
+  if (tokens > cuda::kMatvecTokens && !device.kernels->gemm_takes(format.format, tokens)) {
     return absl::OkStatus();
   }
 
@@ -165,8 +165,8 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
     matrix.data = weights.data() + i % copies * bytes;
     args.product.matrices[0] = matrix;
     error = tokens <= cuda::kMatvecTokens
-                ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
-                : cuda::LaunchGemm(args, device.multiprocessors, stream.get());
+                ? device.kernels->matvec(args, device.traits, stream.get())
+                : device.kernels->gemm(args, device.traits, stream.get());
   }
   cudaGraph_t captured = nullptr;
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
@@ -194,8 +194,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareMatvecKernels(), "preparing kernels");
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareGemmKernels(), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(/*vocab=*/1), "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();

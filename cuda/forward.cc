@@ -211,13 +211,14 @@ class Forward::Tap {
 };
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-                 const KvCacheView& kv, int multiprocessors)
+                 const KvCacheView& kv, const DeviceInfo& device)
     : spec_(spec),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
-      multiprocessors_(multiprocessors) {}
+      device_(device.traits),
+      kernels_(*device.kernels) {}
 
 Activations Forward::View(__half* data, int tokens) const {
   return {.data = data, .tokens = RoundUp(tokens, 8)};
@@ -274,7 +275,7 @@ absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs
   Product& product = args.product;
   product.splits = Splits(RowTiles(product), product.matrices[0].cols);
   product.tokens = step.shape.tokens;
-  const bool sum = product.tokens > kMaxSegmentTokens || GemmSums(product);
+  const bool sum = product.tokens > kMaxSegmentTokens || kernels_.gemm_sums(product);
   splits_ = sum ? 1 : product.splits;
   products_tokens_ = PartialsTokens(product.tokens);
   if (to != nullptr) args.epilogue = StoreF32{to, Rows(product), sum};
@@ -293,13 +294,13 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   args.model_formats = weights_.formats();
   args.handed = buffers_.handed;
   if (product.tokens <= kMatvecTokens) {
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.matvec(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Each launch takes consecutive matrices: formats that one kernel takes together, or matrices
   // that are all dequantised first.
   const auto unpacks = [&](const TiledMatrix& matrix) {
-    return !GemmTakes(matrix.format, product.tokens);
+    return !kernels_.gemm_takes(matrix.format, product.tokens);
   };
   const MatmulArgs all = args;
   const TiledMatrix* const matrices = all.product.matrices;
@@ -308,9 +309,9 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     product.num_matrices = 0;
     for (int j = i; j < all.product.num_matrices; ++j) {
       const bool together =
-          j == i ||
-          (unpacks(matrices[i]) ? unpacks(matrices[j])
-                                : GemmTakesBehind(matrices[j - 1].format, matrices[j].format));
+          j == i || (unpacks(matrices[i])
+                         ? unpacks(matrices[j])
+                         : kernels_.gemm_takes_behind(matrices[j - 1].format, matrices[j].format));
       if (!together) break;
       product.matrices[product.num_matrices++] = matrices[j];
     }
@@ -319,7 +320,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     if (unpacks(matrices[i])) {
       ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
     } else {
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+      ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     }
   }
   return absl::OkStatus();
@@ -343,11 +344,11 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
         to += F16Bytes(all.matrices[i]);
       }
       ORCD_RETURN_IF_CUDA_ERROR(
-          LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
+          kernels_.unpack_to_f16(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
     TakeUnpacked(buffers_.unpacked, args.product);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
@@ -360,15 +361,16 @@ absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
   args.product.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
-                              "unpacking weights");
+    ORCD_RETURN_IF_CUDA_ERROR(
+        kernels_.unpack_to_f16(all, tile, tiles, buffers_.unpacked, step.stream),
+        "unpacking weights");
     args.product.matrices[0] = {.data = buffers_.unpacked,
                                 .format = TileFormat::kF16,
                                 .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
                                 .cols = matrix.cols,
                                 .exponent = matrix.exponent};
     args.epilogue = FromRow(epilogue, tile * kTileRows);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
   }
   return absl::OkStatus();
 }
@@ -443,31 +445,31 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.partials_tokens = products_tokens_;
   }
   if (step.shape.decode && step.tap == nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchDecodeAttention({.step = step.tables,
-                                                     .sequences = step.shape.sequences,
-                                                     .qkv = qkv,
-                                                     .kv = kv_,
-                                                     .not_finite = buffers_.not_finite,
-                                                     .layer = layer,
-                                                     .key_splits = step.shape.key_splits,
-                                                     .partials = buffers_.attention_partials,
-                                                     .counters = buffers_.attention_counters,
-                                                     .out = attended_},
-                                                    multiprocessors_, step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.decode_attention({.step = step.tables,
+                                                         .sequences = step.shape.sequences,
+                                                         .qkv = qkv,
+                                                         .kv = kv_,
+                                                         .not_finite = buffers_.not_finite,
+                                                         .layer = layer,
+                                                         .key_splits = step.shape.key_splits,
+                                                         .partials = buffers_.attention_partials,
+                                                         .counters = buffers_.attention_counters,
+                                                         .out = attended_},
+                                                        device_, step.stream),
                               "attention");
   } else {
     if (!ProductsRope(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchPrefillAttention({.step = step.tables,
-                                                      .sequences = step.shape.sequences,
-                                                      .query_tiles = step.shape.query_tiles,
-                                                      .q = buffers_.q,
-                                                      .q_rest = buffers_.q_rest,
-                                                      .query_parts = qkv.query_parts,
-                                                      .kv = kv_,
-                                                      .layer = layer,
-                                                      .heads = layer_.heads,
-                                                      .out = attended_},
-                                                     step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.prefill_attention({.step = step.tables,
+                                                          .sequences = step.shape.sequences,
+                                                          .query_tiles = step.shape.query_tiles,
+                                                          .q = buffers_.q,
+                                                          .q_rest = buffers_.q_rest,
+                                                          .query_parts = qkv.query_parts,
+                                                          .kv = kv_,
+                                                          .layer = layer,
+                                                          .heads = layer_.heads,
+                                                          .out = attended_},
+                                                         device_, step.stream),
                               "attention");
   }
   if (step.tap != nullptr) {
@@ -622,7 +624,7 @@ bool Forward::UnpacksAhead(const Step& step) const {
     }
     for (const TiledMatrix* matrix : {&layer.qkv[0], &layer.qkv[1], &layer.qkv[2],
                                       &layer.attn_output, &layer.gate_up, &layer.down}) {
-      if (!UnpackAhead::Takes(matrix->format)) return false;
+      if (!kernels_.gemm_unpacks_ahead(matrix->format)) return false;
     }
   }
   return true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/kernels/common/attention.h"
@@ -92,7 +93,7 @@ class Forward {
  public:
   // References must outlive this.
   Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-          const KvCacheView& kv, int multiprocessors);
+          const KvCacheView& kv, const DeviceInfo& device);
 
   // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
   // (null in service), waits for every operation to show its result, and allocates memory to do so.
@@ -151,7 +152,8 @@ class Forward {
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;
   const KvCacheView kv_;
-  const int multiprocessors_;
+  const DeviceTraits& device_;
+  const KernelSet& kernels_;
   // The residual, and the buffer it moves to if a product updates it out of place.
   float* residual_ = nullptr;
   float* new_residual_ = nullptr;

@@ -23,7 +23,6 @@ namespace {
 
 constexpr int kMostTokens = 4096;
 constexpr int kMostSeqs = 1024;
-constexpr int kMultiprocessors = 132;
 
 // Addresses at which nothing lies, far from each other.
 template <typename T = uint8_t>
@@ -201,7 +200,11 @@ TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
                              .sequences = Nowhere<SequenceEntry>(5),
                              .blocks = Nowhere<int32_t>(6),
                              .logit_tokens = Nowhere<int32_t>(7)};
-  Forward forward(spec, *weights, buffers, kv, kMultiprocessors);
+  const KernelSet kernels = SymbolicKernels();
+  DeviceInfo device;
+  device.traits.sms = 132;
+  device.kernels = &kernels;
+  Forward forward(spec, *weights, buffers, kv, device);
   SymbolicGpu gpu(spec, *weights, buffers);
   // Each step finds in the buffers what the step before has left there.
   for (const StepShape& step : Steps()) {

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -365,7 +366,7 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
 }
 
 void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
-  if (const char* const problem = MatmulProblem(args)) launch.Complain(problem);
+  if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
   const auto& p = args.product;
   const auto* const store = std::get_if<StoreF32>(&args.epilogue);
   const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
@@ -491,26 +492,33 @@ cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
   current->Gate(args);
   return Outcome();
 }
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t) {
-  current->PrefillAttention(args);
-  return Outcome();
-}
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int, cudaStream_t) {
-  current->DecodeAttention(args);
-  return Outcome();
-}
-cudaError_t LaunchMatvec(const MatmulArgs& args, int, cudaStream_t) {
-  current->Matvec(args);
-  return Outcome();
-}
-cudaError_t LaunchGemm(const MatmulArgs& args, int, cudaStream_t) {
-  current->Gemm(args);
-  return Outcome();
-}
-cudaError_t LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t) {
-  current->UnpackToF16(product, first_tile, tiles, out);
-  return Outcome();
+
+KernelSet SymbolicKernels() {
+  KernelSet kernels = sm90::kKernels;
+  kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
+    current->Matvec(args);
+    return Outcome();
+  };
+  kernels.gemm = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
+    current->Gemm(args);
+    return Outcome();
+  };
+  kernels.unpack_to_f16 = [](const Product& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t) {
+    current->UnpackToF16(product, first_tile, tiles, out);
+    return Outcome();
+  };
+  kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,
+                                cudaStream_t) {
+    current->DecodeAttention(args);
+    return Outcome();
+  };
+  kernels.prefill_attention = [](const PrefillAttentionArgs& args, const DeviceTraits&,
+                                 cudaStream_t) {
+    current->PrefillAttention(args);
+    return Outcome();
+  };
+  return kernels;
 }
 
 }  // namespace orcd::cuda

@@ -1,4 +1,4 @@
-// Symbolic kernel launches, linked in place of the kernels: they read and write what the kernels'
+// Symbolic kernel launches, in place of the kernels: they read and write what the kernels'
 // headers say, so that a Forward runs on memory of expressions. Data in the wrong place,
 // overwritten too early or read too soon then shows without a GPU.
 #ifndef ORCD_CUDA_FORWARD_CHECK_SYMBOLIC_GPU_H_
@@ -13,11 +13,14 @@
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_memory.h"
-#include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
+
+// The kernel set of sm90 with symbolic launches.
+KernelSet SymbolicKernels();
 
 // One instance at a time, on one thread: launches go to the latest. The step's tables and the
 // partials of split decode attention are not modelled.

@@ -268,17 +268,17 @@ class AttentionTest : public GpuTest {
     const DeviceArray<uint16_t> q_rest(std::vector<uint16_t>(queries.size(), 0));
     const DeviceArray<int32_t> query_parts(all.shape().QueryParts());
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
-    EXPECT_EQ(LaunchPrefillAttention({.step = step.tables(),
-                                      .sequences = step.entries(),
-                                      .query_tiles = step.query_tiles(),
-                                      .q = reinterpret_cast<const __half*>(q.data()),
-                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
-                                      .query_parts = query_parts.data(),
-                                      .kv = all.view(),
-                                      .layer = kLayer,
-                                      .heads = all.shape().heads(),
-                                      .out = out.view()},
-                                     stream()),
+    EXPECT_EQ(kernels().prefill_attention({.step = step.tables(),
+                                           .sequences = step.entries(),
+                                           .query_tiles = step.query_tiles(),
+                                           .q = reinterpret_cast<const __half*>(q.data()),
+                                           .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
+                                           .query_parts = query_parts.data(),
+                                           .kv = all.view(),
+                                           .layer = kLayer,
+                                           .heads = all.shape().heads(),
+                                           .out = out.view()},
+                                          traits(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     return out.Read();
@@ -314,25 +314,25 @@ class AttentionTest : public GpuTest {
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
     const DeviceArray<int32_t> not_finite(std::vector<int32_t>(step.entries(), 0));
     const DeviceActivations out(step.tokens(), shape.heads() * shape.head_dim);
-    EXPECT_EQ(LaunchDecodeAttention({.step = step.tables(),
-                                     .sequences = step.entries(),
-                                     .qkv = {.partials = device_products.data(),
-                                             .splits = 1,
-                                             .partials_tokens = step.tokens(),
-                                             .bias = bias.data(),
-                                             .angles = device_angles.data(),
-                                             .query_parts = query_parts.data(),
-                                             .heads = shape.heads(),
-                                             .kv_heads = shape.kv_heads,
-                                             .head_dim = shape.head_dim},
-                                     .kv = all.view(),
-                                     .not_finite = not_finite.data(),
-                                     .layer = kLayer,
-                                     .key_splits = key_splits,
-                                     .partials = partials.data(),
-                                     .counters = counters.data(),
-                                     .out = out.view()},
-                                    multiprocessors(), stream()),
+    EXPECT_EQ(kernels().decode_attention({.step = step.tables(),
+                                          .sequences = step.entries(),
+                                          .qkv = {.partials = device_products.data(),
+                                                  .splits = 1,
+                                                  .partials_tokens = step.tokens(),
+                                                  .bias = bias.data(),
+                                                  .angles = device_angles.data(),
+                                                  .query_parts = query_parts.data(),
+                                                  .heads = shape.heads(),
+                                                  .kv_heads = shape.kv_heads,
+                                                  .head_dim = shape.head_dim},
+                                          .kv = all.view(),
+                                          .not_finite = not_finite.data(),
+                                          .layer = kLayer,
+                                          .key_splits = key_splits,
+                                          .partials = partials.data(),
+                                          .counters = counters.data(),
+                                          .out = out.view()},
+                                         traits(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     // The kernel stored the tokens' keys and values, and nothing else.
@@ -569,17 +569,17 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                          stream()),
               cudaSuccess);
     const DeviceActivations prefilled(count, shape.heads() * shape.head_dim);
-    ASSERT_EQ(LaunchPrefillAttention({.step = tables,
-                                      .sequences = step.entries(),
-                                      .query_tiles = step.query_tiles(),
-                                      .q = reinterpret_cast<const __half*>(q.data()),
-                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
-                                      .query_parts = query_parts.data(),
-                                      .kv = all.view(),
-                                      .layer = kLayer,
-                                      .heads = shape.heads(),
-                                      .out = prefilled.view()},
-                                     stream()),
+    ASSERT_EQ(kernels().prefill_attention({.step = tables,
+                                           .sequences = step.entries(),
+                                           .query_tiles = step.query_tiles(),
+                                           .q = reinterpret_cast<const __half*>(q.data()),
+                                           .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
+                                           .query_parts = query_parts.data(),
+                                           .kv = all.view(),
+                                           .layer = kLayer,
+                                           .heads = shape.heads(),
+                                           .out = prefilled.view()},
+                                          traits(), stream()),
               cudaSuccess);
     const std::vector<uint16_t> expected = prefilled.Read();
     const std::vector<uint16_t> expected_cache = all.cache().Read();
@@ -594,17 +594,17 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                                         (shape.head_dim + 2));
       const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
       const DeviceActivations decoded(count, shape.heads() * shape.head_dim);
-      ASSERT_EQ(LaunchDecodeAttention({.step = tables,
-                                       .sequences = step.entries(),
-                                       .qkv = qkv,
-                                       .kv = all.view(),
-                                       .not_finite = flags.data(),
-                                       .layer = kLayer,
-                                       .key_splits = splits,
-                                       .partials = partials.data(),
-                                       .counters = counters.data(),
-                                       .out = decoded.view()},
-                                      multiprocessors(), stream()),
+      ASSERT_EQ(kernels().decode_attention({.step = tables,
+                                            .sequences = step.entries(),
+                                            .qkv = qkv,
+                                            .kv = all.view(),
+                                            .not_finite = flags.data(),
+                                            .layer = kLayer,
+                                            .key_splits = splits,
+                                            .partials = partials.data(),
+                                            .counters = counters.data(),
+                                            .out = decoded.view()},
+                                           traits(), stream()),
                 cudaSuccess);
       EXPECT_TRUE(SameBits(decoded.Read(), expected));
       EXPECT_TRUE(SameBits(all.cache().Read(), expected_cache));

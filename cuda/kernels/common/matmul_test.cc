@@ -129,17 +129,19 @@ class ProductTest : public GpuTest {
   // Launches the kernel that a step of the model uses.
   cudaError_t Launch(MatmulArgs args, int multiprocessors) {
     Product& product = args.product;
-    if (product.tokens <= kMatvecTokens) return LaunchMatvec(args, multiprocessors, stream());
+    DeviceTraits device = traits();
+    device.sms = multiprocessors;
+    if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
     if (product.tokens > kMaxSegmentTokens) args.handed = Handed();
-    if (GemmTakes(product.matrices[0].format, product.tokens)) {
-      return LaunchGemm(args, multiprocessors, stream());
+    if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
+      return kernels().gemm(args, device, stream());
     }
     product.weights_are_new = true;
     int64_t bytes = 0;
     for (int i = 0; i < product.num_matrices; ++i) bytes += F16Bytes(product.matrices[i]);
     const DeviceArray<uint8_t> unpacked(bytes);
     uint8_t* to = unpacked.data();
-    cudaError_t error = LaunchUnpackToF16(product, 0, RowTiles(product), to, stream());
+    cudaError_t error = kernels().unpack_to_f16(product, 0, RowTiles(product), to, stream());
     if (error != cudaSuccess) return error;
     for (int i = 0; i < product.num_matrices; ++i) {
       TiledMatrix& matrix = product.matrices[i];
@@ -147,7 +149,7 @@ class ProductTest : public GpuTest {
       matrix.format = TileFormat::kF16;
       to += matrix.bytes();
     }
-    error = LaunchGemm(args, multiprocessors, stream());
+    error = kernels().gemm(args, device, stream());
     return error == cudaSuccess ? cudaStreamSynchronize(stream()) : error;
   }
 
@@ -232,8 +234,8 @@ class ProductTest : public GpuTest {
   // The weights by which kernels multiply: F16 values by unpack.cuh's rule, times 2^exponent.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
     const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
-    EXPECT_EQ(LaunchUnpackToF16({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
-                                unpacked.data(), stream()),
+    EXPECT_EQ(kernels().unpack_to_f16({.matrices = {matrix}, .num_matrices = 1}, 0,
+                                      matrix.row_tiles(), unpacked.data(), stream()),
               cudaSuccess);
     const TiledMatrix f16 = {.data = unpacked.data(),
                              .format = TileFormat::kF16,
@@ -257,7 +259,7 @@ class ProductTypeTest : public ProductTest, public ::testing::WithParamInterface
     return static_cast<int>(GetTensorTypeInfo(GetParam()).block_weights);
   }
   // True if a kernel multiplies the type's tiles without dequantising them first.
-  bool fused() const { return GemmTakes(FormatFor(GetParam()), 9); }
+  bool fused() const { return kernels().gemm_takes(FormatFor(GetParam()), 9); }
 
   std::vector<Shape> Shapes() const {
     std::vector<Shape> shapes = {{37, 320}, {1, 64}, {20, 2048}, {1000, 96}, {5, 256}, {130, 768}};
@@ -597,7 +599,8 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
     ASSERT_GT(all.product.splits, 1);
     for (const int tokens : {1, 3, 8, 9, 64, 100, 200, 512, 513}) {
       const bool alike = q.tiles.format == v.tiles.format;
-      if (tokens > kMatvecTokens && !GemmTakesBehind(q.tiles.format, v.tiles.format)) break;
+      if (tokens > kMatvecTokens && !kernels().gemm_takes_behind(q.tiles.format, v.tiles.format))
+        break;
       // When dequantised, each format has a launch of its own.
       if (tokens > kMaxSegmentTokens && !alike) break;
       const Result together = Multiply(all, 0, tokens, multiprocessors());
@@ -782,10 +785,10 @@ TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
   const Product product = {.matrices = {matrix.tiles}, .num_matrices = 1};
   const int tiles = matrix.tiles.row_tiles();
   const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
-  ASSERT_EQ(LaunchUnpackToF16(product, 0, tiles, all.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().unpack_to_f16(product, 0, tiles, all.data(), stream()), cudaSuccess);
   const size_t tile_bytes = all.size() / tiles;
   const DeviceArray<uint8_t> part(5 * tile_bytes);
-  ASSERT_EQ(LaunchUnpackToF16(product, 4, 5, part.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().unpack_to_f16(product, 4, 5, part.data(), stream()), cudaSuccess);
   EXPECT_TRUE(
       SameBits(std::span<const uint8_t>(part.Read()),
                std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
@@ -825,7 +828,7 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
       const DeviceArray<float> expected(floats);
       args.prologue = normed.view();
       args.epilogue = StoreF32{expected.data(), 100};
-      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+      ASSERT_EQ(kernels().matvec(args, traits(), stream()), cudaSuccess);
 
       const DeviceArray<float> old_residual(residual_values);
       const DeviceArray<float> new_residual(cols);
@@ -839,7 +842,7 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
                                .scale = 16,
                                .weight = weight.data(),
                                .eps = 1e-6f};
-      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+      ASSERT_EQ(kernels().matvec(args, traits(), stream()), cudaSuccess);
       EXPECT_TRUE(SameBits(actual.Read(), expected.Read()));
       EXPECT_TRUE(SameBits(new_residual.Read(), residual.Read()));
       EXPECT_TRUE(SameBits(old_residual.Read(), residual_values));

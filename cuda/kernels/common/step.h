@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/tile_format.h"
 
 namespace orcd::cuda {
@@ -159,7 +160,6 @@ cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* ang
 //
 // Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
 // magnitude, else 1; `key_bias` is [kv_heads, head_dim].
-inline constexpr float kLargeKeyBias = 64;
 cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream);
 

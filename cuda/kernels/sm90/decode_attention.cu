@@ -28,8 +28,9 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/common/softmax.cuh"
 #include "cuda/kernels/sm90/decode_attention.cuh"
-#include "cuda/kernels/sm90/softmax.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -38,7 +39,7 @@ namespace {
 constexpr int kFewBlocksEach = 2;
 constexpr int kFewWarps = 8;
 constexpr int kManyWarps = 4;
-// Blocks so few that the step keeps two kernels on every SM (launch.h).
+// Blocks so few that the step keeps two kernels on every SM (kernel_set.h).
 constexpr int kVeryFewBlocks = 32;
 // With at most so many tiles one block takes all, since blocks exchange results through memory.
 constexpr int kTilesOfOneBlock = 2;
@@ -403,7 +404,7 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
 }
 
 // Keeps a block without work resident until the kernel before has ended and every block of the next
-// kernel is resident in place of that kernel's blocks (launch.h).
+// kernel is resident in place of that kernel's blocks (kernel_set.h).
 __device__ __forceinline__ void KeepPlace() {
   constexpr int kNanoseconds = 1000;
   WaitForDependency();
@@ -593,18 +594,18 @@ cudaError_t PrepareOf() {
 
 }  // namespace
 
-cudaError_t PrepareDecodeAttentionKernels() {
+cudaError_t sm90::PrepareDecodeAttentionKernels() {
   const cudaError_t error = PrepareOf<64>();
   return error != cudaSuccess ? error : PrepareOf<128>();
 }
 
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
-                                  cudaStream_t stream) {
+cudaError_t sm90::LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
+                                        cudaStream_t stream) {
   switch (args.qkv.head_dim) {
     case 64:
-      return LaunchOf<64>(args, multiprocessors, stream);
+      return LaunchOf<64>(args, device.sms, stream);
     case 128:
-      return LaunchOf<128>(args, multiprocessors, stream);
+      return LaunchOf<128>(args, device.sms, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matvec.cuh"
 
 namespace orcd::cuda {
@@ -66,7 +67,7 @@ Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
 
 }  // namespace
 
-cudaError_t PrepareMatvecKernels() {
+cudaError_t sm90::PrepareMatvecKernels() {
   for (const FormatSet& set : kSets) {
     for (const bool one_token : {true, false}) {
       const cudaError_t error = cudaFuncSetAttribute(
@@ -77,8 +78,9 @@ cudaError_t PrepareMatvecKernels() {
   return cudaSuccess;
 }
 
-cudaError_t LaunchMatvec(const MatmulArgs& matmul, int multiprocessors, cudaStream_t stream) {
-  if (matmul.product.tokens > kMatvecTokens || MatmulProblem(matmul) != nullptr) {
+cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& device,
+                               cudaStream_t stream) {
+  if (matmul.product.tokens > kMatvecTokens || sm90::MatmulProblem(matmul) != nullptr) {
     return cudaErrorInvalidValue;
   }
   const MatmulParams args(matmul);
@@ -87,7 +89,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& matmul, int multiprocessors, cudaStre
   for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
   LaunchShape shape = {};
   const int cols = args.matrices[0].cols;
-  const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
+  const int members = std::min(tiles, std::max(1, device.sms / args.splits));
   shape.tiles = tiles;
   shape.members = members;
   shape.segment_cols = SegmentCols(cols);
@@ -135,7 +137,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& matmul, int multiprocessors, cudaStre
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
   return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
-                        dim3(std::max(multiprocessors, members * args.splits)),
+                        dim3(std::max(device.sms, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
                         args, shape);
 }

@@ -6,8 +6,8 @@
 //             quickly), and one producer warp, whose lane w feeds consumer warp w.
 //   Pipeline  one ring per consumer warp, up to 8 stages of 64 to 256 columns of a row tile,
 //             filled by bulk copies (matvec_ring.cuh). Shared memory is bounded so that this kernel
-//             and the next, which has begun to read, share an SM (launch.h), if at least two stages
-//             fit then.
+//             and the next, which has begun to read, share an SM (kernel_set.h), if at least two
+//             stages fit then.
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
 //             norm (matvec_input.cuh).

@@ -23,8 +23,9 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/common/softmax.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/ring_place.cuh"
-#include "cuda/kernels/sm90/softmax.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
 
 namespace orcd::cuda {
@@ -357,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-cudaError_t PreparePrefillAttentionKernels() {
+cudaError_t sm90::PreparePrefillAttentionKernels() {
   const cudaError_t error = cudaFuncSetAttribute(
       PrefillAttentionKernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<64>));
   if (error != cudaSuccess) return error;
@@ -365,7 +366,8 @@ cudaError_t PreparePrefillAttentionKernels() {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<128>));
 }
 
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream) {
+cudaError_t sm90::LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits&,
+                                         cudaStream_t stream) {
   const dim3 grid(args.query_tiles, args.kv.kv_heads);
   switch (args.kv.head_dim) {
     case 64:

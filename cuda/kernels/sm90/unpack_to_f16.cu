@@ -1,5 +1,5 @@
 // Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
-// format and number of tokens (GemmTakes, matmul.h).
+// format and number of tokens (GemmTakes, kernel_set.h).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
@@ -13,6 +13,7 @@
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/unpack_to_f16.cuh"
 
@@ -81,8 +82,8 @@ constexpr auto kLaunches = Launches(std::make_index_sequence<std::size(kFormatTy
 
 }  // namespace
 
-cudaError_t LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream) {
+cudaError_t sm90::LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
+                                    cudaStream_t stream) {
   const TiledMatrix& matrix = product.matrices[0];
   if (matrix.format != TileFormat::kF16) {
     return kLaunches[static_cast<int>(matrix.format) - 1](product, first_tile, tiles, out, stream);
