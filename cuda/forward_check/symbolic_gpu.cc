@@ -24,9 +24,9 @@ int64_t F16TileBytes(TiledMatrix matrix) {
 int64_t TilePart(int tile, TileFormat format) {
   return int64_t{tile} * 16 + static_cast<int>(format);
 }
-// Part of a product: a token's row, from a row tile on, in one of its split-K partials (segments).
-int64_t RowPart(int segments, int segment, int token, int tile) {
-  return ((int64_t{segments} * 16 + segment) << 48) + (int64_t{token} << 24) + tile;
+// Part of a product: a token's row, from a row tile on, in one of its split-K partials.
+int64_t RowPart(int splits, int split, int token, int tile) {
+  return ((int64_t{splits} * 16 + split) << 48) + (int64_t{token} << 24) + tile;
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ class SymbolicGpu::Launch {
     return content.symbol;
   }
   // Dequantises a row tile into F16 tile `at` of those at `to`.
-  void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
+  void DequantiseTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
     const Content content =
         Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
     const int64_t bytes = F16TileBytes(matrix);
@@ -158,10 +158,11 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
   memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
-    memory_.Write(Address(buffers.query_parts + layer * layer_.kv_heads), layer_.kv_heads * 4,
-                  {QueryParts(layer)});
+    memory_.Write(Address(buffers.query_split + layer * layer_.kv_heads), layer_.kv_heads * 4,
+                  {QuerySplit(layer)});
   }
-  memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
+  memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
+                {symbols_.Make("zeros")});
   current = this;
 }
 
@@ -259,9 +260,10 @@ void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
       launch.Whole(args.attended.data, ActivationBytes(args.attended.tokens, args.attended_cols),
                    "what attention made");
   if (args.rows == nullptr) launch.Complain("does not know which");
-  launch.Write(args.kept_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
-  launch.Write(args.kept_attended.data,
-               ActivationBytes(args.kept_attended.tokens, args.attended_cols), {Rows(attended)});
+  launch.Write(args.gathered_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
+  launch.Write(args.gathered_attended.data,
+               ActivationBytes(args.gathered_attended.tokens, args.attended_cols),
+               {Rows(attended)});
 }
 
 namespace {
@@ -270,8 +272,8 @@ namespace {
 template <typename Launch>
 void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
   launch.Whole(qkv.angles, 4, "the angles");
-  if (launch.Whole(qkv.query_parts, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
-      gpu.QueryParts(layer)) {
+  if (launch.Whole(qkv.query_split, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
+      gpu.QuerySplit(layer)) {
     launch.Complain("has another layer's parts of queries");
   }
 }
@@ -304,7 +306,7 @@ void SymbolicGpu::Rope(const RopeArgs& args) {
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
-  launch.Write(args.q_rest, bytes, {qkv, 1});
+  launch.Write(args.q_lo, bytes, {qkv, 1});
   keys_and_values_[args.layer] = qkv;
 }
 
@@ -313,11 +315,11 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
   const SymbolicMemory::Piece* const all = memory_.Find(Address(args.q));
   const int64_t bytes = all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.q));
   const Content q = launch.Read(args.q, bytes, "queries");
-  const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
+  const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
   const Symbol parts =
-      launch.Whole(args.query_parts, int64_t{layer_.kv_heads} * 4, "the parts of queries");
+      launch.Whole(args.query_split, int64_t{layer_.kv_heads} * 4, "the parts of queries");
   if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
-      parts != QueryParts(args.layer)) {
+      parts != QuerySplit(args.layer)) {
     launch.Complain("has queries, keys and values that do not belong together");
   }
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()),
@@ -357,9 +359,9 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
   const auto& x = std::get<Activations>(args.prologue);
   const Symbol input =
       launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
-  if (args.product.tokens > kMaxSegmentTokens && args.handed.sums != nullptr) {
-    launch.Whole(args.handed.ready, HandedSums::kReady * 4, "the zeros of handed sums");
-    launch.Write(args.handed.sums, HandedSums::kSumsBytes,
+  if (args.product.tokens > kMaxPartialsTokens && args.stream_k.sums != nullptr) {
+    launch.Whole(args.stream_k.ready, StreamKWorkspace::kReady * 4, "the zeros of handed sums");
+    launch.Write(args.stream_k.sums, StreamKWorkspace::kSumsBytes,
                  {symbols_.Make(absl::StrCat("scratch ", launches_++))});
   }
   Multiply(launch, args, input);
@@ -431,12 +433,12 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
+      launch.DequantiseTile(matrix, tile, args.ahead.to[i], tile);
     }
   }
 }
 
-void SymbolicGpu::Gate(const GateArgs& args) {
+void SymbolicGpu::Gate(const SwiGluArgs& args) {
   Launch launch(*this, "the gate");
   // The gate of a single matrix is launched for taps only, which need a GPU.
   if (!args.apart) launch.Complain("is of one matrix");
@@ -449,8 +451,8 @@ void SymbolicGpu::Gate(const GateArgs& args) {
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
 }
 
-void SymbolicGpu::UnpackToF16(const cuda::Product& product, int first_tile, int tiles,
-                              const uint8_t* out) {
+void SymbolicGpu::Dequantise(const cuda::Product& product, int first_tile, int tiles,
+                             const uint8_t* out) {
   Launch launch(*this, "unpacking");
   int before = 0;
   for (int i = 0; i < product.num_matrices; ++i) {
@@ -458,7 +460,7 @@ void SymbolicGpu::UnpackToF16(const cuda::Product& product, int first_tile, int 
     if (matrix.format != product.matrices[0].format) launch.Complain("has several formats");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       const int at = before + tile - first_tile;
-      if (at >= 0 && at < tiles) launch.UnpackTile(matrix, tile, out, at);
+      if (at >= 0 && at < tiles) launch.DequantiseTile(matrix, tile, out, at);
     }
     before += matrix.row_tiles();
   }
@@ -488,7 +490,7 @@ cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t) {
   current->Rope(args);
   return Outcome();
 }
-cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t) {
   current->Gate(args);
   return Outcome();
 }
@@ -503,9 +505,9 @@ KernelSet SymbolicKernels() {
     current->Gemm(args);
     return Outcome();
   };
-  kernels.unpack_to_f16 = [](const Product& product, int first_tile, int tiles, uint8_t* out,
-                             cudaStream_t) {
-    current->UnpackToF16(product, first_tile, tiles, out);
+  kernels.dequantise = [](const Product& product, int first_tile, int tiles, uint8_t* out,
+                          cudaStream_t) {
+    current->Dequantise(product, first_tile, tiles, out);
     return Outcome();
   };
   kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,

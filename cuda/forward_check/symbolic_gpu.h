@@ -55,8 +55,8 @@ class SymbolicGpu {
   void DecodeAttention(const DecodeAttentionArgs& args);
   void Matvec(const MatmulArgs& args);
   void Gemm(const MatmulArgs& args);
-  void Gate(const GateArgs& args);
-  void UnpackToF16(const cuda::Product& product, int first_tile, int tiles, const uint8_t* out);
+  void Gate(const SwiGluArgs& args);
+  void Dequantise(const cuda::Product& product, int first_tile, int tiles, const uint8_t* out);
 
   // The expressions that launches make. Tests build the expected results with them.
   Symbol Embedded() { return symbols_.Make(absl::StrCat("tokens of step ", step_)); }
@@ -71,7 +71,7 @@ class SymbolicGpu {
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }
-  Symbol QueryParts(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
+  Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
   Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
 
  private:

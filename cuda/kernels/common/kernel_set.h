@@ -61,16 +61,16 @@ struct KernelSet {
   bool (*gemm_takes)(TileFormat format, int tokens);
   // True if `gemm` takes a matrix of format `format` behind one of `before`.
   bool (*gemm_takes_behind)(TileFormat before, TileFormat format);
-  // True if `gemm` of no more than kMaxSegmentTokens tokens is faster when it sums the segments
+  // True if `gemm` of no more than kMaxPartialsTokens tokens is faster when it adds the partials
   // itself (StoreF32::sum), and supports that.
   bool (*gemm_sums)(const Product& product);
   // True if `gemm` can dequantise weights of the format ahead (MatmulArgs::ahead).
-  bool (*gemm_unpacks_ahead)(TileFormat format);
+  bool (*gemm_dequantises_ahead)(TileFormat format);
   // Dequantises row tiles [first_tile, first_tile + tiles) of a product's matrices, which have one
   // format, to format kF16 at `out`, tile after tile. kF16 tiles are copied, and must come from one
   // matrix.
-  cudaError_t (*unpack_to_f16)(const Product& product, int first_tile, int tiles, uint8_t* out,
-                               cudaStream_t stream);
+  cudaError_t (*dequantise)(const Product& product, int first_tile, int tiles, uint8_t* out,
+                            cudaStream_t stream);
 
   cudaError_t (*decode_attention)(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);

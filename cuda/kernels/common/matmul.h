@@ -19,7 +19,7 @@ namespace orcd::cuda {
 inline constexpr int kMatvecTokens = 8;
 
 // Most tokens for which KernelSet::gemm can store partials, as KernelSet::matvec does.
-inline constexpr int kMaxSegmentTokens = 512;
+inline constexpr int kMaxPartialsTokens = 512;
 
 // A product is prologue x product x epilogue.
 //
@@ -54,7 +54,7 @@ constexpr int Rows(const Product& product) {
 constexpr int PartialsTokens(int tokens) { return std::max(tokens, kMatvecTokens); }
 
 // Stores the split-K partials or, if `sum`, their sum. A sum of several splits is for `gemm` of F16
-// weights. More than kMaxSegmentTokens tokens need it, with rows and stride that are multiples of
+// weights. More than kMaxPartialsTokens tokens need it, with rows and stride that are multiples of
 // 4; fewer may have it (KernelSet::gemm_sums), with even ones.
 struct StoreF32 {
   float* y = nullptr;  // [splits, PartialsTokens(tokens), stride] or [tokens, stride]
@@ -62,20 +62,20 @@ struct StoreF32 {
   bool sum = false;
 };
 // Adds scale (a power of two) * the result to the residual as LaunchNorm would. For `gemm` of one
-// F16 matrix and more than kMaxSegmentTokens tokens; rows and stride are multiples of 4.
+// F16 matrix and more than kMaxPartialsTokens tokens; rows and stride are multiples of 4.
 struct AddToResidual {
   float* residual = nullptr;  // [tokens, stride]
   int stride = 0;
   float scale = 1;
 };
-// silu(gate) * up * kGatedScale. For one split of one matrix, whose tiles hold 8 rows of the gate
+// silu(gate) * up * kSwiGluScale. For one split of one matrix, whose tiles hold 8 rows of the gate
 // above 8 rows of the up projection.
 struct SwiGlu {
   Activations out = {};  // [tokens, rows / 2]
 };
 // Writes what LaunchRope would make of the result: `rope` has all arguments but the partials. The
 // matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights and
-// more than kMaxSegmentTokens tokens.
+// more than kMaxPartialsTokens tokens.
 struct StoreQkv {
   RopeArgs rope = {};
   int first_row = 0;
@@ -84,24 +84,24 @@ using Epilogue = std::variant<StoreF32, AddToResidual, SwiGlu, StoreQkv>;
 
 // Most output tiles of a launch whose K range two clusters share (stream-K), and the bytes of one
 // block's partial sum in the workspace.
-inline constexpr int kMaxHandedPieces = 80;
-inline constexpr int64_t kHandedBytes = 128 * 1024;
-// Stream-K workspace: one block leaves the sum of its segments of an output tile here, and another
+inline constexpr int kMaxStreamKTiles = 80;
+inline constexpr int64_t kStreamKBytes = 128 * 1024;
+// Stream-K workspace: one block leaves the sum of its splits of an output tile here, and another
 // block adds the rest.
-struct HandedSums {
-  static constexpr int64_t kSumsBytes = kMaxHandedPieces * kHandedBytes;
+struct StreamKWorkspace {
+  static constexpr int64_t kSumsBytes = kMaxStreamKTiles * kStreamKBytes;
   // Two flags per output tile, one of each warpgroup.
-  static constexpr int kReady = 2 * kMaxHandedPieces;
+  static constexpr int kReady = 2 * kMaxStreamKTiles;
 
-  // Null: each block computes all segments of its output tiles.
+  // Null: each block computes all splits of its output tiles.
   uint8_t* sums = nullptr;  // kSumsBytes
   // Zero before the first launch and after every launch.
   int32_t* ready = nullptr;  // [kReady]
 };
 
 // Weights of later products that a product's spare producer warps dequantise beside its own work,
-// as KernelSet::unpack_to_f16 does. The set says which formats (gemm_unpacks_ahead).
-struct UnpackAhead {
+// as KernelSet::dequantise does. The set says which formats (gemm_dequantises_ahead).
+struct DequantiseAhead {
   static constexpr int kMost = 5;
 
   TiledMatrix matrices[kMost] = {};
@@ -117,11 +117,11 @@ struct MatmulArgs {
   // Formats (FormatBit) of the model's other products. `matvec` then uses one kernel for all of
   // them, whose instructions stay in the SMs' caches.
   uint32_t model_formats = 0;
-  // Stream-K workspace, used for more than kMaxSegmentTokens tokens.
-  HandedSums handed = {};
+  // Stream-K workspace, used for more than kMaxPartialsTokens tokens.
+  StreamKWorkspace stream_k = {};
   // Weights to dequantise meanwhile. Only for `gemm` of one F16 matrix and more than
-  // kMaxSegmentTokens tokens.
-  UnpackAhead ahead = {};
+  // kMaxPartialsTokens tokens.
+  DequantiseAhead ahead = {};
 };
 
 }  // namespace orcd::cuda

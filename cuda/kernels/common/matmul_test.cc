@@ -132,16 +132,16 @@ class ProductTest : public GpuTest {
     DeviceTraits device = traits();
     device.sms = multiprocessors;
     if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
-    if (product.tokens > kMaxSegmentTokens) args.handed = Handed();
+    if (product.tokens > kMaxPartialsTokens) args.stream_k = StreamK();
     if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
       return kernels().gemm(args, device, stream());
     }
     product.weights_are_new = true;
     int64_t bytes = 0;
     for (int i = 0; i < product.num_matrices; ++i) bytes += F16Bytes(product.matrices[i]);
-    const DeviceArray<uint8_t> unpacked(bytes);
-    uint8_t* to = unpacked.data();
-    cudaError_t error = kernels().unpack_to_f16(product, 0, RowTiles(product), to, stream());
+    const DeviceArray<uint8_t> dequantised(bytes);
+    uint8_t* to = dequantised.data();
+    cudaError_t error = kernels().dequantise(product, 0, RowTiles(product), to, stream());
     if (error != cudaSuccess) return error;
     for (int i = 0; i < product.num_matrices; ++i) {
       TiledMatrix& matrix = product.matrices[i];
@@ -160,10 +160,10 @@ class ProductTest : public GpuTest {
     }
   }
 
-  HandedSums Handed() {
+  StreamKWorkspace StreamK() {
     if (ready_.size() == 0) {
-      sums_ = DeviceArray<uint8_t>(HandedSums::kSumsBytes);
-      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(HandedSums::kReady, 0));
+      sums_ = DeviceArray<uint8_t>(StreamKWorkspace::kSumsBytes);
+      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(StreamKWorkspace::kReady, 0));
     }
     return {.sums = sums_.data(), .ready = ready_.data()};
   }
@@ -179,7 +179,7 @@ class ProductTest : public GpuTest {
     Product& product = args.product;
     const int cols = product.matrices[0].cols;
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
-    sum = sum || tokens > kMaxSegmentTokens;
+    sum = sum || tokens > kMaxPartialsTokens;
     Result result = {.tokens = tokens,
                      .y_tokens = PartialsTokens(tokens),
                      .segments = sum ? 1 : product.splits,
@@ -231,13 +231,13 @@ class ProductTest : public GpuTest {
     EXPECT_EQ(beyond, 0) << "writes beside the result, of " << result.tokens << " tokens";
   }
 
-  // The weights by which kernels multiply: F16 values by unpack.cuh's rule, times 2^exponent.
+  // The weights by which kernels multiply: F16 values by dequantise.cuh's rule, times 2^exponent.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
-    const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
-    EXPECT_EQ(kernels().unpack_to_f16({.matrices = {matrix}, .num_matrices = 1}, 0,
-                                      matrix.row_tiles(), unpacked.data(), stream()),
+    const DeviceArray<uint8_t> dequantised(F16Bytes(matrix));
+    EXPECT_EQ(kernels().dequantise({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
+                                   dequantised.data(), stream()),
               cudaSuccess);
-    const TiledMatrix f16 = {.data = unpacked.data(),
+    const TiledMatrix f16 = {.data = dequantised.data(),
                              .format = TileFormat::kF16,
                              .rows = matrix.rows,
                              .cols = matrix.cols};
@@ -467,9 +467,9 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       plain.epilogue = StoreF32{y.data(), both.tiles.rows};
       ASSERT_EQ(Launch(plain, multiprocessors()), cudaSuccess);
       const DeviceActivations out(8, ffn);
-      ASSERT_EQ(
-          LaunchGate({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()}, stream()),
-          cudaSuccess);
+      ASSERT_EQ(LaunchSwiGlu({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()},
+                             stream()),
+                cudaSuccess);
       const std::vector<uint16_t> rows = out.Read();
       expected.insert(expected.end(), rows.begin(), rows.end());
       if (t > 0) continue;
@@ -478,7 +478,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
         const int row = i % ffn / 8 * kTileRows + i % 8;
         const double g = products[size_t{1} * (i / ffn) * both.tiles.rows + row];
         const double u = products[size_t{1} * (i / ffn) * both.tiles.rows + row + 8];
-        const double value = g / (1 + std::exp(-g)) * u * double{kGatedScale};
+        const double value = g / (1 + std::exp(-g)) * u * double{kSwiGluScale};
         // Rounding of F16, of the fast exponential and of the division.
         const double tolerance = 0x1p-11 + (8 + 2 * std::abs(g)) * 0x1p-23;
         ASSERT_NEAR(HalfToFloat(rows[i]), value, tolerance * std::abs(value) + 0x1p-24)
@@ -602,7 +602,7 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
       if (tokens > kMatvecTokens && !kernels().gemm_takes_behind(q.tiles.format, v.tiles.format))
         break;
       // When dequantised, each format has a launch of its own.
-      if (tokens > kMaxSegmentTokens && !alike) break;
+      if (tokens > kMaxPartialsTokens && !alike) break;
       const Result together = Multiply(all, 0, tokens, multiprocessors());
       int first_row = 0;
       for (const DeviceMatrix* part : parts) {
@@ -713,7 +713,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       const DeviceArray<float> angles(RandomFloats(tokens * head_dim, 75));
       std::vector<int32_t> parts;
       for (int h = 0; h < kv_heads; ++h) parts.push_back(2 - h % 2);
-      const DeviceArray<int32_t> query_parts(parts);
+      const DeviceArray<int32_t> query_split(parts);
       std::vector<uint16_t> halves = InputRows(0, tokens, cols);
       // A NaN in one token of the first sequence.
       halves[size_t{20} * cols + 7] = 0x7E00;
@@ -728,13 +728,13 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       constexpr int kLayers = 2;
       struct Made {
         DeviceArray<uint16_t> q;
-        DeviceArray<uint16_t> q_rest;
+        DeviceArray<uint16_t> q_lo;
         DeviceArray<uint16_t> cache;
         DeviceArray<int32_t> not_finite;
       };
       const auto rope = [&](Made& to) {
         to.q = DeviceArray<uint16_t>(size_t{1} * tokens * q_rows);
-        to.q_rest = DeviceArray<uint16_t>(to.q.size());
+        to.q_lo = DeviceArray<uint16_t>(to.q.size());
         to.cache = DeviceArray<uint16_t>(kLayers * view.blocks * view.block_size());
         to.not_finite = DeviceArray<int32_t>(std::vector<int32_t>{0, 0, 0});
         view.data = reinterpret_cast<__half*>(to.cache.data());
@@ -743,12 +743,12 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
                                  .blocks = device_blocks.data()},
                         .qkv = {.bias = bias.data(),
                                 .angles = angles.data(),
-                                .query_parts = query_parts.data(),
+                                .query_split = query_split.data(),
                                 .heads = heads,
                                 .kv_heads = kv_heads,
                                 .head_dim = head_dim},
                         .q = reinterpret_cast<__half*>(to.q.data()),
-                        .q_rest = reinterpret_cast<__half*>(to.q_rest.data()),
+                        .q_lo = reinterpret_cast<__half*>(to.q_lo.data()),
                         .kv = view,
                         .not_finite = to.not_finite.data(),
                         .layer = 1,
@@ -771,7 +771,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
         args.epilogue = StoreQkv{rope(made)};
         ASSERT_EQ(Launch(args, some), cudaSuccess);
         EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " multiprocessors";
-        EXPECT_TRUE(SameBits(made.q_rest.Read(), expected.q_rest.Read()));
+        EXPECT_TRUE(SameBits(made.q_lo.Read(), expected.q_lo.Read()));
         EXPECT_TRUE(SameBits(made.cache.Read(), expected.cache.Read()));
         EXPECT_EQ(made.not_finite.Read(), expected.not_finite.Read());
       }
@@ -780,15 +780,15 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
 }
 
 // Dequantises a part of a matrix's rows, as for the head.
-TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
+TEST_F(ProductTest, DequantisingSomeTilesIsAPartOfDequantisingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
   const Product product = {.matrices = {matrix.tiles}, .num_matrices = 1};
   const int tiles = matrix.tiles.row_tiles();
   const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
-  ASSERT_EQ(kernels().unpack_to_f16(product, 0, tiles, all.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().dequantise(product, 0, tiles, all.data(), stream()), cudaSuccess);
   const size_t tile_bytes = all.size() / tiles;
   const DeviceArray<uint8_t> part(5 * tile_bytes);
-  ASSERT_EQ(kernels().unpack_to_f16(product, 4, 5, part.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().dequantise(product, 4, 5, part.data(), stream()), cudaSuccess);
   EXPECT_TRUE(
       SameBits(std::span<const uint8_t>(part.Read()),
                std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));

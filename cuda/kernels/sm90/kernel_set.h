@@ -32,8 +32,8 @@ cudaError_t PrepareSampleKernel(int vocab);
 
 cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
-cudaError_t LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream);
+cudaError_t LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t stream);
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);
 cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits& device,
@@ -48,7 +48,7 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
     case TileFormat::kQ5_0:
     case TileFormat::kQ4_K:
     case TileFormat::kQ6_K:
-      return tokens <= kMaxSegmentTokens;
+      return tokens <= kMaxPartialsTokens;
     default:
       return false;
   }
@@ -73,7 +73,7 @@ constexpr bool GemmSums(const Product& product) {
          tiles <= 300 && product.matrices[0].cols <= 4096;
 }
 
-constexpr bool GemmUnpacksAhead(TileFormat format) {
+constexpr bool GemmDequantisesAhead(TileFormat format) {
   return format == TileFormat::kQ8_0 || format == TileFormat::kQ4_K ||
          format == TileFormat::kQ5_K || format == TileFormat::kQ6_K;
 }
@@ -82,7 +82,7 @@ constexpr bool GemmUnpacksAhead(TileFormat format) {
 constexpr const char* MatmulProblem(const MatmulArgs& args) {
   const Product& p = args.product;
   const bool few = p.tokens <= kMatvecTokens;
-  const bool many = p.tokens > kMaxSegmentTokens;
+  const bool many = p.tokens > kMaxPartialsTokens;
   bool f16 = true;
   for (int i = 0; i < p.num_matrices; ++i) {
     const TiledMatrix& matrix = p.matrices[i];
@@ -117,7 +117,8 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens))
     return "cannot make q, k, v";
   for (int i = 0; i < args.ahead.count; ++i) {
-    if (!one_f16 || !GemmUnpacksAhead(args.ahead.matrices[i].format)) return "cannot unpack ahead";
+    if (!one_f16 || !GemmDequantisesAhead(args.ahead.matrices[i].format))
+      return "cannot dequantise ahead";
   }
   return nullptr;
 }

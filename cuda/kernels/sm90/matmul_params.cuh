@@ -17,15 +17,15 @@ struct MatmulParams : Product {
   AddToResidual add = {};
   SwiGlu swiglu = {};
   StoreQkv qkv = {};
-  HandedSums handed = {};
-  UnpackAhead ahead = {};
+  StreamKWorkspace stream_k = {};
+  DequantiseAhead ahead = {};
   // Rows of the result, and PartialsTokens.
   int rows = 0;
   int partials_tokens = 0;
 
   explicit MatmulParams(const MatmulArgs& args)
       : Product(args.product),
-        handed(args.handed),
+        stream_k(args.stream_k),
         ahead(args.ahead),
         rows(Rows(args.product)),
         partials_tokens(PartialsTokens(args.product.tokens)) {

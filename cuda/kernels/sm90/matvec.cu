@@ -92,24 +92,24 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   const int members = std::min(tiles, std::max(1, device.sms / args.splits));
   shape.tiles = tiles;
   shape.members = members;
-  shape.segment_cols = SegmentCols(cols);
-  shape.segment_pieces = SegmentPieces(cols);
+  shape.k_block_cols = KBlockCols(cols);
+  shape.k_blocks = KBlocks(cols);
   shape.splits_reciprocal =
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
   const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
 
-  int segment = 0;
+  int split_cols = 0;
   for (int s = 0; s < args.splits; ++s) {
-    segment = std::max(segment,
-                       SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
+    split_cols = std::max(split_cols,
+                          SplitBegin(cols, args.splits, s + 1) - SplitBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
-  // If the block makes x: the norm's weights (InputRoom), a row and the sums.
-  int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
+  // If the block makes x: the norm's weights (InputShared), a row and the sums.
+  int x_bytes = one_token ? split_cols / 8 * matvec::kOneTokenStride : split_cols * 16;
   if (args.norm.residual != nullptr) {
-    x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
+    x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
   shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
                      : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
@@ -118,7 +118,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   for (int i = 0; i < args.num_matrices; ++i) {
     const TileFormat format = args.matrices[i].format;
     const int in_stage = matvec::StageUnits(format, shape.stage_cols);
-    const int units = (segment + UnitCols(format) - 1) / UnitCols(format);
+    const int units = (split_cols + UnitCols(format) - 1) / UnitCols(format);
     shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
     most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
   }

@@ -1,8 +1,8 @@
 // Weight pipeline of the kernel in matvec.cuh: each consumer warp has a ring in shared memory,
 // which the block's last warp, a producer and nothing else, keeps full with bulk copies. So reading
 // weights never waits for arithmetic, nor for the kernel ahead.
-#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
-#define ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_
 
 #include <cstddef>
 #include <cstdint>
@@ -30,12 +30,12 @@ struct LaunchShape {
   int stage_bytes;
   // Most stages of a ring in flight at first.
   int stages_ahead;
-  // Blocks that share a segment, and row tiles that they share: those of all matrices.
+  // Blocks that share a split, and row tiles that they share: those of all matrices.
   int members;
   int tiles;
-  // Pieces of SegmentCols columns: columns of one, and their number.
-  int segment_cols;
-  int segment_pieces;
+  // Columns of a K block, and number of K blocks.
+  int k_block_cols;
+  int k_blocks;
   // A little more than 2^32 / splits; 0 if splits is 1.
   uint32_t splits_reciprocal;
   // 0, which the compiler does not know: makes an address depend on a loaded word (Release).
@@ -47,10 +47,10 @@ __device__ __forceinline__ uint32_t DividedBySplits(const LaunchShape& shape, ui
   return shape.splits_reciprocal == 0 ? value : __umulhi(value, shape.splits_reciprocal);
 }
 
-// The row tiles of a warp, all of one segment.
+// The row tiles of a warp, all of one split.
 struct Tasks {
   int split;
-  // The segment's columns.
+  // The split's columns.
   int begin;
   int end;
   int first_tile;
@@ -59,9 +59,9 @@ struct Tasks {
   __device__ Tasks(const MatmulParams& args, const LaunchShape& shape, int warp) {
     const int member = DividedBySplits(shape, blockIdx.x);
     split = blockIdx.x - member * args.splits;
-    // As SegmentBegin computes them.
-    begin = DividedBySplits(shape, shape.segment_pieces * split) * shape.segment_cols;
-    end = DividedBySplits(shape, shape.segment_pieces * (split + 1)) * shape.segment_cols;
+    // As SplitBegin computes them.
+    begin = DividedBySplits(shape, shape.k_blocks * split) * shape.k_block_cols;
+    end = DividedBySplits(shape, shape.k_blocks * (split + 1)) * shape.k_block_cols;
     first_tile =
         warp < shape.tile_warps && member < shape.members ? member + shape.members * warp : 1 << 30;
     stride = shape.members * shape.tile_warps;
@@ -173,4 +173,4 @@ class Ring {
 
 }  // namespace orcd::cuda::matvec
 
-#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_

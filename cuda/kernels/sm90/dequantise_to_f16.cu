@@ -13,9 +13,9 @@
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/sm90/dequantise_to_f16.cuh"
 #include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matmul_params.cuh"
-#include "cuda/kernels/sm90/unpack_to_f16.cuh"
 
 namespace orcd::cuda {
 namespace {
@@ -29,7 +29,7 @@ constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format
 // grid (units / (UnitsAWarp * warps), tiles).
 template <TileFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    UnpackKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
+    DequantiseKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
   LaunchDependents();
   int tile = first_tile + static_cast<int>(blockIdx.y);
   const TiledMatrix matrix = FindTile(product, tile);
@@ -65,25 +65,25 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <TileFormat kFormat>
-cudaError_t LaunchUnpack(const Product& product, int first_tile, int tiles, uint8_t* out,
-                         cudaStream_t stream) {
+cudaError_t LaunchDequantiseOf(const Product& product, int first_tile, int tiles, uint8_t* out,
+                               cudaStream_t stream) {
   constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
-  return Launch(UnpackKernel<kFormat>,
+  return Launch(DequantiseKernel<kFormat>,
                 dim3((product.matrices[0].units() + kUnits - 1) / kUnits, tiles), kThreads, 0,
                 stream, product, first_tile, out);
 }
 
-// LaunchUnpack of each format but kF16, which is the first.
+// LaunchDequantiseOf of each format but kF16, which is the first.
 template <size_t... kBefore>
 constexpr auto Launches(std::index_sequence<kBefore...>) {
-  return std::array{LaunchUnpack<static_cast<TileFormat>(kBefore + 1)>...};
+  return std::array{LaunchDequantiseOf<static_cast<TileFormat>(kBefore + 1)>...};
 }
 constexpr auto kLaunches = Launches(std::make_index_sequence<std::size(kFormatTypes) - 1>());
 
 }  // namespace
 
-cudaError_t sm90::LaunchUnpackToF16(const Product& product, int first_tile, int tiles, uint8_t* out,
-                                    cudaStream_t stream) {
+cudaError_t sm90::LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                                   cudaStream_t stream) {
   const TiledMatrix& matrix = product.matrices[0];
   if (matrix.format != TileFormat::kF16) {
     return kLaunches[static_cast<int>(matrix.format) - 1](product, first_tile, tiles, out, stream);
