@@ -359,8 +359,8 @@ absl::Status AllocateWorkspace(Parts& p) {
       "computing RoPE's angles");
   for (int i = 0; i < spec.num_layers(); ++i) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchQueryParts(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
-                               layer.head_dim, p.buffers->query_parts + i * layer.kv_heads,
+        cuda::LaunchQuerySplit(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
+                               layer.head_dim, p.buffers->query_split + i * layer.kv_heads,
                                p.stream.get()),
         "choosing the parts of queries");
   }

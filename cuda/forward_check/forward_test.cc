@@ -166,7 +166,7 @@ Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape&
     x = gpu.Normed(residual, at(w.ffn_norm));
     x = w.gate_apart() ? gpu.Gate(gpu.Product(at(w.gate_up.data), x), gpu.Product(at(w.up.data), x))
                        : gpu.Gate(gpu.Product(at(w.gate_up.data), x));
-    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kGatedScale);
+    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kSwiGluScale);
   }
   // The output norm gathers the rows that the tables name. With one token there is none to choose.
   if (step.logit_rows == step.tokens && step.tokens > 1) residual = gpu.Rows(residual);

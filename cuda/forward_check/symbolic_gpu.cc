@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "cuda/kernels/sm90/kernel_set.h"
@@ -23,9 +24,9 @@ int64_t F16TileBytes(TiledMatrix matrix) {
 int64_t TilePart(int tile, TileFormat format) {
   return int64_t{tile} * 16 + static_cast<int>(format);
 }
-// Part of a product: a token's row, from a row tile on, in one of its split-K partials (segments).
-int64_t RowPart(int segments, int segment, int token, int tile) {
-  return ((int64_t{segments} * 16 + segment) << 48) + (int64_t{token} << 24) + tile;
+// Part of a product: a token's row, from a row tile on, in one of its split-K partials.
+int64_t RowPart(int splits, int split, int token, int tile) {
+  return ((int64_t{splits} * 16 + split) << 48) + (int64_t{token} << 24) + tile;
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ class SymbolicGpu::Launch {
     return content.symbol;
   }
   // Dequantises a row tile into F16 tile `at` of those at `to`.
-  void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
+  void DequantiseTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
     const Content content =
         Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
     const int64_t bytes = F16TileBytes(matrix);
@@ -157,10 +158,11 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
   memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
-    memory_.Write(Address(buffers.query_parts + layer * layer_.kv_heads), layer_.kv_heads * 4,
-                  {QueryParts(layer)});
+    memory_.Write(Address(buffers.query_split + layer * layer_.kv_heads), layer_.kv_heads * 4,
+                  {QuerySplit(layer)});
   }
-  memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
+  memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
+                {symbols_.Make("zeros")});
   current = this;
 }
 
@@ -258,9 +260,10 @@ void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
       launch.Whole(args.attended.data, ActivationBytes(args.attended.tokens, args.attended_cols),
                    "what attention made");
   if (args.rows == nullptr) launch.Complain("does not know which");
-  launch.Write(args.kept_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
-  launch.Write(args.kept_attended.data,
-               ActivationBytes(args.kept_attended.tokens, args.attended_cols), {Rows(attended)});
+  launch.Write(args.gathered_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
+  launch.Write(args.gathered_attended.data,
+               ActivationBytes(args.gathered_attended.tokens, args.attended_cols),
+               {Rows(attended)});
 }
 
 namespace {
@@ -269,8 +272,8 @@ namespace {
 template <typename Launch>
 void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
   launch.Whole(qkv.angles, 4, "the angles");
-  if (launch.Whole(qkv.query_parts, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
-      gpu.QueryParts(layer)) {
+  if (launch.Whole(qkv.query_split, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
+      gpu.QuerySplit(layer)) {
     launch.Complain("has another layer's parts of queries");
   }
 }
@@ -303,7 +306,7 @@ void SymbolicGpu::Rope(const RopeArgs& args) {
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
-  launch.Write(args.q_rest, bytes, {qkv, 1});
+  launch.Write(args.q_lo, bytes, {qkv, 1});
   keys_and_values_[args.layer] = qkv;
 }
 
@@ -312,11 +315,11 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
   const SymbolicMemory::Piece* const all = memory_.Find(Address(args.q));
   const int64_t bytes = all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.q));
   const Content q = launch.Read(args.q, bytes, "queries");
-  const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
+  const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
   const Symbol parts =
-      launch.Whole(args.query_parts, int64_t{layer_.kv_heads} * 4, "the parts of queries");
+      launch.Whole(args.query_split, int64_t{layer_.kv_heads} * 4, "the parts of queries");
   if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
-      parts != QueryParts(args.layer)) {
+      parts != QuerySplit(args.layer)) {
     launch.Complain("has queries, keys and values that do not belong together");
   }
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()),
@@ -332,18 +335,13 @@ void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
 
 void SymbolicGpu::Matvec(const MatmulArgs& args) {
   Launch launch(*this, "a product of few tokens");
-  const int cols = args.matrices[0].cols;
-  if (args.residual != nullptr || args.ahead.count > 0 || args.roped.q != nullptr) {
-    launch.Complain("is asked for too much");
-  }
-  if (args.tokens > kMatvecTokens) launch.Complain("has too many");
-  if (args.norm.residual == nullptr) {
-    const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, cols), "its input");
-    Multiply(launch, args, x, args.splits);
+  const int cols = args.product.matrices[0].cols;
+  if (args.product.tokens > kMatvecTokens) launch.Complain("has too many");
+  if (const auto* const x = std::get_if<Activations>(&args.prologue)) {
+    Multiply(launch, args, launch.Whole(x->data, ActivationBytes(x->tokens, cols), "its input"));
     return;
   }
-  const NormedInput& norm = args.norm;
-  if (args.tokens != 1) launch.Complain("norms more than one");
+  const auto& norm = std::get<NormArgs>(args.prologue);
   Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
   if (norm.partials != nullptr) {
     const Symbol product = launch.ProductRows(norm.partials, norm.splits, 1, norm.partials_tokens,
@@ -352,40 +350,31 @@ void SymbolicGpu::Matvec(const MatmulArgs& args) {
   }
   launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
   const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
-  Multiply(launch, args, Normed(residual, weight), args.splits);
+  Multiply(launch, args, Normed(residual, weight));
 }
 
 void SymbolicGpu::Gemm(const MatmulArgs& args) {
   Launch launch(*this, "a product of many tokens");
-  const TileFormat format = args.matrices[0].format;
-  if (!sm90::GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
-  const bool adds_up = args.tokens > kMaxSegmentTokens;
-  if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
-  if ((args.residual != nullptr || args.ahead.count > 0) &&
-      (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
-    launch.Complain("is asked for what it has no code for");
-  }
-  if (args.roped.q != nullptr && (format != TileFormat::kF16 || !adds_up)) {
-    launch.Complain("makes no queries of that");
-  }
-  const Symbol x =
-      launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.matrices[0].cols), "its input");
-  if (adds_up && args.handed.sums != nullptr) {
-    launch.Whole(args.handed.ready, HandedSums::kReady * 4, "the zeros of handed sums");
-    launch.Write(args.handed.sums, HandedSums::kSumsBytes,
+  if (args.product.tokens <= kMatvecTokens) launch.Complain("has too few");
+  const auto& x = std::get<Activations>(args.prologue);
+  const Symbol input =
+      launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
+  if (args.product.tokens > kMaxPartialsTokens && args.stream_k.sums != nullptr) {
+    launch.Whole(args.stream_k.ready, StreamKWorkspace::kReady * 4, "the zeros of handed sums");
+    launch.Write(args.stream_k.sums, StreamKWorkspace::kSumsBytes,
                  {symbols_.Make(absl::StrCat("scratch ", launches_++))});
   }
-  Multiply(launch, args, x, adds_up || args.sums_segments ? 1 : args.splits);
+  Multiply(launch, args, input);
 }
 
-void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments) {
+void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
+  if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
+  const auto& p = args.product;
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
   int first_row = 0;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    const TiledMatrix& matrix = args.matrices[i];
-    if (args.tokens > kMatvecTokens && i > 0 &&
-        !sm90::GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
-      launch.Complain("does not take such formats together");
-    }
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
     Symbol weights = -1;
     int first_tile = 0;
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
@@ -402,57 +391,54 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
         return;
       }
     }
-    if (Address(matrix.data) >= weights_end_ && !args.weights_are_new) {
+    if (Address(matrix.data) >= weights_end_ && !p.weights_are_new) {
       launch.Complain("does not know that its weights are new");
     }
     const Symbol product = Product(weights, x);
     const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles_[weights];
-    if (args.gated.data != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("gates a part of a matrix");
-      launch.Write(args.gated.data, ActivationBytes(args.gated.tokens, matrix.rows / 2),
-                   {Gate(product)});
-    } else if (args.roped.q != nullptr) {
-      if (!is_whole) launch.Complain("makes queries of a part of a matrix");
-      roped_[args.roped_first_row + first_row] = product;
-    } else if (args.residual != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("adds a part of a matrix");
-      const int64_t bytes = int64_t{args.tokens} * args.y_stride * 4;
-      const Symbol residual = launch.Look(args.residual, bytes, "the residual").symbol;
-      launch.Write(args.residual, bytes, {Add(residual, product, args.residual_scale)});
-    } else {
-      for (int s = 0; s < segments; ++s) {
-        for (int t = 0; t < args.tokens; ++t) {
-          launch.Write(args.y + (int64_t{s} * args.y_tokens + t) * args.y_stride + first_row,
-                       int64_t{matrix.rows} * 4, {product, RowPart(segments, s, t, first_tile)});
+    if (store == nullptr && !is_whole) launch.Complain("takes a part of a matrix");
+    if (store != nullptr) {
+      const int splits = store->sum ? 1 : p.splits;
+      for (int s = 0; s < splits; ++s) {
+        for (int t = 0; t < p.tokens; ++t) {
+          const int64_t row = int64_t{s} * PartialsTokens(p.tokens) + t;
+          launch.Write(store->y + row * store->stride + first_row, int64_t{matrix.rows} * 4,
+                       {product, RowPart(splits, s, t, first_tile)});
         }
       }
+    } else if (qkv != nullptr) {
+      roped_[qkv->first_row + first_row] = product;
+    } else if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
+      launch.Write(swiglu->out.data, ActivationBytes(swiglu->out.tokens, matrix.rows / 2),
+                   {Gate(product)});
+    } else {
+      const auto& add = std::get<AddToResidual>(args.epilogue);
+      const int64_t bytes = int64_t{p.tokens} * add.stride * 4;
+      const Symbol residual = launch.Look(add.residual, bytes, "the residual").symbol;
+      launch.Write(add.residual, bytes, {Add(residual, product, add.scale)});
     }
     first_row += matrix.rows;
   }
-  if (args.gated.data == nullptr && first_row != args.y_rows) {
-    launch.Complain("has other rows than its result");
-  }
   // Queries, keys and values count as written when the product of the values has run.
   const int values_at = layer_.q_size() + layer_.kv_size();
-  if (args.roped.q != nullptr && roped_.contains(values_at)) {
-    const QkvProduct& qkv = args.roped.qkv;
-    const Symbol bias = launch.Whole(qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
-    ReadConstants(*this, launch, qkv, args.roped.layer);
+  if (qkv != nullptr && roped_.contains(values_at)) {
+    const RopeArgs& rope = qkv->rope;
+    const Symbol bias =
+        launch.Whole(rope.qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
+    ReadConstants(*this, launch, rope.qkv, rope.layer);
     if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
-    if (args.roped.tokens != args.tokens) launch.Complain("makes other queries than it has tokens");
-    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
+    WriteQkv(launch, rope, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
     roped_.clear();
   }
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
-    if (!sm90::GemmUnpacksAhead(matrix.format)) launch.Complain("cannot unpack that format");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
+      launch.DequantiseTile(matrix, tile, args.ahead.to[i], tile);
     }
   }
 }
 
-void SymbolicGpu::Gate(const GateArgs& args) {
+void SymbolicGpu::Gate(const SwiGluArgs& args) {
   Launch launch(*this, "the gate");
   // The gate of a single matrix is launched for taps only, which need a GPU.
   if (!args.apart) launch.Complain("is of one matrix");
@@ -465,8 +451,8 @@ void SymbolicGpu::Gate(const GateArgs& args) {
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
 }
 
-void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int tiles,
-                              const uint8_t* out) {
+void SymbolicGpu::Dequantise(const cuda::Product& product, int first_tile, int tiles,
+                             const uint8_t* out) {
   Launch launch(*this, "unpacking");
   int before = 0;
   for (int i = 0; i < product.num_matrices; ++i) {
@@ -474,7 +460,7 @@ void SymbolicGpu::UnpackToF16(const MatmulArgs& product, int first_tile, int til
     if (matrix.format != product.matrices[0].format) launch.Complain("has several formats");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       const int at = before + tile - first_tile;
-      if (at >= 0 && at < tiles) launch.UnpackTile(matrix, tile, out, at);
+      if (at >= 0 && at < tiles) launch.DequantiseTile(matrix, tile, out, at);
     }
     before += matrix.row_tiles();
   }
@@ -504,7 +490,7 @@ cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t) {
   current->Rope(args);
   return Outcome();
 }
-cudaError_t LaunchGate(const GateArgs& args, cudaStream_t) {
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t) {
   current->Gate(args);
   return Outcome();
 }
@@ -519,9 +505,9 @@ KernelSet SymbolicKernels() {
     current->Gemm(args);
     return Outcome();
   };
-  kernels.unpack_to_f16 = [](const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                             cudaStream_t) {
-    current->UnpackToF16(product, first_tile, tiles, out);
+  kernels.dequantise = [](const Product& product, int first_tile, int tiles, uint8_t* out,
+                          cudaStream_t) {
+    current->Dequantise(product, first_tile, tiles, out);
     return Outcome();
   };
   kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,

@@ -55,8 +55,8 @@ class SymbolicGpu {
   void DecodeAttention(const DecodeAttentionArgs& args);
   void Matvec(const MatmulArgs& args);
   void Gemm(const MatmulArgs& args);
-  void Gate(const GateArgs& args);
-  void UnpackToF16(const MatmulArgs& product, int first_tile, int tiles, const uint8_t* out);
+  void Gate(const SwiGluArgs& args);
+  void Dequantise(const cuda::Product& product, int first_tile, int tiles, const uint8_t* out);
 
   // The expressions that launches make. Tests build the expected results with them.
   Symbol Embedded() { return symbols_.Make(absl::StrCat("tokens of step ", step_)); }
@@ -71,7 +71,7 @@ class SymbolicGpu {
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }
-  Symbol QueryParts(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
+  Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
   Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
 
  private:
@@ -80,9 +80,8 @@ class SymbolicGpu {
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix);
   void PlaceVector(const std::string& name, const float* data, int size);
   void Complain(const std::string& what);
-  // Writes the result of a product of either kernel with input `x`, as `segments` split-K partials,
-  // or as one sum.
-  void Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments);
+  // Writes the result of a product of either kernel with input `x`.
+  void Multiply(Launch& launch, const MatmulArgs& args, Symbol x);
   // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
   void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
 

@@ -1,7 +1,7 @@
 // Causal attention over the paged cache. The query heads that share a kv head are computed
 // together.
 //
-// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQueryParts).
+// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQuerySplit).
 //
 // Decode and prefill, whole or in chunks, use one order of summation (numeric_contract.h): keys are
 // taken in tiles of 128 positions, and tiles are merged in order. (Dao, "FlashAttention-2", 2023;
@@ -62,8 +62,8 @@ struct PrefillAttentionArgs {
   int query_tiles = 0;
   // See RopeArgs and QkvProduct.
   const __half* q = nullptr;
-  const __half* q_rest = nullptr;
-  const int32_t* query_parts = nullptr;
+  const __half* q_lo = nullptr;
+  const int32_t* query_split = nullptr;
   KvCacheView kv = {};
   int layer = 0;
   int heads = 0;

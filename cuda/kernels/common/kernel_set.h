@@ -51,25 +51,26 @@ struct KernelSet {
   cudaError_t (*prepare)(const DeviceTraits& device, int vocab);
 
   // Product for at most kMatvecTokens tokens; `x` is padded to 8 tokens. Any formats. Bound by
-  // reading the weights.
+  // reading the weights. It and `gemm` return cudaErrorInvalidValue if there is no such kernel.
   cudaError_t (*matvec)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
-  // Product for many tokens, of formats that gemm_takes and gemm_takes_behind allow.
+  // Product for more than kMatvecTokens tokens, of formats that gemm_takes and gemm_takes_behind
+  // allow.
   cudaError_t (*gemm)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
   // True if `gemm` takes weights of the format for this many tokens; always for kF16. Other weights
   // must first be dequantised to F16.
   bool (*gemm_takes)(TileFormat format, int tokens);
   // True if one `gemm` takes a matrix of `format` after one of `before` in MatmulArgs::matrices.
   bool (*gemm_takes_behind)(TileFormat before, TileFormat format);
-  // True if `gemm` of no more than kMaxSegmentTokens tokens is faster when it sums the segments
-  // itself (MatmulArgs::sums_segments), and supports that.
-  bool (*gemm_sums)(const MatmulArgs& args);
+  // True if `gemm` of no more than kMaxPartialsTokens tokens is faster when it adds the partials
+  // itself (StoreF32::sum), and supports that.
+  bool (*gemm_sums)(const Product& product);
   // True if `gemm` can dequantise weights of the format ahead (MatmulArgs::ahead).
-  bool (*gemm_unpacks_ahead)(TileFormat format);
+  bool (*gemm_dequantises_ahead)(TileFormat format);
   // Dequantises row tiles [first_tile, first_tile + tiles) of a product's matrices, which have one
   // format, to format kF16 at `out`, tile after tile. kF16 tiles are copied, and must come from one
   // matrix.
-  cudaError_t (*unpack_to_f16)(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                               cudaStream_t stream);
+  cudaError_t (*dequantise)(const Product& product, int first_tile, int tiles, uint8_t* out,
+                            cudaStream_t stream);
 
   cudaError_t (*decode_attention)(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);

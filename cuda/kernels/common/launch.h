@@ -6,10 +6,15 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 
 namespace orcd::cuda {
+
+// Returns an error if `errors` has one; cudaSuccess is 0.
+inline cudaError_t AnyError(std::initializer_list<cudaError_t> errors) { return std::max(errors); }
 
 // Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>

@@ -3,14 +3,14 @@
 // on what else is in its step. Nothing here follows from a GPU, and a change here changes the bits
 // of all sets.
 //
-//   Products   a row's columns are cut into segments (split-K), which depend on the matrix's shape
-//              alone (Splits). A segment is one chain of tensor-core steps of 16 columns,
-//              ascending, with F32 sums; segments are added in order.
+//   Products   a row's columns are cut into splits (split-K), which depend on the matrix's shape
+//              alone (Splits). A split is one chain of tensor-core steps of 16 columns,
+//              ascending, with F32 sums; the splits' partials are added in order.
 //   Attention  a score is one such chain; if the query has two F16 parts, each step adds the low
 //              part's product first. Keys are taken in tiles of kKeyTile positions, each with its
 //              own maximum, and tiles are merged in order (softmax.cuh).
 //   Norms      squares are added in the order of NormThreads, then as reduce.cuh says.
-//   Rounding   The weights (by the rule of unpack.cuh), the inputs of products, queries, keys,
+//   Rounding   The weights (by the rule of dequantise.cuh), the inputs of products, queries, keys,
 //              values and the softmax's weights are F16. Everything else is F32.
 #ifndef ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_
 #define ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_
@@ -22,27 +22,27 @@ namespace orcd::cuda {
 // Largest split-K factor.
 inline constexpr int kMaxSplits = 8;
 
-// Granularity of a segment in columns.
-constexpr int SegmentCols(int cols) { return cols % 256 == 0 ? 256 : 64; }
-// Number of such pieces in `cols` columns.
-constexpr int SegmentPieces(int cols) { return (cols + SegmentCols(cols) - 1) / SegmentCols(cols); }
+// Columns of a K block; a split is whole K blocks.
+constexpr int KBlockCols(int cols) { return cols % 256 == 0 ? 256 : 64; }
+// Number of K blocks in `cols` columns.
+constexpr int KBlocks(int cols) { return (cols + KBlockCols(cols) - 1) / KBlockCols(cols); }
 
 // Split-K factor of a product with `row_tiles` tiles of 16 rows: large enough that a product of one
 // token keeps a large GPU busy, small enough that adding the partials costs little.
 constexpr int Splits(int row_tiles, int cols) {
   constexpr int kWantedTasks = 1056;
   constexpr int kMinCols = 448;
-  const int pieces = SegmentPieces(cols);
+  const int blocks = KBlocks(cols);
   const int wanted = std::clamp(kWantedTasks / row_tiles, 1,
-                                std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, pieces)));
-  const int pieces_each = (pieces + wanted - 1) / wanted;
-  return (pieces + pieces_each - 1) / pieces_each;
+                                std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, blocks)));
+  const int blocks_each = (blocks + wanted - 1) / wanted;
+  return (blocks + blocks_each - 1) / blocks_each;
 }
 
-// First column of segment `split` of `splits`; for split = splits, the number of columns (padded).
-constexpr int SegmentBegin(int cols, int splits, int split) {
-  const unsigned pieces = SegmentPieces(cols);
-  return static_cast<int>(pieces * split / splits) * SegmentCols(cols);
+// First column of split `split` of `splits`; for split = splits, the number of columns (padded).
+constexpr int SplitBegin(int cols, int splits, int split) {
+  const unsigned blocks = KBlocks(cols);
+  return static_cast<int>(blocks * split / splits) * KBlockCols(cols);
 }
 
 // Threads that fix the order in which a norm adds up squares: consecutive threads take consecutive
@@ -60,7 +60,7 @@ inline constexpr int kKeyTile = 128;
 inline constexpr float kLargeKeyBias = 64;
 
 // Scale of the SwiGLU product: keeps the FFN's products, which can be large, well within F16.
-inline constexpr float kGatedScale = 1.0f / 16;
+inline constexpr float kSwiGluScale = 1.0f / 16;
 
 }  // namespace orcd::cuda
 

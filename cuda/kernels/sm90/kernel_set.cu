@@ -1,3 +1,4 @@
+#include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda::sm90 {
@@ -8,12 +9,8 @@ constexpr int kHeadDims[] = {64, 128};
 constexpr int kMaxVocab = 8 * 36000;
 
 cudaError_t Prepare(const DeviceTraits&, int vocab) {
-  for (const cudaError_t error :
-       {PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
-        PreparePrefillAttentionKernels(), PrepareSampleKernel(vocab)}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
+                   PreparePrefillAttentionKernels(), PrepareSampleKernel(vocab)});
 }
 
 }  // namespace
@@ -33,8 +30,8 @@ const KernelSet kKernels = {
     .gemm_takes = GemmTakes,
     .gemm_takes_behind = GemmTakesBehind,
     .gemm_sums = GemmSums,
-    .gemm_unpacks_ahead = GemmUnpacksAhead,
-    .unpack_to_f16 = LaunchUnpackToF16,
+    .gemm_dequantises_ahead = GemmDequantisesAhead,
+    .dequantise = LaunchDequantise,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,
     .sample = LaunchSample,

@@ -36,21 +36,15 @@ struct FormatSet {
   uint32_t formats;
   Kernel (*kernel)(bool one_token);
 };
+template <uint32_t... kFormats>
+constexpr std::array kSetsOf = {FormatSet{kFormats, KernelFor<kFormats>}...};
 // The sets that models use; the last takes any format.
-constexpr std::array kSets = {
-    FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
-    FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
-    FormatSet{FormatBit(TileFormat::kQ4_0), KernelFor<FormatBit(TileFormat::kQ4_0)>},
-    FormatSet{FormatBit(TileFormat::kQ5_0), KernelFor<FormatBit(TileFormat::kQ5_0)>},
-    FormatSet{FormatBit(TileFormat::kIQ4_NL), KernelFor<FormatBit(TileFormat::kIQ4_NL)>},
-    FormatSet{FormatBit(TileFormat::kQ4_K), KernelFor<FormatBit(TileFormat::kQ4_K)>},
-    FormatSet{FormatBit(TileFormat::kQ5_K), KernelFor<FormatBit(TileFormat::kQ5_K)>},
-    FormatSet{FormatBit(TileFormat::kQ6_K), KernelFor<FormatBit(TileFormat::kQ6_K)>},
-    FormatSet{matvec::kQ4KM, KernelFor<matvec::kQ4KM>},
-    FormatSet{matvec::kQ5KM, KernelFor<matvec::kQ5KM>},
-    FormatSet{matvec::kSmallQ4KM, KernelFor<matvec::kSmallQ4KM>},
-    FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
-};
+constexpr auto& kSets =
+    kSetsOf<FormatBit(TileFormat::kF16), FormatBit(TileFormat::kQ8_0), FormatBit(TileFormat::kQ4_0),
+            FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
+            FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
+            FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
+            matvec::kAllFormats>;
 
 // Returns the first set that contains all of `formats`.
 const FormatSet& SetOf(uint32_t formats) {
@@ -78,8 +72,12 @@ cudaError_t sm90::PrepareMatvecKernels() {
   return cudaSuccess;
 }
 
-cudaError_t sm90::LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device,
+cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& device,
                                cudaStream_t stream) {
+  if (matmul.product.tokens > kMatvecTokens || sm90::MatmulProblem(matmul) != nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  const MatmulParams args(matmul);
   const int tiles = RowTiles(args);
   uint32_t formats = 0;
   for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
@@ -88,24 +86,24 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& args, const DeviceTraits& devic
   const int members = std::min(tiles, std::max(1, device.sms / args.splits));
   shape.tiles = tiles;
   shape.members = members;
-  shape.segment_cols = SegmentCols(cols);
-  shape.segment_pieces = SegmentPieces(cols);
+  shape.k_block_cols = KBlockCols(cols);
+  shape.k_blocks = KBlocks(cols);
   shape.splits_reciprocal =
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
   const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
 
-  int segment = 0;
+  int split_cols = 0;
   for (int s = 0; s < args.splits; ++s) {
-    segment = std::max(segment,
-                       SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
+    split_cols = std::max(split_cols,
+                          SplitBegin(cols, args.splits, s + 1) - SplitBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
-  // If the block makes x: the norm's weights (InputRoom), a row and the sums.
-  int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
+  // If the block makes x: the norm's weights (InputShared), a row and the sums.
+  int x_bytes = one_token ? split_cols / 8 * matvec::kOneTokenStride : split_cols * 16;
   if (args.norm.residual != nullptr) {
-    x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
+    x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
   shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
                      : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
@@ -114,7 +112,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& args, const DeviceTraits& devic
   for (int i = 0; i < args.num_matrices; ++i) {
     const TileFormat format = args.matrices[i].format;
     const int in_stage = matvec::StageUnits(format, shape.stage_cols);
-    const int units = (segment + UnitCols(format) - 1) / UnitCols(format);
+    const int units = (split_cols + UnitCols(format) - 1) / UnitCols(format);
     shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
     most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
   }
@@ -132,7 +130,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& args, const DeviceTraits& devic
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
-  return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),
+  return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
                         dim3(std::max(device.sms, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
                         args, shape);
