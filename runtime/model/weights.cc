@@ -78,14 +78,19 @@ class TensorTaker {
       : gguf_(gguf), architecture_(architecture), spec_(spec) {}
 
   absl::Status Take(const TensorRule& rule, ModelWeights& weights) {
+    const auto take = [&](const std::string& name, const LayerSpec& layer,
+                          auto& role) -> absl::Status {
+      ORCD_ASSIGN_OR_RETURN(const TensorView* const tensor, Find(rule, name, layer));
+      return tensor == nullptr ? absl::OkStatus() : SetRole(*tensor, role);
+    };
     return std::visit(
         [&](auto role) -> absl::Status {
           if constexpr (requires { weights.*role; }) {
-            return TakeOne(rule, std::string(rule.name), spec_.layers[0], weights.*role);
+            return take(std::string(rule.name), spec_.layers[0], weights.*role);
           } else {
             for (size_t i = 0; i < weights.layers.size(); ++i) {
-              ORCD_RETURN_IF_ERROR(TakeOne(rule, absl::StrFormat("blk.%d.%s", i, rule.name),
-                                           spec_.layers[i], weights.layers[i].*role));
+              ORCD_RETURN_IF_ERROR(take(absl::StrFormat("blk.%d.%s", i, rule.name), spec_.layers[i],
+                                        weights.layers[i].*role));
             }
             return absl::OkStatus();
           }
@@ -112,12 +117,11 @@ class TensorTaker {
   }
 
  private:
-  // `Role` is Matrix or Vector.
-  template <typename Role>
-  absl::Status TakeOne(const TensorRule& rule, const std::string& name, const LayerSpec& layer,
-                       Role& role) {
-    const TensorView* tensor = gguf_.FindTensor(name);
-    if (tensor == nullptr && !rule.needed) return absl::OkStatus();
+  // Null if the tensor is absent and may be.
+  absl::StatusOr<const TensorView*> Find(const TensorRule& rule, const std::string& name,
+                                         const LayerSpec& layer) {
+    const TensorView* const tensor = gguf_.FindTensor(name);
+    if (tensor == nullptr && !rule.needed) return nullptr;
     if (tensor == nullptr) {
       return InvalidModel(
           name, absl::StrFormat("tensor \"%s\" is missing; every %s model has it, so the file is "
@@ -126,7 +130,7 @@ class TensorTaker {
     }
     taken_.insert(tensor->name);
     ORCD_RETURN_IF_ERROR(CheckShape(rule, *tensor, layer));
-    return SetRole(*tensor, role);
+    return tensor;
   }
 
   absl::Status CheckShape(const TensorRule& rule, const TensorView& tensor,
