@@ -106,8 +106,11 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, int parity) {
 // racecheck considers only the arriving lane's own reads finished at an arrival, and considers only
 // the waiting lane to know of it; so every lane arrives and waits in the build for racecheck.
 inline constexpr int kArrivalsAWarp = 32;
+// Nor does it follow a barrier at which a producer waits for its own copy, to limit its pace.
+inline constexpr bool kPaces = false;
 #else
 inline constexpr int kArrivalsAWarp = 1;
+inline constexpr bool kPaces = true;
 #endif
 // BarrierWait for a whole warp.
 __device__ __forceinline__ void WarpBarrierWait(uint32_t barrier, int parity) {

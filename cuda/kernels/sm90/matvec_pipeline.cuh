@@ -28,7 +28,7 @@ struct LaunchShape {
   // Columns of a stage (a unit's columns if those are more), and bytes of a stage.
   int stage_cols;
   int stage_bytes;
-  // Most stages of a ring in flight at first.
+  // Most stages of a ring in flight at first (kPaces).
   int stages_ahead;
   // Blocks that share a split, and row tiles that they share: those of all matrices.
   int members;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
       // At first few bytes are in flight at a time, since the loads of x would queue behind them.
       if (issued >= shape.stages) {
         BarrierWait(empty + slot * 8, parity);
-      } else if (issued >= shape.stages_ahead) {
+      } else if (kPaces && issued >= shape.stages_ahead) {
         BarrierWait(full + (issued - shape.stages_ahead) * 8, 0);
       }
       const int bytes = min(left, most);
