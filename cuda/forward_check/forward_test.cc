@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cuda/forward_check/checked_model.h"
+#include "cuda/forward_check/checked_model_for_test.h"
 #include "gtest/gtest.h"
 #include "testing/random_model/qwen2_shapes.h"
 

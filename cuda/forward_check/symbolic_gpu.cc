@@ -114,12 +114,22 @@ class SymbolicGpu::Launch {
                tables.blocks == gpu_.tables_.blocks,
            "tables");
   }
+  void ExpectCache(const KvCacheView& kv) {
+    Expect(kv.data == gpu_.kv_.data && kv.blocks == gpu_.kv_.blocks &&
+               kv.block_tokens == gpu_.kv_.block_tokens && kv.kv_heads == gpu_.kv_.kv_heads &&
+               kv.head_dim == gpu_.kv_.head_dim,
+           "cache");
+  }
   // Checks what a launch that writes keys and values is given for it.
   template <typename Args>
-  void ExpectCache(const Args& args) {
+  void ExpectWrites(const Args& args) {
+    const LayerSpec& layer = gpu_.layer_;
     ExpectTables(args.step);
-    Expect(args.kv.data == gpu_.kv_.data, "cache");
+    ExpectCache(args.kv);
     Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");
+    Expect(args.qkv.heads == layer.heads && args.qkv.kv_heads == layer.kv_heads &&
+               args.qkv.head_dim == layer.head_dim,
+           "heads");
   }
   // Leaves something at `at` that no other launch reads.
   void Scratch(const void* at, int64_t bytes) {
@@ -200,6 +210,8 @@ void SymbolicGpu::BeginStep(const StepTables& tables, const StepShape& shape, cu
   shape_ = shape;
   stream_ = stream;
   rows_ = shape.tokens;
+  roped_.clear();
+  problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
 }
 
@@ -264,7 +276,9 @@ void SymbolicGpu::Perform(const EmbedArgs& args) {
   launch.ExpectRows(args.tokens);
   launch.Expect(args.not_finite == buffers_.not_finite, "marks of values that are not finite");
   launch.Expect(args.last_sample == buffers_.last_sample, "samples");
-  launch.Expect(args.block_token_ids == buffers_.block_token_ids, "ids of tokens in blocks");
+  launch.Expect(
+      args.block_token_ids == buffers_.block_token_ids && args.block_tokens == kv_.block_tokens,
+      "ids of tokens in blocks");
   const TiledMatrix& matrix = args.embedding;
   const Symbol embedding = launch.Read(matrix.data, matrix.tile_bytes(), "a row tile").symbol;
   launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4, {Embedded(embedding)});
@@ -349,7 +363,7 @@ void SymbolicGpu::Perform(const RopeArgs& args) {
 }
 
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
-  launch.ExpectCache(args);
+  launch.ExpectWrites(args);
   launch.ExpectRows(args.tokens);
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
@@ -360,7 +374,8 @@ void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
 void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
   Launch launch(*this, "attention");
   launch.ExpectTables(args.step);
-  launch.Expect(args.kv.data == kv_.data, "cache");
+  launch.ExpectCache(args.kv);
+  launch.Expect(args.heads == layer_.heads, "heads");
   launch.Expect(args.sequences == shape_.sequences && args.query_tiles == shape_.query_tiles,
                 "sequences");
   const int64_t bytes = int64_t{shape_.tokens} * layer_.q_size() * 2;
@@ -378,7 +393,7 @@ void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
 
 void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
   Launch launch(*this, "decode attention");
-  launch.ExpectCache(args);
+  launch.ExpectWrites(args);
   launch.ExpectRows(args.sequences);
   if (args.key_splits != shape_.key_splits) launch.Complain("shares keys among other blocks");
   if (args.key_splits > 1) {

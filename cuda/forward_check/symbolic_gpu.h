@@ -67,7 +67,7 @@ class SymbolicGpu {
   // The product that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold one
   // product.
   Symbol Logits(int rows);
-  // The first error that was found; empty if there is none.
+  // The first error of the step; empty if there is none.
   const std::string& problem() const { return problem_; }
 
   // The expressions that launches make. Tests build the expected results with them.

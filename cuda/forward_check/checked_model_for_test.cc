@@ -1,4 +1,4 @@
-#include "cuda/forward_check/checked_model.h"
+#include "cuda/forward_check/checked_model_for_test.h"
 
 #include <algorithm>
 #include <cstdint>

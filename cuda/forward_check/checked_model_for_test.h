@@ -1,7 +1,7 @@
 // A model whose steps run on memory of expressions. The logits, keys and values must be those of
 // the model's definition, wherever data lies and whenever weights are dequantised.
-#ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_H_
-#define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_H_
+#ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
+#define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 
 #include <functional>
 #include <string>
@@ -64,4 +64,4 @@ class CheckedModel {
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_H_
+#endif  // ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
