@@ -28,8 +28,8 @@ namespace orcd {
 namespace {
 
 using cuda::DeviceMemory;
-using cuda::HandedSums;
 using cuda::MatmulArgs;
+using cuda::StreamKWorkspace;
 using cuda::TiledMatrix;
 using cuda::TileFormat;
 
@@ -136,22 +136,25 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
                          : cuda::Splits(matrix.row_tiles(), shape.cols);
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory y,
                         DeviceMemory::Allocate(int64_t{splits} * padded * shape.rows * 4, "y"));
-  ORCD_ASSIGN_OR_RETURN(const DeviceMemory handed,
-                        DeviceMemory::Allocate(
-                            HandedSums::kSumsBytes + HandedSums::kReady * sizeof(int32_t), "sums"));
-  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(handed.data(), 0, handed.size()), "sums");
-  MatmulArgs args = {.num_matrices = 1,
-                     .splits = splits,
-                     .x = {.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
-                     .tokens = tokens,
-                     .y = reinterpret_cast<float*>(y.data()),
-                     .y_rows = shape.rows,
-                     .y_stride = shape.rows,
-                     .y_tokens = padded};
-  args.handed = {.sums = handed.data(),
-                 .ready = reinterpret_cast<int32_t*>(handed.data() + HandedSums::kSumsBytes)};
-  if (shape.gated) args.gated = {.data = reinterpret_cast<__half*>(y.data()), .tokens = padded};
-  if (tokens > cuda::kMatvecTokens && !cuda::GemmTakes(format.format, tokens)) {
+  ORCD_ASSIGN_OR_RETURN(
+      const DeviceMemory stream_k,
+      DeviceMemory::Allocate(
+          StreamKWorkspace::kSumsBytes + StreamKWorkspace::kReady * sizeof(int32_t), "sums"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(stream_k.data(), 0, stream_k.size()), "sums");
+  MatmulArgs args = {
+      .prologue = cuda::Activations{.data = reinterpret_cast<__half*>(x.data()), .tokens = padded},
+      .product = {.matrices = {matrix}, .num_matrices = 1, .splits = splits, .tokens = tokens}};
+  args.stream_k = {
+      .sums = stream_k.data(),
+      .ready = reinterpret_cast<int32_t*>(stream_k.data() + StreamKWorkspace::kSumsBytes)};
+  if (shape.gated) {
+    args.epilogue = cuda::SwiGlu{{.data = reinterpret_cast<__half*>(y.data()), .tokens = padded}};
+  } else {
+    args.epilogue = cuda::StoreF32{
+        reinterpret_cast<float*>(y.data()), shape.rows,
+        tokens > cuda::kMaxPartialsTokens || device.kernels->gemm_sums(args.product)};
+  }
+  if (tokens > cuda::kMatvecTokens && !device.kernels->gemm_takes(format.format, tokens)) {
     return absl::OkStatus();
   }
 
@@ -162,11 +165,10 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < launches && error == cudaSuccess; ++i) {
     matrix.data = weights.data() + i % copies * bytes;
-    args.matrices[0] = matrix;
-    args.sums_segments = cuda::GemmSums(args);
+    args.product.matrices[0] = matrix;
     error = tokens <= cuda::kMatvecTokens
-                ? cuda::LaunchMatvec(args, device.multiprocessors, stream.get())
-                : cuda::LaunchGemm(args, device.multiprocessors, stream.get());
+                ? device.kernels->matvec(args, device.traits, stream.get())
+                : device.kernels->gemm(args, device.traits, stream.get());
   }
   cudaGraph_t captured = nullptr;
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
@@ -194,8 +196,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareMatvecKernels(), "preparing kernels");
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareGemmKernels(), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(/*vocab=*/1), "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();

@@ -62,8 +62,8 @@ std::vector<float> Logits(bool normal) {
   return logits;
 }
 
-absl::Status MeasureOne(const Asked& asked, const char* logits_name, const DeviceMemory& logits,
-                        int rows) {
+absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, const char* logits_name,
+                        const DeviceMemory& logits, int rows) {
   std::vector<DrawEntry> entries(rows);
   for (int i = 0; i < rows; ++i) {
     DrawEntry& entry = entries[i];
@@ -102,7 +102,7 @@ absl::Status MeasureOne(const Asked& asked, const char* logits_name, const Devic
   ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), 0, [&] {
                           cudaError_t error = cudaSuccess;
                           for (int i = 0; i < kLaunches && error == cudaSuccess; ++i) {
-                            error = cuda::LaunchSample(args, stream.get());
+                            error = device.kernels->sample(args, device.traits, stream.get());
                           }
                           return error;
                         }));
@@ -114,7 +114,7 @@ absl::Status MeasureOne(const Asked& asked, const char* logits_name, const Devic
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(cuda::PrepareSampleKernel(kVocab), "preparing the sampler");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(kVocab), "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const int most = *std::max_element(options.rows.begin(), options.rows.end());
   constexpr size_t kRowBytes = kVocab * sizeof(float);
@@ -129,7 +129,7 @@ absl::Status Measure(const Options& options) {
     }
     for (const Asked& asked : kAsked) {
       for (const int rows : options.rows) {
-        ORCD_RETURN_IF_ERROR(MeasureOne(asked, normal ? "normal" : "Zipf", logits, rows));
+        ORCD_RETURN_IF_ERROR(MeasureOne(device, asked, normal ? "normal" : "Zipf", logits, rows));
       }
     }
   }

@@ -18,7 +18,6 @@
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
-#include "cuda/kernels/common/sample.h"
 #include "cuda/memory_plan.h"
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
@@ -138,19 +137,19 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sa
   ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
   if (shape.logit_rows > 0) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchSample({.step = device.tables(),
-                            .draws = device.draws,
-                            .biases = device.biases,
-                            .forbidden = device.forbidden,
-                            .block_token_ids = p.buffers->block_token_ids,
-                            .block_tokens = p.plan.options.block_tokens,
-                            .not_finite = p.buffers->not_finite,
-                            .logits = p.buffers->logits,
-                            .vocab = p.model->spec().vocab,
-                            .rows = shape.logit_rows,
-                            .results = reinterpret_cast<DrawResult*>(p.results.data()),
-                            .last_sample = p.buffers->last_sample},
-                           p.stream.get()),
+        p.device.kernels->sample({.step = device.tables(),
+                                  .draws = device.draws,
+                                  .biases = device.biases,
+                                  .forbidden = device.forbidden,
+                                  .block_token_ids = p.buffers->block_token_ids,
+                                  .block_tokens = p.plan.options.block_tokens,
+                                  .not_finite = p.buffers->not_finite,
+                                  .logits = p.buffers->logits,
+                                  .vocab = p.model->spec().vocab,
+                                  .rows = shape.logit_rows,
+                                  .results = reinterpret_cast<DrawResult*>(p.results.data()),
+                                  .last_sample = p.buffers->last_sample},
+                                 p.device.traits, p.stream.get()),
         "drawing tokens");
   }
   // Comes after the sampler, so that the sampler's launch still overlaps the head.
@@ -360,8 +359,8 @@ absl::Status AllocateWorkspace(Parts& p) {
       "computing RoPE's angles");
   for (int i = 0; i < spec.num_layers(); ++i) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchQueryParts(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
-                               layer.head_dim, p.buffers->query_parts + i * layer.kv_heads,
+        cuda::LaunchQuerySplit(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
+                               layer.head_dim, p.buffers->query_split + i * layer.kv_heads,
                                p.stream.get()),
         "choosing the parts of queries");
   }
@@ -398,14 +397,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
                         DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
-  ORCD_ASSIGN_OR_RETURN(
-      p.plan, cuda::PlanMemory(spec, planned, options, p.device.free_bytes, p.device.total_bytes));
-  for (const cudaError_t error :
-       {cuda::PrepareMatvecKernels(), cuda::PrepareGemmKernels(),
-        cuda::PrepareDecodeAttentionKernels(), cuda::PreparePrefillAttentionKernels(),
-        cuda::PrepareSampleKernel(spec.vocab)}) {
-    ORCD_RETURN_IF_CUDA_ERROR(error, "preparing kernels");
-  }
+  ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(spec, planned, options, p.device));
+  ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(spec.vocab), "preparing kernels");
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.copies, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.weights,
@@ -419,7 +412,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
                .block_tokens = p.plan.options.block_tokens,
                .kv_heads = spec.layers[0].kv_heads,
                .head_dim = spec.layers[0].head_dim};
-  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_view, p.device.multiprocessors);
+  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_view, p.device);
   ORCD_RETURN_IF_ERROR(CaptureGraphs(p));
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
   return std::make_unique<CudaBackend>(std::move(parts));

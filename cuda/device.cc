@@ -4,22 +4,24 @@
 
 #include <cstddef>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/status.h"
 #include "runtime/base/error.h"
 
 namespace orcd::cuda {
 namespace {
 
-// Compute capability with wgmma and bulk copies, which the kernels need.
-constexpr int kComputeMajor = 9;
-constexpr int kComputeMinor = 0;
+// A GPU gets the first set for its compute capability.
+constexpr const KernelSet* kKernelSets[] = {&sm90::kKernels};
 
 absl::Status Unavailable(const std::string& message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, message,
@@ -46,6 +48,21 @@ std::string DriverVersion() {
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+std::string ComputeCapability(int cc) { return absl::StrCat(cc / 10, ".", cc % 10); }
+
+DeviceTraits TraitsOf(const cudaDeviceProp& properties) {
+  const int cc = properties.major * 10 + properties.minor;
+  return {.cc = cc,
+          .sms = properties.multiProcessorCount,
+          .smem_block = static_cast<int>(properties.sharedMemPerBlockOptin),
+          .smem_sm = static_cast<int>(properties.sharedMemPerMultiprocessor),
+          .l2 = properties.l2CacheSize,
+          .pdl = cc >= 90,
+          .clusters = properties.clusterLaunch != 0,
+          .tma = cc >= 90,
+          .wgmma = cc == 90};
 }
 
 }  // namespace
@@ -77,12 +94,9 @@ absl::StatusOr<DeviceInfo> SelectDevice(int index) {
   }
   cudaDeviceProp properties;
   ORCD_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index), "asking for the GPU");
-  if (properties.major != kComputeMajor || properties.minor != kComputeMinor) {
-    return Unavailable(absl::StrCat(
-        "GPU ", index, ", ", properties.name, ", has compute capability ", properties.major, ".",
-        properties.minor, "; this program's kernels are built for ", kComputeMajor, ".",
-        kComputeMinor, " (H100, H200); use --backend cpu"));
-  }
+  const DeviceTraits traits = TraitsOf(properties);
+  ORCD_ASSIGN_OR_RETURN(const KernelSet* const kernels,
+                        FindKernelSet(absl::StrCat("GPU ", index, ", ", properties.name), traits));
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(index), "selecting the GPU");
   size_t free = 0;
   size_t total = 0;
@@ -91,9 +105,24 @@ absl::StatusOr<DeviceInfo> SelectDevice(int index) {
                     .name = properties.name,
                     .uuid = UuidText(properties.uuid),
                     .driver_version = DriverVersion(),
-                    .multiprocessors = properties.multiProcessorCount,
+                    .traits = traits,
+                    .kernels = kernels,
                     .total_bytes = total,
                     .free_bytes = free};
+}
+
+absl::StatusOr<const KernelSet*> FindKernelSet(const std::string& gpu, const DeviceTraits& traits) {
+  std::vector<std::string> built_for;
+  for (const KernelSet* const set : kKernelSets) {
+    if (set->min_cc <= traits.cc && traits.cc <= set->max_cc) return set;
+    built_for.push_back(absl::StrCat(
+        ComputeCapability(set->min_cc),
+        set->max_cc > set->min_cc ? absl::StrCat(" to ", ComputeCapability(set->max_cc)) : "", " (",
+        set->gpus, ")"));
+  }
+  return Unavailable(absl::StrCat(gpu, ", has compute capability ", ComputeCapability(traits.cc),
+                                  "; this program's kernels are built for ",
+                                  absl::StrJoin(built_for, ", "), "; use --backend cpu"));
 }
 
 bool HasDevice() {

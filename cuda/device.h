@@ -1,4 +1,4 @@
-// Finding and selecting the GPU.
+// Finding the GPU, and the kernels for it.
 #ifndef ORCD_CUDA_DEVICE_H_
 #define ORCD_CUDA_DEVICE_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cuda/kernels/common/kernel_set.h"
 
 namespace orcd::cuda {
 
@@ -17,7 +18,9 @@ struct DeviceInfo {
   std::string uuid;
   // Such as `580.82.07`; empty if it cannot be found out.
   std::string driver_version;
-  int multiprocessors = 0;
+  DeviceTraits traits;
+  // Lives as long as the program.
+  const KernelSet* kernels = nullptr;
   uint64_t total_bytes = 0;
   // At the time of SelectDevice.
   uint64_t free_bytes = 0;
@@ -25,8 +28,11 @@ struct DeviceInfo {
 
 // Makes GPU `index` the calling thread's current device and describes it. kFailedPrecondition
 // (reason GPU_UNAVAILABLE), saying what to change, if there is no driver or no GPU, if the index is
-// out of range, or if the kernels were not built for the GPU.
+// out of range, or if no kernel set is for the GPU.
 absl::StatusOr<DeviceInfo> SelectDevice(int index);
+
+// The kernel set for a GPU; `gpu` names it in the error, which is that of SelectDevice.
+absl::StatusOr<const KernelSet*> FindKernelSet(const std::string& gpu, const DeviceTraits& traits);
 
 // True if this machine shows the process a GPU, even one that SelectDevice refuses. Cheap if there
 // is no driver.

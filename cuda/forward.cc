@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,7 @@ namespace orcd::cuda {
 namespace {
 
 // Least size of the buffer of dequantised weights: room for a part of the head in F16.
-constexpr int64_t kMinUnpackedBytes = 64 << 20;
+constexpr int64_t kMinDequantisedBytes = 64 << 20;
 
 constexpr int RoundUp(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -28,8 +29,8 @@ int RowTiles(std::initializer_list<const TiledMatrix*> matrices) {
 
 // Floats of a product's result, including split-K partials.
 int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
-  const int in_segments = std::clamp(tokens, kMatvecTokens, kMaxSegmentTokens);
-  return std::max(int64_t{Splits(row_tiles, cols)} * in_segments, int64_t{tokens}) * rows;
+  const int split_tokens = PartialsTokens(std::min(tokens, kMaxPartialsTokens));
+  return std::max(int64_t{Splits(row_tiles, cols)} * split_tokens, int64_t{tokens}) * rows;
 }
 
 int64_t F16Bytes(const TiledMatrix& matrix) {
@@ -45,21 +46,28 @@ constexpr int kAheadTokens = 3072;
 constexpr int kAheadCols = 2048;
 
 // Has a product dequantise a matrix to `at`, for a later product. Returns the end of the F16 tiles.
-uint8_t* AddTo(UnpackAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
+uint8_t* AddTo(DequantiseAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
   ahead.matrices[ahead.count] = matrix;
   ahead.to[ahead.count++] = at;
   return at + F16Bytes(matrix);
 }
 
 // Replaces a product's matrices by their dequantised tiles, which begin at `at`.
-void TakeUnpacked(uint8_t* at, MatmulArgs& args) {
-  args.weights_are_new = true;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    TiledMatrix& matrix = args.matrices[i];
+void UseDequantised(uint8_t* at, Product& product) {
+  product.weights_are_new = true;
+  for (int i = 0; i < product.num_matrices; ++i) {
+    TiledMatrix& matrix = product.matrices[i];
     matrix.data = at;
     matrix.format = TileFormat::kF16;
     at += matrix.bytes();
   }
+}
+
+// Returns the epilogue of a product's rows from `row` on.
+Epilogue FromRow(Epilogue epilogue, int row) {
+  if (auto* const store = std::get_if<StoreF32>(&epilogue)) store->y += row;
+  if (auto* const qkv = std::get_if<StoreQkv>(&epilogue)) qkv->first_row += row;
+  return epilogue;
 }
 
 }  // namespace
@@ -78,7 +86,7 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   normed = activations(tokens, spec.hidden);
   int64_t floats = 0;
   int64_t gate_and_up_floats = 0;
-  unpacked_bytes = kMinUnpackedBytes;
+  dequantised_bytes = kMinDequantisedBytes;
   for (const DeviceLayer& layer : weights.layers()) {
     const int qkv_rows = shape.q_size() + 2 * shape.kv_size();
     floats = std::max(
@@ -90,12 +98,13 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
         std::max(floats, ProductFloats(spec.hidden, layer.down.row_tiles(), shape.ffn, tokens));
     for (const TiledMatrix* matrix : {&layer.gate_up, &layer.down, &layer.attn_output}) {
       if (matrix->format != TileFormat::kF16)
-        unpacked_bytes = std::max(unpacked_bytes, F16Bytes(*matrix));
+        dequantised_bytes = std::max(dequantised_bytes, F16Bytes(*matrix));
     }
-    unpacked_bytes = std::max(unpacked_bytes, QkvF16Bytes(layer));
+    dequantised_bytes = std::max(dequantised_bytes, QkvF16Bytes(layer));
     if (layer.gate_apart()) {
       if (layer.gate_up.format != TileFormat::kF16 || layer.up.format != TileFormat::kF16) {
-        unpacked_bytes = std::max(unpacked_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
+        dequantised_bytes =
+            std::max(dequantised_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
       }
       gate_and_up_floats = int64_t{tokens} * 2 * shape.ffn;
     }
@@ -105,25 +114,25 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   const auto before_qkv = carver.taken();
   qkv = carver.Take<float>(floats);
   q = carver.Take<__half>(int64_t{tokens} * shape.q_size());
-  q_rest = carver.Take<__half>(int64_t{tokens} * shape.q_size());
+  q_lo = carver.Take<__half>(int64_t{tokens} * shape.q_size());
   attended = activations(tokens, shape.q_size());
   qkv_to_attended_bytes = static_cast<int64_t>(carver.taken() - before_qkv);
-  kept_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
-  kept_attended = activations(rows, shape.q_size());
+  gathered_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
+  gathered_attended = activations(rows, shape.q_size());
   head_in = activations(rows, spec.hidden);
   angles = carver.Take<float>(int64_t{limits.context_length} * shape.head_dim);
-  query_parts = carver.Take<int32_t>(int64_t{spec.num_layers()} * shape.kv_heads);
+  query_split = carver.Take<int32_t>(int64_t{spec.num_layers()} * shape.kv_heads);
   gate_and_up = gate_and_up_floats == 0 ? nullptr : carver.Take<float>(gate_and_up_floats);
-  unpacked = carver.Take<uint8_t>(unpacked_bytes);
-  handed.sums = carver.Take<uint8_t>(HandedSums::kSumsBytes);
-  handed.ready = carver.Take<int32_t>(HandedSums::kReady);
+  dequantised = carver.Take<uint8_t>(dequantised_bytes);
+  stream_k.sums = carver.Take<uint8_t>(StreamKWorkspace::kSumsBytes);
+  stream_k.ready = carver.Take<int32_t>(StreamKWorkspace::kReady);
   constexpr int64_t kFloat = sizeof(float);
-  uint8_t* const by_turns = carver.Take<uint8_t>(
+  uint8_t* const aliased = carver.Take<uint8_t>(
       std::max({ActivationBytes(tokens, shape.ffn), kFloat * rows * spec.vocab,
                 kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
-  gated = reinterpret_cast<__half*>(by_turns);
-  logits = reinterpret_cast<float*>(by_turns);
-  attention_partials = reinterpret_cast<float*>(by_turns);
+  gated = reinterpret_cast<__half*>(aliased);
+  logits = reinterpret_cast<float*>(aliased);
+  attention_partials = reinterpret_cast<float*>(aliased);
   attention_counters = carver.Take<int32_t>(int64_t{limits.max_seqs} * shape.kv_heads);
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
@@ -161,14 +170,18 @@ class Forward::Tap {
     tap_.OnActivation(name, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
-  // A product that is left as split-K partials (segments).
+  // The output of Norm, which is the input of a product.
+  absl::Status Normed(std::string_view name, int layer, const MatmulArgs& product, int cols) {
+    return F16(name, layer, std::get<Activations>(product.prologue), cols, 1);
+  }
+  // A product that is left as split-K partials.
   absl::Status Product(std::string_view name, int layer, const float* values, int splits,
                        int stride, int cols, float scale) {
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> segments,
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> partials,
                           reader_.Floats(values, int64_t{splits} * stride * cols));
     std::vector<float> rows(int64_t{tokens_} * cols);
     for (int s = 0; s < splits; ++s) {
-      for (size_t i = 0; i < rows.size(); ++i) rows[i] += segments[int64_t{s} * stride * cols + i];
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] += partials[int64_t{s} * stride * cols + i];
     }
     for (float& value : rows) value *= scale;
     tap_.OnActivation(name, layer, rows, tokens_, cols);
@@ -199,13 +212,14 @@ class Forward::Tap {
 };
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-                 const KvCacheView& kv, int multiprocessors)
+                 const KvCacheView& kv, const DeviceInfo& device)
     : spec_(spec),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
-      multiprocessors_(multiprocessors) {}
+      device_(device.traits),
+      kernels_(*device.kernels) {}
 
 Activations Forward::View(__half* data, int tokens) const {
   return {.data = data, .tokens = RoundUp(tokens, 8)};
@@ -216,7 +230,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
   Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
-  step.unpacks_ahead = UnpacksAhead(step);
+  step.dequantises_ahead = DequantisesAhead(step);
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
 
@@ -246,124 +260,118 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   StepTables left_tables = tables;
   if (tap == nullptr && shape.logit_rows < shape.tokens) {
     if (shape.logit_rows == 0) return absl::OkStatus();
-    ORCD_RETURN_IF_ERROR(KeepLogitRows(step));
+    ORCD_RETURN_IF_ERROR(GatherLogitRows(step));
     left.tokens = shape.logit_rows;
     left_tables.logit_tokens = nullptr;
   }
   const Step rest = {left_tables, left, stream, step.tap,
-                     step.unpacks_ahead && left.tokens > kMaxSegmentTokens};
+                     step.dequantises_ahead && left.tokens > kMaxPartialsTokens};
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
   return RunHead(rest);
 }
 
-absl::Status Forward::MultiplyInSegments(const Step& step, float* to, MatmulArgs args) {
-  args.splits = Splits(RowTiles(args), args.matrices[0].cols);
-  args.y = to;
-  args.y_stride = args.y_rows;
-  const int tokens = step.shape.tokens;
-  args.tokens = tokens;
-  args.sums_segments = GemmSums(args);
-  splits_ = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits;
-  products_tokens_ = tokens <= kMatvecTokens ? kMatvecTokens : tokens;
+absl::Status Forward::MultiplySplitK(const Step& step, float* to, MatmulArgs args) {
+  Product& product = args.product;
+  product.splits = Splits(RowTiles(product), product.matrices[0].cols);
+  product.tokens = step.shape.tokens;
+  const bool sum = product.tokens > kMaxPartialsTokens || kernels_.gemm_sums(product);
+  splits_ = sum ? 1 : product.splits;
+  products_tokens_ = PartialsTokens(product.tokens);
+  if (to != nullptr) args.epilogue = StoreF32{to, Rows(product), sum};
   return Multiply(step, args);
 }
 
 absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
-  if (ProductsAdd(step)) {
-    args.residual = residual_;
-    args.residual_scale = scale;
-  }
-  return MultiplyInSegments(step, buffers_.products, args);
+  if (!ProductsAdd(step)) return MultiplySplitK(step, buffers_.products, args);
+  args.epilogue = AddToResidual{residual_, spec_.hidden, scale};
+  return MultiplySplitK(step, nullptr, args);
 }
 
 absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
-  if (args.tokens == 0) args.tokens = step.shape.tokens;
+  Product& product = args.product;
+  if (product.tokens == 0) product.tokens = step.shape.tokens;
   args.model_formats = weights_.formats();
-  if (args.tokens <= kMatvecTokens) {
-    args.y_tokens = kMatvecTokens;
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchMatvec(args, multiprocessors_, step.stream), "a product");
+  args.stream_k = buffers_.stream_k;
+  if (product.tokens <= kMatvecTokens) {
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.matvec(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
-  args.y_tokens = args.tokens;
-  args.handed = buffers_.handed;
   // Each launch takes consecutive matrices: formats that one kernel takes together, or matrices
   // that are all dequantised first.
-  const auto unpacks = [&](const TiledMatrix& matrix) {
-    return !GemmTakes(matrix.format, args.tokens);
+  const auto dequantises = [&](const TiledMatrix& matrix) {
+    return !kernels_.gemm_takes(matrix.format, product.tokens);
   };
   const MatmulArgs all = args;
+  const TiledMatrix* const matrices = all.product.matrices;
   int first_row = 0;
-  for (int i = 0; i < all.num_matrices; i += args.num_matrices) {
-    const TiledMatrix& first = all.matrices[i];
-    args.num_matrices = 0;
-    args.y_rows = 0;
-    for (int j = i; j < all.num_matrices; ++j) {
-      const TiledMatrix& matrix = all.matrices[j];
+  for (int i = 0; i < all.product.num_matrices; i += product.num_matrices) {
+    product.num_matrices = 0;
+    for (int j = i; j < all.product.num_matrices; ++j) {
       const bool together =
-          j == i || (unpacks(first) ? unpacks(matrix)
-                                    : GemmTakesBehind(all.matrices[j - 1].format, matrix.format));
+          j == i || (dequantises(matrices[i])
+                         ? dequantises(matrices[j])
+                         : kernels_.gemm_takes_behind(matrices[j - 1].format, matrices[j].format));
       if (!together) break;
-      args.matrices[args.num_matrices++] = matrix;
-      args.y_rows += matrix.rows;
+      product.matrices[product.num_matrices++] = matrices[j];
     }
-    if (all.y != nullptr) args.y = all.y + first_row;
-    args.roped_first_row = first_row;
-    first_row += args.y_rows;
-    if (unpacks(first)) {
-      ORCD_RETURN_IF_ERROR(MultiplyUnpacked(step, args));
+    args.epilogue = FromRow(all.epilogue, first_row);
+    first_row += Rows(product);
+    if (dequantises(matrices[i])) {
+      ORCD_RETURN_IF_ERROR(MultiplyDequantised(step, args));
     } else {
-      ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+      ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Forward::MultiplyUnpacked(const Step& step, MatmulArgs args) {
+absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
+  const Product all = args.product;
   const int64_t tile_bytes =
-      int64_t{RoundUp(args.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
-  const int most = static_cast<int>(buffers_.unpacked_bytes / tile_bytes);
-  const int row_tiles = RowTiles(args);
+      int64_t{RoundUp(all.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
+  const int most = static_cast<int>(buffers_.dequantised_bytes / tile_bytes);
+  const int row_tiles = RowTiles(all);
   if (row_tiles <= most) {
-    uint8_t* to = buffers_.unpacked;
-    for (int i = 0; i < args.num_matrices;) {
+    uint8_t* to = buffers_.dequantised;
+    for (int i = 0; i < all.num_matrices;) {
       // One launch dequantises consecutive matrices of one format.
-      MatmulArgs together;
+      Product together;
       uint8_t* const begin = to;
-      const TileFormat format = args.matrices[i].format;
-      for (; i < args.num_matrices && args.matrices[i].format == format; ++i) {
-        together.matrices[together.num_matrices++] = args.matrices[i];
-        to += F16Bytes(args.matrices[i]);
+      const TileFormat format = all.matrices[i].format;
+      for (; i < all.num_matrices && all.matrices[i].format == format; ++i) {
+        together.matrices[together.num_matrices++] = all.matrices[i];
+        to += F16Bytes(all.matrices[i]);
       }
       ORCD_RETURN_IF_CUDA_ERROR(
-          LaunchUnpackToF16(together, 0, RowTiles(together), begin, step.stream),
+          kernels_.dequantise(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
-    TakeUnpacked(buffers_.unpacked, args);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    UseDequantised(buffers_.dequantised, args.product);
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
-  if (args.num_matrices > 1 || args.residual != nullptr || args.gated.data != nullptr ||
-      args.ahead.count > 0 || args.roped.q != nullptr) {
+  if (all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue) ||
+      args.ahead.count > 0) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
-  const MatmulArgs all = args;
+  const Epilogue epilogue = args.epilogue;
   const TiledMatrix& matrix = all.matrices[0];
-  args.weights_are_new = true;
+  args.product.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchUnpackToF16(all, tile, tiles, buffers_.unpacked, step.stream),
-                              "unpacking weights");
-    args.matrices[0] = {.data = buffers_.unpacked,
-                        .format = TileFormat::kF16,
-                        .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
-                        .cols = matrix.cols,
-                        .exponent = matrix.exponent};
-    args.y = all.y + int64_t{tile} * kTileRows;
-    args.y_rows = args.matrices[0].rows;
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGemm(args, multiprocessors_, step.stream), "a product");
+    ORCD_RETURN_IF_CUDA_ERROR(
+        kernels_.dequantise(all, tile, tiles, buffers_.dequantised, step.stream),
+        "unpacking weights");
+    args.product.matrices[0] = {.data = buffers_.dequantised,
+                                .format = TileFormat::kF16,
+                                .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),
+                                .cols = matrix.cols,
+                                .exponent = matrix.exponent};
+    args.epilogue = FromRow(epilogue, tile * kTileRows);
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
   }
   return absl::OkStatus();
 }
@@ -373,103 +381,96 @@ bool Forward::NormsInProducts(const Step& step) const {
 }
 
 bool Forward::ProductsAdd(const Step& step) const {
-  return step.shape.tokens > kMaxSegmentTokens && step.tap == nullptr;
+  return step.shape.tokens > kMaxPartialsTokens && step.tap == nullptr;
 }
 
-bool Forward::ProductsRope(const Step& step) const {
+bool Forward::RopeEpilogues(const Step& step) const {
   return ProductsAdd(step) && !step.shape.decode;
 }
 
 absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
-                           MatmulArgs& args) {
-  const int tokens = step.shape.tokens;
+                           MatmulArgs& args, bool head) {
   const float* const partials = add && !ProductsAdd(step) ? buffers_.products : nullptr;
+  const int tokens = head ? step.shape.logit_rows : step.shape.tokens;
+  NormArgs norm = {.residual = residual_,
+                   .partials = partials,
+                   .splits = partials == nullptr ? 0 : splits_,
+                   .partials_tokens = products_tokens_,
+                   .scale = scale,
+                   .weight = weight,
+                   .eps = spec_.rms_eps,
+                   .hidden = spec_.hidden,
+                   .tokens = tokens};
   if (NormsInProducts(step)) {
-    args.norm = {.residual = residual_,
-                 .new_residual = new_residual_,
-                 .partials = partials,
-                 .splits = add ? splits_ : 0,
-                 .partials_tokens = products_tokens_,
-                 .scale = scale,
-                 .weight = weight,
-                 .eps = spec_.rms_eps};
+    norm.new_residual = new_residual_;
+    args.prologue = norm;
     std::swap(residual_, new_residual_);
     return absl::OkStatus();
   }
-  args.x = View(buffers_.normed, tokens);
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm({.residual = residual_,
-                                        .partials = partials,
-                                        .splits = splits_,
-                                        .partials_tokens = products_tokens_,
-                                        .scale = scale,
-                                        .weight = weight,
-                                        .eps = spec_.rms_eps,
-                                        .hidden = spec_.hidden,
-                                        .tokens = tokens,
-                                        .out = args.x},
-                                       step.stream),
-                            "a norm");
+  if (head) norm.rows = step.tables.logit_tokens;
+  norm.out = View(head ? buffers_.head_in : buffers_.normed, tokens);
+  args.prologue = norm.out;
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm(norm, step.stream), head ? "the output norm" : "a norm");
   return absl::OkStatus();
 }
 
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  const int qkv_rows = layer_.q_size() + 2 * layer_.kv_size();
   attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
-      .matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3, .y_rows = qkv_rows};
-  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kGatedScale, layer > 0, qkv_args));
+      .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
+  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kSwiGluScale, layer > 0, qkv_args));
   if (step.tap != nullptr) {
     if (layer > 0) {
       ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, spec_.hidden));
     }
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn_norm", layer, qkv_args.x, spec_.hidden, 1));
+    ORCD_RETURN_IF_ERROR(step.tap->Normed("attn_norm", layer, qkv_args, spec_.hidden));
   }
-  if (step.unpacks_ahead && layer > 0) {
-    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args);
+  if (step.dequantises_ahead && layer > 0) {
+    UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args.product);
   }
   QkvProduct qkv = {.bias = w.qkv_bias,
                     .angles = buffers_.angles,
-                    .query_parts = buffers_.query_parts + layer * layer_.kv_heads,
+                    .query_split = buffers_.query_split + layer * layer_.kv_heads,
                     .heads = layer_.heads,
                     .kv_heads = layer_.kv_heads,
                     .head_dim = layer_.head_dim};
-  if (ProductsRope(step)) {
-    qkv_args.roped = RopeOf(step, layer, qkv);
-    ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, nullptr, qkv_args));
+  if (RopeEpilogues(step)) {
+    qkv_args.epilogue = StoreQkv{RopeOf(step, layer, qkv)};
+    ORCD_RETURN_IF_ERROR(MultiplySplitK(step, nullptr, qkv_args));
   } else {
-    ORCD_RETURN_IF_ERROR(MultiplyInSegments(step, buffers_.qkv, qkv_args));
+    ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.qkv, qkv_args));
     qkv.partials = buffers_.qkv;
     qkv.splits = splits_;
     qkv.partials_tokens = products_tokens_;
   }
   if (step.shape.decode && step.tap == nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchDecodeAttention({.step = step.tables,
-                                                     .sequences = step.shape.sequences,
-                                                     .qkv = qkv,
-                                                     .kv = kv_,
-                                                     .not_finite = buffers_.not_finite,
-                                                     .layer = layer,
-                                                     .key_splits = step.shape.key_splits,
-                                                     .partials = buffers_.attention_partials,
-                                                     .counters = buffers_.attention_counters,
-                                                     .out = attended_},
-                                                    multiprocessors_, step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.decode_attention({.step = step.tables,
+                                                         .sequences = step.shape.sequences,
+                                                         .qkv = qkv,
+                                                         .kv = kv_,
+                                                         .not_finite = buffers_.not_finite,
+                                                         .layer = layer,
+                                                         .key_splits = step.shape.key_splits,
+                                                         .partials = buffers_.attention_partials,
+                                                         .counters = buffers_.attention_counters,
+                                                         .out = attended_},
+                                                        device_, step.stream),
                               "attention");
   } else {
-    if (!ProductsRope(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchPrefillAttention({.step = step.tables,
-                                                      .sequences = step.shape.sequences,
-                                                      .query_tiles = step.shape.query_tiles,
-                                                      .q = buffers_.q,
-                                                      .q_rest = buffers_.q_rest,
-                                                      .query_parts = qkv.query_parts,
-                                                      .kv = kv_,
-                                                      .layer = layer,
-                                                      .heads = layer_.heads,
-                                                      .out = attended_},
-                                                     step.stream),
+    if (!RopeEpilogues(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.prefill_attention({.step = step.tables,
+                                                          .sequences = step.shape.sequences,
+                                                          .query_tiles = step.shape.query_tiles,
+                                                          .q = buffers_.q,
+                                                          .q_lo = buffers_.q_lo,
+                                                          .query_split = qkv.query_split,
+                                                          .kv = kv_,
+                                                          .layer = layer,
+                                                          .heads = layer_.heads,
+                                                          .out = attended_},
+                                                         device_, step.stream),
                               "attention");
   }
   if (step.tap != nullptr) {
@@ -478,7 +479,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   return absl::OkStatus();
 }
 
-absl::Status Forward::KeepLogitRows(const Step& step) {
+absl::Status Forward::GatherLogitRows(const Step& step) {
   const GatherRowsArgs args = {
       .residual = residual_,
       .attended = attended_,
@@ -486,20 +487,20 @@ absl::Status Forward::KeepLogitRows(const Step& step) {
       .count = step.shape.logit_rows,
       .hidden = spec_.hidden,
       .attended_cols = layer_.q_size(),
-      .kept_residual = buffers_.kept_residual,
-      .kept_attended = View(buffers_.kept_attended, step.shape.logit_rows)};
+      .gathered_residual = buffers_.gathered_residual,
+      .gathered_attended = View(buffers_.gathered_attended, step.shape.logit_rows)};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
-  residual_ = args.kept_residual;
-  attended_ = args.kept_attended;
+  residual_ = args.gathered_residual;
+  attended_ = args.gathered_attended;
   return absl::OkStatus();
 }
 
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  MatmulArgs args = {
-      .matrices = {w.attn_output}, .num_matrices = 1, .x = attended_, .y_rows = spec_.hidden};
-  if (step.unpacks_ahead && layer > 0) {
-    TakeUnpacked(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args);
+  MatmulArgs args = {.prologue = attended_,
+                     .product = {.matrices = {w.attn_output}, .num_matrices = 1}};
+  if (step.dequantises_ahead && layer > 0) {
+    UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args.product);
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
   if (step.tap != nullptr) {
@@ -513,7 +514,7 @@ RopeArgs Forward::RopeOf(const Step& step, int layer, const QkvProduct& qkv) con
   return {.step = step.tables,
           .qkv = qkv,
           .q = buffers_.q,
-          .q_rest = buffers_.q_rest,
+          .q_lo = buffers_.q_lo,
           .kv = kv_,
           .not_finite = buffers_.not_finite,
           .layer = layer,
@@ -551,68 +552,67 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   const int tokens = step.shape.tokens;
   const Activations gated = View(buffers_.gated, tokens);
 
-  MatmulArgs args = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
+  MatmulArgs args = {
+      .product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
   uint8_t* const down_at = reinterpret_cast<uint8_t*>(buffers_.qkv);
   if (step.tap == nullptr && !w.gate_apart()) {
-    args.gated = gated;
-    if (step.unpacks_ahead) AddTo(args.ahead, w.down, down_at);
-    if (step.unpacks_ahead && layer > 0) TakeUnpacked(buffers_.unpacked, args);
+    args.epilogue = SwiGlu{gated};
+    if (step.dequantises_ahead) AddTo(args.ahead, w.down, down_at);
+    if (step.dequantises_ahead && layer > 0) UseDequantised(buffers_.dequantised, args.product);
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
     const int rows = w.gate_up.rows + w.up.rows;
     DeviceMemory shown;
-    args.y = buffers_.gate_and_up;
+    float* y = buffers_.gate_and_up;
     if (step.tap != nullptr) {
       ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, spec_.hidden));
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_norm", layer, args.x, spec_.hidden, 1));
+      ORCD_RETURN_IF_ERROR(step.tap->Normed("ffn_norm", layer, args, spec_.hidden));
       ORCD_ASSIGN_OR_RETURN(
           shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
-      args.y = reinterpret_cast<float*>(shown.data());
+      y = reinterpret_cast<float*>(shown.data());
     }
-    args.y_rows = rows;
-    args.y_stride = rows;
+    args.epilogue = StoreF32{y, rows};
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
     if (step.tap != nullptr) {
       if (w.gate_apart()) {
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, args.y, rows, 0, layer_.ffn));
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, args.y, rows, layer_.ffn, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, y, rows, 0, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, y, rows, layer_.ffn, layer_.ffn));
       } else {
-        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, args.y, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, layer_.ffn));
       }
     }
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchGate({.products = args.y,
-                                          .apart = w.gate_apart(),
-                                          .ffn = layer_.ffn,
-                                          .tokens = tokens,
-                                          .out = gated},
-                                         step.stream),
+    ORCD_RETURN_IF_CUDA_ERROR(LaunchSwiGlu({.products = y,
+                                            .apart = w.gate_apart(),
+                                            .ffn = layer_.ffn,
+                                            .tokens = tokens,
+                                            .out = gated},
+                                           step.stream),
                               "the gate");
     if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, layer_.ffn, 1 / kGatedScale));
+      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, layer_.ffn, 1 / kSwiGluScale));
     }
   }
-  MatmulArgs down_args = {
-      .matrices = {w.down}, .num_matrices = 1, .x = gated, .y_rows = spec_.hidden};
-  if (step.unpacks_ahead) {
-    TakeUnpacked(down_at, down_args);
+  MatmulArgs down_args = {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}};
+  if (step.dequantises_ahead) {
+    UseDequantised(down_at, down_args.product);
     if (layer + 1 < spec_.num_layers()) {
       const DeviceLayer& next = weights_.layers()[layer + 1];
       uint8_t* at = reinterpret_cast<uint8_t*>(buffers_.products);
       for (const TiledMatrix& matrix : next.qkv) at = AddTo(down_args.ahead, matrix, at);
       AddTo(down_args.ahead, next.attn_output, at);
-      AddTo(down_args.ahead, next.gate_up, buffers_.unpacked);
+      AddTo(down_args.ahead, next.gate_up, buffers_.dequantised);
     }
   }
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kGatedScale, down_args));
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kSwiGluScale, down_args));
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
-                                           products_tokens_, spec_.hidden, 1 / kGatedScale));
+                                           products_tokens_, spec_.hidden, 1 / kSwiGluScale));
   }
   return absl::OkStatus();
 }
 
-bool Forward::UnpacksAhead(const Step& step) const {
+bool Forward::DequantisesAhead(const Step& step) const {
   if (!ProductsAdd(step) || step.shape.tokens < kAheadTokens || spec_.hidden < kAheadCols) {
     return false;
   }
@@ -620,12 +620,12 @@ bool Forward::UnpacksAhead(const Step& step) const {
     if (layer.gate_apart()) return false;
     if (QkvF16Bytes(layer) + F16Bytes(layer.attn_output) > buffers_.products_bytes ||
         F16Bytes(layer.down) > buffers_.qkv_to_attended_bytes ||
-        F16Bytes(layer.gate_up) > buffers_.unpacked_bytes) {
+        F16Bytes(layer.gate_up) > buffers_.dequantised_bytes) {
       return false;
     }
     for (const TiledMatrix* matrix : {&layer.qkv[0], &layer.qkv[1], &layer.qkv[2],
                                       &layer.attn_output, &layer.gate_up, &layer.down}) {
-      if (!UnpackAhead::Takes(matrix->format)) return false;
+      if (!kernels_.gemm_dequantises_ahead(matrix->format)) return false;
     }
   }
   return true;
@@ -634,49 +634,27 @@ bool Forward::UnpacksAhead(const Step& step) const {
 absl::Status Forward::RunHead(const Step& step) {
   const int rows = step.shape.logit_rows;
   if (rows == 0) return absl::OkStatus();
-  MatmulArgs args = {.matrices = {weights_.output()},
-                     .num_matrices = 1,
-                     .tokens = rows,
-                     .y = buffers_.logits,
-                     .y_rows = spec_.vocab,
-                     .y_stride = spec_.vocab};
-  if (NormsInProducts(step)) {
-    ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
-    return Multiply(step, args);
-  }
-  args.x = View(buffers_.head_in, rows);
+  MatmulArgs args = {
+      .product = {.matrices = {weights_.output()}, .num_matrices = 1, .tokens = rows},
+      .epilogue = StoreF32{buffers_.logits, spec_.vocab}};
   // With a tap, TapHead has already added the last product to the residual.
-  ORCD_RETURN_IF_CUDA_ERROR(
-      LaunchNorm(
-          {.residual = residual_,
-           .partials = step.tap == nullptr && !ProductsAdd(step) ? buffers_.products : nullptr,
-           .splits = splits_,
-           .partials_tokens = products_tokens_,
-           .scale = 1 / kGatedScale,
-           .weight = weights_.output_norm(),
-           .eps = spec_.rms_eps,
-           .hidden = spec_.hidden,
-           .tokens = rows,
-           .rows = step.tables.logit_tokens,
-           .out = args.x},
-          step.stream),
-      "the output norm");
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kSwiGluScale, step.tap == nullptr,
+                            args,
+                            /*head=*/true));
   return Multiply(step, args);
 }
 
 absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
-  MatmulArgs args = {.matrices = {weights_.output()}, .num_matrices = 1};
-  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kGatedScale, true, args));
+  MatmulArgs args = {.product = {.matrices = {weights_.output()}, .num_matrices = 1}};
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kSwiGluScale, true, args));
   ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", spec_.num_layers() - 1, residual_, spec_.hidden));
-  ORCD_RETURN_IF_ERROR(step.tap->F16("output_norm", -1, args.x, spec_.hidden, 1));
+  ORCD_RETURN_IF_ERROR(step.tap->Normed("output_norm", -1, args, spec_.hidden));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,
       DeviceMemory::Allocate(int64_t{tokens} * spec_.vocab * sizeof(float), "a tap"));
   float* const y = reinterpret_cast<float*>(logits.data());
-  args.y = y;
-  args.y_rows = spec_.vocab;
-  args.y_stride = spec_.vocab;
+  args.epilogue = StoreF32{y, spec_.vocab};
   ORCD_RETURN_IF_ERROR(Multiply(step, args));
   return step.tap->Rows("logits", -1, y, spec_.vocab);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/kernels/common/attention.h"
@@ -52,28 +53,28 @@ struct ForwardBuffers {
 
   float* residual[2];  // [tokens, hidden] and [1, hidden]: with one token they alternate
   __half* normed;      // Activations [tokens, hidden]
-  // MatmulArgs::y of the products that are added to the residual, and of q, k and v.
+  // StoreF32::y of the products that are added to the residual, and of q, k and v.
   float* products;
   float* qkv;
   __half* q;         // [tokens, heads, head_dim]
-  __half* q_rest;    // the same: low part of the hi/lo split of Q
+  __half* q_lo;      // the same: low part of the hi/lo split of Q
   __half* attended;  // Activations [tokens, heads * head_dim]
   // Gathered rows with which the last layer goes on if not all tokens have logits. With one row,
-  // kept_residual and residual[1] alternate.
-  float* kept_residual;   // [logit rows, hidden]
-  __half* kept_attended;  // Activations [logit rows, heads * head_dim]
-  __half* head_in;        // Activations [logit rows, hidden]
-  float* angles;          // [positions, head_dim]
-  int32_t* query_parts;   // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
+  // gathered_residual and residual[1] alternate.
+  float* gathered_residual;   // [logit rows, hidden]
+  __half* gathered_attended;  // Activations [logit rows, heads * head_dim]
+  __half* head_in;            // Activations [logit rows, hidden]
+  float* angles;              // [positions, head_dim]
+  int32_t* query_split;       // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
   // [tokens, 2 * ffn]; null unless a layer has gate and up in separate matrices.
   float* gate_and_up;
-  uint8_t* unpacked;  // F16 tiles of dequantised weights: a matrix or a part of it
-  int64_t unpacked_bytes;
+  uint8_t* dequantised;  // F16 tiles of dequantised weights: a matrix or a part of it
+  int64_t dequantised_bytes;
   // Room for weights that are dequantised ahead, in memory that is free meanwhile: from qkv to
   // attended while gate and up are multiplied, and `products` while epilogues add to the residual.
   int64_t qkv_to_attended_bytes;
   int64_t products_bytes;
-  HandedSums handed;  // workspace of the stream-K fix-up
+  StreamKWorkspace stream_k;
   // These three alias the same memory: at most one of them is in use at a time.
   __half* gated;              // Activations [tokens, ffn]
   float* logits;              // [logit rows, vocab]
@@ -92,7 +93,7 @@ class Forward {
  public:
   // References must outlive this.
   Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-          const KvCacheView& kv, int multiprocessors);
+          const KvCacheView& kv, const DeviceInfo& device);
 
   // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
   // (null in service), waits for every operation to show its result, and allocates memory to do so.
@@ -110,15 +111,15 @@ class Forward {
     Tap* tap;
     // Products dequantise the weights of later ones: gate and up those of `down`, and `down` the
     // other matrices of the next layer.
-    bool unpacks_ahead = false;
+    bool dequantises_ahead = false;
   };
 
   Activations View(__half* data, int tokens) const;
   absl::Status Multiply(const Step& step, MatmulArgs args);
-  // Dequantises the weights to F16 in `buffers_.unpacked` first.
-  absl::Status MultiplyUnpacked(const Step& step, MatmulArgs args);
-  // Writes the product to `to` as splits_ split-K partials (segments).
-  absl::Status MultiplyInSegments(const Step& step, float* to, MatmulArgs args);
+  // Dequantises the weights to F16 in `buffers_.dequantised` first.
+  absl::Status MultiplyDequantised(const Step& step, MatmulArgs args);
+  // Writes the product to `to` as splits_ split-K partials, or their sum.
+  absl::Status MultiplySplitK(const Step& step, float* to, MatmulArgs args);
   // Multiplies. The product times `scale` is added to the residual: by the epilogue if ProductsAdd,
   // else by the next norm, from split-K partials.
   absl::Status MultiplyForResidual(const Step& step, float scale, MatmulArgs args);
@@ -127,19 +128,21 @@ class Forward {
   // True if products add to the residual themselves, in their epilogue.
   bool ProductsAdd(const Step& step) const;
   // True if the product of q, k and v has a RoPE epilogue: it writes queries, keys and values.
-  bool ProductsRope(const Step& step) const;
+  bool RopeEpilogues(const Step& step) const;
   // Adds `scale` times the last product, if `add` and no epilogue has added it, to the residual,
-  // and normalises it: into `normed`, or, if NormsInProducts, in the prologue of product `args`.
-  absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args);
+  // and normalises it: into `normed` (`head`: the rows with logits, into `head_in`) or, if
+  // NormsInProducts, in the prologue of product `args`.
+  absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args,
+                    bool head = false);
   // Writes to `attended_`.
   absl::Status RunAttention(const Step& step, int layer);
   // Gathers the rows of the residual and of `attended_` that have logits.
-  absl::Status KeepLogitRows(const Step& step);
+  absl::Status GatherLogitRows(const Step& step);
   absl::Status RunAttentionOutput(const Step& step, int layer);
   RopeArgs RopeOf(const Step& step, int layer, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
-  bool UnpacksAhead(const Step& step) const;
+  bool DequantisesAhead(const Step& step) const;
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
 
@@ -149,7 +152,8 @@ class Forward {
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;
   const KvCacheView kv_;
-  const int multiprocessors_;
+  const DeviceTraits& device_;
+  const KernelSet& kernels_;
   // The residual, and the buffer it moves to if a product updates it out of place.
   float* residual_ = nullptr;
   float* new_residual_ = nullptr;

@@ -18,8 +18,6 @@
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/activations.h"
-#include "cuda/kernels/common/attention.h"
-#include "cuda/kernels/common/matmul.h"
 #include "gtest/gtest.h"
 #include "runtime/gguf/dequantize.h"
 
@@ -76,11 +74,8 @@ class GpuTest : public ::testing::Test {
     const auto device = SelectDevice(0);
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *device;
-    for (const cudaError_t error :
-         {PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
-          PreparePrefillAttentionKernels()}) {
-      ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
-    }
+    const cudaError_t error = kernels().prepare(/*vocab=*/1);
+    ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
     auto stream = CreateStream();
     ASSERT_TRUE(stream.ok()) << stream.status();
     stream_ = *std::move(stream);
@@ -94,7 +89,9 @@ class GpuTest : public ::testing::Test {
   }
 
   cudaStream_t stream() const { return stream_.get(); }
-  int multiprocessors() const { return device_.multiprocessors; }
+  const KernelSet& kernels() const { return *device_.kernels; }
+  const DeviceTraits& traits() const { return device_.traits; }
+  int multiprocessors() const { return device_.traits.sms; }
 
  private:
   DeviceInfo device_;

@@ -4,8 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/kernels/common/attention.h"
-#include "cuda/kernels/common/sample.h"
+#include "absl/strings/str_join.h"
 #include "runtime/backend/batch_checker.h"
 #include "runtime/base/error.h"
 
@@ -32,34 +31,34 @@ absl::Status Unsupported(const std::string& what) {
       {.reason = "MODEL_UNSUPPORTED"});
 }
 
-absl::Status CheckShape(const ModelSpec& spec, int block_tokens) {
+absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet& kernels) {
   const LayerSpec& layer = spec.layers[0];
-  if (!AttentionSupports(layer.head_dim, block_tokens)) {
-    return Unsupported(absl::StrCat("heads of ", layer.head_dim, " values in KV blocks of ",
-                                    block_tokens,
-                                    " tokens (64 or 128 values; 8, 16, 32 or 64 "
-                                    "tokens are)"));
+  if (std::ranges::count(kernels.head_dims, layer.head_dim) == 0 ||
+      !AttentionTakesBlocks(block_tokens)) {
+    return Unsupported(absl::StrCat(
+        "heads of ", layer.head_dim, " values in KV blocks of ", block_tokens, " tokens (",
+        absl::StrJoin(kernels.head_dims, " or "), " values; 8, 16, 32 or 64 tokens are)"));
   }
-  if (layer.heads / layer.kv_heads > kMaxDecodeGroupHeads) {
+  if (layer.heads / layer.kv_heads > kernels.max_group_heads) {
     return Unsupported(absl::StrCat(layer.heads, " heads on ", layer.kv_heads, " key-value heads"));
   }
   if (spec.hidden % kActivationCols != 0 || layer.ffn % kActivationCols != 0) {
     return Unsupported(absl::StrCat("a hidden size of ", spec.hidden, " and an FFN of ", layer.ffn,
                                     " (multiples of ", kActivationCols, " are)"));
   }
-  if (spec.vocab > kMaxSampledVocab) {
+  if (spec.vocab > kernels.max_vocab) {
     return Unsupported(absl::StrCat("a vocabulary of ", spec.vocab));
   }
   return absl::OkStatus();
 }
 
-absl::Status DoesNotFit(const MemoryPlan& plan, uint64_t free_bytes, uint64_t total_bytes) {
+absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
   const uint64_t needed = plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes();
   return MakeError(
       absl::StatusCode::kResourceExhausted,
       absl::StrCat("the model needs ", needed, " bytes of GPU memory (weights ", plan.weights_bytes,
                    ", workspace ", plan.workspace_bytes, ", KV cache ", plan.kv_bytes(), ") and ",
-                   free_bytes, " of ", total_bytes,
+                   device.free_bytes, " of ", device.total_bytes,
                    " are free; lower kv_cache_bytes, max_seqs or max_step_tokens, use a smaller "
                    "model, or end what else uses the GPU"),
       {.reason = "INSUFFICIENT_MEMORY", .subject = "GPU memory"});
@@ -81,10 +80,9 @@ absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights) {
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
-                                      const BackendOptions& options, uint64_t free_bytes,
-                                      uint64_t total_bytes) {
+                                      const BackendOptions& options, const DeviceInfo& device) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
-  ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens));
+  ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {
@@ -124,13 +122,14 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   if (chosen_here) {
     set_blocks(0);
     const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
-    if (taken >= free_bytes) {
+    if (taken >= device.free_bytes) {
       set_blocks(1);
-      return DoesNotFit(plan, free_bytes, total_bytes);
+      return DoesNotFit(plan, device);
     }
     const double fraction =
         options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
-    const auto bytes = static_cast<uint64_t>(static_cast<double>(free_bytes - taken) * fraction);
+    const auto bytes =
+        static_cast<uint64_t>(static_cast<double>(device.free_bytes - taken) * fraction);
     int64_t blocks = std::min(static_cast<int64_t>(bytes / plan.kv_block_bytes),
                               blocks_a_seq * options.max_seqs);
     set_blocks(blocks);
@@ -138,7 +137,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
     // `fraction` does not grant.
     while (blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
                                  static_cast<double>(plan.kv_bytes()) / fraction >
-                             static_cast<double>(free_bytes)) {
+                             static_cast<double>(device.free_bytes)) {
       blocks -= blocks / 64 + 1;
       set_blocks(blocks);
     }
@@ -153,8 +152,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                      " bytes in this model; raise kv_cache_bytes"),
         {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
   }
-  if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > free_bytes) {
-    return DoesNotFit(plan, free_bytes, total_bytes);
+  if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > device.free_bytes) {
+    return DoesNotFit(plan, device);
   }
   return plan;
 }

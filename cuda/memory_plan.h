@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/device.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/step_tables.h"
@@ -35,12 +36,11 @@ struct MemoryPlan {
 // kUnimplemented naming the feature of the model that the kernels lack.
 absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights);
 
-// `weights` are laid out, not uploaded; `free_bytes` and `total_bytes` are the GPU's.
+// `weights` are laid out, not uploaded.
 // kInvalidArgument naming the option that is out of range; kUnimplemented if the kernels do not
 // take the model's shape; kResourceExhausted with all the numbers if the model does not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
-                                      const BackendOptions& options, uint64_t free_bytes,
-                                      uint64_t total_bytes);
+                                      const BackendOptions& options, const DeviceInfo& device);
 
 }  // namespace orcd::cuda
 

@@ -126,8 +126,11 @@ ChosenBackend ChooseCpu(const WorkerConfig& config) {
 bool HasGpu() { return cuda::HasDevice(); }
 
 // Fails with kFailedPrecondition and the GPU's problem.
-absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
+absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config, const Logger& log) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu));
+  log.Info("computing on the GPU", {{"device", gpu.name},
+                                    {"kernels", gpu.kernels->name},
+                                    {"numeric_identity", gpu.kernels->numeric_identity}});
   ChosenBackend chosen = {
       .maker = {.make = CreateCudaBackend, .make_reference = CreateCpuReference},
       .device = {},
@@ -143,7 +146,7 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config) {
 #else
 bool HasGpu() { return false; }
 
-absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&) {
+absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&, const Logger&) {
   return absl::FailedPreconditionError(
       "this program was built without the GPU backend; build it where nvcc 13.0 is, or with "
       "-DORCD_CUDA=ON");
@@ -158,7 +161,9 @@ ChosenBackend ChooseNull(const WorkerConfig& config) {
 
 absl::StatusOr<ChosenBackend> ChooseBackend(const WorkerConfig& config, const Logger& log) {
   // A GPU that cannot be used is an error, not a reason to serve a hundred times slower.
-  if (config.backend == "cuda" || (config.backend == "auto" && HasGpu())) return ChooseCuda(config);
+  if (config.backend == "cuda" || (config.backend == "auto" && HasGpu())) {
+    return ChooseCuda(config, log);
+  }
   if (config.backend == "auto") log.Info("no GPU: computing on the CPU", {});
   return config.backend == "null" ? ChooseNull(config) : ChooseCpu(config);
 }

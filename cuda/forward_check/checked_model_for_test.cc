@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kMostTokens = 4096;
 constexpr int kMostSeqs = 1024;
-constexpr int kMultiprocessors = 132;
 
 // Addresses at which nothing lies, far from each other.
 template <typename T = uint8_t>
@@ -125,13 +124,20 @@ Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape&
     x = gpu.Normed(residual, at(w.ffn_norm));
     x = w.gate_apart() ? gpu.Gate(gpu.Product(at(w.gate_up.data), x), gpu.Product(at(w.up.data), x))
                        : gpu.Gate(gpu.Product(at(w.gate_up.data), x));
-    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kGatedScale);
+    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kSwiGluScale);
   }
   // The output norm gathers the rows that the tables name. With one token there is none to choose.
   if (step.logit_rows == step.tokens && step.tokens > 1) residual = gpu.Rows(residual);
   expected.logits =
       gpu.Product(at(weights.output().data), gpu.Normed(residual, at(weights.output_norm())));
   return expected;
+}
+
+DeviceInfo DeviceOf(const KernelSet& kernels) {
+  DeviceInfo device;
+  device.traits.sms = 132;
+  device.kernels = &kernels;
+  return device;
 }
 
 }  // namespace
@@ -173,7 +179,8 @@ CheckedModel::CheckedModel(const ModelCase& c)
            .block_tokens = 16,
            .kv_heads = spec_.layers[0].kv_heads,
            .head_dim = spec_.layers[0].head_dim}),
-      forward_(spec_, weights_, buffers_, kv_, kMultiprocessors),
+      device_(DeviceOf(kernels_)),
+      forward_(spec_, weights_, buffers_, kv_, device_),
       gpu_(spec_, weights_, buffers_, kv_) {}
 
 std::string CheckedModel::Check(const StepShape& step,

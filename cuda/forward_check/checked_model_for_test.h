@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/device.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_gpu.h"
@@ -57,6 +58,8 @@ class CheckedModel {
   const DeviceWeights weights_;
   const ForwardBuffers buffers_;
   const KvCacheView kv_;
+  const KernelSet kernels_ = SymbolicKernels();
+  const DeviceInfo device_;
   Forward forward_;
   SymbolicGpu gpu_;
   int steps_ = 0;

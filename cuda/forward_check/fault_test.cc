@@ -32,6 +32,17 @@ template <typename Args>
 Args& Get(const Step& step, int nth = 0) {
   return std::get<Args>(step.launches[Find<Args>(step, nth)].args);
 }
+// Parts of product `nth` of many tokens, and the prologue of one of one token.
+Activations& Input(const Step& step, int nth) {
+  return std::get<Activations>(Get<GemmArgs>(step, nth).prologue);
+}
+template <typename Kind>
+Kind& EpilogueOf(const Step& step, int nth) {
+  return std::get<Kind>(Get<GemmArgs>(step, nth).epilogue);
+}
+NormArgs& NormOfOne(const Step& step, int nth) {
+  return std::get<NormArgs>(Get<MatvecArgs>(step, nth).prologue);
+}
 // Has a launch run before the one that it follows.
 template <typename Args>
 void Hasten(const Step& step, int nth = 0) {
@@ -55,8 +66,8 @@ constexpr char kQ4[] = "Q4_K_M";
 constexpr char kMixed[] = "mixed";
 
 // Numbers of products and norms, in their order, if each is one launch.
-enum Product { kQkv, kAttnOutput, kGateUp, kDown };
-constexpr int Of(int layer, Product product) { return 4 * layer + product; }
+enum Which { kQkv, kAttnOutput, kGateUp, kDown };
+constexpr int Of(int layer, Which product) { return 4 * layer + product; }
 constexpr int AttnNorm(int layer) { return 2 * layer; }
 constexpr int FfnNorm(int layer) { return 2 * layer + 1; }
 constexpr int kHead = Of(3, kQkv);
@@ -93,11 +104,11 @@ std::vector<Fault> Faults() {
       {"product_before_its_weights_are_dequantised", kQ4, kLargePrompt,
        [](const Step& s) { Hasten<GemmArgs>(s, Of(1, kDown)); }, "bytes of a row tile of weights"},
       {"weights_dequantised_over_those_in_use", kQ4, kLargePrompt,
-       [](const Step& s) { Hasten<UnpackArgs>(s, 4); }, "bytes of a row tile of weights"},
+       [](const Step& s) { Hasten<DequantiseArgs>(s, 4); }, "bytes of a row tile of weights"},
       {"weights_not_dequantised_ahead", kQ4, kLargestPrompt,
        [](const Step& s) { Get<GemmArgs>(s, Of(0, kDown)).ahead.count = 0; },
        "bytes of a row tile of weights"},
-      {"gate_before_its_products", kMixed, kDecode, [](const Step& s) { Hasten<GateArgs>(s, 1); },
+      {"gate_before_its_products", kMixed, kDecode, [](const Step& s) { Hasten<SwiGluArgs>(s, 1); },
        "layer 2 has keys and values"},
 
       // --- A dependency that is not waited for. ---
@@ -105,29 +116,32 @@ std::vector<Fault> Faults() {
        [](const Step& s) { s.launches[Find<NormArgs>(s, FfnNorm(1))].stream = nullptr; },
        "a launch is on another stream"},
       {"dequantised_weights_not_waited_for", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).weights_are_new = false; },
+       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).product.weights_are_new = false; },
        "a product of many tokens does not know that its weights are new"},
 
       // --- Buffers. ---
       {"input_from_the_scratch_that_gated_shares", kQ4, kDecode,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kAttnOutput)).x.data = s.buffers.gated; },
+       [](const Step& s) { Input(s, Of(1, kAttnOutput)).data = s.buffers.gated; },
        "bytes of its input"},
       {"input_of_the_ffn_for_the_head", kQ4, kPrompt,
-       [](const Step& s) { Get<MatvecArgs>(s, 3).x.data = s.buffers.normed; }, "the logits are"},
+       [](const Step& s) {
+         std::get<Activations>(Get<MatvecArgs>(s, 3).prologue).data = s.buffers.normed;
+       },
+       "the logits are"},
       {"qkv_over_the_other_products", kQ4, kDecode,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kQkv)).y = s.buffers.products; },
+       [](const Step& s) { EpilogueOf<StoreF32>(s, Of(1, kQkv)).y = s.buffers.products; },
        "layer 1 has keys and values"},
       {"residual_of_one_token_in_place", kQ4, kOne,
        [](const Step& s) {
-         NormedInput& norm = Get<MatvecArgs>(s, Of(1, kQkv)).norm;
-         norm.new_residual = const_cast<float*>(norm.residual);
+         NormArgs& norm = NormOfOne(s, Of(1, kQkv));
+         norm.new_residual = norm.residual;
        },
        "a product of few tokens writes what it uses"},
       {"residual_of_one_token_from_the_norm_before", kQ4, kOne,
        [](const Step& s) {
-         NormedInput& norm = Get<MatvecArgs>(s, Of(1, kGateUp)).norm;
+         NormArgs& norm = NormOfOne(s, Of(1, kGateUp));
          norm.residual = norm.new_residual;
-         norm.new_residual = s.buffers.kept_residual;
+         norm.new_residual = s.buffers.gathered_residual;
        },
        "layer 2 has keys and values"},
       {"residual_of_all_tokens_after_gathering", kQ4, kPrompt,
@@ -140,18 +154,18 @@ std::vector<Fault> Faults() {
        "a product of many tokens writes what it uses"},
       {"dequantised_ahead_over_each_other", kQ4, kLargestPrompt,
        [](const Step& s) {
-         UnpackAhead& ahead = Get<GemmArgs>(s, Of(0, kDown)).ahead;
+         DequantiseAhead& ahead = Get<GemmArgs>(s, Of(0, kDown)).ahead;
          ahead.to[1] = ahead.to[0];
        },
        "a product of many tokens writes what it uses"},
-      {"handed_sums_over_weights_in_use", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).handed.sums = s.buffers.unpacked; },
+      {"stream_k_sums_over_weights_in_use", kQ4, kLargePrompt,
+       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).stream_k.sums = s.buffers.dequantised; },
        "a product of many tokens writes what it uses"},
       {"attention_shares_keys_among_other_blocks", kQ4, kDecode,
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).key_splits = 2; },
        "decode attention shares keys among other blocks"},
       {"heads_of_another_model", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kQkv)).roped.qkv.head_dim = 64; },
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv.head_dim = 64; },
        "a product of many tokens has the wrong heads"},
       {"no_cache", kQ4, kPrompt, [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).kv = {}; },
        "attention has the wrong cache"},
@@ -159,7 +173,9 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).partials = s.buffers.qkv; },
        "decode attention writes what it uses"},
       {"part_of_the_head_over_another", kQ4, kLargeDecode,
-       [](const Step& s) { Get<GemmArgs>(s, kHead + 1).y = Get<GemmArgs>(s, kHead).y; },
+       [](const Step& s) {
+         EpilogueOf<StoreF32>(s, kHead + 1).y = EpilogueOf<StoreF32>(s, kHead).y;
+       },
        "the sampler finds no logits of row 0 and column 0"},
       {"values_that_are_not_finite_unmarked", kQ4, kPrompt,
        [](const Step& s) { Get<RopeArgs>(s, 1).not_finite = nullptr; },
@@ -170,13 +186,12 @@ std::vector<Fault> Faults() {
        [](const Step& s) { --Get<NormArgs>(s, FfnNorm(1)).tokens; },
        "a norm has the wrong rows, 63 of 64"},
       {"product_of_a_token_fewer", kQ4, kDecode,
-       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kGateUp)).tokens; },
+       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kGateUp)).product.tokens; },
        "a product of many tokens has the wrong rows, 63 of 64"},
       {"queries_of_a_token_fewer", kQ4, kLargePrompt,
        [](const Step& s) {
-         GemmArgs& args = Get<GemmArgs>(s, Of(1, kQkv));
-         --args.tokens;
-         --args.roped.tokens;
+         --Get<GemmArgs>(s, Of(1, kQkv)).product.tokens;
+         --EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.tokens;
        },
        "a product of many tokens has the wrong rows, 999 of 1000"},
       {"attention_of_a_sequence_fewer", kQ4, kPrompt,
@@ -189,8 +204,8 @@ std::vector<Fault> Faults() {
        "gathering rows has the wrong rows, 7 of 8"},
       {"product_in_the_rows_of_the_next_sequence", kQ4, kDecode,
        [](const Step& s) {
-         GemmArgs& args = Get<GemmArgs>(s, Of(1, kDown));
-         args.y += args.y_stride;
+         StoreF32& store = EpilogueOf<StoreF32>(s, Of(1, kDown));
+         store.y += store.stride;
        },
        "reads segment 0 of 4 of token 1 of"},
       {"norm_adds_the_rows_of_the_next_sequence", kQ4, kDecode,
@@ -207,7 +222,7 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<NormArgs>(s, kOutputNorm).rows = Get<GatherRowsArgs>(s).rows; },
        "bytes of the residual"},
       {"keys_in_the_columns_of_queries", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kQkv)).roped_first_row = 8; },
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).first_row = 8; },
        "attention has queries, keys and values that do not belong together"},
       {"partials_at_another_stride", kQ4, kDecode,
        [](const Step& s) { ++Get<NormArgs>(s, FfnNorm(1)).partials_tokens; },
@@ -221,28 +236,28 @@ std::vector<Fault> Faults() {
        [](const Step& s) {
          RopeArgs& args = Get<RopeArgs>(s, 1);
          args.layer = 0;
-         args.qkv.query_parts = s.buffers.query_parts;
+         args.qkv.query_split = s.buffers.query_split;
        },
        "attention has queries, keys and values that do not belong together"},
       {"product_fills_another_layers_cache", kQ4, kLargePrompt,
        [](const Step& s) {
-         RopeArgs& args = Get<GemmArgs>(s, Of(1, kQkv)).roped;
+         RopeArgs& args = EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope;
          args.layer = 0;
-         args.qkv.query_parts = s.buffers.query_parts;
+         args.qkv.query_split = s.buffers.query_split;
        },
        "attention has queries, keys and values that do not belong together"},
       {"decode_attention_in_another_layers_cache", kQ4, kDecode,
        [](const Step& s) {
          DecodeAttentionArgs& args = Get<DecodeAttentionArgs>(s, 1);
          args.layer = 0;
-         args.qkv.query_parts = s.buffers.query_parts;
+         args.qkv.query_split = s.buffers.query_split;
        },
        "layer 0 has keys and values"},
       {"parts_of_another_layers_queries_in_rope", kQ4, kPrompt,
-       [](const Step& s) { Get<RopeArgs>(s, 1).qkv.query_parts = s.buffers.query_parts; },
+       [](const Step& s) { Get<RopeArgs>(s, 1).qkv.query_split = s.buffers.query_split; },
        "RoPE has another layer's parts of queries"},
       {"parts_of_another_layers_queries", kQ4, kPrompt,
-       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).query_parts = s.buffers.query_parts; },
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).query_split = s.buffers.query_split; },
        "attention has queries, keys and values that do not belong together"},
       {"norm_with_another_layers_weights", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).weight = s.weights.layers()[0].ffn_norm; },
@@ -254,26 +269,26 @@ std::vector<Fault> Faults() {
        "layer 1 has keys and values"},
       {"product_with_another_layers_weights", kQ4, kDecode,
        [](const Step& s) {
-         Get<GemmArgs>(s, Of(1, kGateUp)).matrices[0] = s.weights.layers()[0].gate_up;
+         Get<GemmArgs>(s, Of(1, kGateUp)).product.matrices[0] = s.weights.layers()[0].gate_up;
        },
        "layer 2 has keys and values"},
       {"keys_and_values_exchanged", kF16, kDecode,
        [](const Step& s) {
-         GemmArgs& args = Get<GemmArgs>(s, Of(1, kQkv));
-         std::swap(args.matrices[1], args.matrices[2]);
+         TiledMatrix* const matrices = Get<GemmArgs>(s, Of(1, kQkv)).product.matrices;
+         std::swap(matrices[1], matrices[2]);
        },
        "layer 1 has keys and values"},
       {"gate_and_up_exchanged", kMixed, kOne,
        [](const Step& s) {
-         MatvecArgs& args = Get<MatvecArgs>(s, Of(1, kGateUp));
-         std::swap(args.matrices[0], args.matrices[1]);
+         TiledMatrix* const matrices = Get<MatvecArgs>(s, Of(1, kGateUp)).product.matrices;
+         std::swap(matrices[0], matrices[1]);
        },
        "layer 2 has keys and values"},
       {"exponent_of_another_matrix", kQ4, kLargePrompt,
-       [](const Step& s) { ++Get<GemmArgs>(s, Of(1, kDown)).matrices[0].exponent; },
+       [](const Step& s) { ++Get<GemmArgs>(s, Of(1, kDown)).product.matrices[0].exponent; },
        "a product of many tokens has the wrong exponent"},
       {"part_of_the_head_without_its_exponent", kQ4, kLargeDecode,
-       [](const Step& s) { Get<GemmArgs>(s, kHead + 1).matrices[0].exponent = 0; },
+       [](const Step& s) { Get<GemmArgs>(s, kHead + 1).product.matrices[0].exponent = 0; },
        "a product of many tokens has the wrong exponent"},
 
       // --- Sums. ---
@@ -282,24 +297,27 @@ std::vector<Fault> Faults() {
        "reads segment 0 of 3 of token 0 of"},
       {"another_split_k_factor", kQ4, kDecode,
        [](const Step& s) {
-         --Get<GemmArgs>(s, Of(1, kAttnOutput)).splits;
+         --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits;
          --Get<NormArgs>(s, FfnNorm(1)).splits;
        },
        "a product of many tokens has the wrong split-K factor"},
       {"another_split_k_factor_within_a_product", kQ4, kLargePrompt,
-       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kAttnOutput)).splits; },
+       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits; },
        "a product of many tokens has the wrong split-K factor"},
       {"segments_not_summed", kF16, kSummed,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kAttnOutput)).sums_segments = false; },
+       [](const Step& s) { EpilogueOf<StoreF32>(s, Of(1, kAttnOutput)).sum = false; },
        "reads segment 0 of 1 of token 0 of"},
       {"product_not_added_by_the_norm", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).partials = nullptr; },
        "layer 2 has keys and values"},
       {"product_not_added_by_the_next_product", kQ4, kOne,
-       [](const Step& s) { Get<MatvecArgs>(s, Of(1, kGateUp)).norm.partials = nullptr; },
+       [](const Step& s) { NormOfOne(s, Of(1, kGateUp)).partials = nullptr; },
        "layer 2 has keys and values"},
       {"product_not_added_by_itself", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).residual = nullptr; },
+       [](const Step& s) {
+         const int stride = EpilogueOf<AddToResidual>(s, Of(1, kDown)).stride;
+         Get<GemmArgs>(s, Of(1, kDown)).epilogue = StoreF32{s.buffers.products, stride, true};
+       },
        "layer 2 has keys and values"},
       {"product_added_twice", kQ4, kLargePrompt,
        [](const Step& s) {
@@ -313,7 +331,7 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<NormArgs>(s, AttnNorm(1)).scale = 1; },
        "layer 1 has keys and values"},
       {"product_adds_at_another_scale", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).residual_scale = 1; },
+       [](const Step& s) { EpilogueOf<AddToResidual>(s, Of(1, kDown)).scale = 1; },
        "layer 2 has keys and values"},
       {"another_epsilon", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, kOutputNorm).eps = 1e-5f; },
@@ -327,7 +345,7 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<RopeArgs>(s, 1).step = s.other_tables; },
        "RoPE has the wrong tables"},
       {"stale_tables_of_a_product", kQ4, kLargePrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(1, kQkv)).roped.step = s.other_tables; },
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables; },
        "a product of many tokens has the wrong tables"},
       {"stale_tables_of_attention", kQ4, kPrompt,
        [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).step = s.other_tables; },

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/device_weights.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
@@ -17,6 +18,14 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
+DeviceInfo Device() {
+  DeviceInfo device;
+  device.kernels = &sm90::kKernels;
+  device.total_bytes = 80 * kGiB;
+  device.free_bytes = 70 * kGiB;
+  return device;
+}
+
 // The shape of Qwen2.5-7B, with the context of its 1M variant.
 ModelSpec LongContext() {
   ModelSpec spec;
@@ -28,7 +37,7 @@ ModelSpec LongContext() {
 }
 
 MemoryPlan Plan(const BackendOptions& options) {
-  const auto plan = PlanMemory(LongContext(), DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  const auto plan = PlanMemory(LongContext(), DeviceWeights(), options, Device());
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *plan : MemoryPlan();
 }
@@ -48,7 +57,7 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
   ModelSpec spec = LongContext();
   spec.context_length = 4096;
   options.max_context = 0;
-  const auto own = PlanMemory(spec, DeviceWeights(), options, 70 * kGiB, 80 * kGiB);
+  const auto own = PlanMemory(spec, DeviceWeights(), options, Device());
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_EQ(own->workspace_bytes, some.workspace_bytes) << "as if the model had no more";
   options.max_context = 1 << 30;

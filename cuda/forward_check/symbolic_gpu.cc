@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -22,9 +24,9 @@ int64_t F16TileBytes(TiledMatrix matrix) {
 int64_t TilePart(int tile, TileFormat format) {
   return int64_t{tile} * 16 + static_cast<int>(format);
 }
-// Part of a product: a token's row, from a row tile on, in one of its split-K partials (segments).
-int64_t RowPart(int segments, int segment, int token, int tile) {
-  return ((int64_t{segments} * 16 + segment) << 48) + (int64_t{token} << 24) + tile;
+// Part of a product: a token's row, from a row tile on, in one of its split-K partials.
+int64_t RowPart(int splits, int split, int token, int tile) {
+  return ((int64_t{splits} * 16 + split) << 48) + (int64_t{token} << 24) + tile;
 }
 
 }  // namespace
@@ -77,7 +79,7 @@ class SymbolicGpu::Launch {
     return content.symbol;
   }
   // Dequantises a row tile into F16 tile `at` of those at `to`.
-  void UnpackTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
+  void DequantiseTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
     const Content content =
         Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
     const int64_t bytes = F16TileBytes(matrix);
@@ -194,10 +196,11 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
   memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
-    memory_.Write(Address(buffers.query_parts + layer * layer_.kv_heads), layer_.kv_heads * 4,
-                  {QueryParts(layer)});
+    memory_.Write(Address(buffers.query_split + layer * layer_.kv_heads), layer_.kv_heads * 4,
+                  {QuerySplit(layer)});
   }
-  memory_.Write(Address(buffers.handed.ready), HandedSums::kReady * 4, {symbols_.Make("zeros")});
+  memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
+                {symbols_.Make("zeros")});
   memory_.Write(Address(buffers.attention_counters), 4, {symbols_.Make("zeros")});
   current = this;
 }
@@ -320,9 +323,10 @@ void SymbolicGpu::Perform(const GatherRowsArgs& args) {
   const Symbol attended =
       launch.Whole(args.attended.data, ActivationBytes(args.attended.tokens, args.attended_cols),
                    "what attention made");
-  launch.Write(args.kept_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
-  launch.Write(args.kept_attended.data,
-               ActivationBytes(args.kept_attended.tokens, args.attended_cols), {Rows(attended)});
+  launch.Write(args.gathered_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
+  launch.Write(args.gathered_attended.data,
+               ActivationBytes(args.gathered_attended.tokens, args.attended_cols),
+               {Rows(attended)});
 }
 
 namespace {
@@ -331,8 +335,8 @@ namespace {
 template <typename Launch>
 void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
   launch.Whole(qkv.angles, 4, "the angles");
-  if (launch.Whole(qkv.query_parts, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
-      gpu.QueryParts(layer)) {
+  if (launch.Whole(qkv.query_split, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
+      gpu.QuerySplit(layer)) {
     launch.Complain("has another layer's parts of queries");
   }
 }
@@ -367,7 +371,7 @@ void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
   launch.ExpectRows(args.tokens);
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
-  launch.Write(args.q_rest, bytes, {qkv, 1});
+  launch.Write(args.q_lo, bytes, {qkv, 1});
   keys_and_values_[args.layer] = qkv;
 }
 
@@ -380,11 +384,11 @@ void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
                 "sequences");
   const int64_t bytes = int64_t{shape_.tokens} * layer_.q_size() * 2;
   const Content q = launch.Read(args.q, bytes, "queries");
-  const Content rest = launch.Read(args.q_rest, bytes, "what F16 leaves out of queries");
+  const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
   const Symbol parts =
-      launch.Whole(args.query_parts, int64_t{layer_.kv_heads} * 4, "the parts of queries");
+      launch.Whole(args.query_split, int64_t{layer_.kv_heads} * 4, "the parts of queries");
   if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
-      parts != QueryParts(args.layer)) {
+      parts != QuerySplit(args.layer)) {
     launch.Complain("has queries, keys and values that do not belong together");
   }
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()),
@@ -409,18 +413,13 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
 
 void SymbolicGpu::Perform(const MatvecArgs& args) {
   Launch launch(*this, "a product of few tokens");
-  const int cols = args.matrices[0].cols;
-  if (args.residual != nullptr || args.ahead.count > 0 || args.roped.q != nullptr) {
-    launch.Complain("is asked for too much");
-  }
-  if (args.tokens > kMatvecTokens) launch.Complain("has too many");
-  if (args.norm.residual == nullptr) {
-    const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, cols), "its input");
-    Multiply(launch, args, x, args.splits);
+  const int cols = args.product.matrices[0].cols;
+  if (args.product.tokens > kMatvecTokens) launch.Complain("has too many");
+  if (const auto* const x = std::get_if<Activations>(&args.prologue)) {
+    Multiply(launch, args, launch.Whole(x->data, ActivationBytes(x->tokens, cols), "its input"));
     return;
   }
-  const NormedInput& norm = args.norm;
-  if (args.tokens != 1) launch.Complain("norms more than one");
+  const auto& norm = std::get<NormArgs>(args.prologue);
   launch.Expect(norm.eps == spec_.rms_eps, "epsilon");
   Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
   if (norm.partials != nullptr) {
@@ -430,40 +429,31 @@ void SymbolicGpu::Perform(const MatvecArgs& args) {
   }
   launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
   const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
-  Multiply(launch, args, Normed(residual, weight), args.splits);
+  Multiply(launch, args, Normed(residual, weight));
 }
 
 void SymbolicGpu::Perform(const GemmArgs& args) {
   Launch launch(*this, "a product of many tokens");
-  const TileFormat format = args.matrices[0].format;
-  if (!GemmTakes(format, args.tokens)) launch.Complain("does not take that format");
-  const bool adds_up = args.tokens > kMaxSegmentTokens;
-  if (args.sums_segments && format != TileFormat::kF16) launch.Complain("sums no segments of that");
-  if ((args.residual != nullptr || args.ahead.count > 0) &&
-      (format != TileFormat::kF16 || !adds_up || args.num_matrices != 1)) {
-    launch.Complain("is asked for what it has no code for");
+  if (args.product.tokens <= kMatvecTokens) launch.Complain("has too few");
+  const auto& x = std::get<Activations>(args.prologue);
+  const Symbol input =
+      launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
+  if (args.product.tokens > kMaxPartialsTokens && args.stream_k.sums != nullptr) {
+    launch.Whole(args.stream_k.ready, StreamKWorkspace::kReady * 4, "the zeros of stream-K");
+    launch.Scratch(args.stream_k.sums, StreamKWorkspace::kSumsBytes);
   }
-  if (args.roped.q != nullptr && (format != TileFormat::kF16 || !adds_up)) {
-    launch.Complain("makes no queries of that");
-  }
-  const Symbol x =
-      launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.matrices[0].cols), "its input");
-  if (adds_up && args.handed.sums != nullptr) {
-    launch.Whole(args.handed.ready, HandedSums::kReady * 4, "the zeros of handed sums");
-    launch.Scratch(args.handed.sums, HandedSums::kSumsBytes);
-  }
-  Multiply(launch, args, x, adds_up || args.sums_segments ? 1 : args.splits);
+  Multiply(launch, args, input);
 }
 
-void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments) {
-  launch.ExpectRows(args.tokens);
+void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
+  if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
+  const auto& p = args.product;
+  launch.ExpectRows(p.tokens);
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
   int first_row = 0;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    const TiledMatrix& matrix = args.matrices[i];
-    if (args.tokens > kMatvecTokens && i > 0 &&
-        !GemmTakesBehind(args.matrices[i - 1].format, matrix.format)) {
-      launch.Complain("does not take such formats together");
-    }
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
     Symbol weights = -1;
     int first_tile = 0;
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
@@ -480,61 +470,59 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int
         return;
       }
     }
-    if (Address(matrix.data) >= weights_end_ && !args.weights_are_new) {
+    if (Address(matrix.data) >= weights_end_ && !p.weights_are_new) {
       launch.Complain("does not know that its weights are new");
     }
     const auto placed = matrices_.find(weights);
     if (placed == matrices_.end()) return launch.Complain("has no matrix as its weights");
     const auto [row_tiles, splits, exponent] = placed->second;
-    launch.Expect(args.splits == splits, "split-K factor");
+    launch.Expect(p.splits == splits, "split-K factor");
     launch.Expect(matrix.exponent == exponent, "exponent");
     const Symbol product = Product(weights, x);
     const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles;
-    if (args.gated.data != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("gates a part of a matrix");
-      launch.Write(args.gated.data, ActivationBytes(args.gated.tokens, matrix.rows / 2),
-                   {Gate(product)});
-    } else if (args.roped.q != nullptr) {
-      if (!is_whole) launch.Complain("makes queries of a part of a matrix");
-      roped_[args.roped_first_row + first_row] = product;
-    } else if (args.residual != nullptr) {
-      if (!is_whole || args.num_matrices != 1) launch.Complain("adds a part of a matrix");
-      const int64_t bytes = int64_t{args.tokens} * args.y_stride * 4;
-      const Symbol residual = launch.Look(args.residual, bytes, "the residual").symbol;
-      launch.Write(args.residual, bytes, {Add(residual, product, args.residual_scale)});
-    } else {
-      for (int s = 0; s < segments; ++s) {
-        for (int t = 0; t < args.tokens; ++t) {
-          launch.Write(args.y + (int64_t{s} * args.y_tokens + t) * args.y_stride + first_row,
-                       int64_t{matrix.rows} * 4, {product, RowPart(segments, s, t, first_tile)});
+    if (store == nullptr && !is_whole) launch.Complain("takes a part of a matrix");
+    if (store != nullptr) {
+      const int parts = store->sum ? 1 : p.splits;
+      for (int s = 0; s < parts; ++s) {
+        for (int t = 0; t < p.tokens; ++t) {
+          const int64_t row = int64_t{s} * PartialsTokens(p.tokens) + t;
+          launch.Write(store->y + row * store->stride + first_row, int64_t{matrix.rows} * 4,
+                       {product, RowPart(parts, s, t, first_tile)});
         }
       }
+    } else if (qkv != nullptr) {
+      roped_[qkv->first_row + first_row] = product;
+    } else if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
+      launch.Write(swiglu->out.data, ActivationBytes(swiglu->out.tokens, matrix.rows / 2),
+                   {Gate(product)});
+    } else {
+      const auto& add = std::get<AddToResidual>(args.epilogue);
+      const int64_t bytes = int64_t{p.tokens} * add.stride * 4;
+      const Symbol residual = launch.Look(add.residual, bytes, "the residual").symbol;
+      launch.Write(add.residual, bytes, {Add(residual, product, add.scale)});
     }
     first_row += matrix.rows;
   }
-  if (args.gated.data == nullptr && first_row != args.y_rows) {
-    launch.Complain("has other rows than its result");
-  }
   // Queries, keys and values count as written when the product of the values has run.
   const int values_at = layer_.q_size() + layer_.kv_size();
-  if (args.roped.q != nullptr && roped_.contains(values_at)) {
-    const QkvProduct& qkv = args.roped.qkv;
-    const Symbol bias = launch.Whole(qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
-    ReadConstants(*this, launch, qkv, args.roped.layer);
+  if (qkv != nullptr && roped_.contains(values_at)) {
+    const RopeArgs& rope = qkv->rope;
+    const Symbol bias =
+        launch.Whole(rope.qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
+    ReadConstants(*this, launch, rope.qkv, rope.layer);
     if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
-    WriteQkv(launch, args.roped, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
+    WriteQkv(launch, rope, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
     roped_.clear();
   }
   for (int i = 0; i < args.ahead.count; ++i) {
     const TiledMatrix& matrix = args.ahead.matrices[i];
-    if (!UnpackAhead::Takes(matrix.format)) launch.Complain("cannot unpack that format");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      launch.UnpackTile(matrix, tile, args.ahead.to[i], tile);
+      launch.DequantiseTile(matrix, tile, args.ahead.to[i], tile);
     }
   }
 }
 
-void SymbolicGpu::Perform(const GateArgs& args) {
+void SymbolicGpu::Perform(const SwiGluArgs& args) {
   Launch launch(*this, "the gate");
   launch.ExpectRows(args.tokens);
   // The gate of a single matrix is launched for taps only, which need a GPU.
@@ -548,7 +536,7 @@ void SymbolicGpu::Perform(const GateArgs& args) {
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
 }
 
-void SymbolicGpu::Perform(const UnpackArgs& args) {
+void SymbolicGpu::Perform(const DequantiseArgs& args) {
   Launch launch(*this, "unpacking");
   const auto& [product, first_tile, tiles, out] = args;
   int before = 0;
@@ -557,7 +545,7 @@ void SymbolicGpu::Perform(const UnpackArgs& args) {
     if (matrix.format != product.matrices[0].format) launch.Complain("has several formats");
     for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
       const int at = before + tile - first_tile;
-      if (at >= 0 && at < tiles) launch.UnpackTile(matrix, tile, out, at);
+      if (at >= 0 && at < tiles) launch.DequantiseTile(matrix, tile, out, at);
     }
     before += matrix.row_tiles();
   }
@@ -581,22 +569,27 @@ cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream) { return Record(args, stream); }
-cudaError_t LaunchGate(const GateArgs& args, cudaStream_t stream) { return Record(args, stream); }
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream) {
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int, cudaStream_t stream) {
-  return Record(args, stream);
-}
-cudaError_t LaunchMatvec(const MatmulArgs& args, int, cudaStream_t stream) {
-  return Record(MatvecArgs{args}, stream);
-}
-cudaError_t LaunchGemm(const MatmulArgs& args, int, cudaStream_t stream) {
-  return Record(GemmArgs{args}, stream);
-}
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream) {
-  return Record(UnpackArgs{product, first_tile, tiles, out}, stream);
+
+KernelSet SymbolicKernels() {
+  KernelSet kernels = sm90::kKernels;
+  kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(MatvecArgs{args}, stream);
+  };
+  kernels.gemm = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(GemmArgs{args}, stream);
+  };
+  kernels.dequantise = [](const Product& product, int first_tile, int tiles, uint8_t* out,
+                          cudaStream_t stream) {
+    return Record(DequantiseArgs{product, first_tile, tiles, out}, stream);
+  };
+  kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,
+                                cudaStream_t stream) { return Record(args, stream); };
+  kernels.prefill_attention = [](const PrefillAttentionArgs& args, const DeviceTraits&,
+                                 cudaStream_t stream) { return Record(args, stream); };
+  return kernels;
 }
 
 }  // namespace orcd::cuda

@@ -1,4 +1,4 @@
-// Symbolic kernel launches, linked in place of the kernels: they read and write what the kernels'
+// Symbolic kernel launches, in place of the kernels: they read and write what the kernels'
 // headers say, so that a Forward runs on memory of expressions. Data in the wrong place,
 // overwritten too early or read too soon then shows without a GPU.
 //
@@ -17,17 +17,21 @@
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_memory.h"
 #include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
+// The kernel set of sm90 with symbolic launches.
+KernelSet SymbolicKernels();
+
 // The arguments of the launches that are not one struct, or that share one.
 struct MatvecArgs : MatmulArgs {};
 struct GemmArgs : MatmulArgs {};
-struct UnpackArgs {
-  MatmulArgs product;
+struct DequantiseArgs {
+  Product product;
   int first_tile;
   int tiles;
   const uint8_t* out;
@@ -35,7 +39,7 @@ struct UnpackArgs {
 
 struct KernelLaunch {
   std::variant<EmbedArgs, NormArgs, GatherRowsArgs, RopeArgs, PrefillAttentionArgs,
-               DecodeAttentionArgs, MatvecArgs, GemmArgs, GateArgs, UnpackArgs>
+               DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs, DequantiseArgs>
       args;
   cudaStream_t stream;
 };
@@ -85,7 +89,7 @@ class SymbolicGpu {
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }
-  Symbol QueryParts(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
+  Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
   Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
 
  private:
@@ -105,15 +109,14 @@ class SymbolicGpu {
   void Perform(const DecodeAttentionArgs& args);
   void Perform(const MatvecArgs& args);
   void Perform(const GemmArgs& args);
-  void Perform(const GateArgs& args);
-  void Perform(const UnpackArgs& args);
+  void Perform(const SwiGluArgs& args);
+  void Perform(const DequantiseArgs& args);
 
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1);
   void PlaceVector(const std::string& name, const float* data, int size);
   void Complain(const std::string& what);
-  // Writes the result of a product of either kernel with input `x`, as `segments` split-K partials,
-  // or as one sum.
-  void Multiply(Launch& launch, const MatmulArgs& args, Symbol x, int segments);
+  // Writes the result of a product of either kernel with input `x`.
+  void Multiply(Launch& launch, const MatmulArgs& args, Symbol x);
   // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
   void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
 

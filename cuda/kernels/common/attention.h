@@ -1,13 +1,11 @@
 // Causal attention over the paged cache. The query heads that share a kv head are computed
 // together.
 //
-// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQueryParts); for every 16
-// columns the products of the low part are added first.
+// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQuerySplit).
 //
-// Decode and prefill, whole or in chunks, use one order of summation: keys are taken in tiles of
-// 128 positions, each with its own maximum, and tiles are merged in order. So a token's result does
-// not depend on the tokens that share its step. (Dao, "FlashAttention-2", 2023; split over the keys
-// as in "Flash-Decoding", 2023.)
+// Decode and prefill, whole or in chunks, use one order of summation (numeric_contract.h): keys are
+// taken in tiles of 128 positions, and tiles are merged in order. (Dao, "FlashAttention-2", 2023;
+// split over the keys as in "Flash-Decoding", 2023.)
 #ifndef ORCD_CUDA_KERNELS_COMMON_ATTENTION_H_
 #define ORCD_CUDA_KERNELS_COMMON_ATTENTION_H_
 
@@ -17,18 +15,17 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/step.h"
 
 namespace orcd::cuda {
 
-inline constexpr int kKeyTile = 128;
-
 // Number of key tiles of a sequence of `positions` positions.
 constexpr int KeyTiles(int positions) { return (positions + kKeyTile - 1) / kKeyTile; }
 
-// True if kernels exist for this head size and KV block size; a block is at most half a key tile.
-constexpr bool AttentionSupports(int head_dim, int block_tokens) {
-  return (head_dim == 64 || head_dim == 128) && block_tokens >= 8 && block_tokens <= kKeyTile / 2 &&
+// True if attention takes KV blocks of this size: a power of two, and at most half a key tile.
+constexpr bool AttentionTakesBlocks(int block_tokens) {
+  return block_tokens >= 8 && block_tokens <= kKeyTile / 2 &&
          (block_tokens & (block_tokens - 1)) == 0;
 }
 
@@ -52,13 +49,8 @@ struct DecodeAttentionArgs {
   int32_t* counters = nullptr;
   Activations out = {};  // [tokens, heads * head_dim]
 };
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
-                                  cudaStream_t stream);
 
-// Most query heads per kv head that LaunchDecodeAttention supports.
-inline constexpr int kMaxDecodeGroupHeads = 16;
-
-// Query rows of a block of LaunchPrefillAttention; a row is one head of one token.
+// Query rows of a tile of prefill attention; a row is one head of one token.
 inline constexpr int kQueryRows = 128;
 
 // Prefill attention, any number of tokens per sequence. LaunchRope, or the RoPE epilogue of the QKV
@@ -70,18 +62,13 @@ struct PrefillAttentionArgs {
   int query_tiles = 0;
   // See RopeArgs and QkvProduct.
   const __half* q = nullptr;
-  const __half* q_rest = nullptr;
-  const int32_t* query_parts = nullptr;
+  const __half* q_lo = nullptr;
+  const int32_t* query_split = nullptr;
   KvCacheView kv = {};
   int layer = 0;
   int heads = 0;
   Activations out = {};  // [tokens, heads * head_dim]
 };
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream);
-
-// Raise the shared-memory limits of the kernels; call once per device.
-cudaError_t PrepareDecodeAttentionKernels();
-cudaError_t PreparePrefillAttentionKernels();
 
 }  // namespace orcd::cuda
 

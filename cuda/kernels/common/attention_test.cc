@@ -27,7 +27,7 @@ struct AttentionCase {
 
   int heads() const { return kv_heads * group_heads; }
   // Parts of the queries of each kv head: one and two in turn.
-  std::vector<int32_t> QueryParts() const {
+  std::vector<int32_t> QuerySplit() const {
     std::vector<int32_t> parts;
     for (int h = 0; h < kv_heads; ++h) parts.push_back(1 + (h + group_heads) % 2);
     return parts;
@@ -265,20 +265,20 @@ class AttentionTest : public GpuTest {
       }
     }
     const DeviceArray<uint16_t> q(queries);
-    const DeviceArray<uint16_t> q_rest(std::vector<uint16_t>(queries.size(), 0));
-    const DeviceArray<int32_t> query_parts(all.shape().QueryParts());
+    const DeviceArray<uint16_t> q_lo(std::vector<uint16_t>(queries.size(), 0));
+    const DeviceArray<int32_t> query_split(all.shape().QuerySplit());
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
-    EXPECT_EQ(LaunchPrefillAttention({.step = step.tables(),
-                                      .sequences = step.entries(),
-                                      .query_tiles = step.query_tiles(),
-                                      .q = reinterpret_cast<const __half*>(q.data()),
-                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
-                                      .query_parts = query_parts.data(),
-                                      .kv = all.view(),
-                                      .layer = kLayer,
-                                      .heads = all.shape().heads(),
-                                      .out = out.view()},
-                                     stream()),
+    EXPECT_EQ(kernels().prefill_attention({.step = step.tables(),
+                                           .sequences = step.entries(),
+                                           .query_tiles = step.query_tiles(),
+                                           .q = reinterpret_cast<const __half*>(q.data()),
+                                           .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
+                                           .query_split = query_split.data(),
+                                           .kv = all.view(),
+                                           .layer = kLayer,
+                                           .heads = all.shape().heads(),
+                                           .out = out.view()},
+                                          traits(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     return out.Read();
@@ -308,31 +308,31 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(std::vector<float>(rows, 0.0f));
     const DeviceArray<float> device_angles(angles);
-    const DeviceArray<int32_t> query_parts(shape.QueryParts());
+    const DeviceArray<int32_t> query_split(shape.QuerySplit());
     const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
     const DeviceArray<int32_t> not_finite(std::vector<int32_t>(step.entries(), 0));
     const DeviceActivations out(step.tokens(), shape.heads() * shape.head_dim);
-    EXPECT_EQ(LaunchDecodeAttention({.step = step.tables(),
-                                     .sequences = step.entries(),
-                                     .qkv = {.partials = device_products.data(),
-                                             .splits = 1,
-                                             .partials_tokens = step.tokens(),
-                                             .bias = bias.data(),
-                                             .angles = device_angles.data(),
-                                             .query_parts = query_parts.data(),
-                                             .heads = shape.heads(),
-                                             .kv_heads = shape.kv_heads,
-                                             .head_dim = shape.head_dim},
-                                     .kv = all.view(),
-                                     .not_finite = not_finite.data(),
-                                     .layer = kLayer,
-                                     .key_splits = key_splits,
-                                     .partials = partials.data(),
-                                     .counters = counters.data(),
-                                     .out = out.view()},
-                                    multiprocessors(), stream()),
+    EXPECT_EQ(kernels().decode_attention({.step = step.tables(),
+                                          .sequences = step.entries(),
+                                          .qkv = {.partials = device_products.data(),
+                                                  .splits = 1,
+                                                  .partials_tokens = step.tokens(),
+                                                  .bias = bias.data(),
+                                                  .angles = device_angles.data(),
+                                                  .query_split = query_split.data(),
+                                                  .heads = shape.heads(),
+                                                  .kv_heads = shape.kv_heads,
+                                                  .head_dim = shape.head_dim},
+                                          .kv = all.view(),
+                                          .not_finite = not_finite.data(),
+                                          .layer = kLayer,
+                                          .key_splits = key_splits,
+                                          .partials = partials.data(),
+                                          .counters = counters.data(),
+                                          .out = out.view()},
+                                         traits(), stream()),
               cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     // The kernel stored the tokens' keys and values, and nothing else.
@@ -537,13 +537,13 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
     const DeviceArray<float> bias(RandomFloats(rows, 9));
     std::vector<float> angles = RandomFloats(kLongest * shape.head_dim, 10, 0.5f);
     const DeviceArray<float> device_angles(angles);
-    const DeviceArray<int32_t> query_parts(shape.QueryParts());
+    const DeviceArray<int32_t> query_split(shape.QuerySplit());
     const QkvProduct qkv = {.partials = device_products.data(),
                             .splits = kSplits,
                             .partials_tokens = count,
                             .bias = bias.data(),
                             .angles = device_angles.data(),
-                            .query_parts = query_parts.data(),
+                            .query_split = query_split.data(),
                             .heads = shape.heads(),
                             .kv_heads = shape.kv_heads,
                             .head_dim = shape.head_dim};
@@ -557,11 +557,11 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
 
     const DeviceArray<int32_t> rope_flags(std::vector<int32_t>(count + 1, 0));
     const DeviceArray<uint16_t> q(size_t{1} * count * shape.heads() * shape.head_dim);
-    const DeviceArray<uint16_t> q_rest(q.size());
+    const DeviceArray<uint16_t> q_lo(q.size());
     ASSERT_EQ(LaunchRope({.step = tables,
                           .qkv = qkv,
                           .q = reinterpret_cast<__half*>(q.data()),
-                          .q_rest = reinterpret_cast<__half*>(q_rest.data()),
+                          .q_lo = reinterpret_cast<__half*>(q_lo.data()),
                           .kv = all.view(),
                           .not_finite = rope_flags.data(),
                           .layer = kLayer,
@@ -569,17 +569,17 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                          stream()),
               cudaSuccess);
     const DeviceActivations prefilled(count, shape.heads() * shape.head_dim);
-    ASSERT_EQ(LaunchPrefillAttention({.step = tables,
-                                      .sequences = step.entries(),
-                                      .query_tiles = step.query_tiles(),
-                                      .q = reinterpret_cast<const __half*>(q.data()),
-                                      .q_rest = reinterpret_cast<const __half*>(q_rest.data()),
-                                      .query_parts = query_parts.data(),
-                                      .kv = all.view(),
-                                      .layer = kLayer,
-                                      .heads = shape.heads(),
-                                      .out = prefilled.view()},
-                                     stream()),
+    ASSERT_EQ(kernels().prefill_attention({.step = tables,
+                                           .sequences = step.entries(),
+                                           .query_tiles = step.query_tiles(),
+                                           .q = reinterpret_cast<const __half*>(q.data()),
+                                           .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
+                                           .query_split = query_split.data(),
+                                           .kv = all.view(),
+                                           .layer = kLayer,
+                                           .heads = shape.heads(),
+                                           .out = prefilled.view()},
+                                          traits(), stream()),
               cudaSuccess);
     const std::vector<uint16_t> expected = prefilled.Read();
     const std::vector<uint16_t> expected_cache = all.cache().Read();
@@ -594,17 +594,17 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
                                         (shape.head_dim + 2));
       const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
       const DeviceActivations decoded(count, shape.heads() * shape.head_dim);
-      ASSERT_EQ(LaunchDecodeAttention({.step = tables,
-                                       .sequences = step.entries(),
-                                       .qkv = qkv,
-                                       .kv = all.view(),
-                                       .not_finite = flags.data(),
-                                       .layer = kLayer,
-                                       .key_splits = splits,
-                                       .partials = partials.data(),
-                                       .counters = counters.data(),
-                                       .out = decoded.view()},
-                                      multiprocessors(), stream()),
+      ASSERT_EQ(kernels().decode_attention({.step = tables,
+                                            .sequences = step.entries(),
+                                            .qkv = qkv,
+                                            .kv = all.view(),
+                                            .not_finite = flags.data(),
+                                            .layer = kLayer,
+                                            .key_splits = splits,
+                                            .partials = partials.data(),
+                                            .counters = counters.data(),
+                                            .out = decoded.view()},
+                                           traits(), stream()),
                 cudaSuccess);
       EXPECT_TRUE(SameBits(decoded.Read(), expected));
       EXPECT_TRUE(SameBits(all.cache().Read(), expected_cache));

@@ -6,21 +6,15 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 
 namespace orcd::cuda {
 
-// Shared-memory bounds of the kernels of a step of one token, which keeps two kernels on every SM:
-// one that works, and the next, which prefetches. So each kernel has as many blocks as there are
-// SMs (blocks without work wait for the kernel before, lest two blocks of a later kernel take their
-// place), and each block has so much shared memory, dynamic and static, that two blocks fit an SM
-// and three do not.
-inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
-inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for every block
-inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
-inline constexpr int kMinSharedBytesOfTwo =
-    kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+// Returns an error if `errors` has one; cudaSuccess is 0.
+inline cudaError_t AnyError(std::initializer_list<cudaError_t> errors) { return std::max(errors); }
 
 // Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>

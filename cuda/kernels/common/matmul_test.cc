@@ -128,25 +128,28 @@ class ProductTest : public GpuTest {
  protected:
   // Launches the kernel that a step of the model uses.
   cudaError_t Launch(MatmulArgs args, int multiprocessors) {
-    if (args.tokens <= kMatvecTokens) return LaunchMatvec(args, multiprocessors, stream());
-    if (args.tokens > kMaxSegmentTokens) args.handed = Handed();
-    if (GemmTakes(args.matrices[0].format, args.tokens)) {
-      return LaunchGemm(args, multiprocessors, stream());
+    Product& product = args.product;
+    DeviceTraits device = traits();
+    device.sms = multiprocessors;
+    if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
+    if (product.tokens > kMaxPartialsTokens) args.stream_k = StreamK();
+    if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
+      return kernels().gemm(args, device, stream());
     }
-    args.weights_are_new = true;
+    product.weights_are_new = true;
     int64_t bytes = 0;
-    for (int i = 0; i < args.num_matrices; ++i) bytes += F16Bytes(args.matrices[i]);
-    const DeviceArray<uint8_t> unpacked(bytes);
-    uint8_t* to = unpacked.data();
-    cudaError_t error = LaunchUnpackToF16(args, 0, RowTiles(args), to, stream());
+    for (int i = 0; i < product.num_matrices; ++i) bytes += F16Bytes(product.matrices[i]);
+    const DeviceArray<uint8_t> dequantised(bytes);
+    uint8_t* to = dequantised.data();
+    cudaError_t error = kernels().dequantise(product, 0, RowTiles(product), to, stream());
     if (error != cudaSuccess) return error;
-    for (int i = 0; i < args.num_matrices; ++i) {
-      TiledMatrix& matrix = args.matrices[i];
+    for (int i = 0; i < product.num_matrices; ++i) {
+      TiledMatrix& matrix = product.matrices[i];
       matrix.data = to;
       matrix.format = TileFormat::kF16;
       to += matrix.bytes();
     }
-    error = LaunchGemm(args, multiprocessors, stream());
+    error = kernels().gemm(args, device, stream());
     return error == cudaSuccess ? cudaStreamSynchronize(stream()) : error;
   }
 
@@ -157,10 +160,10 @@ class ProductTest : public GpuTest {
     }
   }
 
-  HandedSums Handed() {
+  StreamKWorkspace StreamK() {
     if (ready_.size() == 0) {
-      sums_ = DeviceArray<uint8_t>(HandedSums::kSumsBytes);
-      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(HandedSums::kReady, 0));
+      sums_ = DeviceArray<uint8_t>(StreamKWorkspace::kSumsBytes);
+      ready_ = DeviceArray<int32_t>(std::vector<int32_t>(StreamKWorkspace::kReady, 0));
     }
     return {.sums = sums_.data(), .ready = ready_.data()};
   }
@@ -169,26 +172,27 @@ class ProductTest : public GpuTest {
     return int64_t{matrix.row_tiles()} * kTileRows * RoundUpTo(matrix.cols, kActivationCols) * 2;
   }
 
-  // Multiplies `y_rows` rows of `args`' matrices by tokens [first_token, first_token + tokens) of
-  // InputRows.
-  Result Multiply(MatmulArgs args, int first_token, int tokens, int multiprocessors) {
-    const int cols = args.matrices[0].cols;
+  // Multiplies by tokens [first_token, first_token + tokens) of InputRows. The kernel adds the
+  // partials up if `sum` or if there are so many tokens.
+  Result Multiply(MatmulArgs args, int first_token, int tokens, int multiprocessors,
+                  bool sum = false) {
+    Product& product = args.product;
+    const int cols = product.matrices[0].cols;
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
+    sum = sum || tokens > kMaxPartialsTokens;
     Result result = {.tokens = tokens,
-                     .y_tokens = tokens <= kMatvecTokens ? kMatvecTokens : tokens,
-                     .segments = tokens > kMaxSegmentTokens || args.sums_segments ? 1 : args.splits,
-                     .rows = args.y_rows,
+                     .y_tokens = PartialsTokens(tokens),
+                     .segments = sum ? 1 : product.splits,
+                     .rows = Rows(product),
                      .values = {}};
-    const size_t floats = size_t{1} * args.splits * result.y_tokens * Stride(args.y_rows);
-    const DeviceArray<float> y(floats);
-    args.x = x.view();
-    args.tokens = tokens;
-    args.y = y.data();
-    args.y_stride = Stride(args.y_rows);
-    args.y_tokens = result.y_tokens;
+    const int stride = Stride(result.rows);
+    const DeviceArray<float> y(size_t{1} * product.splits * result.y_tokens * stride);
+    product.tokens = tokens;
+    args.prologue = x.view();
+    args.epilogue = StoreF32{y.data(), stride, sum};
     EXPECT_EQ(Launch(args, multiprocessors), cudaSuccess);
     result.values = y.Read();
-    ExpectOnlyItsOwnWritten(result, args.splits);
+    ExpectOnlyItsOwnWritten(result, product.splits);
     return result;
   }
 
@@ -227,13 +231,13 @@ class ProductTest : public GpuTest {
     EXPECT_EQ(beyond, 0) << "writes beside the result, of " << result.tokens << " tokens";
   }
 
-  // The weights by which kernels multiply: F16 values by unpack.cuh's rule, times 2^exponent.
+  // The weights by which kernels multiply: F16 values by dequantise.cuh's rule, times 2^exponent.
   std::vector<float> MultipliedWeights(const TiledMatrix& matrix) {
-    const DeviceArray<uint8_t> unpacked(F16Bytes(matrix));
-    EXPECT_EQ(LaunchUnpackToF16({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
-                                unpacked.data(), stream()),
+    const DeviceArray<uint8_t> dequantised(F16Bytes(matrix));
+    EXPECT_EQ(kernels().dequantise({.matrices = {matrix}, .num_matrices = 1}, 0, matrix.row_tiles(),
+                                   dequantised.data(), stream()),
               cudaSuccess);
-    const TiledMatrix f16 = {.data = unpacked.data(),
+    const TiledMatrix f16 = {.data = dequantised.data(),
                              .format = TileFormat::kF16,
                              .rows = matrix.rows,
                              .cols = matrix.cols};
@@ -255,7 +259,7 @@ class ProductTypeTest : public ProductTest, public ::testing::WithParamInterface
     return static_cast<int>(GetTensorTypeInfo(GetParam()).block_weights);
   }
   // True if a kernel multiplies the type's tiles without dequantising them first.
-  bool fused() const { return GemmTakes(FormatFor(GetParam()), 9); }
+  bool fused() const { return kernels().gemm_takes(FormatFor(GetParam()), 9); }
 
   std::vector<Shape> Shapes() const {
     std::vector<Shape> shapes = {{37, 320}, {1, 64}, {20, 2048}, {1000, 96}, {5, 256}, {130, 768}};
@@ -328,10 +332,9 @@ TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
   for (const Shape& shape : Shapes()) {
     SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols);
     const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
-    const MatmulArgs args = {.matrices = {matrix.tiles},
-                             .num_matrices = 1,
-                             .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
-                             .y_rows = shape.rows};
+    const MatmulArgs args = {.product = {.matrices = {matrix.tiles},
+                                         .num_matrices = 1,
+                                         .splits = Splits(matrix.tiles.row_tiles(), shape.cols)}};
     const std::vector<float> w = MultipliedWeights(matrix.tiles);
     const double steps = shape.cols / 16.0 + 16;
     for (const int token : {0, 5, 700}) {
@@ -365,10 +368,9 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
   for (const Shape& shape : Shapes()) {
     SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols);
     const DeviceMatrix matrix(GetParam(), shape.rows, shape.cols, 7, stream());
-    const MatmulArgs args = {.matrices = {matrix.tiles},
-                             .num_matrices = 1,
-                             .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
-                             .y_rows = shape.rows};
+    const MatmulArgs args = {.product = {.matrices = {matrix.tiles},
+                                         .num_matrices = 1,
+                                         .splits = Splits(matrix.tiles.row_tiles(), shape.cols)}};
     const int most = int64_t{shape.rows} * shape.cols > 1'500'000 ? 513 : 1024;
     // Reference results: tokens by eights, the last of 513 alone.
     std::vector<Result> eights;
@@ -414,11 +416,9 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
       if (HasFatalFailure()) return;
     }
     if (GetParam() == TensorType::kF16) {
-      MatmulArgs sums = args;
-      sums.sums_segments = true;
       for (const int tokens : {9, 130, 193, 256, 300}) {
         for (const int fewer : {17, 40, multiprocessors()}) {
-          expect_same(Multiply(sums, 0, tokens, fewer), 0);
+          expect_same(Multiply(args, 0, tokens, fewer, /*sum=*/true), 0);
           if (HasFatalFailure()) return;
         }
       }
@@ -451,7 +451,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       for (float& value : x) value *= scale;
       return x;
     };
-    MatmulArgs args = {.matrices = {both.tiles}, .num_matrices = 1};
+    MatmulArgs args = {.product = {.matrices = {both.tiles}, .num_matrices = 1}};
     constexpr int kMost = 600;
     // Each token's result by the separate gate kernel, from products of eight tokens at a time.
     std::vector<uint16_t> expected;
@@ -462,16 +462,14 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
           8, shape.cols);
       const DeviceArray<float> y(size_t{8} * both.tiles.rows);
       MatmulArgs plain = args;
-      plain.x = x.view();
-      plain.tokens = 8;
-      plain.y = y.data();
-      plain.y_rows = plain.y_stride = both.tiles.rows;
-      plain.y_tokens = 8;
+      plain.prologue = x.view();
+      plain.product.tokens = 8;
+      plain.epilogue = StoreF32{y.data(), both.tiles.rows};
       ASSERT_EQ(Launch(plain, multiprocessors()), cudaSuccess);
       const DeviceActivations out(8, ffn);
-      ASSERT_EQ(
-          LaunchGate({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()}, stream()),
-          cudaSuccess);
+      ASSERT_EQ(LaunchSwiGlu({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()},
+                             stream()),
+                cudaSuccess);
       const std::vector<uint16_t> rows = out.Read();
       expected.insert(expected.end(), rows.begin(), rows.end());
       if (t > 0) continue;
@@ -480,7 +478,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
         const int row = i % ffn / 8 * kTileRows + i % 8;
         const double g = products[size_t{1} * (i / ffn) * both.tiles.rows + row];
         const double u = products[size_t{1} * (i / ffn) * both.tiles.rows + row + 8];
-        const double value = g / (1 + std::exp(-g)) * u * double{kGatedScale};
+        const double value = g / (1 + std::exp(-g)) * u * double{kSwiGluScale};
         // Rounding of F16, of the fast exponential and of the division.
         const double tolerance = 0x1p-11 + (8 + 2 * std::abs(g)) * 0x1p-23;
         ASSERT_NEAR(HalfToFloat(rows[i]), value, tolerance * std::abs(value) + 0x1p-24)
@@ -492,9 +490,9 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
                                 tokens, shape.cols);
       const DeviceActivations out(tokens, ffn);
       MatmulArgs fused = args;
-      fused.x = x.view();
-      fused.tokens = tokens;
-      fused.gated = out.view();
+      fused.prologue = x.view();
+      fused.product.tokens = tokens;
+      fused.epilogue = SwiGlu{out.view()};
       // With fewer SMs a block has more rows; of 306 row tiles 34 SMs get nine each.
       for (const int available : {multiprocessors(), 34, 17}) {
         ASSERT_EQ(Launch(fused, available), cudaSuccess);
@@ -516,7 +514,7 @@ TEST_F(ProductTest, ManyRowsOfOneSegment) {
     for (const int rows : {2454, 2453}) {
       SCOPED_TRACE(::testing::Message() << GetTensorTypeInfo(type).name << ", " << rows);
       const DeviceMatrix matrix(type, rows, kCols, 61, stream());
-      const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = rows};
+      const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
       for (const int tokens : {9, 31, 64}) {
         ExpectAsByEights(args, tokens, 17);
         if (HasFatalFailure()) return;
@@ -532,19 +530,16 @@ TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
   const DeviceMatrix k(TensorType::kF16, 64, kCols, 72, stream());
   const DeviceMatrix v(TensorType::kF16, 72, kCols, 73, stream());
   const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
-  MatmulArgs args = {.matrices = {q.tiles, k.tiles, v.tiles},
-                     .num_matrices = 3,
-                     .splits = Splits(tiles, kCols),
-                     .y_rows = 512 + 64 + 72};
-  ASSERT_GT(args.splits, 1);
+  const MatmulArgs args = {.product = {.matrices = {q.tiles, k.tiles, v.tiles},
+                                       .num_matrices = 3,
+                                       .splits = Splits(tiles, kCols)}};
+  ASSERT_GT(args.product.splits, 1);
   for (const int tokens : {9, 201, 256}) {
-    args.sums_segments = false;
     const Result apart = Multiply(args, 0, tokens, multiprocessors());
-    ASSERT_EQ(apart.segments, args.splits);
-    args.sums_segments = true;
+    ASSERT_EQ(apart.segments, args.product.splits);
     // With fewer SMs a block has more rows.
     for (const int available : {multiprocessors(), 17}) {
-      const Result sums = Multiply(args, 0, tokens, available);
+      const Result sums = Multiply(args, 0, tokens, available, /*sum=*/true);
       for (int t = 0; t < tokens; ++t) {
         const std::vector<float> expected = apart.Sum(t);
         ASSERT_TRUE(SameBits(sums.Row(0, t), std::span<const float>(expected)))
@@ -559,7 +554,7 @@ TEST_F(ProductTest, FourBlocksSharingActivationsAreWhatOneIs) {
   constexpr int kRows = 2453;
   constexpr int kCols = 2048;
   const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 74, stream());
-  const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
+  const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
   const Result fours = Multiply(args, 0, 250, multiprocessors());
   // An odd number of SMs uses no clusters.
   const Result ones = Multiply(args, 0, 250, 17);
@@ -578,7 +573,7 @@ TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
   for (const int cols : {2048, 1536}) {
     SCOPED_TRACE(cols);
     const DeviceMatrix matrix(TensorType::kF16, kRows, cols, 75, stream());
-    const MatmulArgs args = {.matrices = {matrix.tiles}, .num_matrices = 1, .y_rows = kRows};
+    const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
     for (const int tokens : {193, 250, 256}) {
       ExpectAsByEights(args, tokens, kMultiprocessors);
       if (HasFatalFailure()) return;
@@ -598,23 +593,22 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
     const DeviceMatrix v(last, 72, kCols, 33, stream());
     const std::vector<const DeviceMatrix*> parts = {&q, &k, &v};
     const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
-    MatmulArgs all = {.matrices = {q.tiles, k.tiles, v.tiles},
-                      .num_matrices = 3,
-                      .splits = Splits(tiles, kCols),
-                      .y_rows = 512 + 64 + 72};
-    ASSERT_GT(all.splits, 1);
+    const MatmulArgs all = {.product = {.matrices = {q.tiles, k.tiles, v.tiles},
+                                        .num_matrices = 3,
+                                        .splits = Splits(tiles, kCols)}};
+    ASSERT_GT(all.product.splits, 1);
     for (const int tokens : {1, 3, 8, 9, 64, 100, 200, 512, 513}) {
       const bool alike = q.tiles.format == v.tiles.format;
-      if (tokens > kMatvecTokens && !GemmTakesBehind(q.tiles.format, v.tiles.format)) break;
+      if (tokens > kMatvecTokens && !kernels().gemm_takes_behind(q.tiles.format, v.tiles.format))
+        break;
       // When dequantised, each format has a launch of its own.
-      if (tokens > kMaxSegmentTokens && !alike) break;
+      if (tokens > kMaxPartialsTokens && !alike) break;
       const Result together = Multiply(all, 0, tokens, multiprocessors());
       int first_row = 0;
       for (const DeviceMatrix* part : parts) {
-        const MatmulArgs alone = {.matrices = {part->tiles},
-                                  .num_matrices = 1,
-                                  .splits = all.splits,
-                                  .y_rows = part->tiles.rows};
+        const MatmulArgs alone = {.product = {.matrices = {part->tiles},
+                                              .num_matrices = 1,
+                                              .splits = all.product.splits}};
         const Result expected = Multiply(alone, 0, tokens, multiprocessors());
         for (int s = 0; s < together.segments; ++s) {
           for (int t = 0; t < tokens; ++t) {
@@ -635,10 +629,9 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   // With few SMs, blocks share the last tiles of the largest matrix.
   for (const Shape& shape : {Shape{896, 4864}, Shape{100, 512}, Shape{3584, 3584}}) {
     const DeviceMatrix matrix(TensorType::kF16, shape.rows, shape.cols, 61, stream());
-    MatmulArgs args = {.matrices = {matrix.tiles},
-                       .num_matrices = 1,
-                       .splits = Splits(matrix.tiles.row_tiles(), shape.cols),
-                       .y_rows = shape.rows};
+    const MatmulArgs args = {.product = {.matrices = {matrix.tiles},
+                                         .num_matrices = 1,
+                                         .splits = Splits(matrix.tiles.row_tiles(), shape.cols)}};
     const int stride = Stride(shape.rows);
     for (const int tokens : {513, 700}) {
       SCOPED_TRACE(::testing::Message() << shape.rows << " rows, " << tokens << " tokens");
@@ -653,14 +646,11 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
       }
       const DeviceActivations x(InputRows(0, tokens, shape.cols), tokens, shape.cols);
       MatmulArgs adding = args;
-      adding.x = x.view();
-      adding.tokens = tokens;
-      adding.y_stride = stride;
-      adding.y_tokens = tokens;
-      adding.residual_scale = kScale;
+      adding.prologue = x.view();
+      adding.product.tokens = tokens;
       for (const int some : {multiprocessors(), 17, 18}) {
         const DeviceArray<float> residual(before);
-        adding.residual = residual.data();
+        adding.epilogue = AddToResidual{residual.data(), stride, kScale};
         ASSERT_EQ(Launch(adding, some), cudaSuccess);
         EXPECT_TRUE(SameBits(residual.Read(), expected)) << some << " multiprocessors";
       }
@@ -687,11 +677,9 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
     const DeviceMatrix q_weights(type, q_rows, cols, 71, stream(), 0.1f);
     const DeviceMatrix k_weights(type, kv_rows, cols, 72, stream(), 0.1f);
     const DeviceMatrix v_weights(type, kv_rows, cols, 73, stream(), 0.1f);
-    MatmulArgs args = {.matrices = {q_weights.tiles, k_weights.tiles, v_weights.tiles},
-                       .num_matrices = 3,
-                       .y_rows = rows,
-                       .y_stride = rows};
-    args.splits = Splits(RowTiles(args), cols);
+    MatmulArgs args = {.product = {.matrices = {q_weights.tiles, k_weights.tiles, v_weights.tiles},
+                                   .num_matrices = 3}};
+    args.product.splits = Splits(RowTiles(args.product), cols);
     const DeviceArray<float> bias(RandomFloats(rows, 74, 3.0f));
     for (const int tokens : {513, 700, 1100}) {
       SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
@@ -725,14 +713,13 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       const DeviceArray<float> angles(RandomFloats(tokens * head_dim, 75));
       std::vector<int32_t> parts;
       for (int h = 0; h < kv_heads; ++h) parts.push_back(2 - h % 2);
-      const DeviceArray<int32_t> query_parts(parts);
+      const DeviceArray<int32_t> query_split(parts);
       std::vector<uint16_t> halves = InputRows(0, tokens, cols);
       // A NaN in one token of the first sequence.
       halves[size_t{20} * cols + 7] = 0x7E00;
       const DeviceActivations x(halves, tokens, cols);
-      args.x = x.view();
-      args.tokens = tokens;
-      args.y_tokens = tokens;
+      args.prologue = x.view();
+      args.product.tokens = tokens;
 
       KvCacheView view = {.blocks = static_cast<int>(blocks.size()),
                           .block_tokens = block_tokens,
@@ -741,13 +728,13 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       constexpr int kLayers = 2;
       struct Made {
         DeviceArray<uint16_t> q;
-        DeviceArray<uint16_t> q_rest;
+        DeviceArray<uint16_t> q_lo;
         DeviceArray<uint16_t> cache;
         DeviceArray<int32_t> not_finite;
       };
       const auto rope = [&](Made& to) {
         to.q = DeviceArray<uint16_t>(size_t{1} * tokens * q_rows);
-        to.q_rest = DeviceArray<uint16_t>(to.q.size());
+        to.q_lo = DeviceArray<uint16_t>(to.q.size());
         to.cache = DeviceArray<uint16_t>(kLayers * view.blocks * view.block_size());
         to.not_finite = DeviceArray<int32_t>(std::vector<int32_t>{0, 0, 0});
         view.data = reinterpret_cast<__half*>(to.cache.data());
@@ -756,12 +743,12 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
                                  .blocks = device_blocks.data()},
                         .qkv = {.bias = bias.data(),
                                 .angles = angles.data(),
-                                .query_parts = query_parts.data(),
+                                .query_split = query_split.data(),
                                 .heads = heads,
                                 .kv_heads = kv_heads,
                                 .head_dim = head_dim},
                         .q = reinterpret_cast<__half*>(to.q.data()),
-                        .q_rest = reinterpret_cast<__half*>(to.q_rest.data()),
+                        .q_lo = reinterpret_cast<__half*>(to.q_lo.data()),
                         .kv = view,
                         .not_finite = to.not_finite.data(),
                         .layer = 1,
@@ -770,8 +757,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       Made expected;
       {
         const DeviceArray<float> y(size_t{1} * tokens * rows);
-        args.y = y.data();
-        args.roped = {};
+        args.epilogue = StoreF32{y.data(), rows, /*sum=*/true};
         ASSERT_EQ(Launch(args, multiprocessors()), cudaSuccess);
         RopeArgs apart = rope(expected);
         apart.qkv.partials = y.data();
@@ -780,13 +766,12 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
         ASSERT_EQ(LaunchRope(apart, stream()), cudaSuccess);
         EXPECT_EQ(expected.not_finite.Read(), (std::vector<int32_t>{0, 0, 1}));
       }
-      args.y = nullptr;
       for (const int some : {multiprocessors(), 17, 18}) {
         Made made;
-        args.roped = rope(made);
+        args.epilogue = StoreQkv{rope(made)};
         ASSERT_EQ(Launch(args, some), cudaSuccess);
         EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " multiprocessors";
-        EXPECT_TRUE(SameBits(made.q_rest.Read(), expected.q_rest.Read()));
+        EXPECT_TRUE(SameBits(made.q_lo.Read(), expected.q_lo.Read()));
         EXPECT_TRUE(SameBits(made.cache.Read(), expected.cache.Read()));
         EXPECT_EQ(made.not_finite.Read(), expected.not_finite.Read());
       }
@@ -795,15 +780,15 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
 }
 
 // Dequantises a part of a matrix's rows, as for the head.
-TEST_F(ProductTest, UnpackingSomeTilesIsAPartOfUnpackingAll) {
+TEST_F(ProductTest, DequantisingSomeTilesIsAPartOfDequantisingAll) {
   const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
-  const MatmulArgs product = {.matrices = {matrix.tiles}, .num_matrices = 1};
+  const Product product = {.matrices = {matrix.tiles}, .num_matrices = 1};
   const int tiles = matrix.tiles.row_tiles();
   const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
-  ASSERT_EQ(LaunchUnpackToF16(product, 0, tiles, all.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().dequantise(product, 0, tiles, all.data(), stream()), cudaSuccess);
   const size_t tile_bytes = all.size() / tiles;
   const DeviceArray<uint8_t> part(5 * tile_bytes);
-  ASSERT_EQ(LaunchUnpackToF16(product, 4, 5, part.data(), stream()), cudaSuccess);
+  ASSERT_EQ(kernels().dequantise(product, 4, 5, part.data(), stream()), cudaSuccess);
   EXPECT_TRUE(
       SameBits(std::span<const uint8_t>(part.Read()),
                std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
@@ -820,14 +805,11 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
       constexpr int kPartialsTokens = kMatvecTokens;
       const DeviceArray<float> partials(
           RandomFloats(size_t{1} * std::max(splits, 1) * kPartialsTokens * cols, 54));
-      MatmulArgs args = {.matrices = {matrix.tiles},
-                         .num_matrices = 1,
-                         .splits = Splits(matrix.tiles.row_tiles(), cols),
-                         .tokens = 1,
-                         .y_rows = 100,
-                         .y_stride = 100,
-                         .y_tokens = kMatvecTokens};
-      const size_t floats = size_t{1} * args.splits * kMatvecTokens * 100;
+      MatmulArgs args = {.product = {.matrices = {matrix.tiles},
+                                     .num_matrices = 1,
+                                     .splits = Splits(matrix.tiles.row_tiles(), cols),
+                                     .tokens = 1}};
+      const size_t floats = size_t{1} * args.product.splits * kMatvecTokens * 100;
 
       const DeviceArray<float> residual(residual_values);
       const DeviceActivations normed(1, cols);
@@ -844,24 +826,23 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
                            stream()),
                 cudaSuccess);
       const DeviceArray<float> expected(floats);
-      args.x = normed.view();
-      args.y = expected.data();
-      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+      args.prologue = normed.view();
+      args.epilogue = StoreF32{expected.data(), 100};
+      ASSERT_EQ(kernels().matvec(args, traits(), stream()), cudaSuccess);
 
       const DeviceArray<float> old_residual(residual_values);
       const DeviceArray<float> new_residual(cols);
       const DeviceArray<float> actual(floats);
-      args.x = {};
-      args.y = actual.data();
-      args.norm = {.residual = old_residual.data(),
-                   .new_residual = new_residual.data(),
-                   .partials = splits == 0 ? nullptr : partials.data(),
-                   .splits = splits,
-                   .partials_tokens = kPartialsTokens,
-                   .scale = 16,
-                   .weight = weight.data(),
-                   .eps = 1e-6f};
-      ASSERT_EQ(LaunchMatvec(args, multiprocessors(), stream()), cudaSuccess);
+      args.epilogue = StoreF32{actual.data(), 100};
+      args.prologue = NormArgs{.residual = old_residual.data(),
+                               .new_residual = new_residual.data(),
+                               .partials = splits == 0 ? nullptr : partials.data(),
+                               .splits = splits,
+                               .partials_tokens = kPartialsTokens,
+                               .scale = 16,
+                               .weight = weight.data(),
+                               .eps = 1e-6f};
+      ASSERT_EQ(kernels().matvec(args, traits(), stream()), cudaSuccess);
       EXPECT_TRUE(SameBits(actual.Read(), expected.Read()));
       EXPECT_TRUE(SameBits(new_residual.Read(), residual.Read()));
       EXPECT_TRUE(SameBits(old_residual.Read(), residual_values));
@@ -879,18 +860,13 @@ TEST_F(ProductTest, NanStaysWithItsToken) {
     const int bad = tokens - 2;
     const std::vector<float> good = values;
     values[size_t{1} * bad * kCols + 77] = std::nanf("");
-    MatmulArgs args = {.matrices = {matrix.tiles},
-                       .num_matrices = 1,
-                       .splits = 1,
-                       .tokens = tokens,
-                       .y_rows = 64,
-                       .y_stride = 64,
-                       .y_tokens = std::max(tokens, kMatvecTokens)};
+    MatmulArgs args = {
+        .product = {.matrices = {matrix.tiles}, .num_matrices = 1, .tokens = tokens}};
     const auto multiply = [&](const std::vector<float>& input) {
       const DeviceActivations x(std::span<const float>(input), tokens, kCols);
-      const DeviceArray<float> y(size_t{1} * args.y_tokens * 64);
-      args.x = x.view();
-      args.y = y.data();
+      const DeviceArray<float> y(size_t{1} * PartialsTokens(tokens) * 64);
+      args.prologue = x.view();
+      args.epilogue = StoreF32{y.data(), 64};
       EXPECT_EQ(Launch(args, multiprocessors()), cudaSuccess);
       return y.Read();
     };

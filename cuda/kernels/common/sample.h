@@ -11,9 +11,6 @@
 
 namespace orcd::cuda {
 
-// Largest vocabulary: a row of logits is held in the shared memory of eight SMs.
-inline constexpr int kMaxSampledVocab = 8 * 36000;
-
 // Sampling parameters of one row, in the form that the kernel uses.
 struct DrawEntry {
   // Index of the row's sequence in StepTables::sequences.
@@ -86,11 +83,6 @@ struct SampleArgs {
   DrawResult* results = nullptr;   // [results] in pinned host memory
   int32_t* last_sample = nullptr;  // [slots]
 };
-
-cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream);
-
-// Raises the kernel's shared-memory limit; call once per device.
-cudaError_t PrepareSampleKernel(int vocab);
 
 }  // namespace orcd::cuda
 

@@ -55,7 +55,7 @@ class SampleTest : public GpuTest {
   void ExpectAsReference(const std::vector<Draw>& draws) {
     const int rows = static_cast<int>(draws.size());
     const int vocab = static_cast<int>(draws[0].logits.size());
-    ASSERT_EQ(PrepareSampleKernel(vocab), cudaSuccess);
+    ASSERT_EQ(kernels().prepare(vocab), cudaSuccess);
 
     // The histories are in shuffled blocks.
     int all_blocks = 0;
@@ -128,19 +128,19 @@ class SampleTest : public GpuTest {
     const DeviceArray<int32_t> not_finite(flags);
     const DeviceArray<int32_t> last_sample(static_cast<size_t>(rows));
     const DeviceArray<DrawResult> results(kFirstResult + rows + 2);
-    ASSERT_EQ(LaunchSample({.step = device.tables(),
-                            .draws = device.draws,
-                            .biases = device.biases,
-                            .forbidden = device.forbidden,
-                            .block_token_ids = device_ids.data(),
-                            .block_tokens = kBlockTokens,
-                            .not_finite = not_finite.data(),
-                            .logits = logits.data(),
-                            .vocab = vocab,
-                            .rows = rows + 1,
-                            .results = results.data(),
-                            .last_sample = last_sample.data()},
-                           stream()),
+    ASSERT_EQ(kernels().sample({.step = device.tables(),
+                                .draws = device.draws,
+                                .biases = device.biases,
+                                .forbidden = device.forbidden,
+                                .block_token_ids = device_ids.data(),
+                                .block_tokens = kBlockTokens,
+                                .not_finite = not_finite.data(),
+                                .logits = logits.data(),
+                                .vocab = vocab,
+                                .rows = rows + 1,
+                                .results = results.data(),
+                                .last_sample = last_sample.data()},
+                               traits(), stream()),
               cudaSuccess);
     const std::vector<DrawResult> actual = results.Read();
     const std::vector<int32_t> remembered = last_sample.Read();

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/tile_format.h"
 
 namespace orcd::cuda {
@@ -94,7 +95,11 @@ cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 // normalization", 2019.
 struct NormArgs {
   float* residual = nullptr;  // [.., hidden], updated in place
-  // Layout of MatmulArgs::y; null: nothing is added. `splits` is at most kMaxSplits.
+  // A product that normalises writes the updated residual here, [hidden], since each of its blocks
+  // reads the old one. LaunchNorm does not use it.
+  float* new_residual = nullptr;
+  // Layout of StoreF32::y; null: nothing is added, and `splits` is 0. `splits` is at most
+  // kMaxSplits.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
@@ -110,8 +115,8 @@ struct NormArgs {
 };
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream);
 
-// Gathers the rows that the head needs: row i of the `kept_` outputs is row rows[i] of the residual
-// and of the attention output.
+// Gathers the rows that the head needs: row i of the `gathered_` outputs is row rows[i] of the
+// residual and of the attention output.
 struct GatherRowsArgs {
   const float* residual = nullptr;  // [tokens, hidden]
   Activations attended = {};        // [tokens, attended_cols]
@@ -120,15 +125,15 @@ struct GatherRowsArgs {
   // Multiples of 4 and of 8.
   int hidden = 0;
   int attended_cols = 0;
-  float* kept_residual = nullptr;  // [count, hidden]
-  Activations kept_attended = {};
+  float* gathered_residual = nullptr;  // [count, hidden]
+  Activations gathered_attended = {};
 };
 cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
 
 // The unsummed QKV product and the tables that turn it into queries, keys and values: bias, RoPE.
 // Su et al., "RoFormer", 2021; rotated pairs are (i, i + head_dim / 2).
 struct QkvProduct {
-  // Split-K partials in the layout of MatmulArgs::y, rows q, k, v; at most kMaxSplits of them.
+  // Split-K partials in the layout of StoreF32::y, rows q, k, v; at most kMaxSplits of them.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
@@ -136,8 +141,8 @@ struct QkvProduct {
   // [positions, head_dim]: cosines, then sines.
   const float* angles = nullptr;
   // [kv_heads] number of F16 parts (1, or 2 for a hi/lo split) of the queries of each kv head, from
-  // LaunchQueryParts.
-  const int32_t* query_parts = nullptr;
+  // LaunchQuerySplit.
+  const int32_t* query_split = nullptr;
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -155,19 +160,18 @@ cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* ang
 //
 // Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
 // magnitude, else 1; `key_bias` is [kv_heads, head_dim].
-inline constexpr float kLargeKeyBias = 64;
-cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
+cudaError_t LaunchQuerySplit(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream);
 
 // Sums the partials of the QKV product, adds the bias and applies RoPE; stores queries in q and
-// q_rest, and keys and values in the cache.
+// q_lo, and keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};
   QkvProduct qkv = {};
-  // [tokens, heads, head_dim] each: the high parts of queries, and the low parts (q_rest) of the
+  // [tokens, heads, head_dim] each: the high parts of queries, and the low parts (q_lo) of the
   // heads that have a hi/lo split.
   __half* q = nullptr;
-  __half* q_rest = nullptr;
+  __half* q_lo = nullptr;
   KvCacheView kv = {};
   // [slots] set to 1 if a key or a value of the slot is not finite; the cache then gets zeros
   // instead.
@@ -180,9 +184,9 @@ struct RopeArgs {
 };
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
 
-// SwiGLU as a kernel of its own: silu(gate) * up * kGatedScale. For taps; products apply it in
+// SwiGLU as a kernel of its own: silu(gate) * up * kSwiGluScale. For taps; products apply it in
 // their epilogue. Shazeer, "GLU variants improve transformer", 2020.
-struct GateArgs {
+struct SwiGluArgs {
   // [tokens, 2 * ffn padded to 8], interleaved: 8 rows of the gate before the same 8 rows of up.
   // `apart`: [tokens, 2 * ffn], all rows of the gate before all rows of up.
   const float* products = nullptr;
@@ -191,7 +195,7 @@ struct GateArgs {
   int tokens = 0;
   Activations out = {};
 };
-cudaError_t LaunchGate(const GateArgs& args, cudaStream_t stream);
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream);
 
 }  // namespace orcd::cuda
 

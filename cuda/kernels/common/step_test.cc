@@ -46,7 +46,7 @@ TEST_F(NormTest, AddsSegmentsInOrderAndNorms) {
   cases.push_back({896, 300, 2});
   for (const auto& [hidden, tokens, splits] : cases) {
     SCOPED_TRACE(::testing::Message() << hidden << " x " << tokens << " in " << splits);
-    constexpr float kScale = 1 / kGatedScale;
+    constexpr float kScale = 1 / kSwiGluScale;
     const int partials_tokens = tokens + 3;
     const std::vector<float> before = RandomFloats(size_t{1} * tokens * hidden, 1, 20.0f);
     const std::vector<float> parts =
@@ -268,15 +268,15 @@ TEST_F(GatherRowsTest, TakesRowsOfBoth) {
       const int count = static_cast<int>(rows.size());
       const DeviceArray<int32_t> device_rows(rows);
       const DeviceArray<float> kept(size_t{1} * (count + 1) * hidden);
-      const DeviceActivations kept_attended(count, cols);
+      const DeviceActivations gathered_attended(count, cols);
       ASSERT_EQ(LaunchGatherRows({.residual = device_residual.data(),
                                   .attended = attended.view(),
                                   .rows = device_rows.data(),
                                   .count = count,
                                   .hidden = hidden,
                                   .attended_cols = cols,
-                                  .kept_residual = kept.data(),
-                                  .kept_attended = kept_attended.view()},
+                                  .gathered_residual = kept.data(),
+                                  .gathered_attended = gathered_attended.view()},
                                  stream()),
                 cudaSuccess);
       std::vector<float> expected;
@@ -291,8 +291,8 @@ TEST_F(GatherRowsTest, TakesRowsOfBoth) {
       for (int i = count * hidden; i < (count + 1) * hidden; ++i) EXPECT_TRUE(IsPoison(actual[i]));
       actual.resize(expected.size());
       EXPECT_EQ(actual, expected);
-      EXPECT_TRUE(SameBits(kept_attended.Read(), expected_attended));
-      EXPECT_EQ(kept_attended.WrittenOutside(), 0);
+      EXPECT_TRUE(SameBits(gathered_attended.Read(), expected_attended));
+      EXPECT_EQ(gathered_attended.WrittenOutside(), 0);
     }
   }
 }
@@ -308,7 +308,7 @@ TEST_F(RopeTest, QueriesHaveTwoPartsWhereKeyBiasesAreLarge) {
   bias[4 * kHeadDim + 40] = 0.99f * kLargeKeyBias;
   const DeviceArray<float> device_bias(bias);
   const DeviceArray<int32_t> parts(kHeads);
-  ASSERT_EQ(LaunchQueryParts(device_bias.data(), kHeads, kHeadDim, parts.data(), stream()),
+  ASSERT_EQ(LaunchQuerySplit(device_bias.data(), kHeads, kHeadDim, parts.data(), stream()),
             cudaSuccess);
   EXPECT_EQ(parts.Read(), (std::vector<int32_t>{1, 2, 1, 2, 1}));
 }
@@ -354,11 +354,11 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const DeviceArray<float> device_bias(bias);
     const DeviceArray<float> device_angles(angles);
     // The second kv head's queries have one part.
-    std::vector<int32_t> query_parts;
-    for (int h = 0; h < kv_heads; ++h) query_parts.push_back(h == 1 ? 1 : 2);
-    const DeviceArray<int32_t> device_query_parts(query_parts);
+    std::vector<int32_t> query_split;
+    for (int h = 0; h < kv_heads; ++h) query_split.push_back(h == 1 ? 1 : 2);
+    const DeviceArray<int32_t> device_query_split(query_split);
     const DeviceArray<uint16_t> q(size_t{1} * tokens * heads * head_dim);
-    const DeviceArray<uint16_t> q_rest(q.size());
+    const DeviceArray<uint16_t> q_lo(q.size());
     KvCacheView view = {.blocks = kBlocks,
                         .block_tokens = block_tokens,
                         .kv_heads = kv_heads,
@@ -374,12 +374,12 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
                                   .partials_tokens = partials_tokens,
                                   .bias = device_bias.data(),
                                   .angles = device_angles.data(),
-                                  .query_parts = device_query_parts.data(),
+                                  .query_split = device_query_split.data(),
                                   .heads = heads,
                                   .kv_heads = kv_heads,
                                   .head_dim = head_dim},
                           .q = reinterpret_cast<__half*>(q.data()),
-                          .q_rest = reinterpret_cast<__half*>(q_rest.data()),
+                          .q_lo = reinterpret_cast<__half*>(q_lo.data()),
                           .kv = view,
                           .not_finite = not_finite.data(),
                           .layer = kLayer,
@@ -390,7 +390,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
               cudaSuccess);
 
     std::vector<uint16_t> expected_q(q.size(), 0xFFFF);
-    const std::vector<uint16_t> rest = q_rest.Read();
+    const std::vector<uint16_t> rest = q_lo.Read();
     std::vector<uint16_t> expected_cache(cache.size(), 0xFFFF);
     const std::vector<float> seen_biased = biased.Read();
     const std::vector<float> seen_rotated = rotated.Read();
@@ -431,7 +431,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
           const size_t at = size_t{1} * t * heads * head_dim + i;
           expected_q[at] = half;
           const float left_out = seen_rotated[size_t{1} * t * rows + i] - HalfToFloat(half);
-          if (query_parts[head / (heads / kv_heads)] == 1) {
+          if (query_split[head / (heads / kv_heads)] == 1) {
             ASSERT_TRUE(IsPoison(rest[at]));
           } else if (std::isnan(left_out)) {
             ASSERT_TRUE(std::isnan(HalfToFloat(rest[at])));
@@ -533,12 +533,12 @@ TEST_F(GateTest, IsSiluTimesUp) {
     products[3] = 0;
     const DeviceArray<float> device_products(products);
     const DeviceActivations out(kTokens, ffn);
-    ASSERT_EQ(LaunchGate({.products = device_products.data(),
-                          .apart = apart,
-                          .ffn = ffn,
-                          .tokens = kTokens,
-                          .out = out.view()},
-                         stream()),
+    ASSERT_EQ(LaunchSwiGlu({.products = device_products.data(),
+                            .apart = apart,
+                            .ffn = ffn,
+                            .tokens = kTokens,
+                            .out = out.view()},
+                           stream()),
               cudaSuccess);
     const std::vector<float> actual = ToFloats(out.Read());
     for (int t = 0; t < kTokens; ++t) {
@@ -546,7 +546,7 @@ TEST_F(GateTest, IsSiluTimesUp) {
         const float* const row = &products[size_t{1} * t * stride];
         const double gate = row[apart ? i : i / 8 * kTileRows + i % 8];
         const double up = row[apart ? ffn + i : i / 8 * kTileRows + i % 8 + 8];
-        const double expected = gate / (1 + std::exp(-gate)) * up * double{kGatedScale};
+        const double expected = gate / (1 + std::exp(-gate)) * up * double{kSwiGluScale};
         const double relative = 0x1p-11 + (8 + 2 * std::abs(gate)) * 0x1p-23;
         ASSERT_NEAR(actual[size_t{1} * t * ffn + i], expected,
                     relative * std::abs(expected) + 0x1p-24)

@@ -163,8 +163,8 @@ struct TiledMatrix {
   // Rows and columns before padding.
   int rows = 0;
   int cols = 0;
-  // Kernels multiply by the weights times 2^-exponent, which unpack.cuh makes when it dequantises
-  // them, and multiply the result by 2^exponent. 0 except for formats with super-blocks
+  // Kernels multiply by the weights times 2^-exponent, which dequantise.cuh makes when it
+  // dequantises them, and multiply the result by 2^exponent. 0 except for formats with super-blocks
   // (WeightExponent).
   int exponent = 0;
 

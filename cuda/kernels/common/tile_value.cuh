@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/tile_format.h"
-#include "cuda/kernels/common/unpack.cuh"
 
 namespace orcd::cuda {
 

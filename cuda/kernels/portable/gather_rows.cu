@@ -23,13 +23,13 @@ __global__ void __launch_bounds__(kThreads)
   const int token = args.rows[row];
   constexpr int kFloats = 4;
   const float* const from = args.residual + int64_t{token} * args.hidden;
-  float* const to = args.kept_residual + int64_t{row} * args.hidden;
+  float* const to = args.gathered_residual + int64_t{row} * args.hidden;
   for (int i = threadIdx.x * kFloats; i < args.hidden; i += kThreads * kFloats) {
     *reinterpret_cast<float4*>(to + i) = __ldcg(reinterpret_cast<const float4*>(from + i));
   }
   constexpr int kHalves = 8;
   for (int i = threadIdx.x * kHalves; i < args.attended_cols; i += kThreads * kHalves) {
-    *reinterpret_cast<uint4*>(args.kept_attended.data + args.kept_attended.Index(row, i)) =
+    *reinterpret_cast<uint4*>(args.gathered_attended.data + args.gathered_attended.Index(row, i)) =
         __ldcg(reinterpret_cast<const uint4*>(args.attended.data + args.attended.Index(token, i)));
   }
 }

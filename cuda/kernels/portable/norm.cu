@@ -11,6 +11,8 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
@@ -156,6 +158,13 @@ cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
       args.hidden * sizeof(float), stream, args);
 }
 
+// LaunchWith of each number of partials.
+template <size_t... kBefore>
+constexpr auto Launches(std::index_sequence<kBefore...>) {
+  return std::array{LaunchWith<kBefore + 1>...};
+}
+constexpr auto kLaunches = Launches(std::make_index_sequence<kMaxSplits>());
+
 }  // namespace
 
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
@@ -167,26 +176,8 @@ cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
                                 NormThreads(args.hidden), 0, stream, args)
                : LaunchWith<0>(args, stream);
   }
-  switch (args.splits) {
-    case 1:
-      return LaunchWith<1>(args, stream);
-    case 2:
-      return LaunchWith<2>(args, stream);
-    case 3:
-      return LaunchWith<3>(args, stream);
-    case 4:
-      return LaunchWith<4>(args, stream);
-    case 5:
-      return LaunchWith<5>(args, stream);
-    case 6:
-      return LaunchWith<6>(args, stream);
-    case 7:
-      return LaunchWith<7>(args, stream);
-    case 8:
-      return LaunchWith<8>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  if (args.splits < 1 || args.splits > kMaxSplits) return cudaErrorInvalidValue;
+  return kLaunches[args.splits - 1](args, stream);
 }
 
 }  // namespace orcd::cuda

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/repack.h"
 #include "cuda/kernels/common/tile_value.cuh"
-#include "cuda/kernels/common/unpack.cuh"
 #include "runtime/gguf/blocks.h"
 
 namespace orcd::cuda {

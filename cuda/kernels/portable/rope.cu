@@ -4,7 +4,7 @@
 // 256 threads a block, 4 blocks an SM; grid (tokens, parts): the pairs of a token's heads are
 // spread over the blocks of y. A thread makes 4 pairs at a time. Floor: splits * 4 bytes read and 2
 // written (4 for hi/lo queries) a value. More than 512 tokens use the RoPE epilogue of the F16
-// GEMM instead (gemm_f16_rope.cuh).
+// GEMM instead (gemm_f16_rope_epilogue.cuh).
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/common/launch.h"
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     const RotatedPairs values =
         LoadPairs<1>(qkv, constants, PairSource(qkv, t, head, first_col), qkv.head_dim / 2);
     if (head < qkv.heads) {
-      StoreQuery(args, QueryIndex(args, t, head, first_col), HasTwoParts(qkv, head), values);
+      StoreQuery(args, QueryIndex(args, t, head, first_col), IsSplit(qkv, head), values);
     } else {
       StoreCached(args, t, token.position, block, head - qkv.heads, first_col, values);
     }

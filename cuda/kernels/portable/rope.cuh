@@ -26,7 +26,7 @@ struct RotatedPairs {
                       AsBits(__floats2half2_rn(rotated[half][2], rotated[half][3])));
   }
   // Low parts of the hi/lo split: the rounding error of `halves`, as F16.
-  __device__ __forceinline__ uint2 Rest(int half, uint2 halves) const {
+  __device__ __forceinline__ uint2 Low(int half, uint2 halves) const {
     const float2 low = __half22float2(AsHalf2(halves.x));
     const float2 high = __half22float2(AsHalf2(halves.y));
     const float* const value = rotated[half];
@@ -128,7 +128,7 @@ __device__ __forceinline__ RotatedPairs Rotate(const float (&sums)[2][kPairs], c
 // Address of a thread's pairs in the partials. `head` counts the heads of q, then of k, then of v,
 // which are not rotated. `col` is a multiple of kPairs, below head_dim / 2.
 struct PairSource {
-  // Address in the first segment.
+  // Address in the first split's partials.
   const float* parts;
   bool rotates;
 
@@ -142,7 +142,7 @@ struct PairSource {
   }
 };
 
-// Sums the partials of a thread's pairs, then biases and rotates them. kTogether: segments whose
+// Sums the partials of a thread's pairs, then biases and rotates them. kTogether: partials whose
 // loads are in flight at once. `half_dim` is qkv.head_dim / 2, a compile-time constant for some
 // callers.
 template <int kTogether>
@@ -180,7 +180,7 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
   return Rotate(sums, constants.bias, constants.angles, source.rotates);
 }
 
-// Index in RopeArgs::q and q_rest.
+// Index in RopeArgs::q and q_lo.
 __device__ __forceinline__ int64_t QueryIndex(const RopeArgs& args, int token, int head, int col) {
   return (int64_t{token} * args.qkv.heads + head) * args.qkv.head_dim + col;
 }
@@ -191,18 +191,18 @@ __device__ __forceinline__ int CacheBlock(const RopeArgs& args, int sequence, in
 }
 
 // True if the queries of `head` have a hi/lo split.
-__device__ __forceinline__ bool HasTwoParts(const QkvProduct& qkv, int head) {
-  return __ldg(qkv.query_parts + head / (qkv.heads / qkv.kv_heads)) > 1;
+__device__ __forceinline__ bool IsSplit(const QkvProduct& qkv, int head) {
+  return __ldg(qkv.query_split + head / (qkv.heads / qkv.kv_heads)) > 1;
 }
 // Stores pairs of a query, the first at `index`.
-__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, bool two_parts,
+__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, bool hi_lo,
                                            const RotatedPairs& values) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint2 halves = values.Halves(half);
     const int64_t at = index + half * args.qkv.head_dim / 2;
     *reinterpret_cast<uint2*>(args.q + at) = halves;
-    if (two_parts) *reinterpret_cast<uint2*>(args.q_rest + at) = values.Rest(half, halves);
+    if (hi_lo) *reinterpret_cast<uint2*>(args.q_lo + at) = values.Low(half, halves);
   }
 }
 // Stores pairs of a key or a value in `block` of the cache. kv_head counts the heads of keys, then

@@ -9,12 +9,12 @@
 
 namespace orcd::cuda {
 
-// Returns silu(gate) * up * kGatedScale as F16, after multiplying gate and up by `factor`, a power
+// Returns silu(gate) * up * kSwiGluScale as F16, after multiplying gate and up by `factor`, a power
 // of two.
-__device__ __forceinline__ __half GatedUnit(float gate, float up, float factor = 1) {
+__device__ __forceinline__ __half SwiGluUnit(float gate, float up, float factor = 1) {
   gate *= factor;
   const float share = Reciprocal(1 + Exp2(gate * -kLog2E));
-  return __float2half_rn(gate * share * (up * (factor * kGatedScale)));
+  return __float2half_rn(gate * share * (up * (factor * kSwiGluScale)));
 }
 
 }  // namespace orcd::cuda

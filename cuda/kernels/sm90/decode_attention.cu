@@ -28,8 +28,9 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/common/softmax.cuh"
 #include "cuda/kernels/sm90/decode_attention.cuh"
-#include "cuda/kernels/sm90/softmax.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -38,7 +39,7 @@ namespace {
 constexpr int kFewBlocksEach = 2;
 constexpr int kFewWarps = 8;
 constexpr int kManyWarps = 4;
-// Blocks so few that the step keeps two kernels on every SM (launch.h).
+// Blocks so few that the step keeps two kernels on every SM (kernel_set.h).
 constexpr int kVeryFewBlocks = 32;
 // With at most so many tiles one block takes all, since blocks exchange results through memory.
 constexpr int kTilesOfOneBlock = 2;
@@ -53,7 +54,7 @@ constexpr int kChunks = kKeyChunks* kTogether<kWarps> / kWarps;
 // Stages of half a tile: so many that four blocks an SM fit in the variant for many blocks, and two
 // in that for few.
 template <int kHeadDim, int kHalves, int kWarps>
-constexpr int kPlaces = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
+constexpr int kStages = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
                         : kWarps == kManyWarps ? 3
                         : kHalves == 1         ? 6
                                                : 5;
@@ -63,7 +64,7 @@ constexpr int kPlaces = kHeadDim == 64         ? (kWarps == kManyWarps ? 6 : 8)
 template <int kHeadDim, int kHalves, int kWarps>
 struct Shared {
   static constexpr int kRows = kHalves * 8;
-  using Copier = TileCopier<kHeadDim, kPlaces<kHeadDim, kHalves, kWarps>, kTogether<kWarps>,
+  using Copier = TileCopier<kHeadDim, kStages<kHeadDim, kHalves, kWarps>, kTogether<kWarps>,
                             kWarps == kManyWarps>;
   // Exchange between consumer warps for one key tile.
   struct Tile {
@@ -403,8 +404,8 @@ __device__ __forceinline__ void AddTile(const Work& work, int index, int tile, i
 }
 
 // Keeps a block without work resident until the kernel before has ended and every block of the next
-// kernel is resident in place of that kernel's blocks (launch.h).
-__device__ __forceinline__ void KeepPlace() {
+// kernel is resident in place of that kernel's blocks (kernel_set.h).
+__device__ __forceinline__ void StayResident() {
   constexpr int kNanoseconds = 1000;
   WaitForDependency();
   __nanosleep(kNanoseconds);
@@ -421,7 +422,7 @@ constexpr int Threads(int warps) { return (warps + 1) * 32; }
 
 // Named barrier of the consumer warps.
 template <int kWarps>
-__device__ __forceinline__ void WorkersSync() {
+__device__ __forceinline__ void ConsumersSync() {
   NamedBarrierSync(1, kWarps * 32);
 }
 // Named barrier of all threads.
@@ -447,7 +448,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   if (!work.Find(args.step)) return;
   const bool split = args.key_splits > 1 && work.tiles > kTilesOfOneBlock;
   if (static_cast<int>(blockIdx.z) >= (split ? args.key_splits : 1)) {
-    if (gridDim.x * gridDim.y <= kVeryFewBlocks) KeepPlace();
+    if (gridDim.x * gridDim.y <= kVeryFewBlocks) StayResident();
     return;
   }
   work.first_tile = split ? blockIdx.z : 0;
@@ -464,7 +465,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   } else {
     PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
   }
-  const int parts = __ldg(args.qkv.query_parts + work.kv_head);
+  const int parts = __ldg(args.qkv.query_split + work.kv_head);
   if (kCopierMakesRows || !copies) {
     constexpr int kMakers = kCopierMakesRows ? Threads(kWarps) : kWarps * 32;
     RowMaker<kHeadDim, kMakers, 4, BlockShared> rows(args, work, group_heads, shared);
@@ -495,14 +496,14 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     const int item = round * Copier::kItems;
     ChunkScores s[kChunks<kWarps>];
     ScoreKeys(work, parts, first, item, shared, s);
-    WorkersSync<kWarps>();
+    ConsumersSync<kWarps>();
     // Only here, as no warp waits for keys that other warps score.
     shared.ring.Release(round, kKeys);
     RowState state[kTiles][kHalves];
     WeighKeys(scale, s, shared, state);
     // No warp reads the largest scores any more; the next round overwrites them before its first
     // barrier.
-    WorkersSync<kWarps>();
+    ConsumersSync<kWarps>();
 
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -522,13 +523,13 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   if (split) {
     // The last block merges the tiles, in order.
     __threadfence();
-    WorkersSync<kWarps>();
+    ConsumersSync<kWarps>();
     if (threadIdx.x == 0) {
       int32_t* const counter = args.counters + blockIdx.x * args.qkv.kv_heads + work.kv_head;
       shared.last = atomicAdd(counter, 1) == args.key_splits - 1;
       if (shared.last) *counter = 0;
     }
-    WorkersSync<kWarps>();
+    ConsumersSync<kWarps>();
     if (!shared.last) return;
     __threadfence();
     // Tiles whose loads are in flight at once.
@@ -587,28 +588,24 @@ cudaError_t Prepare() {
 
 template <int kHeadDim>
 cudaError_t PrepareOf() {
-  for (const cudaError_t error :
-       {Prepare<kHeadDim, 1, kFewWarps>(), Prepare<kHeadDim, 1, kManyWarps>(),
-        Prepare<kHeadDim, 2, kFewWarps>(), Prepare<kHeadDim, 2, kManyWarps>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({Prepare<kHeadDim, 1, kFewWarps>(), Prepare<kHeadDim, 1, kManyWarps>(),
+                   Prepare<kHeadDim, 2, kFewWarps>(), Prepare<kHeadDim, 2, kManyWarps>()});
 }
 
 }  // namespace
 
-cudaError_t PrepareDecodeAttentionKernels() {
+cudaError_t sm90::PrepareDecodeAttentionKernels() {
   const cudaError_t error = PrepareOf<64>();
   return error != cudaSuccess ? error : PrepareOf<128>();
 }
 
-cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, int multiprocessors,
-                                  cudaStream_t stream) {
+cudaError_t sm90::LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
+                                        cudaStream_t stream) {
   switch (args.qkv.head_dim) {
     case 64:
-      return LaunchOf<64>(args, multiprocessors, stream);
+      return LaunchOf<64>(args, device.sms, stream);
     case 128:
-      return LaunchOf<128>(args, multiprocessors, stream);
+      return LaunchOf<128>(args, device.sms, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -11,7 +11,7 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/portable/rope.cuh"
-#include "cuda/kernels/sm90/ring_place.cuh"
+#include "cuda/kernels/sm90/pipeline.cuh"
 
 namespace orcd::cuda {
 
@@ -55,23 +55,23 @@ struct Work {
   }
 };
 
-// Pipeline through which a block's keys and values come: kPlaces stages of half a tile each. Items
+// Pipeline through which a block's keys and values come: kStages stages of half a tile each. Items
 // are counted in rounds of kItems: half of them keys, then values.
-template <int kHeadDim, int kPlaces, int kItems>
+template <int kHeadDim, int kStages, int kItems>
 struct TileRing {
   // Stages; core matrices in the cache's layout.
-  __half places[kPlaces][kHalfTile * kHeadDim];
-  uint64_t full[kPlaces];
+  __half stages[kStages][kHalfTile * kHeadDim];
+  uint64_t full[kStages];
   // Arrivals of all consumer warps that have read a round's keys, or values; separate barriers for
   // even and odd rounds, as warps are up to two rounds ahead of the barrier that the producer waits
   // at.
   uint64_t read[2][2];
-  static_assert(kPlaces <= 2 * kItems);
+  static_assert(kStages <= 2 * kItems);
 
   // Initialises the barriers; one warp, before a barrier of all. `readers`: consumer warps.
   __device__ __forceinline__ void Init(int readers) {
     const int lane = threadIdx.x % 32;
-    if (lane < kPlaces) BarrierInit(SharedAddress(&full[lane]), 1);
+    if (lane < kStages) BarrierInit(SharedAddress(&full[lane]), 1);
     if (lane < 4) BarrierInit(SharedAddress(&read[lane / 2][lane % 2]), readers * kArrivalsAWarp);
     BarrierInitFence();
   }
@@ -79,8 +79,8 @@ struct TileRing {
   // Waits for item `item` (TileCopier) and returns its stage.
   __device__ __forceinline__ __half* Await(int item) {
     const unsigned i = item;
-    BarrierWait(SharedAddress(&full[i % kPlaces]), i / kPlaces % 2);
-    return places[i % kPlaces];
+    BarrierWait(SharedAddress(&full[i % kStages]), i / kStages % 2);
+    return stages[i % kStages];
   }
   // The warp has finished reading the keys, or values (`which`), of round `round`.
   __device__ __forceinline__ void Release(int round, int which) {
@@ -98,7 +98,7 @@ struct TileRing {
 // Producer warp: copies the tiles of a block through the ring, in rounds of kTogether tiles: the
 // keys of each in two halves, then the values of each in two. kOnce: evict-first in the L2 cache,
 // for steps that copy so much that the QKV partials would be evicted.
-template <int kHeadDim, int kPlaces, int kTogether, bool kOnce>
+template <int kHeadDim, int kStages, int kTogether, bool kOnce>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
@@ -106,9 +106,9 @@ class TileCopier {
   // Items are counted over all rounds; those behind the last key are skipped.
   static constexpr int kItems = kTogether * 4;
   static constexpr int kValueItems = kTogether * 2;
-  using Ring = TileRing<kHeadDim, kPlaces, kItems>;
+  using Ring = TileRing<kHeadDim, kStages, kItems>;
   // Arguments of Run: as many items as fit the empty ring without waiting, and all items.
-  static constexpr int kAtOnce = kPlaces;
+  static constexpr int kAtOnce = kStages;
   static constexpr int kAll = std::numeric_limits<int>::max();
 
   __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
@@ -122,7 +122,7 @@ class TileCopier {
     const int64_t values = int64_t{args_.kv.kv_heads} * args_.kv.block_tokens * kHeadDim;
     const CachePolicy policy = CachePolicy::Of(kOnce);
 #pragma unroll 1
-    for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, place_.Next(), Next()) {
+    for (; most > 0 && Tile(round_ * kTogether) < work_.tiles; --most, stage_.Next(), Next()) {
       if (item_ == 0) {
         if (round_ == 0) next_block_ = Block(0);
         keys_from_ = args_.kv.data + args_.kv.Offset(args_.layer, next_block_, work_.kv_head);
@@ -134,14 +134,14 @@ class TileCopier {
       if (keys <= 0) continue;
       // Keys are multiplied 16 at a time.
       const int copies = Blocks((keys + 15) / 16 * 16);
-      const uint32_t full = SharedAddress(&ring_.full[place_.slot]);
-      const int before = round_ * kItems + item_ - kPlaces;
+      const uint32_t full = SharedAddress(&ring_.full[stage_.index]);
+      const int before = round_ * kItems + item_ - kStages;
       if (before >= 0) ring_.AwaitRead(before);
       if (lane == 0) BarrierExpect(full, copies * bytes);
       __syncwarp();
       const int copy = lane - tile * 16 - half * Blocks(kHalfTile);
       if (copy >= 0 && copy < copies) {
-        const uint32_t to = SharedAddress(ring_.places[place_.slot]) + copy * bytes;
+        const uint32_t to = SharedAddress(ring_.stages[stage_.index]) + copy * bytes;
         const __half* const from = item_ < kValueItems ? keys_from_ : keys_from_ + values;
         BulkCopy(to, from, bytes, full, policy);
       }
@@ -179,7 +179,7 @@ class TileCopier {
   Ring& ring_;
   const int block_shift_;
   // State of Run: the stage, the item, and the lane's source address of the round's keys.
-  RingPlace<kPlaces> place_;
+  PipelineStage<kStages> stage_;
   int round_ = 0;
   int item_ = 0;
   const __half* keys_from_ = nullptr;
@@ -200,9 +200,9 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
 
 // Prologue: makes the queries, and the token's own key and value, in shared memory (`q` and `own`);
 // if this block has the last tile, also stores the key and value in the cache. kThreads: threads
-// that make them; in most models each makes one item (kPairs pairs of a row). kSegmentsTogether:
-// segments of an item whose loads are in flight at once.
-template <int kHeadDim, int kThreads, int kSegmentsTogether, typename Shared>
+// that make them; in most models each makes one item (kPairs pairs of a row). kSplitsTogether:
+// partials of an item whose loads are in flight at once.
+template <int kHeadDim, int kThreads, int kSplitsTogether, typename Shared>
 class RowMaker {
  public:
   __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
@@ -225,7 +225,7 @@ class RowMaker {
 #pragma unroll 1
     for (int i = threadIdx.x; i < items_; i += kThreads) {
       if (i >= kThreads) LoadConstants<false>(i);
-      Store(i, LoadPairs<kSegmentsTogether>(args_.qkv, constants_, source_, kHeadDim / 2));
+      Store(i, LoadPairs<kSplitsTogether>(args_.qkv, constants_, source_, kHeadDim / 2));
     }
   }
 
@@ -263,7 +263,7 @@ class RowMaker {
       for (int half = 0; half < 2; ++half) {
         const int at = index + half * kToSecondHalf;
         *reinterpret_cast<uint2*>(&shared_.q[0][at]) = bits[half];
-        *reinterpret_cast<uint2*>(&shared_.q[1][at]) = made.Rest(half, bits[half]);
+        *reinterpret_cast<uint2*>(&shared_.q[1][at]) = made.Low(half, bits[half]);
       }
       return;
     }

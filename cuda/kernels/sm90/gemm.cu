@@ -1,44 +1,32 @@
-// Entry points of the GEMM for many tokens: checks the arguments and dispatches on the first
-// matrix's format to gemm_f16.cu, gemm_blocks.cu or gemm_super_blocks.cu.
+// Entry points of the GEMM for many tokens: dispatches on the first matrix's format to
+// gemm_f16.cu, gemm_blocks.cu or gemm_super_blocks.cu.
 #include "cuda/kernels/sm90/gemm.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 
-cudaError_t LaunchGemm(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  // No other kernel dequantises ahead.
-  const bool takes_ahead = args.matrices[0].format == TileFormat::kF16 && args.num_matrices == 1 &&
-                           args.tokens > kMaxSegmentTokens;
-  if (args.ahead.count > 0 && !takes_ahead) return cudaErrorInvalidValue;
-  const bool ropes = args.matrices[0].format == TileFormat::kF16 && args.tokens > kMaxSegmentTokens;
-  if (args.roped.q != nullptr && !ropes) return cudaErrorInvalidValue;
-  if (args.sums_segments && args.matrices[0].format != TileFormat::kF16) {
+cudaError_t sm90::LaunchGemm(const MatmulArgs& args, const DeviceTraits& device,
+                             cudaStream_t stream) {
+  if (args.product.tokens <= kMatvecTokens || sm90::MatmulProblem(args) != nullptr) {
     return cudaErrorInvalidValue;
   }
-  for (int i = 1; i < args.num_matrices; ++i) {
-    if (!GemmTakesBehind(args.matrices[i - 1].format, args.matrices[i].format)) {
-      return cudaErrorInvalidValue;
-    }
-  }
-  switch (args.matrices[0].format) {
+  const MatmulParams params(args);
+  switch (params.matrices[0].format) {
     case TileFormat::kF16:
-      return gemm::LaunchOfF16(args, multiprocessors, stream);
+      return gemm::LaunchOfF16(params, device.sms, stream);
     case TileFormat::kQ5_0:
     case TileFormat::kQ8_0:
-      return gemm::LaunchOfBlocks(args, multiprocessors, stream);
+      return gemm::LaunchOfBlocks(params, device.sms, stream);
     case TileFormat::kQ4_K:
     case TileFormat::kQ6_K:
-      return gemm::LaunchOfSuperBlocks(args, multiprocessors, stream);
+      return gemm::LaunchOfSuperBlocks(params, device.sms, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
 
-cudaError_t PrepareGemmKernels() {
-  for (const cudaError_t error :
-       {gemm::PrepareOfF16(), gemm::PrepareOfBlocks(), gemm::PrepareOfSuperBlocks()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+cudaError_t sm90::PrepareGemmKernels() {
+  return AnyError({gemm::PrepareOfF16(), gemm::PrepareOfBlocks(), gemm::PrepareOfSuperBlocks()});
 }
 
 }  // namespace orcd::cuda

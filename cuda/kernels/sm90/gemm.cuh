@@ -2,15 +2,15 @@
 // shares with the GEMM of F16 weights (gemm_f16.cu).
 //
 // Kernel<format, second format, tile shape>: y = W x, where W stays quantised in memory.
-//   Tile      a block computes block_tiles row tiles of 16 rows by kTokens tokens, in one split-K
-//             segment (blockIdx.y). Shapes, rows x tokens:
-//               Few, FewOfTwo  128 x 32 or 64; one block an SM, or two
-//               Tall           288 x 32 or 64; one segment, more than 128 rows an SM, 2,048 columns
-//               BlockShape<N>  128 x 128 or 256; above 64 tokens
+//   Tile      a block computes block_tiles row tiles of 16 rows by kTokens tokens, in one split of
+//             K (blockIdx.y). Shapes, rows x tokens, with 4 or 8 stages of activations:
+//               Shape128xN, …Two  128 x 32 or 64; one block an SM, or two
+//               Shape288xN        288 x 32 or 64; no split-K, more than 128 rows an SM, 2,048
+//               columns BlockShape<N>     128 x 128 or 256; above 64 tokens
 //   Warps     kGroups consumer warpgroups of 64 rows, a row tile a warp; they share the tokens. One
 //             producer warpgroup: a thread of warp 0 copies activations, a thread of each of warps
 //             1 to 3 copies every third row tile. setmaxnreg: 24 registers for producers, 240 for
-//             consumers (104 with two blocks an SM, 88 for Tall).
+//             consumers (104 with two blocks an SM, 88 with 288 rows).
 //   Pipeline  two rings in shared memory, at most 216 KB an SM, filled by bulk copies. Activations:
 //             4 or 8 stages of 64 columns. Weights: up to 8 stages of one unit (64 columns,
 //             K-quants 256) of all row tiles.
@@ -18,12 +18,12 @@
 //             warp, for weights when its loads have completed, for activations when the wgmmas that
 //             read them have.
 //   Loop      a warp dequantises 64 or 128 columns into A fragments in registers, while the wgmmas
-//             of the fragments before run (not if kUnpacksAhead is false); B is read from shared
-//             memory in place. wgmma m64 n(kTokens) k16, F32 sums.
-//   Epilogue  partials of the segment from registers to y; or SwiGLU through shared memory that
+//             of the fragments before run (not if kDequantisesAhead is false); B is read from
+//             shared memory in place. wgmma m64 n(kTokens) k16, F32 sums.
+//   Epilogue  partials of the split from registers to y; or SwiGLU through shared memory that
 //             aliases the activation ring.
 //   Floor     weights once from memory (RowTiles * tile_bytes); each block reads kTokens * columns
-//             * 2 bytes of activations through the L2 cache; 4 bytes a row, token and segment are
+//             * 2 bytes of activations through the L2 cache; 4 bytes a row, token and split are
 //             written; 2 * rows * columns * tokens FLOP. H200, 2026-11-25: 256 streams of 7B Q4_K_M
 //             take 112 µs a layer for gate and up, 59 for `down` (bench/RESULTS.md).
 #ifndef ORCD_CUDA_KERNELS_SM90_GEMM_CUH_
@@ -34,13 +34,13 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/common/unpack.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
-#include "cuda/kernels/sm90/ring_place.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
+#include "cuda/kernels/sm90/pipeline.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
 
 namespace orcd::cuda {
@@ -80,7 +80,7 @@ struct BlockShape {
   // last ones run. False: they wait until tensor cores have read the last ones; with many warps,
   // tensor cores then run other warps' wgmmas. (If registers do not suffice, the assembler
   // serialises the wgmmas.)
-  static constexpr bool kUnpacksAhead = !kCrowded;
+  static constexpr bool kDequantisesAhead = !kCrowded;
   static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : 8;
   static constexpr int kXRingBytes = kXStages * XBytes(kTokens);
 
@@ -100,7 +100,7 @@ struct BlockShape {
 };
 
 // Row tiles of a launch, all of one format.
-struct Rows {
+struct RowTileRange {
   int first_tile = 0;
   int tiles = 0;
   // Row tiles of a block; at most BlockShape::kTiles.
@@ -120,24 +120,24 @@ __host__ __device__ constexpr int TokenTiles(int tokens) {
 // activations, those of the other three a row tile each in turn. (With one thread for all row
 // tiles, 64 and 256 streams are 1 to 2% slower; with lanes of one warp, which issue one after
 // another, 60 to 100 cycles each, 3 to 8%.)
-constexpr int kWeightFeeders = 3;
-constexpr int kXFeeder = 0;
+constexpr int kWeightProducers = 3;
+constexpr int kXProducer = 0;
 // Index of this warp's producer thread; the producer warps follow kWarps consumer warps.
 template <int kWarps = kConsumerWarps>
-__device__ __forceinline__ int FeederIndex() {
+__device__ __forceinline__ int ProducerIndex() {
   return static_cast<int>(threadIdx.x / 32) - kWarps;
 }
 // Most row tiles of a producer thread, of kTiles that a block has at most; and the number of its
 // i-th row tile.
 template <int kTiles>
-constexpr int kTilesAFeeder = (kTiles + kWeightFeeders - 1) / kWeightFeeders;
-__device__ __forceinline__ int FedTile(int feeder, int i) {
-  return feeder - 1 + i * kWeightFeeders;
+constexpr int kTilesAProducer = (kTiles + kWeightProducers - 1) / kWeightProducers;
+__device__ __forceinline__ int ProducedTile(int producer, int i) {
+  return producer - 1 + i * kWeightProducers;
 }
 
 // Address of row tile `tile`; all matrices have format kFormat.
 template <TileFormat kFormat>
-__device__ __forceinline__ const uint8_t* TileBegin(const MatmulArgs& args, int tile) {
+__device__ __forceinline__ const uint8_t* TileBegin(const MatmulParams& args, int tile) {
   TiledMatrix matrix = FindTile(args, tile);
   // Lets the compiler know the format.
   matrix.format = kFormat;
@@ -151,7 +151,7 @@ struct BlockTile {
 
   // Output tile of block `block` of the blocks of `rows`.
   template <int kTokens>
-  static __device__ BlockTile Of(const Rows& rows, int tokens, int block) {
+  static __device__ BlockTile Of(const RowTileRange& rows, int tokens, int block) {
     const int row_blocks = rows.Blocks();
     const int token_tiles = TokenTiles<kTokens>(tokens);
     const int panel = block / (kSharedTokenTiles * row_blocks);
@@ -162,7 +162,7 @@ struct BlockTile {
   }
 };
 
-// K range of a block, in units of 64 columns. Segments are whole units of a format.
+// K range of a block, in units of 64 columns. Splits are whole units of a format.
 struct Range {
   int begin;
   int end;
@@ -209,84 +209,85 @@ struct Rings {
 // Weight producer: copies the columns of `range` of the row tiles from the block's first to
 // `end_tile`.
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void FeedWeights(const MatmulArgs& args, const BlockTile& block,
-                                            int end_tile, const Range& range, uint32_t shared,
-                                            Rings<kFormat, S>& rings) {
+__device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const BlockTile& block,
+                                               int end_tile, const Range& range, uint32_t shared,
+                                               Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
-  constexpr int kMost = kTilesAFeeder<S::kTiles>;
-  const int feeder = FeederIndex<S::kConsumerWarps>();
+  constexpr int kMost = kTilesAProducer<S::kTiles>;
+  const int producer = ProducerIndex<S::kConsumerWarps>();
   const int tiles = end_tile - block.first_tile;
   const uint8_t* weights[kMost] = {};
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    const int tile = FedTile(feeder, i);
+    const int tile = ProducedTile(producer, i);
     if (tile >= tiles) break;
     weights[i] = TileBegin<kFormat>(args, block.first_tile + tile) +
                  int64_t{range.FirstUnit<kFormat>()} * kUnitBytes;
   }
   // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy policy = CachePolicy::Of(args.tokens <= S::kTokens);
-  RingPlace<Ring::kWeightStages> place;
+  PipelineStage<Ring::kWeightStages> stage;
   const int units = range.Units<kFormat>();
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit, place.Next()) {
-    const uint32_t full = SharedAddress(&rings.weight_full[place.slot]);
+  for (int unit = 0; unit < units; ++unit, stage.Next()) {
+    const uint32_t full = SharedAddress(&rings.weight_full[stage.index]);
     if (unit >= Ring::kWeightsAhead && unit < Ring::kWeightStages) {
       BarrierWait(SharedAddress(&rings.weight_full[unit - Ring::kWeightsAhead]), 0);
     }
-    BarrierWait(SharedAddress(&rings.weight_empty[place.slot]), place.parity ^ 1);
-    if (FedTile(feeder, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
+    BarrierWait(SharedAddress(&rings.weight_empty[stage.index]), stage.phase ^ 1);
+    if (ProducedTile(producer, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      const int tile = FedTile(feeder, i);
+      const int tile = ProducedTile(producer, i);
       if (tile >= tiles) break;
-      BulkCopy(shared + place.slot * Ring::kWeightBytes + tile * kUnitBytes, weights[i], kUnitBytes,
-               full, policy);
+      BulkCopy(shared + stage.index * Ring::kWeightBytes + tile * kUnitBytes, weights[i],
+               kUnitBytes, full, policy);
       weights[i] += kUnitBytes;
     }
   }
 }
 
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void FeedX(const MatmulArgs& args, const BlockTile& block,
-                                      const Range& range, uint32_t shared,
-                                      Rings<kFormat, S>& rings) {
+__device__ __forceinline__ void ProduceX(const MatmulParams& args, const BlockTile& block,
+                                         const Range& range, uint32_t shared,
+                                         Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
   const int x_bytes = XBytes(min(S::kTokens, args.x.tokens - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
                      range.begin * x_stride;
-  RingPlace<Ring::kXStages> place;
+  PipelineStage<Ring::kXStages> stage;
 #pragma unroll 1
-  for (int i = range.begin; i < range.end; ++i, place.Next(), x += x_stride) {
-    const uint32_t full = SharedAddress(&rings.x_full[place.slot]);
-    BarrierWait(SharedAddress(&rings.x_empty[place.slot]), place.parity ^ 1);
+  for (int i = range.begin; i < range.end; ++i, stage.Next(), x += x_stride) {
+    const uint32_t full = SharedAddress(&rings.x_full[stage.index]);
+    BarrierWait(SharedAddress(&rings.x_empty[stage.index]), stage.phase ^ 1);
     BarrierExpect(full, x_bytes);
-    BulkCopy(shared + place.slot * XBytes(S::kTokens), x, x_bytes, full);
+    BulkCopy(shared + stage.index * XBytes(S::kTokens), x, x_bytes, full);
   }
 }
 
 // Epilogues. c is a warpgroup's accumulator of 64 rows, as wgmma leaves it: token 8j + 2t + e of a
 // warp's row g + 8h.
 
-// Stores a warp's row tile `tile` to segment `split` of y, straight from registers. In few
+// Stores a warp's row tile `tile` to the partials of split `split`, straight from registers. In few
 // instructions: each runs once, so each is an instruction-cache miss.
 template <int kTokens>
-__device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int first_token, int split,
-                                      float factor, const float (&c)[kTokens / 2]) {
+__device__ __forceinline__ void Store(const MatmulParams& args, int tile, int first_token,
+                                      int split, float factor, const float (&c)[kTokens / 2]) {
   const int lane = threadIdx.x % 32;
   const int row = tile * kTileRows + lane / 4;
   const int token = first_token + lane % 4 * 2;
   // Number of tokens from `token` on, per row.
-  const int left[2] = {row < args.y_rows ? args.tokens - token : 0,
-                       row + 8 < args.y_rows ? args.tokens - token : 0};
-  float* to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + row;
+  const int left[2] = {row < args.rows ? args.tokens - token : 0,
+                       row + 8 < args.rows ? args.tokens - token : 0};
+  float* to =
+      args.store.y + (int64_t{split} * args.partials_tokens + token) * args.store.stride + row;
 #pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j, to += int64_t{8} * args.y_stride) {
+  for (int j = 0; j < kTokens / 8; ++j, to += int64_t{8} * args.store.stride) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      float* const of_token = to + e * args.y_stride;
+      float* const of_token = to + e * args.store.stride;
       if (j * 8 + e < left[0]) of_token[0] = c[4 * j + e] * factor;
       if (j * 8 + e < left[1]) of_token[8] = c[4 * j + 2 + e] * factor;
     }
@@ -296,9 +297,9 @@ __device__ __forceinline__ void Store(const MatmulArgs& args, int tile, int firs
 // SwiGLU epilogue, 8 units of each row tile: gathers core matrices in shared memory in the layout
 // of the result.
 template <int kTokens>
-__device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_tile, int tiles,
-                                           int first_token, int group, uint8_t* out, float factor,
-                                           const float (&c)[kTokens / 2]) {
+__device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_tile, int tiles,
+                                            int first_token, int group, uint8_t* out, float factor,
+                                            const float (&c)[kTokens / 2]) {
   constexpr int kTokenGroups = kTokens / 8;
   // Bytes of eight tokens: one core matrix for each row tile.
   constexpr int kGroupBytes = kTilesAGroup * 128;
@@ -314,7 +315,7 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
     for (int i = 0; i < 4; ++i) {
       const float* const v = &c[4 * (j + i)];
       halves[i] =
-          AsBits(__halves2half2(GatedUnit(v[0], v[2], factor), GatedUnit(v[1], v[3], factor)));
+          AsBits(__halves2half2(SwiGluUnit(v[0], v[2], factor), SwiGluUnit(v[1], v[3], factor)));
     }
     StoreMatricesTransposed(
         SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
@@ -324,8 +325,8 @@ __device__ __forceinline__ void StoreGated(const MatmulArgs& args, int first_til
   const int tile = lane / 8;
   if (tile >= tiles) return;
   const int token = first_token + lane % 8;
-  uint8_t* const to = reinterpret_cast<uint8_t*>(args.gated.data +
-                                                 args.gated.Index(token, (first_tile + tile) * 8));
+  uint8_t* const to = reinterpret_cast<uint8_t*>(
+      args.swiglu.out.data + args.swiglu.out.Index(token, (first_tile + tile) * 8));
 #pragma unroll
   for (int j = warp; j < kTokenGroups; j += 4) {
     if (token + j * 8 >= args.tokens) break;
@@ -342,7 +343,7 @@ class Consumer {
   // Groups of 64 columns that are dequantised at a time.
   static constexpr int kAtOnce = S::GroupsAtOnce(kFormat);
   using Fragments = uint32_t[kAtOnce][kGroupSteps][4];
-  static constexpr int kFragments = S::kUnpacksAhead ? 2 : 1;
+  static constexpr int kFragments = S::kDequantisesAhead ? 2 : 1;
   // Calls of Multiply after which the fragment buffers repeat.
   static constexpr int kCalls = Ring::kGroupsAUnit / kAtOnce % kFragments == 0 ? 1 : kFragments;
 
@@ -360,26 +361,26 @@ class Consumer {
   template <int kCall>
   __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments (&a)[kFragments]) {
     const uint8_t* const weights = shared_ + S::kXRingBytes +
-                                   weights_place_.slot * Ring::kWeightBytes +
+                                   weights_stage_.index * Ring::kWeightBytes +
                                    tile_ * UnitBytes(kFormat);
-    BarrierWait(SharedAddress(&rings_.weight_full[weights_place_.slot]), weights_place_.parity);
+    BarrierWait(SharedAddress(&rings_.weight_full[weights_stage_.index]), weights_stage_.phase);
     scales_.Load(weights, factors_, lane_);
 #pragma unroll
     for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
       Fragments& fragments = a[(kCall + group / kAtOnce) % kFragments];
       // Waits before the weights are loaded: the compiler, which does not know that wgmmas still
       // read these registers, would move the computation of new fragments ahead of a later wait.
-      if constexpr (!S::kUnpacksAhead) WgmmaWait<0>();
+      if constexpr (!S::kDequantisesAhead) WgmmaWait<0>();
       Group<kFormat> loaded[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) loaded[i].Unpack(fragments[i]);
+      for (int i = 0; i < kAtOnce; ++i) loaded[i].Dequantise(fragments[i]);
 
-      const int slot = x_place_.slot * Ring::kGroupsAUnit + group;
+      const int slot = x_stage_.index * Ring::kGroupsAUnit + group;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        BarrierWait(SharedAddress(&rings_.x_full[slot + i]), x_place_.parity);
+        BarrierWait(SharedAddress(&rings_.x_full[slot + i]), x_stage_.phase);
       }
       WgmmaFence();
 #pragma unroll
@@ -394,13 +395,13 @@ class Consumer {
       WgmmaCommit();
       // Only here have the weights' loads completed: the wgmmas depend on them.
       if (group + kAtOnce == Ring::kGroupsAUnit) {
-        WarpArrive(SharedAddress(&rings_.weight_empty[weights_place_.slot]));
+        WarpArrive(SharedAddress(&rings_.weight_empty[weights_stage_.index]));
       }
-      if constexpr (S::kUnpacksAhead) WgmmaWait<1>();
+      if constexpr (S::kDequantisesAhead) WgmmaWait<1>();
       ReleaseXBefore(group);
     }
-    weights_place_.Next();
-    x_place_.Next();
+    weights_stage_.Next();
+    x_stage_.Next();
     first_ = false;
   }
 
@@ -411,7 +412,7 @@ class Consumer {
   // unit.
   __device__ __forceinline__ void ReleaseXBefore(int group) {
     if ((group == 0 && first_) || lane_ >= kAtOnce) return;
-    const int here = x_place_.slot * Ring::kGroupsAUnit + group;
+    const int here = x_stage_.index * Ring::kGroupsAUnit + group;
     const int before = (here == 0 ? Ring::kXStages : here) - kAtOnce;
     BarrierArrive(SharedAddress(&rings_.x_empty[before + lane_]));
   }
@@ -422,23 +423,24 @@ class Consumer {
   const int tile_;
   const int lane_;
   UnitScales<kFormat> scales_;
-  RingPlace<Ring::kWeightStages> weights_place_;
+  PipelineStage<Ring::kWeightStages> weights_stage_;
   // Counts stages of a unit's width, kGroupsAUnit stages of the activation ring each.
-  RingPlace<Ring::kXStages / Ring::kGroupsAUnit> x_place_;
+  PipelineStage<Ring::kXStages / Ring::kGroupsAUnit> x_stage_;
   bool first_ = true;
 };
 
-// Body of a block: block `index` of the blocks of `rows`, in segment blockIdx.y.
+// Body of a block: block `index` of the blocks of `rows`, in split blockIdx.y.
 template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows& rows, int index,
-                                              uint8_t* shared, Rings<kFormat, S>& rings) {
+__device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const RowTileRange& rows,
+                                              int index, uint8_t* shared,
+                                              Rings<kFormat, S>& rings) {
   const int group = threadIdx.x / 128;
   const BlockTile block = BlockTile::Of<S::kTokens>(rows, args.tokens, index);
   const int end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles);
   const int cols = args.matrices[0].cols;
   const int split = blockIdx.y;
-  const Range range = {SegmentBegin(cols, args.splits, split) / kActivationCols,
-                       SegmentBegin(cols, args.splits, split + 1) / kActivationCols};
+  const Range range = {SplitBegin(cols, args.splits, split) / kActivationCols,
+                       SplitBegin(cols, args.splits, split + 1) / kActivationCols};
 
   LaunchDependents();
   if (threadIdx.x == 0) rings.Init();
@@ -451,13 +453,13 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     const uint32_t x_ring = SharedAddress(shared);
     const uint32_t weight_ring = x_ring + S::kXRingBytes;
     if (ElectThread()) {
-      if (FeederIndex<S::kConsumerWarps>() == kXFeeder) {
+      if (ProducerIndex<S::kConsumerWarps>() == kXProducer) {
         // The model's weights are there from the start; activations are written by the kernel
         // before.
         WaitForDependency();
-        FeedX<kFormat, S>(args, block, range, x_ring, rings);
+        ProduceX<kFormat, S>(args, block, range, x_ring, rings);
       } else {
-        FeedWeights<kFormat, S>(args, block, end_tile, range, weight_ring, rings);
+        ProduceWeights<kFormat, S>(args, block, end_tile, range, weight_ring, rings);
       }
     }
   } else {
@@ -481,12 +483,12 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
     }
     if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
     WgmmaWait<0>();
-    if (args.gated.data != nullptr) {
+    if (args.swiglu.out.data != nullptr) {
       // All consumers have finished with the activation ring, whose memory the epilogue reuses.
       ConsumersSync<S::kGroups>();
       const int first_tile = block.first_tile + group * kTilesAGroup;
-      StoreGated<S::kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group,
-                             shared, ResultFactor(matrix), c);
+      StoreSwiGlu<S::kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group,
+                              shared, ResultFactor(matrix), c);
     } else if (tile < end_tile) {
       Store<S::kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
     }
@@ -497,7 +499,8 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulArgs& args, const Rows
 // this file.
 template <TileFormat kFormat, TileFormat kOther, typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kResidents)
-    Kernel(const __grid_constant__ MatmulArgs args, const Rows rows, const Rows others) {
+    Kernel(const __grid_constant__ MatmulParams args, const RowTileRange rows,
+           const RowTileRange others) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) union {
     Rings<kFormat, S> first;
@@ -516,8 +519,8 @@ template <TileFormat kFormat, TileFormat kOther, typename S>
 constexpr int kKernelBytes = std::max(S::SharedBytes(kFormat), S::SharedBytes(kOther));
 
 template <TileFormat kFormat, TileFormat kOther, typename S>
-cudaError_t LaunchKernel(const MatmulArgs& args, const Rows& rows, const Rows& others,
-                         cudaStream_t stream) {
+cudaError_t LaunchKernel(const MatmulParams& args, const RowTileRange& rows,
+                         const RowTileRange& others, cudaStream_t stream) {
   const int blocks = (rows.Blocks() + others.Blocks()) * TokenTiles<S::kTokens>(args.tokens);
   return Launch(Kernel<kFormat, kOther, S>, dim3(blocks, args.splits), S::kThreads,
                 kKernelBytes<kFormat, kOther, S>, stream, args, rows, others);
@@ -532,7 +535,7 @@ cudaError_t PrepareKernel() {
 
 // Row tiles of the largest number of whole waves of blocks, a block an SM. The remaining ones would
 // leave most SMs idle for a wave.
-inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int splits,
+inline int TilesOfWholeWaves(const MatmulParams& args, int tokens_a_block, int splits,
                              int multiprocessors) {
   const int tiles = RowTiles(args);
   const int blocks_a_row = (args.tokens + tokens_a_block - 1) / tokens_a_block * splits;
@@ -545,7 +548,7 @@ inline int TilesOfWholeWaves(const MatmulArgs& args, int tokens_a_block, int spl
 }
 
 // Row tiles of a block, at most `most`, that balance the SMs' work: `tiles` row tiles in each of
-// `splits` segments. `overhead`: the activations that a block reads, in row tiles.
+// `splits` splits. `overhead`: the activations that a block reads, in row tiles.
 inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, int overhead) {
   constexpr int kLeast = 3;
   const auto most_work = [&](int block_tiles) {
@@ -559,59 +562,60 @@ inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, 
   return best;
 }
 
-// Tile shapes for up to kTokens tokens, of at most 64. Few: up to 8 row tiles, one block an SM;
-// FewOfTwo: two blocks an SM. Tall: up to 18 row tiles, for many rows and whole waves of blocks; it
-// has a quarter more warps than two blocks of FewOfTwo.
+// Tile shapes for up to kTokens tokens, of at most 64: up to 8 row tiles, one block an SM, or two;
+// up to 18 row tiles, for many rows and whole waves of blocks, with a quarter more warps than two
+// blocks of Shape128xNTwo.
 template <int kTokens>
-using Few = BlockShape<kTokens>;
+using Shape128xN = BlockShape<kTokens>;
 template <int kTokens>
-using FewOfTwo = BlockShape<kTokens, 2>;
+using Shape128xNTwo = BlockShape<kTokens, 2>;
 template <int kTokens>
-using Tall = BlockShape<kTokens, 1, 18>;
+using Shape288xN = BlockShape<kTokens, 1, 18>;
 constexpr int kFewTokens = 64;
 // A tile of 32 tokens takes half of the tensor-core time of 64, for which quantised weights wait.
 constexpr int kFewestTokens = 32;
 
-// True if Tall blocks are faster for `tiles` row tiles.
-inline bool TallIsBest(const MatmulArgs& args, int tiles, int multiprocessors) {
-  // With fewer columns a block's prologue and epilogue cost more than Tall saves in reads.
-  constexpr int kTallCols = 2048;
+// True if blocks of Shape288xN are faster for `tiles` row tiles.
+inline bool Shape288IsBest(const MatmulParams& args, int tiles, int multiprocessors) {
+  // With fewer columns a block's prologue and epilogue cost more than its rows save in reads.
+  constexpr int kMinCols = 2048;
   return args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
-         args.matrices[0].cols >= kTallCols;
+         args.matrices[0].cols >= kMinCols;
 }
 
 // Launches up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles`
 // of kOther.
 template <TileFormat kFormat, TileFormat kOther, int kTokens>
-cudaError_t LaunchFewTokens(const MatmulArgs& args, int tiles, int other_tiles, int multiprocessors,
-                            cudaStream_t stream) {
+cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles,
+                            int multiprocessors, cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
-  // gemm_f16.cu has the tall shape of F16.
-  constexpr bool kHasTall = kFormat != TileFormat::kF16;
+  // gemm_f16.cu has the shape of 288 rows for F16.
+  constexpr bool kHas288 = kFormat != TileFormat::kF16;
   // K-quants are bound by dequantising, for which fewer warps a block are a loss.
   constexpr bool kEven = UnitGroups(kFormat) == 1;
   // Activations that a block reads, in row tiles.
   constexpr int kXTiles = 2;
   const int all = tiles + other_tiles;
-  const bool tall = kHasTall && TallIsBest(args, all, multiprocessors);
-  const int most = tall ? Tall<kTokens>::kTiles : kBlockTiles;
+  const bool use_288 = kHas288 && Shape288IsBest(args, all, multiprocessors);
+  const int most = use_288 ? Shape288xN<kTokens>::kTiles : kBlockTiles;
   const int block_tiles =
-      kEven || tall ? EvenBlockTiles(all, args.splits, multiprocessors, most, kXTiles) : most;
-  const Rows rows = {0, tiles, block_tiles};
-  const Rows others = {tiles, other_tiles, block_tiles};
-  if constexpr (kHasTall) {
-    if (tall) return LaunchKernel<kFormat, kOther, Tall<kTokens>>(args, rows, others, stream);
+      kEven || use_288 ? EvenBlockTiles(all, args.splits, multiprocessors, most, kXTiles) : most;
+  const RowTileRange rows = {0, tiles, block_tiles};
+  const RowTileRange others = {tiles, other_tiles, block_tiles};
+  if constexpr (kHas288) {
+    if (use_288)
+      return LaunchKernel<kFormat, kOther, Shape288xN<kTokens>>(args, rows, others, stream);
   }
   // Reading the weights is the bound, and a block's prologue and epilogue interrupt it: if there
   // are several blocks for an SM, the other block goes on meanwhile.
   const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
   return blocks > multiprocessors
-             ? LaunchKernel<kFormat, kOther, FewOfTwo<kTokens>>(args, rows, others, stream)
-             : LaunchKernel<kFormat, kOther, Few<kTokens>>(args, rows, others, stream);
+             ? LaunchKernel<kFormat, kOther, Shape128xNTwo<kTokens>>(args, rows, others, stream)
+             : LaunchKernel<kFormat, kOther, Shape128xN<kTokens>>(args, rows, others, stream);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
-cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchQuantised(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   int tiles = 0;
   for (int i = 0; i < args.num_matrices && args.matrices[i].format == kFormat; ++i) {
     tiles += args.matrices[i].row_tiles();
@@ -637,30 +641,27 @@ cudaError_t LaunchSegments(const MatmulArgs& args, int multiprocessors, cudaStre
   const cudaError_t error =
       wide ? launch(BlockShape<256>(), 0, main) : launch(BlockShape<128>(), 0, main);
   if (error != cudaSuccess || main == all) return error;
-  return launch(Few<kFewTokens>(), main, all);
+  return launch(Shape128xN<kFewTokens>(), main, all);
 }
 
 template <TileFormat kFormat, TileFormat kOther, typename... Shapes>
 cudaError_t PrepareShapes() {
-  for (const cudaError_t error : {PrepareKernel<kFormat, kOther, Shapes>()...}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return AnyError({PrepareKernel<kFormat, kOther, Shapes>()...});
 }
 
 template <TileFormat kFormat, TileFormat kOther>
-cudaError_t PrepareSegments() {
-  return PrepareShapes<kFormat, kOther, Few<kFewestTokens>, FewOfTwo<kFewestTokens>,
-                       Tall<kFewestTokens>, Few<kFewTokens>, FewOfTwo<kFewTokens>, Tall<kFewTokens>,
-                       BlockShape<128>, BlockShape<256>>();
+cudaError_t PrepareQuantised() {
+  return PrepareShapes<kFormat, kOther, Shape128xN<kFewestTokens>, Shape128xNTwo<kFewestTokens>,
+                       Shape288xN<kFewestTokens>, Shape128xN<kFewTokens>, Shape128xNTwo<kFewTokens>,
+                       Shape288xN<kFewTokens>, BlockShape<128>, BlockShape<256>>();
 }
 
 // One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K.
-cudaError_t LaunchOfF16(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfF16();
-cudaError_t LaunchOfBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfBlocks();
-cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
 cudaError_t PrepareOfSuperBlocks();
 
 }  // namespace gemm

@@ -4,12 +4,13 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchOfSuperBlocks(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
-  return LaunchSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors,
+                                cudaStream_t stream) {
+  return LaunchQuantised<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
 }
 
 cudaError_t PrepareOfSuperBlocks() {
-  return PrepareSegments<TileFormat::kQ4_K, TileFormat::kQ6_K>();
+  return PrepareQuantised<TileFormat::kQ4_K, TileFormat::kQ6_K>();
 }
 
 }  // namespace orcd::cuda::gemm

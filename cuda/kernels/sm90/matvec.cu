@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matvec.cuh"
 
 namespace orcd::cuda {
@@ -66,7 +67,7 @@ Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
 
 }  // namespace
 
-cudaError_t PrepareMatvecKernels() {
+cudaError_t sm90::PrepareMatvecKernels() {
   for (const FormatSet& set : kSets) {
     for (const bool one_token : {true, false}) {
       const cudaError_t error = cudaFuncSetAttribute(
@@ -77,33 +78,38 @@ cudaError_t PrepareMatvecKernels() {
   return cudaSuccess;
 }
 
-cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& device,
+                               cudaStream_t stream) {
+  if (matmul.product.tokens > kMatvecTokens || sm90::MatmulProblem(matmul) != nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  const MatmulParams args(matmul);
   const int tiles = RowTiles(args);
   uint32_t formats = 0;
   for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
   LaunchShape shape = {};
   const int cols = args.matrices[0].cols;
-  const int members = std::min(tiles, std::max(1, multiprocessors / args.splits));
+  const int members = std::min(tiles, std::max(1, device.sms / args.splits));
   shape.tiles = tiles;
   shape.members = members;
-  shape.segment_cols = SegmentCols(cols);
-  shape.segment_pieces = SegmentPieces(cols);
+  shape.k_block_cols = KBlockCols(cols);
+  shape.k_blocks = KBlocks(cols);
   shape.splits_reciprocal =
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
   const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
 
-  int segment = 0;
+  int split_cols = 0;
   for (int s = 0; s < args.splits; ++s) {
-    segment = std::max(segment,
-                       SegmentBegin(cols, args.splits, s + 1) - SegmentBegin(cols, args.splits, s));
+    split_cols = std::max(split_cols,
+                          SplitBegin(cols, args.splits, s + 1) - SplitBegin(cols, args.splits, s));
   }
   const bool one_token = args.tokens == 1;
-  // If the block makes x: the norm's weights (InputRoom), a row and the sums.
-  int x_bytes = one_token ? segment / 8 * matvec::kOneTokenStride : segment * 16;
+  // If the block makes x: the norm's weights (InputShared), a row and the sums.
+  int x_bytes = one_token ? split_cols / 8 * matvec::kOneTokenStride : split_cols * 16;
   if (args.norm.residual != nullptr) {
-    x_bytes = (segment + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
+    x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
   shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
                      : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
@@ -112,7 +118,7 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   for (int i = 0; i < args.num_matrices; ++i) {
     const TileFormat format = args.matrices[i].format;
     const int in_stage = matvec::StageUnits(format, shape.stage_cols);
-    const int units = (segment + UnitCols(format) - 1) / UnitCols(format);
+    const int units = (split_cols + UnitCols(format) - 1) / UnitCols(format);
     shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
     most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
   }
@@ -130,8 +136,8 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, int multiprocessors, cudaStream
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
   const int shared_bytes =
       std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
-  return LaunchInDecode(FindKernel(formats, args.model_formats, one_token),
-                        dim3(std::max(multiprocessors, members * args.splits)),
+  return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
+                        dim3(std::max(device.sms, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
                         args, shape);
 }

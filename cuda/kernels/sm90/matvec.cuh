@@ -1,19 +1,19 @@
 // Kernel of LaunchMatvec (matmul.h): y = W x for 1 to 8 tokens, bound by reading the weights.
 //
-//   Tile      16 rows by all tokens, in one split-K segment. The row tiles of a segment are dealt
+//   Tile      16 rows by all tokens, in one split of K. The row tiles of a split are dealt
 //             to its blocks and their warps in turn; there is at least one block an SM.
 //   Warps     up to 20 consumer warps with tiles of their own (at least 8 warps, to make x
-//             quickly), and one producer warp, whose lane w feeds consumer warp w.
+//             quickly), and one producer warp, whose lane w fills the pipeline of consumer warp w.
 //   Pipeline  one ring per consumer warp, up to 8 stages of 64 to 256 columns of a row tile,
-//             filled by bulk copies (matvec_ring.cuh). Shared memory is bounded so that this kernel
-//             and the next, which has begun to read, share an SM (launch.h), if at least two stages
-//             fit then.
+//             filled by bulk copies (matvec_pipeline.cuh). Shared memory is bounded so that this
+//             kernel and the next, which has begun to read, share an SM (kernel_set.h), if at least
+//             two stages fit then.
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
-//             norm (matvec_input.cuh).
+//             norm (matvec_prologue.cuh).
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (one token eight times).
-//   Epilogue  partials of the segment, or SwiGLU, straight from registers.
+//   Epilogue  partials of the split, or SwiGLU, straight from registers.
 //   Floor     weights once from memory; the rest is small. kernel_bench, 7B, H200, at 68cac4f, µs:
 //                   gate and up  down  q, k and v  o    head
 //               Q4_K  22.6         15.0  4.6         3.9  81
@@ -32,13 +32,13 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/common/unpack.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
-#include "cuda/kernels/sm90/matvec_input.cuh"
-#include "cuda/kernels/sm90/matvec_ring.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
+#include "cuda/kernels/sm90/matvec_pipeline.cuh"
+#include "cuda/kernels/sm90/matvec_prologue.cuh"
 
 namespace orcd::cuda::matvec {
 
@@ -54,7 +54,7 @@ inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
-using Kernel = void (*)(MatmulArgs args, LaunchShape shape);
+using Kernel = void (*)(MatmulParams args, LaunchShape shape);
 
 // Offset of a lane in the shared-memory address of x.
 template <bool kOneToken>
@@ -154,7 +154,7 @@ __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32
 }
 
 template <bool kOneToken>
-__device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int split,
+__device__ __forceinline__ void StoreTile(const MatmulParams& args, int tile, int split,
                                           const float (&c)[4]) {
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -162,15 +162,16 @@ __device__ __forceinline__ void StoreTile(const MatmulArgs& args, int tile, int 
   for (int i = 0; i < (kOneToken ? 1 : 2); ++i) {
     const int token = lane % 4 * 2 + i;
     if (token >= (kOneToken ? 1 : args.tokens)) return;
-    if (args.gated.data != nullptr) {
-      args.gated.data[args.gated.Index(token, tile * 8 + g)] = GatedUnit(c[i], c[2 + i]);
+    if (args.swiglu.out.data != nullptr) {
+      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] = SwiGluUnit(c[i], c[2 + i]);
       continue;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = tile * kTileRows + half * 8 + g;
-      if (row < args.y_rows) {
-        args.y[(split * args.y_tokens + token) * args.y_stride + row] = c[2 * half + i];
+      if (row < args.rows) {
+        args.store.y[(split * args.partials_tokens + token) * args.store.stride + row] =
+            c[2 * half + i];
       }
     }
   }
@@ -198,7 +199,7 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& rin
 
 template <bool kOneToken, uint32_t kFormats>
 __global__ void __launch_bounds__(kResidentWarps * 32)
-    MatvecKernel(const __grid_constant__ MatmulArgs args,
+    MatvecKernel(const __grid_constant__ MatmulParams args,
                  const __grid_constant__ LaunchShape shape) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) RingBarriers barriers;
@@ -227,11 +228,11 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   const int begin = tasks.begin;
   const int end = tasks.end;
   const bool makes = kOneToken && args.norm.residual != nullptr;
-  const InputRoom room = {.weight = reinterpret_cast<const float4*>(x),
-                          .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
-                          .weight_is_there = SharedAddress(&barriers.norm)};
-  if (makes && threadIdx.x == 0) AskForNormWeight(args.norm, begin, end, room);
-  // Address of x, the block's segment.
+  const InputShared room = {.weight = reinterpret_cast<const float4*>(x),
+                            .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
+                            .weight_is_there = SharedAddress(&barriers.norm)};
+  if (makes && threadIdx.x == 0) CopyNormWeight(args.norm, begin, end, room);
+  // Address of x, the block's split.
   uint32_t x_address = SharedAddress(x);
   if (makes) {
     x_address = MakeInput(args.norm, args.matrices[0].cols, begin, end, room);

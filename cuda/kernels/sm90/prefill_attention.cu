@@ -23,8 +23,9 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/ring_place.cuh"
-#include "cuda/kernels/sm90/softmax.cuh"
+#include "cuda/kernels/common/softmax.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
+#include "cuda/kernels/sm90/pipeline.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
 
 namespace orcd::cuda {
@@ -94,21 +95,22 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
-  RingPlace<kStages> place;
+  PipelineStage<kStages> stage;
   for (int tile = 0; tile * kKeyTile < keys; ++tile) {
     const int tile_keys = min(kKeyTile, keys - tile * kKeyTile);
     const int tile_blocks = (tile_keys + block_tokens - 1) >> block_shift;
     const int block = lane < tile_blocks ? blocks[tile * blocks_a_tile + lane] : 0;
     const __half* const from = cache + block * args.kv.block_size();
     for (const int64_t offset : {int64_t{0}, values_offset}) {
-      const uint32_t full = SharedAddress(&shared.full[place.slot]);
-      WarpBarrierWait(SharedAddress(&shared.empty[place.slot]), place.parity ^ 1);
+      const uint32_t full = SharedAddress(&shared.full[stage.index]);
+      WarpBarrierWait(SharedAddress(&shared.empty[stage.index]), stage.phase ^ 1);
       if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
       __syncwarp();
       if (lane < tile_blocks) {
-        BulkCopy(SharedAddress(shared.ring[place.slot]) + lane * bytes, from + offset, bytes, full);
+        BulkCopy(SharedAddress(shared.ring[stage.index]) + lane * bytes, from + offset, bytes,
+                 full);
       }
-      place.Next();
+      stage.Next();
     }
   }
 }
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
-  const bool two_parts = args.query_parts[kv_head] > 1;
+  const bool hi_lo = args.query_split[kv_head] > 1;
 
   LaunchDependents();
   // The tile's sequence: the last whose first tile is no later. Tiles that see most keys come
@@ -209,31 +211,31 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int rows[2] = {group * kGroupRows + thread / 32 * 16 + lane / 4,
                        group * kGroupRows + thread / 32 * 16 + lane / 4 + 8};
 
-  // All loads of the queries are in flight at once. Piece i is row i % 8 of core matrix i / 8.
-  constexpr int kPieces = kGroupRows * kHeadDim / 8 / 128;
-  uint4 pieces[2][kPieces] = {};
+  // All loads of the queries are in flight at once. Vector i is row i % 8 of core matrix i / 8.
+  constexpr int kVectors = kGroupRows * kHeadDim / 8 / 128;
+  uint4 vectors[2][kVectors] = {};
 #pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
+  for (int j = 0; j < kVectors; ++j) {
     const int i = thread + j * 128;
     const int row = group * kGroupRows + i / kHeadDim * 8 + i % 8;
     if (row >= work.rows) continue;
     const int token = work.sequence.first_token + (work.first_row + row) / group_heads;
     const int head = kv_head * group_heads + (work.first_row + row) % group_heads;
     const int64_t index = (int64_t{token} * args.heads + head) * kHeadDim + i % kHeadDim / 8 * 8;
-    pieces[0][j] = *reinterpret_cast<const uint4*>(args.q + index);
-    if (two_parts) pieces[1][j] = *reinterpret_cast<const uint4*>(args.q_rest + index);
+    vectors[0][j] = *reinterpret_cast<const uint4*>(args.q + index);
+    if (hi_lo) vectors[1][j] = *reinterpret_cast<const uint4*>(args.q_lo + index);
   }
 #pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    reinterpret_cast<uint4*>(shared.q[group][0])[thread + j * 128] = pieces[0][j];
-    if (two_parts) reinterpret_cast<uint4*>(shared.q[group][1])[thread + j * 128] = pieces[1][j];
+  for (int j = 0; j < kVectors; ++j) {
+    reinterpret_cast<uint4*>(shared.q[group][0])[thread + j * 128] = vectors[0][j];
+    if (hi_lo) reinterpret_cast<uint4*>(shared.q[group][1])[thread + j * 128] = vectors[1][j];
   }
   SharedStoreFence();
   GroupSync(group);
 
   const float scale = ScoreScale(kHeadDim);
   const uint64_t q = SharedMatrix(SharedAddress(shared.q[group][0]), 128, kRowGroupBytes);
-  const uint64_t q_rest = SharedMatrix(SharedAddress(shared.q[group][1]), 128, kRowGroupBytes);
+  const uint64_t q_lo = SharedMatrix(SharedAddress(shared.q[group][1]), 128, kRowGroupBytes);
   const int positions[2] = {work.Position(rows[0], group_heads),
                             work.Position(rows[1], group_heads)};
   // Last key that any row of the warpgroup sees.
@@ -248,26 +250,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
   const Turn turn = {group};
   turn.Init();
-  RingPlace<kStages> place;
+  PipelineStage<kStages> stage;
   const auto await = [&] {
-    BarrierWait(SharedAddress(&shared.full[place.slot]), place.parity);
-    return shared.ring[place.slot];
+    BarrierWait(SharedAddress(&shared.full[stage.index]), stage.phase);
+    return shared.ring[stage.index];
   };
   const auto release = [&] {
-    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[place.slot]));
-    place.Next();
+    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[stage.index]));
+    stage.Next();
   };
   float s[kKeyTile / 2];
   // Issues the wgmmas of the queries by the next tile's keys.
   const auto score = [&] {
     const uint64_t key_matrix = SharedMatrix(SharedAddress(await()), 128, kRowGroupBytes);
     // Each branch has its own fence, as the compiler requires.
-    if (two_parts) {
+    if (hi_lo) {
       WgmmaFence();
 #pragma unroll
       for (int step = 0; step < kHeadDim / 16; ++step) {
         const int offset = step * (256 >> 4);
-        Wgmma<kKeyTile>::MultiplyShared(s, q_rest + offset, key_matrix + offset, step > 0);
+        Wgmma<kKeyTile>::MultiplyShared(s, q_lo + offset, key_matrix + offset, step > 0);
         Wgmma<kKeyTile>::MultiplyShared(s, q + offset, key_matrix + offset, true);
       }
       WgmmaCommit();
@@ -357,7 +359,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-cudaError_t PreparePrefillAttentionKernels() {
+cudaError_t sm90::PreparePrefillAttentionKernels() {
   const cudaError_t error = cudaFuncSetAttribute(
       PrefillAttentionKernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<64>));
   if (error != cudaSuccess) return error;
@@ -365,7 +367,8 @@ cudaError_t PreparePrefillAttentionKernels() {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<128>));
 }
 
-cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, cudaStream_t stream) {
+cudaError_t sm90::LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits&,
+                                         cudaStream_t stream) {
   const dim3 grid(args.query_tiles, args.kv.kv_heads);
   switch (args.kv.head_dim) {
     case 64:

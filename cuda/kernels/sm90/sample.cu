@@ -28,6 +28,7 @@
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/sample.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "runtime/sampling/counter_rng.h"
 #include "runtime/sampling/exact_exp.h"
 
@@ -718,12 +719,12 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-cudaError_t PrepareSampleKernel(int vocab) {
+cudaError_t sm90::PrepareSampleKernel(int vocab) {
   return cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(std::max(SharedBytes(vocab), kSharedBytesAlone)));
 }
 
-cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
+cudaError_t sm90::LaunchSample(const SampleArgs& args, const DeviceTraits&, cudaStream_t stream) {
   const int blocks = args.rows * kBlocks;
   const size_t bytes = SharedBytes(args.vocab);
   return Launch(SampleKernel, dim3(blocks), kThreads,

@@ -1,4 +1,4 @@
-// Finds the kv heads whose queries need a hi/lo split (LaunchQueryParts, step.h), by the largest
+// Finds the kv heads whose queries need a hi/lo split (LaunchQuerySplit, step.h), by the largest
 // key bias; runs once per layer while a model loads.
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
@@ -8,7 +8,7 @@ namespace orcd::cuda {
 namespace {
 
 // One warp per kv head.
-__global__ void QueryPartsKernel(const float* key_bias, int head_dim, int32_t* parts) {
+__global__ void QuerySplitKernel(const float* key_bias, int head_dim, int32_t* parts) {
   LaunchDependents();
   WaitForDependency();
   bool large = false;
@@ -21,9 +21,9 @@ __global__ void QueryPartsKernel(const float* key_bias, int head_dim, int32_t* p
 
 }  // namespace
 
-cudaError_t LaunchQueryParts(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
+cudaError_t LaunchQuerySplit(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream) {
-  return Launch(QueryPartsKernel, dim3(kv_heads), 32, 0, stream, key_bias, head_dim, parts);
+  return Launch(QuerySplitKernel, dim3(kv_heads), 32, 0, stream, key_bias, head_dim, parts);
 }
 
 }  // namespace orcd::cuda

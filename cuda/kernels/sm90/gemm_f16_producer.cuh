@@ -1,16 +1,16 @@
 // Persistent tile scheduler, producer and main loop of the GEMM with F16 weights (gemm_f16.cu): the
-// tile shapes, the output tiles (Piece) that a block computes one after another, the ring that
+// tile shapes, the output tiles (OutputTile) that a block computes one after another, the ring that
 // producer threads fill, and the wgmmas over its stages.
-#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_
-#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_PRODUCER_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_PRODUCER_CUH_
 
 #include <algorithm>
 #include <limits>
 
 #include "cuda/kernels/sm90/gemm.cuh"
-#include "cuda/kernels/sm90/gemm_f16_results.cuh"
-#include "cuda/kernels/sm90/gemm_f16_rope.cuh"
-#include "cuda/kernels/sm90/ring_place.cuh"
+#include "cuda/kernels/sm90/gemm_f16_epilogue.cuh"
+#include "cuda/kernels/sm90/gemm_f16_rope_epilogue.cuh"
+#include "cuda/kernels/sm90/pipeline.cuh"
 
 namespace orcd::cuda::gemm {
 
@@ -20,7 +20,7 @@ constexpr int kSharedBytesF16 = 226 * 1024;
 
 // Tile shape with weights as the M rows of wgmma and all tokens as its N columns: 128 rows x
 // kTokens tokens, or x kRestTokens if tiles of kTokens would leave most SMs idle. A tile is of one
-// segment or, with kSum, of the sum of all segments. The kBlocks blocks of a cluster work on the
+// split or, with kSum, of the sum of all splits. The kBlocks blocks of a cluster work on the
 // same tokens at a time; each copies a part of the activations to all of them by multicast.
 template <int kTokenCount, int kRestTokenCount, bool kSumOfAll, int kBlockCount = 1,
           bool kMakesQkv = false>
@@ -33,16 +33,16 @@ struct Shape {
   static constexpr int kRowRanks = kBlocks;
   static constexpr int kTokenRanks = 1;
   // RoPE epilogue: writes queries, keys and values instead of the sum.
-  static constexpr bool kRopes = kMakesQkv;
-  static constexpr bool kByTokens = false;
+  static constexpr bool kRopeEpilogue = kMakesQkv;
+  static constexpr bool kTokensAsM = false;
   static constexpr int kTiles = kBlockTiles;
   // Consumer warpgroups.
   static constexpr int kConsumers = kGroups;
   // Bytes of shared memory of the epilogue.
   static constexpr int kOutBytes = kSum ? kGroups * kStagedBytes : XBytes(kTokens);
   static constexpr int kRingBytes = kSharedBytesF16 - kOutBytes;
-  // Offset of the tile's token table for RoPE (RopedToken), behind the stages of the rings.
-  static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopedToken));
+  // Offset of the tile's token table for RoPE (RopeToken), behind the stages of the rings.
+  static constexpr int kTokensAt = kRingBytes - kTokens * static_cast<int>(sizeof(RopeToken));
 };
 
 // Operand that the blocks of a cluster share: tokens (activations) or rows (weights).
@@ -53,7 +53,7 @@ enum class Common { kTokens, kRows };
 // idle. One tile covers all tokens. Warpgroups have tokens of their own or, of 64 tokens and many
 // rows, rows of their own. The blocks of a cluster share the tokens, as above; or they share the
 // rows and have neighbouring tokens, 64 each: each copies a part of the weights to all by
-// multicast, and sums all segments in registers.
+// multicast, and adds all splits in registers.
 template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
 struct TokenShape {
   static constexpr int kBlocks = kBlockCount;
@@ -62,8 +62,8 @@ struct TokenShape {
   static constexpr bool kSum = kInCommon == Common::kRows;
   static constexpr int kRowRanks = kSum ? 1 : kBlocks;
   static constexpr int kTokenRanks = kSum ? kBlocks : 1;
-  static constexpr bool kRopes = false;
-  static constexpr bool kByTokens = true;
+  static constexpr bool kRopeEpilogue = false;
+  static constexpr bool kTokensAsM = true;
   static constexpr int kTiles = kTileCount;
   // Most N columns of a wgmma, in row tiles.
   static constexpr int kMostTiles = 16;
@@ -78,21 +78,21 @@ struct TokenShape {
 
 // Row tiles of a launch: first those computed in tiles of kTokens, then those computed in tiles of
 // kRestTokens.
-struct PieceRows {
+struct ScheduledRows {
   int wide_tiles;
   int rest_tiles;
   // Row tiles of an output tile; at most Shape::kTiles.
   int block_tiles = kBlockTiles;
-  // Number of kTokens tiles that one cluster computes alone. Two clusters share the segments of
+  // Number of kTokens tiles that one cluster computes alone. Two clusters share the splits of
   // each further tile (stream-K), of which there are at most half as many as clusters, and take
-  // these tiles last. The cluster with the first segments waits for no other and has the lower
+  // these tiles last. The cluster with the first splits waits for no other and has the lower
   // number, so that it runs no later than the other one: blocks are assigned to SMs in the order of
   // their numbers.
-  int whole_pieces = std::numeric_limits<int>::max();
+  int whole_tiles = std::numeric_limits<int>::max();
 };
 
-// Segments that the first of two clusters computes of a shared tile.
-__host__ __device__ constexpr int FirstSegments(int splits) { return (splits + 1) / 2; }
+// Splits that the first of two clusters computes of a shared tile.
+__host__ __device__ constexpr int FirstSplits(int splits) { return (splits + 1) / 2; }
 
 template <typename S>
 __host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
@@ -100,13 +100,13 @@ __host__ __device__ constexpr int RowClusters(int tiles, int block_tiles) {
   return (tiles + cluster_tiles - 1) / cluster_tiles;
 }
 template <typename S>
-__host__ __device__ constexpr int TokenClusters(int tokens, int piece_tokens) {
-  const int cluster_tokens = S::kTokenRanks * piece_tokens;
+__host__ __device__ constexpr int TokenClusters(int tokens, int tile_tokens) {
+  const int cluster_tokens = S::kTokenRanks * tile_tokens;
   return (tokens + cluster_tokens - 1) / cluster_tokens;
 }
 
 // Output tile of a block.
-struct Piece {
+struct OutputTile {
   int first_tile;
   // Row tiles, at most Shape::kTiles; 0 or less: no rows.
   int tiles;
@@ -114,8 +114,8 @@ struct Piece {
   int first_token;
 };
 
-// Segments [begin, end) that a block computes of a tile.
-struct Segments {
+// Splits [begin, end) that a block computes of a tile.
+struct SplitRange {
   int begin;
   int end;
 };
@@ -123,10 +123,10 @@ struct Segments {
 // Persistent tile scheduler of one cluster, for tiles of one width, as seen by one of its blocks:
 // its own rows, of which the last blocks may have none.
 template <typename S>
-class Pieces {
+class TileScheduler {
  public:
-  __device__ __forceinline__ Pieces(const MatmulArgs& args, int first_tile, int tiles,
-                                    int block_tiles, int tokens, int whole, int start)
+  __device__ __forceinline__ TileScheduler(const MatmulParams& args, int first_tile, int tiles,
+                                           int block_tiles, int tokens, int whole, int start)
       : first_tile_(first_tile),
         tiles_(tiles),
         block_tiles_(block_tiles),
@@ -138,14 +138,16 @@ class Pieces {
         total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
         next_(start) {}
   // The tiles of kTokens.
-  __device__ __forceinline__ static Pieces Wide(const MatmulArgs& args, const PieceRows& rows) {
-    return Pieces(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_pieces,
-                  static_cast<int>(blockIdx.x) / S::kBlocks);
+  __device__ __forceinline__ static TileScheduler Wide(const MatmulParams& args,
+                                                       const ScheduledRows& rows) {
+    return TileScheduler(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_tiles,
+                         static_cast<int>(blockIdx.x) / S::kBlocks);
   }
   // The tiles of kRestTokens, which follow after the last tile of kTokens.
-  __device__ __forceinline__ Pieces Rest(const MatmulArgs& args, const PieceRows& rows) const {
-    return Pieces(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
-                  std::numeric_limits<int>::max(), index_ - total_);
+  __device__ __forceinline__ TileScheduler Rest(const MatmulParams& args,
+                                                const ScheduledRows& rows) const {
+    return TileScheduler(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
+                         std::numeric_limits<int>::max(), index_ - total_);
   }
 
   // Goes on to the next tile; false if there is none.
@@ -157,21 +159,21 @@ class Pieces {
   // True if two clusters share the tile (stream-K); and its number among the shared tiles.
   __device__ __forceinline__ bool shared() const { return S::kSum && index_ >= whole_; }
   __device__ __forceinline__ int shared_index() const { return (index_ - whole_) / 2; }
-  __device__ __forceinline__ Segments segments() const {
+  __device__ __forceinline__ SplitRange splits() const {
     if constexpr (S::kSum) {
       if (!shared()) return {0, splits_};
-      const int first = FirstSegments(splits_);
-      return (index_ - whole_) % 2 == 0 ? Segments{0, first} : Segments{first, splits_};
+      const int first = FirstSplits(splits_);
+      return (index_ - whole_) % 2 == 0 ? SplitRange{0, first} : SplitRange{first, splits_};
     }
-    // Division is slow; skipped for one segment.
+    // Division is slow; skipped for one split.
     const int split = splits_ == 1 ? 0 : index_ / (row_clusters_ * token_clusters_);
     return {split, split + 1};
   }
-  __device__ __forceinline__ Piece piece() const {
+  __device__ __forceinline__ OutputTile output() const {
     // Blocks that run at the same time share weights and tokens.
     const int index = shared()  ? whole_ + shared_index()
                       : S::kSum ? index_
-                                : index_ - segments().begin * row_clusters_ * token_clusters_;
+                                : index_ - splits().begin * row_clusters_ * token_clusters_;
     const int panel = index / (kSharedTokenTiles * row_clusters_);
     const int in_panel = index % (kSharedTokenTiles * row_clusters_);
     const int panel_tiles = min(kSharedTokenTiles, token_clusters_ - panel * kSharedTokenTiles);
@@ -206,7 +208,7 @@ template <typename S, int kTokens>
 struct F16Ring {
   static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
   static constexpr int kStages = std::min(9, S::kRingBytes / kStageBytes);
-  using Place = RingPlace<kStages>;
+  using Stage = PipelineStage<kStages>;
 
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -218,9 +220,9 @@ struct F16Ring {
     }
     BarrierInitFence();
   }
-  // Producer: waits until the stage of `place` may be filled.
-  __device__ __forceinline__ void AwaitEmpty(const Place& place) const {
-    BarrierWait(SharedAddress(&empty[place.slot]), place.parity ^ 1);
+  // Producer: waits until the stage may be filled.
+  __device__ __forceinline__ void AwaitEmpty(const Stage& stage) const {
+    BarrierWait(SharedAddress(&empty[stage.index]), stage.phase ^ 1);
   }
   // Consumer warp: releases a stage, into which all blocks of a cluster copy.
   __device__ __forceinline__ void Release(int slot) {
@@ -234,65 +236,65 @@ struct F16Ring {
   }
 };
 
-// A producer thread (FeederIndex): copies the stages of a block's tiles of one width, one after
+// A producer thread (ProducerIndex): copies the stages of a block's tiles of one width, one after
 // another.
 template <typename S, int kTokens>
-class Feed {
+class Producer {
  public:
   using Ring = F16Ring<S, kTokens>;
 
-  __device__ __forceinline__ Feed(const MatmulArgs& args, const Pieces<S>& pieces, uint32_t shared,
-                                  Ring& ring)
-      : args_(args), pieces_(pieces), shared_(shared), ring_(ring) {
-    NextPiece();
+  __device__ __forceinline__ Producer(const MatmulParams& args, const TileScheduler<S>& scheduler,
+                                      uint32_t shared, Ring& ring)
+      : args_(args), scheduler_(scheduler), shared_(shared), ring_(ring) {
+    NextTile();
   }
 
   // The scheduler, after the last tile.
-  __device__ __forceinline__ const Pieces<S>& pieces() const { return pieces_; }
+  __device__ __forceinline__ const TileScheduler<S>& scheduler() const { return scheduler_; }
 
   // Keeps the ring full until no tile is left.
-  __device__ __forceinline__ void AskForAll() {
+  __device__ __forceinline__ void CopyAll() {
 #pragma unroll 1
     while (!done_) {
-      ring_.AwaitEmpty(place_);
-      if (feeder_ == kXFeeder) {
-        AskForX();
-        if (alone_) AskForAllWeights();
+      ring_.AwaitEmpty(stage_);
+      if (producer_ == kXProducer) {
+        CopyX();
+        if (alone_) CopyAllWeights();
       } else {
-        AskForWeights();
+        CopyWeights();
       }
-      place_.Next();
-      if (++col_ == end_) NextPiece();
+      stage_.Next();
+      if (++col_ == end_) NextTile();
     }
   }
   // Returns when consumers have released all stages.
   __device__ __forceinline__ void Drain() {
 #pragma unroll 1
-    for (int i = 0; i < Ring::kStages; ++i, place_.Next()) ring_.AwaitEmpty(place_);
+    for (int i = 0; i < Ring::kStages; ++i, stage_.Next()) ring_.AwaitEmpty(stage_);
   }
 
  private:
   static constexpr int kMostTiles =
-      kTilesAFeeder<(S::kTiles + S::kTokenRanks - 1) / S::kTokenRanks>;
+      kTilesAProducer<(S::kTiles + S::kTokenRanks - 1) / S::kTokenRanks>;
 
   // Number of the i-th row tile that this producer copies; to all blocks if they share rows.
   __device__ __forceinline__ int Tile(int i) const {
-    const int tile = FedTile(feeder_, i);
+    const int tile = ProducedTile(producer_, i);
     if constexpr (S::kTokenRanks == 1) return tile;
     return tile * S::kTokenRanks + static_cast<int>(ClusterRank());
   }
 
   __device__ __forceinline__ uint32_t Stage() const {
-    return shared_ + place_.slot * Ring::kStageBytes;
+    return shared_ + stage_.index * Ring::kStageBytes;
   }
   __device__ __forceinline__ uint32_t Full() const {
-    return SharedAddress(&ring_.full[place_.slot]);
+    return SharedAddress(&ring_.full[stage_.index]);
   }
-  __device__ __forceinline__ void AskForWeights() const {
+  __device__ __forceinline__ void CopyWeights() const {
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
       const int tile = Tile(i);
-      if (tile >= piece_.tiles) break;
+      if (tile >= output_.tiles) break;
       const uint32_t to = Stage() + XBytes(kTokens) + tile * kTileBytes;
       const uint8_t* const from = weights_[i] + int64_t{col_} * kTileBytes;
       if constexpr (S::kTokenRanks > 1) {
@@ -303,19 +305,19 @@ class Feed {
     }
   }
   // Copies all row tiles, for a single producer thread and a single matrix.
-  __device__ __forceinline__ void AskForAllWeights() const {
+  __device__ __forceinline__ void CopyAllWeights() const {
     const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
 #pragma unroll 1
-    for (int tile = 0; tile < piece_.tiles; ++tile, from += tile_stride_) {
+    for (int tile = 0; tile < output_.tiles; ++tile, from += tile_stride_) {
       BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
     }
   }
   // Copies the activations, and sets the bytes that the stage expects from all producers; some may
   // have arrived already.
-  __device__ __forceinline__ void AskForX() const {
+  __device__ __forceinline__ void CopyX() const {
     const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
-                                XBytes(1) * (int64_t{col_} * args_.x.tokens + piece_.first_token);
-    BarrierExpect(Full(), max(piece_.tiles, 0) * kTileBytes + x_bytes_);
+                                XBytes(1) * (int64_t{col_} * args_.x.tokens + output_.first_token);
+    BarrierExpect(Full(), max(output_.tiles, 0) * kTileBytes + x_bytes_);
     if constexpr (S::kTokenRanks > 1) {
       if (x_bytes_ > 0) BulkCopy(Stage(), from, x_bytes_, Full());
     } else if constexpr (S::kBlocks == 1) {
@@ -330,45 +332,45 @@ class Feed {
       }
     }
   }
-  __device__ __forceinline__ void NextPiece() {
-    done_ = !pieces_.Next();
+  __device__ __forceinline__ void NextTile() {
+    done_ = !scheduler_.Next();
     if (done_) return;
-    piece_ = pieces_.piece();
-    const Segments segments = pieces_.segments();
+    output_ = scheduler_.output();
+    const SplitRange splits = scheduler_.splits();
     const int cols = args_.matrices[0].cols;
-    col_ = SegmentBegin(cols, args_.splits, segments.begin) / kActivationCols;
-    end_ = SegmentBegin(cols, args_.splits, segments.end) / kActivationCols;
-    x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - piece_.first_token)));
-    if (feeder_ == kXFeeder) {
-      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile);
+    col_ = SplitBegin(cols, args_.splits, splits.begin) / kActivationCols;
+    end_ = SplitBegin(cols, args_.splits, splits.end) / kActivationCols;
+    x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - output_.first_token)));
+    if (producer_ == kXProducer) {
+      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, output_.first_tile);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
       const int tile = Tile(i);
-      if (tile >= piece_.tiles) break;
-      weights_[i] = TileBegin<TileFormat::kF16>(args_, piece_.first_tile + tile);
+      if (tile >= output_.tiles) break;
+      weights_[i] = TileBegin<TileFormat::kF16>(args_, output_.first_tile + tile);
     }
   }
 
-  const MatmulArgs& args_;
-  Pieces<S> pieces_;
+  const MatmulParams& args_;
+  TileScheduler<S> scheduler_;
   const uint32_t shared_;
   Ring& ring_;
-  const int feeder_ = FeederIndex();
-  // True if this is the only producer; the other warps dequantise (UnpackAhead).
+  const int producer_ = ProducerIndex();
+  // True if this is the only producer; the other warps dequantise (DequantiseAhead).
   const bool alone_ = args_.ahead.count > 0;
   // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy weights_policy_ = CachePolicy::Of(args_.tokens <= S::kTokenRanks * kTokens);
   const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
   bool done_ = false;
-  Piece piece_ = {};
+  OutputTile output_ = {};
   int x_bytes_ = 0;
   const uint8_t* weights_[kMostTiles] = {};
   // Column of the stage, and end of the tile, in units of 64 columns.
   int col_ = 0;
   int end_ = 0;
-  typename Ring::Place place_;
+  typename Ring::Stage stage_;
 };
 
 // If S has no tiles of another width, that ring is unused.
@@ -379,43 +381,44 @@ struct F16Rings {
 };
 
 template <typename S>
-__device__ __forceinline__ void FeedF16(const MatmulArgs& args, const PieceRows& rows,
-                                        uint32_t shared, F16Rings<S>& rings) {
+__device__ __forceinline__ void ProduceF16(const MatmulParams& args, const ScheduledRows& rows,
+                                           uint32_t shared, F16Rings<S>& rings) {
   // The model's weights are there from the start; activations are written by the kernel before.
-  if (FeederIndex() == kXFeeder) WaitForDependency();
-  Feed<S, S::kTokens> feed(args, Pieces<S>::Wide(args, rows), shared, rings.wide);
-  feed.AskForAll();
+  if (ProducerIndex() == kXProducer) WaitForDependency();
+  Producer<S, S::kTokens> producer(args, TileScheduler<S>::Wide(args, rows), shared, rings.wide);
+  producer.CopyAll();
   // Before the other ring, which aliases this one; and before this block exits, as other blocks
   // still arrive at its barriers.
-  if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) feed.Drain();
+  if constexpr (S::kRestTokens > 0 || S::kBlocks > 1) producer.Drain();
   if constexpr (S::kRestTokens > 0) {
-    Feed<S, S::kRestTokens> rest(args, feed.pieces().Rest(args, rows), shared, rings.rest);
-    rest.AskForAll();
+    Producer<S, S::kRestTokens> rest(args, producer.scheduler().Rest(args, rows), shared,
+                                     rings.rest);
+    rest.CopyAll();
     if constexpr (S::kBlocks > 1) rest.Drain();
   }
 }
 
-// Issues the wgmmas of segment `split` of a tile into c. Each of the kParts parts has 64 M rows,
+// Issues the wgmmas of split `split` of a tile into c. Each of the kParts parts has 64 M rows,
 // one part behind the other from offset `rows` of a stage on; its kCols N columns begin at offset
 // `cols`: weights and tokens, or tokens and weights. Returns the last stage, whose wgmmas may still
 // run; the caller waits and releases it.
 template <int kCols, typename Ring, int kParts>
-__device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split, int rows,
-                                               int cols, const uint8_t* shared, Ring& ring,
-                                               typename Ring::Place& place,
-                                               float (&c)[kParts][kCols / 2]) {
+__device__ __forceinline__ int MultiplySplit(const MatmulParams& args, int split, int rows,
+                                             int cols, const uint8_t* shared, Ring& ring,
+                                             typename Ring::Stage& stage,
+                                             float (&c)[kParts][kCols / 2]) {
   const int matrix_cols = args.matrices[0].cols;
-  const int stages = (SegmentBegin(matrix_cols, args.splits, split + 1) -
-                      SegmentBegin(matrix_cols, args.splits, split)) /
+  const int stages = (SplitBegin(matrix_cols, args.splits, split + 1) -
+                      SplitBegin(matrix_cols, args.splits, split)) /
                      kActivationCols;
   // The stage before, which wgmmas read until those of the next stage are under way.
   int before = -1;
   bool add = false;
   for (int i = 0; i < stages; ++i) {
-    BarrierWait(SharedAddress(&ring.full[place.slot]), place.parity);
-    const uint32_t stage = SharedAddress(shared) + place.slot * Ring::kStageBytes;
-    const uint64_t a = SharedMatrix(stage + rows, 128, 1024);
-    const uint64_t b = SharedMatrix(stage + cols, 128, 1024);
+    BarrierWait(SharedAddress(&ring.full[stage.index]), stage.phase);
+    const uint32_t at = SharedAddress(shared) + stage.index * Ring::kStageBytes;
+    const uint64_t a = SharedMatrix(at + rows, 128, 1024);
+    const uint64_t b = SharedMatrix(at + cols, 128, 1024);
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kGroupSteps; ++step) {
@@ -429,8 +432,8 @@ __device__ __forceinline__ int MultiplySegment(const MatmulArgs& args, int split
     WgmmaCommit();
     WgmmaWait<1>();
     if (before >= 0) ring.Release(before);
-    before = place.slot;
-    place.Next();
+    before = stage.index;
+    stage.Next();
   }
   return before;
 }
@@ -438,4 +441,4 @@ static_assert(XBytes(64) == kTilesAGroup * kTileBytes);
 
 }  // namespace orcd::cuda::gemm
 
-#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_FEED_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_PRODUCER_CUH_

@@ -1,8 +1,8 @@
 // Prologue of the kernel in matvec.cuh, which puts its input x into shared memory: copies it or,
 // for one token, makes it, as the RMS norm of the residual and the partials that the product before
 // left to add to it.
-#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_INPUT_CUH_
-#define ORCD_CUDA_KERNELS_SM90_MATVEC_INPUT_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_PROLOGUE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_MATVEC_PROLOGUE_CUH_
 
 #include <cstdint>
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void CopyInput(const Activations& x, int begin, int e
 }
 
 // Shared memory of MakeInput.
-struct InputRoom {
+struct InputShared {
   // Norm weights of columns [begin, end).
   const float4* weight;
   // The new residual, which x then replaces; behind it a float for every 32 of NormThreads.
@@ -57,18 +57,18 @@ struct InputRoom {
 };
 
 // Starts the copy of the norm's weights; one thread, which does not wait for the kernel before.
-__device__ __forceinline__ void AskForNormWeight(const NormedInput& norm, int begin, int end,
-                                                 const InputRoom& room) {
+__device__ __forceinline__ void CopyNormWeight(const NormArgs& norm, int begin, int end,
+                                               const InputShared& room) {
   const int bytes = (end - begin) * static_cast<int>(sizeof(float));
   BarrierExpect(room.weight_is_there, bytes);
   BulkCopy(SharedAddress(room.weight), norm.weight + begin, bytes, room.weight_is_there);
 }
 
-// Adds the partials of kSplits segments to the residual, in shared memory; the first block also
-// writes the new residual. Loads only vectors and segments that exist: stand-ins for others would
+// Adds the partials of kSplits splits to the residual, in shared memory; the first block also
+// writes the new residual. Loads only vectors and splits that exist: stand-ins for others would
 // make all blocks read one address at a time.
 template <int kSplits>
-__device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors, float4* row) {
+__device__ __forceinline__ void AddPartials(const NormArgs& norm, int vectors, float4* row) {
   // Vectors in flight at once, as many as there are registers for.
   constexpr int kTogether = kSplits <= kMaxSplits / 2 ? 2 : 1;
   const int stride = norm.partials_tokens * vectors;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void AddSegments(const NormedInput& norm, int vectors
 }
 
 // The same without partials.
-__device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vectors, float4* row) {
+__device__ __forceinline__ void CopyResidual(const NormArgs& norm, int vectors, float4* row) {
   WaitForDependency();
   for (int i = threadIdx.x; i < vectors; i += ConsumerThreads()) {
     const float4 value = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
@@ -112,8 +112,8 @@ __device__ __forceinline__ void CopyResidual(const NormedInput& norm, int vector
 // work of NormKernel's threads is shared out among the warps of this block. Each branch waits for
 // the kernel before by itself: the code behind the wait then reads at once. Returns the address of
 // x.
-__device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols, int begin, int end,
-                                              const InputRoom& room) {
+__device__ __forceinline__ uint32_t MakeInput(const NormArgs& norm, int cols, int begin, int end,
+                                              const InputShared& room) {
   const int lane = threadIdx.x % 32;
   const int threads = NormThreads(cols);
   const int vectors = cols / 4;
@@ -125,28 +125,28 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
       CopyResidual(norm, vectors, row);
       break;
     case 1:
-      AddSegments<1>(norm, vectors, row);
+      AddPartials<1>(norm, vectors, row);
       break;
     case 2:
-      AddSegments<2>(norm, vectors, row);
+      AddPartials<2>(norm, vectors, row);
       break;
     case 3:
-      AddSegments<3>(norm, vectors, row);
+      AddPartials<3>(norm, vectors, row);
       break;
     case 4:
-      AddSegments<4>(norm, vectors, row);
+      AddPartials<4>(norm, vectors, row);
       break;
     case 5:
-      AddSegments<5>(norm, vectors, row);
+      AddPartials<5>(norm, vectors, row);
       break;
     case 6:
-      AddSegments<6>(norm, vectors, row);
+      AddPartials<6>(norm, vectors, row);
       break;
     case 7:
-      AddSegments<7>(norm, vectors, row);
+      AddPartials<7>(norm, vectors, row);
       break;
     default:
-      AddSegments<kMaxSplits>(norm, vectors, row);
+      AddPartials<kMaxSplits>(norm, vectors, row);
   }
   ConsumerSync();
   // Sums in NormKernel's order.
@@ -154,7 +154,7 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
   ConsumerSync();
   const float scale = RmsScale(SumOfWarps(sums, threads / 32), cols, norm.eps);
   BarrierWait(room.weight_is_there, 0);
-  // First vector of the segment.
+  // First vector of the split.
   float4* const x = row + begin / 4;
   const int count = (end - begin) / 4;
   constexpr int kAtOnce = 2;
@@ -179,4 +179,4 @@ __device__ __forceinline__ uint32_t MakeInput(const NormedInput& norm, int cols,
 
 }  // namespace orcd::cuda::matvec
 
-#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_INPUT_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_PROLOGUE_CUH_

@@ -1,4 +1,4 @@
-// SwiGLU as a kernel of its own (LaunchGate, step.h), for taps only: products apply it in their
+// SwiGLU as a kernel of its own (LaunchSwiGlu, step.h), for taps only: products apply it in their
 // epilogue. One block of 256 threads a token.
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) GateKernel(const __grid_constant__ GateArgs args) {
+__global__ void __launch_bounds__(kThreads) SwiGluKernel(const __grid_constant__ SwiGluArgs args) {
   LaunchDependents();
   WaitForDependency();
   const int rows = args.apart ? 2 * args.ffn : (args.ffn + 7) / 8 * kTileRows;
@@ -18,14 +18,14 @@ __global__ void __launch_bounds__(kThreads) GateKernel(const __grid_constant__ G
   const float* const products = args.products + int64_t{blockIdx.x} * rows;
   for (int i = threadIdx.x; i < args.ffn; i += kThreads) {
     const int row = args.apart ? i : i / 8 * kTileRows + i % 8;
-    args.out.data[args.out.Index(blockIdx.x, i)] = GatedUnit(products[row], products[row + to_up]);
+    args.out.data[args.out.Index(blockIdx.x, i)] = SwiGluUnit(products[row], products[row + to_up]);
   }
 }
 
 }  // namespace
 
-cudaError_t LaunchGate(const GateArgs& args, cudaStream_t stream) {
-  return Launch(GateKernel, dim3(args.tokens), kThreads, 0, stream, args);
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
+  return Launch(SwiGluKernel, dim3(args.tokens), kThreads, 0, stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -1,8 +1,8 @@
-// Epilogue of gemm_f16.cu for sums of segments: through shared memory, of which each warpgroup has
+// Epilogue of gemm_f16.cu for sums of partials: through shared memory, of which each warpgroup has
 // a part, so that each warp's stores are contiguous; and the stream-K fix-up between two blocks. c:
 // a warpgroup's accumulator of 64 rows, as wgmma leaves it.
-#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_RESULTS_CUH_
-#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_RESULTS_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_EPILOGUE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_EPILOGUE_CUH_
 
 #include <cuda_fp16.h>
 
@@ -20,35 +20,35 @@ constexpr int kStagedBytes = kStagedTokens * kStagedStride;
 
 // Stream-K workspace of one warpgroup: its partial sum, which another warpgroup adds to its own.
 // `index` counts the warpgroups that leave one.
-struct HandedSum {
+struct StreamKSum {
   // 32 vectors of each thread; vectors of consecutive threads are adjacent.
   static constexpr int kVectors = 32;
-  static_assert(kHandedBytes == kGroups * kVectors * 128 * sizeof(float4));
+  static_assert(kStreamKBytes == kGroups * kVectors * 128 * sizeof(float4));
 
   float4* sums;
   int32_t* ready;
 
-  __device__ __forceinline__ HandedSum(const HandedSums& all, int index)
+  __device__ __forceinline__ StreamKSum(const StreamKWorkspace& all, int index)
       : sums(reinterpret_cast<float4*>(all.sums) + int64_t{index} * (kVectors * 128) +
              threadIdx.x % 128),
         ready(all.ready + index) {}
 };
 
-// A warpgroup's sum of the segments of a tile of kTokens tokens. The first kStagedTokens tokens are
+// A warpgroup's sum of the splits of a tile of kTokens tokens. The first kStagedTokens tokens are
 // summed in registers. Registers do not suffice for the others: their sum is in shared memory, each
-// thread's own, until the last segment moves it to registers and the epilogue reuses the memory.
+// thread's own, until the last split moves it to registers and the epilogue reuses the memory.
 template <int kTokens>
-class SegmentSums {
+class SplitKSum {
  public:
   // `staged`: kStagedBytes of the warpgroup's shared memory.
-  __device__ __forceinline__ explicit SegmentSums(uint8_t* staged)
+  __device__ __forceinline__ explicit SplitKSum(uint8_t* staged)
       : staged_(staged), group_(threadIdx.x / 128), thread_(threadIdx.x % 128) {
     // x + -0 is x for every x.
 #pragma unroll
     for (float& value : sum_) value = -0.0f;
   }
 
-  // Adds the accumulator of a segment; after the last segment, c holds the sum of the tokens that
+  // Adds the accumulator of a split; after the last split, c holds the sum of the tokens that
   // are not in registers.
   __device__ __forceinline__ void Add(float (&c)[kTokens / 2], bool first, bool last) {
     // The epilogue of the tile before has read the memory.
@@ -71,7 +71,8 @@ class SegmentSums {
   }
 
   // After the last Add: writes the sum to the workspace for another warpgroup, and sets its flag.
-  __device__ __forceinline__ void HandOver(const HandedSum& to, const float (&c)[kTokens / 2]) {
+  __device__ __forceinline__ void StoreStreamK(const StreamKSum& to,
+                                               const float (&c)[kTokens / 2]) {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; i += 4) {
       const float* const from = i < kRegisters ? &sum_[i] : &c[i];
@@ -84,8 +85,8 @@ class SegmentSums {
 
   // Stream-K fix-up: waits for another warpgroup's partial sum and adds this one's to it. `last`:
   // the last Add has been called.
-  __device__ __forceinline__ void TakeOver(const HandedSum& from, float (&c)[kTokens / 2],
-                                           bool last) {
+  __device__ __forceinline__ void FixUp(const StreamKSum& from, float (&c)[kTokens / 2],
+                                        bool last) {
     if (thread_ == 0) {
       while (LoadAcquire(from.ready) == 0) {
       }
@@ -115,28 +116,31 @@ class SegmentSums {
   // value once, in memory: as factors are powers of two, the result is that of a fused
   // multiply-add, except that subnormal numbers count as zeros, and products of F16 numbers have
   // none. `c`: as the last Add left it.
-  __device__ __forceinline__ void Store(const MatmulArgs& args, int first_row, int rows,
+  __device__ __forceinline__ void Store(const MatmulParams& args, int first_row, int rows,
                                         int first_token, float factor,
                                         const float (&c)[kTokens / 2]) {
-    const bool adds = args.residual != nullptr;
-    if (adds) factor *= args.residual_scale;
+    const bool adds = args.add.residual != nullptr;
+    if (adds) factor *= args.add.scale;
     // In the epilogue 16 threads store four rows of a token each.
     const int row = thread_ % kThreadsAToken * 4;
     const int token = first_token + thread_ / kThreadsAToken;
-    float* to = (adds ? args.residual : args.y) + int64_t{token} * args.y_stride + first_row + row;
+    float* to = (adds ? args.add.residual : args.store.y) + int64_t{token} * args.store.stride +
+                first_row + row;
     // Number of tokens from there on.
-    int left = row < rows && first_row + row < args.y_rows ? args.tokens - token : 0;
+    int left = row < rows && first_row + row < args.rows ? args.tokens - token : 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       GroupSync(group_);
       Stage(part, factor, c);
       GroupSync(group_);
       if (adds) {
-        Leave(to, left, args.y_stride, [](float4* at, float4 value) { AddInMemory(at, value); });
+        StoreStaged(to, left, args.store.stride,
+                    [](float4* at, float4 value) { AddInMemory(at, value); });
       } else {
-        Leave(to, left, args.y_stride, [](float4* at, float4 value) { __stcg(at, value); });
+        StoreStaged(to, left, args.store.stride,
+                    [](float4* at, float4 value) { __stcg(at, value); });
       }
-      to += int64_t{kStagedTokens} * args.y_stride;
+      to += int64_t{kStagedTokens} * args.store.stride;
       left -= kStagedTokens;
     }
   }
@@ -172,7 +176,8 @@ class SegmentSums {
   // Applies `put` to this thread's rows of every kTokensAtOnce-th staged token: destinations from
   // `to` on, of `left` tokens.
   template <typename Put>
-  __device__ __forceinline__ void Leave(float* to, int left, int stride, const Put& put) const {
+  __device__ __forceinline__ void StoreStaged(float* to, int left, int stride,
+                                              const Put& put) const {
     constexpr int kTokensAtOnce = 128 / kThreadsAToken;
     constexpr int kTogether = 4;
     const uint8_t* const from =
@@ -202,4 +207,4 @@ class SegmentSums {
 
 }  // namespace orcd::cuda::gemm
 
-#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_RESULTS_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_EPILOGUE_CUH_

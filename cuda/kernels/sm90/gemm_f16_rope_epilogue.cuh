@@ -1,49 +1,49 @@
 // RoPE epilogue of gemm_f16.cu: queries, keys and values straight from the QKV product. A block has
 // all rows of a head, or of two, so pairs are rotated from the sums staged in shared memory.
-#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_
-#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_EPILOGUE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_EPILOGUE_CUH_
 
 #include "cuda/kernels/portable/rope.cuh"
 #include "cuda/kernels/sm90/gemm.cuh"
-#include "cuda/kernels/sm90/gemm_f16_results.cuh"
+#include "cuda/kernels/sm90/gemm_f16_epilogue.cuh"
 
 namespace orcd::cuda::gemm {
 
 // Position of a token of a tile, -1 if there is no such token, and its KV block.
-struct RopedToken {
+struct RopeToken {
   int position;
   int block;
 
-  RopedToken() = default;
+  RopeToken() = default;
   // `cached`: true if the block is needed, for rows of keys or values.
-  __device__ __forceinline__ RopedToken(const MatmulArgs& args, int token, bool cached) {
+  __device__ __forceinline__ RopeToken(const MatmulParams& args, int token, bool cached) {
     position = -1;
     block = 0;
     if (token >= args.tokens) return;
-    const TokenEntry entry = args.roped.step.tokens[token];
+    const TokenEntry entry = args.qkv.rope.step.tokens[token];
     if (entry.sequence < 0) return;
     position = entry.position;
-    if (cached) block = CacheBlock(args.roped, entry.sequence, position);
+    if (cached) block = CacheBlock(args.qkv.rope, entry.sequence, position);
   }
 };
 
 // The pairs of a tile that one thread computes, all of the same columns. Threads beside each other
 // have adjacent columns.
-class RopedRows {
+class RopeEpilogue {
  public:
   // `first_row`: the tile's, in the product. `tokens`: those of the tile, kTokens or more; written
   // before the first ConsumersSync. `staged`: kStagedBytes of each warpgroup.
-  __device__ __forceinline__ RopedRows(const MatmulArgs& args, int first_row, int first_token,
-                                       const RopedToken* tokens, const uint8_t* staged)
-      : args_(args.roped) {
+  __device__ __forceinline__ RopeEpilogue(const MatmulParams& args, int first_row, int first_token,
+                                          const RopeToken* tokens, const uint8_t* staged)
+      : args_(args.qkv.rope) {
     const int half_dim = args_.qkv.head_dim / 2;
     const int at_once = static_cast<int>(threadIdx.x) / kQuads;
     // The thread's first column in every token, counted over the first halves of the block's heads.
     const int pair = static_cast<int>(threadIdx.x) % kQuads * kPairs;
     const int row = (pair & -half_dim) + pair;
-    head_ = (args.roped_first_row + first_row + row) >> Log2(args_.qkv.head_dim);
+    head_ = (args.qkv.first_row + first_row + row) >> Log2(args_.qkv.head_dim);
     col_ = pair & (half_dim - 1);
-    two_parts_ = head_ < args_.qkv.heads && HasTwoParts(args_.qkv, head_);
+    hi_lo_ = head_ < args_.qkv.heads && IsSplit(args_.qkv, head_);
     token_ = first_token + at_once;
     tokens_ = tokens + at_once;
     const auto at = [&](int of_row) {
@@ -55,7 +55,7 @@ class RopedRows {
   }
 
   // Stores the kStagedTokens tokens of part `part`, after they have been staged.
-  __device__ __forceinline__ void Leave(int part) const {
+  __device__ __forceinline__ void StoreStaged(int part) const {
     if (head_ >= args_.qkv.heads + 2 * args_.qkv.kv_heads) return;
     PairBias bias;
     bias.Load(args_.qkv, head_, col_);
@@ -82,7 +82,7 @@ class RopedRows {
   static constexpr int kTogether = 4;
 
   struct Together {
-    RopedToken token[kTogether];
+    RopeToken token[kTogether];
     PairAngles angles[kTogether];
   };
 
@@ -96,7 +96,7 @@ class RopedRows {
   }
   // Stores the thread's `index`-th token, which is staged `at` bytes behind the first one.
   __device__ __forceinline__ void Store(int index, int at, const PairBias& bias,
-                                        const RopedToken& place, const PairAngles& angles) const {
+                                        const RopeToken& place, const PairAngles& angles) const {
     float sums[2][kPairs];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -110,7 +110,7 @@ class RopedRows {
         Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
     const int token = token_ + index * kTokensAtOnce;
     if (head_ < args_.qkv.heads) {
-      StoreQuery(args_, QueryIndex(args_, token, head_, col_), two_parts_, pairs);
+      StoreQuery(args_, QueryIndex(args_, token, head_, col_), hi_lo_, pairs);
     } else {
       StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_, pairs);
     }
@@ -119,12 +119,12 @@ class RopedRows {
   const RopeArgs& args_;
   int head_;
   int col_;
-  bool two_parts_;
+  bool hi_lo_;
   int token_;
-  const RopedToken* tokens_;
+  const RopeToken* tokens_;
   const uint8_t* staged_[2];
 };
 
 }  // namespace orcd::cuda::gemm
 
-#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_EPILOGUE_CUH_

@@ -1,11 +1,11 @@
 // Softmax arithmetic that all attention kernels share, so that they give the same bits.
-#ifndef ORCD_CUDA_KERNELS_SM90_SOFTMAX_CUH_
-#define ORCD_CUDA_KERNELS_SM90_SOFTMAX_CUH_
+#ifndef ORCD_CUDA_KERNELS_COMMON_SOFTMAX_CUH_
+#define ORCD_CUDA_KERNELS_COMMON_SOFTMAX_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/ptx.cuh"
 
 namespace orcd::cuda {
@@ -107,4 +107,4 @@ __device__ __forceinline__ uint32_t PackWeights(const float (&s)[4], int half) {
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_KERNELS_SM90_SOFTMAX_CUH_
+#endif  // ORCD_CUDA_KERNELS_COMMON_SOFTMAX_CUH_

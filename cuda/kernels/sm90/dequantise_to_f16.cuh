@@ -1,14 +1,14 @@
 // Dequantises tiles to F16 tiles, with the bits that the fused kernels multiply: weights times
-// 2^-exponent (TiledMatrix). For the kernel that does nothing else (unpack_to_f16.cu), and for
-// spare warps of the GEMM (UnpackAhead).
-#ifndef ORCD_CUDA_KERNELS_SM90_UNPACK_TO_F16_CUH_
-#define ORCD_CUDA_KERNELS_SM90_UNPACK_TO_F16_CUH_
+// 2^-exponent (TiledMatrix). For the kernel that does nothing else (dequantise_to_f16.cu), and for
+// spare warps of the GEMM (DequantiseAhead).
+#ifndef ORCD_CUDA_KERNELS_SM90_DEQUANTISE_TO_F16_CUH_
+#define ORCD_CUDA_KERNELS_SM90_DEQUANTISE_TO_F16_CUH_
 
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/matmul.h"
-#include "cuda/kernels/common/unpack.cuh"
 
 namespace orcd::cuda {
 
@@ -33,8 +33,8 @@ __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
 // Dequantises the units of a matrix that belong to warp `warp` of `warps`; they are dealt in turn.
 // The loads of two groups are in flight at a time.
 template <TileFormat kFormat>
-__device__ __forceinline__ void UnpackUnits(const TiledMatrix& matrix, uint8_t* to, int warp,
-                                            int warps) {
+__device__ __forceinline__ void DequantiseUnits(const TiledMatrix& matrix, uint8_t* to, int warp,
+                                                int warps) {
   constexpr int kGroups = UnitGroups(kFormat);
   constexpr int kBytes = UnitBytes(TileFormat::kF16);
   const int lane = threadIdx.x % 32;
@@ -79,14 +79,14 @@ __device__ __forceinline__ void UnpackUnits(const TiledMatrix& matrix, uint8_t* 
 }
 
 // Dequantises this warp's share, as warp `warp` of `warps`, of all matrices of `ahead`.
-__device__ __forceinline__ void UnpackAll(const UnpackAhead& ahead, int warp, int warps) {
+__device__ __forceinline__ void DequantiseAll(const DequantiseAhead& ahead, int warp, int warps) {
 #pragma unroll 1
   for (int i = 0; i < ahead.count; ++i) {
     // Selected by comparisons, as in FindTile.
     TiledMatrix matrix = ahead.matrices[0];
     uint8_t* to = ahead.to[0];
 #pragma unroll
-    for (int j = 1; j < UnpackAhead::kMost; ++j) {
+    for (int j = 1; j < DequantiseAhead::kMost; ++j) {
       if (i == j) {
         matrix = ahead.matrices[j];
         to = ahead.to[j];
@@ -94,16 +94,16 @@ __device__ __forceinline__ void UnpackAll(const UnpackAhead& ahead, int warp, in
     }
     switch (matrix.format) {
       case TileFormat::kQ8_0:
-        UnpackUnits<TileFormat::kQ8_0>(matrix, to, warp, warps);
+        DequantiseUnits<TileFormat::kQ8_0>(matrix, to, warp, warps);
         break;
       case TileFormat::kQ4_K:
-        UnpackUnits<TileFormat::kQ4_K>(matrix, to, warp, warps);
+        DequantiseUnits<TileFormat::kQ4_K>(matrix, to, warp, warps);
         break;
       case TileFormat::kQ5_K:
-        UnpackUnits<TileFormat::kQ5_K>(matrix, to, warp, warps);
+        DequantiseUnits<TileFormat::kQ5_K>(matrix, to, warp, warps);
         break;
       case TileFormat::kQ6_K:
-        UnpackUnits<TileFormat::kQ6_K>(matrix, to, warp, warps);
+        DequantiseUnits<TileFormat::kQ6_K>(matrix, to, warp, warps);
         break;
       default:
         break;
@@ -113,4 +113,4 @@ __device__ __forceinline__ void UnpackAll(const UnpackAhead& ahead, int warp, in
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_KERNELS_SM90_UNPACK_TO_F16_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_DEQUANTISE_TO_F16_CUH_

@@ -13,8 +13,8 @@
 // within F16's range, the weight is multiplied by 2^-exponent (TiledMatrix), and results by
 // 2^exponent. The addend is the negated min plus a correction that cancels, in the middle of the
 // integers' range, the rounding error of the scale.
-#ifndef ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_
-#define ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_
+#ifndef ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
+#define ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 
 #include <cuda_fp16.h>
 
@@ -390,7 +390,7 @@ struct Group {
     scales.Load(unit, unit_scales, group, lane);
   }
   // Dequantises into the A fragments of the four steps.
-  __device__ __forceinline__ void Unpack(uint32_t (&a)[kGroupSteps][4]) const {
+  __device__ __forceinline__ void Dequantise(uint32_t (&a)[kGroupSteps][4]) const {
     Fragment<kFormat, 0>(quants, scales, a[0]);
     Fragment<kFormat, 1>(quants, scales, a[1]);
     Fragment<kFormat, 2>(quants, scales, a[2]);
@@ -400,4 +400,4 @@ struct Group {
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_KERNELS_COMMON_UNPACK_CUH_
+#endif  // ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_

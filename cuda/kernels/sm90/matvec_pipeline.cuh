@@ -1,15 +1,15 @@
 // Weight pipeline of the kernel in matvec.cuh: each consumer warp has a ring in shared memory,
 // which the block's last warp, a producer and nothing else, keeps full with bulk copies. So reading
 // weights never waits for arithmetic, nor for the kernel ahead.
-#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
-#define ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_
+#define ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
+#include "cuda/kernels/sm90/matmul_params.cuh"
 
 namespace orcd::cuda::matvec {
 
@@ -30,12 +30,12 @@ struct LaunchShape {
   int stage_bytes;
   // Most stages of a ring in flight at first.
   int stages_ahead;
-  // Blocks that share a segment, and row tiles that they share: those of all matrices.
+  // Blocks that share a split, and row tiles that they share: those of all matrices.
   int members;
   int tiles;
-  // Pieces of SegmentCols columns: columns of one, and their number.
-  int segment_cols;
-  int segment_pieces;
+  // Columns of a K block, and number of K blocks.
+  int k_block_cols;
+  int k_blocks;
   // A little more than 2^32 / splits; 0 if splits is 1.
   uint32_t splits_reciprocal;
   // 0, which the compiler does not know: makes an address depend on a loaded word (Release).
@@ -47,21 +47,21 @@ __device__ __forceinline__ uint32_t DividedBySplits(const LaunchShape& shape, ui
   return shape.splits_reciprocal == 0 ? value : __umulhi(value, shape.splits_reciprocal);
 }
 
-// The row tiles of a warp, all of one segment.
+// The row tiles of a warp, all of one split.
 struct Tasks {
   int split;
-  // The segment's columns.
+  // The split's columns.
   int begin;
   int end;
   int first_tile;
   int stride;
 
-  __device__ Tasks(const MatmulArgs& args, const LaunchShape& shape, int warp) {
+  __device__ Tasks(const MatmulParams& args, const LaunchShape& shape, int warp) {
     const int member = DividedBySplits(shape, blockIdx.x);
     split = blockIdx.x - member * args.splits;
-    // As SegmentBegin computes them.
-    begin = DividedBySplits(shape, shape.segment_pieces * split) * shape.segment_cols;
-    end = DividedBySplits(shape, shape.segment_pieces * (split + 1)) * shape.segment_cols;
+    // As SplitBegin computes them.
+    begin = DividedBySplits(shape, shape.k_blocks * split) * shape.k_block_cols;
+    end = DividedBySplits(shape, shape.k_blocks * (split + 1)) * shape.k_block_cols;
     first_tile =
         warp < shape.tile_warps && member < shape.members ? member + shape.members * warp : 1 << 30;
     stride = shape.members * shape.tile_warps;
@@ -83,7 +83,7 @@ struct RingBarriers {
 
 // Body of the producer warp: lane w keeps the ring of warp w full, all lanes in step. It never
 // polls: on an SM that it shares with the kernel before, polling would slow that kernel down.
-__device__ __forceinline__ void Produce(const MatmulArgs& args, const LaunchShape& shape,
+__device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchShape& shape,
                                         uint8_t* rings, RingBarriers& barriers) {
   const int lane = threadIdx.x % 32;
   if (lane >= shape.tile_warps) return;
@@ -173,4 +173,4 @@ class Ring {
 
 }  // namespace orcd::cuda::matvec
 
-#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_RING_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_MATVEC_PIPELINE_CUH_

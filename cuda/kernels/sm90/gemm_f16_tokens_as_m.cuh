@@ -1,10 +1,10 @@
 // Consumer loop and epilogues of the F16 GEMM for a TokenShape: tokens are the M rows of wgmma.
-#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_BY_TOKENS_CUH_
-#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_BY_TOKENS_CUH_
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_TOKENS_AS_M_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_F16_TOKENS_AS_M_CUH_
 
 #include <cuda_fp16.h>
 
-#include "cuda/kernels/sm90/gemm_f16_feed.cuh"
+#include "cuda/kernels/sm90/gemm_f16_producer.cuh"
 
 namespace orcd::cuda::gemm {
 
@@ -14,23 +14,24 @@ namespace orcd::cuda::gemm {
 
 // SwiGLU epilogue: a core matrix of each row tile, 8 units of 8 tokens, at a time. For one matrix.
 template <int kCols>
-__device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const Piece& piece,
-                                                   int first_token, const float (&c)[kCols / 2]) {
+__device__ __forceinline__ void StoreSwiGluTokensAsM(const MatmulParams& args,
+                                                     const OutputTile& output, int first_token,
+                                                     const float (&c)[kCols / 2]) {
   const int lane = threadIdx.x % 32;
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
   const float factor = ResultFactor(args.matrices[0]);
 #pragma unroll
   for (int i = 0; i < kCols / kTileRows; ++i) {
-    if (i >= piece.tiles) break;
-    __half* const to =
-        args.gated.data + args.gated.Index(token, (piece.first_tile + i) * 8 + lane % 4 * 2);
+    if (i >= output.tiles) break;
+    __half* const to = args.swiglu.out.data +
+                       args.swiglu.out.Index(token, (output.first_tile + i) * 8 + lane % 4 * 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (token + h * 8 >= args.tokens) continue;
       const float* const gate = &c[8 * i + 2 * h];
       const float* const up = gate + 4;
       *reinterpret_cast<__half2*>(to + h * (kActivationCols * 8)) =
-          __halves2half2(GatedUnit(gate[0], up[0], factor), GatedUnit(gate[1], up[1], factor));
+          __halves2half2(SwiGluUnit(gate[0], up[0], factor), SwiGluUnit(gate[1], up[1], factor));
     }
   }
 }
@@ -38,7 +39,7 @@ __device__ __forceinline__ void StoreGatedByTokens(const MatmulArgs& args, const
 // ResultFactor of each of a product's matrices, in few instructions (see Store of gemm.cuh).
 class ResultFactors {
  public:
-  __device__ __forceinline__ explicit ResultFactors(const MatmulArgs& args) {
+  __device__ __forceinline__ explicit ResultFactors(const MatmulParams& args) {
     int end = 0;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
@@ -60,23 +61,24 @@ class ResultFactors {
   float factors_[kMost];
 };
 
-// Stores to segment `split` of y, whose tokens have an even number of rows.
+// Stores to the partials of split `split`, whose tokens have an even number of rows.
 template <int kCols>
-__device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piece& piece,
-                                              int first_token, int split,
-                                              const float (&c)[kCols / 2]) {
+__device__ __forceinline__ void StoreTokensAsM(const MatmulParams& args, const OutputTile& output,
+                                               int first_token, int split,
+                                               const float (&c)[kCols / 2]) {
   const int lane = threadIdx.x % 32;
   const int token = first_token + threadIdx.x / 32 % 4 * 16 + lane / 4;
-  const int first_row = piece.first_tile * kTileRows + lane % 4 * 2;
-  float* const to = args.y + (int64_t{split} * args.y_tokens + token) * args.y_stride + first_row;
-  float* const tokens_at[2] = {to, to + int64_t{8} * args.y_stride};
+  const int first_row = output.first_tile * kTileRows + lane % 4 * 2;
+  float* const to = args.store.y +
+                    (int64_t{split} * args.partials_tokens + token) * args.store.stride + first_row;
+  float* const tokens_at[2] = {to, to + int64_t{8} * args.store.stride};
   // Number of columns from the first on, of either token.
-  const int cols = min(piece.tiles * kTileRows, args.y_rows - first_row);
+  const int cols = min(output.tiles * kTileRows, args.rows - first_row);
   const int left[2] = {token < args.tokens ? cols : 0, token + 8 < args.tokens ? cols : 0};
   const ResultFactors factors(args);
 #pragma unroll
   for (int i = 0; i < kCols / kTileRows; ++i) {
-    const float factor = factors.Of(piece.first_tile + i);
+    const float factor = factors.Of(output.first_tile + i);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int col = i * kTileRows + j / 2 * 8;
@@ -91,28 +93,28 @@ __device__ __forceinline__ void StoreByTokens(const MatmulArgs& args, const Piec
 
 // Consumer loop: computes all tiles of the block, with tokens as M rows.
 template <typename S>
-__device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const PieceRows& rows,
-                                                const uint8_t* shared,
-                                                F16Ring<S, S::kTokens>& ring) {
+__device__ __forceinline__ void ConsumeTokensAsM(const MatmulParams& args,
+                                                 const ScheduledRows& rows, const uint8_t* shared,
+                                                 F16Ring<S, S::kTokens>& ring) {
   constexpr int kCols = S::kGroupTiles * kTileRows;
   const int group = threadIdx.x / 128;
   const int own_token = S::kOwnRows ? 0 : group * S::kTokenBlocks * 64;
   const int own_tile = S::kOwnRows ? group * S::kGroupTiles : 0;
-  auto pieces = Pieces<S>::Wide(args, rows);
-  typename F16Ring<S, S::kTokens>::Place place;
-  while (pieces.Next()) {
-    const Segments segments = pieces.segments();
+  auto scheduler = TileScheduler<S>::Wide(args, rows);
+  typename F16Ring<S, S::kTokens>::Stage stage;
+  while (scheduler.Next()) {
+    const SplitRange splits = scheduler.splits();
     float c[S::kTokenBlocks][kCols / 2];
-    Piece piece;
+    OutputTile output;
     const auto multiply = [&](int split) {
-      const int slot = MultiplySegment<kCols>(args, split, XBytes(own_token),
-                                              XBytes(S::kTokens) + own_tile * kTileBytes, shared,
-                                              ring, place, c);
+      const int slot =
+          MultiplySplit<kCols>(args, split, XBytes(own_token),
+                               XBytes(S::kTokens) + own_tile * kTileBytes, shared, ring, stage, c);
       // Computed while the wgmmas run: divisions take as long as a stage.
-      piece = pieces.piece();
-      piece.first_tile += own_tile;
-      piece.tiles -= own_tile;
-      asm volatile("" : "+r"(piece.first_tile), "+r"(piece.tiles), "+r"(piece.first_token));
+      output = scheduler.output();
+      output.first_tile += own_tile;
+      output.tiles -= own_tile;
+      asm volatile("" : "+r"(output.first_tile), "+r"(output.tiles), "+r"(output.first_token));
       WgmmaWait<0>();
       ring.Release(slot);
     };
@@ -122,21 +124,21 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
 #pragma unroll
       for (float& value : sum) value = -0.0f;
 #pragma unroll 1
-      for (int split = segments.begin; split < segments.end; ++split) {
+      for (int split = splits.begin; split < splits.end; ++split) {
         multiply(split);
 #pragma unroll
         for (int i = 0; i < kCols / 2; ++i) sum[i] += c[0][i];
       }
-      StoreByTokens<kCols>(args, piece, piece.first_token, 0, sum);
+      StoreTokensAsM<kCols>(args, output, output.first_token, 0, sum);
     } else {
-      multiply(segments.begin);
+      multiply(splits.begin);
 #pragma unroll
       for (int block = 0; block < S::kTokenBlocks; ++block) {
-        const int first_token = piece.first_token + own_token + block * 64;
-        if (args.gated.data != nullptr) {
-          StoreGatedByTokens<kCols>(args, piece, first_token, c[block]);
+        const int first_token = output.first_token + own_token + block * 64;
+        if (args.swiglu.out.data != nullptr) {
+          StoreSwiGluTokensAsM<kCols>(args, output, first_token, c[block]);
         } else {
-          StoreByTokens<kCols>(args, piece, first_token, segments.begin, c[block]);
+          StoreTokensAsM<kCols>(args, output, first_token, splits.begin, c[block]);
         }
       }
     }
@@ -145,4 +147,4 @@ __device__ __forceinline__ void ConsumeByTokens(const MatmulArgs& args, const Pi
 
 }  // namespace orcd::cuda::gemm
 
-#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_BY_TOKENS_CUH_
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_F16_TOKENS_AS_M_CUH_

@@ -1,16 +1,21 @@
 // Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
-// format and number of tokens (GemmTakes, matmul.h).
+// format and number of tokens (GemmTakes, kernel_set.h).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
 // quantised bytes read once, 2 bytes per weight written.
 #include <cuda_fp16.h>
 
+#include <array>
+#include <iterator>
+#include <utility>
+
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/find_tile.cuh"
-#include "cuda/kernels/sm90/unpack_to_f16.cuh"
+#include "cuda/kernels/sm90/dequantise_to_f16.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
+#include "cuda/kernels/sm90/matmul_params.cuh"
 
 namespace orcd::cuda {
 namespace {
@@ -24,7 +29,7 @@ constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format
 // grid (units / (UnitsAWarp * warps), tiles).
 template <TileFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    UnpackKernel(const __grid_constant__ MatmulArgs product, int first_tile, uint8_t* out) {
+    DequantiseKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
   LaunchDependents();
   int tile = first_tile + static_cast<int>(blockIdx.y);
   const TiledMatrix matrix = FindTile(product, tile);
@@ -60,46 +65,32 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <TileFormat kFormat>
-cudaError_t LaunchUnpack(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                         cudaStream_t stream) {
+cudaError_t LaunchDequantiseOf(const Product& product, int first_tile, int tiles, uint8_t* out,
+                               cudaStream_t stream) {
   constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
-  return Launch(UnpackKernel<kFormat>,
+  return Launch(DequantiseKernel<kFormat>,
                 dim3((product.matrices[0].units() + kUnits - 1) / kUnits, tiles), kThreads, 0,
                 stream, product, first_tile, out);
 }
 
+// LaunchDequantiseOf of each format but kF16, which is the first.
+template <size_t... kBefore>
+constexpr auto Launches(std::index_sequence<kBefore...>) {
+  return std::array{LaunchDequantiseOf<static_cast<TileFormat>(kBefore + 1)>...};
+}
+constexpr auto kLaunches = Launches(std::make_index_sequence<std::size(kFormatTypes) - 1>());
+
 }  // namespace
 
-cudaError_t LaunchUnpackToF16(const MatmulArgs& product, int first_tile, int tiles, uint8_t* out,
-                              cudaStream_t stream) {
+cudaError_t sm90::LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                                   cudaStream_t stream) {
   const TiledMatrix& matrix = product.matrices[0];
-  switch (matrix.format) {
-    case TileFormat::kF16:
-      if (product.num_matrices > 1) return cudaErrorInvalidValue;
-      return cudaMemcpyAsync(out, matrix.data + first_tile * matrix.tile_bytes(),
-                             tiles * matrix.tile_bytes(), cudaMemcpyDeviceToDevice, stream);
-    case TileFormat::kQ8_0:
-      return LaunchUnpack<TileFormat::kQ8_0>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ4_0:
-      return LaunchUnpack<TileFormat::kQ4_0>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ4_1:
-      return LaunchUnpack<TileFormat::kQ4_1>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ5_0:
-      return LaunchUnpack<TileFormat::kQ5_0>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ5_1:
-      return LaunchUnpack<TileFormat::kQ5_1>(product, first_tile, tiles, out, stream);
-    case TileFormat::kIQ4_NL:
-      return LaunchUnpack<TileFormat::kIQ4_NL>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ2_K:
-      return LaunchUnpack<TileFormat::kQ2_K>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ4_K:
-      return LaunchUnpack<TileFormat::kQ4_K>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ5_K:
-      return LaunchUnpack<TileFormat::kQ5_K>(product, first_tile, tiles, out, stream);
-    case TileFormat::kQ6_K:
-      return LaunchUnpack<TileFormat::kQ6_K>(product, first_tile, tiles, out, stream);
+  if (matrix.format != TileFormat::kF16) {
+    return kLaunches[static_cast<int>(matrix.format) - 1](product, first_tile, tiles, out, stream);
   }
-  return cudaErrorInvalidValue;
+  if (product.num_matrices > 1) return cudaErrorInvalidValue;
+  return cudaMemcpyAsync(out, matrix.data + first_tile * matrix.tile_bytes(),
+                         tiles * matrix.tile_bytes(), cudaMemcpyDeviceToDevice, stream);
 }
 
 }  // namespace orcd::cuda

@@ -1,0 +1,40 @@
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/sm90/kernel_set.h"
+
+namespace orcd::cuda::sm90 {
+namespace {
+
+constexpr int kHeadDims[] = {64, 128};
+// A row of logits is held in the shared memory of eight SMs.
+constexpr int kMaxVocab = 8 * 36000;
+
+cudaError_t Prepare(int vocab) {
+  return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
+                   PreparePrefillAttentionKernels(), PrepareSampleKernel(vocab)});
+}
+
+}  // namespace
+
+const KernelSet kKernels = {
+    .name = "sm90",
+    .numeric_identity = "sm90",
+    .min_cc = 90,
+    .max_cc = 90,
+    .gpus = "H100, H200",
+    .head_dims = kHeadDims,
+    .max_group_heads = 16,
+    .max_vocab = kMaxVocab,
+    .prepare = Prepare,
+    .matvec = LaunchMatvec,
+    .gemm = LaunchGemm,
+    .gemm_takes = GemmTakes,
+    .gemm_takes_behind = GemmTakesBehind,
+    .gemm_sums = GemmSums,
+    .gemm_dequantises_ahead = GemmDequantisesAhead,
+    .dequantise = LaunchDequantise,
+    .decode_attention = LaunchDecodeAttention,
+    .prefill_attention = LaunchPrefillAttention,
+    .sample = LaunchSample,
+};
+
+}  // namespace orcd::cuda::sm90

@@ -1,0 +1,129 @@
+// The kernels for compute capability 9.0 (H100, H200), as KernelSet describes them.
+#ifndef ORCD_CUDA_KERNELS_SM90_KERNEL_SET_H_
+#define ORCD_CUDA_KERNELS_SM90_KERNEL_SET_H_
+
+#include <algorithm>
+#include <variant>
+
+#include "cuda/kernels/common/kernel_set.h"
+
+namespace orcd::cuda {
+
+// Shared-memory bounds of the kernels of a step of one token, which keeps two kernels on every SM:
+// one that works, and the next, which prefetches. So each kernel has as many blocks as there are
+// SMs (blocks without work wait for the kernel before, lest two blocks of a later kernel take their
+// place), and each block has so much shared memory, dynamic and static, that two blocks fit an SM
+// and three do not.
+inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
+inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for every block
+inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
+inline constexpr int kMinSharedBytesOfTwo =
+    kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+
+namespace sm90 {
+
+extern const KernelSet kKernels;
+
+cudaError_t PrepareMatvecKernels();
+cudaError_t PrepareGemmKernels();
+cudaError_t PrepareDecodeAttentionKernels();
+cudaError_t PreparePrefillAttentionKernels();
+cudaError_t PrepareSampleKernel(int vocab);
+
+cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
+cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
+cudaError_t LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t stream);
+cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
+                                  cudaStream_t stream);
+cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits& device,
+                                   cudaStream_t stream);
+cudaError_t LaunchSample(const SampleArgs& args, const DeviceTraits& device, cudaStream_t stream);
+
+constexpr bool GemmTakes(TileFormat format, int tokens) {
+  switch (format) {
+    case TileFormat::kF16:
+      return true;
+    case TileFormat::kQ8_0:
+    case TileFormat::kQ5_0:
+    case TileFormat::kQ4_K:
+    case TileFormat::kQ6_K:
+      return tokens <= kMaxPartialsTokens;
+    default:
+      return false;
+  }
+}
+
+// Different formats are allowed only in the pairs that files use together, since they give the
+// values of some layers more bits.
+constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
+  return format == before || (before == TileFormat::kQ4_K && format == TileFormat::kQ6_K) ||
+         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0);
+}
+
+// True for F16 weights and a number of tokens above kMatvecTokens, if blocks of 64 tokens and all
+// columns are as many as a large GPU runs at once, and have so few columns that reading what they
+// do not share takes no longer than writing partials and adding them up.
+constexpr bool GemmSums(const Product& product) {
+  for (int i = 0; i < product.num_matrices; ++i) {
+    if (product.matrices[i].format != TileFormat::kF16) return false;
+  }
+  const int tiles = RowTiles(product);
+  return product.splits > 1 && product.tokens > 192 && product.tokens <= 256 && tiles >= 192 &&
+         tiles <= 300 && product.matrices[0].cols <= 4096;
+}
+
+constexpr bool GemmDequantisesAhead(TileFormat format) {
+  return format == TileFormat::kQ8_0 || format == TileFormat::kQ4_K ||
+         format == TileFormat::kQ5_K || format == TileFormat::kQ6_K;
+}
+
+// Returns why no kernel takes the arguments; null if one does.
+constexpr const char* MatmulProblem(const MatmulArgs& args) {
+  const Product& p = args.product;
+  const bool few = p.tokens <= kMatvecTokens;
+  const bool many = p.tokens > kMaxPartialsTokens;
+  bool f16 = true;
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
+    const TiledMatrix& before = p.matrices[std::max(i - 1, 0)];
+    f16 = f16 && matrix.format == TileFormat::kF16;
+    if (!few && !(i == 0 ? GemmTakes(matrix.format, p.tokens)
+                         : GemmTakesBehind(before.format, matrix.format))) {
+      return "does not take such formats";
+    }
+    if (matrix.cols != before.cols || (i > 0 && before.rows % kTileRows != 0)) {
+      return "has matrices that do not fit together";
+    }
+  }
+  const bool one_f16 = many && f16 && p.num_matrices == 1;
+  const auto aligned = [&](int stride, int to) { return Rows(p) % to == 0 && stride % to == 0; };
+  const auto* const x = std::get_if<Activations>(&args.prologue);
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  const auto* const add = std::get_if<AddToResidual>(&args.epilogue);
+  const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
+  if (x == nullptr && p.tokens != 1) return "normalises more than one token";
+  if (x != nullptr && (x->tokens < p.tokens || (few && x->tokens != kMatvecTokens))) {
+    return "has an input of other tokens";
+  }
+  if (store != nullptr && p.splits > 1 &&
+      (store->sum ? few || !f16 || !aligned(store->stride, many ? 4 : 2) : many)) {
+    return "cannot store its result so";
+  }
+  if (add != nullptr && !(one_f16 && aligned(add->stride, 4))) return "cannot add to the residual";
+  if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
+    return "has several parts for SwiGLU";
+  }
+  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens))
+    return "cannot make q, k, v";
+  for (int i = 0; i < args.ahead.count; ++i) {
+    if (!one_f16 || !GemmDequantisesAhead(args.ahead.matrices[i].format))
+      return "cannot dequantise ahead";
+  }
+  return nullptr;
+}
+
+}  // namespace sm90
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_KERNELS_SM90_KERNEL_SET_H_
