@@ -196,7 +196,13 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Speed of the engine on a model file");
   app.add_option("model", options.model, "GGUF file")->required();
-  app.add_option("--backend", options.backend)->capture_default_str();
+  std::vector<std::string> backends = {"cpu"};
+#ifdef ORCD_CUDA
+  backends.push_back("cuda");
+#endif
+  app.add_option("--backend", options.backend)
+      ->check(CLI::IsMember(backends))
+      ->capture_default_str();
   app.add_option("--case", options.cases, "PARALLEL:PROMPT:NEW")->capture_default_str();
   app.add_option("--repetitions", options.repetitions)->capture_default_str();
   app.add_option("--temperature", options.temperature)->capture_default_str();

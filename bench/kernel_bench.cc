@@ -196,7 +196,8 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(/*vocab=*/1), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, /*vocab=*/1),
+                            "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();

@@ -114,7 +114,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, cons
 
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
-  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(kVocab), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, kVocab), "preparing kernels");
   std::printf("%s\n", device.name.c_str());
   const int most = *std::max_element(options.rows.begin(), options.rows.end());
   constexpr size_t kRowBytes = kVocab * sizeof(float);

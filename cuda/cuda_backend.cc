@@ -398,7 +398,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
                         DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(spec, planned, options, p.device));
-  ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(spec.vocab), "preparing kernels");
+  ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(p.device.traits, spec.vocab),
+                            "preparing kernels");
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.copies, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.weights,

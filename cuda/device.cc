@@ -4,13 +4,11 @@
 
 #include <cstddef>
 #include <fstream>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cuda/kernels/sm90/kernel_set.h"
@@ -49,8 +47,6 @@ std::string DriverVersion() {
 std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
-
-std::string ComputeCapability(int cc) { return absl::StrCat(cc / 10, ".", cc % 10); }
 
 DeviceTraits TraitsOf(const cudaDeviceProp& properties) {
   const int cc = properties.major * 10 + properties.minor;
@@ -112,17 +108,14 @@ absl::StatusOr<DeviceInfo> SelectDevice(int index) {
 }
 
 absl::StatusOr<const KernelSet*> FindKernelSet(const std::string& gpu, const DeviceTraits& traits) {
-  std::vector<std::string> built_for;
+  std::string built_for;
   for (const KernelSet* const set : kKernelSets) {
     if (set->min_cc <= traits.cc && traits.cc <= set->max_cc) return set;
-    built_for.push_back(absl::StrCat(
-        ComputeCapability(set->min_cc),
-        set->max_cc > set->min_cc ? absl::StrCat(" to ", ComputeCapability(set->max_cc)) : "", " (",
-        set->gpus, ")"));
+    absl::StrAppend(&built_for, built_for.empty() ? "" : ", ", set->gpus);
   }
-  return Unavailable(absl::StrCat(gpu, ", has compute capability ", ComputeCapability(traits.cc),
-                                  "; this program's kernels are built for ",
-                                  absl::StrJoin(built_for, ", "), "; use --backend cpu"));
+  return Unavailable(absl::StrCat(gpu, ", has compute capability ", traits.cc / 10, ".",
+                                  traits.cc % 10, "; this program's kernels are built for ",
+                                  built_for, "; use --backend cpu"));
 }
 
 bool HasDevice() {

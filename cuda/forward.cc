@@ -21,16 +21,11 @@ constexpr int RoundUp(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-int RowTiles(std::initializer_list<const TiledMatrix*> matrices) {
-  int tiles = 0;
-  for (const TiledMatrix* matrix : matrices) tiles += matrix->row_tiles();
-  return tiles;
-}
-
 // Floats of a product's result, including split-K partials.
-int64_t ProductFloats(int rows, int row_tiles, int cols, int tokens) {
+int64_t ProductFloats(const Product& product, int tokens) {
   const int split_tokens = PartialsTokens(std::min(tokens, kMaxPartialsTokens));
-  return std::max(int64_t{Splits(row_tiles, cols)} * split_tokens, int64_t{tokens}) * rows;
+  const int splits = Splits(RowTiles(product), product.matrices[0].cols);
+  return std::max(int64_t{splits} * split_tokens, int64_t{tokens}) * Rows(product);
 }
 
 int64_t F16Bytes(const TiledMatrix& matrix) {
@@ -88,14 +83,12 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   int64_t gate_and_up_floats = 0;
   dequantised_bytes = kMinDequantisedBytes;
   for (const DeviceLayer& layer : weights.layers()) {
-    const int qkv_rows = shape.q_size() + 2 * shape.kv_size();
-    floats = std::max(
-        floats, ProductFloats(qkv_rows, RowTiles({&layer.qkv[0], &layer.qkv[1], &layer.qkv[2]}),
-                              spec.hidden, tokens));
-    floats = std::max(
-        floats, ProductFloats(spec.hidden, layer.attn_output.row_tiles(), shape.q_size(), tokens));
-    floats =
-        std::max(floats, ProductFloats(spec.hidden, layer.down.row_tiles(), shape.ffn, tokens));
+    for (const Product& product :
+         {Product{.matrices = {layer.qkv[0], layer.qkv[1], layer.qkv[2]}, .num_matrices = 3},
+          Product{.matrices = {layer.attn_output}, .num_matrices = 1},
+          Product{.matrices = {layer.down}, .num_matrices = 1}}) {
+      floats = std::max(floats, ProductFloats(product, tokens));
+    }
     for (const TiledMatrix* matrix : {&layer.gate_up, &layer.down, &layer.attn_output}) {
       if (matrix->format != TileFormat::kF16)
         dequantised_bytes = std::max(dequantised_bytes, F16Bytes(*matrix));

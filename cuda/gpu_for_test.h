@@ -74,7 +74,7 @@ class GpuTest : public ::testing::Test {
     const auto device = SelectDevice(0);
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *device;
-    const cudaError_t error = kernels().prepare(/*vocab=*/1);
+    const cudaError_t error = kernels().prepare(traits(), /*vocab=*/1);
     ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
     auto stream = CreateStream();
     ASSERT_TRUE(stream.ok()) << stream.status();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -87,7 +88,7 @@ TEST(ModelSpecTest, ScalingThatScalesNothingIsFine) {
 TestModel Llama(bool factors) {
   TestModel model = TestModel::Valid();
   model.keys["general.architecture"] = "llama";
-  for (auto [key, value] : std::map(model.keys)) {
+  for (const auto& [key, value] : std::map(model.keys)) {
     if (key.starts_with("qwen2.")) model.keys["llama." + key.substr(6)] = value;
   }
   std::erase_if(model.tensors, [](const auto& entry) { return entry.first.ends_with(".bias"); });
@@ -108,6 +109,21 @@ TEST(LlamaTest, HasItsOwnRopeAndNoBiases) {
     ASSERT_TRUE(weights.ok()) << weights.status();
     EXPECT_TRUE(weights->layers[1].attn_q_bias.empty());
     EXPECT_EQ(weights->rope_factors.size(), factors ? 8u : 0u);
+  }
+}
+
+TEST(LlamaTest, RefusesFactorsThatAreNotAboveZero) {
+  for (const float factor : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    TestModel model = Llama(true);
+    std::memcpy(&model.tensors["rope_freqs.weight"].data[3 * sizeof(factor)], &factor,
+                sizeof(factor));
+    TempDir dir;
+    const auto gguf = model.WriteAndOpen(dir.File("model.gguf"));
+    const auto spec = ReadModelSpec(*gguf);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const absl::Status status = ModelWeights::FromGguf(*gguf, *spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << factor;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("above zero"));
   }
 }
 

@@ -23,7 +23,7 @@ namespace {
 // unsupported.
 ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
   const auto source = gguf.GetString(kChatTemplateKey);
-  const ChatTemplate known = source.ok() ? ChatTemplate::Recognize(*source) : ChatTemplate();
+  ChatTemplate known = source.ok() ? ChatTemplate::Recognize(*source) : ChatTemplate();
   for (const std::string_view token : known.control_tokens()) {
     if (tokenizer.FindSpecial(token) < 0) return ChatTemplate();
   }

@@ -175,6 +175,14 @@ absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, cons
   weights.tied = weights.output.data == nullptr;
   if (weights.tied) weights.output = weights.token_embd;
   ORCD_RETURN_IF_ERROR(taker.CheckAllTaken());
+  for (const float factor : weights.rope_factors) {
+    if (factor > 0) continue;
+    return InvalidModel(
+        "rope_freqs.weight",
+        absl::StrFormat("tensor \"rope_freqs.weight\" holds %g; RoPE divides by its "
+                        "elements, which must be above zero, convert the model again",
+                        factor));
+  }
   return weights;
 }
 

@@ -37,7 +37,7 @@ struct KernelSet {
   // Sets of one identity compute the same bits. Tensor cores of different generations sum
   // differently, so a set for several generations has a row, and an identity, for each.
   const char* numeric_identity;
-  // Compute capabilities of its GPUs, both included, and the names of some, for messages.
+  // Compute capabilities of its GPUs, both included, and the same for messages, with names of GPUs.
   int min_cc;
   int max_cc;
   const char* gpus;
@@ -48,10 +48,10 @@ struct KernelSet {
   int max_vocab;
 
   // Raises the kernels' shared-memory limits; call once per device. `vocab` is the sampler's.
-  cudaError_t (*prepare)(int vocab);
+  cudaError_t (*prepare)(const DeviceTraits& device, int vocab);
 
-  // Product for up to kMatvecTokens tokens, in a view of x of as many. Any formats. Bound by
-  // reading the weights. Both are cudaErrorInvalidValue if the set has no kernel for the arguments.
+  // Product for at most kMatvecTokens tokens; `x` is padded to 8 tokens. Any formats. Bound by
+  // reading the weights. It and `gemm` return cudaErrorInvalidValue if there is no such kernel.
   cudaError_t (*matvec)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
   // Product for more than kMatvecTokens tokens, of formats that gemm_takes and gemm_takes_behind
   // allow.
@@ -59,7 +59,7 @@ struct KernelSet {
   // True if `gemm` takes weights of the format for this many tokens; always for kF16. Other weights
   // must first be dequantised to F16.
   bool (*gemm_takes)(TileFormat format, int tokens);
-  // True if `gemm` takes a matrix of format `format` behind one of `before`.
+  // True if one `gemm` takes a matrix of `format` after one of `before` in MatmulArgs::matrices.
   bool (*gemm_takes_behind)(TileFormat before, TileFormat format);
   // True if `gemm` of no more than kMaxPartialsTokens tokens is faster when it adds the partials
   // itself (StoreF32::sum), and supports that.

@@ -1,5 +1,6 @@
 // Matrix products of the model: Y = W X for tiled weights.
-// Launched by a KernelSet; numeric_contract.h has the order of sums.
+// `matvec`, `gemm` and `dequantise` are the launches of a KernelSet; numeric_contract.h has the
+// order of sums.
 #ifndef ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 #define ORCD_CUDA_KERNELS_COMMON_MATMUL_H_
 
@@ -15,10 +16,10 @@
 
 namespace orcd::cuda {
 
-// Most tokens of KernelSet::matvec.
+// Most tokens of a `matvec` call.
 inline constexpr int kMatvecTokens = 8;
 
-// Most tokens for which KernelSet::gemm can store partials, as KernelSet::matvec does.
+// Most tokens for which `gemm` can store partials, as `matvec` does.
 inline constexpr int kMaxPartialsTokens = 512;
 
 // A product is prologue x product x epilogue.
@@ -55,7 +56,7 @@ constexpr int PartialsTokens(int tokens) { return std::max(tokens, kMatvecTokens
 
 // Stores the split-K partials or, if `sum`, their sum. A sum of several splits is for `gemm` of F16
 // weights. More than kMaxPartialsTokens tokens need it, with rows and stride that are multiples of
-// 4; fewer may have it (KernelSet::gemm_sums), with even ones.
+// 4; fewer may have it (gemm_sums), with even ones.
 struct StoreF32 {
   float* y = nullptr;  // [splits, PartialsTokens(tokens), stride] or [tokens, stride]
   int stride = 0;
@@ -100,7 +101,7 @@ struct StreamKWorkspace {
 };
 
 // Weights of later products that a product's spare producer warps dequantise beside its own work,
-// as KernelSet::dequantise does. The set says which formats (gemm_dequantises_ahead).
+// as `dequantise` does. The set says which formats (gemm_dequantises_ahead).
 struct DequantiseAhead {
   static constexpr int kMost = 5;
 

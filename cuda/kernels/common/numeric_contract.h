@@ -10,8 +10,8 @@
 //              part's product first. Keys are taken in tiles of kKeyTile positions, each with its
 //              own maximum, and tiles are merged in order (softmax.cuh).
 //   Norms      squares are added in the order of NormThreads, then as reduce.cuh says.
-//   Rounding   F16 are the weights, by the rule of dequantise.cuh; the inputs of products; queries,
-//              keys and values; and the softmax's weights. Everything else is F32.
+//   Rounding   The weights (by the rule of dequantise.cuh), the inputs of products, queries, keys,
+//              values and the softmax's weights are F16. Everything else is F32.
 #ifndef ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_
 #define ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_
 

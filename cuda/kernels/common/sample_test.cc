@@ -55,7 +55,7 @@ class SampleTest : public GpuTest {
   void ExpectAsReference(const std::vector<Draw>& draws) {
     const int rows = static_cast<int>(draws.size());
     const int vocab = static_cast<int>(draws[0].logits.size());
-    ASSERT_EQ(kernels().prepare(vocab), cudaSuccess);
+    ASSERT_EQ(kernels().prepare(traits(), vocab), cudaSuccess);
 
     // The histories are in shuffled blocks.
     int all_blocks = 0;

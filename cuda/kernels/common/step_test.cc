@@ -339,7 +339,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const int all_heads = heads + 2 * kv_heads;
     const int rows = all_heads * head_dim;
     const int positions = 128;
-    const cpu::Rope rope(head_dim, 1e6f);
+    const cpu::Rope rope(head_dim, {.base = 1e6f}, {});
     std::vector<float> angles(positions * head_dim);
     for (int p = 0; p < positions; ++p) {
       rope.Angles(p, std::span(angles).subspan(p * head_dim, head_dim));
@@ -406,8 +406,8 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
         row[i] = sum + bias[i];
       }
       const std::vector<float> before = row;
-      cpu::Rope::Rotate(std::span(angles).subspan(token.position * head_dim, head_dim),
-                        std::span(row).first((heads + kv_heads) * head_dim));
+      rope.Rotate(std::span(angles).subspan(token.position * head_dim, head_dim),
+                  std::span(row).first((heads + kv_heads) * head_dim));
       for (int i = 0; i < rows; ++i) {
         const size_t at = size_t{1} * t * rows + i;
         if (std::isnan(before[i])) {

@@ -595,8 +595,7 @@ cudaError_t PrepareOf() {
 }  // namespace
 
 cudaError_t sm90::PrepareDecodeAttentionKernels() {
-  const cudaError_t error = PrepareOf<64>();
-  return error != cudaSuccess ? error : PrepareOf<128>();
+  return AnyError({PrepareOf<64>(), PrepareOf<128>()});
 }
 
 cudaError_t sm90::LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,

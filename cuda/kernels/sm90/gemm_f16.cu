@@ -51,9 +51,8 @@ namespace {
 
 // Computes the tile that `scheduler` is at, of kTokens tokens.
 template <typename S, int kTokens>
-__device__ __forceinline__ void ConsumeTile(const MatmulParams& args,
-                                            const TileScheduler<S>& scheduler, uint8_t* shared,
-                                            F16Ring<S, kTokens>& ring,
+__device__ __forceinline__ void ConsumeTile(const MatmulParams& args, const Scheduler<S>& scheduler,
+                                            uint8_t* shared, F16Ring<S, kTokens>& ring,
                                             typename F16Ring<S, kTokens>::Stage& stage) {
   const int group = threadIdx.x / 128;
   const int first_tile = group * kTilesAGroup;
@@ -138,16 +137,16 @@ __device__ __forceinline__ void ConsumeTile(const MatmulParams& args,
 }
 
 template <typename S, int kTokens>
-__device__ __forceinline__ void ConsumeTiles(const MatmulParams& args, TileScheduler<S>& scheduler,
+__device__ __forceinline__ void ConsumeTiles(const MatmulParams& args, Scheduler<S>& scheduler,
                                              uint8_t* shared, F16Ring<S, kTokens>& ring) {
   typename F16Ring<S, kTokens>::Stage stage;
   while (scheduler.Next()) ConsumeTile<S, kTokens>(args, scheduler, shared, ring, stage);
 }
 
 template <typename S>
-__device__ __forceinline__ void ConsumeF16(const MatmulParams& args, const ScheduledRows& rows,
+__device__ __forceinline__ void ConsumeF16(const MatmulParams& args, const TileRows& rows,
                                            uint8_t* shared, F16Rings<S>& rings) {
-  auto scheduler = TileScheduler<S>::Wide(args, rows);
+  auto scheduler = Scheduler<S>::Wide(args, rows);
   ConsumeTiles<S, S::kTokens>(args, scheduler, shared, rings.wide);
   if constexpr (S::kRestTokens > 0) {
     auto rest = scheduler.Rest(args, rows);
@@ -157,8 +156,7 @@ __device__ __forceinline__ void ConsumeF16(const MatmulParams& args, const Sched
 
 template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    F16Kernel(const __grid_constant__ MatmulParams args,
-              const __grid_constant__ ScheduledRows rows) {
+    F16Kernel(const __grid_constant__ MatmulParams args, const __grid_constant__ TileRows rows) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ __align__(8) F16Rings<S> rings;
   LaunchDependents();
@@ -227,7 +225,7 @@ int ClustersAtOnce(int multiprocessors) {
 }
 
 template <typename S>
-cudaError_t LaunchF16(const MatmulParams& args, const ScheduledRows& rows, int multiprocessors,
+cudaError_t LaunchF16(const MatmulParams& args, const TileRows& rows, int multiprocessors,
                       cudaStream_t stream) {
   int outputs = OutputTiles<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
   // A shared tile counts twice.
@@ -241,7 +239,7 @@ cudaError_t LaunchF16(const MatmulParams& args, const ScheduledRows& rows, int m
 }
 
 struct Plan {
-  ScheduledRows rows;
+  TileRows rows;
   // Time in 256ths of the main loop of a kTokens tile.
   int time;
 };
@@ -327,7 +325,7 @@ cudaError_t LaunchSplitKSum(const MatmulParams& args, int multiprocessors, cudaS
   const int tiles = RowTiles(args);
   constexpr int kXTiles = XBytes(Shape160x64x8Sum::kTokens) / kTileBytes;
   const int block_tiles = EvenBlockTiles(tiles, 1, clusters, Shape160x64x8Sum::kTiles, kXTiles);
-  const ScheduledRows rows = {tiles, 0, block_tiles};
+  const TileRows rows = {tiles, 0, block_tiles};
   return block_tiles <= Shape128x64x9Sum::kTiles
              ? LaunchF16<Shape128x64x9Sum>(args, rows, multiprocessors, stream)
              : LaunchF16<Shape160x64x8Sum>(args, rows, multiprocessors, stream);

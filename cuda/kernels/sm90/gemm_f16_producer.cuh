@@ -78,7 +78,7 @@ struct TokenShape {
 
 // Row tiles of a launch: first those computed in tiles of kTokens, then those computed in tiles of
 // kRestTokens.
-struct ScheduledRows {
+struct TileRows {
   int wide_tiles;
   int rest_tiles;
   // Row tiles of an output tile; at most Shape::kTiles.
@@ -123,10 +123,10 @@ struct SplitRange {
 // Persistent tile scheduler of one cluster, for tiles of one width, as seen by one of its blocks:
 // its own rows, of which the last blocks may have none.
 template <typename S>
-class TileScheduler {
+class Scheduler {
  public:
-  __device__ __forceinline__ TileScheduler(const MatmulParams& args, int first_tile, int tiles,
-                                           int block_tiles, int tokens, int whole, int start)
+  __device__ __forceinline__ Scheduler(const MatmulParams& args, int first_tile, int tiles,
+                                       int block_tiles, int tokens, int whole, int start)
       : first_tile_(first_tile),
         tiles_(tiles),
         block_tiles_(block_tiles),
@@ -138,16 +138,14 @@ class TileScheduler {
         total_(2 * row_clusters_ * token_clusters_ * (S::kSum ? 1 : splits_) - whole_),
         next_(start) {}
   // The tiles of kTokens.
-  __device__ __forceinline__ static TileScheduler Wide(const MatmulParams& args,
-                                                       const ScheduledRows& rows) {
-    return TileScheduler(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_tiles,
-                         static_cast<int>(blockIdx.x) / S::kBlocks);
+  __device__ __forceinline__ static Scheduler Wide(const MatmulParams& args, const TileRows& rows) {
+    return Scheduler(args, 0, rows.wide_tiles, rows.block_tiles, S::kTokens, rows.whole_tiles,
+                     static_cast<int>(blockIdx.x) / S::kBlocks);
   }
   // The tiles of kRestTokens, which follow after the last tile of kTokens.
-  __device__ __forceinline__ TileScheduler Rest(const MatmulParams& args,
-                                                const ScheduledRows& rows) const {
-    return TileScheduler(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
-                         std::numeric_limits<int>::max(), index_ - total_);
+  __device__ __forceinline__ Scheduler Rest(const MatmulParams& args, const TileRows& rows) const {
+    return Scheduler(args, rows.wide_tiles, rows.rest_tiles, rows.block_tiles, S::kRestTokens,
+                     std::numeric_limits<int>::max(), index_ - total_);
   }
 
   // Goes on to the next tile; false if there is none.
@@ -243,14 +241,14 @@ class Producer {
  public:
   using Ring = F16Ring<S, kTokens>;
 
-  __device__ __forceinline__ Producer(const MatmulParams& args, const TileScheduler<S>& scheduler,
+  __device__ __forceinline__ Producer(const MatmulParams& args, const Scheduler<S>& scheduler,
                                       uint32_t shared, Ring& ring)
       : args_(args), scheduler_(scheduler), shared_(shared), ring_(ring) {
     NextTile();
   }
 
   // The scheduler, after the last tile.
-  __device__ __forceinline__ const TileScheduler<S>& scheduler() const { return scheduler_; }
+  __device__ __forceinline__ const Scheduler<S>& scheduler() const { return scheduler_; }
 
   // Keeps the ring full until no tile is left.
   __device__ __forceinline__ void CopyAll() {
@@ -354,7 +352,7 @@ class Producer {
   }
 
   const MatmulParams& args_;
-  TileScheduler<S> scheduler_;
+  Scheduler<S> scheduler_;
   const uint32_t shared_;
   Ring& ring_;
   const int producer_ = ProducerIndex();
@@ -381,11 +379,11 @@ struct F16Rings {
 };
 
 template <typename S>
-__device__ __forceinline__ void ProduceF16(const MatmulParams& args, const ScheduledRows& rows,
+__device__ __forceinline__ void ProduceF16(const MatmulParams& args, const TileRows& rows,
                                            uint32_t shared, F16Rings<S>& rings) {
   // The model's weights are there from the start; activations are written by the kernel before.
   if (ProducerIndex() == kXProducer) WaitForDependency();
-  Producer<S, S::kTokens> producer(args, TileScheduler<S>::Wide(args, rows), shared, rings.wide);
+  Producer<S, S::kTokens> producer(args, Scheduler<S>::Wide(args, rows), shared, rings.wide);
   producer.CopyAll();
   // Before the other ring, which aliases this one; and before this block exits, as other blocks
   // still arrive at its barriers.

@@ -93,14 +93,14 @@ __device__ __forceinline__ void StoreTokensAsM(const MatmulParams& args, const O
 
 // Consumer loop: computes all tiles of the block, with tokens as M rows.
 template <typename S>
-__device__ __forceinline__ void ConsumeTokensAsM(const MatmulParams& args,
-                                                 const ScheduledRows& rows, const uint8_t* shared,
+__device__ __forceinline__ void ConsumeTokensAsM(const MatmulParams& args, const TileRows& rows,
+                                                 const uint8_t* shared,
                                                  F16Ring<S, S::kTokens>& ring) {
   constexpr int kCols = S::kGroupTiles * kTileRows;
   const int group = threadIdx.x / 128;
   const int own_token = S::kOwnRows ? 0 : group * S::kTokenBlocks * 64;
   const int own_tile = S::kOwnRows ? group * S::kGroupTiles : 0;
-  auto scheduler = TileScheduler<S>::Wide(args, rows);
+  auto scheduler = Scheduler<S>::Wide(args, rows);
   typename F16Ring<S, S::kTokens>::Stage stage;
   while (scheduler.Next()) {
     const SplitRange splits = scheduler.splits();

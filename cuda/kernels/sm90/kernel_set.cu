@@ -8,7 +8,7 @@ constexpr int kHeadDims[] = {64, 128};
 // A row of logits is held in the shared memory of eight SMs.
 constexpr int kMaxVocab = 8 * 36000;
 
-cudaError_t Prepare(int vocab) {
+cudaError_t Prepare(const DeviceTraits&, int vocab) {
   return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
                    PreparePrefillAttentionKernels(), PrepareSampleKernel(vocab)});
 }
@@ -20,7 +20,7 @@ const KernelSet kKernels = {
     .numeric_identity = "sm90",
     .min_cc = 90,
     .max_cc = 90,
-    .gpus = "H100, H200",
+    .gpus = "9.0 (H100, H200)",
     .head_dims = kHeadDims,
     .max_group_heads = 16,
     .max_vocab = kMaxVocab,

@@ -102,8 +102,7 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   const auto* const store = std::get_if<StoreF32>(&args.epilogue);
   const auto* const add = std::get_if<AddToResidual>(&args.epilogue);
   const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
-  if (x == nullptr && p.tokens != 1) return "normalises more than one token";
-  if (x != nullptr && (x->tokens < p.tokens || (few && x->tokens != kMatvecTokens))) {
+  if (x == nullptr ? p.tokens != 1 : x->tokens < p.tokens || (few && x->tokens > kMatvecTokens)) {
     return "has an input of other tokens";
   }
   if (store != nullptr && p.splits > 1 &&
@@ -114,11 +113,10 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
     return "has several parts for SwiGLU";
   }
-  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens))
-    return "cannot make q, k, v";
+  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens)) return "cannot make qkv";
   for (int i = 0; i < args.ahead.count; ++i) {
-    if (!one_f16 || !GemmDequantisesAhead(args.ahead.matrices[i].format))
-      return "cannot dequantise ahead";
+    const TileFormat format = args.ahead.matrices[i].format;
+    if (!one_f16 || !GemmDequantisesAhead(format)) return "cannot dequantise ahead";
   }
   return nullptr;
 }

@@ -36,21 +36,15 @@ struct FormatSet {
   uint32_t formats;
   Kernel (*kernel)(bool one_token);
 };
+template <uint32_t... kFormats>
+constexpr std::array kSetsOf = {FormatSet{kFormats, KernelFor<kFormats>}...};
 // The sets that models use; the last takes any format.
-constexpr std::array kSets = {
-    FormatSet{FormatBit(TileFormat::kF16), KernelFor<FormatBit(TileFormat::kF16)>},
-    FormatSet{FormatBit(TileFormat::kQ8_0), KernelFor<FormatBit(TileFormat::kQ8_0)>},
-    FormatSet{FormatBit(TileFormat::kQ4_0), KernelFor<FormatBit(TileFormat::kQ4_0)>},
-    FormatSet{FormatBit(TileFormat::kQ5_0), KernelFor<FormatBit(TileFormat::kQ5_0)>},
-    FormatSet{FormatBit(TileFormat::kIQ4_NL), KernelFor<FormatBit(TileFormat::kIQ4_NL)>},
-    FormatSet{FormatBit(TileFormat::kQ4_K), KernelFor<FormatBit(TileFormat::kQ4_K)>},
-    FormatSet{FormatBit(TileFormat::kQ5_K), KernelFor<FormatBit(TileFormat::kQ5_K)>},
-    FormatSet{FormatBit(TileFormat::kQ6_K), KernelFor<FormatBit(TileFormat::kQ6_K)>},
-    FormatSet{matvec::kQ4KM, KernelFor<matvec::kQ4KM>},
-    FormatSet{matvec::kQ5KM, KernelFor<matvec::kQ5KM>},
-    FormatSet{matvec::kSmallQ4KM, KernelFor<matvec::kSmallQ4KM>},
-    FormatSet{matvec::kAllFormats, KernelFor<matvec::kAllFormats>},
-};
+constexpr auto& kSets =
+    kSetsOf<FormatBit(TileFormat::kF16), FormatBit(TileFormat::kQ8_0), FormatBit(TileFormat::kQ4_0),
+            FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
+            FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
+            FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
+            matvec::kAllFormats>;
 
 // Returns the first set that contains all of `formats`.
 const FormatSet& SetOf(uint32_t formats) {

@@ -1,4 +1,4 @@
-// Kernel of LaunchMatvec (matmul.h): y = W x for 1 to 8 tokens, bound by reading the weights.
+// Kernel of LaunchMatvec (kernel_set.h): y = W x for 1 to 8 tokens, bound by reading the weights.
 //
 //   Tile      16 rows by all tokens, in one split of K. The row tiles of a split are dealt
 //             to its blocks and their warps in turn; there is at least one block an SM.

@@ -360,11 +360,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 cudaError_t sm90::PreparePrefillAttentionKernels() {
-  const cudaError_t error = cudaFuncSetAttribute(
-      PrefillAttentionKernel<64>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<64>));
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(PrefillAttentionKernel<128>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<128>));
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  return AnyError(
+      {cudaFuncSetAttribute(PrefillAttentionKernel<64>, kAttribute, sizeof(Shared<64>)),
+       cudaFuncSetAttribute(PrefillAttentionKernel<128>, kAttribute, sizeof(Shared<128>))});
 }
 
 cudaError_t sm90::LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits&,
