@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -20,6 +18,7 @@
 
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/text/tokenizer.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -63,11 +62,6 @@ std::string Repeat(std::string_view part) {
   std::string text;
   while (text.size() < kTextBytes) text += part;
   return text;
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void RegisterEncode(const std::string& name, std::string text, const Tokenizer& tokenizer) {

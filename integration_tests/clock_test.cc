@@ -70,11 +70,6 @@ class ClockTest : public ::testing::Test {
     std::filesystem::rename(next, models_.File("date"));
   }
 
-  template <typename Condition>
-  static bool Wait(const Condition& condition) {
-    return WaitUntil(condition, absl::Seconds(20));
-  }
-
   // A stream that lasts some seconds.
   static v1::GenerateRequest Stream(const std::string& id, uint32_t tokens) {
     v1::GenerateRequest request = TokenRequest({1, 2, 3}, tokens);

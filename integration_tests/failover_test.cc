@@ -117,13 +117,10 @@ class FailoverTest : public ::testing::Test {
     front.SetTarget((*worker)->address());
     WorkerClient client((*worker)->address());
     const std::string instance = client.Status().instance_id();
-    EXPECT_TRUE(WaitUntil(
-        [&] {
-          const v1::WorkerStatus status = orchestrator_.status(worker_id);
-          return status.instance_id() == instance && status.state() == v1::WORKER_STATE_READY;
-        },
-        Bound(absl::Seconds(20))))
-        << (*worker)->Log();
+    EXPECT_TRUE(Wait([&] {
+      const v1::WorkerStatus status = orchestrator_.status(worker_id);
+      return status.instance_id() == instance && status.state() == v1::WORKER_STATE_READY;
+    })) << (*worker)->Log();
     return *std::move(worker);
   }
 
@@ -295,8 +292,7 @@ TEST_F(FailoverTest, AFullDiskIsNotSeenInAStreamOrALease) {
   // Unloads and loads work too.
   ASSERT_TRUE(client.Unload(false).ok());
   ASSERT_TRUE(client.Load("nano.gguf").loaded);
-  EXPECT_TRUE(WaitUntil([&] { return orchestrator_.heartbeats().size() > heard + 3; },
-                        Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > heard + 3; }));
   EXPECT_EQ(worker->Log(), log) << "the disk was not full: nothing was tested";
   ASSERT_NO_FATAL_FAILURE(SetDiskFull(*worker, false));
   EXPECT_TRUE(IsComplete(client.Generate(Stream(2))));
@@ -444,8 +440,7 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
   EXPECT_GT(resumed, 0) << "no stream was cut: nothing was tested";
   for (int i = 0; i < kWorkers; ++i) {
     EXPECT_TRUE(
-        WaitUntil([&] { return orchestrator_.status(name(i)).state() == v1::WORKER_STATE_READY; },
-                  Bound(absl::Seconds(20))));
+        Wait([&] { return orchestrator_.status(name(i)).state() == v1::WORKER_STATE_READY; }));
   }
   for (const auto& [event, count] : events) RecordProperty(event, count);
   std::cerr << streams << " streams, " << resumed << " of their parts resumed\n";

@@ -69,8 +69,7 @@ class ForeignTextTest : public WorkerTest {
     }
     // A heartbeat that cannot be decoded never reaches the orchestrator's handler.
     const size_t before = orchestrator_.heartbeats().size();
-    EXPECT_TRUE(WaitUntil([&] { return orchestrator_.heartbeats().size() > before + 1; },
-                          Bound(absl::Seconds(20))));
+    EXPECT_TRUE(Wait([&] { return orchestrator_.heartbeats().size() > before + 1; }));
     EXPECT_TRUE(IsValidUtf8(HttpGet(worker().SideAddress("metrics"), "/metrics")));
     const std::string log = worker().Log();
     EXPECT_TRUE(IsValidUtf8(log)) << log;
@@ -93,8 +92,7 @@ TEST_F(ForeignTextTest, AFileOfAnyNameIsServed) {
   EXPECT_EQ(status.model().file(), absl::StrCat(kReplaced, ".gguf"));
   EXPECT_EQ(status.model().model_id(), kReplaced);
   EXPECT_TRUE(
-      WaitUntil([&] { return orchestrator_.status(kWorkerId).state() == v1::WORKER_STATE_READY; },
-                Bound(absl::Seconds(20))));
+      Wait([&] { return orchestrator_.status(kWorkerId).state() == v1::WORKER_STATE_READY; }));
   EXPECT_EQ(orchestrator_.status(kWorkerId).model().model_id(), kReplaced);
   ExpectReadable();
   // The model can be requested by its reported name.

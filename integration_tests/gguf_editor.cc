@@ -5,7 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
@@ -82,10 +83,7 @@ std::string StringBytes(std::string_view value) {
 }
 
 GgufEditor::GgufEditor(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  const std::string bytes = content.str();
+  const std::string bytes = ReadFile(path);
   Cursor cursor(bytes);
   magic = cursor.Take(4);
   version = cursor.Number<uint32_t>();

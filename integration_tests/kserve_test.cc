@@ -249,15 +249,13 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
   stream.CloseRequests();
   EXPECT_TRUE(stream.Finish().ok());
   // The worker records a call once gRPC is done with it, which may be after the client is.
-  EXPECT_TRUE(WaitUntil(
-      [&] {
-        const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
-        return Metric(metrics, "orcd_request_e2e_seconds_count") == 2 &&
-               Metric(metrics, "orcd_generated_tokens_total") == 10 &&
-               Metric(metrics, "orcd_time_to_first_token_seconds_count") == 2 &&
-               Metric(metrics, R"(orcd_rejections_total{reason="INVALID_FIELD"})") == 2;
-      },
-      Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] {
+    const std::string metrics = HttpGet(worker().SideAddress("metrics"), "/metrics");
+    return Metric(metrics, "orcd_request_e2e_seconds_count") == 2 &&
+           Metric(metrics, "orcd_generated_tokens_total") == 10 &&
+           Metric(metrics, "orcd_time_to_first_token_seconds_count") == 2 &&
+           Metric(metrics, R"(orcd_rejections_total{reason="INVALID_FIELD"})") == 2;
+  }));
 }
 
 // Clients hang up in the queue, in prefill and in decode, with and without streaming. No new step

@@ -5,10 +5,8 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
@@ -29,13 +28,6 @@ std::string Sha256(const std::string& bytes) {
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
          reinterpret_cast<unsigned char*>(sum.data()));
   return sum;
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  return content.str();
 }
 
 class LoadTest : public WorkerTest {
@@ -109,7 +101,7 @@ TEST_F(LoadTest, DescriptionIsOfTheFile) {
   const LoadResult result = client().Load("nano.gguf");
   ASSERT_TRUE(result.loaded) << result.error;
   const v1::ModelDescription& model = *result.loaded;
-  const std::string bytes = ReadAll(models().File("nano.gguf"));
+  const std::string bytes = ReadFile(models().File("nano.gguf"));
   EXPECT_EQ(model.model_id(), "nano");
   EXPECT_EQ(model.file(), "nano.gguf");
   // The file is one chunk, so the digest is the hash of its hash.
@@ -148,7 +140,7 @@ TEST_F(LoadTest, NameAndSumMayBeGiven) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   v1::LoadRequest request = Request("nano.gguf");
   request.set_model_id("my-model");
-  request.set_sha256(absl::BytesToHexString(Sha256(ReadAll(models().File("nano.gguf")))));
+  request.set_sha256(absl::BytesToHexString(Sha256(ReadFile(models().File("nano.gguf")))));
   const LoadResult result = client().Load(request);
   ASSERT_TRUE(result.loaded) << result.error;
   EXPECT_EQ(result.loaded->model_id(), "my-model");

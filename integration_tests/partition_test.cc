@@ -98,11 +98,6 @@ class PartitionTest : public ::testing::Test {
     EXPECT_EQ(orchestrator_.address("a"), worker_->address());
   }
 
-  template <typename Condition>
-  static bool Wait(const Condition& condition) {
-    return WaitUntil(condition, Bound(absl::Seconds(20)));
-  }
-
   static v1::GenerateRequest Stream(uint32_t tokens) {
     v1::GenerateRequest request = TokenRequest({1, 2, 3}, tokens);
     request.mutable_sampling()->set_seed(7);

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <future>
 #include <iostream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "integration_tests/real_model_fixture.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
@@ -187,8 +187,7 @@ TEST_F(RealModelLimitsTest, TokenizesTenMegabytesASecond) {
   ASSERT_NO_FATAL_FAILURE(Load());
   std::string prose;
   for (const char* document : {"README.md", "DESIGN.md", "CONTRIBUTING.md", "docs/errors.md"}) {
-    std::ifstream file(document);
-    prose.append(std::istreambuf_iterator<char>(file), {});
+    prose += ReadFile(document);
   }
   ASSERT_FALSE(prose.empty()) << "tests run at the root of the tree";
   v1::TokenizeRequest request;

@@ -39,11 +39,6 @@ class RegistrationTest : public WorkerTest {
     ASSERT_TRUE(Wait([&] { return !orchestrator_.registrations().empty(); }));
   }
 
-  template <typename Condition>
-  static bool Wait(const Condition& condition) {
-    return WaitUntil(condition, Bound(absl::Seconds(20)));
-  }
-
   ScriptedOrchestrator orchestrator_{absl::Milliseconds(600)};
   std::unique_ptr<OrchestratorServer> server_;
 };

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <future>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "integration_tests/scripted_orchestrator.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
@@ -135,10 +135,7 @@ class SecurityTest : public WorkerTest {
   }
 
   static std::string Sha256OfFile(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream content;
-    content << file.rdbuf();
-    const std::string bytes = content.str();
+    const std::string bytes = ReadFile(path);
     std::string digest(SHA256_DIGEST_LENGTH, '\0');
     SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(),
            reinterpret_cast<uint8_t*>(digest.data()));
@@ -148,13 +145,7 @@ class SecurityTest : public WorkerTest {
   static bool Succeeds(const RpcError& error) { return error.ok(); }
 
   bool LogComesToSay(const std::string& text) {
-    return WaitUntil([&] { return absl::StrContains(worker().Log(), text); },
-                     Bound(absl::Seconds(20)));
-  }
-  static std::string Content(const std::string& path) {
-    std::ostringstream content;
-    content << std::ifstream(path, std::ios::binary).rdbuf();
-    return content.str();
+    return Wait([&] { return absl::StrContains(worker().Log(), text); });
   }
   // The common name of the server certificate on a new connection; empty if the call is refused.
   static std::string NameShown(const std::string& address, const CertificateAuthority& authority,
@@ -247,8 +238,7 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
 
   WriteCertificates(second, "worker");
   EXPECT_TRUE(
-      WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
-                Bound(absl::Seconds(20))));
+      Wait([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); }));
   EXPECT_FALSE(Succeeds(Health(Connect(worker().address(), first, &old_client))));
   // An invalid certificate is only reported in the log.
   std::ofstream(File("cert.pem")) << "nonsense";
@@ -256,10 +246,9 @@ TEST_F(SecurityTest, CertificatesChangeWhileStreamsRun) {
   EXPECT_TRUE(Succeeds(Health(Connect(worker().address(), second, &new_client))));
   WriteCertificates(second, "worker");
   EXPECT_TRUE(
-      WaitUntil([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); },
-                Bound(absl::Seconds(20))));
+      Wait([&] { return Succeeds(Health(Connect(worker().address(), second, &new_client))); }));
   // A slow machine has finished fewer streams by now.
-  EXPECT_TRUE(WaitUntil([&] { return streams > 10; }, Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] { return streams > 10; }));
   stop = true;
   user.join();
   EXPECT_EQ(broken, 0);
@@ -273,17 +262,15 @@ TEST_F(SecurityTest, FilesThatCannotBeUsedLeaveTheLastGoodOnesInUse) {
   const auto shown = [&] { return NameShown(worker().address(), authority, &client); };
   ASSERT_EQ(shown(), "old");
   for (const char* name : {"cert.pem", "key.pem", "ca.pem"}) {
-    const std::string before = Content(File(name));
+    const std::string before = ReadFile(File(name));
     std::ofstream(File(name), std::ios::trunc) << "";
     EXPECT_TRUE(LogComesToSay(File(name) + ": is empty"));
     EXPECT_EQ(shown(), "old") << name;
     std::ofstream(File(name)) << before;
-    EXPECT_TRUE(WaitUntil(
-        [&] {
-          const std::string log = worker().Log();
-          return log.rfind("files are again what is in use") > log.rfind(": is empty");
-        },
-        Bound(absl::Seconds(20))));
+    EXPECT_TRUE(Wait([&] {
+      const std::string log = worker().Log();
+      return log.rfind("files are again what is in use") > log.rfind(": is empty");
+    }));
     EXPECT_EQ(shown(), "old") << name;
   }
   // The new certificate is written before its key.
@@ -292,7 +279,7 @@ TEST_F(SecurityTest, FilesThatCannotBeUsedLeaveTheLastGoodOnesInUse) {
   EXPECT_TRUE(LogComesToSay(File("key.pem") + ": is not the key of the certificate in "));
   EXPECT_EQ(shown(), "old");
   std::ofstream(File("key.pem"), std::ios::trunc) << renewed.key;
-  EXPECT_TRUE(WaitUntil([&] { return shown() == "new"; }, Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] { return shown() == "new"; }));
 }
 
 TEST_F(SecurityTest, AnEmptiedTokenFileLocksNobodyOut) {
@@ -304,12 +291,10 @@ TEST_F(SecurityTest, AnEmptiedTokenFileLocksNobodyOut) {
   EXPECT_TRUE(LogComesToSay(tokens + ": is empty"));
   EXPECT_TRUE(Succeeds(Health(client().channel(), kInferenceToken)));
   std::ofstream(tokens, std::ios::trunc) << "# nobody\n";
-  EXPECT_TRUE(WaitUntil(
-      [&] {
-        return IsError(Health(client().channel(), kInferenceToken),
-                       grpc::StatusCode::UNAUTHENTICATED, "UNAUTHENTICATED");
-      },
-      Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] {
+    return IsError(Health(client().channel(), kInferenceToken), grpc::StatusCode::UNAUTHENTICATED,
+                   "UNAUTHENTICATED");
+  }));
 }
 
 TEST_F(SecurityTest, AnExpiredCertificateIsSaidAndMeasured) {
@@ -459,8 +444,7 @@ TEST_F(SecurityTest, RegistersOverMutualTls) {
   args.insert(args.end(),
               {"--orchestrator", server.address(), "--orchestrator-ca", File("ca.pem")});
   ASSERT_NO_FATAL_FAILURE(StartWorker(args));
-  EXPECT_TRUE(
-      WaitUntil([&] { return !orchestrator.heartbeats().empty(); }, Bound(absl::Seconds(20))));
+  EXPECT_TRUE(Wait([&] { return !orchestrator.heartbeats().empty(); }));
   ASSERT_NO_FATAL_FAILURE(StopWorker());
   EXPECT_EQ(orchestrator.deregistrations().size(), 1u);
 }
@@ -481,8 +465,7 @@ TEST_F(SecurityTest, TheOrchestratorsAuthorityChangesWhileRunning) {
   };
   const auto heartbeats_go_on = [&] {
     const size_t before = orchestrator.heartbeats().size();
-    return WaitUntil([&] { return orchestrator.heartbeats().size() > before + 1; },
-                     Bound(absl::Seconds(20)));
+    return Wait([&] { return orchestrator.heartbeats().size() > before + 1; });
   };
   auto server = serve(first, 0);
   ASSERT_TRUE(server->listens());

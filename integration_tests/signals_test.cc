@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "integration_tests/temp_dir.h"
 #include "integration_tests/worker_fixture.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
@@ -121,8 +121,7 @@ class StartingWorker {
   }
 
   bool AwaitServing() {
-    return WaitUntil([this] { return std::filesystem::exists(address_file_); },
-                     Bound(absl::Seconds(20)));
+    return Wait([this] { return std::filesystem::exists(address_file_); });
   }
 
   // Drains the pipe so that the worker can continue.
@@ -151,7 +150,7 @@ class StartingWorker {
   // Waits for the exit status, as in a shell: 128 plus the signal's number if a signal ended the
   // worker.
   int Await() {
-    WaitUntil([this] { return Reap(WNOHANG); }, Bound(absl::Seconds(20)));
+    Wait([this] { return Reap(WNOHANG); });
     return ended_.value_or(-1);
   }
 

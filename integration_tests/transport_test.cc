@@ -6,7 +6,9 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -34,10 +36,48 @@ constexpr uint8_t kContinuation = 9;
 constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kEndHeaders = 4;
 constexpr char kMethod[] = "/orcd.v1.Worker/Health";
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
 constexpr int64_t kMiB = 1 << 20;
 // Sanitizers keep freed memory (ASan up to 256 MiB) and multiply the memory in use, so figures of
 // memory are those of the allocator that users run.
 constexpr bool kMeasuresMemory = !kSanitized;
+
+// The headers of a call.
+std::string Open(uint32_t stream, std::string_view path = kMethod) {
+  return RawFrame(kHeaders, kEndHeaders, stream, RawCall(path));
+}
+// A whole call with an empty message.
+std::string EmptyCall(uint32_t stream, std::string_view path = kMethod) {
+  return Open(stream, path) + RawFrame(kData, kEndStream, stream, std::string(5, '\0'));
+}
+// Calls that are reset at once, on streams from `stream` on, which becomes the next one.
+std::string ResetCalls(uint32_t count, uint32_t& stream, std::string_view path = kMethod) {
+  const std::string call = RawCall(path);
+  std::string bytes;
+  for (uint32_t i = 0; i < count; ++i, stream += 2) {
+    bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
+             RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
+  }
+  return bytes;
+}
+// The beginning of a header block that does not end, and more of it, which may be sent repeatedly.
+std::string BeginHeaders() { return RawFrame(kHeaders, 0, 1, "\x83"); }
+std::string MoreHeaders() {
+  std::string block;
+  while (block.size() < 16000) block += RawHeader("a", "b");
+  return RawFrame(kContinuation, 0, 1, block);
+}
+
+// Number of frames that have come on a stream: those of a type, or all.
+int64_t Frames(RawHttp2& client, uint32_t stream, std::optional<uint8_t> type = std::nullopt) {
+  client.Drain();
+  return std::count_if(client.frames().begin(), client.frames().end(), [&](const auto& frame) {
+    return frame.stream == stream && (!type || frame.type == *type);
+  });
+}
+bool AwaitFrame(RawHttp2& client, uint32_t stream, std::optional<uint8_t> type = std::nullopt) {
+  return WaitUntil([&] { return Frames(client, stream, type) > 0; }, Bound(absl::Seconds(10)));
+}
 
 // Probes the health port while this object lives.
 class HealthWatch {
@@ -170,18 +210,17 @@ INSTANTIATE_TEST_SUITE_P(Tls, TlsTransportTest, ::testing::Values(true));
 
 TEST_P(TransportTest, HeadersThatDoNotEnd) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  std::string block;
-  while (block.size() < 16000) block += RawHeader("a", "b");
+  const std::string more = MoreHeaders();
   std::vector<std::unique_ptr<RawHttp2>> clients;
   Withstands(
       32 * kMiB,
       [&] {
         for (int i = 0; i < 4; ++i) {
           clients.push_back(Connect());
-          clients.back()->Send(RawFrame(kHeaders, 0, 1, "\x83"));
+          clients.back()->Send(BeginHeaders());
           int64_t sent = 0;
-          while (sent < 64 * kMiB && clients.back()->Send(RawFrame(kContinuation, 0, 1, block))) {
-            sent += static_cast<int64_t>(block.size());
+          while (sent < 64 * kMiB && clients.back()->Send(more)) {
+            sent += static_cast<int64_t>(more.size());
           }
           EXPECT_LT(sent, 32 * kMiB) << "the connection was not ended";
         }
@@ -192,20 +231,14 @@ TEST_P(TransportTest, HeadersThatDoNotEnd) {
 TEST_P(TransportTest, ResetsAsFastAsTheyCanBeSent) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
-  const std::string call = RawCall(kMethod);
   uint32_t stream = 1;
   Withstands(
       64 * kMiB,
       [&] {
         const absl::Time end = absl::Now() + absl::Seconds(3);
         while (absl::Now() < end && client->open()) {
-          std::string bytes;
-          for (int i = 0; i < 100; ++i, stream += 2) {
-            bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
-                     RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
-          }
           // Bytes not taken at once would leave half a frame on the connection.
-          if (!client->Send(bytes) && client->open()) {
+          if (!client->Send(ResetCalls(100, stream)) && client->open()) {
             client = Connect();
             stream = 1;
           }
@@ -251,15 +284,13 @@ TEST_P(TransportTest, CallsAsFastAsTheyCanBeSent) {
 TEST_P(TransportTest, BodiesThatDoNotEnd) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
-  const std::string call = RawCall(kMethod);
   // A message prefix that announces 4 MiB.
   const std::string begin = std::string("\0\0\x40\0\0", 5) + std::string(7000, 'x');
   Withstands(
       64 * kMiB,
       [&] {
         for (uint32_t i = 0; i < 8192 && client->open(); ++i) {
-          client->Send(RawFrame(kHeaders, kEndHeaders, 2 * i + 1, call) +
-                       RawFrame(kData, 0, 2 * i + 1, begin));
+          client->Send(Open(2 * i + 1) + RawFrame(kData, 0, 2 * i + 1, begin));
           if (i % 32 == 0) client->Drain();
         }
       },
@@ -269,13 +300,12 @@ TEST_P(TransportTest, BodiesThatDoNotEnd) {
 TEST_P(TransportTest, ConnectionsWithoutEnd) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connections", "200"}));
   std::vector<std::unique_ptr<RawHttp2>> clients;
-  const std::string call = RawCall(kMethod);
   Withstands(
       128 * kMiB,
       [&] {
         for (int i = 0; i < 600; ++i) {
           clients.push_back(Connect());
-          clients.back()->Send(RawFrame(kHeaders, kEndHeaders, 1, call));
+          clients.back()->Send(Open(1));
         }
         // By then the oldest connections have been idle long enough for the honest client to
         // replace one.
@@ -304,7 +334,7 @@ TEST_P(TransportTest, PingsWhoseAnswersAreNotRead) {
 TEST_P(TransportTest, WholeMessagesThatAreNotRead) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::unique_ptr<RawHttp2> client = Connect();
-  const std::string call = RawCall("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+  const char* const method = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
   // Field 4, the name of a symbol.
   const auto message = [](const std::string& name) {
     const size_t size = name.size();
@@ -323,8 +353,7 @@ TEST_P(TransportTest, WholeMessagesThatAreNotRead) {
         client->Send(RawFrame(kSettings, 0, 0, std::string("\0\4\0\0\0\0", 6)) +
                      RawFrame(kWindowUpdate, 0, 0, std::string("\x3f\0\0\0", 4)));
         for (uint32_t i = 1; i < 5000 && client->open(); i += 2) {
-          std::string bytes =
-              RawFrame(kHeaders, kEndHeaders, i, call) + RawFrame(kData, 0, i, first);
+          std::string bytes = Open(i, method) + RawFrame(kData, 0, i, first);
           for (int j = 0; j < 4; ++j) bytes += RawFrame(kData, 0, i, large);
           client->Send(bytes);
           if (i > 100) {
@@ -343,7 +372,6 @@ TEST_P(TransportTest, SeveralConnectionsFillTheTotalAndGiveItBack) {
       Start({"--max-connection-bytes", "4MiB", "--max-transport-bytes", "10MiB"}));
   // The honest client has its connection before there is no room for one.
   ASSERT_TRUE(Health().ok());
-  const std::string call = RawCall(kMethod);
   constexpr uint32_t kCalls = 60;
   const auto answered = [](RawHttp2& client) {
     client.Drain();
@@ -355,16 +383,10 @@ TEST_P(TransportTest, SeveralConnectionsFillTheTotalAndGiveItBack) {
   std::vector<int64_t> open_calls;
   for (const auto& client : clients) {
     std::string bytes;
-    for (uint32_t i = 0; i < kCalls; ++i) bytes += RawFrame(kHeaders, kEndHeaders, 2 * i + 1, call);
+    for (uint32_t i = 0; i < kCalls; ++i) bytes += Open(2 * i + 1);
     ASSERT_TRUE(client->Send(bytes));
     // The last calls find no room, and calls are answered in their order.
-    ASSERT_TRUE(WaitUntil(
-        [&] {
-          client->Drain();
-          return std::any_of(client->frames().begin(), client->frames().end(),
-                             [](const auto& frame) { return frame.stream == 2 * kCalls - 1; });
-        },
-        Bound(absl::Seconds(10))));
+    ASSERT_TRUE(AwaitFrame(*client, 2 * kCalls - 1));
     open_calls.push_back(kCalls - answered(*client));
     EXPECT_TRUE(client->open());
   }
@@ -384,15 +406,8 @@ TEST_P(TransportTest, SeveralConnectionsFillTheTotalAndGiveItBack) {
 TEST_P(TransportTest, AConnectionEndsAtItsAge) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connection-age", "1s"}));
   const std::unique_ptr<RawHttp2> watcher = Connect();
-  watcher->Send(RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
-                RawFrame(kData, kEndStream, 1, std::string(5, '\0')));
-  const auto has = [&](uint32_t stream, uint8_t type) {
-    watcher->Drain();
-    return std::any_of(watcher->frames().begin(), watcher->frames().end(), [&](const auto& frame) {
-      return frame.stream == stream && frame.type == type;
-    });
-  };
-  EXPECT_TRUE(WaitUntil([&] { return has(1, kData); }, Bound(absl::Seconds(10))));
+  watcher->Send(EmptyCall(1, kWatch));
+  EXPECT_TRUE(AwaitFrame(*watcher, 1, kData));
   // gRPC's client makes no further call on a connection that is told to go. It learns of that at
   // once where somebody reads.
   const auto health = grpc::health::v1::Health::NewStub(channel_);
@@ -406,9 +421,10 @@ TEST_P(TransportTest, AConnectionEndsAtItsAge) {
   });
   EXPECT_TRUE(WaitUntil([&] { return channel_->GetState(false) == GRPC_CHANNEL_IDLE; },
                         Bound(absl::Seconds(60))));
-  EXPECT_TRUE(WaitUntil([&] { return has(0, kGoaway); }, Bound(absl::Seconds(60))));
+  EXPECT_TRUE(
+      WaitUntil([&] { return Frames(*watcher, 0, kGoaway) > 0; }, Bound(absl::Seconds(60))));
   EXPECT_TRUE(watcher->open());
-  EXPECT_FALSE(has(1, kRstStream));
+  EXPECT_EQ(Frames(*watcher, 1, kRstStream), 0);
   EXPECT_TRUE(Health().ok());
   context.TryCancel();
   reading.join();
@@ -435,7 +451,6 @@ TEST_P(TransportTest, AStreamGoesOnDuringFloods) {
   std::atomic<int> resets = 0;
   std::atomic<int> ended = 0;
   std::thread resetting([&] {
-    const std::string call = RawCall(kMethod);
     std::unique_ptr<RawHttp2> client;
     uint32_t stream = 1;
     while (flooding) {
@@ -443,13 +458,8 @@ TEST_P(TransportTest, AStreamGoesOnDuringFloods) {
         client = Connect();
         stream = 1;
       }
-      std::string bytes;
-      for (int i = 0; i < 100; ++i, stream += 2) {
-        bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
-                 RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
-      }
       client->Drain();
-      if (client->Send(bytes)) {
+      if (client->Send(ResetCalls(100, stream))) {
         resets += 100;
       } else {
         // Half a frame may have gone.
@@ -458,12 +468,11 @@ TEST_P(TransportTest, AStreamGoesOnDuringFloods) {
     }
   });
   std::thread endless([&] {
-    std::string block;
-    while (block.size() < 16000) block += RawHeader("a", "b");
+    const std::string more = MoreHeaders();
     while (flooding) {
       const std::unique_ptr<RawHttp2> client = Connect();
-      client->Send(RawFrame(kHeaders, 0, 1, "\x83"));
-      while (flooding && client->Send(RawFrame(kContinuation, 0, 1, block))) {
+      client->Send(BeginHeaders());
+      while (flooding && client->Send(more)) {
       }
       if (!client->open()) ++ended;
     }
@@ -488,26 +497,14 @@ TEST_P(TransportTest, AStreamGoesOnDuringFloods) {
 
 TEST_P(TransportTest, ResetsWhereConnectionsEndForTheirAge) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connection-age", "2s"}));
-  const std::string call = RawCall(kMethod);
   const auto reset_some = [&](uint32_t calls) {
     const std::unique_ptr<RawHttp2> client = Connect();
-    std::string bytes;
     uint32_t stream = 1;
-    for (uint32_t i = 0; i < calls; ++i, stream += 2) {
-      bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
-               RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
-    }
-    // A call that is answered after those.
-    bytes += RawFrame(kHeaders, kEndHeaders, stream, call) +
-             RawFrame(kData, kEndStream, stream, std::string(5, '\0'));
+    const std::string resets = ResetCalls(calls, stream);
     const absl::Time begun = absl::Now();
-    client->Send(bytes);
-    const auto answered = [&] {
-      client->Drain();
-      return std::any_of(client->frames().begin(), client->frames().end(),
-                         [&](const auto& frame) { return frame.stream == stream; });
-    };
-    EXPECT_TRUE(WaitUntil(answered, Bound(absl::Seconds(10))));
+    // The last call is answered after the others.
+    client->Send(resets + EmptyCall(stream));
+    EXPECT_TRUE(AwaitFrame(*client, stream));
     return absl::Now() - begun;
   };
   // Each of the guard's threads has its own connection, which also ends due to its age.
@@ -519,12 +516,8 @@ TEST_P(TransportTest, ResetsWhereConnectionsEndForTheirAge) {
 // As many clients as may connect either watch the health service or begin a body without ending it.
 TEST_P(TransportTest, CallsOfAnybodyKeepNobodyOut) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connections", "60"}));
-  const std::string empty(5, '\0');
-  const std::string watch =
-      RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
-      RawFrame(kData, kEndStream, 1, empty);
-  const std::string begun = RawFrame(kHeaders, kEndHeaders, 1, RawCall(kMethod)) +
-                            RawFrame(kData, 0, 1, std::string("\0\0\0\x40\0xyz", 8));
+  const std::string watch = EmptyCall(1, kWatch);
+  const std::string begun = Open(1) + RawFrame(kData, 0, 1, std::string("\0\0\0\x40\0xyz", 8));
   std::vector<std::unique_ptr<RawHttp2>> clients;
   for (int i = 0; i < 60; ++i) {
     clients.push_back(Connect());
@@ -563,14 +556,13 @@ TEST_F(HealthFloodTest, TheHealthPortsMemoryIsBounded) {
   const int64_t before = worker().ReadMemory().anonymous;
   const auto grown = [&] { return worker().ReadMemory().anonymous - before; };
   int64_t most = 0;
-  const std::string call = RawCall("/grpc.health.v1.Health/Check");
+  const char* const check = "/grpc.health.v1.Health/Check";
 
   // Bodies that do not end, in as many calls as a connection may have.
   std::vector<std::unique_ptr<RawHttp2>> clients;
   std::string bodies;
   for (uint32_t stream = 1; stream < 200; stream += 2) {
-    bodies += RawFrame(kHeaders, kEndHeaders, stream, call) +
-              RawFrame(kData, 0, stream, std::string(4096, 'x'));
+    bodies += Open(stream, check) + RawFrame(kData, 0, stream, std::string(4096, 'x'));
   }
   for (int i = 0; i < 128; ++i) {
     clients.push_back(connect());
@@ -587,17 +579,13 @@ TEST_F(HealthFloodTest, TheHealthPortsMemoryIsBounded) {
   most = std::max(most, grown());
 
   // Resets, headers that do not end and pings whose answers are not read.
-  std::string resets;
-  for (uint32_t stream = 1; stream < 2000; stream += 2) {
-    resets += RawFrame(kHeaders, kEndHeaders, stream, call) +
-              RawFrame(kRstStream, 0, stream, std::string("\0\0\0\x08", 4));
-  }
+  uint32_t first = 1;
+  std::string resets = ResetCalls(1000, first, check);
   std::string pings;
   for (int i = 0; i < 20000; ++i) pings += RawFrame(kPing, 0, 0, "12345678");
-  std::string headers = RawFrame(kHeaders, 0, 1, "\x83");
-  std::string block;
-  while (block.size() < 16000) block += RawHeader("a", "b");
-  for (int i = 0; i < 512; ++i) headers += RawFrame(kContinuation, 0, 1, block);
+  std::string headers = BeginHeaders();
+  const std::string more = MoreHeaders();
+  for (int i = 0; i < 512; ++i) headers += more;
   for (int i = 0; i < 4; ++i) {
     for (const std::string* flood : {&resets, &pings, &headers}) {
       clients.push_back(connect());
@@ -619,36 +607,23 @@ TEST_P(TransportTest, ACallsHeadersEndThatCallAlone) {
   ASSERT_NO_FATAL_FAILURE(Start());
   // gRPC's own clients respect the announced limit of headers; this client does not.
   const std::unique_ptr<RawHttp2> client = Connect();
-  const std::string empty(5, '\0');
-  const auto frames_of = [&](uint32_t stream, uint8_t type) {
-    client->Drain();
-    return std::count_if(client->frames().begin(), client->frames().end(), [&](const auto& frame) {
-      return frame.stream == stream && frame.type == type;
-    });
-  };
-  const auto wait_for = [&](uint32_t stream, uint8_t type, int64_t count) {
-    return WaitUntil([&] { return frames_of(stream, type) >= count; }, Bound(absl::Seconds(10)));
-  };
   // A stream that stays open on the same connection.
-  client->Send(RawFrame(kHeaders, kEndHeaders, 1, RawCall("/grpc.health.v1.Health/Watch")) +
-               RawFrame(kData, kEndStream, 1, empty));
-  ASSERT_TRUE(wait_for(1, kData, 1));
+  client->Send(EmptyCall(1, kWatch));
+  ASSERT_TRUE(AwaitFrame(*client, 1, kData));
   const std::string large = RawCall(kMethod, RawHeader("x-large", std::string(17000, 'v')));
   client->Send(RawFrame(kHeaders, 0, 3, large.substr(0, 16000)) +
                RawFrame(kContinuation, kEndHeaders, 3, large.substr(16000)));
-  ASSERT_TRUE(wait_for(3, kHeaders, 1));
-  client->Send(RawFrame(kHeaders, kEndHeaders, 5, RawCall(kMethod)) +
-               RawFrame(kData, kEndStream, 5, empty));
-  EXPECT_TRUE(wait_for(5, kData, 1));
+  ASSERT_TRUE(AwaitFrame(*client, 3, kHeaders));
+  client->Send(EmptyCall(5));
+  EXPECT_TRUE(AwaitFrame(*client, 5, kData));
   // Invalid base64: the leftover bits are not zero.
   client->Send(RawFrame(kHeaders, kEndHeaders, 7, RawCall(kMethod, RawHeader("x-bin", "QR"))));
-  ASSERT_TRUE(wait_for(7, kHeaders, 1));
-  client->Send(RawFrame(kHeaders, kEndHeaders, 9, RawCall(kMethod)) +
-               RawFrame(kData, kEndStream, 9, empty));
-  EXPECT_TRUE(wait_for(9, kData, 1));
+  ASSERT_TRUE(AwaitFrame(*client, 7, kHeaders));
+  client->Send(EmptyCall(9));
+  EXPECT_TRUE(AwaitFrame(*client, 9, kData));
   EXPECT_TRUE(client->open());
-  EXPECT_EQ(frames_of(1, kRstStream), 0);
-  EXPECT_EQ(frames_of(0, kGoaway), 0);
+  EXPECT_EQ(Frames(*client, 1, kRstStream), 0);
+  EXPECT_EQ(Frames(*client, 0, kGoaway), 0);
 }
 
 TEST_P(TransportTest, CompressedRequestsAreRefusedQuietly) {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "integration_tests/temp_dir.h"
 #include "integration_tests/worker_client.h"
 #include "integration_tests/worker_process.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 

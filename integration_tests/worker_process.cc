@@ -21,16 +21,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 namespace {
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
 
 // The test's environment without variables that configure a worker.
 std::vector<std::string> CleanEnvironment() {
@@ -108,12 +102,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const Worker
   if (pid < 0) return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   worker->pid_ = pid;
 
-  const bool up = WaitUntil(
-      [&] {
-        worker->address_ = std::string(absl::StripSuffix(ReadFile(address_file), "\n"));
-        return !worker->address_.empty() || !worker->Running();
-      },
-      Bound(absl::Seconds(20)));
+  const bool up = Wait([&] {
+    worker->address_ = std::string(absl::StripSuffix(ReadFile(address_file), "\n"));
+    return !worker->address_.empty() || !worker->Running();
+  });
   if (!up || worker->address_.empty()) {
     std::string how = "has not said where it listens";
     if (worker->end_ && worker->end_->exit_code) {

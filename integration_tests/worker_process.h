@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "integration_tests/temp_dir.h"
+#include "testing/files.h"
 
 namespace orcd::testing {
 
@@ -121,6 +121,11 @@ bool WaitUntil(const Condition& condition, absl::Duration timeout) {
     absl::SleepFor(absl::Milliseconds(2));
   }
   return true;
+}
+// The same, with the time that most of what a worker does needs at most.
+template <typename Condition>
+bool Wait(const Condition& condition) {
+  return WaitUntil(condition, Bound(absl::Seconds(20)));
 }
 
 }  // namespace orcd::testing

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "testing/files.h"
 
 namespace orcd::cpu {
 
@@ -30,11 +30,6 @@ struct NumpyArray {
     return values;
   }
 };
-
-inline std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 template <typename T>
 T ReadLittleEndian(const std::string& bytes, size_t offset) {

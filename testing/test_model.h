@@ -3,13 +3,11 @@
 #define ORCD_TESTING_TEST_MODEL_H_
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -23,26 +21,9 @@
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/text/byte_map.h"
+#include "testing/files.h"
 
 namespace orcd {
-
-// A temporary folder; the destructor removes it.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "orcd_model_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() { std::filesystem::remove_all(path_); }
-
-  std::string File(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // The metadata and tensors of a file, as values that a test can change.
 struct TestModel {

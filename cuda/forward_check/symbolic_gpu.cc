@@ -105,6 +105,38 @@ class SymbolicGpu::Launch {
     return product;
   }
   void Complain(const std::string& what) { gpu_.Complain(absl::StrCat(name_, " ", what)); }
+  void Expect(bool right, const std::string& what) {
+    if (!right) Complain(absl::StrCat("has the wrong ", what));
+  }
+  void ExpectRows(int rows) {
+    Expect(rows == gpu_.rows_, absl::StrCat("rows, ", rows, " of ", gpu_.rows_));
+  }
+  void ExpectTables(const StepTables& tables) {
+    Expect(tables.tokens == gpu_.tables_.tokens && tables.sequences == gpu_.tables_.sequences &&
+               tables.blocks == gpu_.tables_.blocks,
+           "tables");
+  }
+  void ExpectCache(const KvCacheView& kv) {
+    Expect(kv.data == gpu_.kv_.data && kv.blocks == gpu_.kv_.blocks &&
+               kv.block_tokens == gpu_.kv_.block_tokens && kv.kv_heads == gpu_.kv_.kv_heads &&
+               kv.head_dim == gpu_.kv_.head_dim,
+           "cache");
+  }
+  // Checks what a launch that writes keys and values is given for it.
+  template <typename Args>
+  void ExpectWrites(const Args& args) {
+    const LayerSpec& layer = gpu_.layer_;
+    ExpectTables(args.step);
+    ExpectCache(args.kv);
+    Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");
+    Expect(args.qkv.heads == layer.heads && args.qkv.kv_heads == layer.kv_heads &&
+               args.qkv.head_dim == layer.head_dim,
+           "heads");
+  }
+  // Leaves something at `at` that no other launch reads.
+  void Scratch(const void* at, int64_t bytes) {
+    Write(at, bytes, {gpu_.symbols_.Make(absl::StrCat("scratch ", gpu_.scratches_++))});
+  }
 
  private:
   struct Range {
@@ -134,25 +166,31 @@ class SymbolicGpu::Launch {
 };
 
 SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
-                         const ForwardBuffers& buffers)
+                         const ForwardBuffers& buffers, const KvCacheView& kv)
     : spec_(spec),
       layer_(spec.layers[0]),
       buffers_(buffers),
+      kv_(kv),
       keys_and_values_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
     const DeviceLayer& layer = weights.layers()[i];
     const auto name = [&](const std::string& what) { return absl::StrCat(what, " ", i); };
+    // q, k and v are one product, of one split-K factor.
+    int qkv_tiles = 0;
+    for (const TiledMatrix& matrix : layer.qkv) qkv_tiles += matrix.row_tiles();
     PlaceVector(name("attn_norm"), layer.attn_norm, spec.hidden);
-    PlaceMatrix(name("q"), layer.qkv[0]);
-    PlaceMatrix(name("k"), layer.qkv[1]);
-    PlaceMatrix(name("v"), layer.qkv[2]);
+    for (int which = 0; which < 3; ++which) {
+      PlaceMatrix(name(std::string(1, "qkv"[which])), layer.qkv[which],
+                  Splits(qkv_tiles, spec.hidden));
+    }
     PlaceVector(name("qkv_bias"), layer.qkv_bias, layer_.q_size() + 2 * layer_.kv_size());
-    PlaceMatrix(name("attn_output"), layer.attn_output);
+    PlaceMatrix(name("attn_output"), layer.attn_output,
+                Splits(layer.attn_output.row_tiles(), layer.attn_output.cols));
     PlaceVector(name("ffn_norm"), layer.ffn_norm, spec.hidden);
     PlaceMatrix(name("gate_up"), layer.gate_up);
     if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
-    PlaceMatrix(name("down"), layer.down);
+    PlaceMatrix(name("down"), layer.down, Splits(layer.down.row_tiles(), layer.down.cols));
   }
   PlaceVector("output_norm", weights.output_norm(), spec.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
@@ -163,20 +201,35 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   }
   memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
                 {symbols_.Make("zeros")});
+  memory_.Write(Address(buffers.attention_counters), 4, {symbols_.Make("zeros")});
   current = this;
 }
 
 SymbolicGpu::~SymbolicGpu() { current = nullptr; }
 
-void SymbolicGpu::BeginStep() {
+void SymbolicGpu::BeginStep(const StepTables& tables, const StepShape& shape, cudaStream_t stream) {
   ++step_;
+  tables_ = tables;
+  shape_ = shape;
+  stream_ = stream;
+  rows_ = shape.tokens;
+  roped_.clear();
+  problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
 }
 
-void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix) {
+void SymbolicGpu::Run() {
+  for (const KernelLaunch& launch : recorded_) {
+    if (launch.stream != stream_) Complain("a launch is on another stream");
+    if (problem_.empty()) std::visit([this](const auto& args) { Perform(args); }, launch.args);
+  }
+  recorded_.clear();
+}
+
+void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits) {
   const Symbol symbol = symbols_.Make(name);
   weights_[Address(matrix.data)] = symbol;
-  row_tiles_[symbol] = matrix.row_tiles();
+  matrices_[symbol] = {matrix.row_tiles(), splits, matrix.exponent};
   for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
     memory_.Write(Address(matrix.data) + tile * matrix.tile_bytes(), matrix.tile_bytes(),
                   {symbol, TilePart(tile, matrix.format)});
@@ -220,18 +273,28 @@ Symbol SymbolicGpu::Logits(int rows) {
   return product;
 }
 
-void SymbolicGpu::Embed(const EmbedArgs& args) {
+void SymbolicGpu::Perform(const EmbedArgs& args) {
   Launch launch(*this, "the embedding");
-  launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4, {Embedded()});
+  launch.ExpectTables(args.step);
+  launch.ExpectRows(args.tokens);
+  launch.Expect(args.not_finite == buffers_.not_finite, "marks of values that are not finite");
+  launch.Expect(args.last_sample == buffers_.last_sample, "samples");
+  launch.Expect(
+      args.block_token_ids == buffers_.block_token_ids && args.block_tokens == kv_.block_tokens,
+      "ids of tokens in blocks");
+  const TiledMatrix& matrix = args.embedding;
+  const Symbol embedding = launch.Read(matrix.data, matrix.tile_bytes(), "a row tile").symbol;
+  launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4, {Embedded(embedding)});
 }
 
-void SymbolicGpu::Norm(const NormArgs& args) {
+void SymbolicGpu::Perform(const NormArgs& args) {
   Launch launch(*this, "a norm");
-  // If rows are gathered, the residual holds all tokens, and only its writer knows how many.
-  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.residual));
-  const int64_t bytes = args.rows != nullptr && all != nullptr
-                            ? static_cast<int64_t>(all->end - Address(args.residual))
-                            : int64_t{args.tokens} * args.hidden * 4;
+  launch.ExpectRows(args.tokens);
+  launch.Expect(args.eps == spec_.rms_eps, "epsilon");
+  launch.Expect(args.rows == nullptr || args.rows == tables_.logit_tokens, "tables");
+  // If rows are gathered, the residual holds all tokens.
+  const int64_t bytes =
+      int64_t{args.rows != nullptr ? shape_.tokens : args.tokens} * args.hidden * 4;
   const bool updates = args.partials != nullptr && args.rows == nullptr;
   Symbol residual = (updates ? launch.Look(args.residual, bytes, "the residual")
                              : launch.Read(args.residual, bytes, "the residual"))
@@ -250,16 +313,16 @@ void SymbolicGpu::Norm(const NormArgs& args) {
                {Normed(residual, weight)});
 }
 
-void SymbolicGpu::GatherRows(const GatherRowsArgs& args) {
+void SymbolicGpu::Perform(const GatherRowsArgs& args) {
   Launch launch(*this, "gathering rows");
-  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.residual));
-  const int64_t bytes =
-      all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.residual));
-  const Symbol residual = launch.Whole(args.residual, bytes, "the residual");
+  rows_ = shape_.logit_rows;
+  launch.ExpectRows(args.count);
+  launch.Expect(args.rows == tables_.logit_tokens, "tables");
+  const Symbol residual =
+      launch.Whole(args.residual, int64_t{shape_.tokens} * args.hidden * 4, "the residual");
   const Symbol attended =
       launch.Whole(args.attended.data, ActivationBytes(args.attended.tokens, args.attended_cols),
                    "what attention made");
-  if (args.rows == nullptr) launch.Complain("does not know which");
   launch.Write(args.gathered_residual, int64_t{args.count} * args.hidden * 4, {Rows(residual)});
   launch.Write(args.gathered_attended.data,
                ActivationBytes(args.gathered_attended.tokens, args.attended_cols),
@@ -298,22 +361,28 @@ Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int toke
 
 }  // namespace
 
-void SymbolicGpu::Rope(const RopeArgs& args) {
+void SymbolicGpu::Perform(const RopeArgs& args) {
   Launch launch(*this, "RoPE");
   WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens, args.layer));
 }
 
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
+  launch.ExpectWrites(args);
+  launch.ExpectRows(args.tokens);
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
   launch.Write(args.q_lo, bytes, {qkv, 1});
   keys_and_values_[args.layer] = qkv;
 }
 
-void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
+void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
   Launch launch(*this, "attention");
-  const SymbolicMemory::Piece* const all = memory_.Find(Address(args.q));
-  const int64_t bytes = all == nullptr ? 0 : static_cast<int64_t>(all->end - Address(args.q));
+  launch.ExpectTables(args.step);
+  launch.ExpectCache(args.kv);
+  launch.Expect(args.heads == layer_.heads, "heads");
+  launch.Expect(args.sequences == shape_.sequences && args.query_tiles == shape_.query_tiles,
+                "sequences");
+  const int64_t bytes = int64_t{shape_.tokens} * layer_.q_size() * 2;
   const Content q = launch.Read(args.q, bytes, "queries");
   const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
   const Symbol parts =
@@ -326,14 +395,23 @@ void SymbolicGpu::PrefillAttention(const PrefillAttentionArgs& args) {
                {Attention(q.symbol)});
 }
 
-void SymbolicGpu::DecodeAttention(const DecodeAttentionArgs& args) {
+void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
   Launch launch(*this, "decode attention");
+  launch.ExpectWrites(args);
+  launch.ExpectRows(args.sequences);
+  if (args.key_splits != shape_.key_splits) launch.Complain("shares keys among other blocks");
+  if (args.key_splits > 1) {
+    // Results of at least a tile of keys a sequence.
+    launch.Scratch(args.partials,
+                   int64_t{args.sequences} * layer_.heads * (layer_.head_dim + 2) * 4);
+    launch.Whole(args.counters, 4, "the zeros of its counters");
+  }
   const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences, args.layer);
   keys_and_values_[args.layer] = qkv;
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()), {Attention(qkv)});
 }
 
-void SymbolicGpu::Matvec(const MatmulArgs& args) {
+void SymbolicGpu::Perform(const MatvecArgs& args) {
   Launch launch(*this, "a product of few tokens");
   const int cols = args.product.matrices[0].cols;
   if (args.product.tokens > kMatvecTokens) launch.Complain("has too many");
@@ -342,6 +420,7 @@ void SymbolicGpu::Matvec(const MatmulArgs& args) {
     return;
   }
   const auto& norm = std::get<NormArgs>(args.prologue);
+  launch.Expect(norm.eps == spec_.rms_eps, "epsilon");
   Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
   if (norm.partials != nullptr) {
     const Symbol product = launch.ProductRows(norm.partials, norm.splits, 1, norm.partials_tokens,
@@ -353,16 +432,15 @@ void SymbolicGpu::Matvec(const MatmulArgs& args) {
   Multiply(launch, args, Normed(residual, weight));
 }
 
-void SymbolicGpu::Gemm(const MatmulArgs& args) {
+void SymbolicGpu::Perform(const GemmArgs& args) {
   Launch launch(*this, "a product of many tokens");
   if (args.product.tokens <= kMatvecTokens) launch.Complain("has too few");
   const auto& x = std::get<Activations>(args.prologue);
   const Symbol input =
       launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
   if (args.product.tokens > kMaxPartialsTokens && args.stream_k.sums != nullptr) {
-    launch.Whole(args.stream_k.ready, StreamKWorkspace::kReady * 4, "the zeros of handed sums");
-    launch.Write(args.stream_k.sums, StreamKWorkspace::kSumsBytes,
-                 {symbols_.Make(absl::StrCat("scratch ", launches_++))});
+    launch.Whole(args.stream_k.ready, StreamKWorkspace::kReady * 4, "the zeros of stream-K");
+    launch.Scratch(args.stream_k.sums, StreamKWorkspace::kSumsBytes);
   }
   Multiply(launch, args, input);
 }
@@ -370,6 +448,7 @@ void SymbolicGpu::Gemm(const MatmulArgs& args) {
 void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
   const auto& p = args.product;
+  launch.ExpectRows(p.tokens);
   const auto* const store = std::get_if<StoreF32>(&args.epilogue);
   const auto* const qkv = std::get_if<StoreQkv>(&args.epilogue);
   int first_row = 0;
@@ -394,16 +473,21 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
     if (Address(matrix.data) >= weights_end_ && !p.weights_are_new) {
       launch.Complain("does not know that its weights are new");
     }
+    const auto placed = matrices_.find(weights);
+    if (placed == matrices_.end()) return launch.Complain("has no matrix as its weights");
+    const auto [row_tiles, splits, exponent] = placed->second;
+    launch.Expect(p.splits == splits, "split-K factor");
+    launch.Expect(matrix.exponent == exponent, "exponent");
     const Symbol product = Product(weights, x);
-    const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles_[weights];
+    const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles;
     if (store == nullptr && !is_whole) launch.Complain("takes a part of a matrix");
     if (store != nullptr) {
-      const int splits = store->sum ? 1 : p.splits;
-      for (int s = 0; s < splits; ++s) {
+      const int parts = store->sum ? 1 : p.splits;
+      for (int s = 0; s < parts; ++s) {
         for (int t = 0; t < p.tokens; ++t) {
           const int64_t row = int64_t{s} * PartialsTokens(p.tokens) + t;
           launch.Write(store->y + row * store->stride + first_row, int64_t{matrix.rows} * 4,
-                       {product, RowPart(splits, s, t, first_tile)});
+                       {product, RowPart(parts, s, t, first_tile)});
         }
       }
     } else if (qkv != nullptr) {
@@ -438,8 +522,9 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   }
 }
 
-void SymbolicGpu::Gate(const SwiGluArgs& args) {
+void SymbolicGpu::Perform(const SwiGluArgs& args) {
   Launch launch(*this, "the gate");
+  launch.ExpectRows(args.tokens);
   // The gate of a single matrix is launched for taps only, which need a GPU.
   if (!args.apart) launch.Complain("is of one matrix");
   const auto read = [&](int first_col, const char* what) {
@@ -451,9 +536,9 @@ void SymbolicGpu::Gate(const SwiGluArgs& args) {
   launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
 }
 
-void SymbolicGpu::Dequantise(const cuda::Product& product, int first_tile, int tiles,
-                             const uint8_t* out) {
+void SymbolicGpu::Perform(const DequantiseArgs& args) {
   Launch launch(*this, "unpacking");
+  const auto& [product, first_tile, tiles, out] = args;
   int before = 0;
   for (int i = 0; i < product.num_matrices; ++i) {
     const TiledMatrix& matrix = product.matrices[i];
@@ -470,56 +555,40 @@ void SymbolicGpu::Dequantise(const cuda::Product& product, int first_tile, int t
 
 namespace {
 
-cudaError_t Outcome() { return current->problem().empty() ? cudaSuccess : cudaErrorIllegalAddress; }
+template <typename Args>
+cudaError_t Record(const Args& args, cudaStream_t stream) {
+  current->Record({args, stream});
+  return cudaSuccess;
+}
 
 }  // namespace
 
-cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t) {
-  current->Embed(args);
-  return Outcome();
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) { return Record(args, stream); }
+cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) { return Record(args, stream); }
+cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
 }
-cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t) {
-  current->Norm(args);
-  return Outcome();
-}
-cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t) {
-  current->GatherRows(args);
-  return Outcome();
-}
-cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t) {
-  current->Rope(args);
-  return Outcome();
-}
-cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t) {
-  current->Gate(args);
-  return Outcome();
+cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream) { return Record(args, stream); }
+cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
 }
 
 KernelSet SymbolicKernels() {
   KernelSet kernels = sm90::kKernels;
-  kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
-    current->Matvec(args);
-    return Outcome();
+  kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(MatvecArgs{args}, stream);
   };
-  kernels.gemm = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t) {
-    current->Gemm(args);
-    return Outcome();
+  kernels.gemm = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(GemmArgs{args}, stream);
   };
   kernels.dequantise = [](const Product& product, int first_tile, int tiles, uint8_t* out,
-                          cudaStream_t) {
-    current->Dequantise(product, first_tile, tiles, out);
-    return Outcome();
+                          cudaStream_t stream) {
+    return Record(DequantiseArgs{product, first_tile, tiles, out}, stream);
   };
   kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,
-                                cudaStream_t) {
-    current->DecodeAttention(args);
-    return Outcome();
-  };
+                                cudaStream_t stream) { return Record(args, stream); };
   kernels.prefill_attention = [](const PrefillAttentionArgs& args, const DeviceTraits&,
-                                 cudaStream_t) {
-    current->PrefillAttention(args);
-    return Outcome();
-  };
+                                 cudaStream_t stream) { return Record(args, stream); };
   return kernels;
 }
 

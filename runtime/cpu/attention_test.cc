@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -15,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "runtime/cpu/matrix_for_test.h"
 #include "runtime/gguf/dequantize.h"
+#include "testing/same_bits.h"
 
 namespace orcd::cpu {
 namespace {
@@ -115,10 +115,6 @@ std::vector<double> Reference(const Shape& shape, const Sequence& s, KvType type
     }
   }
   return out;
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 using Param = std::tuple<const KernelTable*, KvType>;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <span>
@@ -22,15 +21,12 @@
 #include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
+#include "testing/same_bits.h"
 
 namespace orcd::cpu {
 namespace {
 
 using ::testing::HasSubstr;
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
 
 // Results must not depend on the batch, however a type's tiles are dequantised.
 class CpuBackendTypeTest : public ::testing::TestWithParam<const char*> {};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/cpu/model_for_test.h"
+#include "testing/same_bits.h"
 
 namespace orcd::cpu {
 namespace {
@@ -39,10 +39,6 @@ struct Machine {
   KvCache cache;
   std::unique_ptr<Forward> forward;
 };
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
 
 class ForwardTest : public ::testing::TestWithParam<const KernelTable*> {};
 

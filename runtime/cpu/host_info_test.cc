@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/control_groups.h"
+#include "testing/files.h"
 
 namespace orcd::cpu {
 namespace {
@@ -31,14 +32,11 @@ TEST(HostInfo, IsPlausible) {
 class ControlGroupsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = absl::StrCat(::testing::TempDir(), "groups-", getpid());
-    std::filesystem::remove_all(root_);
     Write("/proc/meminfo", "MemTotal:       33554432 kB\nMemAvailable:   16777216 kB\n");
     cpu_set_t set;
     ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
     cores_ = CPU_COUNT(&set);
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
 
   void Write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ + path;
@@ -75,7 +73,8 @@ class ControlGroupsTest : public ::testing::Test {
   // "No limit" as v1 writes it.
   static constexpr int64_t kNoLimit = 9223372036854771712;
   static constexpr int64_t kMachine = 16384 * kMiB;
-  std::string root_;
+  const TempDir dir_;
+  const std::string root_ = dir_.path().string();
   int cores_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/cpu/matmul.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/cpu/matrix_for_test.h"
+#include "testing/same_bits.h"
 
 namespace orcd::cpu {
 namespace {
@@ -22,10 +22,6 @@ std::vector<float> Multiply(const KernelTable& kernels, int threads, const Matri
   const Product product = {&weights, bias, y.data()};
   matmul.Run({&product, 1}, x.data(), rows);
   return y;
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 class MatMulTest : public ::testing::TestWithParam<const KernelTable*> {

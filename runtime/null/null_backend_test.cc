@@ -1,7 +1,5 @@
 #include "runtime/null/null_backend.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -17,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/engine/nano_model_for_test.h"
+#include "testing/files.h"
 #include "testing/random_model/random_model.h"
 
 namespace orcd {
@@ -66,13 +65,11 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Null, BackendConformanceTest, NullKind);
 
 class NullBackendTest : public ::testing::Test {
  protected:
-  NullBackendTest()
-      : path_(absl::StrCat(::testing::TempDir(), "null-backend-", getpid(), ".gguf")) {
+  NullBackendTest() {
     RandomModelOptions options;
     options.type = "F16";
     EXPECT_TRUE(WriteRandomModel(options, path_).ok());
   }
-  ~NullBackendTest() override { unlink(path_.c_str()); }
 
   std::unique_ptr<Engine> Load(const BackendOptions& options,
                                absl::Duration step_time = absl::ZeroDuration()) {
@@ -98,7 +95,8 @@ class NullBackendTest : public ::testing::Test {
     return sink;
   }
 
-  const std::string path_;
+  const TempDir dir_;
+  const std::string path_ = dir_.File("null.gguf");
 };
 
 TEST_F(NullBackendTest, SaysWhatItIs) {

@@ -1,18 +1,17 @@
 #include "runtime/text/hf_export.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/text/byte_map.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -32,7 +31,6 @@ class TokenizerFilesTest : public ::testing::Test {
     Add("<tool_call>", 4);
     Add("<|im_end|>", 3);
   }
-  ~TokenizerFilesTest() override { std::filesystem::remove(path_); }
 
   void Add(const std::string& token, int32_t type) {
     tokens_.push_back(token);
@@ -60,8 +58,8 @@ class TokenizerFilesTest : public ::testing::Test {
     return ExportTokenizer(**gguf, 4096);
   }
 
-  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tokenizer-files-",
-                                         reinterpret_cast<uintptr_t>(this), ".gguf");
+  const TempDir dir_;
+  const std::string path_ = dir_.File("tokenizer.gguf");
   std::optional<uint32_t> bos_;
   std::vector<std::string> tokens_;
   std::vector<int32_t> types_;

@@ -2,14 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <random>
@@ -24,6 +21,7 @@
 #include "runtime/text/random_text_for_test.h"
 #include "runtime/text/small_vocabulary_for_test.h"
 #include "runtime/text/unicode.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -37,11 +35,6 @@ std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
   std::string text;
   for (const int32_t id : ids) text += tokenizer.TokenBytes(id);
   return text;
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<std::string> Split(std::string_view text, std::string_view separator) {
@@ -310,12 +303,11 @@ class TokenizerFileTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const GgufWriter& writer) {
-    const std::string path =
-        ::testing::TempDir() + "tokenizer_test_" + std::to_string(getpid()) + ".gguf";
+    // The mapping stays valid after the file is removed.
+    const TempDir dir;
+    const std::string path = dir.File("tokenizer.gguf");
     std::ofstream(path, std::ios::binary) << writer.Header();
     const auto gguf = GgufReader::Open(path);
-    // The mapping stays valid after the file is removed.
-    std::filesystem::remove(path);
     if (!gguf.ok()) return gguf.status();
     return Tokenizer::FromGguf(**gguf);
   }

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -17,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "testing/files.h"
 #include "testing/random_model/qwen2_shapes.h"
 #include "testing/random_model/vocabulary.h"
 
@@ -27,11 +26,6 @@ using ::testing::HasSubstr;
 
 std::string TestPath(const std::string& name) {
   return ::testing::TempDir() + "/random_model_test." + std::to_string(getpid()) + "." + name;
-}
-
-std::string Content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::unique_ptr<GgufReader> WriteAndOpen(const RandomModelOptions& options,
@@ -86,8 +80,8 @@ TEST(RandomModelTest, TheSameSeedGivesTheSameBytesWhateverTheThreads) {
   ASSERT_TRUE(WriteRandomModel(one, TestPath("one")).ok());
   ASSERT_TRUE(WriteRandomModel(many, TestPath("many")).ok());
   ASSERT_TRUE(WriteRandomModel(other, TestPath("other")).ok());
-  EXPECT_EQ(Content(TestPath("one")), Content(TestPath("many")));
-  EXPECT_NE(Content(TestPath("one")), Content(TestPath("other")));
+  EXPECT_EQ(ReadFile(TestPath("one")), ReadFile(TestPath("many")));
+  EXPECT_NE(ReadFile(TestPath("one")), ReadFile(TestPath("other")));
 }
 
 TEST(RandomModelTest, HasTheMetadataOfARealOne) {

@@ -1,20 +1,14 @@
 #include "tools/orcd_inspect/npy.h"
 
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 TEST(NpyWriter, WritesWhatNumPyReads) {
   const std::string path = ::testing::TempDir() + "npy_test.npy";
@@ -24,7 +18,7 @@ TEST(NpyWriter, WritesWhatNumPyReads) {
   writer->Append(std::vector<float>{5, 6.5f});
   ASSERT_TRUE(writer->Finish().ok());
 
-  const std::string bytes = Contents(path);
+  const std::string bytes = ReadFile(path);
   // Version 1.0, then the header's length; the data begins at a multiple of 64.
   EXPECT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
   const size_t header = static_cast<uint8_t>(bytes[8]) + 256 * static_cast<uint8_t>(bytes[9]);

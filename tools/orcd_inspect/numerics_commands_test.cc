@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
+#include "testing/files.h"
 #include "testing/random_model/random_model.h"
 #include "tools/orcd_inspect/layers_command.h"
 #include "tools/orcd_inspect/logits_command.h"
@@ -24,9 +24,6 @@ class NumericsCommandsTest : public ::testing::Test {
     auto written = WriteRandomModel({.size = "nano", .type = "Q4_K_M", .threads = 1}, model_);
     ASSERT_TRUE(written.ok()) << written.status();
     WriteTokens("1 2 3\n500 999 7 8 9 10 11 12 13 14 15 16 17\n");
-  }
-  void TearDown() override {
-    for (const std::string& path : {model_, tokens_, out_}) unlink(path.c_str());
   }
 
   void WriteTokens(const std::string& text) { std::ofstream(tokens_) << text; }
@@ -49,8 +46,7 @@ class NumericsCommandsTest : public ::testing::Test {
   std::vector<float> Logits(const std::string& kv) {
     EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_, "--kv", kv}),
               0);
-    std::ifstream file(out_, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const std::string bytes = ReadFile(out_);
     constexpr size_t kHeader = 128;
     EXPECT_GT(bytes.size(), kHeader);
     std::vector<float> values((bytes.size() - kHeader) / sizeof(float));
@@ -58,10 +54,10 @@ class NumericsCommandsTest : public ::testing::Test {
     return values;
   }
 
-  const std::string stem_ = ::testing::TempDir() + "numerics_" + std::to_string(getpid());
-  const std::string model_ = stem_ + ".gguf";
-  const std::string tokens_ = stem_ + ".txt";
-  const std::string out_ = stem_ + ".npy";
+  const TempDir dir_;
+  const std::string model_ = dir_.File("model.gguf");
+  const std::string tokens_ = dir_.File("tokens.txt");
+  const std::string out_ = dir_.File("out.npy");
 };
 
 TEST_F(NumericsCommandsTest, LogitsOfEveryToken) {

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "orcd/v1/orchestrator.pb.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/model/model.h"
+#include "testing/files.h"
 #include "testing/random_model/random_model.h"
 #include "worker/api/kserve/infer_translation.h"
 #include "worker/api/kserve/model_repository.h"
@@ -43,23 +43,19 @@ class Fixture {
   Fixture() {
     // The caller gets parse errors; logging them would be most of the work.
     google::protobuf::SetLogHandler(nullptr);
-    std::string pattern =
-        absl::StrCat(std::filesystem::temp_directory_path().string(), "/fuzz-XXXXXX");
-    directory_ = mkdtemp(pattern.data());
-    const std::string path = absl::StrCat(directory_, "/nano.gguf");
+    const std::string path = dir_.File("nano.gguf");
     if (!WriteRandomModel({}, path).ok()) abort();
     NullLoadObserver observer;
     auto model = Model::Load(path, {}, observer);
     if (!model.ok()) abort();
     model_ = *std::move(model);
   }
-  ~Fixture() { std::filesystem::remove_all(directory_); }
 
-  const std::string& directory() const { return directory_; }
+  std::string directory() const { return dir_.path().string(); }
   const Model& model() const { return *model_; }
 
  private:
-  std::string directory_;
+  const TempDir dir_;
   std::shared_ptr<const Model> model_;
 };
 

@@ -2,27 +2,20 @@
 // status that tests have seen.
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string ReadFile(const fs::path& path) {
-  std::ostringstream content;
-  content << std::ifstream(path).rdbuf();
-  return content.str();
-}
 
 std::set<std::string> Matches(const std::string& text, const std::string& pattern) {
   std::set<std::string> matches;

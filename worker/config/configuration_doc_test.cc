@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
+#include "testing/files.h"
 #include "worker/config/config.h"
 #include "worker/config/environment.h"
 
@@ -139,9 +139,7 @@ TEST(ConfigurationDocTest, EveryOptionOfTheHelpIsRead) {
 }
 
 TEST(ConfigurationDocTest, TheTablesAreThoseOfTheHelp) {
-  std::ostringstream content;
-  content << std::ifstream(kConfigurationPath).rdbuf();
-  const std::string text = content.str();
+  const std::string text = ReadFile(kConfigurationPath);
   const size_t begin = text.find(kSettingsBegin);
   const size_t end = text.find(kSettingsEnd);
   ASSERT_NE(begin, std::string::npos) << kConfigurationPath << " has no " << kSettingsBegin;

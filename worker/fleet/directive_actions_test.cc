@@ -5,8 +5,8 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
+#include "worker/host/load_for_test.h"
 #include "worker/host/nano_model_for_test.h"
 
 namespace orcd {
@@ -16,18 +16,11 @@ constexpr absl::Duration kLong = absl::Seconds(20);
 
 class DirectiveActionsTest : public ::testing::Test {
  protected:
-  static ModelHostOptions Options(const std::string& model_dir) {
-    ModelHostOptions options;
-    options.model_dir = model_dir;
-    options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
-    return options;
-  }
-
   NanoModelDir dir_;
   const Logger log_{LogFormat::kText, LogLevel::kError};
   Metrics metrics_;
   Telemetry telemetry_{metrics_, nullptr, 0};
-  ModelHost host_{Options(dir_.path())};
+  ModelHost host_{NullHostOptions(dir_.path())};
   const Directives::Actions actions_ = DirectiveActions(host_, log_, telemetry_, [] {});
 };
 

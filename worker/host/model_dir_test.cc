@@ -1,13 +1,11 @@
 #include "worker/host/model_dir.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -15,8 +13,8 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ModelDirTest, OnlyADirectoryThatIsThereIsOne) {
-  const std::string base = absl::StrCat(::testing::TempDir(), "/model-dir-", getpid());
-  std::filesystem::create_directory(base);
+  const TempDir dir;
+  const std::string base = dir.path().string();
   std::ofstream(base + "/file") << "x";
   std::filesystem::create_directory_symlink(base, base + "/link");
   EXPECT_TRUE(CheckModelDir(base, false).ok());
@@ -32,7 +30,6 @@ TEST(ModelDirTest, OnlyADirectoryThatIsThereIsOne) {
   }
   EXPECT_TRUE(CheckModelDir(base + "/none", true).ok());
   EXPECT_FALSE(CheckModelDir(base + "/file", true).ok());
-  std::filesystem::remove_all(base);
 }
 
 }  // namespace

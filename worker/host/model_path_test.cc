@@ -1,7 +1,5 @@
 #include "worker/host/model_path.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
@@ -9,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -18,7 +17,7 @@ using ::testing::HasSubstr;
 
 class ModelPathTest : public ::testing::Test {
  protected:
-  ModelPathTest() : root_(absl::StrCat(::testing::TempDir(), "/model-path-", getpid())) {
+  ModelPathTest() {
     fs::create_directories(root_ / "models" / "family");
     std::ofstream(root_ / "models" / "a.gguf") << "a";
     std::ofstream(root_ / "models" / "family" / "b.gguf") << "b";
@@ -31,13 +30,13 @@ class ModelPathTest : public ::testing::Test {
     fs::create_directory_symlink(root_ / "models-next-door", root_ / "models" / "door");
     fs::create_directory_symlink("models", root_ / "link-to-models");
   }
-  ~ModelPathTest() override { fs::remove_all(root_); }
 
   absl::StatusOr<std::string> Resolve(const std::string& model) {
     return ResolveModelPath((root_ / "models").string(), model);
   }
 
-  const fs::path root_;
+  const TempDir dir_;
+  const fs::path root_ = dir_.path();
 };
 
 TEST_F(ModelPathTest, FilesInside) {

@@ -1,14 +1,12 @@
 #include "worker/security/authorizer.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "testing/eventually.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -19,8 +17,6 @@ constexpr char kBoth[] = "BEARER both-000123456789";
 
 class AuthorizerTest : public ::testing::Test {
  protected:
-  ~AuthorizerTest() override { std::filesystem::remove(path_); }
-
   // Renames the new file into place, so that no reader sees half of it.
   void WriteTokens(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
@@ -48,7 +44,8 @@ class AuthorizerTest : public ::testing::Test {
 
   const Logger log_{LogFormat::kText, LogLevel::kError};
   FileWatcher watcher_{log_, absl::Milliseconds(100)};
-  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tokens-", getpid());
+  const TempDir dir_;
+  const std::string path_ = dir_.File("tokens");
 };
 
 using Caller = Authorizer::Caller;

@@ -1,23 +1,20 @@
 #include "worker/security/tls.h"
 
 #include <openssl/err.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "integration_tests/certificates.h"
 #include "runtime/base/error.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -44,9 +41,6 @@ struct ClientOptions {
 
 class TlsTest : public ::testing::Test {
  protected:
-  TlsTest() { fs::create_directory(folder_); }
-  ~TlsTest() override { fs::remove_all(folder_); }
-
   static void Write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::trunc) << text;
   }
@@ -135,10 +129,10 @@ class TlsTest : public ::testing::Test {
   const Logger log_{LogFormat::kText, LogLevel::kInfo};
   FileWatcher watcher_{log_, absl::Hours(1)};
   const CertificateAuthority authority_{"fleet"};
-  const std::string folder_ = absl::StrCat(::testing::TempDir(), "/tls-", getpid());
-  const std::string certificate_ = folder_ + "/cert.pem";
-  const std::string key_ = folder_ + "/key.pem";
-  const std::string ca_ = folder_ + "/ca.pem";
+  const TempDir dir_;
+  const std::string certificate_ = dir_.File("cert.pem");
+  const std::string key_ = dir_.File("key.pem");
+  const std::string ca_ = dir_.File("ca.pem");
   std::map<std::string, absl::Time> expiry_;
 };
 
@@ -368,10 +362,7 @@ TEST_F(TlsTest, AClientsCredentialsChangeWithTheFilesAndOnlyThen) {
     return std::exchange(credentials, now) != now;
   };
   for (const std::string& path : {certificate_, key_, ca_}) {
-    const std::string before = [&] {
-      std::ifstream file(path);
-      return std::string(std::istreambuf_iterator<char>(file), {});
-    }();
+    const std::string before = ReadFile(path);
     Write(path, "");
     Look();
     EXPECT_FALSE(changes()) << path;

@@ -1,17 +1,16 @@
 #include "worker/security/watched_files.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "testing/eventually.h"
+#include "testing/files.h"
 
 namespace orcd {
 namespace {
@@ -24,9 +23,6 @@ using ::testing::Not;
 // Watches two files that must hold the same word; the word `bad` is refused.
 class WatchedFilesTest : public ::testing::Test {
  protected:
-  WatchedFilesTest() { fs::create_directory(folder_); }
-  ~WatchedFilesTest() override { fs::remove_all(folder_); }
-
   static void Write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::trunc) << text;
   }
@@ -59,9 +55,9 @@ class WatchedFilesTest : public ::testing::Test {
   const Logger log_{LogFormat::kText, LogLevel::kInfo};
   // Looks only when the test tells it to.
   FileWatcher watcher_{log_, absl::Hours(1)};
-  const std::string folder_ = absl::StrCat(::testing::TempDir(), "/watched-", getpid());
-  const std::string first_ = folder_ + "/first";
-  const std::string second_ = folder_ + "/second";
+  const TempDir dir_;
+  const std::string first_ = dir_.File("first");
+  const std::string second_ = dir_.File("second");
   std::atomic<int> parsed_ = 0;
 };
 

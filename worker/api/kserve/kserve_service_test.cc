@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
 #include "worker/api/kserve/infer_request_for_test.h"
@@ -34,12 +33,10 @@ namespace {
 using ::testing::ElementsAre;
 
 ModelHostOptions Options(const std::string& model_dir, absl::Duration step_time) {
-  ModelHostOptions options;
-  options.model_dir = model_dir;
+  ModelHostOptions options = NullHostOptions(model_dir, step_time);
   options.load.backend.max_seqs = 8;
   options.load.backend.block_tokens = 4;
   options.load.engine.max_waiting = 8;
-  options.backend = {.make = NullBackendFactory(step_time), .self_check = false};
   return options;
 }
 

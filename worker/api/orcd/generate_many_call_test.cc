@@ -21,7 +21,6 @@
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
 #include "orcd/v1/worker.grpc.pb.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
 #include "worker/api/orcd/worker_service.h"
@@ -36,12 +35,10 @@ namespace orcd {
 namespace {
 
 ModelHostOptions Options(const std::string& model_dir, absl::Duration step_time) {
-  ModelHostOptions options;
-  options.model_dir = model_dir;
+  ModelHostOptions options = NullHostOptions(model_dir, step_time);
   options.load.backend.max_seqs = 8;
   options.load.backend.block_tokens = 4;
   options.load.engine.max_waiting = 8;
-  options.backend = {.make = NullBackendFactory(step_time), .self_check = false};
   return options;
 }
 

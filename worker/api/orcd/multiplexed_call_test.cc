@@ -9,19 +9,12 @@
 
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
+#include "worker/host/load_for_test.h"
 #include "worker/host/nano_model_for_test.h"
 
 namespace orcd {
 namespace {
-
-ModelHostOptions Options(const std::string& model_dir) {
-  ModelHostOptions options;
-  options.model_dir = model_dir;
-  options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
-  return options;
-}
 
 // Counts the messages it parses.
 class CountingDialect final : public CallDialect {
@@ -50,7 +43,7 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
   MultiplexedCalls calls({});
   std::optional<grpc::CallbackServerContext> context(std::in_place);
   {
-    ModelHost host(Options(dir.path()));
+    ModelHost host(NullHostOptions(dir.path()));
     auto* const reactor = calls.Start(&*context, std::make_unique<CountingDialect>(parsed), host,
                                       log, nullptr, [] { return absl::OkStatus(); });
     Event held;
@@ -76,7 +69,7 @@ TEST(MultiplexedCallTest, WhatIsReadBeforeTheEndHoldsItOff) {
   std::atomic<int> parsed = 0;
   MultiplexedCalls calls({});
   grpc::CallbackServerContext context;
-  ModelHost host(Options(dir.path()));
+  ModelHost host(NullHostOptions(dir.path()));
   auto* const reactor = calls.Start(&context, std::make_unique<CountingDialect>(parsed), host, log,
                                     nullptr, [] { return absl::OkStatus(); });
   Event let_go;

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
 #include "worker/host/load_for_test.h"
@@ -123,12 +122,10 @@ class KvEventFeedsTest : public ::testing::Test {
   static constexpr int kBlockTokens = 16;
 
   void SetUp() override {
-    ModelHostOptions options;
-    options.model_dir = models_.path();
+    ModelHostOptions options = NullHostOptions(models_.path());
     options.load.backend.max_seqs = 4;
     options.load.backend.block_tokens = kBlockTokens;
     options.load.backend.kv_cache_bytes = 1 << 20;
-    options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
     host_ = std::make_unique<ModelHost>(std::move(options));
     Load();
   }

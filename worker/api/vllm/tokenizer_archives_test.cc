@@ -9,8 +9,8 @@
 
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
+#include "worker/host/load_for_test.h"
 #include "worker/host/nano_model_for_test.h"
 
 namespace orcd {
@@ -23,12 +23,10 @@ class TokenizerArchivesTest : public ::testing::Test {
   TokenizerArchivesTest() : host_(Options()), archives_(std::in_place, host_) {}
 
   ModelHostOptions Options() const {
-    ModelHostOptions options;
-    options.model_dir = models_.path();
+    ModelHostOptions options = NullHostOptions(models_.path());
     options.load.backend.max_seqs = 4;
     options.load.backend.block_tokens = 16;
     options.load.backend.kv_cache_bytes = 1 << 20;
-    options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
     return options;
   }
   void Load(const std::string& model) {

@@ -12,7 +12,6 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
-#include "runtime/null/null_backend.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
 #include "vllm/vllm_engine.grpc.pb.h"
@@ -73,12 +72,10 @@ std::string Reason(const grpc::Status& status) {
 }
 
 ModelHostOptions Options(const std::string& model_dir) {
-  ModelHostOptions options;
-  options.model_dir = model_dir;
+  ModelHostOptions options = NullHostOptions(model_dir);
   options.load.backend.max_seqs = 4;
   options.load.backend.block_tokens = 16;
   options.load.backend.kv_cache_bytes = 1 << 20;
-  options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
   return options;
 }
 

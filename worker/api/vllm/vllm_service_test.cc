@@ -9,7 +9,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/null/null_backend.h"
 #include "testing/eventually.h"
 #include "worker/host/load_for_test.h"
 #include "worker/host/nano_model_for_test.h"
@@ -20,16 +19,9 @@
 namespace orcd {
 namespace {
 
-ModelHostOptions Options(const std::string& model_dir) {
-  ModelHostOptions options;
-  options.model_dir = model_dir;
-  options.backend = {.make = NullBackendFactory(absl::ZeroDuration()), .self_check = false};
-  return options;
-}
-
 class VllmServiceTest : public ::testing::Test {
  protected:
-  VllmServiceTest() : host_(Options(dir_.path())), service_(host_, log_) {
+  VllmServiceTest() : host_(NullHostOptions(dir_.path())), service_(host_, log_) {
     LoadNanoModel(host_);
     server_ = EngineWrites::StartServer({&service_});
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());

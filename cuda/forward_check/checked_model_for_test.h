@@ -1,0 +1,70 @@
+// A model whose steps run on memory of expressions. The logits, keys and values must be those of
+// the model's definition, wherever data lies and whenever weights are dequantised.
+#ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
+#define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/device_weights.h"
+#include "cuda/forward.h"
+#include "cuda/forward_check/symbolic_gpu.h"
+#include "cuda/kernels/common/step.h"
+#include "runtime/model/spec.h"
+#include "testing/random_model/qwen2_shapes.h"
+
+namespace orcd::cuda {
+
+// A published model as its files are, with some of its layers.
+struct ModelCase {
+  Qwen2Shape shape;
+  FileType file_type;
+  int layers;
+  // Gives each matrix a type of its own, instead of the file type's.
+  bool mixed = false;
+
+  // Unique among cases, of letters, digits and underscores.
+  std::string name() const;
+};
+
+// A decode step of one token per sequence.
+StepShape DecodeStep(int sequences);
+// A step of prompts, of which `logit_rows` tokens have logits.
+StepShape PromptStep(int tokens, int logit_rows);
+
+// One at a time, on one thread. Needs no GPU.
+class CheckedModel {
+ public:
+  explicit CheckedModel(const ModelCase& c);
+  CheckedModel(const CheckedModel&) = delete;
+  CheckedModel& operator=(const CheckedModel&) = delete;
+
+  // A step's launches before they are performed, and what a fault may put in their arguments.
+  struct Recorded {
+    std::vector<KernelLaunch>& launches;
+    const ForwardBuffers& buffers;
+    const DeviceWeights& weights;
+    // Those of the other step in flight.
+    const StepTables& other_tables;
+  };
+  // Runs a step on what the steps before have left in the buffers, with its launches changed by
+  // `fault`. Returns what is wrong; empty if nothing is.
+  std::string Check(const StepShape& step, const std::function<void(const Recorded&)>& fault = {});
+
+ private:
+  const ModelSpec spec_;
+  const DeviceWeights weights_;
+  const ForwardBuffers buffers_;
+  const KvCacheView kv_;
+  const KernelSet kernels_ = SymbolicKernels();
+  const DeviceInfo device_;
+  Forward forward_;
+  SymbolicGpu gpu_;
+  int steps_ = 0;
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_

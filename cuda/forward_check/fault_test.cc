@@ -1,0 +1,401 @@
+// Puts faults into the launches of a step, one at a time: the check must find each, and nothing in
+// the steps without one.
+#include <cstddef>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cuda/forward.h"
+#include "cuda/forward_check/checked_model_for_test.h"
+#include "cuda/forward_check/symbolic_gpu.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testing/random_model/qwen2_shapes.h"
+
+namespace orcd::cuda {
+namespace {
+
+using Step = CheckedModel::Recorded;
+
+// Index of launch `nth` of its kind in the step; throws if there is none.
+template <typename Args>
+size_t Find(const Step& step, int nth) {
+  size_t i = 0;
+  while (!std::holds_alternative<Args>(step.launches.at(i).args) || nth-- > 0) ++i;
+  return i;
+}
+template <typename Args>
+Args& Get(const Step& step, int nth = 0) {
+  return std::get<Args>(step.launches[Find<Args>(step, nth)].args);
+}
+// Parts of product `nth` of many tokens, and the prologue of one of one token.
+Activations& Input(const Step& step, int nth) {
+  return std::get<Activations>(Get<GemmArgs>(step, nth).prologue);
+}
+template <typename Kind>
+Kind& EpilogueOf(const Step& step, int nth) {
+  return std::get<Kind>(Get<GemmArgs>(step, nth).epilogue);
+}
+NormArgs& NormOfOne(const Step& step, int nth) {
+  return std::get<NormArgs>(Get<MatvecArgs>(step, nth).prologue);
+}
+// Has a launch run before the one that it follows.
+template <typename Args>
+void Hasten(const Step& step, int nth = 0) {
+  const size_t i = Find<Args>(step, nth);
+  std::swap(step.launches.at(i - 1), step.launches[i]);
+}
+
+struct Fault {
+  std::string name;
+  const char* file_type;
+  StepShape step;
+  std::function<void(const Step&)> plant;
+  // A part of what the check says.
+  std::string finding;
+};
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+
+// Qwen2.5-7B with three layers; "mixed": with gate and up of different types.
+constexpr char kF16[] = "F16";
+constexpr char kQ4[] = "Q4_K_M";
+constexpr char kMixed[] = "mixed";
+
+// Numbers of products and norms, in their order, if each is one launch.
+enum Which { kQkv, kAttnOutput, kGateUp, kDown };
+constexpr int Of(int layer, Which product) { return 4 * layer + product; }
+constexpr int AttnNorm(int layer) { return 2 * layer; }
+constexpr int FfnNorm(int layer) { return 2 * layer + 1; }
+constexpr int kHead = Of(3, kQkv);
+constexpr int kOutputNorm = AttnNorm(3);
+
+// Each kind of step has launches of its own. With one token, products normalise their input.
+const StepShape kOne = DecodeStep(1);
+const StepShape kDecode = DecodeStep(64);
+// In F16, the product of the attention's output sums its segments.
+const StepShape kSummed = DecodeStep(256);
+// Above 512 tokens weights are dequantised first, and products add to the residual.
+const StepShape kLargeDecode = DecodeStep(600);
+const StepShape kPrompt = PromptStep(100, 8);
+const StepShape kWholePrompt = PromptStep(100, 100);
+const StepShape kLargePrompt = PromptStep(1000, 8);
+// From 3,072 tokens on, products dequantise the weights of others.
+const StepShape kLargestPrompt = PromptStep(3072, 8);
+
+std::vector<Fault> Faults() {
+  return {
+      // --- Launches in another order. ---
+      {"norm_before_the_product_it_adds", kQ4, kDecode,
+       [](const Step& s) { Hasten<NormArgs>(s, FfnNorm(1)); }, "layer 2 has keys and values"},
+      {"product_before_the_norm_of_its_input", kQ4, kDecode,
+       [](const Step& s) { Hasten<GemmArgs>(s, Of(1, kQkv)); }, "layer 1 has keys and values"},
+      {"attention_before_rope", kQ4, kPrompt,
+       [](const Step& s) { Hasten<PrefillAttentionArgs>(s, 1); },
+       "attention has queries, keys and values that do not belong together"},
+      {"attention_before_the_qkv_product", kQ4, kLargePrompt,
+       [](const Step& s) { Hasten<PrefillAttentionArgs>(s, 1); },
+       "attention has queries, keys and values that do not belong together"},
+      {"gathered_before_attention", kQ4, kPrompt, [](const Step& s) { Hasten<GatherRowsArgs>(s); },
+       "the logits are"},
+      {"product_before_its_weights_are_dequantised", kQ4, kLargePrompt,
+       [](const Step& s) { Hasten<GemmArgs>(s, Of(1, kDown)); }, "bytes of a row tile of weights"},
+      {"weights_dequantised_over_those_in_use", kQ4, kLargePrompt,
+       [](const Step& s) { Hasten<DequantiseArgs>(s, 4); }, "bytes of a row tile of weights"},
+      {"weights_not_dequantised_ahead", kQ4, kLargestPrompt,
+       [](const Step& s) { Get<GemmArgs>(s, Of(0, kDown)).ahead.count = 0; },
+       "bytes of a row tile of weights"},
+      {"gate_before_its_products", kMixed, kDecode, [](const Step& s) { Hasten<SwiGluArgs>(s, 1); },
+       "layer 2 has keys and values"},
+
+      // --- A dependency that is not waited for. ---
+      {"another_stream", kQ4, kDecode,
+       [](const Step& s) { s.launches[Find<NormArgs>(s, FfnNorm(1))].stream = nullptr; },
+       "a launch is on another stream"},
+      {"dequantised_weights_not_waited_for", kQ4, kLargePrompt,
+       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).product.weights_are_new = false; },
+       "a product of many tokens does not know that its weights are new"},
+
+      // --- Buffers. ---
+      {"input_from_the_scratch_that_gated_shares", kQ4, kDecode,
+       [](const Step& s) { Input(s, Of(1, kAttnOutput)).data = s.buffers.gated; },
+       "bytes of its input"},
+      {"input_of_the_ffn_for_the_head", kQ4, kPrompt,
+       [](const Step& s) {
+         std::get<Activations>(Get<MatvecArgs>(s, 3).prologue).data = s.buffers.normed;
+       },
+       "the logits are"},
+      {"qkv_over_the_other_products", kQ4, kDecode,
+       [](const Step& s) { EpilogueOf<StoreF32>(s, Of(1, kQkv)).y = s.buffers.products; },
+       "layer 1 has keys and values"},
+      {"residual_of_one_token_in_place", kQ4, kOne,
+       [](const Step& s) {
+         NormArgs& norm = NormOfOne(s, Of(1, kQkv));
+         norm.new_residual = norm.residual;
+       },
+       "a product of few tokens writes what it uses"},
+      {"residual_of_one_token_from_the_norm_before", kQ4, kOne,
+       [](const Step& s) {
+         NormArgs& norm = NormOfOne(s, Of(1, kGateUp));
+         norm.residual = norm.new_residual;
+         norm.new_residual = s.buffers.gathered_residual;
+       },
+       "layer 2 has keys and values"},
+      {"residual_of_all_tokens_after_gathering", kQ4, kPrompt,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(2)).residual = s.buffers.residual[0]; },
+       "bytes of the residual"},
+      {"dequantised_ahead_over_weights_in_use", kQ4, kLargestPrompt,
+       [](const Step& s) {
+         Get<GemmArgs>(s, Of(0, kDown)).ahead.to[4] = reinterpret_cast<uint8_t*>(s.buffers.qkv);
+       },
+       "a product of many tokens writes what it uses"},
+      {"dequantised_ahead_over_each_other", kQ4, kLargestPrompt,
+       [](const Step& s) {
+         DequantiseAhead& ahead = Get<GemmArgs>(s, Of(0, kDown)).ahead;
+         ahead.to[1] = ahead.to[0];
+       },
+       "a product of many tokens writes what it uses"},
+      {"stream_k_sums_over_weights_in_use", kQ4, kLargePrompt,
+       [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).stream_k.sums = s.buffers.dequantised; },
+       "a product of many tokens writes what it uses"},
+      {"attention_shares_keys_among_other_blocks", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).key_splits = 2; },
+       "decode attention shares keys among other blocks"},
+      {"heads_of_another_model", kQ4, kLargePrompt,
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv.head_dim = 64; },
+       "a product of many tokens has the wrong heads"},
+      {"no_cache", kQ4, kPrompt, [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).kv = {}; },
+       "attention has the wrong cache"},
+      {"partials_of_attention_over_its_input", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).partials = s.buffers.qkv; },
+       "decode attention writes what it uses"},
+      {"part_of_the_head_over_another", kQ4, kLargeDecode,
+       [](const Step& s) {
+         EpilogueOf<StoreF32>(s, kHead + 1).y = EpilogueOf<StoreF32>(s, kHead).y;
+       },
+       "the sampler finds no logits of row 0 and column 0"},
+      {"values_that_are_not_finite_unmarked", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s, 1).not_finite = nullptr; },
+       "RoPE has the wrong marks of values that are not finite"},
+
+      // --- Rows and columns. ---
+      {"norm_of_a_token_fewer", kQ4, kDecode,
+       [](const Step& s) { --Get<NormArgs>(s, FfnNorm(1)).tokens; },
+       "a norm has the wrong rows, 63 of 64"},
+      {"product_of_a_token_fewer", kQ4, kDecode,
+       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kGateUp)).product.tokens; },
+       "a product of many tokens has the wrong rows, 63 of 64"},
+      {"queries_of_a_token_fewer", kQ4, kLargePrompt,
+       [](const Step& s) {
+         --Get<GemmArgs>(s, Of(1, kQkv)).product.tokens;
+         --EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.tokens;
+       },
+       "a product of many tokens has the wrong rows, 999 of 1000"},
+      {"attention_of_a_sequence_fewer", kQ4, kPrompt,
+       [](const Step& s) { --Get<PrefillAttentionArgs>(s, 1).sequences; },
+       "attention has the wrong sequences"},
+      {"decode_attention_of_a_sequence_fewer", kQ4, kDecode,
+       [](const Step& s) { --Get<DecodeAttentionArgs>(s, 1).sequences; },
+       "decode attention has the wrong rows, 63 of 64"},
+      {"a_row_fewer_gathered", kQ4, kPrompt, [](const Step& s) { --Get<GatherRowsArgs>(s).count; },
+       "gathering rows has the wrong rows, 7 of 8"},
+      {"product_in_the_rows_of_the_next_sequence", kQ4, kDecode,
+       [](const Step& s) {
+         StoreF32& store = EpilogueOf<StoreF32>(s, Of(1, kDown));
+         store.y += store.stride;
+       },
+       "reads segment 0 of 4 of token 1 of"},
+      {"norm_adds_the_rows_of_the_next_sequence", kQ4, kDecode,
+       [](const Step& s) {
+         NormArgs& args = Get<NormArgs>(s, FfnNorm(1));
+         args.partials += args.hidden;
+       },
+       "reads segment 0 of 4 of token 0 of"},
+      {"rows_of_the_next_sequence_gathered", kQ4, kPrompt,
+       [](const Step& s) { ++Get<GatherRowsArgs>(s).rows; }, "gathering rows has the wrong tables"},
+      {"logits_of_the_first_tokens", kQ4, kWholePrompt,
+       [](const Step& s) { Get<NormArgs>(s, kOutputNorm).rows = nullptr; }, "the logits are"},
+      {"rows_gathered_twice", kQ4, kPrompt,
+       [](const Step& s) { Get<NormArgs>(s, kOutputNorm).rows = Get<GatherRowsArgs>(s).rows; },
+       "bytes of the residual"},
+      {"keys_in_the_columns_of_queries", kQ4, kLargePrompt,
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).first_row = 8; },
+       "attention has queries, keys and values that do not belong together"},
+      {"partials_at_another_stride", kQ4, kDecode,
+       [](const Step& s) { ++Get<NormArgs>(s, FfnNorm(1)).partials_tokens; },
+       "reads segment 1 of 4 of token 0 of"},
+
+      // --- Layers. ---
+      {"queries_see_another_layers_cache", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).layer = 0; },
+       "attention has queries, keys and values that do not belong together"},
+      {"rope_fills_another_layers_cache", kQ4, kPrompt,
+       [](const Step& s) {
+         RopeArgs& args = Get<RopeArgs>(s, 1);
+         args.layer = 0;
+         args.qkv.query_split = s.buffers.query_split;
+       },
+       "attention has queries, keys and values that do not belong together"},
+      {"product_fills_another_layers_cache", kQ4, kLargePrompt,
+       [](const Step& s) {
+         RopeArgs& args = EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope;
+         args.layer = 0;
+         args.qkv.query_split = s.buffers.query_split;
+       },
+       "attention has queries, keys and values that do not belong together"},
+      {"decode_attention_in_another_layers_cache", kQ4, kDecode,
+       [](const Step& s) {
+         DecodeAttentionArgs& args = Get<DecodeAttentionArgs>(s, 1);
+         args.layer = 0;
+         args.qkv.query_split = s.buffers.query_split;
+       },
+       "layer 0 has keys and values"},
+      {"parts_of_another_layers_queries_in_rope", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s, 1).qkv.query_split = s.buffers.query_split; },
+       "RoPE has another layer's parts of queries"},
+      {"parts_of_another_layers_queries", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).query_split = s.buffers.query_split; },
+       "attention has queries, keys and values that do not belong together"},
+      {"norm_with_another_layers_weights", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).weight = s.weights.layers()[0].ffn_norm; },
+       "layer 2 has keys and values"},
+      {"bias_of_another_layer", kQ4, kDecode,
+       [](const Step& s) {
+         Get<DecodeAttentionArgs>(s, 1).qkv.bias = s.weights.layers()[0].qkv_bias;
+       },
+       "layer 1 has keys and values"},
+      {"product_with_another_layers_weights", kQ4, kDecode,
+       [](const Step& s) {
+         Get<GemmArgs>(s, Of(1, kGateUp)).product.matrices[0] = s.weights.layers()[0].gate_up;
+       },
+       "layer 2 has keys and values"},
+      {"keys_and_values_exchanged", kF16, kDecode,
+       [](const Step& s) {
+         TiledMatrix* const matrices = Get<GemmArgs>(s, Of(1, kQkv)).product.matrices;
+         std::swap(matrices[1], matrices[2]);
+       },
+       "layer 1 has keys and values"},
+      {"gate_and_up_exchanged", kMixed, kOne,
+       [](const Step& s) {
+         TiledMatrix* const matrices = Get<MatvecArgs>(s, Of(1, kGateUp)).product.matrices;
+         std::swap(matrices[0], matrices[1]);
+       },
+       "layer 2 has keys and values"},
+      {"exponent_of_another_matrix", kQ4, kLargePrompt,
+       [](const Step& s) { ++Get<GemmArgs>(s, Of(1, kDown)).product.matrices[0].exponent; },
+       "a product of many tokens has the wrong exponent"},
+      {"part_of_the_head_without_its_exponent", kQ4, kLargeDecode,
+       [](const Step& s) { Get<GemmArgs>(s, kHead + 1).product.matrices[0].exponent = 0; },
+       "a product of many tokens has the wrong exponent"},
+
+      // --- Sums. ---
+      {"norm_adds_fewer_partials", kQ4, kDecode,
+       [](const Step& s) { --Get<NormArgs>(s, FfnNorm(1)).splits; },
+       "reads segment 0 of 3 of token 0 of"},
+      {"another_split_k_factor", kQ4, kDecode,
+       [](const Step& s) {
+         --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits;
+         --Get<NormArgs>(s, FfnNorm(1)).splits;
+       },
+       "a product of many tokens has the wrong split-K factor"},
+      {"another_split_k_factor_within_a_product", kQ4, kLargePrompt,
+       [](const Step& s) { --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits; },
+       "a product of many tokens has the wrong split-K factor"},
+      {"segments_not_summed", kF16, kSummed,
+       [](const Step& s) { EpilogueOf<StoreF32>(s, Of(1, kAttnOutput)).sum = false; },
+       "reads segment 0 of 1 of token 0 of"},
+      {"product_not_added_by_the_norm", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).partials = nullptr; },
+       "layer 2 has keys and values"},
+      {"product_not_added_by_the_next_product", kQ4, kOne,
+       [](const Step& s) { NormOfOne(s, Of(1, kGateUp)).partials = nullptr; },
+       "layer 2 has keys and values"},
+      {"product_not_added_by_itself", kQ4, kLargePrompt,
+       [](const Step& s) {
+         const int stride = EpilogueOf<AddToResidual>(s, Of(1, kDown)).stride;
+         Get<GemmArgs>(s, Of(1, kDown)).epilogue = StoreF32{s.buffers.products, stride, true};
+       },
+       "layer 2 has keys and values"},
+      {"product_added_twice", kQ4, kLargePrompt,
+       [](const Step& s) {
+         const GemmArgs again = Get<GemmArgs>(s, Of(1, kDown));
+         s.launches.insert(
+             s.launches.begin() + static_cast<ptrdiff_t>(Find<GemmArgs>(s, Of(1, kDown))),
+             {again, s.launches[0].stream});
+       },
+       "layer 2 has keys and values"},
+      {"norm_adds_at_another_scale", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, AttnNorm(1)).scale = 1; },
+       "layer 1 has keys and values"},
+      {"product_adds_at_another_scale", kQ4, kLargePrompt,
+       [](const Step& s) { EpilogueOf<AddToResidual>(s, Of(1, kDown)).scale = 1; },
+       "layer 2 has keys and values"},
+      {"another_epsilon", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, kOutputNorm).eps = 1e-5f; },
+       "a norm has the wrong epsilon"},
+
+      // --- Tables of the other step in flight. ---
+      {"stale_tables_of_the_embedding", kQ4, kDecode,
+       [](const Step& s) { Get<EmbedArgs>(s).step = s.other_tables; },
+       "the embedding has the wrong tables"},
+      {"stale_tables_of_rope", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s, 1).step = s.other_tables; },
+       "RoPE has the wrong tables"},
+      {"stale_tables_of_a_product", kQ4, kLargePrompt,
+       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables; },
+       "a product of many tokens has the wrong tables"},
+      {"stale_tables_of_attention", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).step = s.other_tables; },
+       "attention has the wrong tables"},
+      {"stale_tables_of_decode_attention", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).step = s.other_tables; },
+       "decode attention has the wrong tables"},
+      {"stale_rows_gathered", kQ4, kPrompt,
+       [](const Step& s) { Get<GatherRowsArgs>(s).rows = s.other_tables.logit_tokens; },
+       "gathering rows has the wrong tables"},
+      {"stale_rows_of_the_output_norm", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, kOutputNorm).rows = s.other_tables.logit_tokens; },
+       "a norm has the wrong tables"},
+  };
+}
+
+ModelCase ModelOf(const char* file_type) {
+  const bool mixed = std::string_view(file_type) == kMixed;
+  return {*FindQwen2Shape("7b"), *FindFileType(mixed ? "F16" : file_type), 3, mixed};
+}
+
+class ForwardFaultTest : public ::testing::TestWithParam<Fault> {};
+
+INSTANTIATE_TEST_SUITE_P(Planted, ForwardFaultTest, ::testing::ValuesIn(Faults()),
+                         [](const auto& info) { return info.param.name; });
+
+// The steps find in the buffers what the steps before have left there.
+TEST_P(ForwardFaultTest, IsFound) {
+  const Fault& fault = GetParam();
+  CheckedModel model(ModelOf(fault.file_type));
+  ASSERT_EQ(model.Check(fault.step), "");
+  EXPECT_THAT(model.Check(fault.step, fault.plant), ::testing::HasSubstr(fault.finding));
+}
+
+TEST(MissingLaunchTest, IsFound) {
+  for (const char* const file_type : {kF16, kQ4, kMixed}) {
+    CheckedModel model(ModelOf(file_type));
+    for (const StepShape& step : {kOne, kDecode, kSummed, kLargeDecode, kPrompt, kWholePrompt,
+                                  kLargePrompt, kLargestPrompt}) {
+      for (size_t launches = 1, i = 0; i < launches; ++i) {
+        ASSERT_EQ(model.Check(step), "");
+        const std::string found = model.Check(step, [&](const Step& s) {
+          launches = s.launches.size();
+          s.launches.erase(s.launches.begin() + static_cast<ptrdiff_t>(i));
+        });
+        EXPECT_NE(found, "") << file_type << ", " << step.tokens << " tokens, launch " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orcd::cuda
