@@ -45,17 +45,19 @@ absl::Status CheckModelId(const std::string& model_id) {
                                has_control ? ", control characters among them" : ""));
 }
 
-absl::Status CheckSha256(const std::string& sha256, bool required) {
+absl::Status CheckSha256(const ModelHost::LoadSpec& spec, bool required) {
+  const std::string& sha256 = spec.sha256;
   if (sha256.empty() && required) {
-    return InvalidField("sha256",
+    return InvalidField(spec.sha256_field,
                         "is empty, and this worker loads no model without checking it "
                         "(--require-sha256); give the file's SHA-256");
   }
   if (sha256.empty()) return absl::OkStatus();
   const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
   if (sha256.size() == 64 && hex) return absl::OkStatus();
-  return InvalidField("sha256", absl::StrCat("must be 64 hex digits; has ", sha256.size(),
-                                             hex ? "" : " characters, not all of them hex"));
+  return InvalidField(spec.sha256_field,
+                      absl::StrCat("must be 64 hex digits; has ", sha256.size(),
+                                   hex ? "" : " characters, not all of them hex"));
 }
 
 uint64_t ResidentBytes() {
@@ -86,9 +88,10 @@ absl::Status BackendFault(const absl::Status& status) {
                    {.reason = "BACKEND_FAULT"});
 }
 
-absl::Status CheckFilesInside(const std::string& model_dir, const Model& model) {
+absl::Status CheckFilesInside(const std::string& model_dir, const Model& model,
+                              const ModelHost::LoadSpec& spec) {
   for (const MappedFile& file : model.gguf().files()) {
-    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path()));
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path(), spec.model_field));
   }
   return absl::OkStatus();
 }
@@ -134,7 +137,7 @@ ModelHost::~ModelHost() {
 std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
   auto task = std::make_shared<LoadTask>();
   absl::Status checked = CheckModelId(spec.model_id);
-  if (checked.ok()) checked = CheckSha256(spec.sha256, options_.require_sha256);
+  if (checked.ok()) checked = CheckSha256(spec, options_.require_sha256);
   if (!checked.ok()) {
     done(checked);
     return task;
@@ -145,7 +148,8 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
     // The description's text may stand for a name that is not UTF-8.
     if (phase_ == Phase::kReady && spec.model == description_.file()) spec.model = loaded_file_;
   }
-  absl::StatusOr<std::string> path = ResolveModelPath(options_.model_dir, spec.model);
+  absl::StatusOr<std::string> path =
+      ResolveModelPath(options_.model_dir, spec.model, spec.model_field);
   if (!path.ok()) {
     done(path.status());
     return task;
@@ -630,7 +634,7 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   absl::StatusOr<std::unique_ptr<Engine>> engine = std::unique_ptr<Engine>();
   if (model.ok()) {
     files = FilesOf(**model);
-    engine = LoadEngine(*std::move(model), task);
+    engine = LoadEngine(spec, *std::move(model), task);
   } else {
     engine = model.status();
   }
@@ -667,18 +671,19 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model, spec));
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<const Model> model,
+absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& spec,
+                                                              std::shared_ptr<const Model> model,
                                                               LoadTask& task) {
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         StartEngine(
                             std::move(model), options_.load, options_.backend,
                             [this](const absl::Status& status) { FailLater(status); }, task));
   // Check again: the files may have gone since.
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model(), spec));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }

@@ -86,6 +86,9 @@ class ModelHost {
     std::string model_id = {};
     std::string sha256 = {};
     bool replace = false;
+    // The names that errors give `model` and `sha256`.
+    const char* model_field = "model";
+    const char* sha256_field = "sha256";
   };
   using LoadDone = std::function<void(const absl::StatusOr<v1::ModelDescription>&)>;
   using UnloadDone = std::function<void(const absl::StatusOr<v1::UnloadResponse>&)>;
@@ -205,7 +208,8 @@ class ModelHost {
   absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
                                                             const std::string& path,
                                                             LoadTask& task) const;
-  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(std::shared_ptr<const Model> model,
+  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec,
+                                                     std::shared_ptr<const Model> model,
                                                      LoadTask& task);
   // Returns RunCompare's error for a file that is not the loaded model. The caller holds mutex_.
   absl::Status FileChanged(const LoadSpec& spec,

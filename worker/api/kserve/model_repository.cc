@@ -166,7 +166,7 @@ absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelL
                                                const v1::WorkerStatus& status) {
   ORCD_ASSIGN_OR_RETURN(const std::string name,
                         ModelName(request.repository_name(), request.model_name()));
-  ModelHost::LoadSpec spec;
+  ModelHost::LoadSpec spec{.model_field = "model_name", .sha256_field = "parameters.sha256"};
   if (status.has_model() && status.model().model_id() == name) {
     spec.model = status.model().file();
     spec.model_id = name;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -34,10 +33,6 @@ class Value {
   absl::StatusOr<uint32_t> Count() const;
   absl::StatusOr<bool> Bool() const;
   absl::StatusOr<std::string> Text() const;
-  // Unset if the seed is negative, which asks for a random one.
-  absl::StatusOr<std::optional<uint64_t>> Seed() const;
-  // Both -1 and 0 turn top_k off.
-  absl::StatusOr<uint32_t> TopK() const;
   // Calls `do_it` with each element, or with the value if it is not a list, until one fails.
   template <typename Do>
   absl::Status ForEachElement(const Do& do_it) const;
@@ -47,6 +42,8 @@ class Value {
                               : value_.is_structured() && value_.empty();
   }
   std::optional<double> Number() const;
+  // The exact value. Unset if it is not a whole number or has another type.
+  std::optional<uint64_t> Unsigned() const;
   // Calls `do_it` with the name and value of each member of an object, except null members.
   template <typename Do>
   absl::Status ForEachMember(const Do& do_it) const;
@@ -58,10 +55,6 @@ class Value {
   }
 
  private:
-  // The exact value. Unset if it is not a whole number or has another type.
-  std::optional<uint64_t> Unsigned() const;
-  bool IsMinusOne() const { return Number() == -1.0; }
-
   const std::string field_;
   const json& value_;
 };
@@ -112,21 +105,6 @@ absl::StatusOr<uint32_t> Value::Count() const {
   return static_cast<uint32_t>(*number);
 }
 
-absl::StatusOr<uint32_t> Value::TopK() const {
-  if (IsMinusOne()) return 0;
-  return Count();
-}
-
-absl::StatusOr<std::optional<uint64_t>> Value::Seed() const {
-  const std::optional<double> real = Number();
-  if (real && *real < 0 && *real == std::floor(*real)) return std::nullopt;
-  const std::optional<uint64_t> number = Unsigned();
-  if (!number) {
-    return Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
-  }
-  return number;
-}
-
 absl::StatusOr<bool> Value::Bool() const {
   if (value_.is_boolean()) return value_.get<bool>();
   bool value = false;
@@ -160,90 +138,94 @@ absl::Status Value::ForEachMember(const Do& do_it) const {
   return absl::OkStatus();
 }
 
-using Setter = absl::Status (*)(const Value& value, v1::GenerateRequest& request);
+using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
 
-template <auto kSet>
-absl::Status SetFloat(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const float number, value.Float());
-  (request.mutable_sampling()->*kSet)(number);
+template <float SamplingParams::*kField>
+absl::Status SetFloat(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(request.sampling().*kField, value.Float());
   return absl::OkStatus();
 }
 
 template <auto kSet>
-absl::Status SetStopCount(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetCount(const Value& value, RequestBuilder& request) {
   ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
-  (request.mutable_stop()->*kSet)(number);
+  (request.*kSet)(number);
   return absl::OkStatus();
 }
 
 // For a parameter that would change something fixed here: accepts only the value for the fixed
 // behaviour.
 template <bool kIs>
-absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBe(const Value& value, RequestBuilder&) {
   ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
   if (is == kIs) return absl::OkStatus();
   return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
 }
 
 // Accepts both values, because they make no difference here.
-absl::Status MustBeBool(const Value& value, v1::GenerateRequest&) { return value.Bool().status(); }
+absl::Status MustBeBool(const Value& value, RequestBuilder&) { return value.Bool().status(); }
 
-absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeEmpty(const Value& value, RequestBuilder&) {
   if (value.IsEmpty()) return absl::OkStatus();
   return value.Wrong("empty here, or left out: it is not supported");
 }
 
 // A parameter of beam search, which is not supported.
-absl::Status MustBeLengthPenaltyOne(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeLengthPenaltyOne(const Value& value, RequestBuilder&) {
   if (value.Number() == 1.0) return absl::OkStatus();
   return value.Wrong("1 here, or left out: there is no beam search");
 }
 
-absl::Status MustBeOne(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeOne(const Value& value, RequestBuilder&) {
   ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
   if (number == 1) return absl::OkStatus();
   return value.Wrong("1: an answer has one text; send a request for each, with a seed of its own");
 }
 
-absl::Status SetTopK(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.TopK());
-  request.mutable_sampling()->set_top_k(number);
+absl::Status SetTopK(const Value& value, RequestBuilder& request) {
+  // Both -1 and 0 turn top_k off.
+  if (value.Number() == -1.0) return absl::OkStatus();
+  return SetCount<&RequestBuilder::SetTopK>(value, request);
+}
+
+absl::Status SetSeed(const Value& value, RequestBuilder& request) {
+  const std::optional<double> real = value.Number();
+  // A negative seed asks for a random one.
+  if (real && *real < 0 && *real == std::floor(*real)) return absl::OkStatus();
+  const std::optional<uint64_t> number = value.Unsigned();
+  if (!number) {
+    return value.Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
+  }
+  request.sampling().seed = *number;
   return absl::OkStatus();
 }
 
-absl::Status SetSeed(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const std::optional<uint64_t> seed, value.Seed());
-  if (seed) request.mutable_sampling()->set_seed(*seed);
+absl::Status SetIgnoreEos(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(request.stop().ignore_eog, value.Bool());
   return absl::OkStatus();
 }
 
-absl::Status SetIgnoreEos(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const bool ignore, value.Bool());
-  request.mutable_stop()->set_ignore_eog(ignore);
-  return absl::OkStatus();
-}
-
-absl::Status SetStop(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetStop(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
-    ORCD_ASSIGN_OR_RETURN(*request.mutable_stop()->add_strings(), element.Text());
+    ORCD_ASSIGN_OR_RETURN(request.stop().strings.emplace_back(), element.Text());
     return absl::OkStatus();
   });
 }
 
-absl::Status SetStopTokenIds(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetStopTokenIds(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
     ORCD_ASSIGN_OR_RETURN(const uint32_t id, element.Count());
-    request.mutable_stop()->add_token_ids(id);
+    request.stop().ids.push_back(static_cast<int32_t>(id));
     return absl::OkStatus();
   });
 }
 
-absl::Status SetLogitBias(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetLogitBias(const Value& value, RequestBuilder& request) {
   return value.ForEachMember([&](const std::string& name, const Value& bias) -> absl::Status {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(name, &id)) return value.Wrong("an object whose names are token ids");
     ORCD_ASSIGN_OR_RETURN(const float number, bias.Float());
-    (*request.mutable_sampling()->mutable_logit_bias())[id] = number;
+    request.SetLogitBias(id, number);
     return absl::OkStatus();
   });
 }
@@ -254,17 +236,17 @@ struct Parameter {
 };
 
 constexpr Parameter kParameters[] = {
-    {"temperature", SetFloat<&v1::SamplingParams::set_temperature>},
-    {"top_p", SetFloat<&v1::SamplingParams::set_top_p>},
+    {"temperature", SetFloat<&SamplingParams::temperature>},
+    {"top_p", SetFloat<&SamplingParams::top_p>},
     {"top_k", SetTopK},
-    {"min_p", SetFloat<&v1::SamplingParams::set_min_p>},
-    {"repetition_penalty", SetFloat<&v1::SamplingParams::set_repetition_penalty>},
-    {"frequency_penalty", SetFloat<&v1::SamplingParams::set_frequency_penalty>},
-    {"presence_penalty", SetFloat<&v1::SamplingParams::set_presence_penalty>},
+    {"min_p", SetFloat<&SamplingParams::min_p>},
+    {"repetition_penalty", SetFloat<&SamplingParams::repetition_penalty>},
+    {"frequency_penalty", SetFloat<&SamplingParams::frequency_penalty>},
+    {"presence_penalty", SetFloat<&SamplingParams::presence_penalty>},
     {"logit_bias", SetLogitBias},
     {"seed", SetSeed},
-    {"max_tokens", SetStopCount<&v1::StopConditions::set_max_tokens>},
-    {"min_tokens", SetStopCount<&v1::StopConditions::set_min_tokens>},
+    {"max_tokens", SetCount<&RequestBuilder::SetMaxTokens>},
+    {"min_tokens", SetCount<&RequestBuilder::SetMinTokens>},
     {"stop", SetStop},
     {"stop_token_ids", SetStopTokenIds},
     {"ignore_eos", SetIgnoreEos},
