@@ -44,12 +44,12 @@ absl::Status CheckModelId(const std::string& model_id) {
 
 absl::Status CheckSha256(const ModelHost::LoadSpec& spec, bool required) {
   const std::string& sha256 = spec.sha256;
-  if (sha256.empty() && required) {
+  if (sha256.empty()) {
+    if (!required) return absl::OkStatus();
     return InvalidField(spec.sha256_field,
                         "is empty, and this worker loads no model without checking it "
                         "(--require-sha256); give the file's SHA-256");
   }
-  if (sha256.empty()) return absl::OkStatus();
   const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
   if (sha256.size() == 64 && hex) return absl::OkStatus();
   return InvalidField(spec.sha256_field,
@@ -161,96 +161,84 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done,
     done(path.status());
     return task;
   }
-  // Unset if the host's thread will answer.
-  std::optional<absl::StatusOr<v1::ModelDescription>> answer;
   bool state_changed = false;
-  while (true) {
-    std::shared_ptr<const SeenFiles> seen;
-    {
+  // Returns nothing if the host's thread will answer.
+  const auto begin = [&]() -> std::optional<absl::StatusOr<v1::ModelDescription>> {
+    while (true) {
+      std::shared_ptr<const SeenFiles> seen;
+      {
+        std::lock_guard lock(mutex_);
+        seen = seen_;
+      }
+      // Checked without the mutex: a file system may take long, and Status must not.
+      const bool unchanged = seen != nullptr && AreUnchanged(*seen);
       std::lock_guard lock(mutex_);
-      seen = seen_;
+      if (seen != seen_) continue;
+      const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
+                             (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
+                             (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
+      if (is_loaded && unchanged) {
+        ORCD_RETURN_IF_ERROR(fault_);
+        return description_;
+      }
+      // A file with another name or time may have the same bytes. Finding out disturbs no running
+      // request.
+      const bool compare = is_loaded && (!spec.replace || requests_ > 0);
+      ORCD_RETURN_IF_ERROR(compare ? CheckMayCompare() : CheckMayLoad(spec));
+      task_ = task;
+      if (spec.model_id.empty()) {
+        spec.model_id = is_loaded ? description_.model_id() : DefaultModelId(spec.model);
+      }
+      if (!compare) {
+        phase_ = Phase::kLoading;
+        reason_.clear();
+        state_changed = true;
+      }
+      jobs_.push_back([this, compare, spec = std::move(spec), path = *std::move(path), task, done] {
+        compare ? RunCompare(spec, path, *task, done) : RunLoad(spec, path, *task, done);
+      });
+      return std::nullopt;
     }
-    // Checked without the mutex: a file system may take long, and Status must not.
-    const bool unchanged = seen != nullptr && AreUnchanged(*seen);
-    std::lock_guard lock(mutex_);
-    if (seen != seen_) continue;
-    const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
-                           (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
-                           (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
-    if (is_loaded && unchanged) {
-      answer = fault_.ok() ? absl::StatusOr<v1::ModelDescription>(description_) : fault_;
-      break;
-    }
-    // A file with another name or time may have the same bytes. Finding out disturbs no running
-    // request.
-    const bool compare = is_loaded && (!spec.replace || requests_ > 0);
-    const absl::Status status = compare ? CheckMayCompare() : CheckMayLoad(spec);
-    if (!status.ok()) {
-      answer = status;
-      break;
-    }
-    task_ = task;
-    if (spec.model_id.empty()) {
-      spec.model_id = is_loaded ? description_.model_id() : DefaultModelId(spec.model);
-    }
-    if (!compare) {
-      phase_ = Phase::kLoading;
-      reason_.clear();
-      state_changed = true;
-    }
-    jobs_.push_back([this, compare, spec = std::move(spec), path = *std::move(path), task, done] {
-      compare ? RunCompare(spec, path, *task, done) : RunLoad(spec, path, *task, done);
-    });
-    break;
-  }
-  if (answer) {
+  };
+  if (const auto answer = begin()) {
     done(*answer);
-  } else {
-    changed_.notify_all();
-    if (state_changed) NotifyStateChanged();
+    return task;
   }
+  changed_.notify_all();
+  if (state_changed) NotifyStateChanged();
   return task;
 }
 
 void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done) {
-  // Unset if the host's thread will answer.
-  std::optional<absl::StatusOr<v1::UnloadResponse>> answer;
-  {
+  // Returns nothing if the host's thread will answer.
+  const auto begin = [&]() -> std::optional<absl::StatusOr<v1::UnloadResponse>> {
     std::lock_guard lock(mutex_);
-    absl::Status status = CheckNotBusy();
-    if (status.ok() && engine_ != nullptr && !model_id.empty() &&
-        model_id != description_.model_id()) {
-      status = NoSuchModel(model_id, description_.model_id());
+    ORCD_RETURN_IF_ERROR(CheckNotBusy());
+    v1::UnloadResponse response;
+    if (engine_ == nullptr) return response;
+    if (!model_id.empty() && model_id != description_.model_id()) {
+      return NoSuchModel(model_id, description_.model_id());
     }
-    if (status.ok() && engine_ != nullptr && requests_ > 0 && !force) status = RequestsRunning();
-    if (!status.ok()) {
-      answer = std::move(status);
-    } else if (engine_ == nullptr) {
-      answer = v1::UnloadResponse();
-    } else {
-      phase_ = Phase::kUnloading;
-      reason_ = absl::StrCat("unloading ", description_.model_id());
-      v1::UnloadResponse response;
-      response.set_model_id(description_.model_id());
-      response.set_cancelled_requests(requests_);
-      jobs_.push_back([this, force, response = std::move(response), done] {
-        DestroyEngine(force);
-        {
-          std::lock_guard lock(mutex_);
-          phase_ = Phase::kIdle;
-          reason_.clear();
-        }
-        NotifyStateChanged();
-        done(response);
-      });
-    }
-  }
-  if (answer) {
-    done(*answer);
-  } else {
-    changed_.notify_all();
-    NotifyStateChanged();
-  }
+    if (requests_ > 0 && !force) return RequestsRunning();
+    phase_ = Phase::kUnloading;
+    reason_ = absl::StrCat("unloading ", description_.model_id());
+    response.set_model_id(description_.model_id());
+    response.set_cancelled_requests(requests_);
+    jobs_.push_back([this, force, response = std::move(response), done] {
+      DestroyEngine(force);
+      {
+        std::lock_guard lock(mutex_);
+        phase_ = Phase::kIdle;
+        reason_.clear();
+      }
+      NotifyStateChanged();
+      done(response);
+    });
+    return std::nullopt;
+  };
+  if (const auto answer = begin()) return done(*answer);
+  changed_.notify_all();
+  NotifyStateChanged();
 }
 
 absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool is_request) {
@@ -498,22 +486,16 @@ absl::Status ModelHost::FileChanged(
 void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTask& task,
                            const LoadDone& done) {
   const absl::StatusOr<std::shared_ptr<const Model>> found = OpenAndCheck(spec, path, task);
-  absl::StatusOr<v1::ModelDescription> result = absl::UnknownError("not compared");
-  {
+  const auto compare = [&]() -> absl::StatusOr<v1::ModelDescription> {
     std::lock_guard lock(mutex_);
     task_ = nullptr;
-    if (!fault_.ok()) {
-      result = fault_;
-    } else if (absl::IsCancelled(found.status())) {
-      result = found.status();
-    } else if (found.ok() && (*found)->digest() == description_.digest()) {
-      seen_ = FilesOf(**found);
-      result = description_;
-    } else {
-      result = FileChanged(spec, found);
-    }
-  }
-  done(result);
+    ORCD_RETURN_IF_ERROR(fault_);
+    if (absl::IsCancelled(found.status())) return found.status();
+    if (!found.ok() || (*found)->digest() != description_.digest()) return FileChanged(spec, found);
+    seen_ = FilesOf(**found);
+    return description_;
+  };
+  done(compare());
 }
 
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
@@ -607,8 +589,7 @@ void ModelHost::DestroyEngine(bool force) {
   Engine* const current = engine_.get();
   if (current == nullptr) return;
   // Cancel again after a while: a request that was admitted before may reach the engine afterwards.
-  std::optional<absl::Duration> patience;
-  if (force) patience = absl::ZeroDuration();
+  auto patience = force ? std::optional(absl::ZeroDuration()) : std::nullopt;
   while (!AwaitNoLeases(patience)) {
     CancelAllAndWait(*current, FinishReason::kCancelled);
     patience = kCancelAgain;

@@ -29,24 +29,86 @@ class Value {
  public:
   Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
 
-  absl::StatusOr<float> Float() const;
-  absl::StatusOr<uint32_t> Count() const;
-  absl::StatusOr<bool> Bool() const;
-  absl::StatusOr<std::string> Text() const;
+  absl::StatusOr<float> Float() const {
+    const std::optional<double> number = Number();
+    if (!number) return Wrong("a number");
+    // Too large for a float. The range check refuses the infinity.
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (std::abs(*number) > kMost) {
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      return *number < 0 ? -kInfinity : kInfinity;
+    }
+    return static_cast<float>(*number);
+  }
+  absl::StatusOr<uint32_t> Count() const {
+    const std::optional<uint64_t> number = Unsigned();
+    if (!number || *number > std::numeric_limits<uint32_t>::max()) {
+      return Wrong("a whole number from 0 to 4294967295");
+    }
+    return static_cast<uint32_t>(*number);
+  }
+  absl::StatusOr<bool> Bool() const {
+    if (value_.is_boolean()) return value_.get<bool>();
+    bool value = false;
+    if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
+      return value;
+    }
+    return Wrong("true or false");
+  }
+  absl::StatusOr<std::string> Text() const {
+    if (!value_.is_string()) return Wrong("text");
+    return value_.get<std::string>();
+  }
   // Calls `do_it` with each element, or with the value if it is not a list, until one fails.
   template <typename Do>
-  absl::Status ForEachElement(const Do& do_it) const;
+  absl::Status ForEachElement(const Do& do_it) const {
+    if (!value_.is_array()) return do_it(*this);
+    for (size_t i = 0; i < value_.size(); ++i) {
+      ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
+    }
+    return absl::OkStatus();
+  }
   // True if the value is a text, list or object without content.
   bool IsEmpty() const {
     return value_.is_string() ? value_.get_ref<const std::string&>().empty()
                               : value_.is_structured() && value_.empty();
   }
-  std::optional<double> Number() const;
+  std::optional<double> Number() const {
+    if (value_.is_number()) return value_.get<double>();
+    double number = 0;
+    if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
+      return number;
+    }
+    return std::nullopt;
+  }
   // The exact value. Unset if it is not a whole number or has another type.
-  std::optional<uint64_t> Unsigned() const;
+  std::optional<uint64_t> Unsigned() const {
+    if (value_.is_number_unsigned()) return value_.get<uint64_t>();
+    if (value_.is_number_integer()) {
+      const int64_t number = value_.get<int64_t>();
+      return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
+    }
+    uint64_t number = 0;
+    if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
+      return number;
+    }
+    const std::optional<double> real = Number();
+    if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
+      return std::nullopt;
+    }
+    return static_cast<uint64_t>(*real);
+  }
   // Calls `do_it` with the name and value of each member of an object, except null members.
   template <typename Do>
-  absl::Status ForEachMember(const Do& do_it) const;
+  absl::Status ForEachMember(const Do& do_it) const {
+    if (!value_.is_object()) return Wrong("an object");
+    for (const auto& [name, member] : value_.items()) {
+      if (member.is_null()) continue;
+      ORCD_RETURN_IF_ERROR(
+          do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Wrong(std::string_view must_be) const {
     std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -58,85 +120,6 @@ class Value {
   const std::string field_;
   const json& value_;
 };
-
-std::optional<double> Value::Number() const {
-  if (value_.is_number()) return value_.get<double>();
-  double number = 0;
-  if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
-    return number;
-  }
-  return std::nullopt;
-}
-
-std::optional<uint64_t> Value::Unsigned() const {
-  if (value_.is_number_unsigned()) return value_.get<uint64_t>();
-  if (value_.is_number_integer()) {
-    const int64_t number = value_.get<int64_t>();
-    return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
-  }
-  uint64_t number = 0;
-  if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
-    return number;
-  }
-  const std::optional<double> real = Number();
-  if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
-    return std::nullopt;
-  }
-  return static_cast<uint64_t>(*real);
-}
-
-absl::StatusOr<float> Value::Float() const {
-  const std::optional<double> number = Number();
-  if (!number) return Wrong("a number");
-  // Too large for a float. The range check refuses the infinity.
-  constexpr double kMost = std::numeric_limits<float>::max();
-  if (std::abs(*number) > kMost) {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    return *number < 0 ? -kInfinity : kInfinity;
-  }
-  return static_cast<float>(*number);
-}
-
-absl::StatusOr<uint32_t> Value::Count() const {
-  const std::optional<uint64_t> number = Unsigned();
-  if (!number || *number > std::numeric_limits<uint32_t>::max()) {
-    return Wrong("a whole number from 0 to 4294967295");
-  }
-  return static_cast<uint32_t>(*number);
-}
-
-absl::StatusOr<bool> Value::Bool() const {
-  if (value_.is_boolean()) return value_.get<bool>();
-  bool value = false;
-  if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
-    return value;
-  }
-  return Wrong("true or false");
-}
-
-absl::StatusOr<std::string> Value::Text() const {
-  if (!value_.is_string()) return Wrong("text");
-  return value_.get<std::string>();
-}
-
-template <typename Do>
-absl::Status Value::ForEachElement(const Do& do_it) const {
-  if (!value_.is_array()) return do_it(*this);
-  for (size_t i = 0; i < value_.size(); ++i) {
-    ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
-  }
-  return absl::OkStatus();
-}
-
-template <typename Do>
-absl::Status Value::ForEachMember(const Do& do_it) const {
-  if (!value_.is_object()) return Wrong("an object");
-  for (const auto& [name, member] : value_.items()) {
-    if (member.is_null()) continue;
-    ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
-  }
-  return absl::OkStatus();
-}
 
 using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
 

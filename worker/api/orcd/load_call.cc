@@ -1,5 +1,6 @@
 #include "worker/api/orcd/load_call.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,9 +18,9 @@ constexpr absl::Duration kInterval = absl::Milliseconds(150);
 // State shared by the load's thread and the call's threads.
 struct Outcome {
   const std::shared_ptr<LoadTask> task = std::make_shared<LoadTask>();
-  // Guards the members below.
+  std::atomic<bool> has_begun = false;
+  // Guards the result.
   std::mutex mutex;
-  bool has_begun = false;
   std::optional<absl::StatusOr<v1::ModelDescription>> result;
 };
 
@@ -56,8 +57,7 @@ void StartLoad(const grpc::CallbackServerContext& context, const ModelHost::Load
                std::shared_ptr<LoadTask> task) {
   log.Info("load begins", {{"model", spec.model}, {"replace", spec.replace}});
   const absl::Time start = SteadyNow();
-  TraceContext trace;
-  if (telemetry != nullptr) trace = telemetry->ContextOf(context);
+  TraceContext trace = telemetry == nullptr ? TraceContext() : telemetry->ContextOf(context);
   auto ended = [done = std::move(done), start, &log, telemetry, trace = std::move(trace),
                 model = spec.model](const absl::StatusOr<v1::ModelDescription>& result) {
     const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
@@ -104,10 +104,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
   host.threads().disk.PostAlways(
       0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
         StartLoad(*context, spec, host, log, telemetry, done, outcome->task);
-        {
-          std::lock_guard lock(outcome->mutex);
-          outcome->has_begun = true;
-        }
+        outcome->has_begun = true;
         stream->Wake();
       });
   return reactor;

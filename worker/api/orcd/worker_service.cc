@@ -59,9 +59,8 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
   host_.Unload(
       request->model_id(), request->force(),
       [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
-        if (!result.ok()) return Fail(context, reactor, result.status());
-        LogUnloaded(log_, *result);
-        Reply(context, reactor, response, *result);
+        if (result.ok()) LogUnloaded(log_, *result);
+        Reply(context, reactor, response, result);
       });
   return reactor;
 }

@@ -1,7 +1,6 @@
 #include "worker/api/vllm/generate_translation.h"
 
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -71,7 +70,7 @@ absl::Status CheckLogprobs(const char* field, int32_t count) {
                       absl::StrCat("is ", count, ", must be 0 to ", kMaxTopLogprobs));
 }
 
-absl::Status TranslateParams(vllm_wire::SamplingParams& params, RequestBuilder& builder) {
+absl::Status TranslateParams(const vllm_wire::SamplingParams& params, RequestBuilder& builder) {
   SamplingParams& sampling = builder.sampling();
   sampling.temperature_first = true;
   if (params.has_temperature()) sampling.temperature = params.temperature();
@@ -94,8 +93,7 @@ absl::Status TranslateParams(vllm_wire::SamplingParams& params, RequestBuilder& 
   StopConditions& stop = builder.stop();
   if (params.has_max_tokens()) builder.SetMaxTokens(params.max_tokens());
   builder.SetMinTokens(params.min_tokens());
-  stop.strings.assign(std::make_move_iterator(params.mutable_stop()->begin()),
-                      std::make_move_iterator(params.mutable_stop()->end()));
+  stop.strings.assign(params.stop().begin(), params.stop().end());
   stop.ids = ToIds(params.stop_token_ids());
   stop.ignore_eog = params.ignore_eos();
 
@@ -127,7 +125,7 @@ absl::StatusOr<RequestBuilder> TranslateVllmRequest(vllm_wire::GenerateRequest r
     case vllm_wire::GenerateRequest::INPUT_NOT_SET:
       return InvalidField("input", "is missing; set tokenized or text");
   }
-  ORCD_RETURN_IF_ERROR(TranslateParams(*request.mutable_sampling_params(), builder));
+  ORCD_RETURN_IF_ERROR(TranslateParams(request.sampling_params(), builder));
   return builder;
 }
 
