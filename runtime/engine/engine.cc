@@ -68,12 +68,13 @@ Engine::~Engine() {
 
 absl::Status Engine::Check(const GenerationRequest& request) const {
   const int vocab = model_->spec().vocab;
+  const RequestFields& fields = *request.fields;
   if (request.prompt.empty()) {
-    return InvalidField("prompt", "has no tokens; a prompt needs at least one");
+    return InvalidField(fields.prompt, "has no tokens; a prompt needs at least one");
   }
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
-      return InvalidField(absl::StrCat("tokens.ids[", i, "]"),
+      return InvalidField(absl::StrCat(fields.tokens, "[", i, "]"),
                           absl::StrCat(static_cast<uint32_t>(request.prompt[i]),
                                        " is outside the vocabulary of ", vocab, " tokens"));
     }
@@ -83,12 +84,12 @@ absl::Status Engine::Check(const GenerationRequest& request) const {
         absl::StatusCode::kInvalidArgument,
         absl::StrCat("the prompt has ", request.prompt.size(), " tokens and the context holds ",
                      max_context_, ", one of them at least for the answer; shorten the prompt"),
-        {.reason = "PROMPT_TOO_LONG", .field = "prompt"});
+        {.reason = "PROMPT_TOO_LONG", .field = fields.prompt});
   }
-  ORCD_RETURN_IF_ERROR(request.sampling.Validate(vocab));
-  ORCD_RETURN_IF_ERROR(request.stop.Validate(vocab));
+  ORCD_RETURN_IF_ERROR(request.sampling.Validate(vocab, fields.sampling));
+  ORCD_RETURN_IF_ERROR(request.stop.Validate(vocab, fields));
   if (request.samples < 1 || request.samples > kMaxSamples) {
-    return InvalidField("samples",
+    return InvalidField(fields.samples,
                         absl::StrCat("is ", request.samples, ", must be 1 to ", kMaxSamples));
   }
   if (request.priority < -kMaxPriority || request.priority > kMaxPriority) {
@@ -119,8 +120,9 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
   const std::vector<int32_t>& resume = request.resume;
   if (resume.empty()) return absl::OkStatus();
   if (request.samples > 1) {
-    return InvalidField("samples", absl::StrCat("is ", request.samples,
-                                                "; a request that is resumed has one sample"));
+    return InvalidField(
+        request.fields->samples,
+        absl::StrCat("is ", request.samples, "; a request that is resumed has one sample"));
   }
   const int vocab = model_->spec().vocab;
   const size_t room = max_context_ - request.prompt.size();
@@ -175,17 +177,17 @@ absl::Status Engine::Submit(GenerationRequest request) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::CheckAhead(int samples, int64_t least_tokens) {
+absl::Status Engine::CheckAhead(const GenerationRequest& request, int64_t least_tokens) {
   if (least_tokens >= max_context_) {
     return MakeError(
         absl::StatusCode::kInvalidArgument,
         absl::StrCat("the prompt has ", least_tokens, " tokens or more and the context holds ",
                      max_context_, ", one of them at least for the answer; shorten the prompt"),
-        {.reason = "PROMPT_TOO_LONG", .field = "prompt"});
+        {.reason = "PROMPT_TOO_LONG", .field = request.fields->prompt});
   }
   std::lock_guard lock(inbox_mutex_);
   if (!fault_.ok()) return FaultStatus(absl::StatusCode::kUnavailable, fault_);
-  return CheckRoom(samples, least_tokens);
+  return CheckRoom(request.samples, least_tokens);
 }
 
 absl::Status Engine::CheckRoom(int samples, int64_t tokens) {

@@ -90,10 +90,10 @@ class Engine {
   // gets a Finished event.
   absl::Status Submit(GenerationRequest request);
 
-  // Checks, before a prompt is encoded, that Submit would find room in the context and in the queue
-  // for a request of `samples` whose prompt has at least `least_tokens`. The errors are those of
+  // Checks, before the request's prompt is encoded, that Submit would find room for it in the
+  // context and in the queue if the prompt has at least `least_tokens`. The errors are those of
   // Submit.
-  absl::Status CheckAhead(int samples, int64_t least_tokens);
+  absl::Status CheckAhead(const GenerationRequest& request, int64_t least_tokens);
 
   // Ends a request. `done` is called on the engine thread, after the request's slot and KV blocks
   // are free and its sink has the Finished event; `found` is true if the request was live.

@@ -208,6 +208,47 @@ TEST_F(EngineTest, QueueIsBounded) {
   EXPECT_TRUE(sink->WaitFinished().status.ok());
 }
 
+TEST_F(EngineTest, ErrorsNameTheFieldsOfTheRequestsProtocol) {
+  Make({.max_context = 16});
+  static constexpr RequestFields kFields = {.sampling = "a.",
+                                            .stop_strings = "b",
+                                            .stop_ids = "c",
+                                            .min_tokens = "d",
+                                            .max_tokens = "e",
+                                            .samples = "f",
+                                            .prompt = "g",
+                                            .tokens = "h"};
+  const auto field = [&](auto change) {
+    auto [request, sink] = Request("a");
+    request.fields = &kFields;
+    change(request);
+    const absl::Status status = engine_->Submit(std::move(request));
+    const std::string name = GetErrorDetails(status).field;
+    if (GetErrorDetails(status).reason == "INVALID_FIELD") {
+      EXPECT_TRUE(std::string(status.message()).starts_with(name + ": ")) << status;
+    }
+    return name;
+  };
+  EXPECT_EQ(field([](GenerationRequest& r) { r.sampling.top_p = 2; }), "a.top_p");
+  EXPECT_EQ(field([](GenerationRequest& r) {
+              r.sampling.logit_bias = {{-1, 1}};
+            }),
+            "a.logit_bias[4294967295]");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.stop.strings = {"x", ""}; }), "b[1]");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.stop.ids = {-1}; }), "c[0]");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.stop.min_tokens = -1; }), "d");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.stop.max_tokens = -1; }), "e");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.samples = 0; }), "f");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.prompt.clear(); }), "g");
+  EXPECT_EQ(field([](GenerationRequest& r) { r.prompt = {-1}; }), "h[0]");
+  // PROMPT_TOO_LONG.
+  EXPECT_EQ(field([](GenerationRequest& r) { r.prompt.assign(16, 1); }), "g");
+  auto [ahead, sink] = Request("ahead");
+  ahead.fields = &kFields;
+  EXPECT_EQ(GetErrorDetails(engine_->CheckAhead(ahead, 16)).field, "g");
+  EXPECT_TRUE(engine_->CheckAhead(ahead, 15).ok());
+}
+
 TEST_F(EngineTest, RefusesWhatNoRequestMayAsk) {
   Make({.max_context = 16});
   const auto field = [&](auto change) {

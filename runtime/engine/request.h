@@ -23,6 +23,23 @@ inline constexpr int kMaxSamples = 64;
 inline constexpr int kMaxPriority = 10;
 inline constexpr int kMaxCacheSaltBytes = 256;
 
+// The names that errors give a request's fields: those of the protocol that it came by. Texts have
+// static storage.
+struct RequestFields {
+  // Begins the names of the fields of SamplingParams.
+  const char* sampling = "sampling.";
+  const char* stop_strings = "stop.strings";
+  const char* stop_ids = "stop.token_ids";
+  const char* min_tokens = "stop.min_tokens";
+  const char* max_tokens = "stop.max_tokens";
+  const char* samples = "samples";
+  // The prompt in any form, as text, and as tokens.
+  const char* prompt = "prompt";
+  const char* text = "text.text";
+  const char* tokens = "tokens.ids";
+};
+inline constexpr RequestFields kOrcdFields;
+
 // Ranges and defaults are those of orcd.v1.StopConditions.
 struct StopConditions {
   std::vector<std::string> strings;
@@ -33,7 +50,7 @@ struct StopConditions {
   int32_t max_tokens = 0;
 
   // kInvalidArgument naming the field, such as `stop.strings[2]`.
-  absl::Status Validate(int vocab) const;
+  absl::Status Validate(int vocab, const RequestFields& fields = kOrcdFields) const;
 };
 
 enum class FinishReason {
@@ -144,6 +161,8 @@ struct GenerationRequest {
   std::shared_ptr<GenerationSink> sink;
   // May be null. Told after each step in which the sink got events.
   std::shared_ptr<StepListener> step_listener;
+  // Has static storage.
+  const RequestFields* fields = &kOrcdFields;
 };
 
 }  // namespace orcd

@@ -38,35 +38,35 @@ float SamplingParams::min_p_distance() const {
                             static_cast<double>(filter_temperature()));
 }
 
-absl::Status SamplingParams::Validate(int vocab) const {
-  ORCD_RETURN_IF_ERROR(CheckRange("sampling.temperature", temperature, {0, 100},
+absl::Status SamplingParams::Validate(int vocab, const char* prefix) const {
+  const auto name = [prefix](const char* field) { return absl::StrCat(prefix, field); };
+  ORCD_RETURN_IF_ERROR(CheckRange(name("temperature"), temperature, {0, 100},
                                   "0 is greedy, 1 leaves the distribution as it is"));
   if (top_k < 0) {
     return InvalidField(
-        "sampling.top_k",
-        absl::StrCat(top_k, " is negative; 0 keeps every token, k the k likeliest"));
+        name("top_k"), absl::StrCat(top_k, " is negative; 0 keeps every token, k the k likeliest"));
   }
   ORCD_RETURN_IF_ERROR(
-      CheckRange("sampling.top_p", top_p, {0, 1, /*low_open=*/true}, "1 keeps every token"));
-  ORCD_RETURN_IF_ERROR(CheckRange("sampling.min_p", min_p, {0, 1}, "0 keeps every token"));
-  ORCD_RETURN_IF_ERROR(CheckRange("sampling.typical_p", typical_p, {0, 1, /*low_open=*/true},
-                                  "1 keeps every token"));
-  ORCD_RETURN_IF_ERROR(CheckRange("sampling.repetition_penalty", repetition_penalty,
+      CheckRange(name("top_p"), top_p, {0, 1, /*low_open=*/true}, "1 keeps every token"));
+  ORCD_RETURN_IF_ERROR(CheckRange(name("min_p"), min_p, {0, 1}, "0 keeps every token"));
+  ORCD_RETURN_IF_ERROR(
+      CheckRange(name("typical_p"), typical_p, {0, 1, /*low_open=*/true}, "1 keeps every token"));
+  ORCD_RETURN_IF_ERROR(CheckRange(name("repetition_penalty"), repetition_penalty,
                                   {0, 100, /*low_open=*/true}, "1 is no penalty"));
   ORCD_RETURN_IF_ERROR(
-      CheckRange("sampling.frequency_penalty", frequency_penalty, {-100, 100}, "0 is no penalty"));
+      CheckRange(name("frequency_penalty"), frequency_penalty, {-100, 100}, "0 is no penalty"));
   ORCD_RETURN_IF_ERROR(
-      CheckRange("sampling.presence_penalty", presence_penalty, {-100, 100}, "0 is no penalty"));
+      CheckRange(name("presence_penalty"), presence_penalty, {-100, 100}, "0 is no penalty"));
   if (logit_bias.size() > kMaxLogitBiases) {
-    return InvalidField("sampling.logit_bias", absl::StrCat(logit_bias.size(), " entries; at most ",
-                                                            kMaxLogitBiases, " are allowed"));
+    return InvalidField(name("logit_bias"), absl::StrCat(logit_bias.size(), " entries; at most ",
+                                                         kMaxLogitBiases, " are allowed"));
   }
   for (size_t i = 0; i < logit_bias.size(); ++i) {
     const auto [token, bias] = logit_bias[i];
     // An id beyond any vocabulary may have become negative; the message shows it as the caller
     // wrote it.
     const auto id = static_cast<uint32_t>(token);
-    const std::string field = absl::StrCat("sampling.logit_bias[", id, "]");
+    const std::string field = absl::StrCat(prefix, "logit_bias[", id, "]");
     if (token < 0 || token >= vocab) {
       return InvalidField(field, absl::StrCat("the vocabulary has no token ", id,
                                               "; its ids are 0 to ", vocab - 1));

@@ -49,8 +49,8 @@ struct SamplingParams {
   float min_p_distance() const;
 
   // kInvalidArgument naming the field, such as `sampling.top_p`, its value and its range. `vocab`
-  // bounds the ids.
-  absl::Status Validate(int vocab) const;
+  // bounds the ids; the fields' names begin with `prefix`.
+  absl::Status Validate(int vocab, const char* prefix = "sampling.") const;
 };
 
 }  // namespace orcd

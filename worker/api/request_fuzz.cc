@@ -63,40 +63,35 @@ void Require(bool holds) {
   if (!holds) abort();
 }
 
-void TryGenerate(const v1::GenerateRequest& request, const Model& model) {
-  const auto translated =
-      TranslateRequest(request, model, absl::UnixEpoch(), absl::InfiniteFuture());
-  if (!translated.ok()) return;
+void TryBuild(RequestBuilder request, const Model& model) {
+  if (!request.CheckParameters(model).ok() || !request.EncodePrompt(model).ok()) return;
   const int vocab = model.spec().vocab;
-  Require(CheckRequestId(translated->id).ok());
-  Require(translated->sampling.Validate(vocab).ok());
-  Require(translated->stop.Validate(vocab).ok());
+  Require(CheckRequestId(request.request().id).ok());
+  Require(request.sampling().Validate(vocab).ok());
+  Require(request.stop().Validate(vocab).ok());
 }
 
 void TryVllmGenerate(const vllm_wire::GenerateRequest& request, const Model& model) {
-  const absl::StatusOr<v1::GenerateRequest> proto = TranslateVllmRequest(request);
-  if (!proto.ok()) {
-    Require(absl::IsInvalidArgument(proto.status()));
+  const absl::StatusOr<RequestBuilder> builder = TranslateVllmRequest(request);
+  if (!builder.ok()) {
+    Require(absl::IsInvalidArgument(builder.status()));
     return;
   }
-  TryGenerate(*proto, model);
-  const auto translated =
-      TranslateRequest(*proto, model, absl::UnixEpoch(), absl::InfiniteFuture());
-  Require(InVllmWords(translated.status()).code() == translated.status().code());
+  TryBuild(*builder, model);
 }
 
 void TryInfer(const inference::ModelInferRequest& request, const Model& model) {
   for (const auto kind : {kserve::InferCallKind::kUnary, kserve::InferCallKind::kStream}) {
     const MultiplexedGenerate asked = kserve::TranslateInfer(request, kind);
     Require(asked.notes != nullptr);
-    Require(CheckRequestId(asked.request.request_id()).ok());
+    Require(CheckRequestId(asked.request.request().id).ok());
     if (!asked.refusal.ok()) {
       Require(absl::IsInvalidArgument(asked.refusal) || absl::IsNotFound(asked.refusal));
       Require(kserve::InInferWords(asked.refusal).code() == asked.refusal.code());
       continue;
     }
     Require(asked.timeout > absl::ZeroDuration());
-    TryGenerate(asked.request, model);
+    TryBuild(asked.request, model);
   }
 }
 
@@ -137,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0] % 17) {
     case 0:
       if (const auto request = ParseRequest<v1::GenerateRequest>(bytes); request.ok()) {
-        TryGenerate(*request, fixture.model());
+        TryBuild(TranslateRequest(*request), fixture.model());
       }
       break;
     case 1:
@@ -179,7 +174,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const auto timeout = ReadDuration(request->timeout(), "timeout");
         Require(!timeout.ok() || *timeout >= absl::ZeroDuration());
         (void)CheckRequestId(request->cancel().request_id());
-        TryGenerate(request->generate(), fixture.model());
+        TryBuild(TranslateRequest(request->generate()), fixture.model());
       }
       break;
     case 9:
@@ -199,10 +194,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       break;
     case 13: {
-      v1::GenerateRequest request;
+      RequestBuilder request;
       const std::string json(reinterpret_cast<const char*>(data) + 1, size - 1);
       if (kserve::SamplingParameters(request).AddJson(json).ok()) {
-        TryGenerate(request, fixture.model());
+        TryBuild(request, fixture.model());
       }
       break;
     }

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
@@ -98,24 +97,6 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* c
   }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), rpc.message(),
                       rpc.SerializeAsString());
-}
-
-absl::Status RenameField(const absl::Status& status, std::span<const FieldName> names) {
-  ErrorDetails details = GetErrorDetails(status);
-  const std::string_view field = details.field;
-  for (const auto& [ours, theirs] : names) {
-    if (!field.starts_with(ours)) continue;
-    const std::string_view rest = field.substr(ours.size());
-    if (!rest.empty() && rest.front() != '.' && rest.front() != '[' && !ours.ends_with('.'))
-      continue;
-    std::string name = std::string(theirs).append(rest);
-    // Some messages do not begin with the field's name.
-    std::string message(status.message());
-    if (message.starts_with(details.field + ":")) message.replace(0, field.size(), name);
-    details.field = std::move(name);
-    return MakeError(status.code(), message, details);
-  }
-  return status;
 }
 
 }  // namespace orcd

@@ -5,9 +5,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
-#include <span>
-#include <string_view>
-
 #include "absl/status/status.h"
 #include "google/rpc/status.pb.h"
 
@@ -25,17 +22,6 @@ google::rpc::Status ToRpcStatus(const absl::Status& status);
 // the trailer `grpc-retry-pushback-ms`, which gRPC clients' retry policies obey:
 // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
-
-// A field's name in orcd.v1 and in another protocol. A name that ends with a dot is the beginning
-// of others.
-struct FieldName {
-  std::string_view ours;
-  std::string_view theirs;
-};
-
-// Returns `status` with the other protocol's name of its field, in details and message, by the
-// first row whose `ours` is the field or begins its path; without such a row, returns `status`.
-absl::Status RenameField(const absl::Status& status, std::span<const FieldName> names);
 
 }  // namespace orcd
 

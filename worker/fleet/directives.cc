@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
-#include "worker/api/orcd/request_translation.h"
+#include "worker/api/orcd/request_builder.h"
 #include "worker/base/status_details.h"
 
 namespace orcd {

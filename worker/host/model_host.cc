@@ -1,17 +1,14 @@
 #include "worker/host/model_host.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/base/utf8.h"
 #include "runtime/model/load_cancelled.h"
 #include "worker/base/to_proto.h"
@@ -45,25 +42,19 @@ absl::Status CheckModelId(const std::string& model_id) {
                                has_control ? ", control characters among them" : ""));
 }
 
-absl::Status CheckSha256(const std::string& sha256, bool required) {
-  if (sha256.empty() && required) {
-    return InvalidField("sha256",
+absl::Status CheckSha256(const ModelHost::LoadSpec& spec, bool required) {
+  const std::string& sha256 = spec.sha256;
+  if (sha256.empty()) {
+    if (!required) return absl::OkStatus();
+    return InvalidField(spec.sha256_field,
                         "is empty, and this worker loads no model without checking it "
                         "(--require-sha256); give the file's SHA-256");
   }
-  if (sha256.empty()) return absl::OkStatus();
   const bool hex = std::all_of(sha256.begin(), sha256.end(), absl::ascii_isxdigit);
   if (sha256.size() == 64 && hex) return absl::OkStatus();
-  return InvalidField("sha256", absl::StrCat("must be 64 hex digits; has ", sha256.size(),
-                                             hex ? "" : " characters, not all of them hex"));
-}
-
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t total_pages = 0;
-  uint64_t resident_pages = 0;
-  statm >> total_pages >> resident_pages;
-  return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return InvalidField(spec.sha256_field,
+                      absl::StrCat("must be 64 hex digits; has ", sha256.size(),
+                                   hex ? "" : " characters, not all of them hex"));
 }
 
 absl::Status Draining() {
@@ -86,11 +77,24 @@ absl::Status BackendFault(const absl::Status& status) {
                    {.reason = "BACKEND_FAULT"});
 }
 
-absl::Status CheckFilesInside(const std::string& model_dir, const Model& model) {
+absl::Status CheckFilesInside(const std::string& model_dir, const Model& model,
+                              const ModelHost::LoadSpec& spec) {
   for (const MappedFile& file : model.gguf().files()) {
-    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path()));
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path(), spec.model_field));
   }
   return absl::OkStatus();
+}
+
+// The parts of the status that stay, and those that a model replaces.
+v1::WorkerStatus IdleStatus(const ModelHostOptions& options) {
+  v1::WorkerStatus status;
+  status.set_worker_id(ReplaceInvalidUtf8(options.worker_id));
+  status.set_instance_id(options.instance_id);
+  status.set_version(std::string(Version()));
+  *status.mutable_device() = options.device;
+  status.mutable_queue()->set_max_waiting_requests(options.load.engine.max_waiting);
+  status.mutable_queue()->set_max_running_requests(options.load.backend.max_seqs);
+  return status;
 }
 
 void CancelAllAndWait(Engine& engine, FinishReason reason) {
@@ -117,7 +121,9 @@ EngineLease EngineLease::Borrow() const {
 }
 
 ModelHost::ModelHost(ModelHostOptions options)
-    : options_(std::move(options)), call_threads_(options_.threads) {
+    : options_(std::move(options)),
+      figures_(IdleStatus(options_)),
+      call_threads_(options_.threads) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -131,136 +137,114 @@ ModelHost::~ModelHost() {
   thread_.join();
 }
 
-std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done) {
-  auto task = std::make_shared<LoadTask>();
-  absl::Status checked = CheckModelId(spec.model_id);
-  if (checked.ok()) checked = CheckSha256(spec.sha256, options_.require_sha256);
-  if (!checked.ok()) {
-    done(checked);
-    return task;
-  }
+absl::StatusOr<std::string> ModelHost::FindFile(LoadSpec& spec) const {
+  ORCD_RETURN_IF_ERROR(CheckModelId(spec.model_id));
+  ORCD_RETURN_IF_ERROR(CheckSha256(spec, options_.require_sha256));
   absl::AsciiStrToLower(&spec.sha256);
   {
     std::lock_guard lock(mutex_);
     // The description's text may stand for a name that is not UTF-8.
     if (phase_ == Phase::kReady && spec.model == description_.file()) spec.model = loaded_file_;
   }
-  absl::StatusOr<std::string> path = ResolveModelPath(options_.model_dir, spec.model);
+  ORCD_ASSIGN_OR_RETURN(std::string path,
+                        ResolveModelPath(options_.model_dir, spec.model, spec.model_field));
+  // Use one name for a file, however it was spelled.
+  spec.model = std::filesystem::path(spec.model).lexically_normal().string();
+  if (spec.model_id.empty()) ORCD_RETURN_IF_ERROR(CheckModelId(DefaultModelId(spec.model)));
+  return path;
+}
+
+std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done,
+                                          std::shared_ptr<LoadTask> task) {
+  absl::StatusOr<std::string> path = FindFile(spec);
   if (!path.ok()) {
     done(path.status());
     return task;
   }
-  // Use one name for a file, however it was spelled.
-  spec.model = std::filesystem::path(spec.model).lexically_normal().string();
-  if (spec.model_id.empty()) checked = CheckModelId(DefaultModelId(spec.model));
-  if (!checked.ok()) {
-    done(checked);
+  bool state_changed = false;
+  // Returns nothing if the host's thread will answer.
+  const auto begin = [&]() -> std::optional<absl::StatusOr<v1::ModelDescription>> {
+    while (true) {
+      std::shared_ptr<const SeenFiles> seen;
+      {
+        std::lock_guard lock(mutex_);
+        seen = seen_;
+      }
+      // Checked without the mutex: a file system may take long, and Status must not.
+      const bool unchanged = seen != nullptr && AreUnchanged(*seen);
+      std::lock_guard lock(mutex_);
+      if (seen != seen_) continue;
+      const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
+                             (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
+                             (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
+      if (is_loaded && unchanged) {
+        ORCD_RETURN_IF_ERROR(fault_);
+        return description_;
+      }
+      // A file with another name or time may have the same bytes. Finding out disturbs no running
+      // request.
+      const bool compare = is_loaded && (!spec.replace || requests_ > 0);
+      ORCD_RETURN_IF_ERROR(compare ? CheckMayCompare() : CheckMayLoad(spec));
+      task_ = task;
+      if (spec.model_id.empty()) {
+        spec.model_id = is_loaded ? description_.model_id() : DefaultModelId(spec.model);
+      }
+      if (!compare) {
+        phase_ = Phase::kLoading;
+        reason_.clear();
+        state_changed = true;
+      }
+      jobs_.push_back([this, compare, spec = std::move(spec), path = *std::move(path), task, done] {
+        compare ? RunCompare(spec, path, *task, done) : RunLoad(spec, path, *task, done);
+      });
+      return std::nullopt;
+    }
+  };
+  if (const auto answer = begin()) {
+    done(*answer);
     return task;
   }
-  // Unset if the host's thread will answer.
-  std::optional<absl::StatusOr<v1::ModelDescription>> answer;
-  bool state_changed = false;
-  while (true) {
-    std::shared_ptr<const SeenFiles> seen;
-    {
-      std::lock_guard lock(mutex_);
-      seen = seen_;
-    }
-    // Checked without the mutex: a file system may take long, and Status must not.
-    const bool unchanged = seen != nullptr && AreUnchanged(*seen);
-    std::lock_guard lock(mutex_);
-    if (seen != seen_) continue;
-    const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
-                           (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
-                           (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
-    if (is_loaded && unchanged) {
-      answer = fault_.ok() ? absl::StatusOr<v1::ModelDescription>(description_) : fault_;
-      break;
-    }
-    // A file with another name or time may have the same bytes. Finding out disturbs no running
-    // request.
-    const bool compare = is_loaded && (!spec.replace || requests_ > 0);
-    const absl::Status status = compare ? CheckMayCompare() : CheckMayLoad(spec);
-    if (!status.ok()) {
-      answer = status;
-      break;
-    }
-    task_ = task;
-    if (spec.model_id.empty()) {
-      spec.model_id = is_loaded ? description_.model_id() : DefaultModelId(spec.model);
-    }
-    if (!compare) {
-      phase_ = Phase::kLoading;
-      reason_.clear();
-      state_changed = true;
-    }
-    jobs_.push_back([this, compare, spec = std::move(spec), path = *std::move(path), task, done] {
-      compare ? RunCompare(spec, path, *task, done) : RunLoad(spec, path, *task, done);
-    });
-    break;
-  }
-  if (answer) {
-    done(*answer);
-  } else {
-    changed_.notify_all();
-    if (state_changed) NotifyStateChanged();
-  }
+  changed_.notify_all();
+  if (state_changed) NotifyStateChanged();
   return task;
 }
 
 void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done) {
-  // Unset if the host's thread will answer.
-  std::optional<absl::StatusOr<v1::UnloadResponse>> answer;
-  {
+  // Returns nothing if the host's thread will answer.
+  const auto begin = [&]() -> std::optional<absl::StatusOr<v1::UnloadResponse>> {
     std::lock_guard lock(mutex_);
-    absl::Status status = CheckNotBusy();
-    if (status.ok() && engine_ != nullptr && !model_id.empty() &&
-        model_id != description_.model_id()) {
-      status = NoSuchModel(model_id, description_.model_id());
+    ORCD_RETURN_IF_ERROR(CheckNotBusy());
+    v1::UnloadResponse response;
+    if (engine_ == nullptr) return response;
+    if (!model_id.empty() && model_id != description_.model_id()) {
+      return NoSuchModel(model_id, description_.model_id());
     }
-    if (status.ok() && engine_ != nullptr && requests_ > 0 && !force) status = RequestsRunning();
-    if (!status.ok()) {
-      answer = std::move(status);
-    } else if (engine_ == nullptr) {
-      answer = v1::UnloadResponse();
-    } else {
-      phase_ = Phase::kUnloading;
-      reason_ = absl::StrCat("unloading ", description_.model_id());
-      v1::UnloadResponse response;
-      response.set_model_id(description_.model_id());
-      response.set_cancelled_requests(requests_);
-      jobs_.push_back([this, force, response = std::move(response), done] {
-        DestroyEngine(force);
-        {
-          std::lock_guard lock(mutex_);
-          phase_ = Phase::kIdle;
-          reason_.clear();
-        }
-        NotifyStateChanged();
-        done(response);
-      });
-    }
-  }
-  if (answer) {
-    done(*answer);
-  } else {
-    changed_.notify_all();
-    NotifyStateChanged();
-  }
-}
-
-absl::StatusOr<EngineLease> ModelHost::Admit(const std::string& model_id) {
-  return Lease(model_id, /*is_request=*/true);
-}
-
-absl::StatusOr<EngineLease> ModelHost::Borrow(const std::string& model_id) {
-  return Lease(model_id, /*is_request=*/false);
+    if (requests_ > 0 && !force) return RequestsRunning();
+    phase_ = Phase::kUnloading;
+    reason_ = absl::StrCat("unloading ", description_.model_id());
+    response.set_model_id(description_.model_id());
+    response.set_cancelled_requests(requests_);
+    jobs_.push_back([this, force, response = std::move(response), done] {
+      DestroyEngine(force);
+      {
+        std::lock_guard lock(mutex_);
+        phase_ = Phase::kIdle;
+        reason_.clear();
+      }
+      NotifyStateChanged();
+      done(response);
+    });
+    return std::nullopt;
+  };
+  if (const auto answer = begin()) return done(*answer);
+  changed_.notify_all();
+  NotifyStateChanged();
 }
 
 absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool is_request) {
   std::lock_guard lock(mutex_);
   ORCD_RETURN_IF_ERROR(CheckServing(model_id));
-  if (is_request && refusing(SteadyNow())) return Draining();
+  if (is_request && drain_.is_refusing(SteadyNow())) return Draining();
   ++leases_;
   if (is_request) ++requests_;
   return EngineLease(this, engine_.get(), is_request);
@@ -272,7 +256,7 @@ void ModelHost::Release(bool is_request) {
   --leases_;
   if (is_request) --requests_;
   // A drain waits for requests, and not for its own borrowed lease.
-  if (drain_ && is_request) drain_changed_ = true;
+  if (drain_.has_begun() && is_request) drain_changed_ = true;
   changed_.notify_all();
 }
 
@@ -280,7 +264,7 @@ absl::Status ModelHost::CheckServing(const std::string& model_id) const {
   if (!fault_.ok()) return fault_;
   if (phase_ != Phase::kReady) {
     // A draining worker says so first, whatever else it lacks.
-    if (refusing(SteadyNow())) return Draining();
+    if (drain_.is_refusing(SteadyNow())) return Draining();
     ORCD_RETURN_IF_ERROR(CheckNotBusy());
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
@@ -314,7 +298,7 @@ absl::Status ModelHost::CheckNotBusy() const {
 
 absl::Status ModelHost::CheckMayCompare() const {
   if (!fault_.ok()) return fault_;
-  if (drain_ || stopping_) return Draining();
+  if (drain_.has_begun() || stopping_) return Draining();
   return CheckNotBusy();
 }
 
@@ -341,16 +325,7 @@ absl::Status ModelHost::RequestsRunning() const {
 void ModelHost::Drain(std::optional<absl::Duration> timeout, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
-    const absl::Duration limit =
-        std::max(timeout.value_or(options_.drain_timeout), absl::ZeroDuration());
-    if (!drain_) {
-      const absl::Time refuse_from = SteadyNow() + options_.settle;
-      drain_ = DrainState{
-          .refuse_from = refuse_from, .end_at = refuse_from + limit, .done = false, .reason = {}};
-    } else {
-      drain_->end_at = std::min(drain_->end_at, std::max(SteadyNow(), drain_->refuse_from) + limit);
-    }
-    if (!reason.empty()) drain_->reason = reason;
+    drain_.Begin(SteadyNow(), options_.settle, timeout.value_or(options_.drain_timeout), reason);
     if (task_ != nullptr) task_->Cancel();
     drain_changed_ = true;
   }
@@ -362,7 +337,7 @@ void ModelHost::WhenDrained(std::function<void(const absl::Status&)> done) {
   absl::Status status;
   {
     std::lock_guard lock(mutex_);
-    if (fault_.ok() && !(drain_ && drain_->done)) {
+    if (fault_.ok() && !drain_.is_over()) {
       when_drained_.push_back(std::move(done));
       return;
     }
@@ -382,15 +357,8 @@ void ModelHost::NotifyDrained(const absl::Status& status) {
 
 v1::DrainResponse ModelHost::DrainProgress() const {
   std::lock_guard lock(mutex_);
-  v1::DrainResponse response;
   const int running = engine_ == nullptr ? 0 : std::min(engine_->stats().running, requests_);
-  response.set_running_requests(running);
-  response.set_waiting_requests(requests_ - running);
-  if (!drain_) return response;
-  response.set_safe_to_delete(drain_->done);
-  const absl::Duration left = drain_->done ? absl::ZeroDuration() : drain_->end_at - SteadyNow();
-  *response.mutable_remaining() = ToProto(std::max(left, absl::ZeroDuration()));
-  return response;
+  return drain_.Progress(SteadyNow(), running, requests_);
 }
 
 std::string ModelHost::fault_kind() const {
@@ -399,78 +367,25 @@ std::string ModelHost::fault_kind() const {
 }
 
 v1::WorkerStatus ModelHost::Status() const {
-  const absl::Time now = SteadyNow();
-  v1::WorkerStatus status;
-  status.set_worker_id(ReplaceInvalidUtf8(options_.worker_id));
-  status.set_instance_id(options_.instance_id);
-  status.set_version(std::string(Version()));
-  *status.mutable_uptime() = ToProto(now - start_);
-  status.mutable_memory()->set_process_resident_bytes(ResidentBytes());
-
+  const uint64_t resident_bytes = ResidentBytes();
   std::lock_guard lock(mutex_);
+  v1::WorkerStatus status = figures_.Measure(engine_.get(), resident_bytes);
   status.set_state(StateLocked());
   status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
-  v1::Queue* queue = status.mutable_queue();
-  queue->set_max_waiting_requests(options_.load.engine.max_waiting);
-  queue->set_max_running_requests(options_.load.backend.max_seqs);
-  queue->set_finished_requests(finished_requests_before_);
-  queue->set_generated_tokens(generated_tokens_before_);
-  EngineStats stats;
-  if (engine_ != nullptr) stats = engine_->stats();
-  const auto rates = rate_meter_.Measure(
-      std::chrono::steady_clock::now(),
-      {.generated_tokens = generated_tokens_before_ + stats.generated_tokens,
-       .finished_requests = finished_requests_before_ + stats.finished_requests,
-       .prompt_tokens = computed_prompt_tokens_before_ + stats.computed_prompt_tokens});
-  if (rates) *status.mutable_rates() = ToProto(*rates);
-  if (engine_ == nullptr) {
-    *status.mutable_device() = options_.device;
-    return status;
-  }
-  const BackendInfo& backend = engine_->backend_info();
-  *status.mutable_model() = description_;
-  *status.mutable_device() = DescribeDevice(backend);
-  status.mutable_memory()->set_weights_bytes(backend.weights_bytes);
-  status.mutable_memory()->set_kv_bytes(backend.kv_bytes);
-  status.mutable_memory()->set_workspace_bytes(backend.workspace_bytes);
-  queue->set_running_requests(stats.running);
-  queue->set_waiting_requests(stats.waiting);
-  queue->set_max_waiting_requests(stats.max_waiting);
-  queue->set_max_running_requests(stats.max_running);
-  queue->set_finished_requests(finished_requests_before_ + stats.finished_requests);
-  queue->set_generated_tokens(generated_tokens_before_ + stats.generated_tokens);
-  queue->set_max_waiting_tokens(stats.max_waiting_tokens);
-  queue->set_waiting_tokens(stats.waiting_tokens);
-  queue->set_prompt_tokens(stats.prompt_tokens);
-  queue->set_cached_prompt_tokens(stats.cached_prompt_tokens);
-  queue->set_preemptions(stats.preemptions);
-  v1::KvBlocks* kv = status.mutable_kv_blocks();
-  kv->set_cached(stats.kv_blocks_cached);
-  kv->set_total(stats.kv_blocks_total);
-  kv->set_free(stats.kv_blocks_free);
-  kv->set_tokens_per_block(stats.block_tokens);
-  if (stats.last_step != absl::InfinitePast()) {
-    *status.mutable_last_step_age() =
-        ToProto(std::max(now - stats.last_step, absl::ZeroDuration()));
-  }
+  if (engine_ != nullptr) *status.mutable_model() = description_;
   return status;
-}
-
-void ModelHost::Subscribe(std::function<void()> on_state_change) {
-  subscribers_.push_back(std::move(on_state_change));
 }
 
 std::string ModelHost::ReasonLocked() const {
   if (!fault_.ok()) return std::string(fault_.message());
-  return drain_ && !drain_->reason.empty() ? drain_->reason : reason_;
+  return drain_.reason().empty() ? reason_ : drain_.reason();
 }
-
-bool ModelHost::refusing(absl::Time now) const { return drain_ && now >= drain_->refuse_from; }
 
 v1::WorkerState ModelHost::StateLocked() const {
   if (!fault_.ok()) return v1::WORKER_STATE_FAILED;
-  if (drain_) return drain_->done ? v1::WORKER_STATE_DRAINED : v1::WORKER_STATE_DRAINING;
+  if (drain_.is_over()) return v1::WORKER_STATE_DRAINED;
+  if (drain_.has_begun()) return v1::WORKER_STATE_DRAINING;
   switch (phase_) {
     case Phase::kLoading:
       return v1::WORKER_STATE_LOADING;
@@ -481,10 +396,6 @@ v1::WorkerState ModelHost::StateLocked() const {
       return v1::WORKER_STATE_IDLE;
   }
   return v1::WORKER_STATE_UNSPECIFIED;
-}
-
-void ModelHost::NotifyStateChanged() {
-  for (const auto& subscriber : subscribers_) subscriber();
 }
 
 absl::Duration ModelHost::StalledFor() const {
@@ -575,22 +486,16 @@ absl::Status ModelHost::FileChanged(
 void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTask& task,
                            const LoadDone& done) {
   const absl::StatusOr<std::shared_ptr<const Model>> found = OpenAndCheck(spec, path, task);
-  absl::StatusOr<v1::ModelDescription> result = absl::UnknownError("not compared");
-  {
+  const auto compare = [&]() -> absl::StatusOr<v1::ModelDescription> {
     std::lock_guard lock(mutex_);
     task_ = nullptr;
-    if (!fault_.ok()) {
-      result = fault_;
-    } else if (absl::IsCancelled(found.status())) {
-      result = found.status();
-    } else if (found.ok() && (*found)->digest() == description_.digest()) {
-      seen_ = FilesOf(**found);
-      result = description_;
-    } else {
-      result = FileChanged(spec, found);
-    }
-  }
-  done(result);
+    ORCD_RETURN_IF_ERROR(fault_);
+    if (absl::IsCancelled(found.status())) return found.status();
+    if (!found.ok() || (*found)->digest() != description_.digest()) return FileChanged(spec, found);
+    seen_ = FilesOf(**found);
+    return description_;
+  };
+  done(compare());
 }
 
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
@@ -600,65 +505,60 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
   // engine_.
-  const bool has_engine = engine_ != nullptr;
-  const bool is_same = has_engine && model.ok() && (*model)->digest() == engine_->model().digest();
-  if (has_engine && (is_same || !model.ok())) {
-    absl::StatusOr<v1::ModelDescription> result = v1::ModelDescription();
-    {
-      std::lock_guard lock(mutex_);
-      task_ = nullptr;
-      phase_ = Phase::kReady;
-      if (is_same) {
-        description_.set_model_id(spec.model_id);
-        description_.set_file(ReplaceInvalidUtf8(spec.model));
-        loaded_file_ = spec.model;
-        if (!spec.sha256.empty()) loaded_sha256_ = spec.sha256;
-        seen_ = FilesOf(**model);
-        result = description_;
-      } else {
-        result = model.status();
-        reason_ = absl::StrCat("loading ", spec.model, " failed: ", model.status().message(), "; '",
-                               description_.model_id(), "' serves on");
-      }
-    }
-    NotifyStateChanged();
-    done(result);
-    return;
+  const bool keep =
+      engine_ != nullptr && (!model.ok() || (*model)->digest() == engine_->model().digest());
+  const absl::StatusOr<v1::ModelDescription> result =
+      keep ? Keep(spec, model) : Replace(spec, std::move(model), task);
+  NotifyStateChanged();
+  done(result);
+}
+
+absl::StatusOr<v1::ModelDescription> ModelHost::Keep(
+    const LoadSpec& spec, const absl::StatusOr<std::shared_ptr<const Model>>& found) {
+  std::lock_guard lock(mutex_);
+  task_ = nullptr;
+  phase_ = Phase::kReady;
+  if (!found.ok()) {
+    reason_ = absl::StrCat("loading ", spec.model, " failed: ", found.status().message(), "; '",
+                           description_.model_id(), "' serves on");
+    return found.status();
   }
+  description_.set_model_id(spec.model_id);
+  description_.set_file(ReplaceInvalidUtf8(spec.model));
+  loaded_file_ = spec.model;
+  if (!spec.sha256.empty()) loaded_sha256_ = spec.sha256;
+  seen_ = FilesOf(**found);
+  return description_;
+}
+
+absl::StatusOr<v1::ModelDescription> ModelHost::Replace(
+    const LoadSpec& spec, absl::StatusOr<std::shared_ptr<const Model>> model, LoadTask& task) {
   DestroyEngine(/*force=*/false);
-  std::shared_ptr<const SeenFiles> files;
-  absl::StatusOr<std::unique_ptr<Engine>> engine = std::unique_ptr<Engine>();
-  if (model.ok()) {
-    files = FilesOf(**model);
-    engine = LoadEngine(*std::move(model), task);
-  } else {
-    engine = model.status();
+  std::shared_ptr<const SeenFiles> files = model.ok() ? FilesOf(**model) : nullptr;
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      model.ok() ? LoadEngine(spec, *std::move(model), task) : model.status();
+  if (!engine.ok()) {
+    std::lock_guard lock(mutex_);
+    task_ = nullptr;
+    reason_ = absl::StrCat("loading ", spec.model, " failed: ", engine.status().message());
+    phase_ = Phase::kIdle;
+    return engine.status();
   }
-  if (engine.ok() && options_.on_warning != nullptr) {
+  if (options_.on_warning != nullptr) {
     for (const std::string& warning : (*engine)->model().Warnings()) {
       options_.on_warning(spec.model_id, warning);
     }
   }
-  const absl::StatusOr<v1::ModelDescription> result =
-      engine.ok() ? DescribeModel(**engine, spec.model_id, spec.model)
-                  : absl::StatusOr<v1::ModelDescription>(engine.status());
-  {
-    std::lock_guard lock(mutex_);
-    task_ = nullptr;
-    if (engine.ok()) {
-      engine_ = *std::move(engine);
-      description_ = *result;
-      loaded_file_ = spec.model;
-      loaded_sha256_ = spec.sha256;
-      seen_ = std::move(files);
-      phase_ = Phase::kReady;
-    } else {
-      reason_ = absl::StrCat("loading ", spec.model, " failed: ", engine.status().message());
-      phase_ = Phase::kIdle;
-    }
-  }
-  NotifyStateChanged();
-  done(result);
+  v1::ModelDescription description = DescribeModel(**engine, spec.model_id, spec.model);
+  std::lock_guard lock(mutex_);
+  task_ = nullptr;
+  engine_ = *std::move(engine);
+  description_ = std::move(description);
+  loaded_file_ = spec.model;
+  loaded_sha256_ = spec.sha256;
+  seen_ = std::move(files);
+  phase_ = Phase::kReady;
+  return description_;
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadSpec& spec,
@@ -667,18 +567,19 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model, spec));
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(std::shared_ptr<const Model> model,
+absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& spec,
+                                                              std::shared_ptr<const Model> model,
                                                               LoadTask& task) {
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         StartEngine(
                             std::move(model), options_.load, options_.backend,
                             [this](const absl::Status& status) { FailLater(status); }, task));
   // Check again: the files may have gone since.
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model()));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model(), spec));
   if (task.cancelled()) return LoadCancelled();
   return engine;
 }
@@ -688,8 +589,7 @@ void ModelHost::DestroyEngine(bool force) {
   Engine* const current = engine_.get();
   if (current == nullptr) return;
   // Cancel again after a while: a request that was admitted before may reach the engine afterwards.
-  std::optional<absl::Duration> patience;
-  if (force) patience = absl::ZeroDuration();
+  auto patience = force ? std::optional(absl::ZeroDuration()) : std::nullopt;
   while (!AwaitNoLeases(patience)) {
     CancelAllAndWait(*current, FinishReason::kCancelled);
     patience = kCancelAgain;
@@ -702,9 +602,7 @@ void ModelHost::DestroyEngine(bool force) {
   // for the engine's thread.
   std::unique_ptr<Engine> engine;
   std::lock_guard lock(mutex_);
-  finished_requests_before_ += stats.finished_requests;
-  generated_tokens_before_ += stats.generated_tokens;
-  computed_prompt_tokens_before_ += stats.computed_prompt_tokens;
+  figures_.AddEnded(stats);
   engine = std::move(engine_);
   description_.Clear();
   loaded_file_.clear();
@@ -724,14 +622,11 @@ absl::Time ModelHost::AdvanceDrain() {
   std::optional<EngineLease> lease;
   {
     std::lock_guard lock(mutex_);
-    if (!drain_ || drain_->done) return absl::InfiniteFuture();
+    if (drain_.is_over()) return absl::InfiniteFuture();
     const absl::Time now = SteadyNow();
-    if (now < drain_->refuse_from) return drain_->refuse_from;
-    if (requests_ == 0) {
-      drain_->done = true;
-    } else if (now < drain_->end_at) {
-      return drain_->end_at;
-    } else {
+    const absl::Time next = drain_.Advance(now, requests_);
+    if (!drain_.is_over()) {
+      if (now < next) return next;
       ++leases_;
       lease.emplace(EngineLease(this, engine_.get(), /*is_request=*/false));
     }

@@ -16,12 +16,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
-#include "runtime/base/steady_time.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/gguf/mapped_file.h"
-#include "worker/base/rate_meter.h"
+#include "worker/host/drain.h"
 #include "worker/host/load_task.h"
+#include "worker/host/status_figures.h"
 #include "worker/stream/call_threads.h"
 
 namespace orcd {
@@ -86,6 +86,9 @@ class ModelHost {
     std::string model_id = {};
     std::string sha256 = {};
     bool replace = false;
+    // The names that errors give `model` and `sha256`.
+    const char* model_field = "model";
+    const char* sha256_field = "sha256";
   };
   using LoadDone = std::function<void(const absl::StatusOr<v1::ModelDescription>&)>;
   using UnloadDone = std::function<void(const absl::StatusOr<v1::UnloadResponse>&)>;
@@ -97,14 +100,15 @@ class ModelHost {
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
-  // Loads a model. The returned task shows the progress; cancelling it rolls the load back and ends
-  // it with kCancelled. If that model is loaded already, answers with its description: at once if
-  // the file at its path is the one that was loaded, else after the file has been read and its
-  // digest is the same. With `replace` the new file is opened and verified before the old model is
-  // freed; if that fails, the old model continues to serve. Fails with the errors of LoadModel and
-  // ResolveModelPath, and with kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT) and
+  // Loads a model. `task`, which is returned, shows the progress; cancelling it rolls the load back
+  // and ends it with kCancelled. If that model is loaded already, answers with its description: at
+  // once if the file at its path is the one that was loaded, else after the file has been read and
+  // its digest is the same. With `replace` the new file is opened and verified before the old model
+  // is freed; if that fails, the old model continues to serve. Fails with the errors of LoadModel
+  // and ResolveModelPath, and with kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT) and
   // kFailedPrecondition (MODEL_LOADED, REQUESTS_RUNNING).
-  std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done);
+  std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done,
+                                 std::shared_ptr<LoadTask> task = std::make_shared<LoadTask>());
 
   // Frees the model and every buffer, then calls `done`. Fails with kFailedPrecondition
   // (REQUESTS_RUNNING) if there are requests and `force` is false, and with kNotFound
@@ -115,10 +119,10 @@ class ModelHost {
   // with kNotFound (MODEL_NOT_FOUND) unless `model_id` is empty or names the loaded model, with
   // kFailedPrecondition (MODEL_NOT_LOADED), and with kUnavailable (LOADING, UNLOADING, DRAINING,
   // BACKEND_FAULT).
-  absl::StatusOr<EngineLease> Admit(const std::string& model_id);
+  absl::StatusOr<EngineLease> Admit(const std::string& model_id) { return Lease(model_id, true); }
 
   // Returns a short-lived lease for a query or message to the engine; also while the worker drains.
-  absl::StatusOr<EngineLease> Borrow(const std::string& model_id);
+  absl::StatusOr<EngineLease> Borrow(const std::string& model_id) { return Lease(model_id, false); }
 
   // Starts the drain: ceases to be ready now and to admit requests after the settle time, and ends
   // what still runs `timeout` (default: the option) after that with FinishReason::kDrained. Cancels
@@ -151,18 +155,14 @@ class ModelHost {
   // `on_state_change` is called after each change of Status().state() and must not block. The
   // thread that made the change calls it, except that a write thread calls it for the engine
   // thread. Must be called before the host is shared.
-  void Subscribe(std::function<void()> on_state_change);
+  void Subscribe(std::function<void()> on_state_change) {
+    subscribers_.push_back(std::move(on_state_change));
+  }
 
  private:
   friend class EngineLease;
 
   enum class Phase { kIdle, kLoading, kReady, kUnloading };
-  struct DrainState {
-    absl::Time refuse_from;
-    absl::Time end_at;
-    bool done = false;
-    std::string reason;
-  };
 
   // A file that the loaded model was found in.
   struct SeenFile {
@@ -171,6 +171,8 @@ class ModelHost {
   };
   using SeenFiles = std::vector<SeenFile>;
 
+  // Checks the spec's texts, gives them their usual form, and looks the file up. Returns its path.
+  absl::StatusOr<std::string> FindFile(LoadSpec& spec) const;
   void Release(bool is_request);
   absl::StatusOr<EngineLease> Lease(const std::string& model_id, bool is_request);
   // Only the first fault counts.
@@ -178,7 +180,9 @@ class ModelHost {
   // Does the same as Fail for the backend's error, on the engine thread: subscribers are notified
   // on another thread.
   void FailLater(const absl::Status& status);
-  void NotifyStateChanged();
+  void NotifyStateChanged() {
+    for (const auto& subscriber : subscribers_) subscriber();
+  }
   // Notifies the callers that wait for the end of the drain.
   void NotifyDrained(const absl::Status& status);
 
@@ -190,13 +194,19 @@ class ModelHost {
   absl::Status CheckMayCompare() const;
   absl::Status CheckMayLoad(const LoadSpec& spec) const;
   absl::Status RequestsRunning() const;
-  bool refusing(absl::Time now) const;
   v1::WorkerState StateLocked() const;
   std::string ReasonLocked() const;
 
   // These functions run on the host's thread, except the static ones.
   void Run();
   void RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task, const LoadDone& done);
+  // Ends a load that leaves the loaded model: `found` is the same model, or an error.
+  absl::StatusOr<v1::ModelDescription> Keep(
+      const LoadSpec& spec, const absl::StatusOr<std::shared_ptr<const Model>>& found);
+  // Ends a load that frees the loaded model, if there is one, and places `model`.
+  absl::StatusOr<v1::ModelDescription> Replace(const LoadSpec& spec,
+                                               absl::StatusOr<std::shared_ptr<const Model>> model,
+                                               LoadTask& task);
   // Compares a file at the loaded model's path with the loaded model. Answers with the model's
   // description if the digest is the same, and reports the difference otherwise. The model
   // continues to serve.
@@ -205,7 +215,8 @@ class ModelHost {
   absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
                                                             const std::string& path,
                                                             LoadTask& task) const;
-  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(std::shared_ptr<const Model> model,
+  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec,
+                                                     std::shared_ptr<const Model> model,
                                                      LoadTask& task);
   // Returns RunCompare's error for a file that is not the loaded model. The caller holds mutex_.
   absl::Status FileChanged(const LoadSpec& spec,
@@ -221,7 +232,6 @@ class ModelHost {
   absl::Time AdvanceDrain();
 
   const ModelHostOptions options_;
-  const absl::Time start_ = SteadyNow();
   std::vector<std::function<void()>> subscribers_;
 
   // Guards the members below.
@@ -233,7 +243,7 @@ class ModelHost {
   std::string reason_;
   absl::Status fault_;
   std::string fault_kind_;
-  std::optional<DrainState> drain_;
+  orcd::Drain drain_;
   std::vector<std::function<void(const absl::Status&)>> when_drained_;
   // Set in kReady and kUnloading, and in kLoading while its replacement is opened and verified.
   // Created and destroyed on the host's thread only.
@@ -249,12 +259,7 @@ class ModelHost {
   int leases_ = 0;
   // Leases that count as requests.
   int requests_ = 0;
-  // Totals of engines that have been destroyed.
-  int64_t finished_requests_before_ = 0;
-  int64_t generated_tokens_before_ = 0;
-  int64_t computed_prompt_tokens_before_ = 0;
-  // Used by Status.
-  mutable RateMeter rate_meter_;
+  mutable StatusFigures figures_;
 
   std::deque<std::function<void()>> jobs_;
   // True if an event that a drain waits for may have happened.

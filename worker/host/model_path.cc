@@ -25,12 +25,12 @@ namespace fs = std::filesystem;
 constexpr int kMaxDepth = 6;
 constexpr int kMaxEntries = 20'000;
 
-absl::Status NotAllowed(const std::string& model, std::string_view why) {
+absl::Status NotAllowed(const char* field, const std::string& model, std::string_view why) {
   return MakeError(
       absl::StatusCode::kInvalidArgument,
-      absl::StrCat("model: '", model, "' ", std::string(why),
+      absl::StrCat(field, ": '", model, "' ", std::string(why),
                    "; name a file inside the worker's model directory, relative to it"),
-      {.reason = "MODEL_PATH_NOT_ALLOWED", .field = "model", .subject = model});
+      {.reason = "MODEL_PATH_NOT_ALLOWED", .field = field, .subject = model});
 }
 
 // Returns true if a file of this name is a part of a split model, but not its first.
@@ -152,14 +152,14 @@ std::string FindModelFile(const std::string& model_dir, const std::string& name)
   return HasGgufSuffix(name) ? name : absl::StrCat(name, std::string(kGgufSuffix));
 }
 
-absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
-                                             const std::string& model) {
-  if (model.empty()) return InvalidField("model", "is empty; name the model's file");
-  if (model.find('\0') != std::string::npos) return NotAllowed(model, "holds a NUL byte");
+absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir, const std::string& model,
+                                             const char* field) {
+  if (model.empty()) return InvalidField(field, "is empty; name the model's file");
+  if (model.find('\0') != std::string::npos) return NotAllowed(field, model, "holds a NUL byte");
   const fs::path relative(model);
-  if (relative.is_absolute()) return NotAllowed(model, "is an absolute path");
+  if (relative.is_absolute()) return NotAllowed(field, model, "is an absolute path");
   for (const fs::path& part : relative) {
-    if (part == "..") return NotAllowed(model, "contains '..'");
+    if (part == "..") return NotAllowed(field, model, "contains '..'");
   }
   const fs::path path = fs::path(model_dir) / relative;
   std::error_code error;
@@ -168,15 +168,16 @@ absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
     return NotFound(model_dir, model);
   }
   if (error) return FileError(path.string(), error.value());
-  ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, path.string()));
-  if (!fs::is_regular_file(real, error)) return NotAllowed(model, "is not a regular file");
+  ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, path.string(), field));
+  if (!fs::is_regular_file(real, error)) return NotAllowed(field, model, "is not a regular file");
   return path.string();
 }
 
-absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path) {
+absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path,
+                                 const char* field) {
   std::error_code error;
   const fs::path dir = fs::canonical(model_dir, error);
-  if (error) return NotAllowed(path, "cannot be placed: the model directory cannot be read");
+  if (error) return NotAllowed(field, path, "cannot be placed: the model directory cannot be read");
   const fs::path real = fs::canonical(path, error);
   if (error) {
     return MakeError(absl::StatusCode::kDataLoss,
@@ -185,7 +186,7 @@ absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string
                      {.reason = "FILE_CHANGED", .subject = path});
   }
   if (!IsInside(dir, real) && !IsInsideHub(dir, real)) {
-    return NotAllowed(path,
+    return NotAllowed(field, path,
                       "is a link out of the model directory (a link may lead within it, and from a "
                       "snapshot of the Hugging Face cache to that model's blobs)");
   }

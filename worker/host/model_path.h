@@ -24,18 +24,19 @@ std::vector<std::string> ListModels(const std::string& model_dir, std::error_cod
 std::string FindModelFile(const std::string& model_dir, const std::string& name);
 
 // Returns the path of `model`, a file inside `model_dir` named relative to it. Fails with
-// kInvalidArgument (field `model`, reason MODEL_PATH_NOT_ALLOWED) for an absolute path, `..`, a NUL
+// kInvalidArgument (`field`, reason MODEL_PATH_NOT_ALLOWED) for an absolute path, `..`, a NUL
 // byte, or a symbolic link that leads out of the directory (a link from a snapshot of the Hugging
 // Face cache may lead to the same model's blobs). Fails with kNotFound (MODEL_NOT_FOUND) if there
 // is no such file, naming models in this directory and in the folders below. Otherwise fails with
 // the error of FileError.
-absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir,
-                                             const std::string& model);
+absl::StatusOr<std::string> ResolveModelPath(const std::string& model_dir, const std::string& model,
+                                             const char* field = "model");
 
 // Returns kInvalidArgument if `path`, with its links followed, is not inside `model_dir`, and
 // kDataLoss (FILE_CHANGED) if it no longer exists. For the files that a split model's first file
 // names.
-absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path);
+absl::Status CheckInsideModelDir(const std::string& model_dir, const std::string& path,
+                                 const char* field = "model");
 
 }  // namespace orcd
 

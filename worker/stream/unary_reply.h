@@ -8,6 +8,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/base/messages.h"
 #include "worker/base/status_details.h"
 
@@ -26,6 +27,14 @@ inline void Reply(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor
   }
   *response = SerializeReply(message);
   reactor->Finish(grpc::Status::OK);
+}
+
+// Ends the call with the message or with the error.
+template <typename Message>
+void Reply(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+           grpc::ByteBuffer* response, const absl::StatusOr<Message>& message) {
+  if (!message.ok()) return Fail(context, reactor, message.status());
+  Reply(context, reactor, response, *message);
 }
 
 }  // namespace orcd

@@ -10,8 +10,7 @@
 #include "runtime/base/error.h"
 #include "worker/api/kserve/sampling_parameters.h"
 #include "worker/api/kserve/tensors.h"
-#include "worker/api/orcd/request_translation.h"
-#include "worker/base/status_details.h"
+#include "worker/api/orcd/request_builder.h"
 
 namespace orcd::kserve {
 namespace {
@@ -21,6 +20,14 @@ constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxModelNameBytes = 256;
 constexpr char kEmptyFinal[] = "triton_enable_empty_final_response";
 constexpr char kTimeout[] = "timeout";
+
+constexpr RequestFields kFields = {.sampling = "sampling_parameters.",
+                                   .stop_strings = "sampling_parameters.stop",
+                                   .stop_ids = "sampling_parameters.stop_token_ids",
+                                   .min_tokens = "sampling_parameters.min_tokens",
+                                   .max_tokens = "sampling_parameters.max_tokens",
+                                   .prompt = kTextInput,
+                                   .text = kTextInput};
 
 // The engine's name for a request. The ids of this protocol need not be unique.
 std::string RequestId(const std::string& id) {
@@ -116,7 +123,7 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
   asked.at_once = !inputs.stream;
 
   // The parameters are vLLM's, and so is the order of the sampling steps.
-  asked.request.mutable_sampling()->set_temperature_first(true);
+  asked.request.sampling().temperature_first = true;
   SamplingParameters sampling(asked.request);
   ORCD_RETURN_IF_ERROR(sampling.AddJson(inputs.sampling_parameters));
   for (const auto& [name, value] : request.parameters()) {
@@ -129,32 +136,19 @@ absl::Status Translate(const inference::ModelInferRequest& request, InferCallKin
     }
   }
   if (inputs.echo_text && form.text) asked.preface = inputs.text;
-  v1::TextPrompt* prompt = asked.request.mutable_text();
-  prompt->set_text(std::move(inputs.text));
   // This protocol has no chat. A client that wants one writes the template's control tokens.
-  prompt->set_parse_special(true);
+  asked.request.SetPrompt(TextPrompt{std::move(inputs.text), /*parse_special=*/true});
   return absl::OkStatus();
 }
-
-constexpr FieldName kFieldNames[] = {
-    {"model", "model_name"},
-    {"sha256", "parameters.sha256"},
-    {"prompt", kTextInput},
-    {"text.text", kTextInput},
-    {"stop.strings", "sampling_parameters.stop"},
-    {"stop.token_ids", "sampling_parameters.stop_token_ids"},
-    {"stop.", "sampling_parameters."},
-    {"sampling.", "sampling_parameters."},
-};
 
 }  // namespace
 
 MultiplexedGenerate TranslateInfer(const inference::ModelInferRequest& request,
                                    InferCallKind kind) {
-  MultiplexedGenerate asked;
+  MultiplexedGenerate asked{.request = RequestBuilder(kFields)};
   auto form = std::make_shared<InferForm>();
   asked.refusal = Translate(request, kind, asked, *form);
-  asked.request.set_request_id(RequestId(form->id));
+  asked.request.SetId(RequestId(form->id));
   asked.notes = std::move(form);
   return asked;
 }
@@ -187,7 +181,7 @@ absl::Status InInferWords(const absl::Status& status) {
   if (details.reason == "MODEL_NOT_FOUND" && details.field == "model_id") {
     return NoSuchModel("model_name", details.subject);
   }
-  return RenameField(status, kFieldNames);
+  return status;
 }
 
 }  // namespace orcd::kserve

@@ -1,4 +1,4 @@
-// Translates an inference request into orcd.v1's, and describes the form of its answers.
+// Reads an inference request for the engine, and describes the form of its answers.
 #ifndef ORCD_WORKER_API_KSERVE_INFER_TRANSLATION_H_
 #define ORCD_WORKER_API_KSERVE_INFER_TRANSLATION_H_
 
@@ -36,7 +36,7 @@ enum class InferCallKind { kUnary, kStream };
 
 // Translates the request. If the engine cannot serve it, the result's `refusal` is set to
 // kInvalidArgument (INVALID_FIELD) or kNotFound (MODEL_NOT_FOUND). The result's `notes` are an
-// InferForm in any case. Its request_id is unique and begins with the id of `request` if that id is
+// InferForm in any case. Its id is unique and begins with the id of `request` if that id is
 // allowed in one.
 MultiplexedGenerate TranslateInfer(const inference::ModelInferRequest& request, InferCallKind kind);
 
@@ -46,7 +46,7 @@ absl::Status CheckModelVersion(const std::string& model, const std::string& vers
 // The error kNotFound (MODEL_NOT_FOUND).
 absl::Status NoSuchModel(std::string_view field, const std::string& name);
 
-// Returns `status` with this protocol's field names.
+// Returns `status` in this protocol's words if its own speak of other calls or fields of orcd.v1.
 absl::Status InInferWords(const absl::Status& status);
 
 }  // namespace orcd::kserve

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "worker/api/kserve/infer_request_for_test.h"
-#include "worker/api/orcd/request_translation.h"
+#include "worker/api/orcd/build_for_test.h"
 
 namespace orcd::kserve {
 namespace {
@@ -30,10 +30,8 @@ TEST(InferTranslationTest, OneAnswerHasTheTextBeforeTheOutput) {
   ASSERT_TRUE(asked.refusal.ok()) << asked.refusal;
   EXPECT_TRUE(asked.at_once);
   EXPECT_EQ(asked.preface, "Hello");
-  EXPECT_EQ(asked.request.text().text(), "Hello");
-  EXPECT_TRUE(asked.request.text().parse_special());
   EXPECT_EQ(asked.request.model_id(), "nano");
-  EXPECT_EQ(asked.request.stop().max_tokens(), 3u);
+  EXPECT_EQ(asked.request.request().stop.max_tokens, 3);
   EXPECT_EQ(asked.timeout, absl::InfiniteDuration());
   EXPECT_TRUE(FormOf(asked).text);
   EXPECT_FALSE(FormOf(asked).finish_reason);
@@ -48,12 +46,12 @@ TEST(InferTranslationTest, RequestsOfOneIdAreToldApart) {
     request.set_id(id);
     const MultiplexedGenerate one = TranslateInfer(request, InferCallKind::kStream);
     const MultiplexedGenerate two = TranslateInfer(request, InferCallKind::kStream);
-    EXPECT_TRUE(CheckRequestId(one.request.request_id()).ok());
-    EXPECT_NE(one.request.request_id(), two.request.request_id());
+    EXPECT_TRUE(CheckRequestId(one.request.request().id).ok());
+    EXPECT_NE(one.request.request().id, two.request.request().id);
     EXPECT_EQ(FormOf(one).id, id);
   }
   request.set_id("mine");
-  EXPECT_THAT(TranslateInfer(request, InferCallKind::kStream).request.request_id(),
+  EXPECT_THAT(TranslateInfer(request, InferCallKind::kStream).request.request().id,
               StartsWith("mine-"));
   request.set_id(std::string(257, 'x'));
   EXPECT_EQ(RefusedField(request), "id");
@@ -103,8 +101,8 @@ TEST(InferTranslationTest, TritonsParameters) {
 TEST(InferTranslationTest, WhatThePenaltiesCountAndTheOrderAreVllms) {
   const MultiplexedGenerate asked = TranslateInfer(InferRequest("a"), InferCallKind::kUnary);
   ASSERT_TRUE(asked.refusal.ok()) << asked.refusal;
-  EXPECT_TRUE(asked.request.sampling().temperature_first());
-  EXPECT_FALSE(asked.request.sampling().count_prompt());
+  EXPECT_TRUE(asked.request.request().sampling.temperature_first);
+  EXPECT_FALSE(asked.request.request().sampling.count_prompt);
 }
 
 TEST(InferTranslationTest, TheModelIsNamedAndOfOneVersion) {
@@ -119,31 +117,43 @@ TEST(InferTranslationTest, TheModelIsNamedAndOfOneVersion) {
   EXPECT_EQ(RefusedField(request), "model_name");
 }
 
+TEST(InferTranslationTest, TextMayHoldControlTokens) {
+  const MultiplexedGenerate asked =
+      TranslateInfer(InferRequest("<|im_start|>user"), InferCallKind::kUnary);
+  const absl::StatusOr<GenerationRequest> built = Build(asked.request);
+  ASSERT_TRUE(built.ok()) << built.status();
+  EXPECT_EQ(built->prompt,
+            NanoModel().tokenizer().Encode("<|im_start|>user", /*parse_special=*/true));
+}
+
 TEST(InferTranslationTest, ErrorsNameTheFieldsOfThisProtocol) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"sampling.top_p", "sampling_parameters.top_p"},
-      {"stop.strings[2]", "sampling_parameters.stop[2]"},
-      {"stop.max_tokens", "sampling_parameters.max_tokens"},
-      {"stop.token_ids[0]", "sampling_parameters.stop_token_ids[0]"},
-      {"prompt", "text_input"},
-      {"text.text", "text_input"},
-      {"model", "model_name"},
-      {"outputs[1].name", "outputs[1].name"},
-      {"model_name", "model_name"},
+  const struct {
+    std::string field;
+    std::string text;
+    std::string parameters;
+  } cases[] = {
+      {"sampling_parameters.top_p", "a", R"({"top_p": 2})"},
+      {"sampling_parameters.stop[2]", "a", R"({"stop": ["a", "b", ""]})"},
+      {"sampling_parameters.max_tokens", "a", R"({"max_tokens": 0})"},
+      {"sampling_parameters.min_tokens", "a", R"({"max_tokens": 1, "min_tokens": 2})"},
+      {"sampling_parameters.stop_token_ids[0]", "a", R"({"stop_token_ids": [4000000000]})"},
+      {"text_input", "", "{}"},
   };
-  for (const auto& [ours, theirs] : cases) {
-    const absl::Status status = InInferWords(InvalidField(ours, "is wrong"));
-    EXPECT_EQ(GetErrorDetails(status).field, theirs);
+  for (const auto& [field, text, parameters] : cases) {
+    const MultiplexedGenerate asked =
+        TranslateInfer(InferRequest(text, parameters), InferCallKind::kUnary);
+    ASSERT_TRUE(asked.refusal.ok()) << asked.refusal;
+    const absl::Status status = Build(asked.request).status();
+    EXPECT_EQ(GetErrorDetails(status).field, field);
     EXPECT_EQ(GetErrorDetails(status).reason, "INVALID_FIELD");
-    EXPECT_EQ(std::string(status.message()), std::string(theirs) + ": is wrong");
+    EXPECT_THAT(std::string(status.message()), StartsWith(field + ": "));
     EXPECT_EQ(InInferWords(status), status);
   }
   EXPECT_TRUE(InInferWords(absl::OkStatus()).ok());
-  const absl::Status too_long =
-      InInferWords(MakeError(absl::StatusCode::kInvalidArgument, "the prompt is too long",
-                             {.reason = "PROMPT_TOO_LONG", .field = "prompt"}));
-  EXPECT_EQ(std::string(too_long.message()), "the prompt is too long");
-  EXPECT_EQ(GetErrorDetails(too_long).field, "text_input");
+  // The engine names it in PROMPT_TOO_LONG.
+  EXPECT_STREQ(
+      TranslateInfer(InferRequest("a"), InferCallKind::kUnary).request.request().fields->prompt,
+      "text_input");
 }
 
 TEST(InferTranslationTest, AnUnknownModelIsToldByItsNameHere) {

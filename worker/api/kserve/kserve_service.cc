@@ -45,31 +45,11 @@ KserveService::KserveService(ModelHost& host, const Logger& log, KserveServiceOp
 
 void KserveService::Shutdown() { stream_calls_.Shutdown(); }
 
-template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* KserveService::AnswerAtOnce(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* bytes,
-                                                      grpc::ByteBuffer* response,
-                                                      const Answer& answer) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Request> request =
-      OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
-  if (!request.ok()) {
-    Fail(context, reactor, request.status());
-    return reactor;
-  }
-  const auto message = answer(*request);
-  if (message.ok()) {
-    Reply(context, reactor, response, *message);
-  } else {
-    Fail(context, reactor, InInferWords(message.status()));
-  }
-  return reactor;
-}
-
-template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-    Answer answer, bool (*needs_disk)(const Request&, ModelHost&)) {
+template <typename Request, typename Make>
+grpc::ServerUnaryReactor* KserveService::Answer(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response, Make make,
+                                                bool (*needs_disk)(const Request&, ModelHost&)) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::StatusOr<Request> request =
       OpenRequest<Request>(options_.authorizer, *context, Permission::kStatus, *bytes);
@@ -77,9 +57,9 @@ grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(
     Fail(context, reactor, request.status());
     return reactor;
   }
-  const bool at_once = !needs_disk(*request, host_);
-  auto reply = [context, reactor, response, request = *std::move(request), answer] {
-    const auto message = answer(request);
+  const bool at_once = needs_disk == nullptr || !needs_disk(*request, host_);
+  auto reply = [context, reactor, response, request = *std::move(request), make] {
+    const auto message = make(request);
     if (message.ok()) {
       Reply(context, reactor, response, *message);
     } else {
@@ -98,7 +78,7 @@ grpc::ServerUnaryReactor* KserveService::AnswerFromDisk(
 grpc::ServerUnaryReactor* KserveService::ServerLive(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes,
                                                     grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ServerLiveRequest>(
+  return Answer<inference::ServerLiveRequest>(
       context, bytes, response, [&](const auto&) -> absl::StatusOr<inference::ServerLiveResponse> {
         inference::ServerLiveResponse live;
         live.set_live(host_.fault_kind().empty());
@@ -109,7 +89,7 @@ grpc::ServerUnaryReactor* KserveService::ServerLive(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* KserveService::ServerReady(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ServerReadyRequest>(
+  return Answer<inference::ServerReadyRequest>(
       context, bytes, response, [&](const auto&) -> absl::StatusOr<inference::ServerReadyResponse> {
         inference::ServerReadyResponse ready;
         ready.set_ready(host_.Status().state() == v1::WORKER_STATE_READY);
@@ -120,7 +100,7 @@ grpc::ServerUnaryReactor* KserveService::ServerReady(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes,
                                                     grpc::ByteBuffer* response) {
-  return AnswerFromDisk<inference::ModelReadyRequest>(
+  return Answer<inference::ModelReadyRequest>(
       context, bytes, response,
       [this](const auto& request) -> absl::StatusOr<inference::ModelReadyResponse> {
         ORCD_RETURN_IF_ERROR(CheckModelVersion(request.name(), request.version()));
@@ -139,7 +119,7 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* KserveService::ServerMetadata(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* bytes,
                                                         grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ServerMetadataRequest>(
+  return Answer<inference::ServerMetadataRequest>(
       context, bytes, response,
       [&](const auto&) -> absl::StatusOr<inference::ServerMetadataResponse> {
         inference::ServerMetadataResponse metadata;
@@ -153,7 +133,7 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* KserveService::ModelMetadata(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ModelMetadataRequest>(
+  return Answer<inference::ModelMetadataRequest>(
       context, bytes, response,
       [&](const auto& request) -> absl::StatusOr<inference::ModelMetadataResponse> {
         ORCD_RETURN_IF_ERROR(CheckLoaded(request.name(), request.version()));
@@ -164,7 +144,7 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* KserveService::ModelConfig(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  return AnswerAtOnce<inference::ModelConfigRequest>(
+  return Answer<inference::ModelConfigRequest>(
       context, bytes, response,
       [&](const auto& request) -> absl::StatusOr<inference::ModelConfigResponse> {
         ORCD_RETURN_IF_ERROR(CheckLoaded(request.name(), request.version()));
@@ -175,7 +155,7 @@ grpc::ServerUnaryReactor* KserveService::ModelConfig(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* KserveService::RepositoryIndex(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
-  return AnswerFromDisk<inference::RepositoryIndexRequest>(
+  return Answer<inference::RepositoryIndexRequest>(
       context, bytes, response,
       [this](const auto& request) -> absl::StatusOr<inference::RepositoryIndexResponse> {
         if (!request.repository_name().empty()) {

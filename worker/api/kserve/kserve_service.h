@@ -105,17 +105,13 @@ class KserveService final : public internal::RawKserveService {
                                                   grpc::ByteBuffer* response) override;
 
  private:
-  // Answers a call at once with the result of `answer`.
-  template <typename Request, typename Answer>
-  grpc::ServerUnaryReactor* AnswerAtOnce(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                         const Answer& answer);
-  // Like AnswerAtOnce, but on a thread that may wait for a disk if `needs_disk` returns true.
-  template <typename Request, typename Answer>
-  grpc::ServerUnaryReactor* AnswerFromDisk(grpc::CallbackServerContext* context,
-                                           const grpc::ByteBuffer* bytes,
-                                           grpc::ByteBuffer* response, Answer answer,
-                                           bool (*needs_disk)(const Request&, ModelHost&));
+  // Answers a call with the result of `make`, at once or, if `needs_disk` returns true, on a thread
+  // that may wait for a disk.
+  template <typename Request, typename Make>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                   Make make,
+                                   bool (*needs_disk)(const Request&, ModelHost&) = nullptr);
   // OK if this is the loaded model and it may be described.
   absl::Status CheckLoaded(const std::string& name, const std::string& version) const;
   grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, std::string_view method,

@@ -1,7 +1,6 @@
 #include "worker/api/kserve/model_repository.h"
 
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -55,11 +54,7 @@ class LoadCall final : public grpc::ServerUnaryReactor {
   // Call before gRPC can call the reactor.
   void Hold(std::shared_ptr<LoadCall> self) { self_ = std::move(self); }
 
-  void OnStarted(std::shared_ptr<LoadTask> task) {
-    std::lock_guard lock(mutex_);
-    task_ = std::move(task);
-    if (cancelled_) task_->Cancel();
-  }
+  const std::shared_ptr<LoadTask>& task() const { return task_; }
 
   void OnLoaded(const absl::StatusOr<v1::ModelDescription>& result) {
     if (!result.ok()) return Fail(context_, this, InInferWords(result.status()));
@@ -69,22 +64,14 @@ class LoadCall final : public grpc::ServerUnaryReactor {
     Reply(context_, this, response_, reply);
   }
 
-  void OnCancel() override {
-    std::lock_guard lock(mutex_);
-    cancelled_ = true;
-    if (task_ != nullptr) task_->Cancel();
-  }
+  void OnCancel() override { task_->Cancel(); }
   void OnDone() override { const auto self = std::move(self_); }
 
  private:
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
+  const std::shared_ptr<LoadTask> task_ = std::make_shared<LoadTask>();
   std::shared_ptr<LoadCall> self_;
-
-  // Guards what follows.
-  std::mutex mutex_;
-  std::shared_ptr<LoadTask> task_;
-  bool cancelled_ = false;
 };
 
 }  // namespace
@@ -166,7 +153,7 @@ absl::StatusOr<ModelHost::LoadSpec> ToLoadSpec(const inference::RepositoryModelL
                                                const v1::WorkerStatus& status) {
   ORCD_ASSIGN_OR_RETURN(const std::string name,
                         ModelName(request.repository_name(), request.model_name()));
-  ModelHost::LoadSpec spec;
+  ModelHost::LoadSpec spec{.model_field = "model_name", .sha256_field = "parameters.sha256"};
   if (status.has_model() && status.model().model_id() == name) {
     spec.model = status.model().file();
     spec.model_id = name;
@@ -221,10 +208,10 @@ grpc::ServerUnaryReactor* StartLoadCall(grpc::CallbackServerContext* context,
       call->OnLoaded(spec.status());
       return;
     }
-    // If the load has already ended, so has the call, and the call only receives the task.
-    call->OnStarted(StartLoad(
+    StartLoad(
         *context, *spec, host, log, telemetry,
-        [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); }));
+        [call](const absl::StatusOr<v1::ModelDescription>& result) { call->OnLoaded(result); },
+        call->task());
   });
   return call.get();
 }

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,26 +29,86 @@ class Value {
  public:
   Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
 
-  absl::StatusOr<float> Float() const;
-  absl::StatusOr<uint32_t> Count() const;
-  absl::StatusOr<bool> Bool() const;
-  absl::StatusOr<std::string> Text() const;
-  // Unset if the seed is negative, which asks for a random one.
-  absl::StatusOr<std::optional<uint64_t>> Seed() const;
-  // Both -1 and 0 turn top_k off.
-  absl::StatusOr<uint32_t> TopK() const;
+  absl::StatusOr<float> Float() const {
+    const std::optional<double> number = Number();
+    if (!number) return Wrong("a number");
+    // Too large for a float. The range check refuses the infinity.
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (std::abs(*number) > kMost) {
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      return *number < 0 ? -kInfinity : kInfinity;
+    }
+    return static_cast<float>(*number);
+  }
+  absl::StatusOr<uint32_t> Count() const {
+    const std::optional<uint64_t> number = Unsigned();
+    if (!number || *number > std::numeric_limits<uint32_t>::max()) {
+      return Wrong("a whole number from 0 to 4294967295");
+    }
+    return static_cast<uint32_t>(*number);
+  }
+  absl::StatusOr<bool> Bool() const {
+    if (value_.is_boolean()) return value_.get<bool>();
+    bool value = false;
+    if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
+      return value;
+    }
+    return Wrong("true or false");
+  }
+  absl::StatusOr<std::string> Text() const {
+    if (!value_.is_string()) return Wrong("text");
+    return value_.get<std::string>();
+  }
   // Calls `do_it` with each element, or with the value if it is not a list, until one fails.
   template <typename Do>
-  absl::Status ForEachElement(const Do& do_it) const;
+  absl::Status ForEachElement(const Do& do_it) const {
+    if (!value_.is_array()) return do_it(*this);
+    for (size_t i = 0; i < value_.size(); ++i) {
+      ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
+    }
+    return absl::OkStatus();
+  }
   // True if the value is a text, list or object without content.
   bool IsEmpty() const {
     return value_.is_string() ? value_.get_ref<const std::string&>().empty()
                               : value_.is_structured() && value_.empty();
   }
-  std::optional<double> Number() const;
+  std::optional<double> Number() const {
+    if (value_.is_number()) return value_.get<double>();
+    double number = 0;
+    if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
+      return number;
+    }
+    return std::nullopt;
+  }
+  // The exact value. Unset if it is not a whole number or has another type.
+  std::optional<uint64_t> Unsigned() const {
+    if (value_.is_number_unsigned()) return value_.get<uint64_t>();
+    if (value_.is_number_integer()) {
+      const int64_t number = value_.get<int64_t>();
+      return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
+    }
+    uint64_t number = 0;
+    if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
+      return number;
+    }
+    const std::optional<double> real = Number();
+    if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
+      return std::nullopt;
+    }
+    return static_cast<uint64_t>(*real);
+  }
   // Calls `do_it` with the name and value of each member of an object, except null members.
   template <typename Do>
-  absl::Status ForEachMember(const Do& do_it) const;
+  absl::Status ForEachMember(const Do& do_it) const {
+    if (!value_.is_object()) return Wrong("an object");
+    for (const auto& [name, member] : value_.items()) {
+      if (member.is_null()) continue;
+      ORCD_RETURN_IF_ERROR(
+          do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Wrong(std::string_view must_be) const {
     std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -58,192 +117,98 @@ class Value {
   }
 
  private:
-  // The exact value. Unset if it is not a whole number or has another type.
-  std::optional<uint64_t> Unsigned() const;
-  bool IsMinusOne() const { return Number() == -1.0; }
-
   const std::string field_;
   const json& value_;
 };
 
-std::optional<double> Value::Number() const {
-  if (value_.is_number()) return value_.get<double>();
-  double number = 0;
-  if (value_.is_string() && absl::SimpleAtod(value_.get_ref<const std::string&>(), &number)) {
-    return number;
-  }
-  return std::nullopt;
-}
+using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
 
-std::optional<uint64_t> Value::Unsigned() const {
-  if (value_.is_number_unsigned()) return value_.get<uint64_t>();
-  if (value_.is_number_integer()) {
-    const int64_t number = value_.get<int64_t>();
-    return number < 0 ? std::nullopt : std::optional<uint64_t>(number);
-  }
-  uint64_t number = 0;
-  if (value_.is_string() && absl::SimpleAtoi(value_.get_ref<const std::string&>(), &number)) {
-    return number;
-  }
-  const std::optional<double> real = Number();
-  if (!real || !(*real >= 0 && *real <= kMaxUint32) || *real != std::floor(*real)) {
-    return std::nullopt;
-  }
-  return static_cast<uint64_t>(*real);
-}
-
-absl::StatusOr<float> Value::Float() const {
-  const std::optional<double> number = Number();
-  if (!number) return Wrong("a number");
-  // Too large for a float. The range check refuses the infinity.
-  constexpr double kMost = std::numeric_limits<float>::max();
-  if (std::abs(*number) > kMost) {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    return *number < 0 ? -kInfinity : kInfinity;
-  }
-  return static_cast<float>(*number);
-}
-
-absl::StatusOr<uint32_t> Value::Count() const {
-  const std::optional<uint64_t> number = Unsigned();
-  if (!number || *number > std::numeric_limits<uint32_t>::max()) {
-    return Wrong("a whole number from 0 to 4294967295");
-  }
-  return static_cast<uint32_t>(*number);
-}
-
-absl::StatusOr<uint32_t> Value::TopK() const {
-  if (IsMinusOne()) return 0;
-  return Count();
-}
-
-absl::StatusOr<std::optional<uint64_t>> Value::Seed() const {
-  const std::optional<double> real = Number();
-  if (real && *real < 0 && *real == std::floor(*real)) return std::nullopt;
-  const std::optional<uint64_t> number = Unsigned();
-  if (!number) {
-    return Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
-  }
-  return number;
-}
-
-absl::StatusOr<bool> Value::Bool() const {
-  if (value_.is_boolean()) return value_.get<bool>();
-  bool value = false;
-  if (value_.is_string() && absl::SimpleAtob(value_.get_ref<const std::string&>(), &value)) {
-    return value;
-  }
-  return Wrong("true or false");
-}
-
-absl::StatusOr<std::string> Value::Text() const {
-  if (!value_.is_string()) return Wrong("text");
-  return value_.get<std::string>();
-}
-
-template <typename Do>
-absl::Status Value::ForEachElement(const Do& do_it) const {
-  if (!value_.is_array()) return do_it(*this);
-  for (size_t i = 0; i < value_.size(); ++i) {
-    ORCD_RETURN_IF_ERROR(do_it(Value(absl::StrCat(field_, "[", i, "]"), value_[i])));
-  }
-  return absl::OkStatus();
-}
-
-template <typename Do>
-absl::Status Value::ForEachMember(const Do& do_it) const {
-  if (!value_.is_object()) return Wrong("an object");
-  for (const auto& [name, member] : value_.items()) {
-    if (member.is_null()) continue;
-    ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
-  }
-  return absl::OkStatus();
-}
-
-using Setter = absl::Status (*)(const Value& value, v1::GenerateRequest& request);
-
-template <auto kSet>
-absl::Status SetFloat(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const float number, value.Float());
-  (request.mutable_sampling()->*kSet)(number);
+template <float SamplingParams::*kField>
+absl::Status SetFloat(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(request.sampling().*kField, value.Float());
   return absl::OkStatus();
 }
 
 template <auto kSet>
-absl::Status SetStopCount(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetCount(const Value& value, RequestBuilder& request) {
   ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
-  (request.mutable_stop()->*kSet)(number);
+  (request.*kSet)(number);
   return absl::OkStatus();
 }
 
 // For a parameter that would change something fixed here: accepts only the value for the fixed
 // behaviour.
 template <bool kIs>
-absl::Status MustBe(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBe(const Value& value, RequestBuilder&) {
   ORCD_ASSIGN_OR_RETURN(const bool is, value.Bool());
   if (is == kIs) return absl::OkStatus();
   return value.Wrong(kIs ? "true here, or left out" : "false here, or left out");
 }
 
 // Accepts both values, because they make no difference here.
-absl::Status MustBeBool(const Value& value, v1::GenerateRequest&) { return value.Bool().status(); }
+absl::Status MustBeBool(const Value& value, RequestBuilder&) { return value.Bool().status(); }
 
-absl::Status MustBeEmpty(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeEmpty(const Value& value, RequestBuilder&) {
   if (value.IsEmpty()) return absl::OkStatus();
   return value.Wrong("empty here, or left out: it is not supported");
 }
 
 // A parameter of beam search, which is not supported.
-absl::Status MustBeLengthPenaltyOne(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeLengthPenaltyOne(const Value& value, RequestBuilder&) {
   if (value.Number() == 1.0) return absl::OkStatus();
   return value.Wrong("1 here, or left out: there is no beam search");
 }
 
-absl::Status MustBeOne(const Value& value, v1::GenerateRequest&) {
+absl::Status MustBeOne(const Value& value, RequestBuilder&) {
   ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.Count());
   if (number == 1) return absl::OkStatus();
   return value.Wrong("1: an answer has one text; send a request for each, with a seed of its own");
 }
 
-absl::Status SetTopK(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const uint32_t number, value.TopK());
-  request.mutable_sampling()->set_top_k(number);
+absl::Status SetTopK(const Value& value, RequestBuilder& request) {
+  // Both -1 and 0 turn top_k off.
+  if (value.Number() == -1.0) return absl::OkStatus();
+  return SetCount<&RequestBuilder::SetTopK>(value, request);
+}
+
+absl::Status SetSeed(const Value& value, RequestBuilder& request) {
+  const std::optional<double> real = value.Number();
+  // A negative seed asks for a random one.
+  if (real && *real < 0 && *real == std::floor(*real)) return absl::OkStatus();
+  const std::optional<uint64_t> number = value.Unsigned();
+  if (!number) {
+    return value.Wrong("a whole number up to 18446744073709551615, or a negative one for any seed");
+  }
+  request.sampling().seed = *number;
   return absl::OkStatus();
 }
 
-absl::Status SetSeed(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const std::optional<uint64_t> seed, value.Seed());
-  if (seed) request.mutable_sampling()->set_seed(*seed);
+absl::Status SetIgnoreEos(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(request.stop().ignore_eog, value.Bool());
   return absl::OkStatus();
 }
 
-absl::Status SetIgnoreEos(const Value& value, v1::GenerateRequest& request) {
-  ORCD_ASSIGN_OR_RETURN(const bool ignore, value.Bool());
-  request.mutable_stop()->set_ignore_eog(ignore);
-  return absl::OkStatus();
-}
-
-absl::Status SetStop(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetStop(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
-    ORCD_ASSIGN_OR_RETURN(*request.mutable_stop()->add_strings(), element.Text());
+    ORCD_ASSIGN_OR_RETURN(request.stop().strings.emplace_back(), element.Text());
     return absl::OkStatus();
   });
 }
 
-absl::Status SetStopTokenIds(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetStopTokenIds(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
     ORCD_ASSIGN_OR_RETURN(const uint32_t id, element.Count());
-    request.mutable_stop()->add_token_ids(id);
+    request.stop().ids.push_back(static_cast<int32_t>(id));
     return absl::OkStatus();
   });
 }
 
-absl::Status SetLogitBias(const Value& value, v1::GenerateRequest& request) {
+absl::Status SetLogitBias(const Value& value, RequestBuilder& request) {
   return value.ForEachMember([&](const std::string& name, const Value& bias) -> absl::Status {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(name, &id)) return value.Wrong("an object whose names are token ids");
     ORCD_ASSIGN_OR_RETURN(const float number, bias.Float());
-    (*request.mutable_sampling()->mutable_logit_bias())[id] = number;
+    request.SetLogitBias(id, number);
     return absl::OkStatus();
   });
 }
@@ -254,17 +219,17 @@ struct Parameter {
 };
 
 constexpr Parameter kParameters[] = {
-    {"temperature", SetFloat<&v1::SamplingParams::set_temperature>},
-    {"top_p", SetFloat<&v1::SamplingParams::set_top_p>},
+    {"temperature", SetFloat<&SamplingParams::temperature>},
+    {"top_p", SetFloat<&SamplingParams::top_p>},
     {"top_k", SetTopK},
-    {"min_p", SetFloat<&v1::SamplingParams::set_min_p>},
-    {"repetition_penalty", SetFloat<&v1::SamplingParams::set_repetition_penalty>},
-    {"frequency_penalty", SetFloat<&v1::SamplingParams::set_frequency_penalty>},
-    {"presence_penalty", SetFloat<&v1::SamplingParams::set_presence_penalty>},
+    {"min_p", SetFloat<&SamplingParams::min_p>},
+    {"repetition_penalty", SetFloat<&SamplingParams::repetition_penalty>},
+    {"frequency_penalty", SetFloat<&SamplingParams::frequency_penalty>},
+    {"presence_penalty", SetFloat<&SamplingParams::presence_penalty>},
     {"logit_bias", SetLogitBias},
     {"seed", SetSeed},
-    {"max_tokens", SetStopCount<&v1::StopConditions::set_max_tokens>},
-    {"min_tokens", SetStopCount<&v1::StopConditions::set_min_tokens>},
+    {"max_tokens", SetCount<&RequestBuilder::SetMaxTokens>},
+    {"min_tokens", SetCount<&RequestBuilder::SetMinTokens>},
     {"stop", SetStop},
     {"stop_token_ids", SetStopTokenIds},
     {"ignore_eos", SetIgnoreEos},

@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "inference/grpc_service.pb.h"
-#include "orcd/v1/worker.pb.h"
+#include "worker/api/orcd/request_builder.h"
 
 namespace orcd::kserve {
 
@@ -20,7 +20,7 @@ namespace orcd::kserve {
 class SamplingParameters {
  public:
   // `request` receives the parameters and must outlive this.
-  explicit SamplingParameters(v1::GenerateRequest& request) : request_(request) {}
+  explicit SamplingParameters(RequestBuilder& request) : request_(request) {}
 
   // Adds the input `sampling_parameters`, a JSON object.
   absl::Status AddJson(const std::string& json);
@@ -30,7 +30,7 @@ class SamplingParameters {
  private:
   absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value);
 
-  v1::GenerateRequest& request_;
+  RequestBuilder& request_;
   // Names of the parameters added so far.
   absl::flat_hash_set<std::string> seen_;
 };

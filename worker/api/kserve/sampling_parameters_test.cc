@@ -9,21 +9,47 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "worker/api/orcd/build_for_test.h"
 
 namespace orcd::kserve {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
-absl::Status Add(const std::string& json, v1::GenerateRequest* request = nullptr) {
-  v1::GenerateRequest ignored;
+absl::Status Add(const std::string& json, RequestBuilder* request = nullptr) {
+  RequestBuilder ignored;
   SamplingParameters parameters(request == nullptr ? ignored : *request);
   return parameters.AddJson(json);
 }
 
+// The seed is one that nobody asks for.
+void ExpectDefaults(RequestBuilder request) {
+  ASSERT_TRUE(request.CheckParameters(NanoModel()).ok());
+  const SamplingParams& sampling = request.sampling();
+  const SamplingParams absent;
+  EXPECT_EQ(sampling.temperature, absent.temperature);
+  EXPECT_EQ(sampling.top_k, absent.top_k);
+  EXPECT_EQ(sampling.top_p, absent.top_p);
+  EXPECT_EQ(sampling.min_p, absent.min_p);
+  EXPECT_EQ(sampling.repetition_penalty, absent.repetition_penalty);
+  EXPECT_EQ(sampling.frequency_penalty, absent.frequency_penalty);
+  EXPECT_EQ(sampling.presence_penalty, absent.presence_penalty);
+  EXPECT_EQ(sampling.logprobs, absent.logprobs);
+  EXPECT_TRUE(sampling.logit_bias.empty());
+  EXPECT_GT(sampling.seed + 10, 20u);
+  const StopConditions& stop = request.stop();
+  EXPECT_TRUE(stop.strings.empty() && stop.ids.empty());
+  EXPECT_FALSE(stop.ignore_eog);
+  EXPECT_EQ(stop.min_tokens, 0);
+  EXPECT_EQ(stop.max_tokens, 0);
+  EXPECT_EQ(request.request().samples, 1);
+  EXPECT_EQ(request.request().prompt_logprobs, -1);
+}
+
 TEST(SamplingParametersTest, AllThatThereAre) {
-  v1::GenerateRequest request;
+  RequestBuilder request;
   ASSERT_TRUE(Add(R"({"temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 7,
                       "repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2,
                       "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "ignore_eos": true,
@@ -31,20 +57,21 @@ TEST(SamplingParametersTest, AllThatThereAre) {
                       "skip_special_tokens": true, "include_stop_str_in_output": false})",
                   &request)
                   .ok());
-  EXPECT_EQ(request.sampling().temperature(), 0.5f);
-  EXPECT_EQ(request.sampling().top_p(), 0.9f);
-  EXPECT_EQ(request.sampling().top_k(), 40u);
-  EXPECT_EQ(request.sampling().min_p(), 0.1f);
-  EXPECT_EQ(request.sampling().seed(), 7u);
-  EXPECT_EQ(request.sampling().repetition_penalty(), 1.5f);
-  EXPECT_EQ(request.sampling().frequency_penalty(), -1);
-  EXPECT_EQ(request.sampling().presence_penalty(), 2);
-  EXPECT_EQ(request.sampling().logit_bias().at(3), -1.5f);
-  EXPECT_EQ(request.stop().max_tokens(), 9u);
-  EXPECT_EQ(request.stop().min_tokens(), 2u);
-  EXPECT_THAT(request.stop().strings(), ElementsAre("a", "b"));
-  EXPECT_THAT(request.stop().token_ids(), ElementsAre(5, 6));
-  EXPECT_TRUE(request.stop().ignore_eog());
+  EXPECT_EQ(request.sampling().temperature, 0.5f);
+  EXPECT_EQ(request.sampling().top_p, 0.9f);
+  EXPECT_EQ(request.sampling().top_k, 40);
+  EXPECT_EQ(request.sampling().min_p, 0.1f);
+  EXPECT_EQ(request.sampling().seed, 7u);
+  EXPECT_EQ(request.sampling().repetition_penalty, 1.5f);
+  EXPECT_EQ(request.sampling().frequency_penalty, -1);
+  EXPECT_EQ(request.sampling().presence_penalty, 2);
+  ASSERT_TRUE(request.CheckParameters(NanoModel()).ok());
+  EXPECT_THAT(request.sampling().logit_bias, ElementsAre(Pair(3, -1.5f)));
+  EXPECT_EQ(request.stop().max_tokens, 9);
+  EXPECT_EQ(request.stop().min_tokens, 2);
+  EXPECT_THAT(request.stop().strings, ElementsAre("a", "b"));
+  EXPECT_THAT(request.stop().ids, ElementsAre(5, 6));
+  EXPECT_TRUE(request.stop().ignore_eog);
 }
 
 TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
@@ -53,11 +80,9 @@ TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
         R"({"seed": -1})", R"({"seed": -9223372036854775808})", R"({"seed": "-3"})",
         R"({"seed": -2.0})"}) {
     SCOPED_TRACE(json);
-    v1::GenerateRequest request;
+    RequestBuilder request;
     EXPECT_TRUE(Add(json, &request).ok());
-    EXPECT_FALSE(request.sampling().has_temperature());
-    EXPECT_FALSE(request.sampling().has_seed());
-    EXPECT_FALSE(request.stop().has_max_tokens());
+    ExpectDefaults(request);
   }
 }
 
@@ -100,24 +125,24 @@ TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
                            "response_format",
                            "priority"}) {
     SCOPED_TRACE(name);
-    v1::GenerateRequest request;
+    RequestBuilder request;
     EXPECT_TRUE(Add(absl::StrCat("{\"", name, "\": null}"), &request).ok());
-    EXPECT_EQ(request.ByteSizeLong(), 0u);
+    ExpectDefaults(request);
     SamplingParameters parameters(request);
     EXPECT_TRUE(parameters.AddParameter(name, inference::InferParameter()).ok());
-    EXPECT_EQ(request.ByteSizeLong(), 0u);
+    ExpectDefaults(request);
   }
-  v1::GenerateRequest request;
+  RequestBuilder request;
   ASSERT_TRUE(Add(R"({"logit_bias": {"5": null, "6": 1}})", &request).ok());
-  EXPECT_EQ(request.sampling().logit_bias_size(), 1);
-  EXPECT_EQ(request.sampling().logit_bias().at(6), 1);
+  ASSERT_TRUE(request.CheckParameters(NanoModel()).ok());
+  EXPECT_THAT(request.sampling().logit_bias, ElementsAre(Pair(6, 1)));
   // A parameter that is null in one place may be set in the other.
   SamplingParameters parameters(request);
   inference::InferParameter seed;
   seed.set_int64_param(4);
   ASSERT_TRUE(parameters.AddJson(R"({"seed": null})").ok());
   EXPECT_TRUE(parameters.AddParameter("seed", seed).ok());
-  EXPECT_EQ(request.sampling().seed(), 4u);
+  EXPECT_EQ(request.sampling().seed, 4u);
 }
 
 TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
@@ -146,9 +171,9 @@ TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
       return absl::StrCat("{\"", name, "\": ", value, "}");
     };
     for (const char* value : neutral) {
-      v1::GenerateRequest request;
+      RequestBuilder request;
       EXPECT_TRUE(Add(json(value), &request).ok()) << json(value);
-      EXPECT_EQ(request.ByteSizeLong(), 0u) << json(value);
+      ExpectDefaults(request);
     }
     for (const char* value : refused) {
       EXPECT_EQ(GetErrorDetails(Add(json(value))).field, absl::StrCat("sampling_parameters.", name))
@@ -167,17 +192,17 @@ TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
 
 // Triton's example client sends numbers as text.
 TEST(SamplingParametersTest, NumbersMayBeText) {
-  v1::GenerateRequest request;
+  RequestBuilder request;
   ASSERT_TRUE(Add(R"({"temperature": "0.25", "max_tokens": "100", "seed": "18446744073709551615",
                       "ignore_eos": "true", "top_k": "-1", "stop": "x"})",
                   &request)
                   .ok());
-  EXPECT_EQ(request.sampling().temperature(), 0.25f);
-  EXPECT_EQ(request.stop().max_tokens(), 100u);
-  EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
-  EXPECT_EQ(request.sampling().top_k(), 0u);
-  EXPECT_TRUE(request.stop().ignore_eog());
-  EXPECT_THAT(request.stop().strings(), ElementsAre("x"));
+  EXPECT_EQ(request.sampling().temperature, 0.25f);
+  EXPECT_EQ(request.stop().max_tokens, 100);
+  EXPECT_EQ(request.sampling().seed, 18446744073709551615u);
+  EXPECT_EQ(request.sampling().top_k, 0);
+  EXPECT_TRUE(request.stop().ignore_eog);
+  EXPECT_THAT(request.stop().strings, ElementsAre("x"));
 }
 
 TEST(SamplingParametersTest, WrongValuesAreNamed) {
@@ -233,14 +258,14 @@ TEST(SamplingParametersTest, HostileNestingIsRefused) {
 
 // The range check refuses infinity, so such numbers need no error of their own.
 TEST(SamplingParametersTest, BeyondFloatIsInfinite) {
-  v1::GenerateRequest request;
+  RequestBuilder request;
   ASSERT_TRUE(Add(R"({"temperature": 1e300, "frequency_penalty": -1e300})", &request).ok());
-  EXPECT_TRUE(std::isinf(request.sampling().temperature()));
-  EXPECT_TRUE(std::isinf(request.sampling().frequency_penalty()));
+  EXPECT_TRUE(std::isinf(request.sampling().temperature));
+  EXPECT_TRUE(std::isinf(request.sampling().frequency_penalty));
 }
 
 TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
-  v1::GenerateRequest request;
+  RequestBuilder request;
   SamplingParameters parameters(request);
   ASSERT_TRUE(parameters.AddJson(R"({"seed": 1})").ok());
   inference::InferParameter value;
@@ -254,11 +279,11 @@ TEST(SamplingParametersTest, ParametersOfTheRequestCountToo) {
   EXPECT_TRUE(parameters.AddParameter("ignore_eos", value).ok());
   value.set_string_param("x");
   EXPECT_TRUE(parameters.AddParameter("stop", value).ok());
-  EXPECT_EQ(request.sampling().temperature(), 0.5f);
-  EXPECT_EQ(request.stop().max_tokens(), 3u);
-  EXPECT_EQ(request.sampling().top_k(), 4u);
-  EXPECT_TRUE(request.stop().ignore_eog());
-  EXPECT_THAT(request.stop().strings(), ElementsAre("x"));
+  EXPECT_EQ(request.sampling().temperature, 0.5f);
+  EXPECT_EQ(request.stop().max_tokens, 3);
+  EXPECT_EQ(request.sampling().top_k, 4u);
+  EXPECT_TRUE(request.stop().ignore_eog);
+  EXPECT_THAT(request.stop().strings, ElementsAre("x"));
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("seed", value)).field, "parameters");
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("priority", value)).field, "parameters");
   EXPECT_EQ(GetErrorDetails(parameters.AddParameter("min_p", value)).field, "parameters.min_p");

@@ -5,46 +5,46 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
-#include "worker/api/orcd/request_translation.h"
 #include "worker/base/messages.h"
 #include "worker/host/within_memory.h"
 
 namespace orcd {
 namespace {
 
-absl::StatusOr<Ticket> Encode(const v1::GenerateRequest& proto, absl::Time arrival,
-                              absl::Time deadline, ModelHost& host) {
-  ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host.Admit(proto.model_id()));
+absl::StatusOr<Ticket> Encode(RequestBuilder& asked, absl::Time arrival, absl::Time deadline,
+                              ModelHost& host) {
+  ORCD_ASSIGN_OR_RETURN(EngineLease admitted, host.Admit(asked.model_id()));
   Ticket ticket;
   ticket.lease = std::make_shared<EngineLease>(std::move(admitted));
   Engine& engine = ticket.lease->engine();
-  ORCD_ASSIGN_OR_RETURN(ticket.request,
-                        TranslateParameters(proto, engine.model(), arrival, deadline));
+  asked.request().arrival = arrival;
+  asked.request().deadline = deadline;
+  ORCD_RETURN_IF_ERROR(asked.CheckParameters(engine.model()));
   // Tokens need no encoding, so Submit decides at once.
-  if (proto.prompt_case() != v1::GenerateRequest::kTokens) {
-    ORCD_RETURN_IF_ERROR(
-        engine.CheckAhead(ticket.request.samples, LeastPromptTokens(proto, engine.model())));
+  if (const auto least = asked.LeastPromptTokens(engine.model())) {
+    ORCD_RETURN_IF_ERROR(engine.CheckAhead(asked.request(), *least));
   }
   if (deadline <= SteadyNow()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,
                      "the request's deadline passed before it could be read",
                      {.reason = "DEADLINE_EXCEEDED"});
   }
-  ORCD_ASSIGN_OR_RETURN(ticket.request.prompt, TranslatePrompt(proto, engine.model()));
+  ORCD_RETURN_IF_ERROR(asked.EncodePrompt(engine.model()));
+  ticket.request = std::move(asked.request());
   return ticket;
 }
 
 }  // namespace
 
-absl::StatusOr<Ticket> Admit(const v1::GenerateRequest& proto,
-                             const grpc::CallbackServerContext& context, absl::Time arrival,
-                             absl::Time deadline, ModelHost& host, Telemetry* telemetry) {
+absl::StatusOr<Ticket> Admit(RequestBuilder asked, const grpc::CallbackServerContext& context,
+                             absl::Time arrival, absl::Time deadline, ModelHost& host,
+                             Telemetry* telemetry) {
   ORCD_ASSIGN_OR_RETURN(Ticket ticket,
-                        WithinMemory([&] { return Encode(proto, arrival, deadline, host); }));
+                        WithinMemory([&] { return Encode(asked, arrival, deadline, host); }));
   const std::string& id = ticket.request.id;
   if (telemetry != nullptr) {
     ticket.observer =
-        telemetry->ObserveRequest(telemetry->ContextOf(context), id, proto.model_id(), arrival);
+        telemetry->ObserveRequest(telemetry->ContextOf(context), id, asked.model_id(), arrival);
   }
   ticket.cancel = [&host, telemetry, lease = ticket.lease, id] {
     lease->engine().Cancel(

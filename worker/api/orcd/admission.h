@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "orcd/v1/worker.pb.h"
 #include "runtime/engine/request.h"
+#include "worker/api/orcd/request_builder.h"
 #include "worker/host/model_host.h"
 #include "worker/observe/request_observer.h"
 #include "worker/observe/telemetry.h"
@@ -34,11 +34,11 @@ struct Ticket {
 };
 
 // Checks and encodes a request. One without room in the queue is refused before its prompt is
-// encoded. Fails with the errors of ModelHost::Admit, Engine::CheckAhead and TranslateRequest, and
+// encoded. Fails with the errors of ModelHost::Admit, Engine::CheckAhead and RequestBuilder, and
 // with kDeadlineExceeded. `host` and `telemetry`, which may be null, must outlive the ticket.
-absl::StatusOr<Ticket> Admit(const v1::GenerateRequest& proto,
-                             const grpc::CallbackServerContext& context, absl::Time arrival,
-                             absl::Time deadline, ModelHost& host, Telemetry* telemetry);
+absl::StatusOr<Ticket> Admit(RequestBuilder asked, const grpc::CallbackServerContext& context,
+                             absl::Time arrival, absl::Time deadline, ModelHost& host,
+                             Telemetry* telemetry);
 
 // Submits the ticket's request to the engine. The caller has moved `observer` and `cancel` to the
 // sink's call before: the request may end before this returns. Fails with the errors of

@@ -20,10 +20,9 @@ absl::Status Run(grpc::CallbackServerContext* context, const grpc::ByteBuffer& b
                  const std::shared_ptr<TokenStream>& stream) {
   if (stream->client_gone()) return ClientGone();
   ORCD_RETURN_IF_ERROR(CheckNotCancelled(unread));
-  ORCD_ASSIGN_OR_RETURN(const GenerateAsked asked,
-                        WithinMemory([&] { return options.read(bytes); }));
+  ORCD_ASSIGN_OR_RETURN(GenerateAsked asked, WithinMemory([&] { return options.read(bytes); }));
   ORCD_ASSIGN_OR_RETURN(
-      Ticket ticket, Admit(asked.request, *context, arrival,
+      Ticket ticket, Admit(std::move(asked.request), *context, arrival,
                            std::min(deadline, arrival + asked.timeout), host, options.telemetry));
   stream->Begin({.id = ticket.request.id,
                  .seed = ticket.request.sampling.seed,
@@ -46,7 +45,7 @@ void Post(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes, M
   const absl::Time deadline = CallDeadline(*context);
   auto refuse = [stream, &log, telemetry = options.telemetry, method = options.method,
                  in_words = options.in_words](const absl::Status& status) {
-    const absl::Status in_their_words = in_words(status);
+    const absl::Status in_their_words = in_words ? in_words(status) : status;
     CountRefusal(telemetry, in_their_words);
     LogRefusal(log, method, in_their_words);
     stream->Refuse(in_their_words);

@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "orcd/v1/worker.pb.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/request.h"
+#include "worker/api/orcd/request_builder.h"
 #include "worker/base/logging.h"
 #include "worker/host/model_host.h"
 #include "worker/observe/telemetry.h"
@@ -28,7 +28,7 @@ namespace orcd {
 
 // A generation request, parsed from a protocol's bytes.
 struct GenerateAsked {
-  v1::GenerateRequest request;
+  RequestBuilder request;
   // Makes the response encoder. The GenerationRequest it gets lacks only its sink.
   std::function<std::unique_ptr<ResponseEncoder>(const GenerationRequest&, const Engine&)> encoder;
   // Counted from the call's arrival; the call's deadline bounds the request too.
@@ -46,10 +46,8 @@ struct GenerateCallOptions {
   std::vector<int> id_path = {};
   // Parses the request, on a thread of the host's pool.
   std::function<absl::StatusOr<GenerateAsked>(const grpc::ByteBuffer&)> read;
-  // Converts the status of a refused request to the protocol's wording.
-  std::function<absl::Status(const absl::Status&)> in_words = [](const absl::Status& status) {
-    return status;
-  };
+  // Converts the status of a refused request to the protocol's wording. Null: it stays.
+  std::function<absl::Status(const absl::Status&)> in_words = nullptr;
 };
 
 // Return the call's reactor. The host's pool reads and encodes the request; if the pool or the

@@ -29,7 +29,7 @@ absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuf
   switch (request.action_case()) {
     case v1::GenerateManyRequest::kGenerate: {
       MultiplexedGenerate asked;
-      asked.request = std::move(*request.mutable_generate());
+      asked.request = TranslateRequest(std::move(*request.mutable_generate()));
       if (request.has_timeout()) {
         // An invalid timeout ends its own request and no other.
         const absl::StatusOr<absl::Duration> timeout = ReadDuration(request.timeout(), "timeout");

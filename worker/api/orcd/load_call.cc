@@ -1,5 +1,6 @@
 #include "worker/api/orcd/load_call.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,11 +17,10 @@ constexpr absl::Duration kInterval = absl::Milliseconds(150);
 
 // State shared by the load's thread and the call's threads.
 struct Outcome {
-  // Guards the members below.
+  const std::shared_ptr<LoadTask> task = std::make_shared<LoadTask>();
+  std::atomic<bool> has_begun = false;
+  // Guards the result.
   std::mutex mutex;
-  // Set once the load has begun.
-  std::shared_ptr<LoadTask> task;
-  bool cancelled = false;
   std::optional<absl::StatusOr<v1::ModelDescription>> result;
 };
 
@@ -29,7 +29,7 @@ ReportStream::Report Poll(Outcome& outcome) {
   ReportStream::Report report;
   auto response = std::make_unique<v1::LoadResponse>();
   if (!outcome.result) {
-    if (outcome.task != nullptr) {
+    if (outcome.has_begun) {
       *response->mutable_progress() = outcome.task->Progress();
       report.message = std::move(response);
     }
@@ -52,16 +52,14 @@ ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request) {
           .replace = request.replace()};
 }
 
-std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
-                                    const ModelHost::LoadSpec& spec, ModelHost& host,
-                                    const Logger& log, Telemetry* telemetry,
-                                    ModelHost::LoadDone done) {
+void StartLoad(const grpc::CallbackServerContext& context, const ModelHost::LoadSpec& spec,
+               ModelHost& host, const Logger& log, Telemetry* telemetry, ModelHost::LoadDone done,
+               std::shared_ptr<LoadTask> task) {
   log.Info("load begins", {{"model", spec.model}, {"replace", spec.replace}});
   const absl::Time start = SteadyNow();
-  TraceContext trace;
-  if (telemetry != nullptr) trace = telemetry->ContextOf(context);
-  return host.Load(spec, [done = std::move(done), start, &log, telemetry, trace = std::move(trace),
-                          model = spec.model](const absl::StatusOr<v1::ModelDescription>& result) {
+  TraceContext trace = telemetry == nullptr ? TraceContext() : telemetry->ContextOf(context);
+  auto ended = [done = std::move(done), start, &log, telemetry, trace = std::move(trace),
+                model = spec.model](const absl::StatusOr<v1::ModelDescription>& result) {
     const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
     if (telemetry != nullptr) telemetry->OnLoadEnded(trace, model, start, result.status());
     if (result.ok()) {
@@ -76,7 +74,8 @@ std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
                                   {"seconds", seconds}});
     }
     done(result);
-  });
+  };
+  host.Load(spec, std::move(ended), std::move(task));
 }
 
 void LogUnloaded(const Logger& log, const v1::UnloadResponse& response) {
@@ -92,11 +91,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
   auto outcome = std::make_shared<Outcome>();
   auto stream = std::make_shared<ReportStream>(
       context, [outcome] { return Poll(*outcome); }, kInterval,
-      [outcome] {
-        std::lock_guard lock(outcome->mutex);
-        outcome->cancelled = true;
-        if (outcome->task != nullptr) outcome->task->Cancel();
-      });
+      [outcome] { outcome->task->Cancel(); });
   auto* const reactor = stream->Serve();
   auto done = [outcome, stream](const absl::StatusOr<v1::ModelDescription>& result) {
     {
@@ -108,12 +103,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLoadCall(grpc::CallbackServerCo
   // Load looks the file up first, and a network file system may hang.
   host.threads().disk.PostAlways(
       0, [context, spec = ToLoadSpec(request), &host, &log, telemetry, outcome, stream, done] {
-        std::shared_ptr<LoadTask> task = StartLoad(*context, spec, host, log, telemetry, done);
-        {
-          std::lock_guard lock(outcome->mutex);
-          outcome->task = std::move(task);
-          if (outcome->cancelled) outcome->task->Cancel();
-        }
+        StartLoad(*context, spec, host, log, telemetry, done, outcome->task);
+        outcome->has_begun = true;
         stream->Wake();
       });
   return reactor;

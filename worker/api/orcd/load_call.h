@@ -19,10 +19,9 @@ ModelHost::LoadSpec ToLoadSpec(const v1::LoadRequest& request);
 
 // Starts host.Load for a call, and reports the load to the log and to telemetry. `context` must
 // live until this returns; `host`, `log` and `telemetry`, which may be null, must outlive the load.
-std::shared_ptr<LoadTask> StartLoad(const grpc::CallbackServerContext& context,
-                                    const ModelHost::LoadSpec& spec, ModelHost& host,
-                                    const Logger& log, Telemetry* telemetry,
-                                    ModelHost::LoadDone done);
+void StartLoad(const grpc::CallbackServerContext& context, const ModelHost::LoadSpec& spec,
+               ModelHost& host, const Logger& log, Telemetry* telemetry, ModelHost::LoadDone done,
+               std::shared_ptr<LoadTask> task);
 
 void LogUnloaded(const Logger& log, const v1::UnloadResponse& response);
 

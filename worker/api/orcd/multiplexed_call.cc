@@ -13,7 +13,6 @@
 #include "runtime/base/steady_time.h"
 #include "worker/api/orcd/admission.h"
 #include "worker/api/orcd/cancel_requests.h"
-#include "worker/api/orcd/request_translation.h"
 #include "worker/base/messages.h"
 #include "worker/base/status_details.h"
 #include "worker/host/within_memory.h"
@@ -103,7 +102,7 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
    public:
     Lane(std::shared_ptr<MultiplexedCall> call, MultiplexedGenerate& asked)
         : at_once(asked.at_once), preface(std::move(asked.preface)), call_(std::move(call)) {
-      identity.id = asked.request.request_id();
+      identity.id = asked.request.request().id;
       identity.notes = std::move(asked.notes);
     }
 
@@ -165,7 +164,7 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   // Parses a message from the client and carries it out. Runs on the pool.
   void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread);
   void Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread);
-  absl::Status Submit(const MultiplexedGenerate& asked, const UnreadRequests::Entry& unread,
+  absl::Status Submit(MultiplexedGenerate& asked, const UnreadRequests::Entry& unread,
                       const std::shared_ptr<Lane>& lane);
   void Cancel(const std::string& id);
 
@@ -338,7 +337,7 @@ void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::
   lane->OnFinished(event);
 }
 
-absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
+absl::Status MultiplexedCall::Submit(MultiplexedGenerate& asked,
                                      const UnreadRequests::Entry& unread,
                                      const std::shared_ptr<Lane>& lane) {
   // Without a request id its events could not be told from those of others.
@@ -348,8 +347,8 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
   ORCD_RETURN_IF_ERROR(CheckNotCancelled(unread));
   const absl::Time arrival = SteadyNow();
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
-  ORCD_ASSIGN_OR_RETURN(Ticket ticket,
-                        Admit(asked.request, *context(), arrival, deadline, host_, telemetry_));
+  ORCD_ASSIGN_OR_RETURN(Ticket ticket, Admit(std::move(asked.request), *context(), arrival,
+                                             deadline, host_, telemetry_));
   lane->tally.set_observer(std::move(ticket.observer));
   {
     std::lock_guard lock(mutex_);
@@ -529,9 +528,7 @@ void MultiplexedCall::OnClientGone() {
 
 std::optional<absl::Status> MultiplexedCall::DueEnd() const {
   if (abort_) return abort_;
-  if (client_gone()) {
-    return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
-  }
+  if (client_gone()) return ClientGone();
   if (!lanes_.empty() || cancels_ > 0) return std::nullopt;
   if (read_all_) return absl::OkStatus();
   if (closing_) return Closing();

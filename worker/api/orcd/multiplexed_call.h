@@ -20,8 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "orcd/v1/worker.pb.h"
 #include "runtime/engine/request.h"
+#include "worker/api/orcd/request_builder.h"
 #include "worker/base/logging.h"
 #include "worker/host/model_host.h"
 #include "worker/observe/telemetry.h"
@@ -51,8 +51,8 @@ class RequestNotes {
 
 // A message that asks for a generation.
 struct MultiplexedGenerate {
-  // Its request_id is required.
-  v1::GenerateRequest request;
+  // Its id is required.
+  RequestBuilder request;
   // If not OK, the request ends with this status at once.
   absl::Status refusal = {};
   // Counted from now; the call's deadline bounds the request too.

@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
-#include "runtime/base/load_observer.h"
-#include "worker/host/nano_model_for_test.h"
+#include "worker/api/orcd/build_for_test.h"
 
 namespace orcd {
 namespace {
@@ -19,19 +18,10 @@ using ::testing::Pair;
 
 class RequestTranslationTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    NanoModelDir dir;
-    NullLoadObserver observer;
-    auto model = Model::Load(absl::StrCat(dir.path(), "/nano.gguf"), {}, observer);
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = new std::shared_ptr<const Model>(*model);
-  }
-  static void TearDownTestSuite() { delete model_; }
-
-  static const Model& model() { return **model_; }
+  static const Model& model() { return NanoModel(); }
 
   static absl::StatusOr<GenerationRequest> Translate(const v1::GenerateRequest& request) {
-    return TranslateRequest(request, model(), absl::UnixEpoch(), absl::InfiniteFuture());
+    return Build(TranslateRequest(request));
   }
 
   static v1::GenerateRequest Valid() {
@@ -47,10 +37,7 @@ class RequestTranslationTest : public ::testing::Test {
         << request.DebugString();
     return GetErrorDetails(translated.status()).field;
   }
-
-  static std::shared_ptr<const Model>* model_;
 };
-std::shared_ptr<const Model>* RequestTranslationTest::model_ = nullptr;
 
 TEST_F(RequestTranslationTest, HowARequestIsServed) {
   v1::GenerateRequest request = Valid();
@@ -84,14 +71,10 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
 }
 
 TEST_F(RequestTranslationTest, DefaultsAreThoseOfTheProto) {
-  const absl::Time arrival = absl::FromUnixSeconds(5);
-  const absl::Time deadline = absl::FromUnixSeconds(9);
-  const auto request = TranslateRequest(Valid(), model(), arrival, deadline);
+  const auto request = Translate(Valid());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(request->id, MatchesRegex("[0-9a-f]{16}"));
   EXPECT_THAT(request->prompt, ElementsAre(1));
-  EXPECT_EQ(request->arrival, arrival);
-  EXPECT_EQ(request->deadline, deadline);
   EXPECT_EQ(request->sampling.temperature, 1.0f);
   EXPECT_EQ(request->sampling.top_k, 0);
   EXPECT_EQ(request->sampling.top_p, 1.0f);
@@ -231,12 +214,12 @@ TEST_F(RequestTranslationTest, BytesSayHowManyTokensThereAreAtLeast) {
     v1::GenerateRequest request;
     request.mutable_text()->set_text(text);
     request.mutable_text()->set_parse_special(true);
-    const int64_t least = LeastPromptTokens(request, model());
+    const int64_t least = *TranslateRequest(request).LeastPromptTokens(model());
     EXPECT_GE(least, 1);
     EXPECT_LE(least, static_cast<int64_t>(Translate(request)->prompt.size())) << text;
     request.mutable_chat()->add_messages()->set_content(text);
     request.mutable_chat()->mutable_messages(0)->set_role(v1::CHAT_ROLE_USER);
-    EXPECT_LE(LeastPromptTokens(request, model()),
+    EXPECT_LE(*TranslateRequest(request).LeastPromptTokens(model()),
               static_cast<int64_t>(Translate(request)->prompt.size()));
   }
 }

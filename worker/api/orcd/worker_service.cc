@@ -24,11 +24,10 @@ namespace {
 
 absl::StatusOr<v1::TokenizeResponse> TokenizeRequestBytes(const grpc::ByteBuffer& bytes,
                                                           ModelHost& host) {
-  ORCD_ASSIGN_OR_RETURN(const v1::TokenizeRequest request,
-                        ParseRequest<v1::TokenizeRequest>(bytes));
+  ORCD_ASSIGN_OR_RETURN(v1::TokenizeRequest request, ParseRequest<v1::TokenizeRequest>(bytes));
   ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host.Borrow(request.model_id()));
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                        TranslateInput(request, lease.engine().model()));
+                        TranslateInput(std::move(request), lease.engine().model()));
   v1::TokenizeResponse message;
   message.mutable_token_ids()->Add(tokens.begin(), tokens.end());
   return message;
@@ -60,9 +59,8 @@ grpc::ServerUnaryReactor* WorkerService::Unload(grpc::CallbackServerContext* con
   host_.Unload(
       request->model_id(), request->force(),
       [this, context, reactor, response](const absl::StatusOr<v1::UnloadResponse>& result) {
-        if (!result.ok()) return Fail(context, reactor, result.status());
-        LogUnloaded(log_, *result);
-        Reply(context, reactor, response, *result);
+        if (result.ok()) LogUnloaded(log_, *result);
+        Reply(context, reactor, response, result);
       });
   return reactor;
 }
@@ -81,8 +79,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
        .telemetry = options_.telemetry,
        .id_path = {v1::GenerateRequest::kRequestIdFieldNumber},
        .read = [](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
+         ORCD_ASSIGN_OR_RETURN(v1::GenerateRequest proto,
+                               ParseRequest<v1::GenerateRequest>(request));
          GenerateAsked asked;
-         ORCD_ASSIGN_OR_RETURN(asked.request, ParseRequest<v1::GenerateRequest>(request));
+         asked.request = TranslateRequest(std::move(proto));
          asked.encoder = [](const GenerationRequest& prepared, const Engine& engine) {
            return std::make_unique<GenerateEncoder>(prepared.id, prepared.sampling.seed,
                                                     engine.model().digest());
@@ -135,15 +135,9 @@ grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* c
   absl::Status status = Authorize(options_.authorizer, *context, Permission::kInference);
   if (status.ok()) {
     status = host_.threads().work.Post(bytes->Length(), [this, context, bytes, reactor, response] {
-      const absl::StatusOr<v1::TokenizeResponse> message =
-          context->IsCancelled()
-              ? ClientGone()
-              : WithinMemory([&] { return TokenizeRequestBytes(*bytes, host_); });
-      if (message.ok()) {
-        Reply(context, reactor, response, *message);
-      } else {
-        Fail(context, reactor, message.status());
-      }
+      Reply(context, reactor, response, context->IsCancelled() ? ClientGone() : WithinMemory([&] {
+              return TokenizeRequestBytes(*bytes, host_);
+            }));
     });
   }
   if (!status.ok()) Fail(context, reactor, status);

@@ -1,22 +1,20 @@
-// Translates this protocol's Generate request to orcd.v1's, and errors back to this protocol's
-// terms.
+// Reads this protocol's Generate request for the engine.
 #ifndef ORCD_WORKER_API_VLLM_GENERATE_TRANSLATION_H_
 #define ORCD_WORKER_API_VLLM_GENERATE_TRANSLATION_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orcd/v1/worker.pb.h"
+#include "worker/api/orcd/request_builder.h"
 #include "worker/api/vllm/wire.h"
 
 namespace orcd {
 
-// Returns the same request for orcd.v1. Fails with kInvalidArgument, naming the field, for anything
-// that orcd.v1 cannot express and therefore does not serve. TranslateRequest and the engine make
-// all other checks.
-absl::StatusOr<v1::GenerateRequest> TranslateVllmRequest(vllm_wire::GenerateRequest request);
+// Takes over the request; its prompt is moved. Fails with kInvalidArgument, naming the field, for
+// anything that the engine does not serve. RequestBuilder and the engine make all other checks.
+absl::StatusOr<RequestBuilder> TranslateVllmRequest(vllm_wire::GenerateRequest request);
 
-// Returns an error about a request made by TranslateVllmRequest with the client's names of the
-// fields.
+// Returns the error of a request as this protocol's clients must see it: gateways report
+// UNIMPLEMENTED as a failure of their own, so a field that is not served is a wrong field.
 absl::Status InVllmWords(const absl::Status& status);
 
 }  // namespace orcd

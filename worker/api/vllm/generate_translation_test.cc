@@ -8,12 +8,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "worker/api/orcd/build_for_test.h"
 
 namespace orcd {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Pair;
 using ::testing::StartsWith;
 
 vllm_wire::GenerateRequest Request() {
@@ -22,30 +25,33 @@ vllm_wire::GenerateRequest Request() {
   return request;
 }
 
-v1::GenerateRequest Translate(const vllm_wire::GenerateRequest& request) {
-  const absl::StatusOr<v1::GenerateRequest> proto = TranslateVllmRequest(request);
-  EXPECT_TRUE(proto.ok()) << proto.status();
-  return proto.value_or(v1::GenerateRequest());
+GenerationRequest Translate(const vllm_wire::GenerateRequest& request) {
+  const absl::StatusOr<RequestBuilder> builder = TranslateVllmRequest(request);
+  EXPECT_TRUE(builder.ok()) << builder.status();
+  if (!builder.ok()) return {};
+  const absl::StatusOr<GenerationRequest> built = Build(*builder);
+  EXPECT_TRUE(built.ok()) << built.status();
+  return built.value_or(GenerationRequest());
 }
 
 TEST(GenerateTranslationTest, WhatIsAbsentIsLeftToTheDefaults) {
-  const v1::GenerateRequest proto = Translate(Request());
-  EXPECT_THAT(proto.tokens().ids(), ElementsAre(5));
-  EXPECT_EQ(proto.request_id(), "");
-  EXPECT_FALSE(proto.sampling().has_temperature());
-  EXPECT_FALSE(proto.sampling().has_top_p());
-  EXPECT_FALSE(proto.sampling().has_repetition_penalty());
-  EXPECT_FALSE(proto.sampling().has_seed());
-  EXPECT_FALSE(proto.stop().has_max_tokens());
-  EXPECT_FALSE(proto.has_samples());
-  EXPECT_FALSE(proto.has_logprobs());
-  EXPECT_FALSE(proto.has_prompt_logprobs());
+  const GenerationRequest request = Translate(Request());
+  EXPECT_THAT(request.prompt, ElementsAre(5));
+  EXPECT_THAT(request.id, MatchesRegex("[0-9a-f]{16}"));
+  EXPECT_EQ(request.sampling.temperature, 1.0f);
+  EXPECT_EQ(request.sampling.top_p, 1.0f);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.0f);
+  EXPECT_NE(request.sampling.seed, Translate(Request()).sampling.seed);
+  EXPECT_EQ(request.stop.max_tokens, 0);
+  EXPECT_EQ(request.samples, 1);
+  EXPECT_EQ(request.sampling.logprobs, -1);
+  EXPECT_EQ(request.prompt_logprobs, -1);
 }
 
 TEST(GenerateTranslationTest, EveryFieldArrives) {
-  vllm_wire::GenerateRequest request = Request();
-  request.set_request_id("chatcmpl-1");
-  vllm_wire::SamplingParams& params = *request.mutable_sampling_params();
+  vllm_wire::GenerateRequest proto = Request();
+  proto.set_request_id("chatcmpl-1");
+  vllm_wire::SamplingParams& params = *proto.mutable_sampling_params();
   params.set_temperature(0);
   params.set_top_p(0.5f);
   params.set_top_k(40);
@@ -63,54 +69,51 @@ TEST(GenerateTranslationTest, EveryFieldArrives) {
   params.set_prompt_logprobs(20);
   params.set_seed(42);
   (*params.mutable_logit_bias())[3] = -100;
-  const v1::GenerateRequest proto = Translate(request);
-  EXPECT_EQ(proto.request_id(), "chatcmpl-1");
-  EXPECT_TRUE(proto.sampling().has_temperature());
-  EXPECT_EQ(proto.sampling().temperature(), 0);
-  EXPECT_EQ(proto.sampling().top_p(), 0.5f);
-  EXPECT_EQ(proto.sampling().top_k(), 40u);
-  EXPECT_EQ(proto.sampling().min_p(), 0.25f);
-  EXPECT_EQ(proto.sampling().frequency_penalty(), -1.5f);
-  EXPECT_EQ(proto.sampling().presence_penalty(), 1.25f);
-  EXPECT_EQ(proto.sampling().repetition_penalty(), 1.5f);
-  EXPECT_EQ(proto.sampling().seed(), 42u);
-  EXPECT_EQ(proto.sampling().logit_bias().at(3), -100);
-  EXPECT_EQ(proto.stop().max_tokens(), 7u);
-  EXPECT_EQ(proto.stop().min_tokens(), 3u);
-  EXPECT_THAT(proto.stop().strings(), ElementsAre("END"));
-  EXPECT_THAT(proto.stop().token_ids(), ElementsAre(9));
-  EXPECT_TRUE(proto.stop().ignore_eog());
-  EXPECT_EQ(proto.samples(), 4u);
-  EXPECT_TRUE(proto.has_logprobs());
-  EXPECT_EQ(proto.logprobs(), 0u);
-  EXPECT_EQ(proto.prompt_logprobs(), 20u);
+  const GenerationRequest request = Translate(proto);
+  EXPECT_EQ(request.id, "chatcmpl-1");
+  EXPECT_EQ(request.sampling.temperature, 0);
+  EXPECT_EQ(request.sampling.top_p, 0.5f);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_EQ(request.sampling.min_p, 0.25f);
+  EXPECT_EQ(request.sampling.frequency_penalty, -1.5f);
+  EXPECT_EQ(request.sampling.presence_penalty, 1.25f);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(request.sampling.seed, 42u);
+  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(Pair(3, -100)));
+  EXPECT_EQ(request.stop.max_tokens, 7);
+  EXPECT_EQ(request.stop.min_tokens, 3);
+  EXPECT_THAT(request.stop.strings, ElementsAre("END"));
+  EXPECT_THAT(request.stop.ids, ElementsAre(9));
+  EXPECT_TRUE(request.stop.ignore_eog);
+  EXPECT_EQ(request.samples, 4);
+  EXPECT_EQ(request.sampling.logprobs, 0);
+  EXPECT_EQ(request.prompt_logprobs, 20);
 }
 
 TEST(GenerateTranslationTest, NegativeSeedsAreRandom) {
   vllm_wire::GenerateRequest request = Request();
   for (const int32_t seed : {-1, -2, std::numeric_limits<int32_t>::min()}) {
     request.mutable_sampling_params()->set_seed(seed);
-    EXPECT_FALSE(Translate(request).sampling().has_seed()) << seed;
+    EXPECT_NE(Translate(request).sampling.seed, Translate(request).sampling.seed) << seed;
   }
   request.mutable_sampling_params()->set_seed(0);
-  EXPECT_TRUE(Translate(request).sampling().has_seed());
+  EXPECT_EQ(Translate(request).sampling.seed, 0u);
   request.mutable_sampling_params()->set_seed(std::numeric_limits<int32_t>::max());
-  EXPECT_EQ(Translate(request).sampling().seed(), 0x7FFFFFFFu);
+  EXPECT_EQ(Translate(request).sampling.seed, 0x7FFFFFFFu);
 }
 
 TEST(GenerateTranslationTest, WhatThePenaltiesCountAndTheOrderAreVllms) {
   vllm_wire::GenerateRequest request = Request();
   request.mutable_sampling_params()->set_frequency_penalty(2);
-  EXPECT_FALSE(Translate(request).sampling().count_prompt());
-  EXPECT_TRUE(Translate(request).sampling().temperature_first());
+  EXPECT_FALSE(Translate(request).sampling.count_prompt);
+  EXPECT_TRUE(Translate(request).sampling.temperature_first);
 }
 
 TEST(GenerateTranslationTest, TextMayHoldControlTokens) {
   vllm_wire::GenerateRequest request;
   request.set_text("<|im_start|>user");
-  const v1::GenerateRequest proto = Translate(request);
-  EXPECT_EQ(proto.text().text(), "<|im_start|>user");
-  EXPECT_TRUE(proto.text().parse_special());
+  EXPECT_EQ(Translate(request).prompt,
+            NanoModel().tokenizer().Encode("<|im_start|>user", /*parse_special=*/true));
 }
 
 TEST(GenerateTranslationTest, WhatIsNotServedIsRefusedByName) {
@@ -164,26 +167,48 @@ TEST(GenerateTranslationTest, NoConstraintAndTheOneRankAreFine) {
 }
 
 TEST(GenerateTranslationTest, ErrorsNameTheFieldsOfThisProtocol) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"sampling.top_p", "sampling_params.top_p"},
-      {"stop.strings[2]", "sampling_params.stop[2]"},
-      {"stop.token_ids[0]", "sampling_params.stop_token_ids[0]"},
-      {"stop.max_tokens", "sampling_params.max_tokens"},
-      {"stop.min_tokens", "sampling_params.min_tokens"},
-      {"samples", "sampling_params.n"},
-      {"text.text", "text"},
-      {"tokens.ids[3]", "tokenized.input_ids[3]"},
-      {"prompt", "input"},
-      {"request_id", "request_id"},
-      // A name that only begins with a known name is left alone.
-      {"samplesize", "samplesize"}};
-  for (const auto& [ours, theirs] : cases) {
-    const absl::Status status = InVllmWords(InvalidField(ours, "is wrong: samples"));
+  struct Case {
+    std::string field;
+    std::function<void(vllm_wire::GenerateRequest&)> spoil;
+  };
+  const auto params = [](void (*spoil)(vllm_wire::SamplingParams&)) {
+    return [spoil](vllm_wire::GenerateRequest& r) { spoil(*r.mutable_sampling_params()); };
+  };
+  const std::vector<Case> cases = {
+      {"sampling_params.top_p", params([](auto& p) { p.set_top_p(2); })},
+      {"sampling_params.logit_bias[7]",
+       params([](auto& p) { (*p.mutable_logit_bias())[7] = 2000; })},
+      {"sampling_params.stop[1]", params([](auto& p) {
+         p.add_stop("a");
+         p.add_stop("");
+       })},
+      {"sampling_params.stop_token_ids[0]",
+       params([](auto& p) { p.add_stop_token_ids(3'000'000'000); })},
+      {"sampling_params.max_tokens", params([](auto& p) { p.set_max_tokens(0); })},
+      {"sampling_params.min_tokens", params([](auto& p) {
+         p.set_max_tokens(1);
+         p.set_min_tokens(2);
+       })},
+      {"text", [](auto& r) { r.set_text(""); }},
+      {"tokenized.input_ids", [](auto& r) { r.mutable_tokenized()->clear_input_ids(); }},
+      {"request_id", [](auto& r) { r.set_request_id("a b"); }},
+  };
+  for (const auto& [field, spoil] : cases) {
+    vllm_wire::GenerateRequest request = Request();
+    spoil(request);
+    const absl::StatusOr<RequestBuilder> builder = TranslateVllmRequest(request);
+    ASSERT_TRUE(builder.ok()) << builder.status();
+    const absl::Status status = Build(*builder).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(status.message(), std::string(theirs) + ": is wrong: samples");
-    EXPECT_EQ(GetErrorDetails(status).field, theirs);
+    EXPECT_THAT(std::string(status.message()), StartsWith(field + ": "));
+    EXPECT_EQ(GetErrorDetails(status).field, field);
     EXPECT_EQ(GetErrorDetails(status).reason, "INVALID_FIELD");
   }
+  // The engine's own checks name these.
+  const RequestFields& fields = *Translate(Request()).fields;
+  EXPECT_STREQ(fields.samples, "sampling_params.n");
+  EXPECT_STREQ(fields.tokens, "tokenized.input_ids");
+  EXPECT_STREQ(fields.prompt, "input");
 }
 
 TEST(GenerateTranslationTest, OtherErrorsStayAsTheyAre) {
@@ -191,12 +216,6 @@ TEST(GenerateTranslationTest, OtherErrorsStayAsTheyAre) {
       absl::StatusCode::kResourceExhausted, "the queue is full",
       {.reason = "QUEUE_FULL", .subject = "queue:requests", .retry_after = absl::Seconds(2)});
   EXPECT_EQ(InVllmWords(full), full);
-  const absl::Status renamed =
-      InVllmWords(MakeError(absl::StatusCode::kInvalidArgument, "the prompt has 9 tokens",
-                            {.reason = "PROMPT_TOO_LONG", .field = "prompt"}));
-  EXPECT_EQ(renamed.message(), "the prompt has 9 tokens");
-  EXPECT_EQ(GetErrorDetails(renamed).reason, "PROMPT_TOO_LONG");
-  EXPECT_EQ(GetErrorDetails(renamed).field, "input");
 }
 
 // Gateways report UNIMPLEMENTED as a failure of their own, but this is an error for the client to

@@ -33,11 +33,7 @@ template <typename Make>
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
                                  const Make& make) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const auto message = make(); message.ok()) {
-    Reply(context, reactor, response, *message);
-  } else {
-    Fail(context, reactor, message.status());
-  }
+  Reply(context, reactor, response, make());
   return reactor;
 }
 
@@ -80,8 +76,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
                             .limits = options_.limits,
                             .telemetry = options_.telemetry,
                             .id_path = {vllm_wire::GenerateRequest::kRequestIdFieldNumber},
-                            .read = ReadRequest,
-                            .in_words = InVllmWords});
+                            .read = ReadRequest});
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,

@@ -1,0 +1,118 @@
+#include "worker/api/orcd/request_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+
+namespace orcd {
+namespace {
+
+constexpr size_t kMaxRequestIdLength = 128;
+
+uint64_t Random64() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+int32_t Saturate(uint32_t value) {
+  return static_cast<int32_t>(std::min<uint32_t>(value, std::numeric_limits<int32_t>::max()));
+}
+
+absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
+  if (count <= kMaxTopLogprobs) return absl::OkStatus();
+  return InvalidField(
+      field, absl::StrCat(count, " is more than the ", kMaxTopLogprobs, " that are allowed"));
+}
+
+}  // namespace
+
+RequestBuilder::RequestBuilder(const RequestFields& fields) {
+  request_.fields = &fields;
+  request_.sampling.seed = Random64();
+}
+
+void RequestBuilder::SetId(std::string id) {
+  if (!id.empty()) error_.Update(CheckRequestId(id));
+  request_.id = std::move(id);
+}
+
+void RequestBuilder::SetTopK(uint32_t count) { request_.sampling.top_k = Saturate(count); }
+void RequestBuilder::SetSamples(uint32_t count) { request_.samples = Saturate(count); }
+void RequestBuilder::SetMinTokens(uint32_t count) { request_.stop.min_tokens = Saturate(count); }
+
+void RequestBuilder::SetMaxTokens(uint32_t count) {
+  request_.stop.max_tokens = Saturate(count);
+  if (count > 0) return;
+  error_.Update(
+      InvalidField(request_.fields->max_tokens,
+                   "is 0; ask for 1 or more, or leave it out for what the context leaves"));
+}
+
+void RequestBuilder::SetLogprobs(uint32_t count) {
+  request_.sampling.logprobs = Saturate(count);
+  error_.Update(CheckTopLogprobs("logprobs", count));
+}
+
+void RequestBuilder::SetPromptLogprobs(uint32_t count) {
+  request_.prompt_logprobs = Saturate(count);
+  error_.Update(CheckTopLogprobs("prompt_logprobs", count));
+}
+
+absl::Status RequestBuilder::CheckParameters(const Model& model) {
+  ORCD_RETURN_IF_ERROR(error_);
+  if (request_.id.empty()) request_.id = MakeRequestId();
+  request_.sampling.logit_bias.assign(logit_bias_.begin(), logit_bias_.end());
+  ORCD_RETURN_IF_ERROR(request_.sampling.Validate(model.spec().vocab, request_.fields->sampling));
+  return request_.stop.Validate(model.spec().vocab, *request_.fields);
+}
+
+std::optional<int64_t> RequestBuilder::LeastPromptTokens(const Model& model) const {
+  if (!prompt_.ok()) return 0;
+  size_t bytes = 0;
+  if (const auto* text = std::get_if<TextPrompt>(&*prompt_)) {
+    bytes = text->text.size();
+  } else if (const auto* chat = std::get_if<ChatRequest>(&*prompt_)) {
+    // The template copies the contents unchanged, whatever it adds.
+    for (const ChatMessage& message : chat->messages) bytes += message.content.size();
+  } else {
+    return std::nullopt;
+  }
+  const size_t longest = model.tokenizer().longest_token_bytes();
+  return static_cast<int64_t>((bytes + longest - 1) / longest);
+}
+
+absl::Status RequestBuilder::EncodePrompt(const Model& model) {
+  ORCD_RETURN_IF_ERROR(prompt_.status());
+  if (const auto* text = std::get_if<TextPrompt>(&*prompt_)) {
+    request_.prompt = model.tokenizer().Encode(text->text, text->parse_special);
+    if (!request_.prompt.empty()) return absl::OkStatus();
+    return InvalidField(request_.fields->text, "encodes to no tokens; a prompt needs at least one");
+  }
+  if (const auto* chat = std::get_if<ChatRequest>(&*prompt_)) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
+                          model.chat_template().Render(*chat));
+    request_.prompt = orcd::EncodePrompt(model.tokenizer(), pieces);
+    return absl::OkStatus();
+  }
+  request_.prompt = std::move(std::get<std::vector<int32_t>>(*prompt_));
+  if (!request_.prompt.empty()) return absl::OkStatus();
+  return InvalidField(request_.fields->tokens, "is empty; a prompt needs at least one token");
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  const bool plain = std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == ':' || c == '-';
+  });
+  if (plain && !id.empty() && id.size() <= kMaxRequestIdLength) return absl::OkStatus();
+  return InvalidField("request_id", absl::StrCat("must be 1 to ", kMaxRequestIdLength,
+                                                 " characters of [A-Za-z0-9._:-]; has ", id.size(),
+                                                 " bytes", plain ? "" : ", others among them"));
+}
+
+std::string MakeRequestId() { return absl::StrCat(absl::Hex(Random64(), absl::kZeroPad16)); }
+
+}  // namespace orcd

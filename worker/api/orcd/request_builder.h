@@ -1,0 +1,91 @@
+// Fills the engine's request from a request of any protocol.
+#ifndef ORCD_WORKER_API_ORCD_REQUEST_BUILDER_H_
+#define ORCD_WORKER_API_ORCD_REQUEST_BUILDER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/engine/request.h"
+#include "runtime/model/model.h"
+
+namespace orcd {
+
+// `ids` are a protocol's, uint32_t. Those beyond any vocabulary become negative; the checks against
+// the vocabulary catch them and print them as they were.
+template <typename Ids>
+std::vector<int32_t> ToIds(const Ids& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+struct TextPrompt {
+  std::string text;
+  // True if control tokens in the text are recognised.
+  bool parse_special = false;
+};
+using Prompt = std::variant<TextPrompt, ChatRequest, std::vector<int32_t>>;
+
+// A request on its way to the engine. A façade sets the values that its client sent; all others
+// keep the defaults of worker.proto. Errors are kInvalidArgument and name the field by `fields`. A
+// value that no model takes is an error of CheckParameters, so that a worker without the model says
+// that first. For one thread.
+class RequestBuilder {
+ public:
+  // `fields` has static storage.
+  explicit RequestBuilder(const RequestFields& fields = kOrcdFields);
+
+  // For values that are taken as they are. The seed is random unless it is set.
+  GenerationRequest& request() { return request_; }
+  SamplingParams& sampling() { return request_.sampling; }
+  StopConditions& stop() { return request_.stop; }
+  const GenerationRequest& request() const { return request_; }
+  const std::string& model_id() const { return model_id_; }
+  void set_model_id(std::string id) { model_id_ = std::move(id); }
+
+  // Empty: CheckParameters generates one.
+  void SetId(std::string id);
+  // An error is the result of EncodePrompt.
+  void SetPrompt(absl::StatusOr<Prompt> prompt) { prompt_ = std::move(prompt); }
+  // Every count above INT32_MAX means the same as INT32_MAX.
+  void SetTopK(uint32_t count);
+  void SetSamples(uint32_t count);
+  void SetMinTokens(uint32_t count);
+  void SetMaxTokens(uint32_t count);
+  void SetLogprobs(uint32_t count);
+  void SetPromptLogprobs(uint32_t count);
+  void SetLogitBias(uint32_t id, float bias) { logit_bias_[static_cast<int32_t>(id)] = bias; }
+
+  // Checks and completes everything but the prompt. Cheap.
+  absl::Status CheckParameters(const Model& model);
+  // Returns a lower bound of the prompt's tokens from its bytes alone; nullopt for a prompt of
+  // tokens.
+  std::optional<int64_t> LeastPromptTokens(const Model& model) const;
+  // Encodes the prompt into the request, which may take seconds. Also fails with the template's
+  // errors (see ChatTemplate::Render).
+  absl::Status EncodePrompt(const Model& model);
+
+ private:
+  GenerationRequest request_;
+  std::string model_id_;
+  absl::StatusOr<Prompt> prompt_ = std::vector<int32_t>();
+  std::map<int32_t, float> logit_bias_;
+  // The first error of a setter.
+  absl::Status error_;
+};
+
+// Fails with kInvalidArgument naming `request_id` unless `id` has 1 to 128 characters of
+// [A-Za-z0-9._:-].
+absl::Status CheckRequestId(const std::string& id);
+
+// Returns 16 hex digits from the system's random source.
+std::string MakeRequestId();
+
+}  // namespace orcd
+
+#endif  // ORCD_WORKER_API_ORCD_REQUEST_BUILDER_H_

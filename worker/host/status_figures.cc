@@ -1,0 +1,73 @@
+#include "worker/host/status_figures.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "worker/base/to_proto.h"
+
+namespace orcd {
+namespace {
+
+RateMeter::Totals Sum(const RateMeter::Totals& ended, const EngineStats& stats) {
+  return {.generated_tokens = ended.generated_tokens + stats.generated_tokens,
+          .finished_requests = ended.finished_requests + stats.finished_requests,
+          .prompt_tokens = ended.prompt_tokens + stats.computed_prompt_tokens};
+}
+
+}  // namespace
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t total_pages = 0;
+  uint64_t resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void StatusFigures::AddEnded(const EngineStats& stats) { ended_ = Sum(ended_, stats); }
+
+v1::WorkerStatus StatusFigures::Measure(const Engine* engine, uint64_t resident_bytes) {
+  const absl::Time now = SteadyNow();
+  v1::WorkerStatus status = idle_;
+  *status.mutable_uptime() = ToProto(now - start_);
+  v1::MemoryUsage* memory = status.mutable_memory();
+  memory->set_process_resident_bytes(resident_bytes);
+  const EngineStats stats = engine == nullptr ? EngineStats() : engine->stats();
+  const RateMeter::Totals totals = Sum(ended_, stats);
+  if (const auto rates = rate_meter_.Measure(std::chrono::steady_clock::now(), totals)) {
+    *status.mutable_rates() = ToProto(*rates);
+  }
+  v1::Queue* queue = status.mutable_queue();
+  queue->set_finished_requests(totals.finished_requests);
+  queue->set_generated_tokens(totals.generated_tokens);
+  if (engine == nullptr) return status;
+  const BackendInfo& backend = engine->backend_info();
+  *status.mutable_device() = DescribeDevice(backend);
+  memory->set_weights_bytes(backend.weights_bytes);
+  memory->set_kv_bytes(backend.kv_bytes);
+  memory->set_workspace_bytes(backend.workspace_bytes);
+  queue->set_running_requests(stats.running);
+  queue->set_waiting_requests(stats.waiting);
+  queue->set_max_waiting_requests(stats.max_waiting);
+  queue->set_max_running_requests(stats.max_running);
+  queue->set_max_waiting_tokens(stats.max_waiting_tokens);
+  queue->set_waiting_tokens(stats.waiting_tokens);
+  queue->set_prompt_tokens(stats.prompt_tokens);
+  queue->set_cached_prompt_tokens(stats.cached_prompt_tokens);
+  queue->set_preemptions(stats.preemptions);
+  v1::KvBlocks* kv = status.mutable_kv_blocks();
+  kv->set_cached(stats.kv_blocks_cached);
+  kv->set_total(stats.kv_blocks_total);
+  kv->set_free(stats.kv_blocks_free);
+  kv->set_tokens_per_block(stats.block_tokens);
+  if (stats.last_step != absl::InfinitePast()) {
+    *status.mutable_last_step_age() =
+        ToProto(std::max(now - stats.last_step, absl::ZeroDuration()));
+  }
+  return status;
+}
+
+}  // namespace orcd
