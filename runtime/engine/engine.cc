@@ -224,16 +224,16 @@ absl::Duration Engine::RetryAfter() {
 
 void Engine::OnStarted(const std::string& id) {
   std::lock_guard lock(inbox_mutex_);
-  Visitor& visitor = live_[id];
-  waiting_tokens_ -= visitor.prompt_tokens;
-  visitor.prompt_tokens = 0;
+  AdmittedRequest& admitted = live_[id];
+  waiting_tokens_ -= admitted.prompt_tokens;
+  admitted.prompt_tokens = 0;
 }
 
 void Engine::OnGone(const std::string& id) {
   std::lock_guard lock(inbox_mutex_);
-  const auto visitor = live_.find(id);
-  live_samples_ -= visitor->second.samples;
-  live_.erase(visitor);
+  const auto admitted = live_.find(id);
+  live_samples_ -= admitted->second.samples;
+  live_.erase(admitted);
 }
 
 void Engine::Post(Message message) {
@@ -307,7 +307,7 @@ void Engine::Run() {
       scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, fault));
     }
     PublishStats();
-    scheduler_.TellListeners();
+    scheduler_.NotifyListeners();
   }
   for (Message& message : messages) Handle(std::move(message));
   // The backend must not be destroyed while a step runs.
@@ -318,7 +318,7 @@ void Engine::Run() {
   }
   scheduler_.FailAll(MakeError(absl::StatusCode::kCancelled, "the model was unloaded",
                                {.reason = "MODEL_UNLOADED"}));
-  scheduler_.TellListeners();
+  scheduler_.NotifyListeners();
   busy_at_.store(0, std::memory_order_relaxed);
 }
 

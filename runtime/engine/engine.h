@@ -131,7 +131,7 @@ class Engine {
   };
   using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
   // The record of an admitted request (a live one), kept for Submit's checks.
-  struct Visitor {
+  struct AdmittedRequest {
     int samples = 0;
     // Prompt tokens until the request has started; then 0.
     int64_t prompt_tokens = 0;
@@ -183,7 +183,7 @@ class Engine {
   std::vector<Message> inbox_;
   bool stopping_ = false;
   absl::Status fault_;
-  absl::flat_hash_map<std::string, Visitor> live_;
+  absl::flat_hash_map<std::string, AdmittedRequest> live_;
   int64_t live_samples_ = 0;
   int64_t waiting_tokens_ = 0;
   absl::Time next_place_ = absl::InfinitePast();

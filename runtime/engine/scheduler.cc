@@ -442,10 +442,10 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
                                    const std::vector<SampledToken>& targets) {
   LiveRequest& live = *sequence.live;
   // A prompt recomputed after a preemption gives some log-probabilities that were already sent.
-  const int told = live.next_prompt_logprob - first_position;
-  if (told >= static_cast<int>(targets.size())) return;
+  const int reported = live.next_prompt_logprob - first_position;
+  if (reported >= static_cast<int>(targets.size())) return;
   DeltaEvent delta;
-  delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
+  delta.prompt_logprobs.assign(targets.begin() + reported, targets.end());
   for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
     if (delta.prompt_logprobs[i].finite) continue;
     FailNotFinite(sequence, LogitsNotFinite(live.next_prompt_logprob + static_cast<int>(i)));
@@ -577,7 +577,7 @@ void Scheduler::Touch(const LiveRequest& live) {
   touched_.push_back(listener);
 }
 
-void Scheduler::TellListeners() {
+void Scheduler::NotifyListeners() {
   for (const std::shared_ptr<StepListener>& listener : touched_) listener->OnStepEnd();
   touched_.clear();
 }
@@ -594,7 +594,7 @@ void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,
   waiter.count = static_cast<int>(waiter.left.size());
   release_waiters_.push_back(std::move(waiter));
   Sweep(now_);
-  TellReleased();
+  NotifyReleased();
 }
 
 void Scheduler::CancelAll(FinishReason reason, std::function<void(int)> released) {
@@ -634,10 +634,10 @@ void Scheduler::Sweep(absl::Time now) {
     any_gone = true;
     return true;
   });
-  if (any_gone) TellReleased();
+  if (any_gone) NotifyReleased();
 }
 
-void Scheduler::TellReleased() {
+void Scheduler::NotifyReleased() {
   // Callbacks run last, when the resources are free.
   std::vector<ReleaseWaiter> ready;
   std::erase_if(release_waiters_, [&](ReleaseWaiter& waiter) {

@@ -102,7 +102,7 @@ class Scheduler {
   }
 
   // Calls the step listeners of requests that got events since the last call.
-  void TellListeners();
+  void NotifyListeners();
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   // Numbers of sequences; a request has one sequence for each of its samples.
@@ -187,7 +187,7 @@ class Scheduler {
   // Frees the resources of finished sequences that no step in flight uses, and notifies the
   // cancellations that wait.
   void Sweep(absl::Time now);
-  void TellReleased();
+  void NotifyReleased();
 
   const Tokenizer& tokenizer_;
   const BackendInfo backend_;

@@ -547,7 +547,7 @@ TEST_F(ModelHostTest, DrainFinishesWhatRuns) {
   EXPECT_EQ(progress.remaining().seconds(), 0);
 }
 
-TEST_F(ModelHostTest, DrainEndsStragglers) {
+TEST_F(ModelHostTest, DrainEndsRequestsThatStillRun) {
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   auto sink = Generate("r");
   host_->Drain();

@@ -152,17 +152,17 @@ void FileWatcher::Look(Watched& watched) {
     if (!contents.ok()) {
       Refuse(watched, contents.status());
     } else if (*digest == watched.taken) {
-      if (!watched.told.empty()) {
+      if (!watched.logged_error.empty()) {
         log_.Info("files are again what is in use",
                   {{"files", absl::StrJoin(watched.files.paths, ", ")}});
       }
-      watched.told.clear();
+      watched.logged_error.clear();
       watched.refused.reset();
     } else if (watched.refused != digest) {
       const absl::Status taken = watched.take(*contents);
       if (taken.ok()) {
         watched.taken = *digest;
-        watched.told.clear();
+        watched.logged_error.clear();
         watched.refused.reset();
         log_.Info("files read again", {{"files", absl::StrJoin(watched.files.paths, ", ")}});
       } else {
@@ -177,8 +177,8 @@ void FileWatcher::Look(Watched& watched) {
 void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
   const std::string message(error.message());
   watched.refused.reset();
-  if (watched.told == message) return;
-  watched.told = message;
+  if (watched.logged_error == message) return;
+  watched.logged_error = message;
   log_.Warning("a file that has changed cannot be used; what it held before stays in use",
                {{"error", message}});
 }
@@ -186,10 +186,11 @@ void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
 void FileWatcher::AskForWarning(Watched& watched) {
   if (watched.warn == nullptr) return;
   std::string warning = watched.warn();
-  if (warning == watched.warned) return;
-  watched.warned = std::move(warning);
-  if (watched.warned.empty()) return;
-  log_.Warning("a file in use holds something that is not valid now", {{"error", watched.warned}});
+  if (warning == watched.logged_warning) return;
+  watched.logged_warning = std::move(warning);
+  if (watched.logged_warning.empty()) return;
+  log_.Warning("a file in use holds something that is not valid now",
+               {{"error", watched.logged_warning}});
 }
 
 }  // namespace orcd

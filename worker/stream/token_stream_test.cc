@@ -150,7 +150,7 @@ class TokenStreamTest : public ::testing::Test {
   std::vector<std::shared_ptr<Holdup>> HoldUpTheQueue() {
     std::vector<std::shared_ptr<Holdup>> holdups;
     for (int i = 0; i < kQueueThreads; ++i) {
-      writes_.Leave(holdups.emplace_back(std::make_shared<Holdup>()));
+      writes_.Enqueue(holdups.emplace_back(std::make_shared<Holdup>()));
     }
     return holdups;
   }

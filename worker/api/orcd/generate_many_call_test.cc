@@ -372,7 +372,7 @@ TEST_F(SlowGenerateManyTest, EventsOfAStepShareAMessage) {
   EXPECT_GE(call.most_events, 8);
 }
 
-// The engine thread neither logs nor counts: TellRequestEnd does both.
+// The engine thread neither logs nor counts: ReportRequestEnd does both.
 TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue) {
   Call call(*stub_);
   call.Generate(Request("first", 3));

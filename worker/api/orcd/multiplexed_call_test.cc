@@ -33,7 +33,7 @@ class CountingDialect final : public CallDialect {
     return InvalidField("action", "is none");
   }
   std::span<const int> id_path() const override { return {}; }
-  std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews>,
+  std::vector<grpc::ByteBuffer> Serialize(std::span<const PendingEvents>,
                                           std::span<const CancelAnswer>) const override {
     return {};
   }

@@ -33,13 +33,13 @@ KvEventFeed::Subscription::~Subscription() {
   std::erase(feed_->subscriptions_, this);
 }
 
-KvEventFeed::News KvEventFeed::Subscription::Take() {
+KvEventFeed::PendingChanges KvEventFeed::Subscription::Take() {
   std::lock_guard lock(feed_->mutex_);
   feed_->Advance();
-  News news = std::exchange(news_, {});
-  news_.lost = news.lost;
-  news_.gone = news.gone;
-  return news;
+  PendingChanges pending = std::exchange(pending_, {});
+  pending_.lost = pending.lost;
+  pending_.gone = pending.gone;
+  return pending;
 }
 
 std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
@@ -47,7 +47,7 @@ std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
   std::lock_guard lock(mutex_);
   Advance();
   if (listed_) {
-    subscription->news_.all = index_.List();
+    subscription->pending_.all = index_.List();
     subscription->has_all_ = true;
   }
   subscriptions_.push_back(subscription.get());
@@ -143,7 +143,7 @@ void KvEventFeed::Apply(const Event& event) {
       listed_ = true;
       changes_.clear();
       for (Subscription* subscription : subscriptions_) {
-        subscription->news_.all = index_.List();
+        subscription->pending_.all = index_.List();
         subscription->has_all_ = true;
       }
       break;
@@ -157,22 +157,22 @@ void KvEventFeed::End(bool lost) {
   changes_.clear();
   index_ = {};
   for (Subscription* subscription : subscriptions_) {
-    subscription->news_ = {};
-    (lost ? subscription->news_.lost : subscription->news_.gone) = true;
+    subscription->pending_ = {};
+    (lost ? subscription->pending_.lost : subscription->pending_.gone) = true;
   }
 }
 
 void KvEventFeed::Publish() {
   for (Subscription* subscription : subscriptions_) {
-    News& news = subscription->news_;
+    PendingChanges& pending = subscription->pending_;
     // A subscriber without the list gets no changes, because the list will contain them.
-    if (!subscription->has_all_ || news.lost) continue;
-    if (news.changes.size() + changes_.size() > max_pending_) {
-      news = {};
-      news.lost = true;
+    if (!subscription->has_all_ || pending.lost) continue;
+    if (pending.changes.size() + changes_.size() > max_pending_) {
+      pending = {};
+      pending.lost = true;
       continue;
     }
-    news.changes.insert(news.changes.end(), changes_.begin(), changes_.end());
+    pending.changes.insert(pending.changes.end(), changes_.begin(), changes_.end());
   }
   changes_.clear();
 }

@@ -21,7 +21,7 @@ namespace orcd {
 struct KvEventLimits {
   int max_subscribers = 16;
   // Largest number of changes that wait for one subscriber. With more, the subscriber is told that
-  // it lost some. Four times as many may wait until any subscriber takes its news.
+  // it lost some. Four times as many may wait until any subscriber takes its own.
   size_t max_pending = 64 << 10;
 };
 
@@ -30,7 +30,7 @@ struct KvEventLimits {
 class KvEventFeed final : public BlockObserver, public std::enable_shared_from_this<KvEventFeed> {
  public:
   // Changes since the last Take.
-  struct News {
+  struct PendingChanges {
     // The whole content, parents first. Only the first time.
     std::optional<std::vector<std::shared_ptr<const KvBlock>>> all;
     std::vector<KvBlockIndex::Change> changes;
@@ -40,7 +40,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
     bool gone = false;
   };
 
-  // One subscriber. Owns its news until they are taken. For one thread at a time.
+  // One subscriber. Owns its pending changes until they are taken. For one thread at a time.
   class Subscription {
    public:
     explicit Subscription(std::shared_ptr<KvEventFeed> feed);
@@ -48,13 +48,13 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
     Subscription(const Subscription&) = delete;
     Subscription& operator=(const Subscription&) = delete;
 
-    News Take();
+    PendingChanges Take();
 
    private:
     friend class KvEventFeed;
     const std::shared_ptr<KvEventFeed> feed_;
     // Guarded by the feed's mutex.
-    News news_;
+    PendingChanges pending_;
     bool has_all_ = false;
   };
 
@@ -131,7 +131,7 @@ class KvEventFeeds {
     Subscriber(const Subscriber&) = delete;
     Subscriber& operator=(const Subscriber&) = delete;
 
-    KvEventFeed::News Take() { return subscription_->Take(); }
+    KvEventFeed::PendingChanges Take() { return subscription_->Take(); }
     // True once the worker shuts down.
     bool closing() const { return *closing_; }
 

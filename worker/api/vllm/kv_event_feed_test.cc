@@ -34,20 +34,20 @@ TEST(KvEventFeedTest, TheListComesOnceThereIsOne) {
   feed->OnListed();
   feed->OnStored(Found(2, token));
   const auto late = feed->Subscribe();
-  KvEventFeed::News news = subscription->Take();
-  ASSERT_TRUE(news.all);
-  EXPECT_EQ(news.all->size(), 1u);
-  ASSERT_EQ(news.changes.size(), 1u) << "what was listed comes once";
-  EXPECT_EQ(news.changes[0].block->content.high, 2u);
-  news = late->Take();
-  ASSERT_TRUE(news.all);
-  EXPECT_EQ(news.all->size(), 2u);
-  EXPECT_TRUE(news.changes.empty());
+  KvEventFeed::PendingChanges pending = subscription->Take();
+  ASSERT_TRUE(pending.all);
+  EXPECT_EQ(pending.all->size(), 1u);
+  ASSERT_EQ(pending.changes.size(), 1u) << "what was listed comes once";
+  EXPECT_EQ(pending.changes[0].block->content.high, 2u);
+  pending = late->Take();
+  ASSERT_TRUE(pending.all);
+  EXPECT_EQ(pending.all->size(), 2u);
+  EXPECT_TRUE(pending.changes.empty());
   feed->OnRemoved({.high = 1, .low = 0});
-  news = late->Take();
-  EXPECT_FALSE(news.all);
-  ASSERT_EQ(news.changes.size(), 1u);
-  EXPECT_FALSE(news.changes[0].stored);
+  pending = late->Take();
+  EXPECT_FALSE(pending.all);
+  ASSERT_EQ(pending.changes.size(), 1u);
+  EXPECT_FALSE(pending.changes[0].stored);
 }
 
 TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
@@ -62,9 +62,9 @@ TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
     taken += quick->Take().changes.size();
   }
   EXPECT_EQ(taken, 5u);
-  const KvEventFeed::News news = slow->Take();
-  EXPECT_TRUE(news.lost);
-  EXPECT_TRUE(news.changes.empty()) << "what nobody can use is not kept";
+  const KvEventFeed::PendingChanges pending = slow->Take();
+  EXPECT_TRUE(pending.lost);
+  EXPECT_TRUE(pending.changes.empty()) << "what nobody can use is not kept";
   EXPECT_TRUE(slow->Take().lost);
 }
 
@@ -90,9 +90,9 @@ TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
   for (uint64_t n = 1; n <= 13; ++n) feed->OnStored(Found(n, token));
   ASSERT_TRUE(feed->over());
   feed->OnGone();
-  const KvEventFeed::News news = subscription->Take();
-  EXPECT_TRUE(news.lost);
-  EXPECT_FALSE(news.gone);
+  const KvEventFeed::PendingChanges pending = subscription->Take();
+  EXPECT_TRUE(pending.lost);
+  EXPECT_FALSE(pending.gone);
 }
 
 // The list may be longer than what one Take applies.
@@ -105,16 +105,16 @@ TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
   feed->OnListed();
   feed->OnStored(Found(kBlocks + 1, token));
   int looks = 1;
-  KvEventFeed::News news = subscription->Take();
-  while (!news.all && looks < 100) {
-    ASSERT_FALSE(news.lost);
-    news = subscription->Take();
+  KvEventFeed::PendingChanges pending = subscription->Take();
+  while (!pending.all && looks < 100) {
+    ASSERT_FALSE(pending.lost);
+    pending = subscription->Take();
     ++looks;
   }
-  ASSERT_TRUE(news.all);
+  ASSERT_TRUE(pending.all);
   EXPECT_GT(looks, 1);
-  EXPECT_EQ(news.all->size(), kBlocks);
-  EXPECT_EQ(news.changes.size(), 1u);
+  EXPECT_EQ(pending.all->size(), kBlocks);
+  EXPECT_EQ(pending.changes.size(), 1u);
 }
 
 // A worker's model on the null backend, with a cache of `kBlocks` blocks.

@@ -289,7 +289,7 @@ class ConnectionFilter {
   // True if the frames of the block are dropped.
   bool server_block_over_ = false;
   // True once the client has had a block, whose start says that the server's encoder has no table.
-  bool table_told_ = false;
+  bool table_reset_sent_ = false;
   // Bytes of the server's DATA that the client does not see.
   uint32_t server_swallowed_ = 0;
   bool server_settings_seen_ = false;
@@ -299,7 +299,7 @@ class ConnectionFilter {
   // Acknowledgements that the server owes for PINGs and SETTINGS of the client.
   int unanswered_ = 0;
   // Origin of each unacknowledged SETTINGS, in order: true for a fence, false for the client's.
-  std::deque<bool> settings_owed_;
+  std::deque<bool> unacked_settings_;
   std::vector<Refusal> refusals_;
   uint64_t fences_sent_ = 0;
   uint64_t fences_passed_ = 0;
