@@ -602,7 +602,7 @@ int Main(int argc, char** argv) {
   BlockSignals();
   // Each of glibc's arenas keeps the memory it once held: with the default of eight arenas a core,
   // a flood of small calls kept four times the memory that it used at any time.
-  // Whoever sets glibc's own variables knows better.
+  // glibc's own variables take precedence.
   if (std::getenv("MALLOC_ARENA_MAX") == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr) {
     mallopt(M_ARENA_MAX, 2);
   }

@@ -1,4 +1,4 @@
-// The state publisher: reports the worker's state to everyone who must know it.
+// Publishes the worker's state to health probes, the log and the orchestrator.
 #ifndef ORCD_WORKER_STATE_PUBLISHER_H_
 #define ORCD_WORKER_STATE_PUBLISHER_H_
 

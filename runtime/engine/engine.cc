@@ -251,7 +251,7 @@ void Engine::CancelMany(std::vector<std::string> ids, FinishReason reason,
                         std::function<void(int cancelled)> done) {
   Post(CancelMessage{std::move(ids), /*everyone=*/false, reason,
                      [this, done = std::move(done)](int count) {
-                       // A caller that is told the slot is free must also see it free in stats().
+                       // A caller that `done` notifies must also see the slot as free in stats().
                        PublishStats();
                        done(count);
                      }});

@@ -198,7 +198,7 @@ void HealthPort::Run() {
       end_unless(Write(connection), connection);
     }
   }
-  // Watchers hear the end where the service has shut down.
+  // Watchers get their end if the service has shut down.
   for (const auto& connection : connections_) {
     connection->session.NotifyWatchers();
     Write(*connection);

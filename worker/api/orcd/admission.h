@@ -42,7 +42,7 @@ absl::StatusOr<Ticket> Admit(const v1::GenerateRequest& proto,
 
 // Submits the ticket's request to the engine. The caller has moved `observer` and `cancel` to the
 // sink's call before: the request may end before this returns. Fails with the errors of
-// Engine::Submit; then the sink hears nothing.
+// Engine::Submit; then the sink gets no event.
 absl::Status Start(Ticket ticket, std::shared_ptr<GenerationSink> sink,
                    std::shared_ptr<StepListener> step_listener = nullptr);
 

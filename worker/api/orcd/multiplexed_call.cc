@@ -358,8 +358,7 @@ absl::Status MultiplexedCall::Submit(const MultiplexedGenerate& asked,
     slot->cancel = std::move(ticket.cancel);
   }
   ORCD_RETURN_IF_ERROR(Start(std::move(ticket), slot, Self()));
-  // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
-  // the request.
+  // A cancel of the call or of the request may have reached the engine before the request did.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);

@@ -19,7 +19,7 @@ namespace orcd {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// Gateways avoid a worker from which they have heard nothing for a while.
+// Gateways avoid a worker that has sent nothing for a while.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // Longest time that a subscriber may not read at all.
 constexpr absl::Duration kPatience = absl::Seconds(60);

@@ -20,8 +20,8 @@ namespace orcd {
 
 struct KvEventLimits {
   int max_subscribers = 16;
-  // Largest number of changes that wait for one subscriber. With more, the subscriber is told that
-  // it lost some. Four times as many may wait until any subscriber takes its own.
+  // Largest number of changes that wait for one subscriber. With more, the subscriber loses
+  // some, and `lost` is set. Four times as many may wait until any subscriber takes its own.
   size_t max_pending = 64 << 10;
 };
 
@@ -99,7 +99,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   const size_t max_pending_;
 
   // The only mutex that the engine's thread waits for, never for long. Guards the events that no
-  // subscriber has taken over yet.
+  // subscriber has taken yet.
   mutable std::mutex inbox_mutex_;
   Events inbox_;
   // Number of events in inbox_ that came after the list.
@@ -156,7 +156,7 @@ class KvEventFeeds {
   // Shutdown, and with the errors of ModelHost::Borrow.
   absl::StatusOr<std::unique_ptr<Subscriber>> Subscribe();
 
-  // Tells the subscribers to end, and refuses later ones.
+  // Makes the subscribers end, and refuses later ones.
   void Shutdown() { *closing_ = true; }
 
  private:

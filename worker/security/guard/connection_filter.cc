@@ -719,8 +719,8 @@ void ConnectionFilter::Answer(uint32_t id, bool client_ended, const absl::Status
                               Output& out) {
   CountRefusal(status);
   block_.clear();
-  // The first block says that there is no table, as the server's first block does: a decoder whose
-  // table was made smaller must read this before anything else.
+  // The first block begins with a table size update to 0, as the server's first block does: a
+  // decoder whose table size was reduced must read it before anything else.
   if (!std::exchange(table_reset_sent_, true)) AppendHpackInteger(0, 5, 0x20, block_);
   // The field `:status: 200` of the static table.
   block_.push_back(static_cast<char>(0x88));
@@ -849,8 +849,7 @@ bool ConnectionFilter::IsOver(const FrameHeader& frame) const {
                     (found->second.refusing && !found->second.server_began);
   switch (frame.type) {
     case frame_type::kHeaders:
-      // The client must get the first block whatever call it is for, because it says that there is
-      // no table.
+      // The client must get the first block of any call, because it has the table size update.
       return over && table_reset_sent_;
     case frame_type::kContinuation:
       return server_block_over_;
