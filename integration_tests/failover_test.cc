@@ -410,13 +410,13 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
         ++events["worker cut off from its clients"];
         fronts_[name(victim)]->Cut();
         absl::SleepFor(kTtl);
-        fronts_[name(victim)]->Mend();
+        fronts_[name(victim)]->Restore();
         break;
       case 6:
         ++events["worker cut off from its orchestrator"];
         backs_[name(victim)]->Cut();
         absl::SleepFor(kTtl * 2);
-        backs_[name(victim)]->Mend();
+        backs_[name(victim)]->Restore();
         break;
       case 7:
         ++events["orchestrator slower than a lease lasts"];

@@ -109,12 +109,12 @@ TEST_F(KserveTest, TheSameSeedGivesTheSameTokensAsOrcdV1) {
         asked.set_id(id);
         ASSERT_TRUE(stream.Send(raw ? Raw(asked) : asked));
         ASSERT_TRUE(stream.ReadUntilEnd(id));
-        const Inference& told = stream.by_id()[id];
-        EXPECT_TRUE(told.error.ok()) << told.error;
-        EXPECT_EQ(told.violation, "");
-        EXPECT_EQ(told.ids, generation.ids);
-        EXPECT_EQ(told.text, generation.text);
-        EXPECT_EQ(told.finish_reason, finish);
+        const Inference& received = stream.by_id()[id];
+        EXPECT_TRUE(received.error.ok()) << received.error;
+        EXPECT_EQ(received.violation, "");
+        EXPECT_EQ(received.ids, generation.ids);
+        EXPECT_EQ(received.text, generation.text);
+        EXPECT_EQ(received.finish_reason, finish);
       }
     }
   }

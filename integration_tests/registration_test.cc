@@ -404,7 +404,7 @@ TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
     orchestrator_.ForgetLeases();
     EXPECT_EQ(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), heard);
     const std::string lease = orchestrator_.lease_id();
-    way.Mend();
+    way.Restore();
     const Generation& generation = call.Finish();
     ASSERT_TRUE(IsComplete(generation));
     EXPECT_EQ(generation.ids, expected.ids);

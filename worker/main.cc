@@ -606,7 +606,7 @@ int Main(int argc, char** argv) {
   if (std::getenv("MALLOC_ARENA_MAX") == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr) {
     mallopt(M_ARENA_MAX, 2);
   }
-  ExitWhereResourcesEnd();
+  ExitOnExhaustion();
   const ConfigResult parsed =
       ParseConfig(std::vector<std::string>(argv + 1, argv + argc), ReadEnvironment(environ));
   if (!parsed.config) {

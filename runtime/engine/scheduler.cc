@@ -239,12 +239,12 @@ void Scheduler::Admit(absl::Time now) {
     live.cached_prompt_tokens = std::min(sequence.scheduled, live.prompt_tokens());
     counts_.prompt_tokens += live.prompt_tokens();
     counts_.cached_prompt_tokens += live.cached_prompt_tokens;
-    Touch(live);
+    AddListener(live);
     live.request.sink->OnStarted(
         {.prompt_tokens = live.prompt_tokens(), .cached_prompt_tokens = live.cached_prompt_tokens});
     hooks_.on_started(live.request.id);
   }
-  if (waiting_.empty()) rate_.OnNobodyWaits();
+  if (waiting_.empty()) rate_.OnQueueEmpty();
 }
 
 bool Scheduler::TakeBlocks(Sequence& sequence) {
@@ -493,7 +493,7 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
 
 void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
   event.sample = sequence.sample;
-  Touch(*sequence.live);
+  AddListener(*sequence.live);
   sequence.live->request.sink->OnDelta(std::move(event));
 }
 
@@ -566,20 +566,20 @@ void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
   event.decode_time = Between(live.first_token, live.last_token);
   live.finished = true;
   ++counts_.finished_requests;
-  Touch(live);
+  AddListener(live);
   live.request.sink->OnFinished(event);
 }
 
-void Scheduler::Touch(const LiveRequest& live) {
+void Scheduler::AddListener(const LiveRequest& live) {
   const std::shared_ptr<StepListener>& listener = live.request.step_listener;
   if (listener == nullptr) return;
-  if (std::find(touched_.rbegin(), touched_.rend(), listener) != touched_.rend()) return;
-  touched_.push_back(listener);
+  if (std::find(listeners_.rbegin(), listeners_.rend(), listener) != listeners_.rend()) return;
+  listeners_.push_back(listener);
 }
 
 void Scheduler::NotifyListeners() {
-  for (const std::shared_ptr<StepListener>& listener : touched_) listener->OnStepEnd();
-  touched_.clear();
+  for (const std::shared_ptr<StepListener>& listener : listeners_) listener->OnStepEnd();
+  listeners_.clear();
 }
 
 void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,

@@ -183,7 +183,7 @@ class Scheduler {
   void FailNotFinite(Sequence& sequence, const std::string& what);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);
-  void Touch(const LiveRequest& live);
+  void AddListener(const LiveRequest& live);
   // Frees the resources of finished sequences that no step in flight uses, and notifies the
   // cancellations that wait.
   void Sweep(absl::Time now);
@@ -203,7 +203,7 @@ class Scheduler {
   std::vector<Sequence*> ending_;
   std::deque<InFlight> in_flight_;
   std::vector<ReleaseWaiter> release_waiters_;
-  std::vector<std::shared_ptr<StepListener>> touched_;
+  std::vector<std::shared_ptr<StepListener>> listeners_;
   int64_t next_order_ = 0;
   int64_t steps_ = 0;
   absl::Time next_deadline_ = absl::InfiniteFuture();

@@ -44,7 +44,7 @@ constexpr std::chrono::seconds kTestLimit(20);
 // port, where it can go away and come back.
 class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
  public:
-  struct Heard {
+  struct Received {
     Clock::time_point at;
     HeartbeatRequest request;
   };
@@ -111,7 +111,7 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
 
   // The recorded requests. Read them under Locked while a registration runs.
   std::vector<RegisterRequest> registrations;
-  std::vector<Heard> heartbeats;
+  std::vector<Received> heartbeats;
   std::vector<DeregisterRequest> deregistrations;
 
  private:

@@ -482,17 +482,17 @@ TEST_F(ModelHostTest, ACancelledReplacementReplacesNothing) {
   dir_.Write("other.gguf", 2);
   // Blocks the host's thread until the replacement has been cancelled.
   Event held;
-  Event let_go;
+  Event release;
   Touch("nano.gguf");
   host_->Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>&) {
     held.Notify();
-    EXPECT_TRUE(let_go.WaitFor(kLong));
+    EXPECT_TRUE(release.WaitFor(kLong));
   });
   ASSERT_TRUE(held.WaitFor(kLong));
   std::shared_ptr<LoadTask> task;
   auto answer = StartLoad({.model = "other.gguf", .replace = true}, &task);
   task->Cancel();
-  let_go.Notify();
+  release.Notify();
   EXPECT_EQ(answer->Await().status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
   EXPECT_EQ(LoadedDigest(), digest);

@@ -119,7 +119,7 @@ absl::Status FileWatcher::Watch(FileSet files, Take take, Warn warn) {
   watched.warn = std::move(warn);
   watched.taken = DigestOf(contents);
   watched.seen = watched.taken;
-  AskForWarning(watched);
+  UpdateWarning(watched);
   for (const std::string& path : watched.files.paths) {
     if (!IsRegular(path)) return absl::OkStatus();
   }
@@ -171,7 +171,7 @@ void FileWatcher::Look(Watched& watched) {
       }
     }
   }
-  AskForWarning(watched);
+  UpdateWarning(watched);
 }
 
 void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
@@ -183,7 +183,7 @@ void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
                {{"error", message}});
 }
 
-void FileWatcher::AskForWarning(Watched& watched) {
+void FileWatcher::UpdateWarning(Watched& watched) {
   if (watched.warn == nullptr) return;
   std::string warning = watched.warn();
   if (warning == watched.logged_warning) return;

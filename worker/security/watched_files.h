@@ -86,7 +86,7 @@ class FileWatcher {
   void Run();
   void Look(Watched& watched);
   void Refuse(Watched& watched, const absl::Status& error);
-  void AskForWarning(Watched& watched);
+  void UpdateWarning(Watched& watched);
 
   const Logger& log_;
   const absl::Duration interval_;

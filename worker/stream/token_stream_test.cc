@@ -97,11 +97,11 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
 // Blocks a thread of a queue.
 class Holdup final : public Writer {
  public:
-  void Write() override { let_go_.WaitFor(kLong); }
-  void LetGo() { let_go_.Notify(); }
+  void Write() override { release_.WaitFor(kLong); }
+  void Release() { release_.Notify(); }
 
  private:
-  Event let_go_;
+  Event release_;
 };
 
 class TokenStreamTest : public ::testing::Test {
@@ -146,7 +146,7 @@ class TokenStreamTest : public ::testing::Test {
     return text;
   }
 
-  // Until the returned writers are let go, the queue writes nothing.
+  // Until the returned writers are released, the queue writes nothing.
   std::vector<std::shared_ptr<Holdup>> HoldUpTheQueue() {
     std::vector<std::shared_ptr<Holdup>> holdups;
     for (int i = 0; i < kQueueThreads; ++i) {
@@ -294,7 +294,7 @@ TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
   served.stream->OnFinished(Finished(FinishReason::kEog));
   auto reading = std::async(std::launch::async, [&] { return ReadAll(*call); });
   EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   const std::vector<v1::GenerateResponse> responses = reading.get();
   EXPECT_TRUE(call->reader->Finish().ok());
   ASSERT_EQ(responses.size(), 3u);
@@ -417,7 +417,7 @@ TEST_F(LingeringReaderTest, HasItsTimeFromWhenTheQueueGetsToIt) {
   served.stream->OnStarted({});
   served.stream->OnFinished(Finished(FinishReason::kEog));
   absl::SleepFor(absl::Milliseconds(800));
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   EXPECT_EQ(ReadAll(*call).size(), 2u);
   EXPECT_TRUE(call->reader->Finish().ok());
 }
@@ -469,7 +469,7 @@ TEST_F(SlowReaderTest, IsNotWhoWaitsForTheQueue) {
   served.stream->OnStarted({});
   for (int i = 0; i < 20; ++i) served.stream->OnDelta(Delta(std::string(1000, '.'), {i}));
   EXPECT_EQ(*served.cancels, 0);
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   served.stream->OnFinished(Finished(FinishReason::kEog));
   EXPECT_EQ(ReadText(*call).size(), 20'000u);
   EXPECT_TRUE(call->reader->Finish().ok());

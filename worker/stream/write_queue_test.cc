@@ -44,7 +44,7 @@ TEST(WriteQueueTest, OneThreadKeepsTheOrder) {
   EXPECT_THAT(list, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(WriteQueueTest, EveryWriterWritesOnceAndIsLetGo) {
+TEST(WriteQueueTest, EveryWriterWritesOnceAndIsReleased) {
   constexpr int kWriters = 1000;
   std::mutex mutex;
   std::vector<int> list;

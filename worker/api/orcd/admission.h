@@ -51,8 +51,9 @@ absl::Status ClientGone();
 
 // Registers a request that goes to the host's pool under its id, which stands at `path` in its
 // message.
-std::shared_ptr<UnreadRequests::Entry> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
-                                                  std::span<const int> path);
+std::shared_ptr<UnreadRequests::Entry> RegisterUnread(ModelHost& host,
+                                                      const grpc::ByteBuffer& bytes,
+                                                      std::span<const int> path);
 
 // Returns kCancelled if somebody cancelled this request's id before it was parsed.
 absl::Status CheckNotCancelled(const UnreadRequests::Entry& unread);

@@ -264,7 +264,7 @@ void MultiplexedCall::OnReadDone(bool ok) {
     // a time, in their order.
     host_.threads().work.PostAlways(
         bytes.Length(),
-        [self = Self(), bytes, unread = NoteUnread(host_, bytes, dialect_->id_path())] {
+        [self = Self(), bytes, unread = RegisterUnread(host_, bytes, dialect_->id_path())] {
           self->Handle(bytes, *unread);
         });
     return;

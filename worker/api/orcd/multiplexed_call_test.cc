@@ -54,10 +54,10 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
     auto* const reactor = calls.Start(&*context, std::make_unique<CountingDialect>(parsed), host,
                                       log, nullptr, [] { return absl::OkStatus(); });
     Event held;
-    Event let_go;
+    Event release;
     host.threads().work.PostAlways(0, [&] {
       held.Notify();
-      EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20)));
+      EXPECT_TRUE(release.WaitFor(absl::Seconds(20)));
     });
     ASSERT_TRUE(held.WaitFor(absl::Seconds(20)));
     // Finishes the call while its read is under way.
@@ -65,7 +65,7 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
     reactor->OnReadDone(true);
     reactor->OnDone();
     context.reset();
-    let_go.Notify();
+    release.Notify();
   }
   EXPECT_EQ(parsed, 0);
 }
@@ -79,13 +79,13 @@ TEST(MultiplexedCallTest, WhatIsReadBeforeTheEndHoldsItOff) {
   ModelHost host(Options(dir.path()));
   auto* const reactor = calls.Start(&context, std::make_unique<CountingDialect>(parsed), host, log,
                                     nullptr, [] { return absl::OkStatus(); });
-  Event let_go;
+  Event release;
   Event taken;
-  host.threads().work.PostAlways(0, [&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  host.threads().work.PostAlways(0, [&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   reactor->OnReadDone(true);
   host.threads().work.PostAlways(0, [&] { taken.Notify(); });
   calls.Shutdown();
-  let_go.Notify();
+  release.Notify();
   ASSERT_TRUE(taken.WaitFor(absl::Seconds(20)));
   EXPECT_EQ(parsed, 1);
   reactor->OnDone();

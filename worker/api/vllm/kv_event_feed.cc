@@ -180,7 +180,7 @@ void KvEventFeed::Publish() {
 absl::StatusOr<std::unique_ptr<KvEventFeeds::Subscriber>> KvEventFeeds::Subscribe() {
   if (*closing_) return KvEventsClosing();
   std::lock_guard lock(mutex_);
-  if (*places_ >= limits_.max_subscribers) {
+  if (*count_ >= limits_.max_subscribers) {
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("as many follow the prefix cache as may, ",
                                   limits_.max_subscribers, "; try again when one of them has left"),
@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<KvEventFeeds::Subscriber>> KvEventFeeds::Subscrib
     feed_ = feed;
     lease.engine().ObserveBlocks(feed);
   }
-  std::unique_ptr<Subscriber> subscriber(new Subscriber(places_, closing_));
+  std::unique_ptr<Subscriber> subscriber(new Subscriber(count_, closing_));
   subscriber->subscription_ = feed->Subscribe();
   return subscriber;
 }

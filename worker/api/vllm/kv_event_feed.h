@@ -127,7 +127,7 @@ class KvEventFeeds {
   // One of the limited number of subscribers.
   class Subscriber {
    public:
-    ~Subscriber() { --*places_; }
+    ~Subscriber() { --*count_; }
     Subscriber(const Subscriber&) = delete;
     Subscriber& operator=(const Subscriber&) = delete;
 
@@ -137,13 +137,13 @@ class KvEventFeeds {
 
    private:
     friend class KvEventFeeds;
-    Subscriber(std::shared_ptr<std::atomic<int>> places,
+    Subscriber(std::shared_ptr<std::atomic<int>> count,
                std::shared_ptr<const std::atomic<bool>> closing)
-        : places_(std::move(places)), closing_(std::move(closing)) {
-      ++*places_;
+        : count_(std::move(count)), closing_(std::move(closing)) {
+      ++*count_;
     }
 
-    const std::shared_ptr<std::atomic<int>> places_;
+    const std::shared_ptr<std::atomic<int>> count_;
     const std::shared_ptr<const std::atomic<bool>> closing_;
     std::unique_ptr<KvEventFeed::Subscription> subscription_;
   };
@@ -162,7 +162,7 @@ class KvEventFeeds {
  private:
   ModelHost& host_;
   const KvEventLimits limits_;
-  const std::shared_ptr<std::atomic<int>> places_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
   const std::shared_ptr<std::atomic<bool>> closing_ = std::make_shared<std::atomic<bool>>(false);
 
   // Guards what follows.

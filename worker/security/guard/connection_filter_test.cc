@@ -671,7 +671,7 @@ TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsF
   EXPECT_LT(charged(), idle + 4 * options_.stream_charge);
   EXPECT_TRUE(filter_->lingers());
   EXPECT_TRUE(filter_->accepting()) << "nobody waits for them";
-  EXPECT_TRUE(progress_.MustAsk());
+  EXPECT_TRUE(progress_.MustProbe());
   // More of them than a few keep the client waiting.
   uint32_t stream = 2 * few + 7;
   for (; filter_->accepting() && stream < 1000; stream += 2) {
@@ -687,7 +687,7 @@ TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsF
   progress_.ended_and_freed = progress_.ended;
   filter_->Tick(now_, out_);
   EXPECT_EQ(charged(), idle);
-  EXPECT_FALSE(progress_.MustAsk());
+  EXPECT_FALSE(progress_.MustProbe());
 }
 
 TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
