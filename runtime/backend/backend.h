@@ -187,7 +187,7 @@ class Backend {
 
   virtual const BackendInfo& info() const = 0;
 
-  // Starts a step. The batch is consumed before this returns. After an error the step did not run,
+  // Starts a step; the CPU backend computes it here. The batch is consumed before this returns. After an error the step did not run,
   // and nothing after it can be trusted.
   virtual absl::Status Launch(const StepBatch& batch) = 0;
 

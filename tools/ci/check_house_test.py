@@ -81,6 +81,8 @@ class CheckHouseTest(unittest.TestCase):
             ("worker/service.cc", "cuda/arena.h"),
             ("worker/service.cc", "absl/time/clock.h"),
             ("runtime/engine/engine.cc", "absl/time/clock.h"),
+            ("runtime/engine/engine.cc", "runtime/null/null_backend.h"),
+            ("worker/security/guard/connection.cc", "grpcpp/grpcpp.h"),
             ("worker/service.h", "runtime/cpu/cpu_backend.h"),
             ("integration_tests/load_test.cc", "worker/config/config.h"),
         ]

@@ -20,8 +20,8 @@
 
 namespace orcd {
 
-// Owns the counters and histograms. Any thread may call, including the engine thread: a histogram's
-// lock is held only for an observation, or while a scrape copies its buckets.
+// Owns the counters and histograms. Any thread but the engine thread may call: a call takes a lock,
+// which a scrape holds while it copies buckets.
 class Metrics {
  public:
   Metrics();

@@ -50,7 +50,7 @@ struct KernelSet {
   // Raises the kernels' shared-memory limits; call once per device. `vocab` is the sampler's.
   cudaError_t (*prepare)(const DeviceTraits& device, int vocab);
 
-  // Product for a few tokens: `tokens` <= kMatvecTokens, and x.tokens is 8. Any formats. Bound by
+  // Product for at most kMatvecTokens tokens; `x` is padded to 8 tokens. Any formats. Bound by
   // reading the weights.
   cudaError_t (*matvec)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
   // Product for many tokens, of formats that gemm_takes and gemm_takes_behind allow.
@@ -58,7 +58,7 @@ struct KernelSet {
   // True if `gemm` takes weights of the format for this many tokens; always for kF16. Other weights
   // must first be dequantised to F16.
   bool (*gemm_takes)(TileFormat format, int tokens);
-  // True if `gemm` takes a matrix of format `format` behind one of `before`.
+  // True if one `gemm` takes a matrix of `format` after one of `before` in MatmulArgs::matrices.
   bool (*gemm_takes_behind)(TileFormat before, TileFormat format);
   // True if `gemm` of no more than kMaxSegmentTokens tokens is faster when it sums the segments
   // itself (MatmulArgs::sums_segments), and supports that.
