@@ -325,7 +325,7 @@ TEST_F(FailoverTest, ADiskThatIsFullAtTheStartIsSaid) {
 // Random events, seeded: a failure names the seed, which repeats the events in the same order. Each
 // stream reaches its last token with the tokens and the text of an undisturbed run, no worker ends
 // unless the test ends it, and in the end each worker is registered at the orchestrator.
-TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) {
+TEST_F(FailoverTest, StreamsEndAsUndisturbedWhateverHappensToWorkers) {
   const uint64_t seed = 20260101;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);

@@ -263,7 +263,7 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
 // Clients hang up in the queue, in prefill and in decode, with and without streaming. No new step
 // includes a request whose client has left: its slot and blocks are free once the running steps
 // end.
-TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {
+TEST_F(KserveTest, ARequestOfALeftClientIsInNoFurtherStep) {
   // The null backend has two steps in flight, as the GPU backend has; together they take 0.8 s. The
   // histogram's bucket up to 1 s holds releases after two steps, but not after a third.
   constexpr int kClients = kSanitized ? 60 : 250;

@@ -178,7 +178,7 @@ class RecordingObserver : public BlockObserver {
   bool gone = false;
 };
 
-TEST(BlockPoolTest, AnObserverHearsWhatIsThereAndWhatChanges) {
+TEST(BlockPoolTest, AnObserverGetsTheContentAndThenChanges) {
   const std::vector<int32_t> tokens = {5, 6};
   const BlockPool::Origin first = {.parent = std::nullopt, .tokens = tokens};
   const BlockPool::Origin second = {.parent = Content(0), .tokens = tokens};

@@ -376,7 +376,7 @@ TEST_F(EngineTest, ReadingATouchedFileAgainIsProgressOfItsStep) {
   std::filesystem::remove(path);
 }
 
-TEST_F(EngineTest, ListenersHearOfAStepOnce) {
+TEST_F(EngineTest, ListenersAreNotifiedOnceAStep) {
   Make();
   class Listener : public StepListener {
    public:
@@ -577,7 +577,7 @@ class FindableBlocks : public BlockObserver {
   Event gone_;
 };
 
-TEST_F(EngineTest, ObserversHearWhichBlocksRequestsWithoutASaltMayShare) {
+TEST_F(EngineTest, ObserversGetTheBlocksOfUnsaltedRequests) {
   Make();
   auto [first, first_sink] = Request("a", 6);
   first.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};

@@ -245,7 +245,7 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
 }
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
-TEST(SchedulerSimulationTest, WhatIsNotFiniteReachesNobodyElse) {
+TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {
   constexpr int kRuns = 3000;
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;

@@ -115,7 +115,7 @@ TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
   }
 }
 
-TEST_F(SchedulerTest, WhatGaveNoFiniteNumbersIsNobodysBeginning) {
+TEST_F(SchedulerTest, NonFiniteBlocksAreNotShared) {
   Make(Info(4, 32, 2));
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   backend_->not_finite = true;
@@ -195,7 +195,7 @@ TEST_F(SchedulerTest, BlocksHaveNoNamesBeforeTheirStepHasEnded) {
   EXPECT_EQ(scheduler_->blocks().named(), 0);
 }
 
-TEST_F(SchedulerTest, WhoFitsBySharingWhatIsNewlyNamedDoesNotWait) {
+TEST_F(SchedulerTest, ARequestThatFitsBySharingNewlyNamedBlocksDoesNotWait) {
   for (const int depth : {1, 2}) {
     Make(Info(4, 10, depth));
     const std::vector<int32_t> prompt = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
@@ -449,7 +449,7 @@ TEST_F(SchedulerTest, CountsThePromptTokensThatItComputes) {
   EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 22 - cached);
 }
 
-TEST_F(SchedulerTest, WhatARequestThatIsEndedHeldBackComesWhereItGoesOn) {
+TEST_F(SchedulerTest, TextHeldBackByAnEndedRequestComesWhenItIsResumed) {
   Make(Info(2, 32, 1));
   const auto ask = [&](const std::string& id, const std::string& stop) {
     GenerationRequest request = Request(id, {3, 1, 4});

@@ -17,7 +17,7 @@ TEST(JsonShapeTest, FindsANameThatComesTwiceInOneObject) {
   EXPECT_EQ(ScanJson(R"({"x":{"a":1,"b":2,"a":1}})", 9).twice, "a");
 }
 
-TEST(JsonShapeTest, TellsWhatIsNoJson) {
+TEST(JsonShapeTest, DetectsTextThatIsNotJson) {
   for (const char* text :
        {"", "{", "[1,]", "{\"a\"}", "no", "{} {}", "{\"a\":\"\xff\"}", "1e999"}) {
     EXPECT_FALSE(ScanJson(text, 9).is_json) << text;

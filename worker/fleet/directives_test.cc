@@ -85,7 +85,7 @@ TEST_F(DirectivesTest, LoadsAndUnloadsTakeTurnsAndDrainsDoNotWait) {
   EXPECT_EQ(began_.back(), "load 2.gguf");
 }
 
-TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
+TEST_F(DirectivesTest, AnOutcomeIsReportedUntilAReportHasArrived) {
   auto directives = New();
   directives->Take({LoadDirective("a", "m.gguf")});
   const Directives::Report before = directives->MakeReport();

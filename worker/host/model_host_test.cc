@@ -346,7 +346,7 @@ TEST_F(ModelHostTest, AStepWaitsForATouchedFileToBeRead) {
   sink->Await();
 }
 
-TEST_F(ModelHostTest, AFileThatWasReplacedIsToldAndLoadedWithReplace) {
+TEST_F(ModelHostTest, AReplacedFileIsReportedAndLoadedWithReplace) {
   const auto old = Load({.model = "nano.gguf", .model_id = "a"});
   ASSERT_TRUE(old.ok()) << old.status();
   ReplaceFile("nano.gguf", 2);

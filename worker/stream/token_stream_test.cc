@@ -259,7 +259,7 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
 }
 
 // Clients accept at most 4 MiB in a message.
-TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
+TEST_F(TokenStreamTest, LargeOutputComesInSeveralMessages) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});
@@ -284,7 +284,7 @@ TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
 }
 
 // The engine thread delivers events and must not write them.
-TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
+TEST_F(TokenStreamTest, TheThreadThatDeliversEventsDoesNotWriteThem) {
   auto call = Start();
   Served served = service_.Next();
   const auto holdups = HoldUpTheQueue();
@@ -444,7 +444,7 @@ class SlowReaderTest : public TokenStreamTest {
   }
 };
 
-TEST_F(SlowReaderTest, IsToldWhenItReadsOn) {
+TEST_F(SlowReaderTest, GetsItsErrorWhenItReadsOn) {
   auto call = Start();
   Served served = service_.Next();
   const std::string text = Overwhelm(served);
@@ -577,7 +577,7 @@ class HoldingStreamTest : public TokenStreamTest {
             /*queued=*/false) {}
 };
 
-TEST_F(HoldingStreamTest, WhatIsHeldIsNotPending) {
+TEST_F(HoldingStreamTest, HeldOutputIsNotPending) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});
@@ -600,7 +600,7 @@ TEST_F(HoldingStreamTest, MoreThanMayBeHeldEndsTheRequest) {
   EXPECT_EQ(Reason(status), "OUTPUT_TOO_LARGE");
 }
 
-TEST_F(HoldingStreamTest, WhatComesAtOnceMayBeMoreThanMayWait) {
+TEST_F(HoldingStreamTest, OutputSentAtOnceMayExceedThePendingLimit) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});

@@ -87,7 +87,7 @@ TEST_F(HealthPortTest, CheckSaysWhatTheServiceSays) {
   EXPECT_EQ(status_.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(HealthPortTest, WatchersAreToldOfEachChangeAndOfTheEnd) {
+TEST_F(HealthPortTest, WatchersGetEachChangeAndTheEnd) {
   health_.Set("", false);
   grpc::ClientContext context;
   grpc::ClientContext other_context;

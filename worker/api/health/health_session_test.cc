@@ -203,7 +203,7 @@ TEST_F(HealthSessionTest, AWatcherThatGoesIsForgotten) {
   Exchange();
 }
 
-TEST_F(HealthSessionTest, NewsThatAreNotReadAreOneMessage) {
+TEST_F(HealthSessionTest, UnreadChangesAreOneMessage) {
   // The window has no bytes.
   const nghttp2_settings_entry none = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &none, 1);
@@ -223,7 +223,7 @@ TEST_F(HealthSessionTest, NewsThatAreNotReadAreOneMessage) {
   EXPECT_EQ(answers_[stream].statuses.size(), 2u);
 }
 
-TEST_F(HealthSessionTest, WhatIsNoHttp2EndsTheConnection) {
+TEST_F(HealthSessionTest, BytesThatAreNotHttp2EndTheConnection) {
   const std::string nonsense = "GET / HTTP/1.1\r\nHost: w\r\n\r\n";
   EXPECT_FALSE(
       session_.Receive({reinterpret_cast<const uint8_t*>(nonsense.data()), nonsense.size()}));

@@ -204,7 +204,7 @@ class GenerateManyTest : public ::testing::Test {
   std::unique_ptr<v1::Worker::Stub> stub_;
 };
 
-TEST_F(GenerateManyTest, SaysToEachWhatItWouldHearAlone) {
+TEST_F(GenerateManyTest, EachRequestGetsItsOwnEvents) {
   Call call(*stub_);
   for (int i = 0; i < 12; ++i) call.Generate(Request(absl::StrCat("r", i), 20 + i, i));
   EXPECT_TRUE(call.Finish().ok());
@@ -345,7 +345,7 @@ class SmallMessagesTest : public GenerateManyTest {
   SmallMessagesTest() : GenerateManyTest({.max_message_bytes = 8 << 10}, absl::Milliseconds(1)) {}
 };
 
-TEST_F(SmallMessagesTest, WhatWaitedForLongComesInPieces) {
+TEST_F(SmallMessagesTest, OutputPendingForLongComesInPieces) {
   Call call(*stub_);
   Event release;
   host_.threads().writes.Do([&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });

@@ -43,7 +43,7 @@ class CountingDialect final : public CallDialect {
 };
 
 // The test plays gRPC, whose callbacks may come at any time.
-TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
+TEST(MultiplexedCallTest, AMessageReadAfterTheEndIsDropped) {
   NanoModelDir dir;
   const Logger log(LogFormat::kText, LogLevel::kError);
   std::atomic<int> parsed = 0;
@@ -70,7 +70,7 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
   EXPECT_EQ(parsed, 0);
 }
 
-TEST(MultiplexedCallTest, WhatIsReadBeforeTheEndHoldsItOff) {
+TEST(MultiplexedCallTest, AMessageReadBeforeTheEndDelaysIt) {
   NanoModelDir dir;
   const Logger log(LogFormat::kText, LogLevel::kError);
   std::atomic<int> parsed = 0;

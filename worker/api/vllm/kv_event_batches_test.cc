@@ -23,7 +23,7 @@ KvEventFeed::PendingChanges Listing(std::vector<std::shared_ptr<const KvBlock>> 
   return pending;
 }
 
-TEST(KvEventBatchesTest, AnEmptyStateIsToldAsWell) {
+TEST(KvEventBatchesTest, AnEmptyStateIsReportedAsWell) {
   KvEventBatches batches;
   EXPECT_TRUE(batches.empty());
   batches.Add(Listing({}));
@@ -89,7 +89,7 @@ TEST(KvEventBatchesTest, ChangesComeInTheirOrder) {
   EXPECT_EQ(batch->events(2).event_id(), 3u);
 }
 
-TEST(KvEventBatchesTest, WhatDoesNotFitComesInTheNextBatch) {
+TEST(KvEventBatchesTest, ChangesThatDoNotFitComeInTheNextBatch) {
   KvEventBatches batches(/*max_tokens=*/4);
   batches.Add(Listing({}));
   batches.Next();

@@ -50,7 +50,7 @@ TEST(KvEventFeedTest, TheListComesOnceThereIsOne) {
   EXPECT_FALSE(pending.changes[0].stored);
 }
 
-TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
+TEST(KvEventFeedTest, OnlyASubscriberThatDoesNotTakeLosesChanges) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto slow = feed->Subscribe();
@@ -68,7 +68,7 @@ TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
   EXPECT_TRUE(slow->Take().lost);
 }
 
-TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
+TEST(KvEventFeedTest, WithoutATakeAllChangesAreLostAndFewKept) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto subscription = feed->Subscribe();
@@ -82,7 +82,7 @@ TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
 }
 
 // A subscriber that lost changes is not told that the model has gone.
-TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
+TEST(KvEventFeedTest, LostChangesStayLostIfAnotherFeedReplacesThisOne) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto subscription = feed->Subscribe();
@@ -173,7 +173,7 @@ TEST_F(KvEventFeedsTest, EndsWithTheModelAndBeginsWithTheNext) {
   ASSERT_TRUE(Eventually([&] { return (*next)->Take().all.has_value(); }));
 }
 
-TEST_F(KvEventFeedsTest, ShutdownTellsThoseThereAreAndRefusesOthers) {
+TEST_F(KvEventFeedsTest, ShutdownEndsSubscribersAndRefusesOthers) {
   KvEventFeeds feeds(*host_);
   auto subscriber = feeds.Subscribe();
   ASSERT_TRUE(subscriber.ok());

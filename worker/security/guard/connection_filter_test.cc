@@ -813,7 +813,7 @@ TEST_F(ConnectionFilterTest, MalformedTrailersEndTheirCallAlone) {
   EXPECT_EQ(filter_->open_calls(), 0u);
 }
 
-TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
+TEST_F(ConnectionFilterTest, TheFirstBlockHasATableSizeUpdate) {
   Begin();
   std::string settings("\0\x01", 2);
   AppendBigEndian32(100, settings);
@@ -840,7 +840,7 @@ TEST_F(ConnectionFilterTest, AResetBeforeHeadersEndsNothing) {
   EXPECT_EQ(filter_->open_calls(), 2u);
 }
 
-TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
+TEST_F(ConnectionFilterTest, BytesThatAreNotHttp2EndTheConnection) {
   const std::string settings = MakeFrame(frame_type::kSettings, 0, 0);
   const struct {
     std::string name;
@@ -874,7 +874,7 @@ TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
   }
 }
 
-TEST_F(ConnectionFilterTest, WhatDoesNotBeginAsHttp2IsNotAnswered) {
+TEST_F(ConnectionFilterTest, AConnectionWithoutAPrefaceIsNotAnswered) {
   filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
   FromClient("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(filter_->failed());
