@@ -423,7 +423,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   const absl::StatusOr<ChosenBackend> backend = ChooseBackend(config, log);
   if (!backend.ok()) {
-    log.Error("cannot compute", {{"error", std::string(backend.status().message())}});
+    log.Error("no usable backend", {{"error", std::string(backend.status().message())}});
     return ExitCode::kNoGpu;
   }
 
@@ -439,7 +439,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
   host_options.on_warning = [&log](const std::string& model_id, const std::string& warning) {
-    log.Warning("the model is not served as its file says",
+    log.Warning("an instruction in the model's file is not followed",
                 {{"model_id", model_id}, {"warning", warning}});
   };
   ModelHost host(host_options);

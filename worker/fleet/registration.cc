@@ -117,7 +117,7 @@ void Registration::Register(OrchestratorLink& orchestrator) {
                                 {"lease_id", lease_.id()},
                                 {"lease_ttl", absl::FormatDuration(reply->ttl)}});
   } else {
-    logger_.Info("the orchestrator is there; registering once the worker is ready",
+    logger_.Info("the orchestrator answers; registering once the worker is ready",
                  {{"orchestrator", orchestrator.address()}});
   }
   LogReply(orchestrator, *reply);
@@ -225,7 +225,7 @@ void Registration::HandleFailure(const OrchestratorLink& orchestrator, std::stri
   if (std::exchange(failing_, true)) {
     logger_.Debug("orchestrator still does not answer", fields);
   } else {
-    logger_.Warning("orchestrator does not answer; serving on and trying again", fields);
+    logger_.Warning("orchestrator does not answer; the worker serves on and retries", fields);
   }
 }
 

@@ -179,7 +179,7 @@ void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
   watched.refused.reset();
   if (watched.logged_error == message) return;
   watched.logged_error = message;
-  log_.Warning("a file that has changed cannot be used; what it held before stays in use",
+  log_.Warning("a changed file cannot be used; the last good content stays in use",
                {{"error", message}});
 }
 
@@ -189,7 +189,7 @@ void FileWatcher::UpdateWarning(Watched& watched) {
   if (warning == watched.logged_warning) return;
   watched.logged_warning = std::move(warning);
   if (watched.logged_warning.empty()) return;
-  log_.Warning("a file in use holds something that is not valid now",
+  log_.Warning("a file in use has content that is not valid now",
                {{"error", watched.logged_warning}});
 }
 
