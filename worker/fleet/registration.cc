@@ -131,9 +131,9 @@ void Registration::Heartbeat(OrchestratorLink& orchestrator) {
   // Half of the time left allows a try with another orchestrator while the lease holds.
   const absl::Duration timeout =
       std::min(options_.rpc_timeout, std::max(lease_.Remaining(sent) / 2, kMinRpcTimeout));
-  const LinkReport sent = MakeReport(report);
+  const LinkReport status_report = MakeReport(report);
   const absl::StatusOr<LinkReply> reply =
-      orchestrator.Heartbeat(lease_id, lease_.TakeSequence(), sent, timeout, cancel_);
+      orchestrator.Heartbeat(lease_id, lease_.TakeSequence(), status_report, timeout, cancel_);
   if (reply.ok() && !reply->superseded_by.empty()) {
     options_.on_heartbeat("superseded");
     EndSuperseded(orchestrator, reply->superseded_by);
@@ -162,7 +162,7 @@ void Registration::Heartbeat(OrchestratorLink& orchestrator) {
         entered_ ? "registered: the worker is ready" : "deregistered: the worker is not ready",
         {{"orchestrator", orchestrator.address()}});
   }
-  if (!entered_) DeregisterElsewhere(orchestrator, sent);
+  if (!entered_) DeregisterElsewhere(orchestrator, status_report);
   LogReply(orchestrator, *reply);
   TakeDirectives(*reply, report);
 }

@@ -211,7 +211,7 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   std::mutex mutex_;
   // Requests whose end is not on its way to the client.
   absl::flat_hash_set<std::shared_ptr<StreamSlot>> slots_;
-  // Lanes with pending events, in order.
+  // Slots with pending events, in order.
   std::deque<std::shared_ptr<StreamSlot>> queued_;
   std::vector<CancelAnswer> answers_;
   // Cancels that the engine has not answered.
