@@ -54,7 +54,7 @@ class BlockObserver {
   // order.
   virtual void OnListed() = 0;
   // The pool and all its blocks are destroyed, or another observer has replaced this one.
-  virtual void OnGone() = 0;
+  virtual void OnEnded() = 0;
 };
 
 // Owns the ids of `num_blocks` blocks; the backend owns their memory. Each block counts the lists

@@ -51,7 +51,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       scheduler_(model_->tokenizer(), info_,
                  {.max_context = max_context_, .model_digest = model_->digest()},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
-                  .on_gone = [this](const std::string& id) { OnGone(id); }}),
+                  .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
       rate_(scheduler_.rate()) {
   PublishStats();
   thread_ = std::thread([this] { Run(); });
@@ -229,7 +229,7 @@ void Engine::OnStarted(const std::string& id) {
   admitted.prompt_tokens = 0;
 }
 
-void Engine::OnGone(const std::string& id) {
+void Engine::OnRemoved(const std::string& id) {
   std::lock_guard lock(inbox_mutex_);
   const auto admitted = live_.find(id);
   live_samples_ -= admitted->second.samples;

@@ -108,7 +108,7 @@ class Engine {
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
   // Reports to `observer`, on the engine thread, the KV blocks that requests without a cache salt
-  // may share, then each change, until `observer` expires or another one replaces it. OnGone is
+  // may share, then each change, until `observer` expires or another one replaces it. OnEnded is
   // called when the engine is destroyed.
   void ObserveBlocks(std::weak_ptr<BlockObserver> observer);
 
@@ -146,7 +146,7 @@ class Engine {
   // its own, as they become free. Requires inbox_mutex_.
   absl::Duration RetryAfter();
   void OnStarted(const std::string& id);
-  void OnGone(const std::string& id);
+  void OnRemoved(const std::string& id);
 
   void Run();
   // Moves the inbox to `messages`; if `wait`, sleeps until the inbox holds something. False once

@@ -544,10 +544,10 @@ class FindableBlocks : public BlockObserver {
     blocks_.erase(content);
   }
   void OnListed() override { listed_.Notify(); }
-  void OnGone() override { gone_.Notify(); }
+  void OnEnded() override { ended_.Notify(); }
 
   [[nodiscard]] bool WaitListed() const { return listed_.Wait(); }
-  bool gone() const { return gone_.happened(); }
+  bool ended() const { return ended_.happened(); }
   size_t size() const {
     std::lock_guard lock(mutex_);
     return blocks_.size();
@@ -574,7 +574,7 @@ class FindableBlocks : public BlockObserver {
   mutable std::mutex mutex_;
   absl::flat_hash_map<BlockHash, Block> blocks_;
   Event listed_;
-  Event gone_;
+  Event ended_;
 };
 
 TEST_F(EngineTest, ObserversGetTheBlocksOfUnsaltedRequests) {
@@ -610,9 +610,9 @@ TEST_F(EngineTest, ObserversGetTheBlocksOfUnsaltedRequests) {
   ASSERT_TRUE(engine_->Submit(second).ok());
   EXPECT_EQ(second_sink->WaitFinished().cached_prompt_tokens, 4);
   EXPECT_EQ(observer->Find(model_->digest(), second.prompt, 4), 2);
-  EXPECT_FALSE(observer->gone());
+  EXPECT_FALSE(observer->ended());
   engine_.reset();
-  EXPECT_TRUE(observer->gone());
+  EXPECT_TRUE(observer->ended());
 }
 
 TEST_F(EngineTest, AnObserverThatLeftIsNotCalled) {

@@ -618,7 +618,7 @@ void Scheduler::FailAll(const absl::Status& status) {
 }
 
 void Scheduler::Sweep(absl::Time now) {
-  bool any_gone = false;
+  bool any_removed = false;
   std::erase_if(ending_, [&](Sequence* sequence) {
     if (sequence->steps_in_flight > 0) return false;
     const std::shared_ptr<LiveRequest> live = sequence->live;
@@ -630,11 +630,11 @@ void Scheduler::Sweep(absl::Time now) {
     live_.erase(live->request.id);
     if (live->started && !waiting_.empty()) rate_.OnDeparture(now);
     if (!live->started) hooks_.on_started(live->request.id);
-    hooks_.on_gone(live->request.id);
-    any_gone = true;
+    hooks_.on_removed(live->request.id);
+    any_removed = true;
     return true;
   });
-  if (any_gone) NotifyReleased();
+  if (any_removed) NotifyReleased();
 }
 
 void Scheduler::NotifyReleased() {

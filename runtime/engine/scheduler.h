@@ -67,7 +67,7 @@ class Scheduler {
     // Called after a request's Started event, or when a request is removed without one.
     std::function<void(const std::string& id)> on_started;
     // Called when a request is removed: after its Finished event, with its slots and blocks free.
-    std::function<void(const std::string& id)> on_gone;
+    std::function<void(const std::string& id)> on_removed;
   };
 
   // `tokenizer` must outlive this.

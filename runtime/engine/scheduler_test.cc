@@ -312,7 +312,7 @@ TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   ASSERT_TRUE(long_prompt->finished) << "100 tokens take more than 8 ms";
   EXPECT_EQ(long_prompt->finished->status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(GetErrorDetails(long_prompt->finished->status).reason, "DEADLINE_UNREACHABLE");
-  EXPECT_TRUE(gone_.contains("prompt"));
+  EXPECT_TRUE(removed_.contains("prompt"));
   ASSERT_TRUE(add("tokens", 2, 30, 20)->finished) << "30 tokens take 30 ms";
   const auto open_ended = add("open-ended", 2, 0, 20);
   EXPECT_FALSE(open_ended->finished) << "its client takes what it gets until the deadline";
@@ -672,7 +672,7 @@ TEST_F(SchedulerTest, CancelOfARunningRequestReleasesBeforeItReports) {
     RunToEnd();
     EXPECT_EQ(reported, 1);
     EXPECT_EQ(free_then, 16);
-    EXPECT_TRUE(gone_.contains("a"));
+    EXPECT_TRUE(removed_.contains("a"));
   }
 }
 
@@ -747,7 +747,7 @@ TEST_F(SchedulerTest, RandomLoadLosesNothing) {
     const int kv_blocks = 6 + static_cast<int>(random() % 20);
     Make(Info(1 + static_cast<int>(random() % 6), kv_blocks, depth), 24);
     sinks_.clear();
-    gone_.clear();
+    removed_.clear();
     std::map<std::string, Expected> expected;
     std::set<std::string> cancelled;
     const int requests = 12;
@@ -791,7 +791,7 @@ TEST_F(SchedulerTest, RandomLoadLosesNothing) {
       EXPECT_EQ(sink.finished->generated_tokens, want.drawn);
     }
     EXPECT_EQ(released, cancels);
-    EXPECT_EQ(gone_.size(), expected.size());
+    EXPECT_EQ(removed_.size(), expected.size());
     EXPECT_EQ(scheduler_->blocks().free(), kv_blocks);
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
     preemptions += backend_->starts;

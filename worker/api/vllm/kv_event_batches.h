@@ -28,7 +28,7 @@ class KvEventBatches {
 
   // The next batch, without a load. Do not call while empty().
   std::unique_ptr<vllm_wire::KvEventBatch> Next();
-  // A batch that says that every block has gone. Drops the pending changes.
+  // A batch that clears every block. Drops the pending changes.
   std::unique_ptr<vllm_wire::KvEventBatch> Cleared();
 
   // Number of the last batch. 0 if there was none.

@@ -74,7 +74,7 @@ class KvEventReport {
     const vllm_wire::EngineLoad load = ToEngineLoad(ToSchedulerLoad(host_.Status()));
     if (batches_.empty()) {
       KvEventFeed::PendingChanges pending = subscriber_->Take();
-      if (pending.gone) {
+      if (pending.ended) {
         auto batch = batches_.Cleared();
         Attach(load, /*load_only=*/false, *batch);
         report.message = std::move(batch);

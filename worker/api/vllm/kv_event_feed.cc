@@ -38,7 +38,7 @@ KvEventFeed::PendingChanges KvEventFeed::Subscription::Take() {
   feed_->Advance();
   PendingChanges pending = std::exchange(pending_, {});
   pending_.lost = pending.lost;
-  pending_.gone = pending.gone;
+  pending_.ended = pending.ended;
   return pending;
 }
 
@@ -56,7 +56,7 @@ std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
 
 bool KvEventFeed::over() const {
   std::lock_guard lock(inbox_mutex_);
-  return is_gone_ || is_lost_;
+  return has_ended_ || is_lost_;
 }
 
 void KvEventFeed::OnStored(const FindableBlock& block) {
@@ -82,9 +82,9 @@ void KvEventFeed::OnListed() {
   inbox_.events.push_back({.kind = Event::Kind::kListed, .content = {}, .parent = {}});
 }
 
-void KvEventFeed::OnGone() {
+void KvEventFeed::OnEnded() {
   std::lock_guard lock(inbox_mutex_);
-  is_gone_ = true;
+  has_ended_ = true;
   inbox_ = {};
 }
 
@@ -103,17 +103,17 @@ void KvEventFeed::Advance() {
     done_tokens_ = 0;
   }
   bool lost = false;
-  bool gone = false;
+  bool ended = false;
   {
     std::lock_guard lock(inbox_mutex_);
     lost = is_lost_;
-    gone = is_gone_;
-    if (!lost && !gone && taken_.events.empty()) {
+    ended = has_ended_;
+    if (!lost && !ended && taken_.events.empty()) {
       std::swap(taken_, inbox_);
       live_events_ = 0;
     }
   }
-  if (lost || gone) {
+  if (lost || ended) {
     // Frees the index without inbox_mutex_, which the engine's thread waits for: a large index
     // takes long to free. Lost changes stay lost even if another feed has replaced this one since.
     End(lost);
@@ -158,7 +158,7 @@ void KvEventFeed::End(bool lost) {
   index_ = {};
   for (Subscription* subscription : subscriptions_) {
     subscription->pending_ = {};
-    (lost ? subscription->pending_.lost : subscription->pending_.gone) = true;
+    (lost ? subscription->pending_.lost : subscription->pending_.ended) = true;
   }
 }
 

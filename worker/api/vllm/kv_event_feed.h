@@ -36,8 +36,8 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
     std::vector<KvBlockIndex::Change> changes;
     // True if more changes waited than allowed, so that some are missing.
     bool lost = false;
-    // True if the engine and with it every block has gone.
-    bool gone = false;
+    // True if the engine is destroyed, and every block with it.
+    bool ended = false;
   };
 
   // One subscriber. Owns its pending changes until they are taken. For one thread at a time.
@@ -68,7 +68,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   void OnStored(const FindableBlock& block) override;
   void OnRemoved(const BlockHash& content) override;
   void OnListed() override;
-  void OnGone() override;
+  void OnEnded() override;
 
  private:
   // One event of the engine.
@@ -106,7 +106,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   size_t live_events_ = 0;
   bool was_listed_ = false;
   bool is_lost_ = false;
-  bool is_gone_ = false;
+  bool has_ended_ = false;
 
   // Locked before inbox_mutex_. Guards what follows.
   std::mutex mutex_;

@@ -89,10 +89,10 @@ TEST(KvEventFeedTest, LostChangesStayLostIfAnotherFeedReplacesThisOne) {
   const int32_t token = 1;
   for (uint64_t n = 1; n <= 13; ++n) feed->OnStored(Found(n, token));
   ASSERT_TRUE(feed->over());
-  feed->OnGone();
+  feed->OnEnded();
   const KvEventFeed::PendingChanges pending = subscription->Take();
   EXPECT_TRUE(pending.lost);
-  EXPECT_FALSE(pending.gone);
+  EXPECT_FALSE(pending.ended);
 }
 
 // The list may be longer than what one Take applies.
