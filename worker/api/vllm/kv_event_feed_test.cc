@@ -81,7 +81,7 @@ TEST(KvEventFeedTest, WithoutATakeAllChangesAreLostAndFewKept) {
   EXPECT_TRUE(subscription->Take().lost);
 }
 
-// A subscriber that lost changes is not told that the model has gone.
+// A subscriber that lost changes is not notified of the end of the engine.
 TEST(KvEventFeedTest, LostChangesStayLostIfAnotherFeedReplacesThisOne) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
@@ -164,10 +164,10 @@ TEST_F(KvEventFeedsTest, EndsWithTheModelAndBeginsWithTheNext) {
   ASSERT_TRUE(subscriber.ok());
   ASSERT_TRUE(Eventually([&] { return (*subscriber)->Take().all.has_value(); }));
   Unload();
-  EXPECT_TRUE((*subscriber)->Take().gone);
+  EXPECT_TRUE((*subscriber)->Take().ended);
   EXPECT_EQ(GetErrorDetails(feeds.Subscribe().status()).reason, "MODEL_NOT_LOADED");
   Load();
-  EXPECT_TRUE((*subscriber)->Take().gone) << "it followed the one before";
+  EXPECT_TRUE((*subscriber)->Take().ended) << "it followed the one before";
   auto next = feeds.Subscribe();
   ASSERT_TRUE(next.ok());
   ASSERT_TRUE(Eventually([&] { return (*next)->Take().all.has_value(); }));
