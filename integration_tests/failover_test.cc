@@ -321,7 +321,7 @@ TEST_F(FailoverTest, ADiskThatIsFullAtTheStartIsSaid) {
 // Random events, seeded: a failure names the seed, which repeats the events in the same order. Each
 // stream reaches its last token with the tokens and the text of an undisturbed run, no worker ends
 // unless the test ends it, and in the end each worker is registered at the orchestrator.
-TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) {
+TEST_F(FailoverTest, StreamsEndAsUndisturbedWhateverHappensToWorkers) {
   const uint64_t seed = 20260101;
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
@@ -406,13 +406,13 @@ TEST_F(FailoverTest, WhateverHappensToThemStreamsComeToTheirEndAsTheyWouldHave) 
         ++events["worker cut off from its clients"];
         fronts_[name(victim)]->Cut();
         absl::SleepFor(kTtl);
-        fronts_[name(victim)]->Mend();
+        fronts_[name(victim)]->Restore();
         break;
       case 6:
         ++events["worker cut off from its orchestrator"];
         backs_[name(victim)]->Cut();
         absl::SleepFor(kTtl * 2);
-        backs_[name(victim)]->Mend();
+        backs_[name(victim)]->Restore();
         break;
       case 7:
         ++events["orchestrator slower than a lease lasts"];

@@ -67,7 +67,7 @@ TEST_F(HealthTest, UnknownNameIsNotFound) {
   EXPECT_EQ(client().Check("orcd.v1.Orchestrator", &status).code, grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(HealthTest, WatchTellsEachChange) {
+TEST_F(HealthTest, WatchSendsEachChange) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(60));

@@ -109,12 +109,12 @@ TEST_F(KserveTest, TheSameSeedGivesTheSameTokensAsOrcdV1) {
         asked.set_id(id);
         ASSERT_TRUE(stream.Send(raw ? Raw(asked) : asked));
         ASSERT_TRUE(stream.ReadUntilEnd(id));
-        const Inference& told = stream.by_id()[id];
-        EXPECT_TRUE(told.error.ok()) << told.error;
-        EXPECT_EQ(told.violation, "");
-        EXPECT_EQ(told.ids, generation.ids);
-        EXPECT_EQ(told.text, generation.text);
-        EXPECT_EQ(told.finish_reason, finish);
+        const Inference& received = stream.by_id()[id];
+        EXPECT_TRUE(received.error.ok()) << received.error;
+        EXPECT_EQ(received.violation, "");
+        EXPECT_EQ(received.ids, generation.ids);
+        EXPECT_EQ(received.text, generation.text);
+        EXPECT_EQ(received.finish_reason, finish);
       }
     }
   }
@@ -261,7 +261,7 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
 // Clients hang up in the queue, in prefill and in decode, with and without streaming. No new step
 // includes a request whose client has left: its slot and blocks are free once the running steps
 // end.
-TEST_F(KserveTest, WhoeverLeavesIsInNoFurtherStep) {
+TEST_F(KserveTest, ARequestOfALeftClientIsInNoFurtherStep) {
   // The null backend has two steps in flight, as the GPU backend has; together they take 0.8 s. The
   // histogram's bucket up to 1 s holds releases after two steps, but not after a third.
   constexpr int kClients = kSanitized ? 60 : 250;

@@ -235,7 +235,7 @@ TEST_F(KvEventsTest, TheStateAsItIsThenWhatChanges) {
   EXPECT_EQ(follower.replay().CachedTokens(prompt), 5 * kBlockTokens);
 }
 
-TEST_F(KvEventsTest, ATenantsBlocksAreToldToNobody) {
+TEST_F(KvEventsTest, SaltedBlocksAreNotReported) {
   ASSERT_NO_FATAL_FAILURE(Start(64));
   Follower follower(vllm_->stub());
   ASSERT_TRUE(follower.WaitListed());
@@ -390,7 +390,7 @@ TEST_F(KvEventsTest, PlacesAreBoundedAndThoseWhoLeaveFreeTheirs) {
   EXPECT_TRUE(IsError(Refused(), StatusCode::RESOURCE_EXHAUSTED, "TOO_MANY_SUBSCRIBERS"));
 }
 
-TEST_F(KvEventsTest, WhoDoesNotReadIsToldThatEventsAreLost) {
+TEST_F(KvEventsTest, ASlowSubscriberGetsDataLoss) {
   // More changes than the worker keeps for a subscriber, plus the changes in flight and those
   // already batched for sending.
   constexpr int kChanges = 200'000;
@@ -434,7 +434,7 @@ TEST_F(KvEventsTest, NothingIsKeptOfStreamsThatEnded) {
   EXPECT_TRUE(IsError(Refused(request), StatusCode::OUT_OF_RANGE, "KV_EVENTS_NOT_KEPT"));
 }
 
-TEST_F(KvEventsTest, OnlyWhoMayControlHearsWhatPromptsBeginWith) {
+TEST_F(KvEventsTest, SubscribingNeedsThePermissionForControl) {
   const std::string tokens = models().File("tokens");
   std::ofstream(tokens) << "inference reads-nobodys-prompts\ncontrol may-control-a-worker\n";
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--token-file", tokens}));

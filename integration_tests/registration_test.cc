@@ -70,12 +70,12 @@ TEST_F(RegistrationTest, NamesOnlyTheServicesThatItServes) {
               UnorderedElementsAre("orcd.v1.Worker", "grpc.health.v1.Health"));
 }
 
-TEST_F(RegistrationTest, AdvertisesTheAddressItWasTold) {
+TEST_F(RegistrationTest, AdvertisesTheConfiguredAddress) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered({"--advertise-address", "worker.example:1234"}));
   EXPECT_EQ(orchestrator_.registrations().front().address(), "worker.example:1234");
 }
 
-TEST_F(RegistrationTest, AdvertisesTheHostItWasToldWithItsPortAndBrackets) {
+TEST_F(RegistrationTest, AdvertisesTheConfiguredHostWithItsPortAndBrackets) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered({"--advertise-host", "fd00::7"}));
   const std::string& bound = worker().address();
   EXPECT_EQ(orchestrator_.registrations().front().address(),
@@ -94,7 +94,7 @@ TEST_F(RegistrationTest, HeartbeatsWithinTheLeaseAndCounts) {
   EXPECT_EQ(orchestrator_.registrations().size(), 1u);
 }
 
-TEST_F(RegistrationTest, ToldOfEachChangeOfState) {
+TEST_F(RegistrationTest, EachChangeOfStateIsReported) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
   const auto last_state = [&] {
@@ -313,7 +313,7 @@ TEST_F(RegistrationTest, OfTwoWithOneIdentityTheFirstIsFencedAndFinishesWhatItRu
 
 // The orchestrator is slow, flaps, restarts without state, is away, and grants absurd leases.
 // Running streams do not notice, and in the end the worker is registered again.
-TEST_F(RegistrationTest, WhateverAnOrchestratorDoesIsNotSeenInAStream) {
+TEST_F(RegistrationTest, NoActionOfAnOrchestratorChangesAStream) {
   ASSERT_NO_FATAL_FAILURE(StartRegistered());
   ASSERT_TRUE(client().Load("nano.gguf").loaded);
   v1::GenerateRequest request = EndlessRequest("running");
@@ -399,7 +399,7 @@ TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
     orchestrator_.ForgetLeases();
     EXPECT_EQ(orchestrator_.heartbeats().size() + orchestrator_.registrations().size(), heard);
     const std::string lease = orchestrator_.lease_id();
-    way.Mend();
+    way.Restore();
     const Generation& generation = call.Finish();
     ASSERT_TRUE(IsComplete(generation));
     EXPECT_EQ(generation.ids, expected.ids);

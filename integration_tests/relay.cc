@@ -61,7 +61,7 @@ void Relay::Cut() {
   for (Connection& connection : connections_) connection.is_silent = true;
 }
 
-void Relay::Mend() {
+void Relay::Restore() {
   std::lock_guard lock(mutex_);
   is_cut_ = false;
 }

@@ -25,9 +25,9 @@ class Relay {
   const std::string& address() const { return address_; }
   // Sets the host:port that new connections go to.
   void SetTarget(const std::string& address);
-  // Existing connections never carry anything again; new ones wait for Mend.
+  // Existing connections never carry anything again; new ones wait for Restore.
   void Cut();
-  void Mend();
+  void Restore();
 
  private:
   struct Connection {

@@ -521,7 +521,7 @@ TEST_F(SecurityTest, CallsBeyondTheLimitOfAConnectionWait) {
   EXPECT_TRUE(Succeeds(Health(client().channel())));
 }
 
-TEST_F(SecurityTest, WhatCannotBeServedWithIsSaidAtTheStart) {
+TEST_F(SecurityTest, UnusableFilesAreNamedAtTheStart) {
   const CertificateAuthority authority("fleet");
   WriteCertificates(authority, "worker");
   const Issued other = authority.Issue("other");

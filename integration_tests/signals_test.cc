@@ -125,7 +125,7 @@ class StartingWorker {
   }
 
   // Drains the pipe so that the worker can continue.
-  void LetGo() {
+  void Release() {
     reader_ = std::thread([this] {
       char buffer[4096];
       while (::read(log_, buffer, sizeof(buffer)) > 0) {
@@ -186,10 +186,10 @@ TEST(SignalsTest, TerminationWhileItStartsIsADrain) {
     for (const int after_ms : {0, 1, 5, 20}) {
       StartingWorker worker({});
       ASSERT_TRUE(worker.ReadUntilFirstInitialiser());
-      if (after_ms > 0) worker.LetGo();
+      if (after_ms > 0) worker.Release();
       absl::SleepFor(absl::Milliseconds(after_ms));
       worker.Signal(signal);
-      if (after_ms == 0) worker.LetGo();
+      if (after_ms == 0) worker.Release();
       EXPECT_EQ(worker.Await(), 0) << "signal " << signal << " after " << after_ms << " ms";
     }
   }
@@ -200,17 +200,17 @@ TEST(SignalsTest, TerminationOfPidOneWhileItStartsIsADrain) {
     StartingWorker worker({.as_pid_one = true});
     if (!worker.can_be_pid_one()) GTEST_SKIP() << "this machine makes no namespace of processes";
     ASSERT_TRUE(worker.ReadUntilFirstInitialiser());
-    if (after_ms > 0) worker.LetGo();
+    if (after_ms > 0) worker.Release();
     absl::SleepFor(absl::Milliseconds(after_ms));
     worker.Signal(SIGTERM);
-    if (after_ms == 0) worker.LetGo();
+    if (after_ms == 0) worker.Release();
     EXPECT_EQ(worker.Await(), 0) << "after " << after_ms << " ms";
   }
 }
 
 TEST(SignalsTest, HangUpIsIgnoredWhereItWasBefore) {
   StartingWorker worker({.ignores_hangup = true});
-  worker.LetGo();
+  worker.Release();
   ASSERT_TRUE(worker.AwaitServing());
   worker.Signal(SIGHUP);
   absl::SleepFor(absl::Milliseconds(300));

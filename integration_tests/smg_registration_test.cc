@@ -65,7 +65,7 @@ TEST_F(SmgRegistrationTest, EntersItselfWhenItsModelIsReadyAndNotBefore) {
   EXPECT_TRUE(IsEntered());
 }
 
-TEST_F(SmgRegistrationTest, EntersTheAddressItWasTold) {
+TEST_F(SmgRegistrationTest, EntersTheConfiguredAddress) {
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--orchestrator", smg_.url(), "--advertise-address", "worker.example:1234"}));
   EXPECT_TRUE(IsEntered(smg_, "grpc://worker.example:1234"));

@@ -401,15 +401,14 @@ TEST_P(TransportTest, SeveralConnectionsFillTheTotalAndGiveItBack) {
   EXPECT_TRUE(WaitUntil([&] { return Health().ok(); }, Bound(absl::Seconds(10))));
 }
 
-// At its age a connection is told to go. It ends once it has no call, and its calls go on till
-// then.
+// At its maximum age a connection gets a GOAWAY. It ends with its last call.
 TEST_P(TransportTest, AConnectionEndsAtItsAge) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-connection-age", "1s"}));
   const std::unique_ptr<RawHttp2> watcher = Connect();
   watcher->Send(EmptyCall(1, kWatch));
   EXPECT_TRUE(AwaitFrame(*watcher, 1, kData));
-  // gRPC's client makes no further call on a connection that is told to go. It learns of that at
-  // once where somebody reads.
+  // gRPC's client makes no further call on a connection after a GOAWAY, which it sees at once if
+  // somebody reads.
   const auto health = grpc::health::v1::Health::NewStub(channel_);
   grpc::ClientContext context;
   const auto stream = health->Watch(&context, {});

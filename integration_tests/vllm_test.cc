@@ -701,7 +701,7 @@ TEST_F(VllmTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
 // 500 clients leave at random moments: in the queue, in prefill, in decode, streaming or not, by
 // hanging up or by Abort. No new step includes a request whose client has left: its slot and blocks
 // are free once the running steps end.
-TEST_F(VllmTest, WhoeverLeavesIsInNoFurtherStep) {
+TEST_F(VllmTest, ARequestOfALeftClientIsInNoFurtherStep) {
   // The null backend has two steps in flight, as the GPU backend has. The histogram's bucket holds
   // releases after two steps, but not after a third.
   constexpr int kClients = kSanitized ? 100 : 500;

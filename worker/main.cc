@@ -83,23 +83,23 @@ constexpr absl::Duration kExportGrace = absl::Seconds(2);
 // to its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
 
-// The reason why the worker ends; the first one counts. Any thread may call Tell; one waits.
+// The reason why the worker ends; the first one counts. Any thread may call Set; one waits.
 class Ending {
  public:
-  void Tell(ExitCode code) {
+  void Set(ExitCode code) {
     std::lock_guard lock(mutex_);
     if (!code_) code_ = code;
-    told_.notify_all();
+    changed_.notify_all();
   }
   ExitCode Await() {
     std::unique_lock lock(mutex_);
-    told_.wait(lock, [this] { return code_.has_value(); });
+    changed_.wait(lock, [this] { return code_.has_value(); });
     return *code_;
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable told_;
+  std::condition_variable changed_;
   std::optional<ExitCode> code_;
 };
 
@@ -407,7 +407,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     log.Info("signal", {{"signal", strsignal(signal)}, {"second", is_second}});
     if (is_second) _exit(static_cast<int>(ExitCode::kForced));
     first_signal = std::min(first_signal, now);
-    ending.Tell(ExitCode::kOk);
+    ending.Set(ExitCode::kOk);
   });
 
   for (const char* which : kAddressFiles) RemoveAddressFile(config.listen_address_file, which);
@@ -423,14 +423,14 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
 
   const absl::StatusOr<ChosenBackend> backend = ChooseBackend(config, log);
   if (!backend.ok()) {
-    log.Error("cannot compute", {{"error", std::string(backend.status().message())}});
+    log.Error("no usable backend", {{"error", std::string(backend.status().message())}});
     return ExitCode::kNoGpu;
   }
 
   HealthService health;
-  StatePublisher teller(health, log, [&](const std::string& kind) {
+  StatePublisher publisher(health, log, [&](const std::string& kind) {
     metrics.OnFault(kind);
-    ending.Tell(ExitCode::kFault);
+    ending.Set(ExitCode::kFault);
   });
   ModelHostOptions host_options = HostOptions(config, *backend);
   std::optional<SpanExporter> exporter;
@@ -439,12 +439,12 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
   host_options.on_warning = [&log](const std::string& model_id, const std::string& warning) {
-    log.Warning("the model is not served as its file says",
+    log.Warning("an instruction in the model's file is not followed",
                 {{"model_id", model_id}, {"warning", warning}});
   };
   ModelHost host(host_options);
-  host.Subscribe([&] { teller.Tell(host); });
-  const auto exit = [&ending] { ending.Tell(ExitCode::kOk); };
+  host.Subscribe([&] { publisher.Publish(host); });
+  const auto exit = [&ending] { ending.Set(ExitCode::kOk); };
   WorkerService worker(
       host, log,
       {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
@@ -470,7 +470,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   const Reflection reflection(std::move(reflected));
   for (grpc::Service* service : reflection.services()) services.push_back(service);
   health.Set(kHealthStartup, false);
-  teller.Tell(host);
+  publisher.Publish(host);
 
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
       MainServerOptions(config, **authorizer, credentials->server, metrics), services);
@@ -508,14 +508,14 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
       WriteAddressFile(config.listen_address_file, kMainFile, address);
   if (!written) {
     log.Error("cannot write --listen-address-file", {{"path", config.listen_address_file}});
-    ending.Tell(ExitCode::kBadConfig);
+    ending.Set(ExitCode::kBadConfig);
   }
 
   const Watchdog watchdog(
       config.watchdog > absl::ZeroDuration() ? config.watchdog : absl::InfiniteDuration(),
       [&host] { return host.StalledFor(); },
       [&](absl::Duration stalled) {
-        ending.Tell(ExitCode::kStalled);
+        ending.Set(ExitCode::kStalled);
         host.Fail(Stalled(stalled));
         absl::SleepFor(kStalledGrace);
         log.Info("stopped", {{"exit_code", static_cast<int>(ExitCode::kStalled)}});
@@ -537,7 +537,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     registration = std::make_unique<Registration>(
         *std::move(options), [&host] { return host.Status(); }, &log);
     registration->Start();
-    teller.set_registration(registration.get());
+    publisher.set_registration(registration.get());
   }
 
   if (config.model.empty()) {
@@ -560,7 +560,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                 } else {
                   log.Error("the model of --model was not loaded",
                             {{"error", std::string(loaded.status().message())}});
-                  ending.Tell(ExitCode::kModelNotLoaded);
+                  ending.Set(ExitCode::kModelNotLoaded);
                 }
               });
   }
@@ -570,9 +570,9 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   if (code == ExitCode::kStalled) return code;
   if (code == ExitCode::kOk) {
     host.Drain();
-    if (!teller.AwaitDrained()) code = ExitCode::kFault;
+    if (!publisher.AwaitDrained()) code = ExitCode::kFault;
   }
-  teller.set_registration(nullptr);
+  publisher.set_registration(nullptr);
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
   worker.Shutdown();
@@ -602,11 +602,11 @@ int Main(int argc, char** argv) {
   BlockSignals();
   // Each of glibc's arenas keeps the memory it once held: with the default of eight arenas a core,
   // a flood of small calls kept four times the memory that it used at any time.
-  // Whoever sets glibc's own variables knows better.
+  // glibc's own variables take precedence.
   if (std::getenv("MALLOC_ARENA_MAX") == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr) {
     mallopt(M_ARENA_MAX, 2);
   }
-  ExitWhereResourcesEnd();
+  ExitOnExhaustion();
   const ConfigResult parsed =
       ParseConfig(std::vector<std::string>(argv + 1, argv + argc), ReadEnvironment(environ));
   if (!parsed.config) {

@@ -61,11 +61,11 @@ guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
     return ToRpcStatus(status).SerializeAsString();
   };
   if (options.on_refused) {
-    made.filter.on_refused = [told = options.on_refused](std::string_view reason) {
-      told("call", reason);
+    made.filter.on_refused = [on_refused = options.on_refused](std::string_view reason) {
+      on_refused("call", reason);
     };
-    made.on_connection_ended = [told = options.on_refused](std::string_view reason) {
-      told("connection", reason);
+    made.on_connection_ended = [on_refused = options.on_refused](std::string_view reason) {
+      on_refused("connection", reason);
     };
   }
   return made;

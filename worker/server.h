@@ -38,7 +38,7 @@ struct ServerOptions {
   // and for bodies that are not answered yet.
   int64_t max_connection_bytes = int64_t{64} << 20;
   int64_t max_transport_bytes = int64_t{512} << 20;
-  // Older connections are told to go, and end when their calls have ended, at most five minutes
+  // Older connections get a GOAWAY, and end when their calls have ended, at most five minutes
   // later. Infinite: no maximum age.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // Called for each connection; returns the context to serve it with. Null: plaintext.

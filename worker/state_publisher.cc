@@ -15,7 +15,7 @@ void StatePublisher::set_registration(Registration* registration) {
   registration_ = registration;
 }
 
-void StatePublisher::Tell(const ModelHost& host) {
+void StatePublisher::Publish(const ModelHost& host) {
   // One thread at a time, so that the last report is the current state.
   std::lock_guard lock(mutex_);
   const v1::WorkerStatus status = host.Status();
@@ -30,8 +30,8 @@ void StatePublisher::Tell(const ModelHost& host) {
   if (!model_name_.empty() && model_name_ != model_name) health_.Remove(model_name_);
   if (!model_name.empty()) health_.Set(model_name, ready);
   model_name_ = model_name;
-  if (status.state() != told_) {
-    told_ = status.state();
+  if (status.state() != published_) {
+    published_ = status.state();
     const std::string name = v1::WorkerState_Name(status.state());
     if (failed) {
       log_.Error("state", {{"state", name}, {"reason", status.reason()}});
@@ -47,9 +47,9 @@ void StatePublisher::Tell(const ModelHost& host) {
 bool StatePublisher::AwaitDrained() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return told_ == v1::WORKER_STATE_DRAINED || told_ == v1::WORKER_STATE_FAILED;
+    return published_ == v1::WORKER_STATE_DRAINED || published_ == v1::WORKER_STATE_FAILED;
   });
-  return told_ == v1::WORKER_STATE_DRAINED;
+  return published_ == v1::WORKER_STATE_DRAINED;
 }
 
 }  // namespace orcd

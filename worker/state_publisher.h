@@ -1,4 +1,4 @@
-// The state publisher: reports the worker's state to everyone who must know it.
+// Publishes the worker's state to health probes, the log and the orchestrator.
 #ifndef ORCD_WORKER_STATE_PUBLISHER_H_
 #define ORCD_WORKER_STATE_PUBLISHER_H_
 
@@ -36,7 +36,7 @@ class StatePublisher {
   void set_registration(Registration* registration);
 
   // Must be called after each change of the host's state.
-  void Tell(const ModelHost& host);
+  void Publish(const ModelHost& host);
 
   // Waits until the worker is drained or has failed. Returns false if it failed before it was
   // drained.
@@ -51,7 +51,7 @@ class StatePublisher {
   std::mutex mutex_;
   std::condition_variable changed_;
   Registration* registration_ = nullptr;
-  v1::WorkerState told_ = v1::WORKER_STATE_UNSPECIFIED;
+  v1::WorkerState published_ = v1::WORKER_STATE_UNSPECIFIED;
   // Health name of the loaded model; empty if none is loaded.
   std::string model_name_;
 };

@@ -144,7 +144,7 @@ absl::Status CheckBackendOptions(const BackendOptions& options);
 // Most tokens of a sequence with these options.
 int ContextOf(const ModelSpec& spec, const BackendOptions& options);
 
-// The GPU that a backend computes on, for whoever places work or replaces hardware.
+// The GPU that a backend computes on, for orchestrators and operators.
 struct GpuInfo {
   // As the driver names it, such as `GPU-5c5ac5b2-…`.
   std::string uuid;

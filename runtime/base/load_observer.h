@@ -1,4 +1,4 @@
-// Reports the progress of a load, and tells the load that it is no longer wanted.
+// Receives the progress of a load, and can cancel the load.
 #ifndef ORCD_RUNTIME_BASE_LOAD_OBSERVER_H_
 #define ORCD_RUNTIME_BASE_LOAD_OBSERVER_H_
 
@@ -22,7 +22,7 @@ class LoadObserver {
   virtual bool cancelled() const = 0;
 };
 
-// For loads that nobody watches.
+// Ignores the progress and never cancels.
 class NullLoadObserver : public LoadObserver {
  public:
   void OnProgress(LoadStage, uint64_t, uint64_t) override {}

@@ -390,7 +390,7 @@ TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {
       << "another sequence in the slot";
 }
 
-TEST(KvCacheTest, TellsWhatItsTypeHasNoNumberFor) {
+TEST(KvCacheTest, ReportsValuesBeyondItsType) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   for (const KvType type : {KvType::kF16, KvType::kF32}) {

@@ -28,7 +28,7 @@ struct ForwardSequence {
   std::span<const int32_t> tokens;
   int64_t first_position = 0;
   std::span<const int32_t> blocks;
-  // True if the logits that follow the last token are wanted.
+  // True to compute the logits of the last token.
   bool logits = false;
 };
 

@@ -31,7 +31,7 @@ BlockPool::BlockPool(int num_blocks, int block_tokens)
 }
 
 BlockPool::~BlockPool() {
-  if (const auto listener = Listener()) listener->OnGone();
+  if (const auto listener = Listener()) listener->OnEnded();
 }
 
 bool BlockPool::Grow(BlockList& list, int size) {
@@ -133,7 +133,7 @@ FindableBlock BlockPool::Describe(int32_t id) const {
 }
 
 void BlockPool::Observe(std::weak_ptr<BlockObserver> observer) {
-  if (const auto before = Listener()) before->OnGone();
+  if (const auto before = Listener()) before->OnEnded();
   observer_ = std::move(observer);
   observed_ = true;
   const auto listener = Listener();

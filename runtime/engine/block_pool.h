@@ -32,7 +32,7 @@ class BlockList {
   std::vector<int32_t> ids_;
 };
 
-// A block that can be found by its content, as an observer is told of it.
+// A block that can be found by its content, as reported to an observer.
 struct FindableBlock {
   BlockHash content;
   // Content of the preceding block; nullopt if this block is the first of a sequence.
@@ -41,8 +41,8 @@ struct FindableBlock {
   std::span<const int32_t> tokens;
 };
 
-// Is told which shareable blocks (those named with an Origin) can be found. Called on the engine
-// thread; must not block.
+// Is notified of the shareable blocks (those named with an Origin) that can be found. Called on the
+// engine thread; must not block.
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
@@ -54,7 +54,7 @@ class BlockObserver {
   // order.
   virtual void OnListed() = 0;
   // The pool and all its blocks are destroyed, or another observer has replaced this one.
-  virtual void OnGone() = 0;
+  virtual void OnEnded() = 0;
 };
 
 // Owns the ids of `num_blocks` blocks; the backend owns their memory. Each block counts the lists
@@ -62,7 +62,7 @@ class BlockObserver {
 // least recently used one is reclaimed first. Used by one thread (the engine's). Must outlive its
 // lists.
 //
-// The pool keeps the tokens of shareable blocks so that a new observer can be told of all of them.
+// The pool keeps the tokens of shareable blocks so that it can report them to a new observer.
 // This takes four bytes a token, against thousands for the keys and values.
 class BlockPool {
  public:

@@ -155,7 +155,7 @@ class RecordingObserver : public BlockObserver {
     bool operator==(const Stored&) const = default;
   };
   void OnStored(const FindableBlock& block) override {
-    EXPECT_FALSE(gone);
+    EXPECT_FALSE(ended);
     const bool is_new =
         blocks
             .try_emplace({block.content.high, block.content.low},
@@ -168,17 +168,17 @@ class RecordingObserver : public BlockObserver {
     EXPECT_EQ(blocks.erase({content.high, content.low}), 1u) << "removed and not there";
   }
   void OnListed() override { ++listed; }
-  void OnGone() override { gone = true; }
+  void OnEnded() override { ended = true; }
 
   bool Has(const BlockHash& content) const { return blocks.contains({content.high, content.low}); }
 
   std::map<std::pair<uint64_t, uint64_t>, Stored> blocks;
   int stored = 0;
   int listed = 0;
-  bool gone = false;
+  bool ended = false;
 };
 
-TEST(BlockPoolTest, AnObserverHearsWhatIsThereAndWhatChanges) {
+TEST(BlockPoolTest, AnObserverGetsTheContentAndThenChanges) {
   const std::vector<int32_t> tokens = {5, 6};
   const BlockPool::Origin first = {.parent = std::nullopt, .tokens = tokens};
   const BlockPool::Origin second = {.parent = Content(0), .tokens = tokens};
@@ -203,10 +203,10 @@ TEST(BlockPoolTest, AnObserverHearsWhatIsThereAndWhatChanges) {
     ASSERT_TRUE(pool.Grow(list, 3));
     EXPECT_FALSE(observer->Has(Content(1)));
     EXPECT_TRUE(observer->Has(Content(0)));
-    EXPECT_FALSE(observer->gone);
+    EXPECT_FALSE(observer->ended);
     pool.Release(list);
   }
-  EXPECT_TRUE(observer->gone);
+  EXPECT_TRUE(observer->ended);
 }
 
 TEST(BlockPoolTest, TheNewObserverTakesTheOldOnesPlace) {
@@ -220,7 +220,7 @@ TEST(BlockPoolTest, TheNewObserverTakesTheOldOnesPlace) {
   pool.Name(list, 0, Content(0), &origin);
   auto observer = std::make_shared<RecordingObserver>();
   pool.Observe(observer);
-  EXPECT_TRUE(old->gone);
+  EXPECT_TRUE(old->ended);
   EXPECT_TRUE(observer->Has(Content(0)));
   observer.reset();
   pool.Name(list, 1, Content(1), &origin);

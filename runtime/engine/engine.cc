@@ -51,7 +51,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       scheduler_(model_->tokenizer(), info_,
                  {.max_context = max_context_, .model_digest = model_->digest()},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
-                  .on_gone = [this](const std::string& id) { OnGone(id); }}),
+                  .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
       rate_(scheduler_.rate()) {
   PublishStats();
   thread_ = std::thread([this] { Run(); });
@@ -226,16 +226,16 @@ absl::Duration Engine::RetryAfter() {
 
 void Engine::OnStarted(const std::string& id) {
   std::lock_guard lock(inbox_mutex_);
-  Visitor& visitor = live_[id];
-  waiting_tokens_ -= visitor.prompt_tokens;
-  visitor.prompt_tokens = 0;
+  AdmittedRequest& admitted = live_[id];
+  waiting_tokens_ -= admitted.prompt_tokens;
+  admitted.prompt_tokens = 0;
 }
 
-void Engine::OnGone(const std::string& id) {
+void Engine::OnRemoved(const std::string& id) {
   std::lock_guard lock(inbox_mutex_);
-  const auto visitor = live_.find(id);
-  live_samples_ -= visitor->second.samples;
-  live_.erase(visitor);
+  const auto admitted = live_.find(id);
+  live_samples_ -= admitted->second.samples;
+  live_.erase(admitted);
 }
 
 void Engine::Post(Message message) {
@@ -253,7 +253,7 @@ void Engine::CancelMany(std::vector<std::string> ids, FinishReason reason,
                         std::function<void(int cancelled)> done) {
   Post(CancelMessage{std::move(ids), /*everyone=*/false, reason,
                      [this, done = std::move(done)](int count) {
-                       // A caller that is told the slot is free must also see it free in stats().
+                       // A caller that `done` notifies must also see the slot as free in stats().
                        PublishStats();
                        done(count);
                      }});
@@ -309,7 +309,7 @@ void Engine::Run() {
       scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, fault));
     }
     PublishStats();
-    scheduler_.TellListeners();
+    scheduler_.NotifyListeners();
   }
   for (Message& message : messages) Handle(std::move(message));
   // The backend must not be destroyed while a step runs.
@@ -320,7 +320,7 @@ void Engine::Run() {
   }
   scheduler_.FailAll(MakeError(absl::StatusCode::kCancelled, "the model was unloaded",
                                {.reason = "MODEL_UNLOADED"}));
-  scheduler_.TellListeners();
+  scheduler_.NotifyListeners();
   busy_at_.store(0, std::memory_order_relaxed);
 }
 

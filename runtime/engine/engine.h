@@ -108,7 +108,7 @@ class Engine {
   void CancelAll(FinishReason reason, std::function<void(int cancelled)> done);
 
   // Reports to `observer`, on the engine thread, the KV blocks that requests without a cache salt
-  // may share, then each change, until `observer` expires or another one replaces it. OnGone is
+  // may share, then each change, until `observer` expires or another one replaces it. OnEnded is
   // called when the engine is destroyed.
   void ObserveBlocks(std::weak_ptr<BlockObserver> observer);
 
@@ -131,7 +131,7 @@ class Engine {
   };
   using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
   // The record of an admitted request (a live one), kept for Submit's checks.
-  struct Visitor {
+  struct AdmittedRequest {
     int samples = 0;
     // Prompt tokens until the request has started; then 0.
     int64_t prompt_tokens = 0;
@@ -146,7 +146,7 @@ class Engine {
   // its own, as they become free. Requires inbox_mutex_.
   absl::Duration RetryAfter();
   void OnStarted(const std::string& id);
-  void OnGone(const std::string& id);
+  void OnRemoved(const std::string& id);
 
   void Run();
   // Moves the inbox to `messages`; if `wait`, sleeps until the inbox holds something. False once
@@ -183,7 +183,7 @@ class Engine {
   std::vector<Message> inbox_;
   bool stopping_ = false;
   absl::Status fault_;
-  absl::flat_hash_map<std::string, Visitor> live_;
+  absl::flat_hash_map<std::string, AdmittedRequest> live_;
   int64_t live_samples_ = 0;
   int64_t waiting_tokens_ = 0;
   absl::Time next_place_ = absl::InfinitePast();

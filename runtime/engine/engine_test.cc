@@ -417,7 +417,7 @@ TEST_F(EngineTest, ReadingATouchedFileAgainIsProgressOfItsStep) {
   std::filesystem::remove(path);
 }
 
-TEST_F(EngineTest, ListenersHearOfAStepOnce) {
+TEST_F(EngineTest, ListenersAreNotifiedOnceAStep) {
   Make();
   class Listener : public StepListener {
    public:
@@ -585,10 +585,10 @@ class FindableBlocks : public BlockObserver {
     blocks_.erase(content);
   }
   void OnListed() override { listed_.Notify(); }
-  void OnGone() override { gone_.Notify(); }
+  void OnEnded() override { ended_.Notify(); }
 
   [[nodiscard]] bool WaitListed() const { return listed_.Wait(); }
-  bool gone() const { return gone_.happened(); }
+  bool ended() const { return ended_.happened(); }
   size_t size() const {
     std::lock_guard lock(mutex_);
     return blocks_.size();
@@ -615,10 +615,10 @@ class FindableBlocks : public BlockObserver {
   mutable std::mutex mutex_;
   absl::flat_hash_map<BlockHash, Block> blocks_;
   Event listed_;
-  Event gone_;
+  Event ended_;
 };
 
-TEST_F(EngineTest, ObserversHearWhichBlocksRequestsWithoutASaltMayShare) {
+TEST_F(EngineTest, ObserversGetTheBlocksOfUnsaltedRequests) {
   Make();
   auto [first, first_sink] = Request("a", 6);
   first.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -651,9 +651,9 @@ TEST_F(EngineTest, ObserversHearWhichBlocksRequestsWithoutASaltMayShare) {
   ASSERT_TRUE(engine_->Submit(second).ok());
   EXPECT_EQ(second_sink->WaitFinished().cached_prompt_tokens, 4);
   EXPECT_EQ(observer->Find(model_->digest(), second.prompt, 4), 2);
-  EXPECT_FALSE(observer->gone());
+  EXPECT_FALSE(observer->ended());
   engine_.reset();
-  EXPECT_TRUE(observer->gone());
+  EXPECT_TRUE(observer->ended());
 }
 
 TEST_F(EngineTest, AnObserverThatLeftIsNotCalled) {

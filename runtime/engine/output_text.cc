@@ -22,10 +22,10 @@ OutputText::OutputText(std::vector<std::string> stop_strings, int min_tokens)
 std::string OutputText::Append(std::string_view bytes) {
   ++tokens_;
   held_ += utf8_.Append(bytes);
-  return TakeCertain();
+  return TakeReleasable();
 }
 
-std::string OutputText::TakeCertain() {
+std::string OutputText::TakeReleasable() {
   if (tokens_ <= min_tokens_) exempt_ = held_.size();
   // The stop string that begins first wins; of two that begin together, the one the caller named
   // first.
@@ -59,7 +59,7 @@ std::string OutputText::Finish() {
   // The rest of an unfinished character comes out as U+FFFD and can complete a stop string like any
   // other text.
   held_ += utf8_.Finish();
-  std::string text = TakeCertain();
+  std::string text = TakeReleasable();
   if (!stopped_) text += std::exchange(held_, {});
   return text;
 }

@@ -28,7 +28,7 @@ class OutputText {
   const std::optional<std::string>& stopped() const { return stopped_; }
 
  private:
-  std::string TakeCertain();
+  std::string TakeReleasable();
 
   const std::vector<std::string> stop_strings_;
   const int min_tokens_;

@@ -34,7 +34,7 @@ TEST(OutputTextTest, StopStringEndsTextBeforeIt) {
   EXPECT_EQ(*text.stopped(), "\nUser:");
 }
 
-TEST(OutputTextTest, WhatTurnsOutNotToBeAStopStringIsReleased) {
+TEST(OutputTextTest, TextThatCompletesNoStopStringIsReleased) {
   OutputText text({"aab"});
   EXPECT_EQ(text.Append("a"), "");
   EXPECT_EQ(text.Append("a"), "");

@@ -124,8 +124,8 @@ class GenerationSink {
   virtual void OnFinished(const FinishedEvent& event) = 0;
 };
 
-// Is told when the engine has delivered all pending events, for sinks that forward the events of
-// many requests together. Called on the engine thread; must not block.
+// Is notified when the engine has delivered all pending events, for sinks that forward the events
+// of many requests together. Called on the engine thread; must not block.
 class StepListener {
  public:
   virtual ~StepListener() = default;
@@ -159,7 +159,7 @@ struct GenerationRequest {
   // When it passes, the request ends with kDeadlineExceeded, queued or running.
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<GenerationSink> sink;
-  // May be null. Told after each step in which the sink got events.
+  // May be null. Notified after each step in which the sink got events.
   std::shared_ptr<StepListener> step_listener;
   // Has static storage.
   const RequestFields* fields = &kOrcdFields;

@@ -239,12 +239,12 @@ void Scheduler::Admit(absl::Time now) {
     live.cached_prompt_tokens = std::min(sequence.scheduled, live.prompt_tokens());
     counts_.prompt_tokens += live.prompt_tokens();
     counts_.cached_prompt_tokens += live.cached_prompt_tokens;
-    Touch(live);
+    AddListener(live);
     live.request.sink->OnStarted(
         {.prompt_tokens = live.prompt_tokens(), .cached_prompt_tokens = live.cached_prompt_tokens});
     hooks_.on_started(live.request.id);
   }
-  if (waiting_.empty()) rate_.OnNobodyWaits();
+  if (waiting_.empty()) rate_.OnQueueEmpty();
 }
 
 bool Scheduler::TakeBlocks(Sequence& sequence) {
@@ -442,10 +442,10 @@ void Scheduler::TakePromptLogprobs(Sequence& sequence, int first_position,
                                    const std::vector<SampledToken>& targets) {
   LiveRequest& live = *sequence.live;
   // A prompt recomputed after a preemption gives some log-probabilities that were already sent.
-  const int told = live.next_prompt_logprob - first_position;
-  if (told >= static_cast<int>(targets.size())) return;
+  const int reported = live.next_prompt_logprob - first_position;
+  if (reported >= static_cast<int>(targets.size())) return;
   DeltaEvent delta;
-  delta.prompt_logprobs.assign(targets.begin() + told, targets.end());
+  delta.prompt_logprobs.assign(targets.begin() + reported, targets.end());
   for (size_t i = 0; i < delta.prompt_logprobs.size(); ++i) {
     if (delta.prompt_logprobs[i].finite) continue;
     FailNotFinite(sequence, LogitsNotFinite(live.next_prompt_logprob + static_cast<int>(i)));
@@ -493,7 +493,7 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
 
 void Scheduler::SendDelta(Sequence& sequence, DeltaEvent event) {
   event.sample = sequence.sample;
-  Touch(*sequence.live);
+  AddListener(*sequence.live);
   sequence.live->request.sink->OnDelta(std::move(event));
 }
 
@@ -566,20 +566,20 @@ void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
   event.decode_time = Between(live.first_token, live.last_token);
   live.finished = true;
   ++counts_.finished_requests;
-  Touch(live);
+  AddListener(live);
   live.request.sink->OnFinished(event);
 }
 
-void Scheduler::Touch(const LiveRequest& live) {
+void Scheduler::AddListener(const LiveRequest& live) {
   const std::shared_ptr<StepListener>& listener = live.request.step_listener;
   if (listener == nullptr) return;
-  if (std::find(touched_.rbegin(), touched_.rend(), listener) != touched_.rend()) return;
-  touched_.push_back(listener);
+  if (std::find(listeners_.rbegin(), listeners_.rend(), listener) != listeners_.rend()) return;
+  listeners_.push_back(listener);
 }
 
-void Scheduler::TellListeners() {
-  for (const std::shared_ptr<StepListener>& listener : touched_) listener->OnStepEnd();
-  touched_.clear();
+void Scheduler::NotifyListeners() {
+  for (const std::shared_ptr<StepListener>& listener : listeners_) listener->OnStepEnd();
+  listeners_.clear();
 }
 
 void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,
@@ -594,7 +594,7 @@ void Scheduler::Cancel(std::span<const std::string> ids, FinishReason reason,
   waiter.count = static_cast<int>(waiter.left.size());
   release_waiters_.push_back(std::move(waiter));
   Sweep(now_);
-  TellReleased();
+  NotifyReleased();
 }
 
 void Scheduler::CancelAll(FinishReason reason, std::function<void(int)> released) {
@@ -618,7 +618,7 @@ void Scheduler::FailAll(const absl::Status& status) {
 }
 
 void Scheduler::Sweep(absl::Time now) {
-  bool any_gone = false;
+  bool any_removed = false;
   std::erase_if(ending_, [&](Sequence* sequence) {
     if (sequence->steps_in_flight > 0) return false;
     const std::shared_ptr<LiveRequest> live = sequence->live;
@@ -630,14 +630,14 @@ void Scheduler::Sweep(absl::Time now) {
     live_.erase(live->request.id);
     if (live->started && !waiting_.empty()) rate_.OnDeparture(now);
     if (!live->started) hooks_.on_started(live->request.id);
-    hooks_.on_gone(live->request.id);
-    any_gone = true;
+    hooks_.on_removed(live->request.id);
+    any_removed = true;
     return true;
   });
-  if (any_gone) TellReleased();
+  if (any_removed) NotifyReleased();
 }
 
-void Scheduler::TellReleased() {
+void Scheduler::NotifyReleased() {
   // Callbacks run last, when the resources are free.
   std::vector<ReleaseWaiter> ready;
   std::erase_if(release_waiters_, [&](ReleaseWaiter& waiter) {

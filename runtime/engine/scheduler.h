@@ -67,7 +67,7 @@ class Scheduler {
     // Called after a request's Started event, or when a request is removed without one.
     std::function<void(const std::string& id)> on_started;
     // Called when a request is removed: after its Finished event, with its slots and blocks free.
-    std::function<void(const std::string& id)> on_gone;
+    std::function<void(const std::string& id)> on_removed;
   };
 
   // `tokenizer` must outlive this.
@@ -102,7 +102,7 @@ class Scheduler {
   }
 
   // Calls the step listeners of requests that got events since the last call.
-  void TellListeners();
+  void NotifyListeners();
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   // Numbers of sequences; a request has one sequence for each of its samples.
@@ -183,11 +183,11 @@ class Scheduler {
   void FailNotFinite(Sequence& sequence, const std::string& what);
   void MarkFinished(Sequence& sequence);
   void SendFinished(LiveRequest& live, FinishedEvent event);
-  void Touch(const LiveRequest& live);
+  void AddListener(const LiveRequest& live);
   // Frees the resources of finished sequences that no step in flight uses, and notifies the
   // cancellations that wait.
   void Sweep(absl::Time now);
-  void TellReleased();
+  void NotifyReleased();
 
   const Tokenizer& tokenizer_;
   const BackendInfo backend_;
@@ -203,7 +203,7 @@ class Scheduler {
   std::vector<Sequence*> ending_;
   std::deque<InFlight> in_flight_;
   std::vector<ReleaseWaiter> release_waiters_;
-  std::vector<std::shared_ptr<StepListener>> touched_;
+  std::vector<std::shared_ptr<StepListener>> listeners_;
   int64_t next_order_ = 0;
   int64_t steps_ = 0;
   absl::Time next_deadline_ = absl::InfiniteFuture();

@@ -84,7 +84,7 @@ class SchedulerHarness {
     eog_ = model_->tokenizer().eog_ids().front();
     vocab_ = model_->spec().vocab;
     left_queue_.clear();
-    gone_.clear();
+    removed_.clear();
     sinks_.clear();
     backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_);
     scheduler_ = std::make_unique<Scheduler>(
@@ -95,10 +95,10 @@ class SchedulerHarness {
                                EXPECT_TRUE(left_queue_.insert(id).second) << id;
                                if (on_left_queue_) on_left_queue_(id);
                              },
-                         .on_gone =
+                         .on_removed =
                              [this](const std::string& id) {
                                EXPECT_TRUE(left_queue_.contains(id)) << id;
-                               EXPECT_TRUE(gone_.insert(id).second) << id;
+                               EXPECT_TRUE(removed_.insert(id).second) << id;
                              }});
   }
 
@@ -189,7 +189,7 @@ class SchedulerHarness {
   std::map<std::string, std::shared_ptr<RecordingSink>> sinks_;
   std::set<std::string> left_queue_;
   std::function<void(const std::string& id)> on_left_queue_;
-  std::set<std::string> gone_;
+  std::set<std::string> removed_;
   absl::Time now_ = absl::UnixEpoch();
   int64_t commits_ = 0;
 };

@@ -128,12 +128,13 @@ class Simulation : public SchedulerHarness {
   void CancelOne(const std::string& id) {
     asked_.at(id).cancelled = true;
     ++cancels_;
-    const bool was_gone = gone_.contains(id);
-    scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled, [&, id, was_gone](int found) {
-      ++released_;
-      EXPECT_EQ(found, was_gone ? 0 : 1);
-      EXPECT_TRUE(gone_.contains(id)) << "told before it was gone";
-    });
+    const bool was_removed = removed_.contains(id);
+    scheduler_->Cancel(std::span(&id, 1), FinishReason::kCancelled,
+                       [&, id, was_removed](int found) {
+                         ++released_;
+                         EXPECT_EQ(found, was_removed ? 0 : 1);
+                         EXPECT_TRUE(removed_.contains(id)) << "notified before it was removed";
+                       });
     EXPECT_TRUE(sinks_[id]->finished);
   }
 
@@ -151,7 +152,7 @@ class Simulation : public SchedulerHarness {
   void Check(Encounters& met) {
     for (const auto& [id, asked] : asked_) CheckOne(id, asked, met);
     EXPECT_EQ(released_, cancels_);
-    EXPECT_EQ(gone_.size(), asked_.size());
+    EXPECT_EQ(removed_.size(), asked_.size());
     EXPECT_EQ(left_queue_.size(), asked_.size());
     EXPECT_EQ(scheduler_->blocks().free(), info_.kv_blocks) << "blocks leaked";
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
@@ -245,7 +246,7 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
 }
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
-TEST(SchedulerSimulationTest, WhatIsNotFiniteReachesNobodyElse) {
+TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {
   constexpr int kRuns = 3000;
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;

@@ -115,7 +115,7 @@ TEST_F(SchedulerTest, APromptThatWasSeenIsNotComputedAgain) {
   }
 }
 
-TEST_F(SchedulerTest, WhatGaveNoFiniteNumbersIsNobodysBeginning) {
+TEST_F(SchedulerTest, NonFiniteBlocksAreNotShared) {
   Make(Info(4, 32, 2));
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   backend_->not_finite = true;
@@ -195,7 +195,7 @@ TEST_F(SchedulerTest, BlocksHaveNoNamesBeforeTheirStepHasEnded) {
   EXPECT_EQ(scheduler_->blocks().named(), 0);
 }
 
-TEST_F(SchedulerTest, WhoFitsBySharingWhatIsNewlyNamedDoesNotWait) {
+TEST_F(SchedulerTest, ARequestThatFitsBySharingNewlyNamedBlocksDoesNotWait) {
   for (const int depth : {1, 2}) {
     Make(Info(4, 10, depth));
     const std::vector<int32_t> prompt = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
@@ -312,7 +312,7 @@ TEST_F(SchedulerTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   ASSERT_TRUE(long_prompt->finished) << "100 tokens take more than 8 ms";
   EXPECT_EQ(long_prompt->finished->status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(GetErrorDetails(long_prompt->finished->status).reason, "DEADLINE_UNREACHABLE");
-  EXPECT_TRUE(gone_.contains("prompt"));
+  EXPECT_TRUE(removed_.contains("prompt"));
   ASSERT_TRUE(add("tokens", 2, 30, 20)->finished) << "30 tokens take 30 ms";
   const auto open_ended = add("open-ended", 2, 0, 20);
   EXPECT_FALSE(open_ended->finished) << "its client takes what it gets until the deadline";
@@ -449,7 +449,7 @@ TEST_F(SchedulerTest, CountsThePromptTokensThatItComputes) {
   EXPECT_EQ(scheduler_->counts().computed_prompt_tokens, 22 - cached);
 }
 
-TEST_F(SchedulerTest, WhatARequestThatIsEndedHeldBackComesWhereItGoesOn) {
+TEST_F(SchedulerTest, TextHeldBackByAnEndedRequestComesWhenItIsResumed) {
   Make(Info(2, 32, 1));
   const auto ask = [&](const std::string& id, const std::string& stop) {
     GenerationRequest request = Request(id, {3, 1, 4});
@@ -672,7 +672,7 @@ TEST_F(SchedulerTest, CancelOfARunningRequestReleasesBeforeItReports) {
     RunToEnd();
     EXPECT_EQ(reported, 1);
     EXPECT_EQ(free_then, 16);
-    EXPECT_TRUE(gone_.contains("a"));
+    EXPECT_TRUE(removed_.contains("a"));
   }
 }
 
@@ -747,7 +747,7 @@ TEST_F(SchedulerTest, RandomLoadLosesNothing) {
     const int kv_blocks = 6 + static_cast<int>(random() % 20);
     Make(Info(1 + static_cast<int>(random() % 6), kv_blocks, depth), 24);
     sinks_.clear();
-    gone_.clear();
+    removed_.clear();
     std::map<std::string, Expected> expected;
     std::set<std::string> cancelled;
     const int requests = 12;
@@ -791,7 +791,7 @@ TEST_F(SchedulerTest, RandomLoadLosesNothing) {
       EXPECT_EQ(sink.finished->generated_tokens, want.drawn);
     }
     EXPECT_EQ(released, cancels);
-    EXPECT_EQ(gone_.size(), expected.size());
+    EXPECT_EQ(removed_.size(), expected.size());
     EXPECT_EQ(scheduler_->blocks().free(), kv_blocks);
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
     preemptions += backend_->starts;

@@ -66,9 +66,9 @@ struct Rows {
 // Records the first activation that is not finite, and keeps the activations that are compared
 // later, the rows of consecutive steps appended: all rows of the first layer, of the last layer and
 // its input, and of the head; kMiddleTokens rows of the layers between.
-class Witness : public ActivationTap {
+class ActivationRecorder : public ActivationTap {
  public:
-  explicit Witness(int layers) : layers_(layers) {}
+  explicit ActivationRecorder(int layers) : layers_(layers) {}
 
   void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
@@ -103,17 +103,16 @@ class Witness : public ActivationTap {
   std::map<std::pair<int, std::string>, Rows> seen_;
 };
 
-// Compares the activations of a reference with those that a Witness recorded, from row `first_row`
-// on.
+// Compares the activations of a reference with recorded ones, from row `first_row` on.
 class Comparison : public ActivationTap {
  public:
-  Comparison(const Witness& witness, int64_t first_row)
-      : witness_(witness), first_row_(first_row) {}
+  Comparison(const ActivationRecorder& recorded, int64_t first_row)
+      : recorded_(recorded), first_row_(first_row) {}
 
   void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
     if (!first_difference_.empty()) return;
-    const Rows* const seen = witness_.Find(name, layer);
+    const Rows* const seen = recorded_.Find(name, layer);
     if (seen == nullptr || seen->cols != cols ||
         static_cast<int64_t>(seen->values.size()) < (first_row_ + rows) * cols) {
       first_difference_ = absl::StrCat(Where(name, layer), " was not computed");
@@ -131,7 +130,7 @@ class Comparison : public ActivationTap {
   const std::string& first_difference() const { return first_difference_; }
 
  private:
-  const Witness& witness_;
+  const ActivationRecorder& recorded_;
   const int64_t first_row_;
   std::string first_difference_;
 };
@@ -160,13 +159,13 @@ class Run {
   int count() const { return static_cast<int>(tokens_.size()); }
 
   // Runs tokens [first, first + count) and returns the activations that the backend showed.
-  absl::StatusOr<Witness> Show(int first, int count) {
-    Witness witness(layers_);
+  absl::StatusOr<ActivationRecorder> Record(int first, int count) {
+    ActivationRecorder recorded(layers_);
     for (const int end = first + count; first < end; first += step_tokens_) {
       const int part = std::min(step_tokens_, end - first);
-      ORCD_RETURN_IF_ERROR(Step(first, part, /*sample=*/false, &witness).status());
+      ORCD_RETURN_IF_ERROR(Step(first, part, /*sample=*/false, &recorded).status());
     }
-    return witness;
+    return recorded;
   }
 
   // Runs tokens [first, first + count) as in service and draws the next token, greedily.
@@ -208,8 +207,8 @@ class Run {
   std::vector<int32_t> blocks_;
 };
 
-absl::Status CompareWithReference(const Witness& whole, std::span<const int32_t> tokens, int layers,
-                                  LayerReference& reference,
+absl::Status CompareWithReference(const ActivationRecorder& whole, std::span<const int32_t> tokens,
+                                  int layers, LayerReference& reference,
                                   absl::FunctionRef<absl::Status()> go_on) {
   const int last = layers - 1;
   const auto output_of = [&](int layer) {
@@ -282,7 +281,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   ORCD_RETURN_IF_ERROR(go_on());
   Run run(model, backend);
   const int count = run.count();
-  ORCD_ASSIGN_OR_RETURN(const Witness whole, run.Show(0, count));
+  ORCD_ASSIGN_OR_RETURN(const ActivationRecorder whole, run.Record(0, count));
   if (!whole.first_bad().empty()) return Failed(whole.first_bad());
   const Rows* const logits = whole.Find("logits", -1);
   if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != count * logits->cols) {
@@ -305,7 +304,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   // Uses the keys and values that the steps of one token wrote.
   const int last = count - 1;
-  ORCD_ASSIGN_OR_RETURN(const Witness single, run.Show(last, 1));
+  ORCD_ASSIGN_OR_RETURN(const ActivationRecorder single, run.Record(last, 1));
   if (!single.first_bad().empty()) return Failed(single.first_bad());
   const Rows* const again = single.Find("logits", -1);
   const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(last));

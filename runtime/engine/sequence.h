@@ -50,7 +50,7 @@ struct LiveRequest {
 
   // Root of the block hashes; nullopt if nothing is shared.
   std::optional<BlockHash> prefix_root;
-  // True if all tenants may share the blocks and observers are told of them (no cache salt).
+  // True if all tenants may share the blocks, which are reported to observers (no cache salt).
   bool shares_with_all = false;
   // Maximum number of new tokens, from max_tokens and the context; tokens the request was resumed
   // with count.
@@ -105,7 +105,7 @@ struct Sequence {
   BlockList blocks;
   int scheduled = 0;
   int computed = 0;
-  // True until the backend has been told of the sequence in this slot.
+  // True until a launched step begins the sequence in this slot.
   bool starts = false;
   // The last step that included this sequence.
   int64_t last_step = -1;

@@ -22,7 +22,7 @@ class ServiceRate {
   // Records that a request went while others waited for its place.
   void OnDeparture(absl::Time now);
   // Nobody waits, so the time to the next departure means nothing.
-  void OnNobodyWaits() { last_departure_ = absl::InfinitePast(); }
+  void OnQueueEmpty() { last_departure_ = absl::InfinitePast(); }
 
   // Prompt tokens per second, all requests together: the prompt tokens of the steps that were at
   // least half full, divided by the total time of these steps. Unknown without such steps.

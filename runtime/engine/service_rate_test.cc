@@ -73,7 +73,7 @@ TEST_F(ServiceRateTest, DeparturesCountOnlyWhileOthersWait) {
     now_ += absl::Milliseconds(50);
     rate_.OnDeparture(now_);
   }
-  rate_.OnNobodyWaits();
+  rate_.OnQueueEmpty();
   now_ += absl::Seconds(30);
   rate_.OnDeparture(now_);
   EXPECT_NEAR(absl::ToDoubleMilliseconds(*rate_.DepartureInterval(now_)), 50, 0.1);

@@ -158,7 +158,7 @@ TEST(MappedFileTest, NoticesThatItWasWrittenTo) {
   EXPECT_EQ(file->CheckIntact().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST(MappedFileTest, ATouchIsToldFromOtherChanges) {
+TEST(MappedFileTest, ATouchIsDistinguishedFromOtherChanges) {
   const std::string path = WriteFile("mapped_touched", "before");
   auto file = MappedFile::Open(path);
   ASSERT_TRUE(file.ok());

@@ -41,15 +41,15 @@ float LogprobOf(uint64_t hash, int32_t token) {
   return -static_cast<float>(Mix(hash, static_cast<uint64_t>(token)) % 1000 + 1) / 100;
 }
 
-SampledToken Told(uint64_t hash, int32_t token, int32_t logprobs, int vocab) {
-  SampledToken told;
-  told.token = token;
-  if (logprobs < 0) return told;
-  told.logprob = LogprobOf(hash, token);
+SampledToken MakeSample(uint64_t hash, int32_t token, int32_t logprobs, int vocab) {
+  SampledToken sample;
+  sample.token = token;
+  if (logprobs < 0) return sample;
+  sample.logprob = LogprobOf(hash, token);
   for (int32_t i = 0; i < std::min(logprobs, vocab); ++i) {
-    told.top.push_back({.token = i, .logprob = -static_cast<float>(i + 1) / 1000});
+    sample.top.push_back({.token = i, .logprob = -static_cast<float>(i + 1) / 1000});
   }
-  return told;
+  return sample;
 }
 
 class NullBackend : public Backend {
@@ -107,7 +107,8 @@ class NullBackend : public Backend {
       hash = Mix(hash + 1, static_cast<uint64_t>(token));
       Row(seq, first + i) = hash;
       if (i < seq.targets.size()) {
-        result.target_logprobs.push_back(Told(hash, seq.targets[i], seq.target_logprobs, vocab_));
+        result.target_logprobs.push_back(
+            MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
     }
     if (!seq.sample) return result;
@@ -115,7 +116,7 @@ class NullBackend : public Backend {
     int32_t token = static_cast<int32_t>(draw % static_cast<uint64_t>(vocab_));
     while (!seq.mask.Allows(token)) token = (token + 1) % vocab_;
     slot.last_sample = token;
-    result.samples.push_back(Told(hash, token, slot.logprobs, vocab_));
+    result.samples.push_back(MakeSample(hash, token, slot.logprobs, vocab_));
     return result;
   }
 

@@ -122,7 +122,7 @@ TEST_F(NullBackendTest, TokensDependOnSeedAndHistoryAlone) {
   EXPECT_GT(engine->stats().preemptions, 0);
 }
 
-TEST_F(NullBackendTest, StepsTakeTheTimeTheyAreTold) {
+TEST_F(NullBackendTest, StepsTakeTheConfiguredTime) {
   const auto engine = Load({.max_seqs = 1}, absl::Milliseconds(5));
   const absl::Time start = absl::Now();
   Submit(*engine, 1, 20)->Wait();

@@ -18,7 +18,7 @@ std::vector<int32_t> Forbidden(const TokenMask& mask) {
   return ids;
 }
 
-TEST(TokenMaskTest, TellsWhatItForbids) {
+TEST(TokenMaskTest, ListsTheForbiddenTokens) {
   EXPECT_THAT(Forbidden({}), IsEmpty());
   EXPECT_TRUE(TokenMask{}.Allows(1 << 20));
   std::mt19937 random(3);

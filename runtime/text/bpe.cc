@@ -34,7 +34,7 @@ class BpeTokenizer final : public Tokenizer {
   Bpe bpe_;
 };
 
-bool ComesOutOfPlainText(TokenType type) {
+bool IsInPlainText(TokenType type) {
   return type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kByte;
 }
 
@@ -44,7 +44,7 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
   for (int byte = 0; byte < 256; ++byte) {
     const std::string spelling = SpellByte(static_cast<uint8_t>(byte));
     const auto token = ids.find(spelling);
-    if (token == ids.end() || !ComesOutOfPlainText(TokenType{vocabulary.types[token->second]})) {
+    if (token == ids.end() || !IsInPlainText(TokenType{vocabulary.types[token->second]})) {
       return InvalidVocabulary(kTokensKey, "no token for byte " + std::to_string(byte) +
                                                ", which is spelled " + Quoted(spelling));
     }
@@ -77,7 +77,7 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
       if (token == ids.end()) return invalid("there is no token " + Quoted(wanted[part]));
       found[part] = token->second;
       const int32_t type = vocabulary.types[token->second];
-      if (!ComesOutOfPlainText(TokenType{type})) {
+      if (!IsInPlainText(TokenType{type})) {
         return invalid("token " + Quoted(wanted[part]) + " has type " + std::to_string(type) +
                        " and must not come out of plain text");
       }

@@ -103,7 +103,7 @@ TEST_F(TokenizerFilesTest, TheConfigNamesEndsPaddingAndTemplate) {
   EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "<|im_end|>"}));
 }
 
-TEST_F(TokenizerFilesTest, WhatTheFileLacksIsNotMadeUp) {
+TEST_F(TokenizerFilesTest, KeysThatTheFileLacksAreLeftOut) {
   template_.clear();
   padding_ = 1'000'000;
   const auto files = Export();

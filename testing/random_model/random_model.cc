@@ -89,21 +89,21 @@ class TensorPlan {
 // biases of queries and keys with a few large outliers.
 void FillVector(Content content, Random& random, std::span<float> values) {
   for (float& value : values) {
-    const float bell = random.Bell();
+    const float normal = random.Normal();
     const bool outlier = random.Uniform(0, 1) < 0.02f;
     switch (content) {
       case Content::kNorm:
-        value = 1.0f + 0.1f * bell;
+        value = 1.0f + 0.1f * normal;
         break;
       case Content::kOutputNorm:
-        value = 3.0f + 0.3f * bell;
+        value = 3.0f + 0.3f * normal;
         break;
       case Content::kQkBias:
-        value = outlier ? std::copysign(10.0f + 8.0f * std::abs(bell), bell) : 0.3f * bell;
+        value = outlier ? std::copysign(10.0f + 8.0f * std::abs(normal), normal) : 0.3f * normal;
         break;
       case Content::kVBias:
       case Content::kMatrix:
-        value = 0.05f * bell;
+        value = 0.05f * normal;
         break;
     }
   }

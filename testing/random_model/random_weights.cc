@@ -115,7 +115,7 @@ template <typename Convert>
 void FillPlain(float sigma, Random& random, std::span<std::byte> row, Convert convert) {
   using Value = decltype(convert(0.0f));
   for (size_t at = 0; at < row.size(); at += sizeof(Value)) {
-    const Value value = convert(sigma * random.Bell());
+    const Value value = convert(sigma * random.Normal());
     std::memcpy(row.data() + at, &value, sizeof(value));
   }
 }
@@ -155,7 +155,7 @@ float Random::Uniform(float low, float high) {
   return low + (high - low) * static_cast<float>(Next() >> 40) * 0x1p-24f;
 }
 
-float Random::Bell() {
+float Random::Normal() {
   // The sum of four uniform 16-bit numbers, whose variance is 4 (2^32 - 1) / 12.
   const uint64_t word = Next();
   const int64_t sum = static_cast<int64_t>((word & 0xffff) + ((word >> 16) & 0xffff) +

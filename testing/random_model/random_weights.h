@@ -21,8 +21,8 @@ class Random {
   void Fill(std::span<std::byte> bytes);
   // Uniform in [low, high).
   float Uniform(float low, float high);
-  // Mean 0, standard deviation 1; bell-shaped, within ±3.5.
-  float Bell();
+  // Approximately normal: mean 0, standard deviation 1, within ±3.5.
+  float Normal();
 
  private:
   uint64_t state_[4];

@@ -70,7 +70,7 @@ void AddLogitsCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "logits", "Write the logits after each of given tokens, float32 [tokens, vocab]");
   command->add_option("--model", options->model, "GGUF file")->required();
-  command->add_option("--backend", options->backend, "What computes")
+  command->add_option("--backend", options->backend, "Device that computes")
       ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "File of token ids, separated by whitespace")

@@ -181,9 +181,9 @@ void AddCredentials(CLI::App& app, CredentialFiles* files) {
     app.add_option(flag, path, help)->envname(variable)->type_name("FILE")->group("Security");
   };
   add("--tls-ca", "ORCD_TLS_CA", files->ca,
-      "Authorities that the worker's certificate has [plaintext]");
+      "Authorities that sign the worker's certificate [plaintext]");
   add("--tls-cert", "ORCD_TLS_CERT", files->certificate, "Certificate to show to the worker");
-  add("--tls-key", "ORCD_TLS_KEY", files->key, "Its key");
+  add("--tls-key", "ORCD_TLS_KEY", files->key, "Private key of --tls-cert");
   add("--token-file", "ORCD_TOKEN_FILE", files->token, "Bearer token to show to the worker");
 }
 

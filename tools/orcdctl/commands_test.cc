@@ -299,7 +299,7 @@ TEST_F(CommandsTest, TokenizeTakesWordsOrStdin) {
   EXPECT_EQ(out_.str(), "{\"token_ids\":[7,8,151643]}\n");
 }
 
-TEST_F(CommandsTest, DrainTellsChangesUntilItIsSafe) {
+TEST_F(CommandsTest, DrainReportsChangesUntilItIsSafe) {
   EXPECT_EQ(Run({"drain", "--timeout", "1500ms"}), kExitOk);
   EXPECT_EQ(worker_.drain.timeout().seconds(), 1);
   EXPECT_EQ(worker_.drain.timeout().nanos(), 500'000'000);

@@ -89,7 +89,7 @@ TEST(ErrorTextTest, UnavailableIsUnreachableOnlyWithoutTheWorkersWord) {
   EXPECT_EQ(ExitCodeOf(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""), true), kExitFailed);
 }
 
-TEST(ErrorTextTest, WhatIsNotOursIsStillOneSafeLine) {
+TEST(ErrorTextTest, ForeignErrorsAreOneSafeLine) {
   const grpc::Status status(grpc::StatusCode::INTERNAL, "a\nb\x1b[2J", "no protobuf \xff");
   EXPECT_EQ(DescribeError(status, kExitFailed, "host:1"), "INTERNAL: a b [2J\n");
 }

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(GenerateOptionsTest, WhatWasNotGivenStaysAbsent) {
+TEST(GenerateOptionsTest, OptionsNotGivenStayAbsent) {
   const auto request = NewGenerateRequest({});
   ASSERT_TRUE(request.ok());
   EXPECT_FALSE(request->sampling().has_temperature());

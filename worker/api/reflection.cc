@@ -150,7 +150,7 @@ class Call final : public grpc::ServerBidiReactor<Request, Response> {
   Response response_;
 };
 
-std::vector<std::string> WithOwn(std::vector<std::string> names) {
+std::vector<std::string> WithReflectionServices(std::vector<std::string> names) {
   names.emplace_back(reflection::v1::ServerReflection::service_full_name());
   names.emplace_back(reflection::v1alpha::ServerReflection::service_full_name());
   return names;
@@ -187,7 +187,7 @@ class Reflection::V1Alpha final : public reflection::v1alpha::ServerReflection::
 };
 
 Reflection::Reflection(std::vector<std::string> service_names)
-    : service_names_(WithOwn(std::move(service_names))),
+    : service_names_(WithReflectionServices(std::move(service_names))),
       v1_(std::make_unique<V1>(service_names_)),
       v1alpha_(std::make_unique<V1Alpha>(service_names_)) {}
 

@@ -117,7 +117,7 @@ void TryDirectives(const Reply& reply) {
   Require(once <= static_cast<size_t>(reply.directives_size()));
   directives->Take(taken);
   Require(begun == once || reply.directives_size() > static_cast<int>(Directives::kMaxRemembered));
-  directives->OnTold(directives->MakeReport());
+  directives->OnReported(directives->MakeReport());
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class Watcher final : public json::json_sax_t {
 
 }  // namespace
 
-JsonShape LookAtJson(const std::string& text, int max_depth) {
+JsonShape ScanJson(const std::string& text, int max_depth) {
   JsonShape shape{.is_json = true};
   Watcher watcher(static_cast<size_t>(max_depth), shape);
   static_cast<void>(json::sax_parse(text, &watcher));

@@ -18,7 +18,7 @@ struct JsonShape {
 // Accepts at most `max_depth` nested objects and lists. Takes time proportional to the text. The
 // library's parser does not if it is given a callback: it then walks a whole list at the end of
 // each object in it.
-JsonShape LookAtJson(const std::string& text, int max_depth);
+JsonShape ScanJson(const std::string& text, int max_depth);
 
 }  // namespace orcd
 

@@ -6,21 +6,21 @@ namespace orcd {
 namespace {
 
 TEST(JsonShapeTest, CountsWhatStandsInEachOther) {
-  EXPECT_TRUE(LookAtJson(R"({"a":[1,-2,0.5,null,true,"x"],"b":{}})", 2).is_json);
-  EXPECT_FALSE(LookAtJson(R"({"a":[1],"b":{}})", 2).too_deep);
-  EXPECT_TRUE(LookAtJson(R"({"a":[{}]})", 2).too_deep);
-  EXPECT_TRUE(LookAtJson(std::string(1 << 20, '['), 2).too_deep);
+  EXPECT_TRUE(ScanJson(R"({"a":[1,-2,0.5,null,true,"x"],"b":{}})", 2).is_json);
+  EXPECT_FALSE(ScanJson(R"({"a":[1],"b":{}})", 2).too_deep);
+  EXPECT_TRUE(ScanJson(R"({"a":[{}]})", 2).too_deep);
+  EXPECT_TRUE(ScanJson(std::string(1 << 20, '['), 2).too_deep);
 }
 
 TEST(JsonShapeTest, FindsANameThatComesTwiceInOneObject) {
-  EXPECT_EQ(LookAtJson(R"({"a":1,"b":{"a":2},"c":[{"a":1},{"a":2}]})", 9).twice, std::nullopt);
-  EXPECT_EQ(LookAtJson(R"({"x":{"a":1,"b":2,"a":1}})", 9).twice, "a");
+  EXPECT_EQ(ScanJson(R"({"a":1,"b":{"a":2},"c":[{"a":1},{"a":2}]})", 9).twice, std::nullopt);
+  EXPECT_EQ(ScanJson(R"({"x":{"a":1,"b":2,"a":1}})", 9).twice, "a");
 }
 
-TEST(JsonShapeTest, TellsWhatIsNoJson) {
+TEST(JsonShapeTest, DetectsTextThatIsNotJson) {
   for (const char* text :
        {"", "{", "[1,]", "{\"a\"}", "no", "{} {}", "{\"a\":\"\xff\"}", "1e999"}) {
-    EXPECT_FALSE(LookAtJson(text, 9).is_json) << text;
+    EXPECT_FALSE(ScanJson(text, 9).is_json) << text;
   }
 }
 

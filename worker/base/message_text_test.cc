@@ -44,7 +44,7 @@ TEST(MessageTextTest, RepeatedStringsAndMaps) {
   EXPECT_EQ(info.metadata().at("subject"), "\xEF\xBF\xBD.gguf");
 }
 
-TEST(MessageTextTest, WhatItMakesCanBeParsed) {
+TEST(MessageTextTest, RepairedMessagesCanBeParsed) {
   v1::WorkerStatus status;
   status.set_reason("\x80\xe9t\xe9");
   v1::WorkerStatus read;

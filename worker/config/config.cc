@@ -83,7 +83,7 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
   constexpr char kGroup[] = "Observability";
   app.add_option("--health-listen", config.health_listen,
                  "Serve grpc.health.v1, and nothing else, here in plaintext; for probes, which "
-                 "know no TLS")
+                 "cannot use TLS")
       ->check(CheckListenAddress)
       ->option_text("HOST:PORT")
       ->group(kGroup);
@@ -97,16 +97,17 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
       ->check(CheckPeerAddress)
       ->option_text("HOST:PORT")
       ->group(kGroup);
-  app.add_option("--otlp-ca", config.otlp_ca, "Authorities that the collector's certificate has")
+  app.add_option("--otlp-ca", config.otlp_ca, "Authorities that sign the collector's certificate")
       ->option_text("FILE [plaintext]")
       ->group(kGroup);
   app.add_option("--trace-sample-ratio", config.trace_sample_ratio,
-                 "Share of the traces that begin here and are sent; a caller's own choice stands")
+                 "Share of the traces begun by this worker that are sent; a caller's own decision "
+                 "comes first")
       ->check(CheckShare)
       ->option_text("RATIO [1]")
       ->group(kGroup);
   app.add_flag("--channelz", config.channelz,
-               "Serve gRPC's view of its connections, to those who may control")
+               "Serve gRPC's view of its connections to callers with the permission for control")
       ->group(kGroup);
 }
 
@@ -154,51 +155,53 @@ void SetTransportLimits(const TransportTexts& texts, WorkerConfig& config) {
 void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& texts) {
   constexpr char kGroup[] = "Security";
   app.add_option("--tls-cert", config.tls_cert,
-                 "Certificate (PEM) to serve with, its chain after it; it, its key and all "
-                 "authorities are read again when they change")
+                 "Server certificate (PEM) followed by its chain; it, its key and all authorities "
+                 "are read again when they change")
       ->option_text("FILE [plaintext]")
       ->group(kGroup);
-  app.add_option("--tls-key", config.tls_key, "Its key")->option_text("FILE")->group(kGroup);
+  app.add_option("--tls-key", config.tls_key, "Private key of --tls-cert")
+      ->option_text("FILE")
+      ->group(kGroup);
   app.add_option("--tls-client-ca", config.tls_client_ca,
-                 "Clients must show a certificate of these authorities")
+                 "Authorities that must have signed the certificates of clients")
       ->option_text("FILE")
       ->group(kGroup);
   app.add_option("--orchestrator-ca", config.orchestrator_ca,
-                 "Authorities that the orchestrator's certificate has; it is shown --tls-cert")
+                 "Authorities that sign the orchestrator's certificate; the worker presents "
+                 "--tls-cert to it")
       ->option_text("FILE [plaintext; the system's for https://]")
       ->group(kGroup);
   app.add_option(
          "--orchestrator-key-file", config.orchestrator_key_file,
-         "Holds the API key that smg asks for, and nothing else; read again when it changes")
+         "File with the API key that smg requires, and nothing else; read again when it changes")
       ->option_text("FILE [none is sent]")
       ->group(kGroup);
   app.add_option("--inference-clients", config.inference_clients,
                  "Names of certificates that may Generate, Cancel and Tokenize")
       ->delimiter(',')
-      ->option_text("NAME ... [all, where nothing else says who may]")
+      ->option_text("NAME ... [all, if there are neither lists nor tokens]")
       ->group(kGroup);
   app.add_option("--control-clients", config.control_clients,
-                 "Names of certificates that may Load, Unload, Drain, follow the prefix cache and "
-                 "see channelz")
+                 "Names of certificates that may Load, Unload, Drain, subscribe to the prefix "
+                 "cache and read channelz")
       ->delimiter(',')
-      ->option_text("NAME ... [all, where nothing else says who may]")
+      ->option_text("NAME ... [all, if there are neither lists nor tokens]")
       ->group(kGroup);
   app.add_option("--token-file", config.token_file,
-                 "Bearer tokens, a line each: inference TOKEN, control TOKEN or "
-                 "inference,control TOKEN; read again when it changes; an empty file changes "
-                 "nothing, one line that begins with # takes all tokens away")
+                 "Bearer tokens, one per line: inference TOKEN, control TOKEN or inference,control "
+                 "TOKEN; read again when it changes; an empty file changes nothing, a single line "
+                 "that begins with # revokes all tokens")
       ->option_text("FILE")
       ->group(kGroup);
   app.add_option("--model-sha256", config.model_sha256, "SHA-256 that --model must have")
       ->option_text("HEX")
       ->group(kGroup);
   app.add_flag("--require-sha256", config.require_sha256,
-               "Load no model without a SHA-256 to check it against")
+               "Refuse to load a model without a SHA-256 to check it against")
       ->group(kGroup);
   app.add_option(
          "--max-metadata-bytes", config.max_metadata_bytes,
-         "Largest headers of a call, all together; one that is larger than 64 KiB by itself "
-         "ends its connection")
+         "Largest sum of a call's headers; a single header above 64 KiB ends its connection")
       ->check(CLI::Range(1024, 64 << 10))
       ->option_text("BYTES [16384]")
       ->group(kGroup);
@@ -209,7 +212,7 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->option_text("N [640]")
       ->group(kGroup);
   app.add_option("--max-connections", config.max_connections,
-                 "Connections at once; beyond them the one that has had no call for longest goes")
+                 "Connections at once; beyond that the one without a call for longest is closed")
       ->check(CLI::Range(1, 1 << 20))
       ->option_text("N [1024]")
       ->group(kGroup);
@@ -226,8 +229,8 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
       ->option_text("SIZE [512MiB]")
       ->group(kGroup);
   app.add_option("--max-connection-age", texts.max_connection_age,
-                 "Age at which a connection is told to go when its calls have ended, or after five "
-                 "minutes; 0s: none")
+                 "Age at which a connection gets a GOAWAY; it ends with its last call, at most "
+                 "five minutes later; 0s: no limit")
       ->check(CheckDuration)
       ->option_text("DURATION [0s]")
       ->group(kGroup);
@@ -299,12 +302,12 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
 
   constexpr int kUnlimited = std::numeric_limits<int>::max();
 
-  app.add_option("--listen", config.listen, "Serve here; port 0: any that is free")
+  app.add_option("--listen", config.listen, "Address to serve on; port 0: any free port")
       ->check(CheckListenAddress)
       ->option_text("HOST:PORT [127.0.0.1:50051]")
       ->group("Server");
   app.add_option("--listen-address-file", config.listen_address_file,
-                 "Gets the bound host:port once the worker serves")
+                 "File that gets the bound host:port once the worker serves")
       ->option_text("FILE")
       ->group("Server");
   app.add_option("--max-message-bytes", config.max_message_bytes, "Largest request")
@@ -330,17 +333,17 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Model");
 
   app.add_option("--backend", config.backend,
-                 "What computes; auto: the GPU where there is one; null: nothing, tokens come "
+                 "Device that computes; auto: the GPU if there is one; null: none, tokens come "
                  "from hashes, to measure the worker itself")
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "null"}))
       ->option_text("auto|cpu|cuda|null [auto]")
       ->group("Engine");
-  app.add_option("--gpu", config.gpu, "Which of the GPUs that this process can see")
+  app.add_option("--gpu", config.gpu, "Index of the GPU among those that this process can see")
       ->check(CLI::Range(0, 63))
       ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--threads", config.threads,
-                 "Threads that compute on the CPU, or load for the GPU; 0: one a core")
+                 "Threads that compute on the CPU, or load for the GPU; 0: one per core")
       ->check(CLI::Range(0, 512))
       ->option_text("N [0]")
       ->group("Engine");
@@ -371,13 +374,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Engine");
   app.add_option("--kv-cache-bytes", kv_cache_bytes,
                  "Memory for keys and values, such as 2Gi or 2GiB (2^31 bytes) or 2G (2*10^9); 0: "
-                 "chosen from what there is")
+                 "chosen from the free memory")
       ->check(CheckBytes)
       ->option_text("SIZE [0]")
       ->group("Engine");
   app.add_option("--kv-cache-fraction", config.kv_cache_fraction,
-                 "Share for keys and values of the GPU memory that weights and workspace leave, "
-                 "where --kv-cache-bytes is 0; 0: 0.9")
+                 "Share of the GPU memory beside weights and workspace that keys and values get if "
+                 "--kv-cache-bytes is 0; 0: 0.9")
       ->check(CheckShare)
       ->option_text("F [0]")
       ->group("Engine");
@@ -386,9 +389,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->option_text("f16|f32 [f16]")
       ->group("Engine");
   app.add_option("--wait", wait,
-                 "How a thread waits for the GPU's steps: spin, a core is busy while anything is "
-                 "computed; yield, likewise, but gives way to other threads; block, it sleeps, and "
-                 "tokens come some tens of microseconds later. No effect on a CPU")
+                 "How the engine thread waits for a GPU: spin keeps a core busy during steps; "
+                 "yield does too, but yields to other threads; block sleeps, and tokens come some "
+                 "tens of microseconds later. No effect on a CPU")
       ->check(CLI::IsMember({"spin", "yield", "block"}))
       ->option_text("spin|yield|block [yield]")
       ->group("Engine");
@@ -398,8 +401,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Engine");
 
   app.add_option("--watchdog", watchdog,
-                 "Longest a step may take: then the worker is not ready any more and exits with "
-                 "72; 0s: no matter how long")
+                 "Longest time of a step; after it the worker is no longer ready and exits with "
+                 "72; 0s: no limit")
       ->check(CheckDuration)
       ->option_text("DURATION [2m]")
       ->group("Engine");
@@ -422,7 +425,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Fleet");
   app.add_option("--advertise-host", config.advertise_host,
                  "The same at the bound port: a name or an address, an IPv6 one with brackets or "
-                 "without; --advertise-address comes before it")
+                 "without; --advertise-address comes first")
       ->check(CheckHost)
       ->option_text("HOST")
       ->group("Fleet");
@@ -436,16 +439,17 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->option_text("DURATION [30s]")
       ->group("Fleet");
   app.add_option("--settle", settle,
-                 "Time a draining worker goes on admitting requests, not ready any more")
+                 "Time for which a draining worker, no longer ready, still admits requests")
       ->check(CheckDuration)
       ->option_text("DURATION [0s]")
       ->group("Fleet");
 
-  app.add_option("--log-format", log_format, "On stderr, for people or a line of JSON an event")
+  app.add_option("--log-format", log_format,
+                 "Format of the log on stderr: text for people, or one line of JSON per event")
       ->check(CLI::IsMember({"text", "json"}))
       ->option_text("text|json [text]")
       ->group("Log");
-  app.add_option("--log-level", log_level, "The least that is logged")
+  app.add_option("--log-level", log_level, "Least severe level that is logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->option_text("debug|info|warning|error [info]")
       ->group("Log");

@@ -26,8 +26,8 @@ class DirectiveActionsTest : public ::testing::Test {
 
 // The caller's thread sends heartbeats, also while a file system hangs.
 TEST_F(DirectiveActionsTest, ALoadWaitsForTheDiskAndItsCallerDoesNot) {
-  const auto let_go = std::make_shared<Event>();
-  const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(kLong)); };
+  const auto release = std::make_shared<Event>();
+  const auto hang = [release] { EXPECT_TRUE(release->WaitFor(kLong)); };
   // Block every thread of the pool.
   for (int i = 0; i < 2; ++i) host_.threads().disk.PostAlways(0, hang);
   v1::LoadRequest request;
@@ -39,7 +39,7 @@ TEST_F(DirectiveActionsTest, ALoadWaitsForTheDiskAndItsCallerDoesNot) {
     done.Notify();
   });
   EXPECT_FALSE(done.WaitFor(absl::Milliseconds(100)));
-  let_go->Notify();
+  release->Notify();
   ASSERT_TRUE(done.WaitFor(kLong));
   EXPECT_EQ(GetErrorDetails(ended).reason, "MODEL_NOT_FOUND") << ended;
 }

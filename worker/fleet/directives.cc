@@ -17,12 +17,12 @@ bool HasEnded(const v1::DirectiveOutcome& outcome) {
 
 }  // namespace
 
-std::shared_ptr<Directives> Directives::Create(Actions actions, std::function<void()> on_news) {
-  return std::shared_ptr<Directives>(new Directives(std::move(actions), std::move(on_news)));
+std::shared_ptr<Directives> Directives::Create(Actions actions, std::function<void()> on_change) {
+  return std::shared_ptr<Directives>(new Directives(std::move(actions), std::move(on_change)));
 }
 
-Directives::Directives(Actions actions, std::function<void()> on_news)
-    : actions_(std::move(actions)), on_news_(std::move(on_news)) {}
+Directives::Directives(Actions actions, std::function<void()> on_change)
+    : actions_(std::move(actions)), on_change_(std::move(on_change)) {}
 
 bool Directives::Take(const std::vector<v1::Directive>& directives) {
   bool reregister = false;
@@ -40,7 +40,7 @@ bool Directives::TakeOne(const v1::Directive& directive) {
     if (closed_) return false;
     if (const auto known = records_.find(id); known != records_.end()) {
       // The directive was sent again: its outcome did not arrive, or was forgotten.
-      known->second.told = false;
+      known->second.reported = false;
       return false;
     }
     switch (directive.action_case()) {
@@ -113,9 +113,9 @@ void Directives::SetState(const std::string& id, v1::DirectiveOutcome::State sta
   record.outcome.set_id(id);
   record.outcome.set_state(state);
   record.changed = ++changes_;
-  record.told = false;
+  record.reported = false;
   // Called with the mutex held, so that no call follows once Close has returned.
-  if (!closed_) on_news_();
+  if (!closed_) on_change_();
 }
 
 void Directives::SetEnded(const std::string& id, const absl::Status& status) {
@@ -135,17 +135,17 @@ Directives::Report Directives::MakeReport() const {
   report.as_of = changes_;
   for (const auto& [id, record] : records_) {
     if (report.outcomes.size() >= kMaxReported) break;
-    if (!HasEnded(record.outcome) || !record.told) report.outcomes.push_back(record.outcome);
+    if (!HasEnded(record.outcome) || !record.reported) report.outcomes.push_back(record.outcome);
   }
   return report;
 }
 
-void Directives::OnTold(const Report& report) {
+void Directives::OnReported(const Report& report) {
   std::lock_guard lock(mutex_);
   for (const v1::DirectiveOutcome& outcome : report.outcomes) {
     const auto record = records_.find(outcome.id());
     if (record != records_.end() && record->second.changed <= report.as_of) {
-      record->second.told = true;
+      record->second.reported = true;
     }
   }
 }

@@ -34,7 +34,7 @@ class Directives : public std::enable_shared_from_this<Directives> {
   // Outcomes to include in one call to the orchestrator.
   struct Report {
     std::vector<v1::DirectiveOutcome> outcomes;
-    // Number of changes when the report was made; OnTold needs it.
+    // Number of changes when the report was made; OnReported needs it.
     uint64_t as_of = 0;
   };
 
@@ -45,9 +45,9 @@ class Directives : public std::enable_shared_from_this<Directives> {
   // Outcomes in one report; the others wait for the next.
   static constexpr size_t kMaxReported = 128;
 
-  // `on_news` is called when an outcome changes, from the thread that changed it. It must neither
+  // `on_change` is called when an outcome changes, from the thread that changed it. It must neither
   // block nor call back.
-  static std::shared_ptr<Directives> Create(Actions actions, std::function<void()> on_news);
+  static std::shared_ptr<Directives> Create(Actions actions, std::function<void()> on_change);
 
   Directives(const Directives&) = delete;
   Directives& operator=(const Directives&) = delete;
@@ -58,9 +58,9 @@ class Directives : public std::enable_shared_from_this<Directives> {
 
   Report MakeReport() const;
   // Call when the orchestrator has received `report`: its ended directives are not reported again.
-  void OnTold(const Report& report);
+  void OnReported(const Report& report);
 
-  // Begins no more directives. Once this returns, `on_news` is not called any more.
+  // Begins no more directives. Once this returns, `on_change` is not called any more.
   void Close();
 
  private:
@@ -68,10 +68,10 @@ class Directives : public std::enable_shared_from_this<Directives> {
     v1::DirectiveOutcome outcome;
     // Value of changes_ at this record's last change.
     uint64_t changed = 0;
-    bool told = false;
+    bool reported = false;
   };
 
-  Directives(Actions actions, std::function<void()> on_news);
+  Directives(Actions actions, std::function<void()> on_change);
 
   bool TakeOne(const v1::Directive& directive);
   void RunNext();
@@ -85,7 +85,7 @@ class Directives : public std::enable_shared_from_this<Directives> {
 
   // Guards the members below.
   mutable std::mutex mutex_;
-  std::function<void()> on_news_;
+  std::function<void()> on_change_;
   std::map<std::string, Record> records_;
   // Ids of ended directives, oldest first.
   std::deque<std::string> ended_;

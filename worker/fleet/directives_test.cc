@@ -39,7 +39,7 @@ class DirectivesTest : public ::testing::Test {
       began_.push_back("drain");
       done_.push_back(std::move(done));
     };
-    return Directives::Create(std::move(actions), [this] { ++news_; });
+    return Directives::Create(std::move(actions), [this] { ++changes_; });
   }
 
   static std::map<std::string, v1::DirectiveOutcome> Outcomes(const Directives& directives) {
@@ -50,7 +50,7 @@ class DirectivesTest : public ::testing::Test {
 
   std::vector<std::string> began_;
   std::vector<Directives::Done> done_;
-  int news_ = 0;
+  int changes_ = 0;
 };
 
 TEST_F(DirectivesTest, OnceHoweverOftenItIsSent) {
@@ -85,22 +85,22 @@ TEST_F(DirectivesTest, LoadsAndUnloadsTakeTurnsAndDrainsDoNotWait) {
   EXPECT_EQ(began_.back(), "load 2.gguf");
 }
 
-TEST_F(DirectivesTest, AnOutcomeIsToldUntilAReportWithItHasArrived) {
+TEST_F(DirectivesTest, AnOutcomeIsReportedUntilAReportHasArrived) {
   auto directives = New();
   directives->Take({LoadDirective("a", "m.gguf")});
   const Directives::Report before = directives->MakeReport();
-  const int news = news_;
+  const int changes = changes_;
   done_[0](MakeError(absl::StatusCode::kNotFound, "no such file", {.reason = "MODEL_NOT_FOUND"}));
-  EXPECT_GT(news_, news);
+  EXPECT_GT(changes_, changes);
   // In that report the directive was still running.
-  directives->OnTold(before);
+  directives->OnReported(before);
   auto outcomes = Outcomes(*directives);
   ASSERT_EQ(outcomes.count("a"), 1u);
   EXPECT_EQ(outcomes["a"].state(), v1::DirectiveOutcome::STATE_FAILED);
   EXPECT_EQ(outcomes["a"].error().code(), 5);
   EXPECT_EQ(outcomes["a"].error().message(), "no such file");
   EXPECT_GT(outcomes["a"].error().details_size(), 0);
-  directives->OnTold(directives->MakeReport());
+  directives->OnReported(directives->MakeReport());
   EXPECT_THAT(Outcomes(*directives), IsEmpty());
   // A directive that is sent again gets its outcome again.
   directives->Take({LoadDirective("a", "m.gguf")});
@@ -148,7 +148,7 @@ TEST_F(DirectivesTest, AFloodIsBounded) {
   }
   EXPECT_GT(refused, 0);
   // Each report makes room for the next, until only the unfinished directives are left.
-  for (int i = 0; i < 100; ++i) directives->OnTold(directives->MakeReport());
+  for (int i = 0; i < 100; ++i) directives->OnReported(directives->MakeReport());
   EXPECT_EQ(directives->MakeReport().outcomes.size(), Directives::kMaxQueued + 1);
   for (size_t i = 0; i < Directives::kMaxQueued + 1; ++i) done_.at(i)(absl::OkStatus());
   EXPECT_EQ(began_.size(), Directives::kMaxQueued + 1);
@@ -169,9 +169,9 @@ TEST_F(DirectivesTest, NothingAfterTheClose) {
   auto directives = New();
   directives->Take({LoadDirective("a", "1"), LoadDirective("b", "2")});
   directives->Close();
-  const int news = news_;
+  const int changes = changes_;
   done_[0](absl::OkStatus());
-  EXPECT_EQ(news_, news);
+  EXPECT_EQ(changes_, changes);
   EXPECT_THAT(began_, ElementsAre("load 1"));
   directives->Take({LoadDirective("c", "3")});
   EXPECT_EQ(began_.size(), 1u);

@@ -28,7 +28,7 @@ absl::StatusOr<HttpResponse> Get(const std::string& url, absl::Duration timeout 
   return HttpClient(std::move(options)).Call({.method = "GET", .url = url}, timeout, never);
 }
 
-TEST(HttpClientTest, SendsWhatItIsToldAndReturnsTheAnswer) {
+TEST(HttpClientTest, SendsTheRequestAndReturnsTheAnswer) {
   std::mutex mutex;
   Request seen;
   ScriptedHttpServer server([&](const Request& request) {
@@ -101,7 +101,7 @@ TEST(HttpClientTest, HeadersThatAreTooLongEndTheCall) {
   EXPECT_TRUE(absl::IsResourceExhausted(Get(server.url()).status()));
 }
 
-TEST(HttpClientTest, WhatIsNoHttpIsAnErrorThatSaysSo) {
+TEST(HttpClientTest, AnAnswerThatIsNotHttpIsAnError) {
   for (const char* answer :
        {"", "garbage\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"}) {
     ScriptedHttpServer server([&](const Request&) { return std::optional(std::string(answer)); });

@@ -163,7 +163,7 @@ TEST(LeaseTest, AChangeOfStateBringsTheHeartbeatForwardButNotARetry) {
   EXPECT_EQ(lease.NextCall(kStart + seconds(2)).at, retry);
 }
 
-TEST(LeaseTest, NewsThatComeWithEachReplyGoTogether) {
+TEST(LeaseTest, ChangesThatComeWithEachReplyAreMerged) {
   Lease lease = NewLease();
   lease.OnGranted("a", absl::Seconds(10), kStart);
   lease.OnStateChanged(kStart);

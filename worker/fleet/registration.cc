@@ -15,7 +15,7 @@ using orcd::v1::WorkerStatus;
 
 constexpr absl::Duration kMinRpcTimeout = absl::Milliseconds(100);
 // Timeout of calls to an orchestrator that the worker has left for another.
-constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+constexpr absl::Duration kDeregisterTimeout = absl::Seconds(1);
 
 Lease::Time Now() { return std::chrono::steady_clock::now(); }
 
@@ -117,10 +117,10 @@ void Registration::Register(OrchestratorLink& orchestrator) {
                                 {"lease_id", lease_.id()},
                                 {"lease_ttl", absl::FormatDuration(reply->ttl)}});
   } else {
-    logger_.Info("the orchestrator is there; registering once the worker is ready",
+    logger_.Info("the orchestrator answers; registering once the worker is ready",
                  {{"orchestrator", orchestrator.address()}});
   }
-  TellReply(orchestrator, *reply);
+  LogReply(orchestrator, *reply);
   TakeDirectives(*reply, report);
 }
 
@@ -131,9 +131,9 @@ void Registration::Heartbeat(OrchestratorLink& orchestrator) {
   // Half of the time left allows a try with another orchestrator while the lease holds.
   const absl::Duration timeout =
       std::min(options_.rpc_timeout, std::max(lease_.Remaining(sent) / 2, kMinRpcTimeout));
-  const LinkReport told = MakeReport(report);
+  const LinkReport status_report = MakeReport(report);
   const absl::StatusOr<LinkReply> reply =
-      orchestrator.Heartbeat(lease_id, lease_.TakeSequence(), told, timeout, cancel_);
+      orchestrator.Heartbeat(lease_id, lease_.TakeSequence(), status_report, timeout, cancel_);
   if (reply.ok() && !reply->superseded_by.empty()) {
     options_.on_heartbeat("superseded");
     EndSuperseded(orchestrator, reply->superseded_by);
@@ -162,15 +162,15 @@ void Registration::Heartbeat(OrchestratorLink& orchestrator) {
         entered_ ? "registered: the worker is ready" : "deregistered: the worker is not ready",
         {{"orchestrator", orchestrator.address()}});
   }
-  if (!entered_) LeaveOthers(orchestrator, told);
-  TellReply(orchestrator, *reply);
+  if (!entered_) DeregisterElsewhere(orchestrator, status_report);
+  LogReply(orchestrator, *reply);
   TakeDirectives(*reply, report);
 }
 
-void Registration::LeaveOthers(const OrchestratorLink& current, const LinkReport& report) {
+void Registration::DeregisterElsewhere(const OrchestratorLink& current, const LinkReport& report) {
   for (const std::unique_ptr<OrchestratorLink>& link : options_.orchestrators) {
     if (link.get() == &current || link->shares_leases() || !link->maybe_entered()) continue;
-    const absl::Status status = link->Deregister({}, report, kLeaveTimeout, cancel_);
+    const absl::Status status = link->Deregister({}, report, kDeregisterTimeout, cancel_);
     if (status.ok()) logger_.Info("deregistered", {{"orchestrator", link->address()}});
   }
 }
@@ -180,14 +180,14 @@ LinkReport Registration::MakeReport(const Directives::Report& directives) const 
 }
 
 void Registration::TakeDirectives(const LinkReply& reply, const Directives::Report& report) {
-  directives_->OnTold(report);
+  directives_->OnReported(report);
   for (const v1::Directive& directive : reply.directives) {
     logger_.Debug("directive", {{"id", directive.id()}, {"action", ActionName(directive)}});
   }
   if (directives_->Take(reply.directives)) lease_.OnReregister(Now());
 }
 
-void Registration::TellReply(const OrchestratorLink& orchestrator, const LinkReply& reply) {
+void Registration::LogReply(const OrchestratorLink& orchestrator, const LinkReply& reply) {
   if (std::exchange(problem_, reply.problem) == reply.problem) return;
   if (problem_.empty()) {
     logger_.Info("the orchestrator sends requests", {{"orchestrator", orchestrator.address()}});
@@ -205,7 +205,7 @@ void Registration::EndSuperseded(const OrchestratorLink& orchestrator,
   options_.on_superseded(instance_id);
   // An orchestrator that lists workers by their addresses still lists this one, and not the other
   // instance.
-  LeaveOthers(orchestrator, MakeReport(directives_->MakeReport()));
+  DeregisterElsewhere(orchestrator, MakeReport(directives_->MakeReport()));
 }
 
 void Registration::HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,
@@ -225,7 +225,7 @@ void Registration::HandleFailure(const OrchestratorLink& orchestrator, std::stri
   if (std::exchange(failing_, true)) {
     logger_.Debug("orchestrator still does not answer", fields);
   } else {
-    logger_.Warning("orchestrator does not answer; serving on and trying again", fields);
+    logger_.Warning("orchestrator does not answer; the worker serves on and retries", fields);
   }
 }
 

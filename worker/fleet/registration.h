@@ -72,14 +72,14 @@ class Registration {
   void Deregister();
   // Takes a worker that is not ready, or superseded, out of the lists of orchestrators other than
   // `current`, which may have it from before.
-  void LeaveOthers(const OrchestratorLink& current, const LinkReport& report);
+  void DeregisterElsewhere(const OrchestratorLink& current, const LinkReport& report);
   LinkReport MakeReport(const Directives::Report& directives) const;
   void HandleFailure(const OrchestratorLink& orchestrator, std::string_view method,
                      const absl::Status& status);
   // Carries out the directives of a reply. The reply shows that `report` arrived.
   void TakeDirectives(const LinkReply& reply, const Directives::Report& report);
   // Logs what has changed since the previous reply.
-  void TellReply(const OrchestratorLink& orchestrator, const LinkReply& reply);
+  void LogReply(const OrchestratorLink& orchestrator, const LinkReply& reply);
   void EndSuperseded(const OrchestratorLink& orchestrator, const std::string& instance_id);
 
   const Options options_;

@@ -44,7 +44,7 @@ constexpr std::chrono::seconds kTestLimit(20);
 // port, where it can go away and come back.
 class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
  public:
-  struct Heard {
+  struct Received {
     Clock::time_point at;
     HeartbeatRequest request;
   };
@@ -111,7 +111,7 @@ class ScriptedOrchestrator final : public orcd::v1::Orchestrator::Service {
 
   // The recorded requests. Read them under Locked while a registration runs.
   std::vector<RegisterRequest> registrations;
-  std::vector<Heard> heartbeats;
+  std::vector<Received> heartbeats;
   std::vector<DeregisterRequest> deregistrations;
 
  private:
@@ -277,7 +277,7 @@ TEST_F(RegistrationTest, HeartbeatsAtHalfTheLeaseWithStatusAndGrowingSequence) {
   }
 }
 
-TEST_F(RegistrationTest, AChangeOfStateIsToldAtOnce) {
+TEST_F(RegistrationTest, AChangeOfStateIsReportedAtOnce) {
   ScriptedOrchestrator orchestrator;
   orchestrator.ttl = absl::Hours(1);
   auto registration = NewRegistration({orchestrator.address()});
@@ -411,7 +411,7 @@ orcd::v1::Directive LoadDirective(const std::string& id, const std::string& mode
   return directive;
 }
 
-TEST_F(RegistrationTest, DirectivesAreCarriedOutOnceAndTheirOutcomeIsToldAtOnce) {
+TEST_F(RegistrationTest, DirectivesAreCarriedOutOnceAndTheirOutcomeIsReportedAtOnce) {
   ScriptedOrchestrator orchestrator;
   orchestrator.ttl = absl::Seconds(30);
   orchestrator.directives = {LoadDirective("d1", "good"), LoadDirective("d2", "bad")};
@@ -455,7 +455,7 @@ TEST_F(RegistrationTest, DirectivesAreRememberedAcrossLeasesAndOrchestrators) {
   EXPECT_EQ(loads_, 1);
 }
 
-TEST_F(RegistrationTest, ReregistersWhenToldToAndIsNotMadeToFlood) {
+TEST_F(RegistrationTest, ReregistersOnRequestAndDoesNotFlood) {
   ScriptedOrchestrator orchestrator;
   orchestrator.ttl = absl::Seconds(30);
   auto registration = NewRegistration({orchestrator.address()});

@@ -90,7 +90,7 @@ TEST_F(SmgLinkTest, EntersNoWorkerBeforeItIsReadyAndThenAtOnce) {
   EXPECT_THAT(smg_.urls(), ElementsAre(kUrl));
 }
 
-TEST_F(SmgLinkTest, WhatAWorkerLeftThereBeforeItWasKilledIsTakenOut) {
+TEST_F(SmgLinkTest, AnEntryOfAKilledWorkerIsRemoved) {
   smg_.Add("grpc://10.9.9.9:50051");
   smg_.Add(kUrl);
   ASSERT_TRUE(Register(Idle()).ok());
@@ -183,7 +183,7 @@ TEST_F(SmgLinkTest, AnotherModelIsAnotherEntry) {
   EXPECT_THAT(smg_.urls(), ElementsAre(kUrl));
 }
 
-TEST_F(SmgLinkTest, WhatCannotBeTakenOutIsTriedAgain) {
+TEST_F(SmgLinkTest, AFailedRemovalIsRetried) {
   ASSERT_TRUE(Register(Ready()).ok());
   smg_.AnswerAll(500, "broken");
   EXPECT_FALSE(link_->Deregister("", Idle(), kTimeout, never_).ok());
@@ -228,7 +228,7 @@ TEST_F(SmgLinkTest, SilenceEndsWithTheTimeoutAndMayHaveEnteredIt) {
   EXPECT_TRUE(link_->maybe_entered());
 }
 
-TEST_F(SmgLinkTest, WhatMayHaveBeenEnteredIsNotEnteredAnew) {
+TEST_F(SmgLinkTest, AnEntryThatMayExistIsNotEnteredAgain) {
   ASSERT_TRUE(Register(Idle()).ok());
   smg_.SetSilent(true);
   EXPECT_FALSE(Heartbeat(Ready(), absl::Milliseconds(100)).ok());

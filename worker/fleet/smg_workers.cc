@@ -17,7 +17,7 @@ constexpr size_t kUuidLength = 36;
 
 // Returns a discarded value if the text is no JSON.
 json Parse(const std::string& text) {
-  const JsonShape shape = LookAtJson(text, kMaxDepth);
+  const JsonShape shape = ScanJson(text, kMaxDepth);
   if (!shape.is_json || shape.too_deep) return json(json::value_t::discarded);
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }

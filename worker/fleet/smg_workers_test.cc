@@ -40,7 +40,7 @@ TEST(SmgWorkersTest, ReadsAList) {
   EXPECT_TRUE(ParseSmgWorkers(R"({"workers":[]})")->empty());
 }
 
-TEST(SmgWorkersTest, WhatIsNotAsItShouldBeIsEmpty) {
+TEST(SmgWorkersTest, MalformedFieldsAreEmpty) {
   const auto worker = ParseSmgWorker(
       R"({"id":"../../flush_cache","url":7,"status":["ready"],"job_status":"failed"})");
   ASSERT_TRUE(worker.ok()) << worker.status();

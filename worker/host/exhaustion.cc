@@ -128,7 +128,7 @@ std::string_view MissingResource(const std::exception_ptr& uncaught) {
 
 }  // namespace
 
-void ExitWhereResourcesEnd() {
+void ExitOnExhaustion() {
   std::set_terminate(OnTerminate);
   struct sigaction action = {};
   action.sa_handler = OnAbort;

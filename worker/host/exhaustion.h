@@ -10,7 +10,7 @@ namespace orcd {
 // not be started), and a library's abort, such as gRPC's when it gets no thread, at a moment when
 // the system starts no thread or maps no stack. Every other abort continues to SIGABRT's default
 // action. Process-wide; must be called once, before any thread is started.
-void ExitWhereResourcesEnd();
+void ExitOnExhaustion();
 
 }  // namespace orcd
 

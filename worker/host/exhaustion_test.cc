@@ -21,7 +21,7 @@ using ::testing::KilledBySignal;
 
 // An exception that leaves this function ends the process.
 void EndBy(const std::function<void()>& faulty) noexcept {
-  ExitWhereResourcesEnd();
+  ExitOnExhaustion();
   faulty();
 }
 

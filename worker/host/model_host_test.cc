@@ -346,7 +346,7 @@ TEST_F(ModelHostTest, AStepWaitsForATouchedFileToBeRead) {
   sink->Await();
 }
 
-TEST_F(ModelHostTest, AFileThatWasReplacedIsToldAndLoadedWithReplace) {
+TEST_F(ModelHostTest, AReplacedFileIsReportedAndLoadedWithReplace) {
   const auto old = Load({.model = "nano.gguf", .model_id = "a"});
   ASSERT_TRUE(old.ok()) << old.status();
   ReplaceFile("nano.gguf", 2);
@@ -482,17 +482,17 @@ TEST_F(ModelHostTest, ACancelledReplacementReplacesNothing) {
   dir_.Write("other.gguf", 2);
   // Blocks the host's thread until the replacement has been cancelled.
   Event held;
-  Event let_go;
+  Event release;
   Touch("nano.gguf");
   host_->Load({.model = "nano.gguf"}, [&](const absl::StatusOr<v1::ModelDescription>&) {
     held.Notify();
-    EXPECT_TRUE(let_go.WaitFor(kLong));
+    EXPECT_TRUE(release.WaitFor(kLong));
   });
   ASSERT_TRUE(held.WaitFor(kLong));
   std::shared_ptr<LoadTask> task;
   auto answer = StartLoad({.model = "other.gguf", .replace = true}, &task);
   task->Cancel();
-  let_go.Notify();
+  release.Notify();
   EXPECT_EQ(answer->Await().status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
   EXPECT_EQ(LoadedDigest(), digest);
@@ -547,7 +547,7 @@ TEST_F(ModelHostTest, DrainFinishesWhatRuns) {
   EXPECT_EQ(progress.remaining().seconds(), 0);
 }
 
-TEST_F(ModelHostTest, DrainEndsStragglers) {
+TEST_F(ModelHostTest, DrainEndsRequestsThatStillRun) {
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   auto sink = Generate("r");
   host_->Drain();

@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kLimit = absl::Milliseconds(80);
 
-TEST(WatchdogTest, TellsOnceWhatHasHungForTooLong) {
+TEST(WatchdogTest, ReportsAStallOnce) {
   std::atomic<int> asked = 0;
   std::atomic<int> told = 0;
   Event stalled;

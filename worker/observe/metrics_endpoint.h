@@ -18,7 +18,7 @@ namespace orcd {
 //
 // A client takes at most kConnectionBytes and one connection, which ends after kIdleSeconds without
 // a byte. If an address has more than kMaxConnections, its oldest connection is closed, so that
-// nobody who holds connections keeps others out.
+// a client that holds connections keeps no other client out.
 class MetricsEndpoint {
  public:
   static constexpr unsigned int kMaxConnections = 128;

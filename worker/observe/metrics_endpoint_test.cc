@@ -169,7 +169,7 @@ TEST_F(MetricsEndpointTest, APortThatIsTakenIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("--metrics-listen"));
 }
 
-TEST_F(MetricsEndpointTest, WhoHoldsConnectionsDelaysNoScrape) {
+TEST_F(MetricsEndpointTest, HeldConnectionsDelayNoScrape) {
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0"));
   for (const char* begun : {"", "G", "GET /metrics HTTP/1.1\r\nHost: w\r\nX-Slow: "}) {
     std::vector<Connection> held;

@@ -64,7 +64,7 @@ TEST(MetricsTest, CountsWhatWasRefusedByItsReason) {
   EXPECT_THAT(text, HasSubstr("orcd_request_e2e_seconds_count 0\n"));
 }
 
-TEST(MetricsTest, WhatHasNotHappenedYetIsZeroAndNotAbsent) {
+TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
   const std::string text = Text(Metrics());
   for (const char* line :
        {"orcd_heartbeats_total{result=\"failed\"} 0\n",

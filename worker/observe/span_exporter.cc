@@ -127,13 +127,13 @@ void SpanExporter::Send(std::vector<Span> batch) {
   }
   options_.on_result(status.ok() ? "exported" : "failed", count);
   if (status.ok()) {
-    if (std::exchange(failing_, false)) log_.Info("spans are taken again");
+    if (std::exchange(failing_, false)) log_.Info("the collector accepts spans again");
     return;
   }
   // One line says that the collector is away; each batch would only repeat it.
   if (std::exchange(failing_, true)) return;
   log_.Warning(
-      "the collector takes no spans; they are dropped until it does",
+      "the collector accepts no spans; they are dropped until it does",
       {{"endpoint", options_.endpoint},
        {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()))},
        {"error", status.error_message()}});

@@ -25,7 +25,7 @@ namespace orcd {
 
 // Owns the queue of spans and the thread that sends them, in batches, over OTLP/gRPC. A span is
 // dropped if the queue is full, and a batch if a collector does not accept it in three tries:
-// nobody ever waits for a span. Any thread may call Add.
+// no caller ever waits for a span. Any thread may call Add.
 class SpanExporter {
  public:
   using Span = opentelemetry::proto::trace::v1::Span;

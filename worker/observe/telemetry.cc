@@ -22,7 +22,7 @@ std::string Bytes(const auto& id) {
 
 // Converts a time of the SteadyNow clock to the wall clock. Call it once for all times that belong
 // together: the clocks do not agree to the nanosecond.
-absl::Time OnTheWall(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
+absl::Time ToWallClock(absl::Time steady) { return absl::Now() - (SteadyNow() - steady); }
 
 // Makes a span of the trace; the caller sets the id of its parent.
 Span MakeSpan(const TraceContext& trace, const SpanId& id, std::string_view name, absl::Time begin,
@@ -116,7 +116,7 @@ class Telemetry::Request final : public RequestObserver {
   void Export(const FinishedEvent& event, const absl::Status& status, absl::Time now) {
     const SpanId id = MakeSpanId();
     std::vector<Span> spans;
-    absl::Time begin = OnTheWall(arrival_);
+    absl::Time begin = ToWallClock(arrival_);
     spans.push_back(MakeCallSpan(trace_, id, "Generate", begin, begin + (now - arrival_), status));
     AddAttribute(spans[0], "orcd.request_id", request_id_);
     AddAttribute(spans[0], "gen_ai.request.model", model_id_);
@@ -165,7 +165,7 @@ void Telemetry::OnLoadEnded(const TraceContext& trace, const std::string& model,
   const absl::Time now = SteadyNow();
   metrics_.OnLoadEnded(status, now - begun);
   if (exporter_ == nullptr || !trace.sampled) return;
-  const absl::Time begin = OnTheWall(begun);
+  const absl::Time begin = ToWallClock(begun);
   Span span = MakeCallSpan(trace, MakeSpanId(), "Load", begin, begin + (now - begun), status);
   AddAttribute(span, "orcd.model_file", model);
   exporter_->Add(std::move(span));

@@ -28,7 +28,7 @@ TEST(TraceContextTest, ALaterVersionMayGoOn) {
   EXPECT_FALSE(ParseTraceparent(std::string(kGood) + "-more"));
 }
 
-TEST(TraceContextTest, WhatIsMalformedIsNoContext) {
+TEST(TraceContextTest, AMalformedHeaderIsNoContext) {
   const std::string good = kGood;
   const auto with = [&](size_t at, char c) {
     std::string text = good;

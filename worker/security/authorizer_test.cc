@@ -71,7 +71,7 @@ TEST_F(AuthorizerTest, ATokenAllowsWhatItsLineSays) {
   EXPECT_EQ(Code(*authorizer, {{}, kBoth}, Permission::kControl), kOk);
 }
 
-TEST_F(AuthorizerTest, WhoShowsNothingOrAnUnknownTokenIsNotKnown) {
+TEST_F(AuthorizerTest, MissingOrUnknownTokensAreUnauthenticated) {
   const auto authorizer = NewWithTokens();
   for (const char* header :
        {"", "Bearer ", "Bearer reader-012345678", "Bearer reader-01234567890", "reader-0123456789",
@@ -165,7 +165,7 @@ TEST_F(AuthorizerTest, AFileThatCouldNotBeReadIsTriedAgainThoughItLooksTheSame) 
   }));
 }
 
-TEST_F(AuthorizerTest, AFileThatIsWrongAtTheStartIsAnErrorThatTellsNoSecret) {
+TEST_F(AuthorizerTest, AWrongFileAtTheStartIsAnErrorWithoutSecrets) {
   for (const char* text :
        {"inference secret\n", "root secret-0123456789\n", "inference secret-0123456789 secret\n",
         "secret-0123456789\n", "", "\n"}) {

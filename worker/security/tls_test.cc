@@ -136,7 +136,7 @@ class TlsTest : public ::testing::Test {
   std::map<std::string, absl::Time> expiry_;
 };
 
-TEST_F(TlsTest, WhatCannotBeUsedAtTheStartIsNamed) {
+TEST_F(TlsTest, UnusableFilesAtTheStartAreNamed) {
   const Issued good = authority_.Issue("worker");
   const Issued other = authority_.Issue("other");
   const struct {
@@ -292,7 +292,7 @@ TEST_F(TlsTest, OnlyHttp2OverTls12AndLater) {
   EXPECT_EQ(handshake(TLS1_1_VERSION, "\x02h2"), "refused");
 }
 
-TEST_F(TlsTest, WhatIsNotValidNowIsServedWithAWarning) {
+TEST_F(TlsTest, CertificatesThatAreNotValidNowAreServedWithAWarning) {
   WritePair(authority_.Issue("worker", {.begin = -absl::Hours(2), .end = -absl::Hours(1)}));
   ::testing::internal::CaptureStderr();
   const auto server = NewServer();

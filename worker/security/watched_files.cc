@@ -119,7 +119,7 @@ absl::Status FileWatcher::Watch(FileSet files, Take take, Warn warn) {
   watched.warn = std::move(warn);
   watched.taken = DigestOf(contents);
   watched.seen = watched.taken;
-  AskForWarning(watched);
+  UpdateWarning(watched);
   for (const std::string& path : watched.files.paths) {
     if (!IsRegular(path)) return absl::OkStatus();
   }
@@ -152,17 +152,17 @@ void FileWatcher::Look(Watched& watched) {
     if (!contents.ok()) {
       Refuse(watched, contents.status());
     } else if (*digest == watched.taken) {
-      if (!watched.told.empty()) {
+      if (!watched.logged_error.empty()) {
         log_.Info("files are again what is in use",
                   {{"files", absl::StrJoin(watched.files.paths, ", ")}});
       }
-      watched.told.clear();
+      watched.logged_error.clear();
       watched.refused.reset();
     } else if (watched.refused != digest) {
       const absl::Status taken = watched.take(*contents);
       if (taken.ok()) {
         watched.taken = *digest;
-        watched.told.clear();
+        watched.logged_error.clear();
         watched.refused.reset();
         log_.Info("files read again", {{"files", absl::StrJoin(watched.files.paths, ", ")}});
       } else {
@@ -171,25 +171,26 @@ void FileWatcher::Look(Watched& watched) {
       }
     }
   }
-  AskForWarning(watched);
+  UpdateWarning(watched);
 }
 
 void FileWatcher::Refuse(Watched& watched, const absl::Status& error) {
   const std::string message(error.message());
   watched.refused.reset();
-  if (watched.told == message) return;
-  watched.told = message;
-  log_.Warning("a file that has changed cannot be used; what it held before stays in use",
+  if (watched.logged_error == message) return;
+  watched.logged_error = message;
+  log_.Warning("a changed file cannot be used; the last good content stays in use",
                {{"error", message}});
 }
 
-void FileWatcher::AskForWarning(Watched& watched) {
+void FileWatcher::UpdateWarning(Watched& watched) {
   if (watched.warn == nullptr) return;
   std::string warning = watched.warn();
-  if (warning == watched.warned) return;
-  watched.warned = std::move(warning);
-  if (watched.warned.empty()) return;
-  log_.Warning("a file in use holds something that is not valid now", {{"error", watched.warned}});
+  if (warning == watched.logged_warning) return;
+  watched.logged_warning = std::move(warning);
+  if (watched.logged_warning.empty()) return;
+  log_.Warning("a file in use has content that is not valid now",
+               {{"error", watched.logged_warning}});
 }
 
 }  // namespace orcd

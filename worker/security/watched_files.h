@@ -76,17 +76,17 @@ class FileWatcher {
     std::optional<Digest> seen;
     // Error of the previous look; OK if the files could be read.
     absl::Status read_error;
-    // Digest of the contents that caused the error in `told`; absent if they could not be read.
+    // Digest of the contents that caused logged_error; absent if they could not be read.
     std::optional<Digest> refused;
     // The last error that was logged; empty while the files can be used.
-    std::string told;
-    std::string warned;
+    std::string logged_error;
+    std::string logged_warning;
   };
 
   void Run();
   void Look(Watched& watched);
   void Refuse(Watched& watched, const absl::Status& error);
-  void AskForWarning(Watched& watched);
+  void UpdateWarning(Watched& watched);
 
   const Logger& log_;
   const absl::Duration interval_;

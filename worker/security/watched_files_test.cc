@@ -109,7 +109,7 @@ TEST_F(WatchedFilesTest, OneThatIsBeingWrittenIsWaitedForWithoutAWord) {
   EXPECT_EQ(*word->Get(), "b");
 }
 
-TEST_F(WatchedFilesTest, WhatCannotBeUsedIsSaidOnceAndTheLastGoodStays) {
+TEST_F(WatchedFilesTest, UnusableContentIsLoggedOnceAndTheLastGoodStays) {
   WriteBoth("a");
   const auto word = Watch(watcher_);
   ASSERT_TRUE(word.ok()) << word.status();

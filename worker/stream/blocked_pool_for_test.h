@@ -1,4 +1,4 @@
-// A pool whose only thread is blocked: posted work waits until LetGo.
+// A pool whose only thread is blocked: posted work waits until Release.
 #ifndef ORCD_WORKER_STREAM_BLOCKED_POOL_FOR_TEST_H_
 #define ORCD_WORKER_STREAM_BLOCKED_POOL_FOR_TEST_H_
 
@@ -17,21 +17,21 @@ class BlockedPool {
   // `pool` has one thread.
   explicit BlockedPool(WorkPool& pool) {
     auto held = std::make_shared<Event>();
-    pool.PostAlways(0, [held, let_go = let_go_] {
+    pool.PostAlways(0, [held, release = release_] {
       held->Notify();
-      EXPECT_TRUE(let_go->WaitFor(absl::Seconds(60)));
+      EXPECT_TRUE(release->WaitFor(absl::Seconds(60)));
     });
     EXPECT_TRUE(held->WaitFor(absl::Seconds(20)));
   }
-  ~BlockedPool() { LetGo(); }
+  ~BlockedPool() { Release(); }
 
   BlockedPool(const BlockedPool&) = delete;
   BlockedPool& operator=(const BlockedPool&) = delete;
 
-  void LetGo() { let_go_->Notify(); }
+  void Release() { release_->Notify(); }
 
  private:
-  const std::shared_ptr<Event> let_go_ = std::make_shared<Event>();
+  const std::shared_ptr<Event> release_ = std::make_shared<Event>();
 };
 
 }  // namespace orcd

@@ -63,13 +63,13 @@ class EngineWrites {
       using Point = grpc::experimental::InterceptionHookPoints;
       for (const Point point :
            {Point::PRE_SEND_INITIAL_METADATA, Point::PRE_SEND_MESSAGE, Point::PRE_SEND_STATUS}) {
-        if (methods->QueryInterceptionHookPoint(point)) Note();
+        if (methods->QueryInterceptionHookPoint(point)) Record();
       }
       methods->Proceed();
     }
 
    private:
-    void Note() {
+    void Record() {
       EngineWrites& writes = Get();
       std::lock_guard lock(writes.mutex_);
       writes.all_.insert(method_);

@@ -105,7 +105,7 @@ TEST(PendingDeltasTest, PiecesOfTokensWithoutLogprobs) {
   EXPECT_EQ(PopPieces(deltas, 400).size(), 10u);
 }
 
-TEST(PendingDeltasTest, WhatCannotBeDividedGoesWhole) {
+TEST(PendingDeltasTest, ADeltaThatCannotBeDividedIsPoppedWhole) {
   PendingDeltas deltas;
   DeltaEvent delta = Delta(0, "", {1});
   delta.logprobs.resize(1);

@@ -63,7 +63,7 @@ class ReportStreamTest : public ::testing::Test {
   std::unique_ptr<v1::Worker::Stub> stub_;
 };
 
-TEST_F(ReportStreamTest, WhoHasMoreToSayIsAskedAtOnce) {
+TEST_F(ReportStreamTest, AReportWithMoreIsFollowedAtOnce) {
   service_.interval = absl::Minutes(10);
   service_.poll = [left = 100]() mutable {
     ReportStream::Report report;
@@ -84,7 +84,7 @@ TEST_F(ReportStreamTest, WhoHasMoreToSayIsAskedAtOnce) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
-TEST_F(ReportStreamTest, WhoDoesNotReadIsTornDown) {
+TEST_F(ReportStreamTest, AClientThatDoesNotReadIsTornDown) {
   service_.patience = absl::Milliseconds(300);
   // The stream may poll once more after this function has ended.
   const auto gone = std::make_shared<std::atomic<bool>>(false);
@@ -110,7 +110,7 @@ TEST_F(ReportStreamTest, WhoDoesNotReadIsTornDown) {
   EXPECT_FALSE(reader->Finish().ok());
 }
 
-TEST_F(ReportStreamTest, WhoDoesNotReadTheLastMessageIsTornDownToo) {
+TEST_F(ReportStreamTest, AClientThatDoesNotReadTheLastMessageIsTornDownToo) {
   service_.patience = absl::Milliseconds(300);
   service_.poll = [] {
     ReportStream::Report report;

@@ -50,8 +50,8 @@ absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint6
   return absl::OkStatus();
 }
 
-void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
-                    const absl::Status& status, RequestObserver* observer) {
+void ReportRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
+                      const absl::Status& status, RequestObserver* observer) {
   log.Info("request ended", {{"request_id", std::string_view(id).substr(0, kMostIdBytes)},
                              {"code", absl::StatusCodeToString(status.code())},
                              {"reason", status.ok() ? v1::FinishReason_Name(ToProto(event.reason))

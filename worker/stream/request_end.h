@@ -17,8 +17,8 @@ absl::Status CallStatus(const FinishedEvent& event, const std::string& id, uint6
 
 // Logs the end of a request and notifies its observer (null: none). `status` is the one that the
 // client gets.
-void TellRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
-                    const absl::Status& status, RequestObserver* observer);
+void ReportRequestEnd(const Logger& log, const std::string& id, const FinishedEvent& event,
+                      const absl::Status& status, RequestObserver* observer);
 
 }  // namespace orcd
 

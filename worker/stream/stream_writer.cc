@@ -57,7 +57,7 @@ bool StreamWriter::is_unread() const {
 void StreamWriter::Write() {
   {
     std::lock_guard lock(mutex_);
-    left_ = false;
+    queued_ = false;
   }
   Advance();
 }
@@ -97,15 +97,15 @@ void StreamWriter::ClientHasGone() {
   OnClientGone();
 }
 
-void StreamWriter::AdvanceLater(bool at_any_rate) {
+void StreamWriter::AdvanceLater(bool even_while_writing) {
   if (writes_ == nullptr) return Advance();
   {
     std::lock_guard lock(mutex_);
     if (writing_) ask_again_ = true;
-    if (left_ || (writing_ && !at_any_rate)) return;
-    left_ = true;
+    if (queued_ || (writing_ && !even_while_writing)) return;
+    queued_ = true;
   }
-  writes_->Leave(shared_from_this());
+  writes_->Enqueue(shared_from_this());
 }
 
 void StreamWriter::Advance() {

@@ -66,7 +66,7 @@ class StreamWriter : public Writer, public std::enable_shared_from_this<StreamWr
   void OnDone();
 
  protected:
-  // `context` must live until the call is done. `writes` is where AdvanceLater leaves the writer;
+  // `context` must live until the call is done. `writes` is the queue that AdvanceLater uses;
   // null: AdvanceLater is Advance.
   StreamWriter(grpc::CallbackServerContext* context, WriteQueue* writes)
       : context_(context), writes_(writes) {}
@@ -87,9 +87,9 @@ class StreamWriter : public Writer, public std::enable_shared_from_this<StreamWr
 
   // Writes what is due, unless another thread does.
   void Advance();
-  // Leaves Advance to the write queue. `at_any_rate`: also if a write is under way, which may last
-  // for ever, because OnAdvance must be called or a grace begins.
-  void AdvanceLater(bool at_any_rate);
+  // Enqueues the writer, so that a thread of the queue calls Advance; `even_while_writing`: also
+  // during a write, which may last for ever, because OnAdvance must be called or a grace begins.
+  void AdvanceLater(bool even_while_writing);
   // Tears the call down if it is not done `grace` after the next Advance or answer of Next.
   // Replaces an earlier grace; an infinite one ends it.
   void SetGrace(absl::Duration grace);
@@ -119,7 +119,7 @@ class StreamWriter : public Writer, public std::enable_shared_from_this<StreamWr
   bool ask_again_ = false;
   bool unread_ = false;
   // The writer is in the write queue.
-  bool left_ = false;
+  bool queued_ = false;
   bool client_gone_ = false;
   // context_ is no longer valid.
   bool done_ = false;

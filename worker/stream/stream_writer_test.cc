@@ -22,9 +22,9 @@ grpc::ByteBuffer Message(const std::string& text) {
 // Notes the operations of a call, none of which ends by itself.
 class FakePort final : public StreamWriter::Port {
  public:
-  void Write(const grpc::ByteBuffer* message) override { Note("write", *message); }
+  void Write(const grpc::ByteBuffer* message) override { Record("write", *message); }
   void WriteLast(grpc::ByteBuffer* message, const grpc::Status& status) override {
-    Note("last", *message);
+    Record("last", *message);
     EXPECT_TRUE(status.ok());
   }
   void End(const grpc::Status& status) override { operations.push_back(status.error_message()); }
@@ -32,7 +32,7 @@ class FakePort final : public StreamWriter::Port {
   std::vector<std::string> operations;
 
  private:
-  void Note(const std::string& operation, grpc::ByteBuffer message) {
+  void Record(const std::string& operation, grpc::ByteBuffer message) {
     grpc::Slice slice;
     EXPECT_TRUE(message.TrySingleSlice(&slice).ok());
     operations.push_back(operation + " " + std::string(slice.begin(), slice.end()));

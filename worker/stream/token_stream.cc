@@ -12,7 +12,7 @@ namespace orcd {
 namespace {
 
 // Token counts that may wait while a write is under way.
-constexpr size_t kMaxNotes = 64;
+constexpr size_t kMaxUnreported = 64;
 
 absl::Status SlowReader(const TokenStreamLimits& limits) {
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -59,11 +59,11 @@ void TokenStream::OnStarted(const StartedEvent& event) {
     std::lock_guard lock(mutex_);
     started_ = event;
   }
-  AdvanceLater(/*at_any_rate=*/false);
+  AdvanceLater(/*even_while_writing=*/false);
 }
 
 void TokenStream::OnDelta(DeltaEvent event) {
-  const bool must_tell = tally_.Note(static_cast<int>(event.tokens.size())) >= kMaxNotes;
+  const bool must_report = tally_.Add(static_cast<int>(event.tokens.size())) >= kMaxUnreported;
   bool became_slow = false;
   {
     std::lock_guard lock(mutex_);
@@ -80,8 +80,8 @@ void TokenStream::OnDelta(DeltaEvent event) {
     }
   }
   if (became_slow) CancelRequest();
-  if (is_at_once_ && !must_tell) return;
-  AdvanceLater(must_tell || became_slow);
+  if (is_at_once_ && !must_report) return;
+  AdvanceLater(must_report || became_slow);
 }
 
 void TokenStream::OnFinished(const FinishedEvent& event) {
@@ -102,7 +102,7 @@ void TokenStream::OnFinished(const FinishedEvent& event) {
   }
   // Advance even if a write is under way, which may last for ever: the client's linger time begins
   // now.
-  AdvanceLater(/*at_any_rate=*/true);
+  AdvanceLater(/*even_while_writing=*/true);
 }
 
 void TokenStream::OnAdvance() {
@@ -111,7 +111,7 @@ void TokenStream::OnAdvance() {
     std::lock_guard lock(mutex_);
     if (encoder_ == nullptr) return;
   }
-  tally_.Tell();
+  tally_.Report();
 }
 
 StreamWriter::Output TokenStream::Next() {
@@ -169,8 +169,8 @@ std::optional<grpc::ByteBuffer> TokenStream::Encode(DeltaEvent delta) {
 }
 
 void TokenStream::OnOver() {
-  tally_.Tell();
-  if (encoder_ != nullptr) TellRequestEnd(log_, id_, *finished_, *end_, tally_.observer());
+  tally_.Report();
+  if (encoder_ != nullptr) ReportRequestEnd(log_, id_, *finished_, *end_, tally_.observer());
 }
 
 bool TokenStream::OverLimits() const {

@@ -97,11 +97,11 @@ class FakeService : public v1::Worker::WithRawCallbackMethod_Generate<v1::Worker
 // Blocks a thread of a queue.
 class Holdup final : public Writer {
  public:
-  void Write() override { let_go_.WaitFor(kLong); }
-  void LetGo() { let_go_.Notify(); }
+  void Write() override { release_.WaitFor(kLong); }
+  void Release() { release_.Notify(); }
 
  private:
-  Event let_go_;
+  Event release_;
 };
 
 class TokenStreamTest : public ::testing::Test {
@@ -146,11 +146,11 @@ class TokenStreamTest : public ::testing::Test {
     return text;
   }
 
-  // Until the returned writers are let go, the queue writes nothing.
+  // Until the returned writers are released, the queue writes nothing.
   std::vector<std::shared_ptr<Holdup>> HoldUpTheQueue() {
     std::vector<std::shared_ptr<Holdup>> holdups;
     for (int i = 0; i < kQueueThreads; ++i) {
-      writes_.Leave(holdups.emplace_back(std::make_shared<Holdup>()));
+      writes_.Enqueue(holdups.emplace_back(std::make_shared<Holdup>()));
     }
     return holdups;
   }
@@ -265,7 +265,7 @@ class LargeTokenStreamTest : public TokenStreamTest {
 };
 
 // Clients accept at most 4 MiB in a message.
-TEST_F(LargeTokenStreamTest, WhatIsLargeComesInSeveralMessages) {
+TEST_F(LargeTokenStreamTest, LargeOutputComesInSeveralMessages) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});
@@ -290,7 +290,7 @@ TEST_F(LargeTokenStreamTest, WhatIsLargeComesInSeveralMessages) {
 }
 
 // The engine thread delivers events and must not write them.
-TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
+TEST_F(TokenStreamTest, TheThreadThatDeliversEventsDoesNotWriteThem) {
   auto call = Start();
   Served served = service_.Next();
   const auto holdups = HoldUpTheQueue();
@@ -300,7 +300,7 @@ TEST_F(TokenStreamTest, WhoTellsOfEventsDoesNotWriteThem) {
   served.stream->OnFinished(Finished(FinishReason::kEog));
   auto reading = std::async(std::launch::async, [&] { return ReadAll(*call); });
   EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   const std::vector<v1::GenerateResponse> responses = reading.get();
   EXPECT_TRUE(call->reader->Finish().ok());
   ASSERT_EQ(responses.size(), 3u);
@@ -423,7 +423,7 @@ TEST_F(LingeringReaderTest, HasItsTimeFromWhenTheQueueGetsToIt) {
   served.stream->OnStarted({});
   served.stream->OnFinished(Finished(FinishReason::kEog));
   absl::SleepFor(absl::Milliseconds(800));
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   EXPECT_EQ(ReadAll(*call).size(), 2u);
   EXPECT_TRUE(call->reader->Finish().ok());
 }
@@ -450,7 +450,7 @@ class SlowReaderTest : public TokenStreamTest {
   }
 };
 
-TEST_F(SlowReaderTest, IsToldWhenItReadsOn) {
+TEST_F(SlowReaderTest, GetsItsErrorWhenItReadsOn) {
   auto call = Start();
   Served served = service_.Next();
   const std::string text = Overwhelm(served);
@@ -475,7 +475,7 @@ TEST_F(SlowReaderTest, IsNotWhoWaitsForTheQueue) {
   served.stream->OnStarted({});
   for (int i = 0; i < 20; ++i) served.stream->OnDelta(Delta(std::string(1000, '.'), {i}));
   EXPECT_EQ(*served.cancels, 0);
-  for (const auto& holdup : holdups) holdup->LetGo();
+  for (const auto& holdup : holdups) holdup->Release();
   served.stream->OnFinished(Finished(FinishReason::kEog));
   EXPECT_EQ(ReadText(*call).size(), 20'000u);
   EXPECT_TRUE(call->reader->Finish().ok());
@@ -583,7 +583,7 @@ class HoldingStreamTest : public TokenStreamTest {
             /*queued=*/false) {}
 };
 
-TEST_F(HoldingStreamTest, WhatIsHeldIsNotPending) {
+TEST_F(HoldingStreamTest, HeldOutputIsNotPending) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});
@@ -606,7 +606,7 @@ TEST_F(HoldingStreamTest, MoreThanMayBeHeldEndsTheRequest) {
   EXPECT_EQ(Reason(status), "OUTPUT_TOO_LARGE");
 }
 
-TEST_F(HoldingStreamTest, WhatComesAtOnceMayBeMoreThanMayWait) {
+TEST_F(HoldingStreamTest, OutputSentAtOnceMayExceedThePendingLimit) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});

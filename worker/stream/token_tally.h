@@ -13,42 +13,42 @@
 
 namespace orcd {
 
-// Notes on the engine thread when tokens came, which takes no more than reading a clock and a short
-// lock, and reports the notes to the observer on a thread that has the time. Any thread may call.
+// Records on the engine thread when tokens came, which takes no more than reading a clock and a
+// short lock, and reports them to the observer on another thread. Any thread may call.
 class TokenTally {
  public:
-  // Null: nothing is noted. Must be called before anything else, and at most once.
+  // Null: nothing is counted. Must be called before anything else, and at most once.
   void set_observer(std::shared_ptr<RequestObserver> observer) { observer_ = std::move(observer); }
   RequestObserver* observer() const { return observer_.get(); }
 
-  // Returns the number of notes that have not been reported yet.
-  size_t Note(int tokens) {
+  // Returns the number of Adds that have not been reported yet.
+  size_t Add(int tokens) {
     if (observer_ == nullptr || tokens == 0) return 0;
     const absl::Time now = SteadyNow();
     std::lock_guard lock(mutex_);
-    notes_.emplace_back(tokens, now);
-    return notes_.size();
+    counts_.emplace_back(tokens, now);
+    return counts_.size();
   }
 
-  // Reports the notes to the observer, in their order.
-  void Tell() {
+  // Reports them to the observer, in their order.
+  void Report() {
     if (observer_ == nullptr) return;
-    std::lock_guard telling(tell_mutex_);
-    std::vector<std::pair<int, absl::Time>> notes;
+    std::lock_guard reporting(report_mutex_);
+    std::vector<std::pair<int, absl::Time>> counts;
     {
       std::lock_guard lock(mutex_);
-      notes.swap(notes_);
+      counts.swap(counts_);
     }
-    for (const auto& [tokens, time] : notes) observer_->OnTokens(tokens, time);
+    for (const auto& [tokens, time] : counts) observer_->OnTokens(tokens, time);
   }
 
  private:
   std::shared_ptr<RequestObserver> observer_;
   // Held by the thread that reports; locked before mutex_.
-  std::mutex tell_mutex_;
+  std::mutex report_mutex_;
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<std::pair<int, absl::Time>> notes_;
+  std::vector<std::pair<int, absl::Time>> counts_;
 };
 
 }  // namespace orcd

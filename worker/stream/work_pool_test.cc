@@ -19,13 +19,13 @@ using ::testing::ElementsAre;
 constexpr absl::Duration kLong = absl::Seconds(20);
 constexpr size_t kLarge = 1 << 20;
 
-// A pool of one thread that is blocked until it is let go.
+// A pool of one thread that is blocked until Release.
 class HeldPool {
  public:
   explicit HeldPool(WorkPool::Limits limits = {}) : pool_(std::in_place, limits) {
     pool_->PostAlways(0, [this] {
       held_.Notify();
-      EXPECT_TRUE(let_go_.WaitFor(kLong));
+      EXPECT_TRUE(release_.WaitFor(kLong));
     });
     EXPECT_TRUE(held_.WaitFor(kLong));
   }
@@ -37,8 +37,8 @@ class HeldPool {
     pool_->PostAlways(bytes, [this, number] { done_.push_back(number); });
   }
   // Lets the pool run to its end and returns the numbers in the order in which they were done.
-  std::vector<int> LetGo(int count) {
-    let_go_.Notify();
+  std::vector<int> Release(int count) {
+    release_.Notify();
     pool_.reset();
     EXPECT_EQ(static_cast<int>(done_.size()), count);
     return done_;
@@ -46,7 +46,7 @@ class HeldPool {
 
  private:
   Event held_;
-  Event let_go_;
+  Event release_;
   // Used by the pool's thread until it is done.
   std::vector<int> done_;
   std::optional<WorkPool> pool_;
@@ -58,14 +58,14 @@ TEST(WorkPoolTest, SmallWorkGoesBeforeLargeWorkAndEachInItsOrder) {
   ASSERT_TRUE(held.Post(kLarge, 2).ok());
   ASSERT_TRUE(held.Post(10, 3).ok());
   ASSERT_TRUE(held.Post(10, 4).ok());
-  EXPECT_THAT(held.LetGo(4), ElementsAre(3, 4, 1, 2));
+  EXPECT_THAT(held.Release(4), ElementsAre(3, 4, 1, 2));
 }
 
 TEST(WorkPoolTest, LargeWorkIsNotPassedForEver) {
   HeldPool held;
   ASSERT_TRUE(held.Post(kLarge, 100).ok());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(held.Post(10, i).ok());
-  const std::vector<int> done = held.LetGo(21);
+  const std::vector<int> done = held.Release(21);
   EXPECT_EQ(done[7], 100);
 }
 
@@ -77,13 +77,13 @@ TEST(WorkPoolTest, TooMuchIsRefusedWithATimeToTryAgain) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetErrorDetails(refused).reason, "QUEUE_FULL");
   EXPECT_TRUE(GetErrorDetails(refused).retry_after.has_value());
-  EXPECT_THAT(many.LetGo(2), ElementsAre(1, 2));
+  EXPECT_THAT(many.Release(2), ElementsAre(1, 2));
 
   HeldPool heavy({.threads = 1, .max_waiting_bytes = 3000});
   // One item of any size may wait alone.
   EXPECT_TRUE(heavy.Post(5000, 1).ok());
   EXPECT_EQ(GetErrorDetails(heavy.Post(1, 2)).reason, "QUEUE_FULL");
-  EXPECT_THAT(heavy.LetGo(1), ElementsAre(1));
+  EXPECT_THAT(heavy.Release(1), ElementsAre(1));
 }
 
 TEST(WorkPoolTest, LargeWorkThatWaitsRefusesNoSmallWork) {
@@ -94,7 +94,7 @@ TEST(WorkPoolTest, LargeWorkThatWaitsRefusesNoSmallWork) {
   EXPECT_TRUE(held.Post(10, 4).ok());
   EXPECT_TRUE(held.Post(10, 5).ok());
   EXPECT_EQ(GetErrorDetails(held.Post(10, 6)).reason, "QUEUE_FULL");
-  EXPECT_THAT(held.LetGo(4), ElementsAre(4, 5, 1, 2));
+  EXPECT_THAT(held.Release(4), ElementsAre(4, 5, 1, 2));
 }
 
 TEST(WorkPoolTest, WorkWithoutLimitsIsNotCountedInOthers) {
@@ -103,7 +103,7 @@ TEST(WorkPoolTest, WorkWithoutLimitsIsNotCountedInOthers) {
   EXPECT_TRUE(held.Post(50, 5).ok());
   EXPECT_TRUE(held.Post(50, 6).ok());
   EXPECT_EQ(GetErrorDetails(held.Post(0, 7)).reason, "QUEUE_FULL");
-  EXPECT_THAT(held.LetGo(7), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(held.Release(7), ElementsAre(0, 1, 2, 3, 4, 5, 6));
 }
 
 TEST(WorkPoolTest, EverythingIsDoneBeforeItEnds) {

@@ -31,32 +31,34 @@ WriteQueue::~WriteQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WriteQueue::Leave(std::shared_ptr<Writer> writer) {
+void WriteQueue::Enqueue(std::shared_ptr<Writer> writer) {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    left_.push_back(std::move(writer));
+    queue_.push_back(std::move(writer));
     // A thread that is awake checks the queue again before it waits.
     wake = idle_ > 0;
   }
   if (wake) changed_.notify_one();
 }
 
-void WriteQueue::Do(std::function<void()> work) { Leave(std::make_shared<Work>(std::move(work))); }
+void WriteQueue::Do(std::function<void()> work) {
+  Enqueue(std::make_shared<Work>(std::move(work)));
+}
 
 int WriteQueue::ThreadsFor(int processors) { return std::clamp(processors / 4, 1, 4); }
 
 void WriteQueue::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    while (left_.empty() && !stopping_) {
+    while (queue_.empty() && !stopping_) {
       ++idle_;
       changed_.wait(lock);
       --idle_;
     }
-    if (left_.empty()) return;
-    std::shared_ptr<Writer> writer = std::move(left_.front());
-    left_.pop_front();
+    if (queue_.empty()) return;
+    std::shared_ptr<Writer> writer = std::move(queue_.front());
+    queue_.pop_front();
     lock.unlock();
     writer->Write();
     // Drop it without the mutex: this may be its last reference.

@@ -17,27 +17,27 @@ class Writer {
  public:
   virtual ~Writer() = default;
 
-  // Called by a thread of the queue, once for each Leave.
+  // Called by a thread of the queue, once for each Enqueue.
   virtual void Write() = 0;
 };
 
 // Owns threads that start gRPC writes so that the engine thread does not. Starting a gRPC write
 // takes 10 to 20 µs including its system calls: an engine with hundreds of streams would compute a
-// step in less time than its own writes would take. Any thread may call Leave; the queue must
+// step in less time than its own writes would take. Any thread may call Enqueue; the queue must
 // outlive the writers.
 class WriteQueue {
  public:
   explicit WriteQueue(int threads);
-  // Waits until everything left in the queue is written.
+  // Waits until everything in the queue is written.
   ~WriteQueue();
 
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
   // Enqueues `writer`. FIFO; with several threads, no order between writers.
-  void Leave(std::shared_ptr<Writer> writer);
+  void Enqueue(std::shared_ptr<Writer> writer);
 
-  // Same as Leave for `work`, which is called once.
+  // Same as Enqueue for `work`, which is called once.
   void Do(std::function<void()> work);
 
   // Number of threads for a machine with this many processors, which have other work too.
@@ -48,7 +48,7 @@ class WriteQueue {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Writer>> left_;
+  std::deque<std::shared_ptr<Writer>> queue_;
   // Number of threads that wait for work.
   int idle_ = 0;
   bool stopping_ = false;

@@ -39,12 +39,12 @@ TEST(WriteQueueTest, OneThreadKeepsTheOrder) {
   std::vector<int> list;
   {
     WriteQueue queue(1);
-    for (int i = 0; i < 4; ++i) queue.Leave(std::make_shared<Numbered>(i, mutex, list));
+    for (int i = 0; i < 4; ++i) queue.Enqueue(std::make_shared<Numbered>(i, mutex, list));
   }
   EXPECT_THAT(list, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(WriteQueueTest, EveryWriterWritesOnceAndIsLetGo) {
+TEST(WriteQueueTest, EveryWriterWritesOnceAndIsReleased) {
   constexpr int kWriters = 1000;
   std::mutex mutex;
   std::vector<int> list;
@@ -54,7 +54,7 @@ TEST(WriteQueueTest, EveryWriterWritesOnceAndIsLetGo) {
     for (int i = 0; i < kWriters; ++i) {
       auto writer = std::make_shared<Numbered>(i, mutex, list);
       writers.push_back(writer);
-      queue.Leave(std::move(writer));
+      queue.Enqueue(std::move(writer));
     }
   }
   std::sort(list.begin(), list.end());
@@ -87,8 +87,8 @@ TEST(WriteQueueTest, ThreadsWriteAtATime) {
   auto other = std::make_shared<Waiting>(second, first);
   {
     WriteQueue queue(2);
-    queue.Leave(one);
-    queue.Leave(other);
+    queue.Enqueue(one);
+    queue.Enqueue(other);
   }
   EXPECT_TRUE(one->wrote());
   EXPECT_TRUE(other->wrote());
@@ -100,7 +100,7 @@ class Repeated : public Writer, public std::enable_shared_from_this<Repeated> {
   Repeated(WriteQueue& queue, int times, Event& done) : queue_(queue), left_(times), done_(done) {}
   void Write() override {
     if (--left_ == 0) return done_.Notify();
-    queue_.Leave(shared_from_this());
+    queue_.Enqueue(shared_from_this());
   }
 
  private:
@@ -109,10 +109,10 @@ class Repeated : public Writer, public std::enable_shared_from_this<Repeated> {
   Event& done_;
 };
 
-TEST(WriteQueueTest, AWriterMayLeaveItselfAgain) {
+TEST(WriteQueueTest, AWriterMayEnqueueItselfAgain) {
   Event done;
   WriteQueue queue(2);
-  queue.Leave(std::make_shared<Repeated>(queue, 100, done));
+  queue.Enqueue(std::make_shared<Repeated>(queue, 100, done));
   EXPECT_TRUE(done.WaitFor(kLong));
 }
 

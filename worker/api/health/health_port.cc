@@ -194,13 +194,13 @@ void HealthPort::Run() {
     for (size_t i = connections_.size(); i > 0; --i) {
       Connection& connection = *connections_[i - 1];
       if (!connection.session.has_watchers()) continue;
-      connection.session.Look();
+      connection.session.NotifyWatchers();
       end_unless(Write(connection), connection);
     }
   }
-  // Watchers hear the end where the service has shut down.
+  // Watchers get their end if the service has shut down.
   for (const auto& connection : connections_) {
-    connection->session.Look();
+    connection->session.NotifyWatchers();
     Write(*connection);
   }
   connections_.clear();

@@ -28,13 +28,13 @@ class HoldingService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
     ++held_;
-    EXPECT_TRUE(let_go_.WaitFor(absl::Seconds(60)));
+    EXPECT_TRUE(release_.WaitFor(absl::Seconds(60)));
     auto* reactor = new Reactor;
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
   int held() const { return held_; }
-  void LetGo() { let_go_.Notify(); }
+  void Release() { release_.Notify(); }
 
  private:
   class Reactor final : public grpc::ServerGenericBidiReactor {
@@ -42,7 +42,7 @@ class HoldingService final : public grpc::CallbackGenericService {
     void OnDone() override { delete this; }
   };
   std::atomic<int> held_ = 0;
-  Event let_go_;
+  Event release_;
 };
 
 class HealthPortTest : public ::testing::Test {
@@ -87,7 +87,7 @@ TEST_F(HealthPortTest, CheckSaysWhatTheServiceSays) {
   EXPECT_EQ(status_.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(HealthPortTest, WatchersAreToldOfEachChangeAndOfTheEnd) {
+TEST_F(HealthPortTest, WatchersGetEachChangeAndTheEnd) {
   health_.Set("", false);
   grpc::ClientContext context;
   grpc::ClientContext other_context;
@@ -165,7 +165,7 @@ TEST_F(HealthPortTest, AnswersWhileEveryCallbackThreadIsHeldUp) {
   }));
   EXPECT_LT(holding.held(), kCalls) << "threads are left";
   for (int i = 0; i < 20; ++i) EXPECT_EQ(Check("liveness"), HealthCheckResponse::SERVING);
-  holding.LetGo();
+  holding.Release();
   for (std::thread& caller : callers) caller.join();
   server->Shutdown();
 }

@@ -98,13 +98,13 @@ bool HealthSession::Send(size_t most, std::string& out) {
          nghttp2_session_want_write(session_) != 0;
 }
 
-void HealthSession::Look() {
+void HealthSession::NotifyWatchers() {
   for (auto& [stream, call] : calls_) {
-    if (call.is_watch && !call.end && Tell(call)) nghttp2_session_resume_data(session_, stream);
+    if (call.is_watch && !call.end && Queue(call)) nghttp2_session_resume_data(session_, stream);
   }
 }
 
-bool HealthSession::Tell(Call& call) {
+bool HealthSession::Queue(Call& call) {
   if (health_.is_shut_down()) {
     call.end = HealthService::ShuttingDown();
     return true;
@@ -112,8 +112,8 @@ bool HealthSession::Tell(Call& call) {
   const HealthService::ServingStatus status = health_.Status(call.service);
   // A queued message may be outdated by now; the next one follows once it is sent. So at most one
   // message waits for a client that does not read.
-  if (call.told == status || !call.out.empty()) return false;
-  call.told = status;
+  if (call.queued_status == status || !call.out.empty()) return false;
+  call.queued_status = status;
   AppendMessage(status, call.out);
   return true;
 }
@@ -131,7 +131,7 @@ void HealthSession::Begin(int32_t stream, Call& call) {
     call.is_watch = true;
     ++watchers_;
     call.service = request.service();
-    Tell(call);
+    Queue(call);
   } else if (const auto status = health_.Status(request.service());
              status == HealthCheckResponse::SERVICE_UNKNOWN) {
     call.end = HealthService::UnknownService();

@@ -39,8 +39,8 @@ class HealthSession {
   // connection is over.
   bool Send(size_t most, std::string& out);
   // Queues a message for each watcher whose status has changed.
-  void Look();
-  // True if there are watchers that Look may have news for.
+  void NotifyWatchers();
+  // True if there are watchers to notify.
   bool has_watchers() const { return watchers_ > 0; }
 
  private:
@@ -49,9 +49,9 @@ class HealthSession {
     // The request's bytes received so far.
     std::string body;
     bool is_watch = false;
-    // For a Watch: the name, and the last status that was sent.
+    // For a Watch: the name, and the last status that was queued.
     std::string service;
-    std::optional<HealthService::ServingStatus> told;
+    std::optional<HealthService::ServingStatus> queued_status;
     // Message bytes to send, and the final status after them.
     std::string out;
     std::optional<grpc::Status> end;
@@ -72,7 +72,7 @@ class HealthSession {
   // Call when the request is complete.
   void Begin(int32_t stream, Call& call);
   // Queues the current status for a watcher; returns false if there is nothing new.
-  bool Tell(Call& call);
+  bool Queue(Call& call);
 
   const HealthService& health_;
   nghttp2_session* session_ = nullptr;

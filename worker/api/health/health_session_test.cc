@@ -176,7 +176,7 @@ TEST_F(HealthSessionTest, WatchersGetTheStatusNowAndAtEachChange) {
   EXPECT_THAT(answers_[stream].statuses, ElementsAre(HealthCheckResponse::SERVICE_UNKNOWN));
   const auto look = [&] {
     answers_[stream].statuses.clear();
-    session_.Look();
+    session_.NotifyWatchers();
     Exchange();
     return answers_[stream].statuses;
   };
@@ -199,31 +199,31 @@ TEST_F(HealthSessionTest, AWatcherThatGoesIsForgotten) {
   Exchange();
   EXPECT_FALSE(session_.has_watchers());
   health_.Set("a", true);
-  session_.Look();
+  session_.NotifyWatchers();
   Exchange();
 }
 
-TEST_F(HealthSessionTest, NewsThatAreNotReadAreOneMessage) {
+TEST_F(HealthSessionTest, UnreadChangesAreOneMessage) {
   // The window has no bytes.
   const nghttp2_settings_entry none = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &none, 1);
   const int32_t stream = Call(kWatch, Asking("a"));
   for (int i = 0; i < 1000; ++i) {
     health_.Set("a", i % 2 == 0);
-    session_.Look();
+    session_.NotifyWatchers();
     Exchange();
   }
   EXPECT_THAT(answers_[stream].statuses, IsEmpty());
   nghttp2_submit_window_update(client_, NGHTTP2_FLAG_NONE, stream, 1 << 20);
   Exchange();
   EXPECT_THAT(answers_[stream].statuses, ElementsAre(HealthCheckResponse::SERVICE_UNKNOWN));
-  session_.Look();
+  session_.NotifyWatchers();
   Exchange();
   EXPECT_EQ(answers_[stream].statuses.back(), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(answers_[stream].statuses.size(), 2u);
 }
 
-TEST_F(HealthSessionTest, WhatIsNoHttp2EndsTheConnection) {
+TEST_F(HealthSessionTest, BytesThatAreNotHttp2EndTheConnection) {
   const std::string nonsense = "GET / HTTP/1.1\r\nHost: w\r\n\r\n";
   EXPECT_FALSE(
       session_.Receive({reinterpret_cast<const uint8_t*>(nonsense.data()), nonsense.size()}));

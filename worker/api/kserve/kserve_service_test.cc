@@ -63,7 +63,7 @@ inference::ModelInferRequest Streamed(const std::string& id, int max_tokens, int
 }
 
 // The answers to one request.
-struct Told {
+struct Received {
   std::vector<int32_t> ids;
   std::string text;
   std::string finish_reason;
@@ -100,26 +100,26 @@ class KserveServiceTest : public ::testing::Test {
       if (!stream->Read(&response)) return false;
       const inference::ModelInferResponse& reply = response.infer_response();
       order.push_back(reply.id());
-      Told& told = by_id[reply.id()];
-      EXPECT_FALSE(told.ended) << reply.id() << " went on after its end";
-      told.ended = reply.parameters().at("triton_final_response").bool_param();
+      Received& received = by_id[reply.id()];
+      EXPECT_FALSE(received.ended) << reply.id() << " went on after its end";
+      received.ended = reply.parameters().at("triton_final_response").bool_param();
       if (!response.error_message().empty()) {
-        EXPECT_TRUE(told.ended);
+        EXPECT_TRUE(received.ended);
         EXPECT_EQ(reply.outputs_size(), 0);
-        told.error = reply.parameters().at("error_reason").string_param();
-        told.message = response.error_message();
+        received.error = reply.parameters().at("error_reason").string_param();
+        received.message = response.error_message();
         return true;
       }
-      ++told.answers;
-      if (reply.outputs().empty()) ++told.empty_answers;
+      ++received.answers;
+      if (reply.outputs().empty()) ++received.empty_answers;
       EXPECT_EQ(reply.model_name(), "nano");
       EXPECT_EQ(reply.model_version(), "1");
       for (const auto& output : reply.outputs()) {
         const auto& contents = output.contents();
-        if (output.name() == "text_output") told.text += contents.bytes_contents(0);
-        if (output.name() == "finish_reason") told.finish_reason = contents.bytes_contents(0);
-        told.ids.insert(told.ids.end(), contents.int_contents().begin(),
-                        contents.int_contents().end());
+        if (output.name() == "text_output") received.text += contents.bytes_contents(0);
+        if (output.name() == "finish_reason") received.finish_reason = contents.bytes_contents(0);
+        received.ids.insert(received.ids.end(), contents.int_contents().begin(),
+                            contents.int_contents().end());
       }
       return true;
     }
@@ -137,7 +137,7 @@ class KserveServiceTest : public ::testing::Test {
     std::unique_ptr<
         grpc::ClientReaderWriter<inference::ModelInferRequest, inference::ModelStreamInferResponse>>
         stream;
-    std::map<std::string, Told> by_id;
+    std::map<std::string, Received> by_id;
     std::vector<std::string> order;
   };
 
@@ -168,18 +168,19 @@ TEST_F(KserveServiceTest, AStreamSaysWhatOneAnswerSays) {
   EXPECT_TRUE(stream.Finish().ok());
   ASSERT_EQ(stream.by_id.size(), 12u);
   for (int i = 0; i < 12; ++i) {
-    const Told& told = stream.by_id[absl::StrCat("r", i)];
-    EXPECT_TRUE(told.ended);
-    EXPECT_EQ(told.error, "");
-    EXPECT_EQ(told.finish_reason, "length");
-    EXPECT_EQ(told.ids.size(), 20u + i);
+    const Received& received = stream.by_id[absl::StrCat("r", i)];
+    EXPECT_TRUE(received.ended);
+    EXPECT_EQ(received.error, "");
+    EXPECT_EQ(received.finish_reason, "length");
+    EXPECT_EQ(received.ids.size(), 20u + i);
     inference::ModelInferRequest request = InferRequest("Hello", Sampling(20 + i, i));
     AddBool(request, "exclude_input_in_output", true);
     for (const char* output : {"text_output", "token_ids"}) request.add_outputs()->set_name(output);
     inference::ModelInferResponse alone;
     ASSERT_TRUE(Infer(request, alone).ok());
-    EXPECT_EQ(alone.outputs(0).contents().bytes_contents(0), told.text);
-    EXPECT_THAT(alone.outputs(1).contents().int_contents(), ::testing::ElementsAreArray(told.ids));
+    EXPECT_EQ(alone.outputs(0).contents().bytes_contents(0), received.text);
+    EXPECT_THAT(alone.outputs(1).contents().int_contents(),
+                ::testing::ElementsAreArray(received.ids));
   }
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
@@ -198,7 +199,7 @@ TEST_F(KserveServiceTest, NobodyFindsARequestByAnIdOfKserve) {
     EXPECT_FALSE(host_.threads().unread.Cancel("alone"));
     absl::SleepFor(absl::Milliseconds(2));
   }
-  blocked.LetGo();
+  blocked.Release();
   EXPECT_TRUE(alone.get().ok());
   stream.ReadUntilEnd("streamed");
   EXPECT_EQ(stream.by_id["streamed"].error, "");
@@ -392,8 +393,8 @@ TEST_F(KserveServiceTest, TheRepositoryLoadsAndUnloads) {
 // An operator's load is accepted however many status calls are pending, and gRPC's thread does not
 // wait for the disk.
 TEST_F(KserveServiceTest, ALoadWaitsForTheDiskBehindCallsOfStatus) {
-  const auto let_go = std::make_shared<Event>();
-  const auto hang = [let_go] { EXPECT_TRUE(let_go->WaitFor(absl::Seconds(20))); };
+  const auto release = std::make_shared<Event>();
+  const auto hang = [release] { EXPECT_TRUE(release->WaitFor(absl::Seconds(20))); };
   WorkPool& disk = host_.threads().disk;
   while (disk.Post(0, hang).ok()) {
   }
@@ -406,7 +407,7 @@ TEST_F(KserveServiceTest, ALoadWaitsForTheDiskBehindCallsOfStatus) {
     return stub_->RepositoryModelLoad(&context, request, &response).error_code();
   });
   EXPECT_EQ(answer.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
-  let_go->Notify();
+  release->Notify();
   EXPECT_EQ(answer.get(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
@@ -584,9 +585,9 @@ TEST_F(HeldTogetherKserveTest, TheOutputsOfSeveralRequestsAreOneSum) {
   for (int i = 0; i < kTogether; ++i) {
     const std::string id = absl::StrCat("r", i);
     ASSERT_NO_FATAL_FAILURE(stream.ReadUntilEnd(id));
-    const Told& told = stream.by_id[id];
-    if (told.error.empty()) continue;
-    EXPECT_EQ(told.error, "OUTPUT_TOO_LARGE");
+    const Received& received = stream.by_id[id];
+    if (received.error.empty()) continue;
+    EXPECT_EQ(received.error, "OUTPUT_TOO_LARGE");
     ++refused;
   }
   EXPECT_GE(refused, 1);

@@ -278,7 +278,7 @@ std::string Names() {
 
 absl::Status SamplingParameters::AddJson(const std::string& text) {
   if (text.empty()) return absl::OkStatus();
-  const JsonShape shape = LookAtJson(text, kMaxDepth);
+  const JsonShape shape = ScanJson(text, kMaxDepth);
   if (shape.too_deep) {
     return InvalidField(kSamplingParameters, absl::StrCat("has more than ", kMaxDepth,
                                                           " objects and lists in each other; no "

@@ -74,7 +74,7 @@ TEST(SamplingParametersTest, AllThatThereAre) {
   EXPECT_TRUE(request.stop().ignore_eog);
 }
 
-TEST(SamplingParametersTest, WhatIsAbsentOrNullKeepsItsDefault) {
+TEST(SamplingParametersTest, AbsentOrNullParametersKeepTheirDefaults) {
   for (const char* json :
        {"", "{}", "null", R"({"temperature": null, "seed": null, "max_tokens": null})",
         R"({"seed": -1})", R"({"seed": -9223372036854775808})", R"({"seed": "-3"})",

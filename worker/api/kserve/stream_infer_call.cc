@@ -11,27 +11,27 @@ namespace orcd::kserve {
 namespace {
 
 // True if `delta` has output that `form` sends before the end.
-bool IsTold(const InferForm& form, const DeltaEvent& delta) {
+bool IsSent(const InferForm& form, const DeltaEvent& delta) {
   if (!form.stream) return false;
   const bool has_text = form.text && !delta.text.empty();
   const bool has_tokens = (form.token_ids || form.output_tokens) && !delta.tokens.empty();
   return has_text || has_tokens;
 }
 
-void Append(const RequestNews& news, std::vector<grpc::ByteBuffer>& messages) {
-  const RequestIdentity& request = *news.request;
+void Append(const PendingEvents& events, std::vector<grpc::ByteBuffer>& messages) {
+  const RequestIdentity& request = *events.request;
   const auto& form = static_cast<const InferForm&>(*request.notes);
   const absl::Status status =
-      news.end ? CallStatus(*news.end, request.id, request.seed) : absl::OkStatus();
-  const bool has_ended = news.end && status.ok();
+      events.end ? CallStatus(*events.end, request.id, request.seed) : absl::OkStatus();
+  const bool has_ended = events.end && status.ok();
   // At most one delta, because a request has one sample.
   const DeltaEvent nothing;
-  const DeltaEvent& delta = news.deltas.empty() ? nothing : news.deltas.front();
-  if (has_ended || IsTold(form, delta)) {
+  const DeltaEvent& delta = events.deltas.empty() ? nothing : events.deltas.front();
+  if (has_ended || IsSent(form, delta)) {
     inference::ModelStreamInferResponse response;
     InferOutput output = {
         .text = delta.text, .token_ids = delta.tokens, .input_tokens = request.prompt_tokens};
-    if (has_ended) output.end = news.end->reason;
+    if (has_ended) output.end = events.end->reason;
     FillReply(form, output, *response.mutable_infer_response());
     SetFinal(has_ended && !form.empty_final, *response.mutable_infer_response());
     messages.push_back(SerializeMessage(response));
@@ -56,10 +56,10 @@ absl::StatusOr<MultiplexedAction> StreamInferDialect::Parse(const grpc::ByteBuff
   return TranslateInfer(request, InferCallKind::kStream);
 }
 
-std::vector<grpc::ByteBuffer> StreamInferDialect::Serialize(std::span<const RequestNews> news,
+std::vector<grpc::ByteBuffer> StreamInferDialect::Serialize(std::span<const PendingEvents> pending,
                                                             std::span<const CancelAnswer>) const {
   std::vector<grpc::ByteBuffer> messages;
-  for (const RequestNews& taken : news) Append(taken, messages);
+  for (const PendingEvents& events : pending) Append(events, messages);
   return messages;
 }
 

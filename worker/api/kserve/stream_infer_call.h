@@ -20,7 +20,7 @@ class StreamInferDialect final : public CallDialect {
   // Clients of KServe choose ids that need not be unique, and cannot cancel by them.
   std::span<const int> id_path() const override { return {}; }
   // Makes one message for each request with pending events, and a second one at the end of some.
-  std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
+  std::vector<grpc::ByteBuffer> Serialize(std::span<const PendingEvents> pending,
                                           std::span<const CancelAnswer> answers) const override;
 };
 

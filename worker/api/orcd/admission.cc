@@ -72,8 +72,9 @@ absl::Status ClientGone() {
   return MakeError(absl::StatusCode::kCancelled, "the client went away", {.reason = "CANCELLED"});
 }
 
-std::shared_ptr<UnreadRequests::Entry> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
-                                                  std::span<const int> path) {
+std::shared_ptr<UnreadRequests::Entry> RegisterUnread(ModelHost& host,
+                                                      const grpc::ByteBuffer& bytes,
+                                                      std::span<const int> path) {
   return host.threads().unread.Add(PeekString(bytes, path));
 }
 

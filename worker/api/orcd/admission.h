@@ -42,7 +42,7 @@ absl::StatusOr<Ticket> Admit(RequestBuilder asked, const grpc::CallbackServerCon
 
 // Submits the ticket's request to the engine. The caller has moved `observer` and `cancel` to the
 // sink's call before: the request may end before this returns. Fails with the errors of
-// Engine::Submit; then the sink hears nothing.
+// Engine::Submit; then the sink gets no event.
 absl::Status Start(Ticket ticket, std::shared_ptr<GenerationSink> sink,
                    std::shared_ptr<StepListener> step_listener = nullptr);
 
@@ -51,8 +51,9 @@ absl::Status ClientGone();
 
 // Registers a request that goes to the host's pool under its id, which stands at `path` in its
 // message.
-std::shared_ptr<UnreadRequests::Entry> NoteUnread(ModelHost& host, const grpc::ByteBuffer& bytes,
-                                                  std::span<const int> path);
+std::shared_ptr<UnreadRequests::Entry> RegisterUnread(ModelHost& host,
+                                                      const grpc::ByteBuffer& bytes,
+                                                      std::span<const int> path);
 
 // Returns kCancelled if somebody cancelled this request's id before it was parsed.
 absl::Status CheckNotCancelled(const UnreadRequests::Entry& unread);

@@ -50,7 +50,7 @@ void Post(grpc::CallbackServerContext* context, const grpc::ByteBuffer& bytes, M
     LogRefusal(log, method, in_their_words);
     stream->Refuse(in_their_words);
   };
-  auto unread = NoteUnread(host, bytes, options.id_path);
+  auto unread = RegisterUnread(host, bytes, options.id_path);
   const absl::Status posted = host.threads().work.Post(
       bytes.Length(), [context, bytes, arrival, deadline, &host, options = std::move(options),
                        unread = std::move(unread), stream, refuse] {

@@ -41,8 +41,8 @@ struct GenerateCallOptions {
   TokenStreamLimits limits = {};
   // Null: nothing is measured.
   Telemetry* telemetry = nullptr;
-  // Numbers of the fields that lead to the request's id in the protocol's message. Empty: nobody
-  // can cancel the request by its id.
+  // Numbers of the fields that lead to the request's id in the protocol's message. Empty: the
+  // request cannot be cancelled by its id.
   std::vector<int> id_path = {};
   // Parses the request, on a thread of the host's pool.
   std::function<absl::StatusOr<GenerateAsked>(const grpc::ByteBuffer&)> read;

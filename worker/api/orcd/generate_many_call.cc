@@ -51,7 +51,7 @@ absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuf
 }
 
 std::vector<grpc::ByteBuffer> GenerateManyDialect::Serialize(
-    std::span<const RequestNews> news, std::span<const CancelAnswer> answers) const {
+    std::span<const PendingEvents> pending, std::span<const CancelAnswer> answers) const {
   google::protobuf::Arena arena;
   auto* message = google::protobuf::Arena::CreateMessage<v1::GenerateManyResponse>(&arena);
   const auto add = [&](const std::string& id) {
@@ -59,20 +59,20 @@ std::vector<grpc::ByteBuffer> GenerateManyDialect::Serialize(
     event->set_request_id(id);
     return event;
   };
-  for (const RequestNews& taken : news) {
-    const RequestIdentity& request = *taken.request;
-    if (taken.started) {
+  for (const PendingEvents& batch : pending) {
+    const RequestIdentity& request = *batch.request;
+    if (batch.started) {
       v1::GenerateStarted* started = add(request.id)->mutable_started();
       started->set_request_id(request.id);
-      started->set_prompt_tokens(taken.started->prompt_tokens);
-      started->set_cached_prompt_tokens(taken.started->cached_prompt_tokens);
+      started->set_prompt_tokens(batch.started->prompt_tokens);
+      started->set_cached_prompt_tokens(batch.started->cached_prompt_tokens);
       started->set_seed(request.seed);
     }
-    for (const DeltaEvent& delta : taken.deltas) AppendTo(*add(request.id)->mutable_delta(), delta);
-    if (taken.end) {
+    for (const DeltaEvent& delta : batch.deltas) AppendTo(*add(request.id)->mutable_delta(), delta);
+    if (batch.end) {
       v1::GenerateEnd* end = add(request.id)->mutable_end();
-      const absl::Status status = CallStatus(*taken.end, request.id, request.seed);
-      if (request.was_started) *end->mutable_finished() = ToProto(*taken.end, request.model_digest);
+      const absl::Status status = CallStatus(*batch.end, request.id, request.seed);
+      if (request.was_started) *end->mutable_finished() = ToProto(*batch.end, request.model_digest);
       if (!status.ok()) *end->mutable_status() = ToRpcStatus(status);
     }
   }

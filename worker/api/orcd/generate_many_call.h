@@ -18,7 +18,7 @@ class GenerateManyDialect final : public CallDialect {
   absl::StatusOr<MultiplexedAction> Parse(const grpc::ByteBuffer& bytes) const override;
   std::span<const int> id_path() const override;
   // Returns exactly one message.
-  std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
+  std::vector<grpc::ByteBuffer> Serialize(std::span<const PendingEvents> pending,
                                           std::span<const CancelAnswer> answers) const override;
 };
 

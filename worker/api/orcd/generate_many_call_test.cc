@@ -43,7 +43,7 @@ ModelHostOptions Options(const std::string& model_dir, absl::Duration step_time)
 }
 
 // Messages received about one request.
-struct Told {
+struct Received {
   int started = 0;
   std::vector<uint32_t> ids;
   std::optional<v1::GenerateEnd> end;
@@ -102,23 +102,23 @@ class GenerateManyTest : public ::testing::Test {
       most_events = std::max(most_events, response.events_size());
       most_bytes = std::max(most_bytes, response.ByteSizeLong());
       for (const v1::GenerateEvent& event : response.events()) {
-        Told& told = by_id[event.request_id()];
+        Received& received = by_id[event.request_id()];
         if (event.has_cancelled()) {
-          told.cancelled.push_back(event.cancelled().found());
+          received.cancelled.push_back(event.cancelled().found());
           continue;
         }
-        EXPECT_FALSE(told.end) << event.request_id() << " went on after its end";
+        EXPECT_FALSE(received.end) << event.request_id() << " went on after its end";
         if (event.has_started()) {
-          EXPECT_EQ(told.started++, 0);
+          EXPECT_EQ(received.started++, 0);
           EXPECT_EQ(event.started().request_id(), event.request_id());
         } else if (event.has_delta()) {
-          EXPECT_EQ(told.started, 1);
-          told.ids.insert(told.ids.end(), event.delta().token_ids().begin(),
-                          event.delta().token_ids().end());
+          EXPECT_EQ(received.started, 1);
+          received.ids.insert(received.ids.end(), event.delta().token_ids().begin(),
+                              event.delta().token_ids().end());
         } else {
           EXPECT_TRUE(event.has_end());
-          EXPECT_EQ(event.end().has_finished(), told.started == 1);
-          told.end = event.end();
+          EXPECT_EQ(event.end().has_finished(), received.started == 1);
+          received.end = event.end();
         }
       }
       return true;
@@ -136,7 +136,7 @@ class GenerateManyTest : public ::testing::Test {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReaderWriter<v1::GenerateManyRequest, v1::GenerateManyResponse>>
         stream;
-    std::map<std::string, Told> by_id;
+    std::map<std::string, Received> by_id;
     int most_events = 0;
     size_t most_bytes = 0;
   };
@@ -201,17 +201,17 @@ class GenerateManyTest : public ::testing::Test {
   std::unique_ptr<v1::Worker::Stub> stub_;
 };
 
-TEST_F(GenerateManyTest, SaysToEachWhatItWouldHearAlone) {
+TEST_F(GenerateManyTest, EachRequestGetsItsOwnEvents) {
   Call call(*stub_);
   for (int i = 0; i < 12; ++i) call.Generate(Request(absl::StrCat("r", i), 20 + i, i));
   EXPECT_TRUE(call.Finish().ok());
   ASSERT_EQ(call.by_id.size(), 12u);
   for (int i = 0; i < 12; ++i) {
-    const Told& told = call.by_id[absl::StrCat("r", i)];
-    ASSERT_TRUE(told.end) << i;
-    EXPECT_EQ(told.code(), grpc::StatusCode::OK);
-    EXPECT_EQ(told.end->finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
-    EXPECT_EQ(told.ids, Alone(Request("", 20 + i, i))) << i;
+    const Received& received = call.by_id[absl::StrCat("r", i)];
+    ASSERT_TRUE(received.end) << i;
+    EXPECT_EQ(received.code(), grpc::StatusCode::OK);
+    EXPECT_EQ(received.end->finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
+    EXPECT_EQ(received.ids, Alone(Request("", 20 + i, i))) << i;
   }
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
 }
@@ -237,7 +237,7 @@ TEST_F(GenerateManyTest, AnotherCallCancelsWhatNobodyHasReadYet) {
       return response.found();
     })) << id;
   }
-  blocked.LetGo();
+  blocked.Release();
   EXPECT_EQ(alone.get().error_code(), grpc::StatusCode::CANCELLED);
   call.ReadUntilEnd("unread");
   EXPECT_EQ(call.by_id["unread"].code(), grpc::StatusCode::CANCELLED);
@@ -324,13 +324,13 @@ TEST_F(GenerateManyTest, TwoSidesThatGoOnAtOnceLoseNothing) {
   EXPECT_TRUE(call.stream->Finish().ok());
   ASSERT_EQ(call.by_id.size(), 500u);
   int complete = 0;
-  for (const auto& [id, told] : call.by_id) {
-    ASSERT_TRUE(told.end) << id;
-    if (told.end->has_status()) {
-      EXPECT_EQ(told.reason(), "QUEUE_FULL") << id;
-      EXPECT_EQ(told.ids.size(), 0u);
+  for (const auto& [id, received] : call.by_id) {
+    ASSERT_TRUE(received.end) << id;
+    if (received.end->has_status()) {
+      EXPECT_EQ(received.reason(), "QUEUE_FULL") << id;
+      EXPECT_EQ(received.ids.size(), 0u);
     } else {
-      EXPECT_EQ(told.ids.size(), 3u) << id;
+      EXPECT_EQ(received.ids.size(), 3u) << id;
       ++complete;
     }
   }
@@ -342,15 +342,15 @@ class SmallMessagesTest : public GenerateManyTest {
   SmallMessagesTest() : GenerateManyTest({.max_message_bytes = 8 << 10}, absl::Milliseconds(1)) {}
 };
 
-TEST_F(SmallMessagesTest, WhatWaitedForLongComesInPieces) {
+TEST_F(SmallMessagesTest, OutputPendingForLongComesInPieces) {
   Call call(*stub_);
-  Event let_go;
-  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  Event release;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   v1::GenerateRequest request = Request("r", 200);
   request.set_logprobs(20);
   call.Generate(request);
   ASSERT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() == 1; }));
-  let_go.Notify();
+  release.Notify();
   EXPECT_TRUE(call.Finish().ok());
   EXPECT_EQ(call.by_id["r"].code(), grpc::StatusCode::OK);
   EXPECT_LT(call.most_bytes, 20u << 10);
@@ -369,21 +369,21 @@ TEST_F(SlowGenerateManyTest, EventsOfAStepShareAMessage) {
   EXPECT_GE(call.most_events, 8);
 }
 
-// The engine thread neither logs nor counts: TellRequestEnd does both.
+// The engine thread neither logs nor counts: ReportRequestEnd does both.
 TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesWritingAndCountingToTheQueue) {
   Call call(*stub_);
   call.Generate(Request("first", 3));
   call.ReadUntilEnd("first");
   EXPECT_EQ(CountedEnds(), 1);
-  Event let_go;
-  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  Event release;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   // Long enough for the pool's thread, which writes too, to finish with the message it read.
   call.Generate(Request("second", 300));
   ASSERT_TRUE(Eventually([&] { return host_.Status().queue().finished_requests() == 2; }));
   auto reading = std::async(std::launch::async, [&] { call.ReadUntilEnd("second"); });
   EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   EXPECT_EQ(CountedEnds(), 1);
-  let_go.Notify();
+  release.Notify();
   reading.get();
   EXPECT_EQ(CountedEnds(), 2);
   EXPECT_EQ(call.by_id["second"].ids.size(), 300u);
@@ -395,13 +395,13 @@ TEST_F(SlowGenerateManyTest, TheEnginesThreadLeavesReleasesToBeCounted) {
   auto reader = stub_->Generate(&context, Request("left", 0));
   v1::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  Event let_go;
-  host_.threads().writes.Do([&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  Event release;
+  host_.threads().writes.Do([&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   context.TryCancel();
   EXPECT_TRUE(Eventually([&] { return Quiet(); }));
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_EQ(CountedReleases(), 0u);
-  let_go.Notify();
+  release.Notify();
   EXPECT_TRUE(Eventually([&] { return CountedReleases() == 1; }));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
@@ -504,10 +504,10 @@ TEST_F(StalledReaderTest, IsBoundedAndThenCancelledAlone) {
               status.error_code() == grpc::StatusCode::CANCELLED)
       << status.error_message();
   const std::vector<uint32_t> all = Alone(Request("", 0));
-  for (const auto& [id, told] : stalled.by_id) {
-    EXPECT_FALSE(told.end) << id << " was said to have ended";
-    ASSERT_LE(told.ids.size(), all.size());
-    EXPECT_TRUE(std::equal(told.ids.begin(), told.ids.end(), all.begin()))
+  for (const auto& [id, received] : stalled.by_id) {
+    EXPECT_FALSE(received.end) << id << " was said to have ended";
+    ASSERT_LE(received.ids.size(), all.size());
+    EXPECT_TRUE(std::equal(received.ids.begin(), received.ids.end(), all.begin()))
         << "what the client has is a prefix of what was generated";
   }
 }

@@ -59,10 +59,10 @@ absl::Status Closing() {
 
 // Owns the events of its requests until they are written. A batch of events is written message by
 // message; events that arrive meanwhile wait, merged by request and sample. The engine calls it
-// through its lanes (stream slots, one a request) and at the end of each step, the host's pool to
+// through its stream slots, one a request, and at the end of each step, the host's pool to
 // parse each message; see StreamWriter for the others. The engine thread only stores events: the
-// queue's threads write, log and count. Each lane holds the call for as long as the engine holds
-// the lane.
+// queue's threads write, log and count. Each slot holds the call for as long as the engine holds
+// the slot.
 class MultiplexedCall final : public StreamWriter, public StepListener {
  public:
   MultiplexedCall(grpc::CallbackServerContext* context, std::unique_ptr<const CallDialect> dialect,
@@ -83,7 +83,7 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   void Close();
 
   // StepListener.
-  void OnStepEnd() override { AdvanceLater(/*at_any_rate=*/true); }
+  void OnStepEnd() override { AdvanceLater(/*even_while_writing=*/true); }
 
  private:
   using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -98,9 +98,9 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   };
 
   // The stream slot of one request. The call's mutex guards its fields.
-  class Lane final : public GenerationSink, public std::enable_shared_from_this<Lane> {
+  class StreamSlot final : public GenerationSink, public std::enable_shared_from_this<StreamSlot> {
    public:
-    Lane(std::shared_ptr<MultiplexedCall> call, MultiplexedGenerate& asked)
+    StreamSlot(std::shared_ptr<MultiplexedCall> call, MultiplexedGenerate& asked)
         : at_once(asked.at_once), preface(std::move(asked.preface)), call_(std::move(call)) {
       identity.id = asked.request.request().id;
       identity.notes = std::move(asked.notes);
@@ -124,8 +124,8 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
     bool too_large = false;
     // Asks the engine to end the request; dropped once the request has ended.
     std::function<void()> cancel;
-    // True if it is in news_, the queue of lanes with pending events.
-    bool has_news = false;
+    // True if it is in queued_, the queue of slots with pending events.
+    bool is_queued = false;
     std::optional<StartedEvent> started;
     PendingDeltas deltas;
     std::optional<FinishedEvent> end;
@@ -136,14 +136,14 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
 
   // The end of a request, for the log and the metrics.
   struct Ended {
-    std::shared_ptr<Lane> lane;
+    std::shared_ptr<StreamSlot> slot;
     FinishedEvent event;
     absl::Status status;
   };
 
   // Tokens and ends that have not been logged and counted yet.
   struct Counts {
-    std::vector<std::shared_ptr<Lane>> lanes;
+    std::vector<std::shared_ptr<StreamSlot>> slots;
     std::vector<Ended> ended;
   };
 
@@ -157,25 +157,25 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   void OnClientGone() override;
 
   void OnReadDone(bool ok);
-  void OnStarted(Lane& lane, const StartedEvent& event);
-  void OnDelta(Lane& lane, DeltaEvent event);
-  void OnFinished(Lane& lane, const FinishedEvent& event);
+  void OnStarted(StreamSlot& slot, const StartedEvent& event);
+  void OnDelta(StreamSlot& slot, DeltaEvent event);
+  void OnFinished(StreamSlot& slot, const FinishedEvent& event);
 
   // Parses a message from the client and carries it out. Runs on the pool.
-  void Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread);
+  void Handle(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread);
   void Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread);
   absl::Status Submit(MultiplexedGenerate& asked, const UnreadRequests::Entry& unread,
-                      const std::shared_ptr<Lane>& lane);
+                      const std::shared_ptr<StreamSlot>& slot);
   void Cancel(const std::string& id);
 
   // The caller holds mutex_.
-  void AddDelta(Lane& lane, DeltaEvent event);
-  void NoteNews(Lane& lane);
+  void AddDelta(StreamSlot& slot, DeltaEvent event);
+  void Enqueue(StreamSlot& slot);
   void DropPending();
-  // Drops the output that is kept until the lane's end.
-  void DropHeld(Lane& lane);
+  // Drops the output that is kept until the slot's end.
+  void DropHeld(StreamSlot& slot);
   // Takes the pending events for the next message. The caller holds mutex_.
-  void TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers);
+  void TakePending(std::vector<PendingEvents>& pending, std::vector<CancelAnswer>& answers);
   // Returns the status that the call must end with now; nullopt if it continues. The caller holds
   // mutex_.
   std::optional<absl::Status> DueEnd() const;
@@ -209,9 +209,9 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   // Guards the members below.
   std::mutex mutex_;
   // Requests whose end is not on its way to the client.
-  absl::flat_hash_set<std::shared_ptr<Lane>> lanes_;
-  // Lanes with pending events, in order.
-  std::deque<std::shared_ptr<Lane>> news_;
+  absl::flat_hash_set<std::shared_ptr<StreamSlot>> slots_;
+  // Slots with pending events, in order.
+  std::deque<std::shared_ptr<StreamSlot>> queued_;
   std::vector<CancelAnswer> answers_;
   // Cancels that the engine has not answered.
   int cancels_ = 0;
@@ -223,7 +223,7 @@ class MultiplexedCall final : public StreamWriter, public StepListener {
   bool reading_ = false;
   bool starting_read_ = false;
   // The pool handles a message, and needs context_ for it.
-  bool taking_ = false;
+  bool handling_ = false;
   // The client has sent its last message.
   bool read_all_ = false;
   // The call has been finished: nothing may be started any more.
@@ -257,14 +257,14 @@ void MultiplexedCall::OnReadDone(bool ok) {
     bytes.Swap(&incoming_);
     {
       std::lock_guard lock(mutex_);
-      taking_ = true;
+      handling_ = true;
     }
     // The next read starts only when this message is done, so a call has one message in the pool at
     // a time, in their order.
     host_.threads().work.PostAlways(
         bytes.Length(),
-        [self = Self(), bytes, unread = NoteUnread(host_, bytes, dialect_->id_path())] {
-          self->Take(bytes, *unread);
+        [self = Self(), bytes, unread = RegisterUnread(host_, bytes, dialect_->id_path())] {
+          self->Handle(bytes, *unread);
         });
     return;
   }
@@ -276,12 +276,12 @@ void MultiplexedCall::OnReadDone(bool ok) {
   Advance();
 }
 
-void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread) {
+void MultiplexedCall::Handle(const grpc::ByteBuffer& bytes, const UnreadRequests::Entry& unread) {
   bool is_over = false;
   {
     std::lock_guard lock(mutex_);
     // If the end came while this was read, context_ may be gone by now; otherwise the end waits for
-    // taking_.
+    // handling_.
     is_over = client_gone() || abort_ || finishing_;
   }
   if (!is_over) {
@@ -297,7 +297,7 @@ void MultiplexedCall::Take(const grpc::ByteBuffer& bytes, const UnreadRequests::
   {
     std::lock_guard lock(mutex_);
     reading_ = false;
-    taking_ = false;
+    handling_ = false;
   }
   Read();
   Advance();
@@ -319,29 +319,29 @@ void MultiplexedCall::Read() {
 }
 
 void MultiplexedCall::Generate(MultiplexedGenerate asked, const UnreadRequests::Entry& unread) {
-  auto lane = std::make_shared<Lane>(Self(), asked);
+  auto slot = std::make_shared<StreamSlot>(Self(), asked);
   {
     std::lock_guard lock(mutex_);
-    lanes_.insert(lane);
-    held_bytes_ += lane->preface.size();
+    slots_.insert(slot);
+    held_bytes_ += slot->preface.size();
   }
-  const absl::Status status = Submit(asked, unread, lane);
+  const absl::Status status = Submit(asked, unread, slot);
   if (status.ok()) return;
-  if (lane->tally.observer() != nullptr) {
-    lane->tally.observer()->OnRefused();
+  if (slot->tally.observer() != nullptr) {
+    slot->tally.observer()->OnRefused();
   } else {
     CountRefusal(telemetry_, status);
   }
   FinishedEvent event;
   event.status = status;
-  lane->OnFinished(event);
+  slot->OnFinished(event);
 }
 
 absl::Status MultiplexedCall::Submit(MultiplexedGenerate& asked,
                                      const UnreadRequests::Entry& unread,
-                                     const std::shared_ptr<Lane>& lane) {
+                                     const std::shared_ptr<StreamSlot>& slot) {
   // Without a request id its events could not be told from those of others.
-  ORCD_RETURN_IF_ERROR(CheckRequestId(lane->id()));
+  ORCD_RETURN_IF_ERROR(CheckRequestId(slot->id()));
   ORCD_RETURN_IF_ERROR(may_());
   ORCD_RETURN_IF_ERROR(asked.refusal);
   ORCD_RETURN_IF_ERROR(CheckNotCancelled(unread));
@@ -349,20 +349,19 @@ absl::Status MultiplexedCall::Submit(MultiplexedGenerate& asked,
   const absl::Time deadline = std::min(deadline_, arrival + asked.timeout);
   ORCD_ASSIGN_OR_RETURN(Ticket ticket, Admit(std::move(asked.request), *context(), arrival,
                                              deadline, host_, telemetry_));
-  lane->tally.set_observer(std::move(ticket.observer));
+  slot->tally.set_observer(std::move(ticket.observer));
   {
     std::lock_guard lock(mutex_);
-    lane->identity.seed = ticket.request.sampling.seed;
-    lane->identity.model_digest = ticket.lease->engine().model().digest();
-    lane->cancel = std::move(ticket.cancel);
+    slot->identity.seed = ticket.request.sampling.seed;
+    slot->identity.model_digest = ticket.lease->engine().model().digest();
+    slot->cancel = std::move(ticket.cancel);
   }
-  ORCD_RETURN_IF_ERROR(Start(std::move(ticket), lane, Self()));
-  // Somebody who ended the call or the request meanwhile may have asked the engine before it knew
-  // the request.
+  ORCD_RETURN_IF_ERROR(Start(std::move(ticket), slot, Self()));
+  // A cancel of the call or of the request may have reached the engine before the request did.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    if (client_gone() || abort_ || unread.is_cancelled()) cancel = lane->cancel;
+    if (client_gone() || abort_ || unread.is_cancelled()) cancel = slot->cancel;
   }
   if (cancel) cancel();
   return absl::OkStatus();
@@ -384,98 +383,98 @@ void MultiplexedCall::Cancel(const std::string& id) {
   });
 }
 
-void MultiplexedCall::OnStarted(Lane& lane, const StartedEvent& event) {
+void MultiplexedCall::OnStarted(StreamSlot& slot, const StartedEvent& event) {
   std::lock_guard lock(mutex_);
-  lane.identity.was_started = true;
-  lane.identity.prompt_tokens = event.prompt_tokens;
-  lane.started = event;
+  slot.identity.was_started = true;
+  slot.identity.prompt_tokens = event.prompt_tokens;
+  slot.started = event;
   if (client_gone() || abort_) return;
-  if (!lane.preface.empty()) {
-    held_bytes_ -= lane.preface.size();
+  if (!slot.preface.empty()) {
+    held_bytes_ -= slot.preface.size();
     DeltaEvent preface;
-    preface.text = std::exchange(lane.preface, {});
-    AddDelta(lane, std::move(preface));
+    preface.text = std::exchange(slot.preface, {});
+    AddDelta(slot, std::move(preface));
   }
-  if (lane.at_once) return;
-  NoteNews(lane);
+  if (slot.at_once) return;
+  Enqueue(slot);
 }
 
-void MultiplexedCall::OnDelta(Lane& lane, DeltaEvent event) {
-  const bool has_notes = lane.tally.Note(static_cast<int>(event.tokens.size())) > 0;
+void MultiplexedCall::OnDelta(StreamSlot& slot, DeltaEvent event) {
+  const bool has_counts = slot.tally.Add(static_cast<int>(event.tokens.size())) > 0;
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    if (has_notes && !lane.counting) {
-      lane.counting = true;
-      counts_.lanes.push_back(lane.shared_from_this());
+    if (has_counts && !slot.counting) {
+      slot.counting = true;
+      counts_.slots.push_back(slot.shared_from_this());
     }
     // Nothing may follow a gap: the client's output stays a prefix of what was generated.
-    if (client_gone() || abort_ || lane.too_large) return;
-    AddDelta(lane, std::move(event));
-    if (!lane.at_once) {
-      NoteNews(lane);
+    if (client_gone() || abort_ || slot.too_large) return;
+    AddDelta(slot, std::move(event));
+    if (!slot.at_once) {
+      Enqueue(slot);
       if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
       return;
     }
     // Such output does not wait for the client, but its size has a limit.
-    lane.too_large = lane.deltas.bytes() > limits_.max_held_bytes ||
+    slot.too_large = slot.deltas.bytes() > limits_.max_held_bytes ||
                      held_bytes_ + pending_bytes_ > limits_.max_pending_bytes;
-    if (!lane.too_large) return;
-    DropHeld(lane);
-    cancel = lane.cancel;
+    if (!slot.too_large) return;
+    DropHeld(slot);
+    cancel = slot.cancel;
   }
   if (cancel) cancel();
 }
 
-void MultiplexedCall::AddDelta(Lane& lane, DeltaEvent event) {
-  const size_t before = lane.deltas.bytes();
-  lane.deltas.Add(std::move(event));
+void MultiplexedCall::AddDelta(StreamSlot& slot, DeltaEvent event) {
+  const size_t before = slot.deltas.bytes();
+  slot.deltas.Add(std::move(event));
   // Output that is sent at the end does not wait for the client until then.
-  (lane.at_once ? held_bytes_ : pending_bytes_) += lane.deltas.bytes() - before;
+  (slot.at_once ? held_bytes_ : pending_bytes_) += slot.deltas.bytes() - before;
 }
 
-void MultiplexedCall::DropHeld(Lane& lane) {
-  held_bytes_ -= lane.preface.size();
-  lane.preface = {};
-  if (!lane.at_once) return;
-  held_bytes_ -= lane.deltas.bytes();
-  lane.deltas.Clear();
+void MultiplexedCall::DropHeld(StreamSlot& slot) {
+  held_bytes_ -= slot.preface.size();
+  slot.preface = {};
+  if (!slot.at_once) return;
+  held_bytes_ -= slot.deltas.bytes();
+  slot.deltas.Clear();
 }
 
-void MultiplexedCall::OnFinished(Lane& lane, const FinishedEvent& event) {
+void MultiplexedCall::OnFinished(StreamSlot& slot, const FinishedEvent& event) {
   // Release the request's resources before the client can learn that it has ended, and outside of
   // the mutex.
   std::function<void()> cancel;
   {
     std::lock_guard lock(mutex_);
-    cancel.swap(lane.cancel);
+    cancel.swap(slot.cancel);
   }
   cancel = nullptr;
   std::lock_guard lock(mutex_);
-  lane.end = event;
-  if (lane.too_large) lane.end->status = OutputTooLarge(limits_.max_held_bytes);
+  slot.end = event;
+  if (slot.too_large) slot.end->status = OutputTooLarge(limits_.max_held_bytes);
   counts_.ended.push_back(
-      {lane.shared_from_this(), *lane.end,
-       abort_ ? *abort_ : CallStatus(*lane.end, lane.id(), lane.identity.seed)});
-  const size_t held = lane.at_once ? lane.deltas.bytes() : 0;
-  held_bytes_ -= held + lane.preface.size();
+      {slot.shared_from_this(), *slot.end,
+       abort_ ? *abort_ : CallStatus(*slot.end, slot.id(), slot.identity.seed)});
+  const size_t held = slot.at_once ? slot.deltas.bytes() : 0;
+  held_bytes_ -= held + slot.preface.size();
   // No text follows it, and the end may wait for long to be written.
-  lane.preface = {};
-  if (!client_gone() && !abort_) pending_bytes_ += EndBytes(*lane.end) + held;
-  NoteNews(lane);
+  slot.preface = {};
+  if (!client_gone() && !abort_) pending_bytes_ += EndBytes(*slot.end) + held;
+  Enqueue(slot);
   if (pending_bytes_ > limits_.max_pending_bytes) BeginAbort(SlowReader(limits_));
 }
 
-void MultiplexedCall::NoteNews(Lane& lane) {
+void MultiplexedCall::Enqueue(StreamSlot& slot) {
   if (client_gone() || abort_) {
     // No message is sent any more; only the end counts.
-    if (lane.end) lanes_.erase(lane.shared_from_this());
+    if (slot.end) slots_.erase(slot.shared_from_this());
     return;
   }
-  if (lane.has_news) return;
-  lane.has_news = true;
-  pending_bytes_ += kEventBytes + lane.id().size();
-  news_.push_back(lane.shared_from_this());
+  if (slot.is_queued) return;
+  slot.is_queued = true;
+  pending_bytes_ += kEventBytes + slot.id().size();
+  queued_.push_back(slot.shared_from_this());
 }
 
 void MultiplexedCall::BeginAbort(const absl::Status& status) {
@@ -498,22 +497,22 @@ void MultiplexedCall::CancelAll() {
   std::vector<std::function<void()>> cancels;
   {
     std::lock_guard lock(mutex_);
-    for (const auto& lane : lanes_) {
-      if (lane->cancel) cancels.push_back(lane->cancel);
+    for (const auto& slot : slots_) {
+      if (slot->cancel) cancels.push_back(slot->cancel);
     }
   }
   for (const auto& cancel : cancels) cancel();
 }
 
 void MultiplexedCall::DropPending() {
-  for (const auto& lane : news_) {
-    lane->has_news = false;
-    lane->started.reset();
-    if (!lane->at_once || lane->end) lane->deltas.Clear();
-    if (lane->end) lanes_.erase(lane);
+  for (const auto& slot : queued_) {
+    slot->is_queued = false;
+    slot->started.reset();
+    if (!slot->at_once || slot->end) slot->deltas.Clear();
+    if (slot->end) slots_.erase(slot);
   }
-  for (const auto& lane : lanes_) DropHeld(*lane);
-  news_.clear();
+  for (const auto& slot : slots_) DropHeld(*slot);
+  queued_.clear();
   answers_.clear();
   pending_bytes_ = 0;
 }
@@ -529,66 +528,67 @@ void MultiplexedCall::OnClientGone() {
 std::optional<absl::Status> MultiplexedCall::DueEnd() const {
   if (abort_) return abort_;
   if (client_gone()) return ClientGone();
-  if (!lanes_.empty() || cancels_ > 0) return std::nullopt;
+  if (!slots_.empty() || cancels_ > 0) return std::nullopt;
   if (read_all_) return absl::OkStatus();
   if (closing_) return Closing();
   return std::nullopt;
 }
 
-void MultiplexedCall::TakeNews(std::vector<RequestNews>& news, std::vector<CancelAnswer>& answers) {
+void MultiplexedCall::TakePending(std::vector<PendingEvents>& pending,
+                                  std::vector<CancelAnswer>& answers) {
   if (client_gone() || abort_) answers_.clear();
   size_t bytes = 0;
-  while (!news_.empty() && bytes < limits_.max_message_bytes) {
-    std::shared_ptr<Lane> owner = std::move(news_.front());
-    news_.pop_front();
-    Lane& lane = *owner;
-    lane.has_news = false;
-    bytes += kEventBytes + lane.id().size();
-    RequestNews taken;
-    taken.started = std::exchange(lane.started, std::nullopt);
+  while (!queued_.empty() && bytes < limits_.max_message_bytes) {
+    std::shared_ptr<StreamSlot> owner = std::move(queued_.front());
+    queued_.pop_front();
+    StreamSlot& slot = *owner;
+    slot.is_queued = false;
+    bytes += kEventBytes + slot.id().size();
+    PendingEvents events;
+    events.started = std::exchange(slot.started, std::nullopt);
     bool is_cut = false;
-    while (!lane.deltas.empty() && !is_cut && (lane.at_once || bytes < limits_.max_message_bytes)) {
-      const size_t before = lane.deltas.bytes();
-      const size_t count = lane.deltas.size();
-      taken.deltas.push_back(lane.at_once ? lane.deltas.Pop()
-                                          : lane.deltas.Pop(limits_.max_message_bytes));
-      bytes += before - lane.deltas.bytes();
-      is_cut = lane.deltas.size() == count;
+    while (!slot.deltas.empty() && !is_cut && (slot.at_once || bytes < limits_.max_message_bytes)) {
+      const size_t before = slot.deltas.bytes();
+      const size_t count = slot.deltas.size();
+      events.deltas.push_back(slot.at_once ? slot.deltas.Pop()
+                                           : slot.deltas.Pop(limits_.max_message_bytes));
+      bytes += before - slot.deltas.bytes();
+      is_cut = slot.deltas.size() == count;
     }
-    if (!lane.deltas.empty()) {
+    if (!slot.deltas.empty()) {
       // The rest comes first in the next message, and the end after it.
-      lane.has_news = true;
-      pending_bytes_ += kEventBytes + lane.id().size();
-      news_.push_front(owner);
-      taken.request = {std::move(owner), &lane.identity};
-      news.push_back(std::move(taken));
+      slot.is_queued = true;
+      pending_bytes_ += kEventBytes + slot.id().size();
+      queued_.push_front(owner);
+      events.request = {std::move(owner), &slot.identity};
+      pending.push_back(std::move(events));
       break;
     }
-    taken.end = std::exchange(lane.end, std::nullopt);
-    if (taken.end) {
-      bytes += EndBytes(*taken.end);
-      lanes_.erase(owner);
+    events.end = std::exchange(slot.end, std::nullopt);
+    if (events.end) {
+      bytes += EndBytes(*events.end);
+      slots_.erase(owner);
     }
-    taken.request = {std::move(owner), &lane.identity};
-    news.push_back(std::move(taken));
+    events.request = {std::move(owner), &slot.identity};
+    pending.push_back(std::move(events));
   }
   // A cancel is answered after the end of the request that it ended.
-  if (news_.empty()) answers.swap(answers_);
+  if (queued_.empty()) answers.swap(answers_);
   for (const CancelAnswer& answer : answers) bytes += CancelBytes(answer.request_id);
   pending_bytes_ -= std::min(bytes, pending_bytes_);
 }
 
 MultiplexedCall::Counts MultiplexedCall::TakeCounts() {
-  for (const auto& lane : counts_.lanes) lane->counting = false;
+  for (const auto& slot : counts_.slots) slot->counting = false;
   return std::exchange(counts_, {});
 }
 
 void MultiplexedCall::Count(const Counts& counts) {
-  for (const auto& lane : counts.lanes) lane->tally.Tell();
+  for (const auto& slot : counts.slots) slot->tally.Report();
   for (const Ended& request : counts.ended) {
-    request.lane->tally.Tell();
-    TellRequestEnd(log_, request.lane->id(), request.event, request.status,
-                   request.lane->tally.observer());
+    request.slot->tally.Report();
+    ReportRequestEnd(log_, request.slot->id(), request.event, request.status,
+                     request.slot->tally.observer());
   }
 }
 
@@ -609,22 +609,22 @@ StreamWriter::Output MultiplexedCall::Next() {
   Read();
   // Some events need no message.
   while (true) {
-    std::vector<RequestNews> news;
+    std::vector<PendingEvents> pending;
     std::vector<CancelAnswer> answers;
     std::optional<absl::Status> end;
     Counts counts;
     {
       std::lock_guard lock(mutex_);
       counts = TakeCounts();
-      TakeNews(news, answers);
-      if (news.empty() && answers.empty() && !starting_read_ && !taking_) end = DueEnd();
+      TakePending(pending, answers);
+      if (pending.empty() && answers.empty() && !starting_read_ && !handling_) end = DueEnd();
       finishing_ = end.has_value();
     }
     // Before the client can learn of it.
     Count(counts);
     if (end) return {.end = ToGrpcStatus(*end, context())};
-    if (news.empty() && answers.empty()) return {};
-    std::vector<grpc::ByteBuffer> messages = dialect_->Serialize(news, answers);
+    if (pending.empty() && answers.empty()) return {};
+    std::vector<grpc::ByteBuffer> messages = dialect_->Serialize(pending, answers);
     if (!messages.empty()) return {.messages = std::move(messages)};
   }
 }

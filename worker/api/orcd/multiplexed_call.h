@@ -83,7 +83,7 @@ struct RequestIdentity {
 };
 
 // Pending events of one request since the last message about it, in this order.
-struct RequestNews {
+struct PendingEvents {
   std::shared_ptr<const RequestIdentity> request;
   std::optional<StartedEvent> started;
   // At most one for each sample.
@@ -111,7 +111,7 @@ class CallDialect {
 
   // Returns the messages for these events, in the order in which they must be written; possibly
   // none.
-  virtual std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews> news,
+  virtual std::vector<grpc::ByteBuffer> Serialize(std::span<const PendingEvents> pending,
                                                   std::span<const CancelAnswer> answers) const = 0;
 };
 

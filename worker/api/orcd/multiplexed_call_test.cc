@@ -26,7 +26,7 @@ class CountingDialect final : public CallDialect {
     return InvalidField("action", "is none");
   }
   std::span<const int> id_path() const override { return {}; }
-  std::vector<grpc::ByteBuffer> Serialize(std::span<const RequestNews>,
+  std::vector<grpc::ByteBuffer> Serialize(std::span<const PendingEvents>,
                                           std::span<const CancelAnswer>) const override {
     return {};
   }
@@ -36,7 +36,7 @@ class CountingDialect final : public CallDialect {
 };
 
 // The test plays gRPC, whose callbacks may come at any time.
-TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
+TEST(MultiplexedCallTest, AMessageReadAfterTheEndIsDropped) {
   NanoModelDir dir;
   const Logger log(LogFormat::kText, LogLevel::kError);
   std::atomic<int> parsed = 0;
@@ -47,10 +47,10 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
     auto* const reactor = calls.Start(&*context, std::make_unique<CountingDialect>(parsed), host,
                                       log, nullptr, [] { return absl::OkStatus(); });
     Event held;
-    Event let_go;
+    Event release;
     host.threads().work.PostAlways(0, [&] {
       held.Notify();
-      EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20)));
+      EXPECT_TRUE(release.WaitFor(absl::Seconds(20)));
     });
     ASSERT_TRUE(held.WaitFor(absl::Seconds(20)));
     // Finishes the call while its read is under way.
@@ -58,12 +58,12 @@ TEST(MultiplexedCallTest, WhatIsReadAfterTheEndIsNotTaken) {
     reactor->OnReadDone(true);
     reactor->OnDone();
     context.reset();
-    let_go.Notify();
+    release.Notify();
   }
   EXPECT_EQ(parsed, 0);
 }
 
-TEST(MultiplexedCallTest, WhatIsReadBeforeTheEndHoldsItOff) {
+TEST(MultiplexedCallTest, AMessageReadBeforeTheEndDelaysIt) {
   NanoModelDir dir;
   const Logger log(LogFormat::kText, LogLevel::kError);
   std::atomic<int> parsed = 0;
@@ -72,13 +72,13 @@ TEST(MultiplexedCallTest, WhatIsReadBeforeTheEndHoldsItOff) {
   ModelHost host(NullHostOptions(dir.path()));
   auto* const reactor = calls.Start(&context, std::make_unique<CountingDialect>(parsed), host, log,
                                     nullptr, [] { return absl::OkStatus(); });
-  Event let_go;
+  Event release;
   Event taken;
-  host.threads().work.PostAlways(0, [&] { EXPECT_TRUE(let_go.WaitFor(absl::Seconds(20))); });
+  host.threads().work.PostAlways(0, [&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   reactor->OnReadDone(true);
   host.threads().work.PostAlways(0, [&] { taken.Notify(); });
   calls.Shutdown();
-  let_go.Notify();
+  release.Notify();
   ASSERT_TRUE(taken.WaitFor(absl::Seconds(20)));
   EXPECT_EQ(parsed, 1);
   reactor->OnDone();

@@ -64,7 +64,7 @@ class KvBlockIndexTest : public ::testing::Test {
 
 using Names = std::set<uint64_t>;
 
-TEST_F(KvBlockIndexTest, ABlockThatNoPromptReachesIsNotTold) {
+TEST_F(KvBlockIndexTest, ABlockThatNoPromptReachesIsNotReported) {
   Store(2);
   Store(4);
   EXPECT_EQ(follower_.known, Names{});

@@ -55,10 +55,10 @@ class EventAppender {
 
 }  // namespace
 
-void KvEventBatches::Add(KvEventFeed::News news) {
-  if (news.all) {
+void KvEventBatches::Add(KvEventFeed::PendingChanges pending) {
+  if (pending.all) {
     begins_ = true;
-    all_.assign(news.all->begin(), news.all->end());
+    all_.assign(pending.all->begin(), pending.all->end());
     listed_blocks_ = all_.size();
     if (!all_.empty()) {
       blocks_a_chunk_ = std::max<size_t>(1, max_tokens_ / all_.front()->tokens.size());
@@ -67,8 +67,8 @@ void KvEventBatches::Add(KvEventFeed::News news) {
         std::max<size_t>(1, (all_.size() + blocks_a_chunk_ - 1) / blocks_a_chunk_));
     next_chunk_ = 0;
   }
-  changes_.insert(changes_.end(), std::make_move_iterator(news.changes.begin()),
-                  std::make_move_iterator(news.changes.end()));
+  changes_.insert(changes_.end(), std::make_move_iterator(pending.changes.begin()),
+                  std::make_move_iterator(pending.changes.end()));
 }
 
 std::unique_ptr<vllm_wire::KvEventBatch> KvEventBatches::Next() {

@@ -1,4 +1,4 @@
-// Makes the batches of SubscribeKvEvents from the news of a feed.
+// Makes the batches of SubscribeKvEvents from the pending changes of a feed.
 #ifndef ORCD_WORKER_API_VLLM_KV_EVENT_BATCHES_H_
 #define ORCD_WORKER_API_VLLM_KV_EVENT_BATCHES_H_
 
@@ -22,13 +22,13 @@ class KvEventBatches {
   // below the message size that gateways accept.
   explicit KvEventBatches(size_t max_tokens = 16 << 10) : max_tokens_(max_tokens) {}
 
-  // Adds news to send. Call only while empty().
-  void Add(KvEventFeed::News news);
+  // Adds changes to send. Call only while empty().
+  void Add(KvEventFeed::PendingChanges pending);
   bool empty() const { return all_.empty() && changes_.empty() && !begins_; }
 
   // The next batch, without a load. Do not call while empty().
   std::unique_ptr<vllm_wire::KvEventBatch> Next();
-  // A batch that says that every block has gone. Drops the news that wait.
+  // A batch that clears every block. Drops the pending changes.
   std::unique_ptr<vllm_wire::KvEventBatch> Cleared();
 
   // Number of the last batch. 0 if there was none.

@@ -17,13 +17,13 @@ std::shared_ptr<const KvBlock> Block(uint64_t n, std::optional<uint64_t> parent)
   return std::make_shared<const KvBlock>(std::move(block));
 }
 
-KvEventFeed::News Listing(std::vector<std::shared_ptr<const KvBlock>> all) {
-  KvEventFeed::News news;
-  news.all = std::move(all);
-  return news;
+KvEventFeed::PendingChanges Listing(std::vector<std::shared_ptr<const KvBlock>> all) {
+  KvEventFeed::PendingChanges pending;
+  pending.all = std::move(all);
+  return pending;
 }
 
-TEST(KvEventBatchesTest, AnEmptyStateIsToldAsWell) {
+TEST(KvEventBatchesTest, AnEmptyStateIsReportedAsWell) {
   KvEventBatches batches;
   EXPECT_TRUE(batches.empty());
   batches.Add(Listing({}));
@@ -69,13 +69,13 @@ TEST(KvEventBatchesTest, ChangesComeInTheirOrder) {
   KvEventBatches batches;
   batches.Add(Listing({}));
   batches.Next();
-  KvEventFeed::News news;
-  news.changes = {{Block(1, {}), true},
-                  {Block(2, 1), true},
-                  {Block(9, {}), false},
-                  {Block(8, {}), false},
-                  {Block(3, 2), true}};
-  batches.Add(news);
+  KvEventFeed::PendingChanges pending;
+  pending.changes = {{Block(1, {}), true},
+                     {Block(2, 1), true},
+                     {Block(9, {}), false},
+                     {Block(8, {}), false},
+                     {Block(3, 2), true}};
+  batches.Add(pending);
   const auto batch = batches.Next();
   EXPECT_TRUE(batches.empty());
   EXPECT_FALSE(batch->has_snapshot());
@@ -89,13 +89,13 @@ TEST(KvEventBatchesTest, ChangesComeInTheirOrder) {
   EXPECT_EQ(batch->events(2).event_id(), 3u);
 }
 
-TEST(KvEventBatchesTest, WhatDoesNotFitComesInTheNextBatch) {
+TEST(KvEventBatchesTest, ChangesThatDoNotFitComeInTheNextBatch) {
   KvEventBatches batches(/*max_tokens=*/4);
   batches.Add(Listing({}));
   batches.Next();
-  KvEventFeed::News news;
-  for (uint64_t n = 1; n <= 5; ++n) news.changes.push_back({Block(n, {}), true});
-  batches.Add(news);
+  KvEventFeed::PendingChanges pending;
+  for (uint64_t n = 1; n <= 5; ++n) pending.changes.push_back({Block(n, {}), true});
+  batches.Add(pending);
   std::vector<int> sizes;
   while (!batches.empty()) sizes.push_back(batches.Next()->events_size());
   EXPECT_EQ(sizes, (std::vector{2, 2, 1}));

@@ -19,7 +19,7 @@ namespace orcd {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// Gateways avoid a worker from which they have heard nothing for a while.
+// Gateways avoid a worker that has sent nothing for a while.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // Longest time that a subscriber may not read at all.
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -61,11 +61,11 @@ class KvEventReport {
                 std::function<absl::Status()> may)
       : host_(host), subscriber_(std::move(subscriber)), may_(std::move(may)) {}
 
-  void Leave() { left_ = true; }
+  void Cancel() { cancelled_ = true; }
 
   ReportStream::Report Poll() {
     ReportStream::Report report;
-    if (left_) {
+    if (cancelled_) {
       return End(MakeError(absl::StatusCode::kCancelled, "the call was cancelled",
                            {.reason = "CANCELLED"}));
     }
@@ -73,8 +73,8 @@ class KvEventReport {
     if (absl::Status may = may_(); !may.ok()) return End(may);
     const vllm_wire::EngineLoad load = ToEngineLoad(ToSchedulerLoad(host_.Status()));
     if (batches_.empty()) {
-      KvEventFeed::News news = subscriber_->Take();
-      if (news.gone) {
+      KvEventFeed::PendingChanges pending = subscriber_->Take();
+      if (pending.ended) {
         auto batch = batches_.Cleared();
         Attach(load, /*load_only=*/false, *batch);
         report.message = std::move(batch);
@@ -82,8 +82,8 @@ class KvEventReport {
         subscriber_ = nullptr;
         return report;
       }
-      if (news.lost) return End(Lost());
-      batches_.Add(std::move(news));
+      if (pending.lost) return End(Lost());
+      batches_.Add(std::move(pending));
     }
     if (!batches_.empty()) {
       auto batch = batches_.Next();
@@ -91,7 +91,7 @@ class KvEventReport {
       report.message = std::move(batch);
       report.more = !batches_.empty();
     } else if (batches_.sequence_number() > 0 &&
-               (SteadyNow() - told_ >= kHeartbeat || HasMoved(load_, load))) {
+               (SteadyNow() - sent_at_ >= kHeartbeat || HasMoved(load_, load))) {
       auto batch = std::make_unique<vllm_wire::KvEventBatch>();
       batch->set_sequence_number(batches_.sequence_number());
       batch->set_timestamp(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
@@ -110,7 +110,7 @@ class KvEventReport {
 
   void Attach(const vllm_wire::EngineLoad& load, bool load_only, vllm_wire::KvEventBatch& batch) {
     load_ = load;
-    told_ = SteadyNow();
+    sent_at_ = SteadyNow();
     vllm_wire::EngineLoad* record = batch.mutable_load();
     *record = load;
     record->set_sample(++sample_);
@@ -120,11 +120,11 @@ class KvEventReport {
   ModelHost& host_;
   std::unique_ptr<KvEventFeeds::Subscriber> subscriber_;
   const std::function<absl::Status()> may_;
-  std::atomic<bool> left_ = false;
+  std::atomic<bool> cancelled_ = false;
   KvEventBatches batches_;
   // The load that was sent last, and when.
   vllm_wire::EngineLoad load_;
-  absl::Time told_ = absl::InfinitePast();
+  absl::Time sent_at_ = absl::InfinitePast();
   uint64_t sample_ = 0;
 };
 
@@ -137,7 +137,7 @@ absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> StartKvEventCall(
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<KvEventFeeds::Subscriber> subscriber, feeds.Subscribe());
   auto report = std::make_shared<KvEventReport>(host, std::move(subscriber), std::move(may));
   auto stream = std::make_shared<ReportStream>(
-      context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
+      context, [report] { return report->Poll(); }, kInterval, [report] { report->Cancel(); },
       kPatience);
   auto* const reactor = stream->Serve();
   // Tells the client that its subscription has begun, even if the engine's step takes long.

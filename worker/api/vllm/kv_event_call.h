@@ -19,8 +19,8 @@ namespace orcd {
 // Returns the stream, which deletes itself. It sends the present state, then changes about ten
 // times a second, and the load when it changes and at least once a second. Fails with kOutOfRange
 // (KV_EVENTS_NOT_KEPT) if the request wants to continue where another stream ended, and with the
-// errors of KvEventFeeds::Subscribe. `may` says whether the caller is still allowed to follow.
-// `host` and `feeds` must outlive the call.
+// errors of KvEventFeeds::Subscribe. `may` returns an error once the caller may no longer
+// subscribe. `host` and `feeds` must outlive the call.
 absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> StartKvEventCall(
     grpc::CallbackServerContext* context, const vllm_wire::SubscribeKvEventsRequest& request,
     ModelHost& host, KvEventFeeds& feeds, std::function<absl::Status()> may);

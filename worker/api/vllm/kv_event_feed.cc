@@ -33,13 +33,13 @@ KvEventFeed::Subscription::~Subscription() {
   std::erase(feed_->subscriptions_, this);
 }
 
-KvEventFeed::News KvEventFeed::Subscription::Take() {
+KvEventFeed::PendingChanges KvEventFeed::Subscription::Take() {
   std::lock_guard lock(feed_->mutex_);
   feed_->Advance();
-  News news = std::exchange(news_, {});
-  news_.lost = news.lost;
-  news_.gone = news.gone;
-  return news;
+  PendingChanges pending = std::exchange(pending_, {});
+  pending_.lost = pending.lost;
+  pending_.ended = pending.ended;
+  return pending;
 }
 
 std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
@@ -47,7 +47,7 @@ std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
   std::lock_guard lock(mutex_);
   Advance();
   if (listed_) {
-    subscription->news_.all = index_.List();
+    subscription->pending_.all = index_.List();
     subscription->has_all_ = true;
   }
   subscriptions_.push_back(subscription.get());
@@ -56,7 +56,7 @@ std::unique_ptr<KvEventFeed::Subscription> KvEventFeed::Subscribe() {
 
 bool KvEventFeed::over() const {
   std::lock_guard lock(inbox_mutex_);
-  return is_gone_ || is_lost_;
+  return has_ended_ || is_lost_;
 }
 
 void KvEventFeed::OnStored(const FindableBlock& block) {
@@ -82,9 +82,9 @@ void KvEventFeed::OnListed() {
   inbox_.events.push_back({.kind = Event::Kind::kListed, .content = {}, .parent = {}});
 }
 
-void KvEventFeed::OnGone() {
+void KvEventFeed::OnEnded() {
   std::lock_guard lock(inbox_mutex_);
-  is_gone_ = true;
+  has_ended_ = true;
   inbox_ = {};
 }
 
@@ -103,17 +103,17 @@ void KvEventFeed::Advance() {
     done_tokens_ = 0;
   }
   bool lost = false;
-  bool gone = false;
+  bool ended = false;
   {
     std::lock_guard lock(inbox_mutex_);
     lost = is_lost_;
-    gone = is_gone_;
-    if (!lost && !gone && taken_.events.empty()) {
+    ended = has_ended_;
+    if (!lost && !ended && taken_.events.empty()) {
       std::swap(taken_, inbox_);
       live_events_ = 0;
     }
   }
-  if (lost || gone) {
+  if (lost || ended) {
     // Frees the index without inbox_mutex_, which the engine's thread waits for: a large index
     // takes long to free. Lost changes stay lost even if another feed has replaced this one since.
     End(lost);
@@ -143,7 +143,7 @@ void KvEventFeed::Apply(const Event& event) {
       listed_ = true;
       changes_.clear();
       for (Subscription* subscription : subscriptions_) {
-        subscription->news_.all = index_.List();
+        subscription->pending_.all = index_.List();
         subscription->has_all_ = true;
       }
       break;
@@ -157,22 +157,22 @@ void KvEventFeed::End(bool lost) {
   changes_.clear();
   index_ = {};
   for (Subscription* subscription : subscriptions_) {
-    subscription->news_ = {};
-    (lost ? subscription->news_.lost : subscription->news_.gone) = true;
+    subscription->pending_ = {};
+    (lost ? subscription->pending_.lost : subscription->pending_.ended) = true;
   }
 }
 
 void KvEventFeed::Publish() {
   for (Subscription* subscription : subscriptions_) {
-    News& news = subscription->news_;
+    PendingChanges& pending = subscription->pending_;
     // A subscriber without the list gets no changes, because the list will contain them.
-    if (!subscription->has_all_ || news.lost) continue;
-    if (news.changes.size() + changes_.size() > max_pending_) {
-      news = {};
-      news.lost = true;
+    if (!subscription->has_all_ || pending.lost) continue;
+    if (pending.changes.size() + changes_.size() > max_pending_) {
+      pending = {};
+      pending.lost = true;
       continue;
     }
-    news.changes.insert(news.changes.end(), changes_.begin(), changes_.end());
+    pending.changes.insert(pending.changes.end(), changes_.begin(), changes_.end());
   }
   changes_.clear();
 }
@@ -180,7 +180,7 @@ void KvEventFeed::Publish() {
 absl::StatusOr<std::unique_ptr<KvEventFeeds::Subscriber>> KvEventFeeds::Subscribe() {
   if (*closing_) return KvEventsClosing();
   std::lock_guard lock(mutex_);
-  if (*places_ >= limits_.max_subscribers) {
+  if (*count_ >= limits_.max_subscribers) {
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("as many follow the prefix cache as may, ",
                                   limits_.max_subscribers, "; try again when one of them has left"),
@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<KvEventFeeds::Subscriber>> KvEventFeeds::Subscrib
     feed_ = feed;
     lease.engine().ObserveBlocks(feed);
   }
-  std::unique_ptr<Subscriber> subscriber(new Subscriber(places_, closing_));
+  std::unique_ptr<Subscriber> subscriber(new Subscriber(count_, closing_));
   subscriber->subscription_ = feed->Subscribe();
   return subscriber;
 }

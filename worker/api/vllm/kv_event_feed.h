@@ -20,8 +20,8 @@ namespace orcd {
 
 struct KvEventLimits {
   int max_subscribers = 16;
-  // Largest number of changes that wait for one subscriber. With more, the subscriber is told that
-  // it lost some. Four times as many may wait until any subscriber takes its news.
+  // Largest number of changes that wait for one subscriber. With more, the subscriber loses
+  // some, and `lost` is set. Four times as many may wait until any subscriber takes its own.
   size_t max_pending = 64 << 10;
 };
 
@@ -30,17 +30,17 @@ struct KvEventLimits {
 class KvEventFeed final : public BlockObserver, public std::enable_shared_from_this<KvEventFeed> {
  public:
   // Changes since the last Take.
-  struct News {
+  struct PendingChanges {
     // The whole content, parents first. Only the first time.
     std::optional<std::vector<std::shared_ptr<const KvBlock>>> all;
     std::vector<KvBlockIndex::Change> changes;
     // True if more changes waited than allowed, so that some are missing.
     bool lost = false;
-    // True if the engine and with it every block has gone.
-    bool gone = false;
+    // True if the engine is destroyed, and every block with it.
+    bool ended = false;
   };
 
-  // One subscriber. Owns its news until they are taken. For one thread at a time.
+  // One subscriber. Owns its pending changes until they are taken. For one thread at a time.
   class Subscription {
    public:
     explicit Subscription(std::shared_ptr<KvEventFeed> feed);
@@ -48,13 +48,13 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
     Subscription(const Subscription&) = delete;
     Subscription& operator=(const Subscription&) = delete;
 
-    News Take();
+    PendingChanges Take();
 
    private:
     friend class KvEventFeed;
     const std::shared_ptr<KvEventFeed> feed_;
     // Guarded by the feed's mutex.
-    News news_;
+    PendingChanges pending_;
     bool has_all_ = false;
   };
 
@@ -68,7 +68,7 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   void OnStored(const FindableBlock& block) override;
   void OnRemoved(const BlockHash& content) override;
   void OnListed() override;
-  void OnGone() override;
+  void OnEnded() override;
 
  private:
   // One event of the engine.
@@ -99,14 +99,14 @@ class KvEventFeed final : public BlockObserver, public std::enable_shared_from_t
   const size_t max_pending_;
 
   // The only mutex that the engine's thread waits for, never for long. Guards the events that no
-  // subscriber has taken over yet.
+  // subscriber has taken yet.
   mutable std::mutex inbox_mutex_;
   Events inbox_;
   // Number of events in inbox_ that came after the list.
   size_t live_events_ = 0;
   bool was_listed_ = false;
   bool is_lost_ = false;
-  bool is_gone_ = false;
+  bool has_ended_ = false;
 
   // Locked before inbox_mutex_. Guards what follows.
   std::mutex mutex_;
@@ -127,23 +127,23 @@ class KvEventFeeds {
   // One of the limited number of subscribers.
   class Subscriber {
    public:
-    ~Subscriber() { --*places_; }
+    ~Subscriber() { --*count_; }
     Subscriber(const Subscriber&) = delete;
     Subscriber& operator=(const Subscriber&) = delete;
 
-    KvEventFeed::News Take() { return subscription_->Take(); }
+    KvEventFeed::PendingChanges Take() { return subscription_->Take(); }
     // True once the worker shuts down.
     bool closing() const { return *closing_; }
 
    private:
     friend class KvEventFeeds;
-    Subscriber(std::shared_ptr<std::atomic<int>> places,
+    Subscriber(std::shared_ptr<std::atomic<int>> count,
                std::shared_ptr<const std::atomic<bool>> closing)
-        : places_(std::move(places)), closing_(std::move(closing)) {
-      ++*places_;
+        : count_(std::move(count)), closing_(std::move(closing)) {
+      ++*count_;
     }
 
-    const std::shared_ptr<std::atomic<int>> places_;
+    const std::shared_ptr<std::atomic<int>> count_;
     const std::shared_ptr<const std::atomic<bool>> closing_;
     std::unique_ptr<KvEventFeed::Subscription> subscription_;
   };
@@ -156,13 +156,13 @@ class KvEventFeeds {
   // Shutdown, and with the errors of ModelHost::Borrow.
   absl::StatusOr<std::unique_ptr<Subscriber>> Subscribe();
 
-  // Tells the subscribers to end, and refuses later ones.
+  // Makes the subscribers end, and refuses later ones.
   void Shutdown() { *closing_ = true; }
 
  private:
   ModelHost& host_;
   const KvEventLimits limits_;
-  const std::shared_ptr<std::atomic<int>> places_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<std::atomic<int>> count_ = std::make_shared<std::atomic<int>>(0);
   const std::shared_ptr<std::atomic<bool>> closing_ = std::make_shared<std::atomic<bool>>(false);
 
   // Guards what follows.

@@ -33,23 +33,23 @@ TEST(KvEventFeedTest, TheListComesOnceThereIsOne) {
   feed->OnListed();
   feed->OnStored(Found(2, token));
   const auto late = feed->Subscribe();
-  KvEventFeed::News news = subscription->Take();
-  ASSERT_TRUE(news.all);
-  EXPECT_EQ(news.all->size(), 1u);
-  ASSERT_EQ(news.changes.size(), 1u) << "what was listed comes once";
-  EXPECT_EQ(news.changes[0].block->content.high, 2u);
-  news = late->Take();
-  ASSERT_TRUE(news.all);
-  EXPECT_EQ(news.all->size(), 2u);
-  EXPECT_TRUE(news.changes.empty());
+  KvEventFeed::PendingChanges pending = subscription->Take();
+  ASSERT_TRUE(pending.all);
+  EXPECT_EQ(pending.all->size(), 1u);
+  ASSERT_EQ(pending.changes.size(), 1u) << "what was listed comes once";
+  EXPECT_EQ(pending.changes[0].block->content.high, 2u);
+  pending = late->Take();
+  ASSERT_TRUE(pending.all);
+  EXPECT_EQ(pending.all->size(), 2u);
+  EXPECT_TRUE(pending.changes.empty());
   feed->OnRemoved({.high = 1, .low = 0});
-  news = late->Take();
-  EXPECT_FALSE(news.all);
-  ASSERT_EQ(news.changes.size(), 1u);
-  EXPECT_FALSE(news.changes[0].stored);
+  pending = late->Take();
+  EXPECT_FALSE(pending.all);
+  ASSERT_EQ(pending.changes.size(), 1u);
+  EXPECT_FALSE(pending.changes[0].stored);
 }
 
-TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
+TEST(KvEventFeedTest, OnlyASubscriberThatDoesNotTakeLosesChanges) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto slow = feed->Subscribe();
@@ -61,13 +61,13 @@ TEST(KvEventFeedTest, WhoDoesNotTakeLosesAndTheOthersDoNot) {
     taken += quick->Take().changes.size();
   }
   EXPECT_EQ(taken, 5u);
-  const KvEventFeed::News news = slow->Take();
-  EXPECT_TRUE(news.lost);
-  EXPECT_TRUE(news.changes.empty()) << "what nobody can use is not kept";
+  const KvEventFeed::PendingChanges pending = slow->Take();
+  EXPECT_TRUE(pending.lost);
+  EXPECT_TRUE(pending.changes.empty()) << "what nobody can use is not kept";
   EXPECT_TRUE(slow->Take().lost);
 }
 
-TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
+TEST(KvEventFeedTest, WithoutATakeAllChangesAreLostAndFewKept) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto subscription = feed->Subscribe();
@@ -80,18 +80,18 @@ TEST(KvEventFeedTest, WhereNobodyLooksAllIsLostAndLittleKept) {
   EXPECT_TRUE(subscription->Take().lost);
 }
 
-// A subscriber that lost changes is not told that the model has gone.
-TEST(KvEventFeedTest, WhatIsLostStaysLostWhereAnotherFeedTakesThePlace) {
+// A subscriber that lost changes is not notified of the end of the engine.
+TEST(KvEventFeedTest, LostChangesStayLostIfAnotherFeedReplacesThisOne) {
   auto feed = std::make_shared<KvEventFeed>(3);
   feed->OnListed();
   const auto subscription = feed->Subscribe();
   const int32_t token = 1;
   for (uint64_t n = 1; n <= 13; ++n) feed->OnStored(Found(n, token));
   ASSERT_TRUE(feed->over());
-  feed->OnGone();
-  const KvEventFeed::News news = subscription->Take();
-  EXPECT_TRUE(news.lost);
-  EXPECT_FALSE(news.gone);
+  feed->OnEnded();
+  const KvEventFeed::PendingChanges pending = subscription->Take();
+  EXPECT_TRUE(pending.lost);
+  EXPECT_FALSE(pending.ended);
 }
 
 // The list may be longer than what one Take applies.
@@ -104,16 +104,16 @@ TEST(KvEventFeedTest, ALongListComesAfterSomeLooks) {
   feed->OnListed();
   feed->OnStored(Found(kBlocks + 1, token));
   int looks = 1;
-  KvEventFeed::News news = subscription->Take();
-  while (!news.all && looks < 100) {
-    ASSERT_FALSE(news.lost);
-    news = subscription->Take();
+  KvEventFeed::PendingChanges pending = subscription->Take();
+  while (!pending.all && looks < 100) {
+    ASSERT_FALSE(pending.lost);
+    pending = subscription->Take();
     ++looks;
   }
-  ASSERT_TRUE(news.all);
+  ASSERT_TRUE(pending.all);
   EXPECT_GT(looks, 1);
-  EXPECT_EQ(news.all->size(), kBlocks);
-  EXPECT_EQ(news.changes.size(), 1u);
+  EXPECT_EQ(pending.all->size(), kBlocks);
+  EXPECT_EQ(pending.changes.size(), 1u);
 }
 
 // A worker's model on the null backend, with a cache of `kBlocks` blocks.
@@ -161,16 +161,16 @@ TEST_F(KvEventFeedsTest, EndsWithTheModelAndBeginsWithTheNext) {
   ASSERT_TRUE(subscriber.ok());
   ASSERT_TRUE(Eventually([&] { return (*subscriber)->Take().all.has_value(); }));
   Unload();
-  EXPECT_TRUE((*subscriber)->Take().gone);
+  EXPECT_TRUE((*subscriber)->Take().ended);
   EXPECT_EQ(GetErrorDetails(feeds.Subscribe().status()).reason, "MODEL_NOT_LOADED");
   Load();
-  EXPECT_TRUE((*subscriber)->Take().gone) << "it followed the one before";
+  EXPECT_TRUE((*subscriber)->Take().ended) << "it followed the one before";
   auto next = feeds.Subscribe();
   ASSERT_TRUE(next.ok());
   ASSERT_TRUE(Eventually([&] { return (*next)->Take().all.has_value(); }));
 }
 
-TEST_F(KvEventFeedsTest, ShutdownTellsThoseThereAreAndRefusesOthers) {
+TEST_F(KvEventFeedsTest, ShutdownEndsSubscribersAndRefusesOthers) {
   KvEventFeeds feeds(*host_);
   auto subscriber = feeds.Subscribe();
   ASSERT_TRUE(subscriber.ok());

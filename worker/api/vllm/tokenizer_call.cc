@@ -37,15 +37,15 @@ class TokenizerReport {
     std::lock_guard lock(mutex_);
     archive_ = archive;
   }
-  void Leave() {
+  void Cancel() {
     std::lock_guard lock(mutex_);
-    left_ = true;
+    cancelled_ = true;
   }
 
   ReportStream::Report Poll() {
     std::lock_guard lock(mutex_);
     ReportStream::Report report;
-    if (left_) {
+    if (cancelled_) {
       report.end = MakeError(absl::StatusCode::kCancelled, "the call was cancelled",
                              {.reason = "CANCELLED"});
       return report;
@@ -76,7 +76,7 @@ class TokenizerReport {
   std::mutex mutex_;
   std::optional<absl::StatusOr<TokenizerArchives::Archive>> archive_;
   size_t sent_ = 0;
-  bool left_ = false;
+  bool cancelled_ = false;
 };
 
 }  // namespace
@@ -94,7 +94,7 @@ absl::StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> TokenizerCalls::Star
   }
   auto report = std::make_shared<TokenizerReport>(calls_);
   auto stream = std::make_shared<ReportStream>(
-      context, [report] { return report->Poll(); }, kInterval, [report] { report->Leave(); },
+      context, [report] { return report->Poll(); }, kInterval, [report] { report->Cancel(); },
       kPatience);
   auto* const reactor = stream->Serve();
   archives_.Get([report, stream](const absl::StatusOr<TokenizerArchives::Archive>& archive) {

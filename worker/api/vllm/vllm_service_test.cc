@@ -102,7 +102,7 @@ TEST_F(VllmServiceTest, AbortFindsWhatNobodyHasReadYet) {
   abort.add_request_ids("r");
   vllm_wire::AbortResponse aborted;
   EXPECT_TRUE(stub->Abort(&context, abort, &aborted).ok());
-  blocked.LetGo();
+  blocked.Release();
   EXPECT_EQ(generated.get().error_code(), grpc::StatusCode::CANCELLED);
 }
 

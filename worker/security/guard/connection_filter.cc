@@ -587,7 +587,7 @@ void ConnectionFilter::EndClientSettings(Output& out) {
       entries.append(entry);
     }
     ++unanswered_;
-    settings_owed_.push_back(false);
+    unacked_settings_.push_back(false);
   }
   AppendFrameHeader({.length = static_cast<uint32_t>(entries.size()),
                      .type = frame_type::kSettings,
@@ -719,9 +719,9 @@ void ConnectionFilter::Answer(uint32_t id, bool client_ended, const absl::Status
                               Output& out) {
   CountRefusal(status);
   block_.clear();
-  // The first block says that there is no table, as the server's first block does: a decoder whose
-  // table was made smaller must read this before anything else.
-  if (!std::exchange(table_told_, true)) AppendHpackInteger(0, 5, 0x20, block_);
+  // The first block begins with a table size update to 0, as the server's first block does: a
+  // decoder whose table size was reduced must read it before anything else.
+  if (!std::exchange(table_reset_sent_, true)) AppendHpackInteger(0, 5, 0x20, block_);
   // The field `:status: 200` of the static table.
   block_.push_back(static_cast<char>(0x88));
   AppendLiteral("content-type", "application/grpc", block_);
@@ -755,7 +755,7 @@ void ConnectionFilter::RefuseOpen(uint32_t id, Stream& stream, absl::Status stat
 void ConnectionFilter::SendFence(Output& out) {
   // The server acknowledges SETTINGS in order, after the frames that it wrote before.
   AppendFrameHeader({.type = frame_type::kSettings}, InjectedToServer(out));
-  settings_owed_.push_back(true);
+  unacked_settings_.push_back(true);
   ++fences_sent_;
 }
 
@@ -849,9 +849,8 @@ bool ConnectionFilter::IsOver(const FrameHeader& frame) const {
                     (found->second.refusing && !found->second.server_began);
   switch (frame.type) {
     case frame_type::kHeaders:
-      // The client must get the first block whatever call it is for, because it says that there is
-      // no table.
-      return over && table_told_;
+      // The client must get the first block of any call, because it has the table size update.
+      return over && table_reset_sent_;
     case frame_type::kContinuation:
       return server_block_over_;
     case frame_type::kData:
@@ -871,7 +870,7 @@ void ConnectionFilter::BeginServerFrame(Output& out) {
   const bool ack = (server_frame_.flags & frame_flag::kAck) != 0;
   const bool settings = server_frame_.type == frame_type::kSettings;
   collect_server_ = settings && !ack;
-  swallow_server_ = settings && ack && !settings_owed_.empty() && settings_owed_.front();
+  swallow_server_ = settings && ack && !unacked_settings_.empty() && unacked_settings_.front();
   if (server_frame_.stream != 0 && IsOver(server_frame_)) {
     swallow_server_ = true;
     if (server_frame_.type == frame_type::kData) server_swallowed_ += server_frame_.length;
@@ -884,7 +883,7 @@ void ConnectionFilter::BeginServerFrame(Output& out) {
   if (server_frame_.type == frame_type::kHeaders) {
     server_in_block_ = true;
     server_block_end_stream_ = (server_frame_.flags & frame_flag::kEndStream) != 0;
-    table_told_ = true;
+    table_reset_sent_ = true;
   }
 }
 
@@ -897,9 +896,9 @@ void ConnectionFilter::EndServerFrame(absl::Time now, Output& out) {
     case frame_type::kSettings:
       if (collect_server_) {
         RewriteSettings(out);
-      } else if (!settings_owed_.empty()) {
-        fence = settings_owed_.front();
-        settings_owed_.pop_front();
+      } else if (!unacked_settings_.empty()) {
+        fence = unacked_settings_.front();
+        unacked_settings_.pop_front();
         if (!fence) --unanswered_;
       }
       break;

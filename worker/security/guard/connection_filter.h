@@ -70,9 +70,8 @@ struct FilterOptions {
 // stream.
 //
 // Frames from the server pass unchanged, except for its SETTINGS, which get the limits enforced
-// here, and for frames of calls that are over, which are dropped. The server is told that its
-// peer's header table is empty, so its header blocks refer to no table and one of them may be
-// dropped.
+// here, and for frames of calls that are over, which are dropped. The server gets a header table
+// size of 0 (RFC 7541), so its header blocks refer to no table and one of them may be dropped.
 //
 // One thread at a time.
 class ConnectionFilter {
@@ -148,7 +147,7 @@ class ConnectionFilter {
     bool client_ended = false;
     bool server_began = false;
     bool server_ended = false;
-    // The server was told that the call is over. The client is told after the next fence.
+    // The server was sent a RST_STREAM. The client gets its answer after the next fence.
     bool refusing = false;
     // The message that the body is in: bytes read of its prefix, and bytes left of its content.
     uint8_t prefix_bytes = 0;
@@ -212,8 +211,8 @@ class ConnectionFilter {
 
   // Answers a call that gRPC has not seen, or has ended.
   void Answer(uint32_t id, bool client_ended, const absl::Status& status, Output& out);
-  // Ends a call that gRPC has. gRPC is told now; the client is told once gRPC cannot send on the
-  // call any more.
+  // Ends a call that gRPC has. gRPC gets a RST_STREAM now, the client its answer once gRPC cannot
+  // send on the call any more.
   void RefuseOpen(uint32_t id, Stream& stream, absl::Status status, Output& out);
   void SendFence(Output& out);
   size_t MaxLingering() const;
@@ -288,8 +287,8 @@ class ConnectionFilter {
   bool server_block_end_stream_ = false;
   // True if the frames of the block are dropped.
   bool server_block_over_ = false;
-  // True once the client has had a block, whose start says that the server's encoder has no table.
-  bool table_told_ = false;
+  // True once the client has got a header block, which begins with a table size update to 0.
+  bool table_reset_sent_ = false;
   // Bytes of the server's DATA that the client does not see.
   uint32_t server_swallowed_ = 0;
   bool server_settings_seen_ = false;
@@ -299,7 +298,7 @@ class ConnectionFilter {
   // Acknowledgements that the server owes for PINGs and SETTINGS of the client.
   int unanswered_ = 0;
   // Origin of each unacknowledged SETTINGS, in order: true for a fence, false for the client's.
-  std::deque<bool> settings_owed_;
+  std::deque<bool> unacked_settings_;
   std::vector<Refusal> refusals_;
   uint64_t fences_sent_ = 0;
   uint64_t fences_passed_ = 0;

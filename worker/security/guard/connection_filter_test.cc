@@ -671,7 +671,7 @@ TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsF
   EXPECT_LT(charged(), idle + 4 * options_.stream_charge);
   EXPECT_TRUE(filter_->lingers());
   EXPECT_TRUE(filter_->accepting()) << "nobody waits for them";
-  EXPECT_TRUE(progress_.MustAsk());
+  EXPECT_TRUE(progress_.MustProbe());
   // More of them than a few keep the client waiting.
   uint32_t stream = 2 * few + 7;
   for (; filter_->accepting() && stream < 1000; stream += 2) {
@@ -687,7 +687,7 @@ TEST_F(ConnectionFilterTest, ManyCallsThatHaveEndedAreChargedUntilTheirMemoryIsF
   progress_.ended_and_freed = progress_.ended;
   filter_->Tick(now_, out_);
   EXPECT_EQ(charged(), idle);
-  EXPECT_FALSE(progress_.MustAsk());
+  EXPECT_FALSE(progress_.MustProbe());
 }
 
 TEST_F(ConnectionFilterTest, AClientThatDoesNotReadSlowsNoOther) {
@@ -813,7 +813,7 @@ TEST_F(ConnectionFilterTest, MalformedTrailersEndTheirCallAlone) {
   EXPECT_EQ(filter_->open_calls(), 0u);
 }
 
-TEST_F(ConnectionFilterTest, AClientWithASmallerTableIsToldSoFirst) {
+TEST_F(ConnectionFilterTest, TheFirstBlockHasATableSizeUpdate) {
   Begin();
   std::string settings("\0\x01", 2);
   AppendBigEndian32(100, settings);
@@ -840,7 +840,7 @@ TEST_F(ConnectionFilterTest, AResetBeforeHeadersEndsNothing) {
   EXPECT_EQ(filter_->open_calls(), 2u);
 }
 
-TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
+TEST_F(ConnectionFilterTest, BytesThatAreNotHttp2EndTheConnection) {
   const std::string settings = MakeFrame(frame_type::kSettings, 0, 0);
   const struct {
     std::string name;
@@ -874,7 +874,7 @@ TEST_F(ConnectionFilterTest, WhatIsNoHttp2EndsTheConnection) {
   }
 }
 
-TEST_F(ConnectionFilterTest, WhatDoesNotBeginAsHttp2IsNotAnswered) {
+TEST_F(ConnectionFilterTest, AConnectionWithoutAPrefaceIsNotAnswered) {
   filter_ = std::make_unique<ConnectionFilter>(options_, total_, nullptr);
   FromClient("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(filter_->failed());

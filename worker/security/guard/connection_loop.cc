@@ -133,7 +133,7 @@ void ConnectionLoop::Run() {
 }
 
 void ConnectionLoop::Probe() {
-  if ((!progress_.MustAsk() && lingering_.empty()) || progress_.unknown) return;
+  if ((!progress_.MustProbe() && lingering_.empty()) || progress_.unknown) return;
   if (probe_.fd() < 0) {
     const int server = probe_.Connect().Release();
     if (server < 0) return;

@@ -36,7 +36,7 @@ TEST(ListenSocketsTest, APortIsForOneAlone) {
   EXPECT_FALSE(Listen("0.0.0.0:" + port).has_value());
 }
 
-TEST(ListenSocketsTest, WhatIsNoAddressOfTheMachineIsRefused) {
+TEST(ListenSocketsTest, ForeignAddressesAreRefused) {
   EXPECT_FALSE(Listen("192.0.2.1:0").has_value());
   EXPECT_FALSE(Listen("no-such-host.invalid:0").has_value());
   EXPECT_FALSE(Listen("127.0.0.1").has_value());

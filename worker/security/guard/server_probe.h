@@ -38,7 +38,7 @@ struct ServerProgress {
   // gRPC frees a call some time after its end. Up to this many ended calls do not justify a probe.
   static constexpr uint64_t kFewEnded = 64;
   bool ManyEnded() const { return ended - ended_and_freed > kFewEnded; }
-  bool MustAsk() const {
+  bool MustProbe() const {
     return unconfirmed > 0 || kept > 0 || ended - ended_and_freed > kFewEnded / 2;
   }
 };
