@@ -203,7 +203,7 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     if (tensor.rows == 0) {
       const bool norm = tensor.name.ends_with("norm.weight");
       for (uint64_t c = 0; c < tensor.cols; ++c) {
-        const float value = norm ? 1 + 0.1f * random.Bell() : 0.3f * random.Bell();
+        const float value = norm ? 1 + 0.1f * random.Normal() : 0.3f * random.Normal();
         std::memcpy(&bytes[c * sizeof(float)], &value, sizeof(value));
       }
     }
