@@ -258,8 +258,14 @@ TEST_F(TokenStreamTest, EventsFromAnEngineThatIsFasterThanGrpcAreMerged) {
   EXPECT_LT(responses.size(), 5000u);
 }
 
+// Its client may be slow to take the first message.
+class LargeTokenStreamTest : public TokenStreamTest {
+ protected:
+  LargeTokenStreamTest() : TokenStreamTest({.max_pending_bytes = 64 << 20}) {}
+};
+
 // Clients accept at most 4 MiB in a message.
-TEST_F(TokenStreamTest, WhatIsLargeComesInSeveralMessages) {
+TEST_F(LargeTokenStreamTest, WhatIsLargeComesInSeveralMessages) {
   auto call = Start();
   Served served = service_.Next();
   served.stream->OnStarted({});
