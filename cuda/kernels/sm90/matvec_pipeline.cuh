@@ -89,7 +89,8 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
   if (lane >= shape.tile_warps) return;
   const Tasks tasks(args, shape, lane);
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
-  const Pipeline<kMaxStages>& pipeline = barriers.warps[lane];
+  const uint32_t full = barriers.warps[lane].Full(0);
+  const uint32_t empty = barriers.warps[lane].Empty(0);
   // No other block reads these weights: they leave the L2 cache first, so that activations stay
   // there.
   const CachePolicy policy = CachePolicy::Of(true);
@@ -110,14 +111,13 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
     while (left > 0) {
       // At first few bytes are in flight at a time, since the loads of x would queue behind them.
       if (issued >= shape.stages) {
-        pipeline.Acquire(stage);
+        BarrierWait(empty + stage.index * 8, stage.phase ^ 1);
       } else if (issued >= shape.stages_ahead) {
-        pipeline.Wait({issued - shape.stages_ahead, 0});
+        BarrierWait(full + (issued - shape.stages_ahead) * 8, 0);
       }
       const int bytes = min(left, most);
-      pipeline.Commit(stage, bytes);
-      BulkCopy(ring + stage.index * shape.stage_bytes, from, bytes, pipeline.Full(stage.index),
-               policy);
+      BarrierExpect(full + stage.index * 8, bytes);
+      BulkCopy(ring + stage.index * shape.stage_bytes, from, bytes, full + stage.index * 8, policy);
       from += bytes;
       left -= bytes;
       ++issued;

@@ -101,12 +101,13 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
     const int block = lane < tile_blocks ? blocks[tile * blocks_a_tile + lane] : 0;
     const __half* const from = cache + block * args.kv.block_size();
     for (const int64_t offset : {int64_t{0}, values_offset}) {
+      const uint32_t full = shared.pipeline.Full(stage.index);
       WarpBarrierWait(shared.pipeline.Empty(stage.index), stage.phase ^ 1);
-      if (lane == 0) shared.pipeline.Commit(stage, tile_blocks * bytes);
+      if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
       __syncwarp();
       if (lane < tile_blocks) {
         BulkCopy(SharedAddress(shared.ring[stage.index]) + lane * bytes, from + offset, bytes,
-                 shared.pipeline.Full(stage.index));
+                 full);
       }
       stage.Next();
     }
