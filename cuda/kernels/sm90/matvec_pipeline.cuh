@@ -94,7 +94,8 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
   // No other block reads these weights: they leave the L2 cache first, so that activations stay
   // there.
   const CachePolicy policy = CachePolicy::Of(true);
-  PipelineStage<kMaxStages> stage;
+  // With the phase of the empty barriers.
+  PipelineStage<kMaxStages> stage = {.index = 0, .phase = 1};
   int issued = 0;
 #pragma unroll 1
   for (int tile = tasks.first_tile; tile < shape.tiles; tile += tasks.stride) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
     while (left > 0) {
       // At first few bytes are in flight at a time, since the loads of x would queue behind them.
       if (issued >= shape.stages) {
-        BarrierWait(empty + stage.index * 8, stage.phase ^ 1);
+        BarrierWait(empty + stage.index * 8, stage.phase);
       } else if (issued >= shape.stages_ahead) {
         BarrierWait(full + (issued - shape.stages_ahead) * 8, 0);
       }
