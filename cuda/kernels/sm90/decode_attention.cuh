@@ -56,7 +56,8 @@ struct Work {
 };
 
 // Pipeline through which a block's keys and values come: kStages stages of half a tile each. Items
-// are counted in rounds of kItems: half of them keys, then values.
+// are counted in rounds of kItems: half of them keys, then values. Not a Pipeline, since one
+// arrival of a warp releases all of a round's keys, or values, instead of a stage.
 template <int kHeadDim, int kStages, int kItems>
 struct TileRing {
   // Stages; core matrices in the cache's layout.

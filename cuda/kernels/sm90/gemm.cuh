@@ -188,22 +188,8 @@ struct Rings {
   static constexpr int kWeightsAhead = std::max(1, (44 << 10) / kWeightBytes);
   static constexpr int kGroupsAUnit = UnitGroups(kFormat);
 
-  uint64_t x_full[kXStages];
-  uint64_t x_empty[kXStages];
-  uint64_t weight_full[kWeightStages];
-  uint64_t weight_empty[kWeightStages];
-
-  __device__ void Init() {
-    for (int i = 0; i < kXStages; ++i) {
-      BarrierInit(SharedAddress(&x_full[i]), 1);
-      BarrierInit(SharedAddress(&x_empty[i]), S::kConsumerWarps);
-    }
-    for (int i = 0; i < kWeightStages; ++i) {
-      BarrierInit(SharedAddress(&weight_full[i]), 1);
-      BarrierInit(SharedAddress(&weight_empty[i]), S::kConsumerWarps * kArrivalsAWarp);
-    }
-    BarrierInitFence();
-  }
+  Pipeline<kXStages> x;
+  Pipeline<kWeightStages> weights;
 };
 
 // Weight producer: copies the columns of `range` of the row tiles from the block's first to
@@ -231,18 +217,17 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
   const int units = range.Units<kFormat>();
 #pragma unroll 1
   for (int unit = 0; unit < units; ++unit, stage.Next()) {
-    const uint32_t full = SharedAddress(&rings.weight_full[stage.index]);
     if (unit >= Ring::kWeightsAhead && unit < Ring::kWeightStages) {
-      BarrierWait(SharedAddress(&rings.weight_full[unit - Ring::kWeightsAhead]), 0);
+      rings.weights.Wait({unit - Ring::kWeightsAhead, 0});
     }
-    BarrierWait(SharedAddress(&rings.weight_empty[stage.index]), stage.phase ^ 1);
-    if (ProducedTile(producer, 0) == 0) BarrierExpect(full, tiles * kUnitBytes);
+    rings.weights.Acquire(stage);
+    if (ProducedTile(producer, 0) == 0) rings.weights.Commit(stage, tiles * kUnitBytes);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       const int tile = ProducedTile(producer, i);
       if (tile >= tiles) break;
       BulkCopy(shared + stage.index * Ring::kWeightBytes + tile * kUnitBytes, weights[i],
-               kUnitBytes, full, policy);
+               kUnitBytes, rings.weights.Full(stage.index), policy);
       weights[i] += kUnitBytes;
     }
   }
@@ -260,10 +245,9 @@ __device__ __forceinline__ void ProduceX(const MatmulParams& args, const BlockTi
   PipelineStage<Ring::kXStages> stage;
 #pragma unroll 1
   for (int i = range.begin; i < range.end; ++i, stage.Next(), x += x_stride) {
-    const uint32_t full = SharedAddress(&rings.x_full[stage.index]);
-    BarrierWait(SharedAddress(&rings.x_empty[stage.index]), stage.phase ^ 1);
-    BarrierExpect(full, x_bytes);
-    BulkCopy(shared + stage.index * XBytes(S::kTokens), x, x_bytes, full);
+    rings.x.Acquire(stage);
+    rings.x.Commit(stage, x_bytes);
+    BulkCopy(shared + stage.index * XBytes(S::kTokens), x, x_bytes, rings.x.Full(stage.index));
   }
 }
 
@@ -363,7 +347,7 @@ class Consumer {
     const uint8_t* const weights = shared_ + S::kXRingBytes +
                                    weights_stage_.index * Ring::kWeightBytes +
                                    tile_ * UnitBytes(kFormat);
-    BarrierWait(SharedAddress(&rings_.weight_full[weights_stage_.index]), weights_stage_.phase);
+    rings_.weights.Wait(weights_stage_);
     scales_.Load(weights, factors_, lane_);
 #pragma unroll
     for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
@@ -380,7 +364,7 @@ class Consumer {
       const int slot = x_stage_.index * Ring::kGroupsAUnit + group;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        BarrierWait(SharedAddress(&rings_.x_full[slot + i]), x_stage_.phase);
+        rings_.x.Wait({slot + i, x_stage_.phase});
       }
       WgmmaFence();
 #pragma unroll
@@ -395,7 +379,7 @@ class Consumer {
       WgmmaCommit();
       // Only here have the weights' loads completed: the wgmmas depend on them.
       if (group + kAtOnce == Ring::kGroupsAUnit) {
-        WarpArrive(SharedAddress(&rings_.weight_empty[weights_stage_.index]));
+        WarpArrive(rings_.weights.Empty(weights_stage_.index));
       }
       if constexpr (S::kDequantisesAhead) WgmmaWait<1>();
       ReleaseXBefore(group);
@@ -414,7 +398,7 @@ class Consumer {
     if ((group == 0 && first_) || lane_ >= kAtOnce) return;
     const int here = x_stage_.index * Ring::kGroupsAUnit + group;
     const int before = (here == 0 ? Ring::kXStages : here) - kAtOnce;
-    BarrierArrive(SharedAddress(&rings_.x_empty[before + lane_]));
+    rings_.x.Release(before + lane_);
   }
 
   const uint8_t* const shared_;
@@ -443,7 +427,11 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const Ro
                        SplitBegin(cols, args.splits, split + 1) / kActivationCols};
 
   LaunchDependents();
-  if (threadIdx.x == 0) rings.Init();
+  if (threadIdx.x == 0) {
+    rings.x.Init(S::kConsumerWarps);
+    rings.weights.Init(S::kConsumerWarps * kArrivalsAWarp);
+    BarrierInitFence();
+  }
   __syncthreads();
   // Dequantised weights were written by the kernel before.
   if (args.weights_are_new) WaitForDependency();

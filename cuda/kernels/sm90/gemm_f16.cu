@@ -161,8 +161,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ __align__(8) F16Rings<S> rings;
   LaunchDependents();
   if (threadIdx.x == 0) {
-    rings.wide.Init();
-    if constexpr (S::kRestTokens > 0) rings.rest.Init();
+    rings.wide.Init(rings.wide.kReleases);
+    if constexpr (S::kRestTokens > 0) rings.rest.Init(rings.rest.kReleases);
+    BarrierInitFence();
   }
   __syncthreads();
   if constexpr (S::kBlocks > 1) ClusterSync();

@@ -199,37 +199,25 @@ class Scheduler {
   int index_ = 0;
 };
 
-// Barriers of a ring for tiles of kTokens tokens. A stage has 64 columns of activations, then of
-// weights. full: the bytes that the activation producer expects; empty: an arrival of each consumer
-// warp of every block of the cluster.
+template <typename S>
+constexpr int F16StageBytes(int tokens) {
+  return XBytes(tokens) + S::kTiles * kTileBytes;
+}
+// Pipeline for tiles of kTokens tokens. A stage has 64 columns of activations, then of weights. It
+// needs a release of each consumer warp of every block of the cluster.
 template <typename S, int kTokens>
-struct F16Ring {
-  static constexpr int kStageBytes = XBytes(kTokens) + S::kTiles * kTileBytes;
-  static constexpr int kStages = std::min(9, S::kRingBytes / kStageBytes);
-  using Stage = PipelineStage<kStages>;
+struct F16Ring : Pipeline<std::min(9, S::kRingBytes / F16StageBytes<S>(kTokens))> {
+  static constexpr int kStageBytes = F16StageBytes<S>(kTokens);
+  static constexpr int kReleases = S::kBlocks * S::kConsumers * 4;
 
-  uint64_t full[kStages];
-  uint64_t empty[kStages];
-
-  __device__ void Init() {
-    for (int i = 0; i < kStages; ++i) {
-      BarrierInit(SharedAddress(&full[i]), 1);
-      BarrierInit(SharedAddress(&empty[i]), S::kBlocks * S::kConsumers * 4);
-    }
-    BarrierInitFence();
-  }
-  // Producer: waits until the stage may be filled.
-  __device__ __forceinline__ void AwaitEmpty(const Stage& stage) const {
-    BarrierWait(SharedAddress(&empty[stage.index]), stage.phase ^ 1);
-  }
   // Consumer warp: releases a stage, into which all blocks of a cluster copy.
   __device__ __forceinline__ void Release(int slot) {
     const int lane = threadIdx.x % 32;
     if (lane >= S::kBlocks) return;
     if constexpr (S::kBlocks == 1) {
-      BarrierArrive(SharedAddress(&empty[slot]));
+      BarrierArrive(this->Empty(slot));
     } else {
-      BarrierArriveAt(SharedAddress(&empty[slot]), lane);
+      BarrierArriveAt(this->Empty(slot), lane);
     }
   }
 };
@@ -254,7 +242,7 @@ class Producer {
   __device__ __forceinline__ void CopyAll() {
 #pragma unroll 1
     while (!done_) {
-      ring_.AwaitEmpty(stage_);
+      ring_.Acquire(stage_);
       if (producer_ == kXProducer) {
         CopyX();
         if (alone_) CopyAllWeights();
@@ -268,7 +256,7 @@ class Producer {
   // Returns when consumers have released all stages.
   __device__ __forceinline__ void Drain() {
 #pragma unroll 1
-    for (int i = 0; i < Ring::kStages; ++i, stage_.Next()) ring_.AwaitEmpty(stage_);
+    for (int i = 0; i < Ring::kStages; ++i, stage_.Next()) ring_.Acquire(stage_);
   }
 
  private:
@@ -285,9 +273,7 @@ class Producer {
   __device__ __forceinline__ uint32_t Stage() const {
     return shared_ + stage_.index * Ring::kStageBytes;
   }
-  __device__ __forceinline__ uint32_t Full() const {
-    return SharedAddress(&ring_.full[stage_.index]);
-  }
+  __device__ __forceinline__ uint32_t Full() const { return ring_.Full(stage_.index); }
   __device__ __forceinline__ void CopyWeights() const {
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
@@ -315,7 +301,7 @@ class Producer {
   __device__ __forceinline__ void CopyX() const {
     const uint8_t* const from = reinterpret_cast<const uint8_t*>(args_.x.data) +
                                 XBytes(1) * (int64_t{col_} * args_.x.tokens + output_.first_token);
-    BarrierExpect(Full(), max(output_.tiles, 0) * kTileBytes + x_bytes_);
+    ring_.Commit(stage_, max(output_.tiles, 0) * kTileBytes + x_bytes_);
     if constexpr (S::kTokenRanks > 1) {
       if (x_bytes_ > 0) BulkCopy(Stage(), from, x_bytes_, Full());
     } else if constexpr (S::kBlocks == 1) {
@@ -413,7 +399,7 @@ __device__ __forceinline__ int MultiplySplit(const MatmulParams& args, int split
   int before = -1;
   bool add = false;
   for (int i = 0; i < stages; ++i) {
-    BarrierWait(SharedAddress(&ring.full[stage.index]), stage.phase);
+    ring.Wait(stage);
     const uint32_t at = SharedAddress(shared) + stage.index * Ring::kStageBytes;
     const uint64_t a = SharedMatrix(at + rows, 128, 1024);
     const uint64_t b = SharedMatrix(at + cols, 128, 1024);

@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
 
   LaunchDependents();
   if (warp < shape.tile_warps && lane < shape.stages) {
-    BarrierInit(SharedAddress(&barriers.full[warp][lane]), 1);
-    BarrierInit(SharedAddress(&barriers.empty[warp][lane]), kArrivalsAWarp);
+    BarrierInit(barriers.warps[warp].Full(lane), 1);
+    BarrierInit(barriers.warps[warp].Empty(lane), kArrivalsAWarp);
   }
   if (threadIdx.x == 0) BarrierInit(SharedAddress(&barriers.norm), 1);
   BarrierInitFence();
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   }
 }
 
-// Returns the kernel of a set of formats; each set has a translation unit.
+// Returns the kernel of a set of formats.
 template <uint32_t kFormats>
 Kernel KernelFor(bool one_token);
 

@@ -10,6 +10,7 @@
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/sm90/matmul_params.cuh"
+#include "cuda/kernels/sm90/pipeline.cuh"
 
 namespace orcd::cuda::matvec {
 
@@ -75,8 +76,7 @@ constexpr int StageUnits(TileFormat format, int stage_cols) {
 }
 
 struct RingBarriers {
-  uint64_t full[kMaxWarps][kMaxStages];
-  uint64_t empty[kMaxWarps][kMaxStages];
+  Pipeline<kMaxStages> warps[kMaxWarps];
   // Full when the norm's weights are in shared memory.
   uint64_t norm;
 };
@@ -89,13 +89,13 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
   if (lane >= shape.tile_warps) return;
   const Tasks tasks(args, shape, lane);
   const uint32_t ring = SharedAddress(rings) + lane * shape.stages * shape.stage_bytes;
-  const uint32_t full = SharedAddress(barriers.full[lane]);
-  const uint32_t empty = SharedAddress(barriers.empty[lane]);
+  const uint32_t full = barriers.warps[lane].Full(0);
+  const uint32_t empty = barriers.warps[lane].Empty(0);
   // No other block reads these weights: they leave the L2 cache first, so that activations stay
   // there.
   const CachePolicy policy = CachePolicy::Of(true);
-  int slot = 0;
-  int parity = 1;
+  // With the phase of the empty barriers.
+  PipelineStage<kMaxStages> stage = {.index = 0, .phase = 1};
   int issued = 0;
 #pragma unroll 1
   for (int tile = tasks.first_tile; tile < shape.tiles; tile += tasks.stride) {
@@ -112,20 +112,17 @@ __device__ __forceinline__ void Produce(const MatmulParams& args, const LaunchSh
     while (left > 0) {
       // At first few bytes are in flight at a time, since the loads of x would queue behind them.
       if (issued >= shape.stages) {
-        BarrierWait(empty + slot * 8, parity);
+        BarrierWait(empty + stage.index * 8, stage.phase);
       } else if (kPaces && issued >= shape.stages_ahead) {
         BarrierWait(full + (issued - shape.stages_ahead) * 8, 0);
       }
       const int bytes = min(left, most);
-      BarrierExpect(full + slot * 8, bytes);
-      BulkCopy(ring + slot * shape.stage_bytes, from, bytes, full + slot * 8, policy);
+      BarrierExpect(full + stage.index * 8, bytes);
+      BulkCopy(ring + stage.index * shape.stage_bytes, from, bytes, full + stage.index * 8, policy);
       from += bytes;
       left -= bytes;
       ++issued;
-      if (++slot == shape.stages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      stage.Next(shape.stages);
     }
   }
 }
@@ -138,7 +135,7 @@ class Ring {
       : shape_(shape), left_(shape.stages) {
     const int warp = threadIdx.x / 32;
     stage_ = rings + warp * shape.stages * shape.stage_bytes;
-    full_ = SharedAddress(barriers.full[warp]);
+    full_ = barriers.warps[warp].Full(0);
   }
 
   // Waits for the next stage and returns it.
@@ -149,7 +146,7 @@ class Ring {
   // Releases the stage for refilling. All lanes have read it, the word `last` of each last: the
   // barrier's address depends on that word, so the arrival waits for its load.
   __device__ __forceinline__ void Release(uint32_t last) {
-    constexpr int kEmpty = offsetof(RingBarriers, empty) - offsetof(RingBarriers, full);
+    constexpr int kEmpty = offsetof(Pipeline<kMaxStages>, empty);
     WarpArrive(full_ + kEmpty + (last & shape_.zero));
     full_ += sizeof(uint64_t);
     stage_ += shape_.stage_bytes;

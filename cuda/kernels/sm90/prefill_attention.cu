@@ -42,8 +42,7 @@ struct Shared {
   __half q[kGroups][2][kGroupRows * kHeadDim];
   // A stage has a tile's keys, the next its values, then the next tile's keys…
   __half ring[kStages][kKeyTile * kHeadDim];
-  uint64_t full[kStages];
-  uint64_t empty[kStages];
+  Pipeline<kStages> pipeline;
 };
 
 // Turns of the two warpgroups at the tensor cores, so that one multiplies while the other weighs
@@ -102,8 +101,8 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
     const int block = lane < tile_blocks ? blocks[tile * blocks_a_tile + lane] : 0;
     const __half* const from = cache + block * args.kv.block_size();
     for (const int64_t offset : {int64_t{0}, values_offset}) {
-      const uint32_t full = SharedAddress(&shared.full[stage.index]);
-      WarpBarrierWait(SharedAddress(&shared.empty[stage.index]), stage.phase ^ 1);
+      const uint32_t full = shared.pipeline.Full(stage.index);
+      WarpBarrierWait(shared.pipeline.Empty(stage.index), stage.phase ^ 1);
       if (lane == 0) BarrierExpect(full, tile_blocks * bytes);
       __syncwarp();
       if (lane < tile_blocks) {
@@ -190,10 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int keys = work.Position(work.rows - 1, group_heads) + 1;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      BarrierInit(SharedAddress(&shared.full[i]), 1);
-      BarrierInit(SharedAddress(&shared.empty[i]), kGroups);
-    }
+    shared.pipeline.Init(kGroups);
     BarrierInitFence();
   }
   __syncthreads();
@@ -252,11 +248,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   turn.Init();
   PipelineStage<kStages> stage;
   const auto await = [&] {
-    BarrierWait(SharedAddress(&shared.full[stage.index]), stage.phase);
+    shared.pipeline.Wait(stage);
     return shared.ring[stage.index];
   };
   const auto release = [&] {
-    if (thread == 0) BarrierArrive(SharedAddress(&shared.empty[stage.index]));
+    if (thread == 0) shared.pipeline.Release(stage.index);
     stage.Next();
   };
   float s[kKeyTile / 2];
