@@ -187,8 +187,8 @@ class Backend {
 
   virtual const BackendInfo& info() const = 0;
 
-  // Starts a step; the CPU backend computes it here. The batch is consumed before this returns. After an error the step did not run,
-  // and nothing after it can be trusted.
+  // Starts a step; the CPU backend computes it here. The batch is consumed before this returns.
+  // After an error the step did not run, and nothing after it can be trusted.
   virtual absl::Status Launch(const StepBatch& batch) = 0;
 
   // Waits for the oldest step that was launched and not waited for. An error is final for the
