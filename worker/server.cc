@@ -85,6 +85,13 @@ absl::Status CannotListenError(const std::string& address, const std::string& fl
       {.reason = "CANNOT_LISTEN", .subject = address});
 }
 
+absl::Status NoDescriptorError(const std::string& address) {
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("no descriptor is left to serve ", address, "; raise the limit of open files"),
+      {.reason = "CANNOT_LISTEN", .subject = address});
+}
+
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const std::vector<grpc::Service*>& services) {
   grpc::EnableDefaultHealthCheckService(false);
@@ -135,9 +142,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return MakeError(absl::StatusCode::kInternal, "gRPC does not start a server",
                      {.reason = "CANNOT_LISTEN", .subject = options.listen});
   }
-  server->guard_->Start([grpc_server = server->server_.get()](int fd) {
-    grpc::AddInsecureChannelFromFd(grpc_server, fd);
-  });
+  const bool started =
+      server->guard_->Start({.connect = [grpc_server = server->server_.get()](int fd) {
+        grpc::AddInsecureChannelFromFd(grpc_server, fd);
+      }});
+  if (!started) return NoDescriptorError(options.listen);
   return server;
 }
 

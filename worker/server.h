@@ -59,6 +59,8 @@ struct ServerOptions {
 
 // Returns kUnavailable (CANNOT_LISTEN) for an address that `flag` names.
 absl::Status CannotListenError(const std::string& address, const std::string& flag);
+// Returns kUnavailable (CANNOT_LISTEN) if descriptors ran out before `address` was served.
+absl::Status NoDescriptorError(const std::string& address);
 
 // Owns the listening socket and the calls. gRPC listens on nothing itself: a ConnectionGuard stands
 // before it and hands it the connections. One thread may call.

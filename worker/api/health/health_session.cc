@@ -98,7 +98,7 @@ bool HealthSession::Send(size_t most, std::string& out) {
          nghttp2_session_want_write(session_) != 0;
 }
 
-void HealthSession::NotifyWatchers() {
+void HealthSession::OnTick() {
   for (auto& [stream, call] : calls_) {
     if (call.is_watch && !call.end && Queue(call)) nghttp2_session_resume_data(session_, stream);
   }
@@ -129,7 +129,6 @@ void HealthSession::Begin(int32_t stream, Call& call) {
     call.end = read;
   } else if (call.path == kWatch) {
     call.is_watch = true;
-    ++watchers_;
     call.service = request.service();
     Queue(call);
   } else if (const auto status = health_.Status(request.service());
@@ -187,11 +186,7 @@ int HealthSession::OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* s
 }
 
 int HealthSession::OnClose(nghttp2_session*, int32_t stream, uint32_t, void* self) {
-  auto& session = *static_cast<HealthSession*>(self);
-  const auto found = session.calls_.find(stream);
-  if (found == session.calls_.end()) return 0;
-  if (found->second.is_watch) --session.watchers_;
-  session.calls_.erase(found);
+  static_cast<HealthSession*>(self)->calls_.erase(stream);
   return 0;
 }
 

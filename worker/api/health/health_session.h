@@ -15,33 +15,29 @@
 
 #include "grpcpp/support/status.h"
 #include "worker/api/health/health_service.h"
+#include "worker/security/guard/local_server.h"
 
 namespace orcd {
 
 // Answers Check and Watch from a HealthService, and every other call with UNIMPLEMENTED. libnghttp2
 // implements HTTP/2; the connection guard in front bounds the resources that a client can take. One
 // thread may call.
-class HealthSession {
+class HealthSession final : public guard::LocalServer {
  public:
   // Calls open at once.
   static constexpr uint32_t kMaxCalls = 100;
 
   // `health` must outlive the session.
   explicit HealthSession(const HealthService& health);
-  ~HealthSession();
+  ~HealthSession() override;
 
   HealthSession(const HealthSession&) = delete;
   HealthSession& operator=(const HealthSession&) = delete;
 
-  // Consumes bytes from the client. Returns false if the connection must be closed.
-  bool Receive(std::span<const uint8_t> bytes);
-  // Appends bytes for the client to `out`, until it has about `most` bytes. Returns false if the
-  // connection is over.
-  bool Send(size_t most, std::string& out);
+  bool Receive(std::span<const uint8_t> bytes) override;
+  bool Send(size_t most, std::string& out) override;
   // Queues a message for each watcher whose status has changed.
-  void NotifyWatchers();
-  // True if there are watchers to notify.
-  bool has_watchers() const { return watchers_ > 0; }
+  void OnTick() override;
 
  private:
   struct Call {
@@ -77,7 +73,6 @@ class HealthSession {
   const HealthService& health_;
   nghttp2_session* session_ = nullptr;
   std::map<int32_t, Call> calls_;
-  size_t watchers_ = 0;
 };
 
 }  // namespace orcd

@@ -172,11 +172,10 @@ TEST_F(HealthSessionTest, EveryOtherRequestIsRefusedAlone) {
 
 TEST_F(HealthSessionTest, WatchersGetTheStatusNowAndAtEachChange) {
   const int32_t stream = Call(kWatch, Asking("a"));
-  EXPECT_TRUE(session_.has_watchers());
   EXPECT_THAT(answers_[stream].statuses, ElementsAre(HealthCheckResponse::SERVICE_UNKNOWN));
   const auto look = [&] {
     answers_[stream].statuses.clear();
-    session_.NotifyWatchers();
+    session_.OnTick();
     Exchange();
     return answers_[stream].statuses;
   };
@@ -190,16 +189,14 @@ TEST_F(HealthSessionTest, WatchersGetTheStatusNowAndAtEachChange) {
   EXPECT_THAT(look(), IsEmpty());
   EXPECT_EQ(StatusOf(stream), "14");
   EXPECT_TRUE(answers_[stream].is_closed);
-  EXPECT_FALSE(session_.has_watchers());
 }
 
 TEST_F(HealthSessionTest, AWatcherThatGoesIsForgotten) {
   const int32_t stream = Call(kWatch, Asking("a"));
   nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
   Exchange();
-  EXPECT_FALSE(session_.has_watchers());
   health_.Set("a", true);
-  session_.NotifyWatchers();
+  session_.OnTick();
   Exchange();
 }
 
@@ -210,14 +207,14 @@ TEST_F(HealthSessionTest, UnreadChangesAreOneMessage) {
   const int32_t stream = Call(kWatch, Asking("a"));
   for (int i = 0; i < 1000; ++i) {
     health_.Set("a", i % 2 == 0);
-    session_.NotifyWatchers();
+    session_.OnTick();
     Exchange();
   }
   EXPECT_THAT(answers_[stream].statuses, IsEmpty());
   nghttp2_submit_window_update(client_, NGHTTP2_FLAG_NONE, stream, 1 << 20);
   Exchange();
   EXPECT_THAT(answers_[stream].statuses, ElementsAre(HealthCheckResponse::SERVICE_UNKNOWN));
-  session_.NotifyWatchers();
+  session_.OnTick();
   Exchange();
   EXPECT_EQ(answers_[stream].statuses.back(), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(answers_[stream].statuses.size(), 2u);

@@ -1,7 +1,5 @@
 #include "worker/security/guard/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -22,6 +20,8 @@ constexpr absl::Duration kFlushTime = absl::Seconds(5);
 constexpr absl::Duration kLingerTime = absl::Seconds(1);
 // A client that broke the rules gets less time.
 constexpr absl::Duration kFailedTime = absl::Milliseconds(200);
+// A local server is asked for this many bytes in a turn.
+constexpr size_t kLocalBytes = 64 << 10;
 constexpr size_t kMaxDiscarded = 256 << 10;
 
 std::span<const uint8_t> Bytes(const std::string& text) {
@@ -59,25 +59,14 @@ void Keep(std::string& waiting, std::string& fresh, size_t count) {
 
 }  // namespace
 
-Connection::Connection(const GuardOptions& options, const ConnectServer& connect,
+Connection::Connection(const GuardOptions& options, const ServerSide& server,
                        TransportBudget& total, ServerProgress& progress, Descriptor client,
                        absl::Time now)
-    : connect_(connect),
+    : server_side_(server),
       client_(std::move(client)),
       filter_(options.filter, total, &progress),
       deadline_(now + options.handshake_timeout),
       idle_since_(now) {
-  const int on = 1;
-  setsockopt(client_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // A client that vanished while nothing was sent to it is found out.
-  const int idle_seconds = 60;
-  const int interval_seconds = 20;
-  setsockopt(client_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  setsockopt(client_.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
-  setsockopt(client_.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds,
-             sizeof(interval_seconds));
-  const auto timeout = static_cast<unsigned int>(absl::ToInt64Milliseconds(options.peer_timeout));
-  setsockopt(client_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
   if (options.tls) {
     phase_ = Phase::kHandshake;
     std::shared_ptr<SSL_CTX> context = options.tls();
@@ -95,13 +84,16 @@ std::optional<absl::Time> Connection::idle_since() const {
 }
 
 bool Connection::MayReadClient() const {
+  // A local server takes everything at once. Its answers must not pile up before a client that does
+  // not read them.
+  if (local_ != nullptr && (local_more_ || !to_client_.empty())) return false;
   // Before the first SETTINGS have arrived there is no server; bytes for it wait.
   return (phase_ == Phase::kPreface || (phase_ == Phase::kOpen && to_server_.empty())) &&
          to_client_.size() < kMaxWaiting && filter_.accepting();
 }
 
 bool Connection::wants_turn() const {
-  if (phase_ == Phase::kOpen && server_gone_ && to_client_.empty()) return true;
+  if (phase_ == Phase::kOpen && (server_gone_ || local_more_) && to_client_.empty()) return true;
   return MayReadClient() && (!held_.empty() || tls_more_);
 }
 
@@ -142,7 +134,8 @@ void Connection::Turn(const Ready& ready, absl::Time now, Scratch& scratch) {
   if (phase_ == Phase::kOpen && ready.server_out && !to_server_.empty()) ToServer(none);
   const bool pending = !held_.empty() || tls_ != nullptr;
   if (MayReadClient() && (ready.client_in || pending)) ReadClient(now, scratch);
-  if (phase_ == Phase::kOpen && (ready.server_in || server_gone_) && to_client_.empty()) {
+  if (phase_ == Phase::kOpen && (ready.server_in || server_gone_ || local_ != nullptr) &&
+      to_client_.empty()) {
     ReadServer(now, scratch);
   }
   if (phase_ == Phase::kFlush) Flush(now);
@@ -168,7 +161,7 @@ void Connection::ReadClient(absl::Time now, Scratch& scratch) {
   size_t count = 0;
   const IoResult result = Receive(scratch.input, count);
   if (count > 0) Feed(std::span(scratch.input).first(count), now, scratch);
-  // Without its client gRPC has nobody to answer.
+  // Without its client the server has nobody to answer.
   if (result == IoResult::kClosed) phase_ = Phase::kClosed;
 }
 
@@ -185,12 +178,26 @@ void Connection::Feed(std::span<const uint8_t> bytes, absl::Time now, Scratch& s
   if (filter_.failed() && active()) BeginFlush(now, kFailedTime);
 }
 
+IoResult Connection::ReceiveServer(Scratch& scratch, std::span<const uint8_t>& bytes) {
+  if (local_ == nullptr) {
+    size_t count = 0;
+    const IoResult result = ReceiveSome(server_.get(), scratch.input, count);
+    bytes = std::span(scratch.input).first(count);
+    return result;
+  }
+  scratch.from_local.clear();
+  const bool goes_on = local_->Send(kLocalBytes, scratch.from_local) && !server_gone_;
+  bytes = Bytes(scratch.from_local);
+  local_more_ = goes_on && bytes.size() >= kLocalBytes;
+  return goes_on ? IoResult::kDone : IoResult::kClosed;
+}
+
 void Connection::ReadServer(absl::Time now, Scratch& scratch) {
-  size_t count = 0;
-  const IoResult result = ReceiveSome(server_.get(), scratch.input, count);
-  if (count > 0) {
+  std::span<const uint8_t> bytes;
+  const IoResult result = ReceiveServer(scratch, bytes);
+  if (!bytes.empty()) {
     const bool in_use = filter_.calls_in_use() > 0;
-    filter_.FromServer(std::span(scratch.input).first(count), now, scratch.output);
+    filter_.FromServer(bytes, now, scratch.output);
     if (in_use) idle_since_ = now;
     ToServer(scratch.output.to_server);
     ToClient(scratch.output.to_client);
@@ -199,6 +206,11 @@ void Connection::ReadServer(absl::Time now, Scratch& scratch) {
 }
 
 void Connection::OpenServer() {
+  if (server_side_.make_local) {
+    local_ = server_side_.make_local();
+    phase_ = Phase::kOpen;
+    return;
+  }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
     phase_ = Phase::kClosed;
@@ -206,7 +218,7 @@ void Connection::OpenServer() {
   }
   server_ = Descriptor(pair[0]);
   phase_ = Phase::kOpen;
-  connect_(pair[1]);
+  server_side_.connect(pair[1]);
 }
 
 void Connection::ToClient(std::string& fresh) {
@@ -220,7 +232,7 @@ void Connection::ToClient(std::string& fresh) {
 
 void Connection::ToServer(std::string& fresh) {
   // Nothing is sent before there is a server and after it has gone.
-  if (!server_.valid()) {
+  if (!has_server()) {
     to_server_.append(fresh);
     fresh.clear();
     return;
@@ -228,7 +240,7 @@ void Connection::ToServer(std::string& fresh) {
   if (!to_server_.empty()) to_server_.append(fresh);
   const std::string& all = to_server_.empty() ? fresh : to_server_;
   size_t count = 0;
-  if (!all.empty() && SendSome(server_.get(), Bytes(all), count) == IoResult::kClosed) {
+  if (!all.empty() && SendServer(Bytes(all), count) == IoResult::kClosed) {
     // The bytes that the server wrote before are still read.
     server_gone_ = true;
     count = all.size();
@@ -236,8 +248,22 @@ void Connection::ToServer(std::string& fresh) {
   Keep(to_server_, fresh, count);
 }
 
+IoResult Connection::SendServer(std::span<const uint8_t> bytes, size_t& count) {
+  if (local_ == nullptr) return SendSome(server_.get(), bytes, count);
+  count = bytes.size();
+  return local_->Receive(bytes) ? IoResult::kDone : IoResult::kClosed;
+}
+
+void Connection::EndLocalServer(absl::Time now, Scratch& scratch) {
+  if (phase_ != Phase::kOpen || local_ == nullptr) return;
+  local_->OnTick();
+  if (to_client_.empty()) ReadServer(now, scratch);
+  if (active()) BeginFlush(now, kFlushTime);
+}
+
 void Connection::BeginFlush(absl::Time now, absl::Duration limit) {
   server_.Close();
+  local_.reset();
   to_server_.clear();
   held_.clear();
   phase_ = Phase::kFlush;
@@ -273,6 +299,7 @@ void Connection::Dismiss(absl::Time now, Scratch& scratch) {
 void Connection::Close() {
   phase_ = Phase::kClosed;
   server_.Close();
+  local_.reset();
   client_.Close();
 }
 
@@ -280,6 +307,10 @@ void Connection::Tick(absl::Time now, Scratch& scratch) {
   filter_.Tick(now, scratch.output);
   if (phase_ == Phase::kOpen) ToServer(scratch.output.to_server);
   scratch.output.to_server.clear();
+  if (phase_ == Phase::kOpen && local_ != nullptr) {
+    local_->OnTick();
+    Turn({}, now, scratch);
+  }
   if (phase_ != Phase::kOpen && now > deadline_) phase_ = Phase::kClosed;
 }
 

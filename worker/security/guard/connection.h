@@ -1,10 +1,9 @@
-// One client's connection: its socket, its TLS, its filter and the socket pair to gRPC.
+// One client's connection: its socket, its TLS, its filter and its server's side.
 #ifndef ORCD_WORKER_SECURITY_GUARD_CONNECTION_H_
 #define ORCD_WORKER_SECURITY_GUARD_CONNECTION_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,19 +14,18 @@
 #include "worker/security/guard/connection_filter.h"
 #include "worker/security/guard/guard_options.h"
 #include "worker/security/guard/listen_sockets.h"
+#include "worker/security/guard/local_server.h"
 #include "worker/security/guard/tls_session.h"
 
 namespace orcd::guard {
 
-// Takes over a connected non-blocking socket and serves HTTP/2 on it.
-using ConnectServer = std::function<void(int fd)>;
-
-// Moves bytes between a client and gRPC, at most 64 KiB each way in a turn. Does not read from one
-// side while the other side has not taken the bytes read before. For one thread.
+// Moves bytes between a client and its server (gRPC behind a socket pair, or a LocalServer), at
+// most 64 KiB each way in a turn. Does not read from one side while the other side has not taken
+// the bytes read before. For one thread.
 class Connection {
  public:
   enum class Phase {
-    // TLS, then the preface of HTTP/2. gRPC does not know of the connection yet.
+    // TLS, then the preface of HTTP/2. The server does not know of the connection yet.
     kHandshake,
     kPreface,
     kOpen,
@@ -48,10 +46,12 @@ class Connection {
   struct Scratch {
     std::vector<uint8_t> input = std::vector<uint8_t>(64 << 10);
     ConnectionFilter::Output output;
+    // Bytes of a local server.
+    std::string from_local;
   };
 
   // All reference arguments must outlive the connection. `client` is non-blocking.
-  Connection(const GuardOptions& options, const ConnectServer& connect, TransportBudget& total,
+  Connection(const GuardOptions& options, const ServerSide& server, TransportBudget& total,
              ServerProgress& progress, Descriptor client, absl::Time now);
 
   bool ChargeConnection() { return filter_.ChargeConnection(); }
@@ -65,6 +65,8 @@ class Connection {
   // written all its bytes.
   void OnClientGone() { phase_ = Phase::kClosed; }
   void OnServerGone() { server_gone_ = true; }
+  // Ends a connection whose server is local, once the server has said its last words.
+  void EndLocalServer(absl::Time now, Scratch& scratch);
   // Closes both sides. No other call may follow.
   void Close();
 
@@ -76,7 +78,7 @@ class Connection {
   uint32_t client_events() const;
   uint32_t server_events() const;
   int client_fd() const { return client_.get(); }
-  // Invalid before kOpen and after the server has gone.
+  // Invalid before kOpen, after the server has gone, and if the server is local.
   int server_fd() const { return server_.get(); }
   bool server_gone() const { return server_gone_; }
   // The time since which the connection has had no call that counts as use. Nothing while it has
@@ -94,16 +96,22 @@ class Connection {
   void ToClient(std::string& fresh);
   void ToServer(std::string& fresh);
   bool MayReadClient() const;
+  bool has_server() const { return server_.valid() || local_ != nullptr; }
   void OpenServer();
   void BeginFlush(absl::Time now, absl::Duration limit);
   void Flush(absl::Time now);
   void Linger(Scratch& scratch);
   IoResult Receive(std::span<uint8_t> bytes, size_t& count);
   IoResult SendClient(std::span<const uint8_t> bytes, size_t& count);
+  // Sets `bytes` to bytes of the server.
+  IoResult ReceiveServer(Scratch& scratch, std::span<const uint8_t>& bytes);
+  IoResult SendServer(std::span<const uint8_t> bytes, size_t& count);
 
-  const ConnectServer& connect_;
+  const ServerSide& server_side_;
   Descriptor client_;
+  // One of the two is set from kOpen on.
   Descriptor server_;
+  std::unique_ptr<LocalServer> local_;
   std::unique_ptr<TlsSession> tls_;
   ConnectionFilter filter_;
   Phase phase_ = Phase::kPreface;
@@ -120,6 +128,8 @@ class Connection {
   // TLS may hold whole unread records, because the buffer was full after the last read.
   bool tls_more_ = false;
   bool server_gone_ = false;
+  // The local server may have more to send.
+  bool local_more_ = false;
   size_t discarded_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "worker/security/guard/connection_guard.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +18,19 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook(5);
 
+// Sets options that connections inherit from the socket that accepts them.
+void SetClientOptions(int listening, absl::Duration peer_timeout) {
+  const auto set = [listening](int level, int option, int value) {
+    setsockopt(listening, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A client that vanished while nothing was sent to it is found out.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 60);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 20);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(peer_timeout)));
+}
+
 }  // namespace
 
 std::unique_ptr<ConnectionGuard> ConnectionGuard::Create(GuardOptions options) {
@@ -25,20 +40,24 @@ std::unique_ptr<ConnectionGuard> ConnectionGuard::Create(GuardOptions options) {
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
   guard->address_ = absl::StrCat(host, ":", sockets->port);
   guard->sockets_ = *std::move(sockets);
+  for (const Descriptor& socket : guard->sockets_.sockets) {
+    SetClientOptions(socket.get(), options.peer_timeout);
+  }
   guard->options_ = std::move(options);
   return guard;
 }
 
 ConnectionGuard::~ConnectionGuard() { Stop(absl::ZeroDuration()); }
 
-void ConnectionGuard::Start(ConnectServer connect) {
-  shared_ = std::make_unique<LoopShared>(options_, std::move(connect));
+bool ConnectionGuard::Start(ServerSide server) {
+  shared_ = std::make_unique<LoopShared>(options_, std::move(server));
   for (int i = 0; i < std::max(1, options_.threads); ++i) {
     auto loop = std::make_unique<ConnectionLoop>(*shared_, sockets_.sockets);
     if (!loop->valid()) break;
     loop->Start();
     loops_.push_back(std::move(loop));
   }
+  return !loops_.empty();
 }
 
 void ConnectionGuard::StopAccepting() {

@@ -1,5 +1,5 @@
 // The front of a gRPC server. Bounds the memory and connections that a client can take before gRPC
-// sees any of its bytes.
+// or a LocalServer sees any of its bytes.
 #ifndef ORCD_WORKER_SECURITY_GUARD_CONNECTION_GUARD_H_
 #define ORCD_WORKER_SECURITY_GUARD_CONNECTION_GUARD_H_
 
@@ -16,8 +16,9 @@
 namespace orcd::guard {
 
 // Listens, terminates TLS, holds each connection to ConnectionFilter's rules and hands gRPC one end
-// of a socket pair for it. Owns the listening sockets, the connections and the relay threads.
-// Create, Start, StopAccepting and Stop are called on one thread; the figures on any.
+// of a socket pair for it, or its bytes to a LocalServer. Owns the listening sockets, the
+// connections and the relay threads. Create, Start, StopAccepting and Stop are called on one
+// thread; the figures on any.
 class ConnectionGuard {
  public:
   // Listens; clients wait until Start. Null if the address cannot be bound.
@@ -27,10 +28,11 @@ class ConnectionGuard {
   // host:port, with the port that was bound.
   const std::string& address() const { return address_; }
 
-  // Starts to serve. `connect` is called on the guard's threads with a socket for each connection;
-  // it takes the socket over and must work until Stop returns.
-  void Start(ConnectServer connect);
-  // Accepts no more connections. Those that are open go on.
+  // Starts to serve. The server side is called on the guard's threads for each connection, and must
+  // work until Stop returns. Returns false if no descriptor is left for a thread.
+  bool Start(ServerSide server);
+  // Accepts no more connections. Those that are open go on, unless their server is local: it says
+  // its last words and they end.
   void StopAccepting();
   // Waits at most `grace` until all bytes of the connections that the server has closed are
   // written, then closes the rest.

@@ -44,10 +44,10 @@ bool LoopShared::StopAccepting() {
   return accepting.exchange(false);
 }
 
-void LoopShared::Connect(const ConnectServer& server, int fd) {
+void LoopShared::Connect(const std::function<void(int fd)>& connect, int fd) {
   Descriptor owned(fd);
   const std::lock_guard<std::mutex> lock(connecting_);
-  if (accepting) server(owned.Release());
+  if (accepting) connect(owned.Release());
 }
 
 ConnectionLoop::ConnectionLoop(LoopShared& shared, const std::vector<Descriptor>& sockets)
@@ -123,8 +123,11 @@ void ConnectionLoop::Run() {
       slot->connection->Turn({}, now, scratch_);
       Settle(*slot, now);
     }
-    if (!shared_.accepting) Listen(false);
-    Probe();
+    if (!shared_.accepting && listening_) {
+      Listen(false);
+      next_tick_ = now;
+    }
+    Probe(now);
     if (now >= next_tick_) Tick(now);
     removed_.clear();
   }
@@ -132,14 +135,19 @@ void ConnectionLoop::Run() {
   removed_.clear();
 }
 
-void ConnectionLoop::Probe() {
+void ConnectionLoop::Probe(absl::Time now) {
+  if (shared_.server.make_local) {
+    // A local server has finished with everything it was given.
+    progress_.ConfirmAll();
+    return ReleaseLingering(now);
+  }
   if ((!progress_.MustProbe() && lingering_.empty()) || progress_.unknown) return;
   if (probe_.fd() < 0) {
     const int server = probe_.Connect().Release();
     if (server < 0) return;
     epoll_event event = {.events = EPOLLIN, .data = {.u64 = kProbeTag}};
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, probe_.fd(), &event);
-    shared_.connect(server);
+    shared_.server.connect(server);
   }
   probe_.Send();
 }
@@ -191,7 +199,7 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
     return refuse("TOO_MANY_CONNECTIONS");
   }
   auto slot = std::make_unique<Slot>();
-  slot->connection = std::make_unique<Connection>(shared_.options, shared_.connect, shared_.budget,
+  slot->connection = std::make_unique<Connection>(shared_.options, shared_.server, shared_.budget,
                                                   progress_, std::move(client), now);
   if (!slot->connection->ChargeConnection()) {
     // The charge of a dismissed connection may be released only after this one has been refused.
@@ -325,6 +333,7 @@ void ConnectionLoop::Tick(absl::Time now) {
       // There is no server any more to take the connection.
       slot.connection->OnClientGone();
     }
+    if (!shared_.accepting) slot.connection->EndLocalServer(now, scratch_);
     // The client may be readable again, or bytes may wait for the server.
     Settle(slot, now);
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -21,9 +22,11 @@ namespace orcd::guard {
 
 // State that the loops of one guard share. Outlives them.
 struct LoopShared {
-  LoopShared(const GuardOptions& guard_options, ConnectServer connect_server)
+  LoopShared(const GuardOptions& guard_options, ServerSide given)
       : options(guard_options),
-        connect([this, given = std::move(connect_server)](int fd) { Connect(given, fd); }),
+        server{
+            .connect = [this, connect = std::move(given.connect)](int fd) { Connect(connect, fd); },
+            .make_local = std::move(given.make_local)},
         budget(guard_options.max_total_bytes) {}
 
   // Returns true if connections were accepted until now. From then on the server gets no
@@ -32,8 +35,8 @@ struct LoopShared {
   bool StopAccepting();
 
   const GuardOptions options;
-  // Hands the socket to the server, or closes it.
-  const ConnectServer connect;
+  // `connect` closes the socket if no more connections are accepted.
+  const ServerSide server;
   TransportBudget budget;
   // Connections in service. Connections that are ending do not count.
   std::atomic<int> connections = 0;
@@ -44,7 +47,7 @@ struct LoopShared {
   std::atomic<bool> stopping = false;
 
  private:
-  void Connect(const ConnectServer& server, int fd);
+  void Connect(const std::function<void(int fd)>& connect, int fd);
 
   // Held while a connection is handed to the server.
   std::mutex connecting_;
@@ -102,7 +105,7 @@ class ConnectionLoop {
   void Remove(Slot& slot, absl::Time now);
   void Tick(absl::Time now);
   // Sends gRPC a probe if some charge waits for gRPC's progress.
-  void Probe();
+  void Probe(absl::Time now);
   void OnProbe(absl::Time now);
   void ReleaseLingering(absl::Time now);
 
