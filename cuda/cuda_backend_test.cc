@@ -48,16 +48,16 @@ std::unique_ptr<Backend> MakeBackend(std::shared_ptr<const Model> model,
 class RecordingTap : public ActivationTap {
  public:
   struct Operation {
-    std::string name;
+    TapPoint point;
     int layer;
     int64_t rows;
     int64_t cols;
     std::vector<float> values;
   };
 
-  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
-    operations.push_back({std::string(name), layer, rows, cols, {values.begin(), values.end()}});
+    operations.push_back({point, layer, rows, cols, {values.begin(), values.end()}});
   }
 
   std::vector<Operation> operations;
@@ -68,21 +68,22 @@ void ExpectNear(const RecordingTap& actual, const RecordingTap& reference) {
   for (size_t i = 0; i < actual.operations.size(); ++i) {
     const auto& a = actual.operations[i];
     const auto& b = reference.operations[i];
-    ASSERT_EQ(a.name, b.name) << i;
-    ASSERT_EQ(a.layer, b.layer) << a.name;
-    ASSERT_EQ(a.rows, b.rows) << a.name;
-    ASSERT_EQ(a.cols, b.cols) << a.name;
-    ASSERT_EQ(a.values.size(), b.values.size()) << a.name;
+    ASSERT_EQ(a.point, b.point) << i;
+    ASSERT_EQ(a.layer, b.layer) << NameOf(a.point);
+    ASSERT_EQ(a.rows, b.rows) << NameOf(a.point);
+    ASSERT_EQ(a.cols, b.cols) << NameOf(a.point);
+    ASSERT_EQ(a.values.size(), b.values.size()) << NameOf(a.point);
     double squared = 0;
     double size = 0;
     for (size_t v = 0; v < a.values.size(); ++v) {
-      ASSERT_TRUE(std::isfinite(a.values[v])) << a.name << " of layer " << a.layer << " at " << v;
+      ASSERT_TRUE(std::isfinite(a.values[v]))
+          << NameOf(a.point) << " of layer " << a.layer << " at " << v;
       squared += std::pow(double{a.values[v]} - double{b.values[v]}, 2);
       size += std::pow(double{b.values[v]}, 2);
     }
-    EXPECT_GT(size, 0) << a.name;
+    EXPECT_GT(size, 0) << NameOf(a.point);
     EXPECT_LE(squared, kLayerNmse * size)
-        << a.name << " of layer " << a.layer << ": NMSE " << squared / size;
+        << NameOf(a.point) << " of layer " << a.layer << ": NMSE " << squared / size;
   }
 }
 

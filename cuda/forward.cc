@@ -14,6 +14,8 @@
 namespace orcd::cuda {
 namespace {
 
+using enum TapPoint;
+
 // Least size of the buffer of dequantised weights: room for a part of the head in F16.
 constexpr int64_t kMinDequantisedBytes = 64 << 20;
 
@@ -133,17 +135,17 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   bytes = carver.taken();
 }
 
-// Shows a step's activations to an ActivationTap, under its names.
+// Shows a step's activations to an ActivationTap.
 class Forward::Tap {
  public:
   Tap(ActivationTap& tap, cudaStream_t stream, int tokens)
       : tap_(tap), reader_(stream), tokens_(tokens) {}
 
-  absl::Status Rows(std::string_view name, int layer, const float* values, int cols) {
-    return Part(name, layer, values, cols, 0, cols);
+  absl::Status Rows(TapPoint point, int layer, const float* values, int cols) {
+    return Part(point, layer, values, cols, 0, cols);
   }
   // Columns [first, first + cols) of rows that are `stride` floats apart.
-  absl::Status Part(std::string_view name, int layer, const float* values, int stride, int first,
+  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int first,
                     int cols) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
                           reader_.Floats(values, int64_t{tokens_} * stride));
@@ -153,23 +155,22 @@ class Forward::Tap {
       const auto begin = rows.begin() + int64_t{t} * stride + first;
       part.insert(part.end(), begin, begin + cols);
     }
-    tap_.OnActivation(name, layer, part, tokens_, cols);
+    tap_.OnActivation(point, layer, part, tokens_, cols);
     return absl::OkStatus();
   }
-  absl::Status F16(std::string_view name, int layer, const Activations& values, int cols,
-                   float scale) {
+  absl::Status F16(TapPoint point, int layer, const Activations& values, int cols, float scale) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
                           reader_.FromActivations(values, tokens_, cols, scale));
-    tap_.OnActivation(name, layer, rows, tokens_, cols);
+    tap_.OnActivation(point, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
   // The output of Norm, which is the input of a product.
-  absl::Status Normed(std::string_view name, int layer, const MatmulArgs& product, int cols) {
-    return F16(name, layer, std::get<Activations>(product.prologue), cols, 1);
+  absl::Status Normed(TapPoint point, int layer, const MatmulArgs& product, int cols) {
+    return F16(point, layer, std::get<Activations>(product.prologue), cols, 1);
   }
   // A product that is left as split-K partials.
-  absl::Status Product(std::string_view name, int layer, const float* values, int splits,
-                       int stride, int cols, float scale) {
+  absl::Status Product(TapPoint point, int layer, const float* values, int splits, int stride,
+                       int cols, float scale) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> partials,
                           reader_.Floats(values, int64_t{splits} * stride * cols));
     std::vector<float> rows(int64_t{tokens_} * cols);
@@ -177,7 +178,7 @@ class Forward::Tap {
       for (size_t i = 0; i < rows.size(); ++i) rows[i] += partials[int64_t{s} * stride * cols + i];
     }
     for (float& value : rows) value *= scale;
-    tap_.OnActivation(name, layer, rows, tokens_, cols);
+    tap_.OnActivation(point, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
   // Gate and up in one matrix, in which 8 rows of each alternate.
@@ -193,7 +194,7 @@ class Forward::Tap {
           part.push_back(rows[int64_t{t} * stride + i / 8 * kTileRows + which * 8 + i % 8]);
         }
       }
-      tap_.OnActivation(which == 0 ? "ffn_gate" : "ffn_up", layer, part, tokens_, ffn);
+      tap_.OnActivation(which == 0 ? kFfnGate : kFfnUp, layer, part, tokens_, ffn);
     }
     return absl::OkStatus();
   }
@@ -237,9 +238,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                                          .tokens = shape.tokens},
                                         stream),
                             "embedding");
-  if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Rows("embed", -1, residual_, spec_.hidden));
-  }
+  if (tap != nullptr) ORCD_RETURN_IF_ERROR(shown->Rows(kEmbed, -1, residual_, spec_.hidden));
   const int last = spec_.num_layers() - 1;
   for (int layer = 0; layer < last; ++layer) {
     ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
@@ -415,10 +414,8 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
       .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
   ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kSwiGluScale, layer > 0, qkv_args));
   if (step.tap != nullptr) {
-    if (layer > 0) {
-      ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", layer - 1, residual_, spec_.hidden));
-    }
-    ORCD_RETURN_IF_ERROR(step.tap->Normed("attn_norm", layer, qkv_args, spec_.hidden));
+    if (layer > 0) ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, layer - 1, residual_, spec_.hidden));
+    ORCD_RETURN_IF_ERROR(step.tap->Normed(kAttnNorm, layer, qkv_args, spec_.hidden));
   }
   if (step.dequantises_ahead && layer > 0) {
     UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args.product);
@@ -467,7 +464,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                               "attention");
   }
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->F16("attn", layer, attended_, layer_.q_size(), 1));
+    ORCD_RETURN_IF_ERROR(step.tap->F16(kAttn, layer, attended_, layer_.q_size(), 1));
   }
   return absl::OkStatus();
 }
@@ -497,7 +494,7 @@ absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Product("attn_output", layer, buffers_.products, splits_,
+    ORCD_RETURN_IF_ERROR(step.tap->Product(kAttnOutput, layer, buffers_.products, splits_,
                                            products_tokens_, spec_.hidden, 1));
   }
   return absl::OkStatus();
@@ -533,11 +530,11 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   args.rotated = after;
   ORCD_RETURN_IF_CUDA_ERROR(LaunchRope(args, step.stream), "RoPE");
   if (step.tap == nullptr) return absl::OkStatus();
-  ORCD_RETURN_IF_ERROR(step.tap->Part("q", layer, before, rows, 0, q_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part("k", layer, before, rows, q_size, kv_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part("v", layer, before, rows, q_size + kv_size, kv_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part("q_rope", layer, after, rows, 0, q_size));
-  return step.tap->Part("k_rope", layer, after, rows, q_size, kv_size);
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kQ, layer, before, rows, 0, q_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kK, layer, before, rows, q_size, kv_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kV, layer, before, rows, q_size + kv_size, kv_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kQRope, layer, after, rows, 0, q_size));
+  return step.tap->Part(kKRope, layer, after, rows, q_size, kv_size);
 }
 
 absl::Status Forward::RunFfn(const Step& step, int layer) {
@@ -559,8 +556,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     DeviceMemory shown;
     float* y = buffers_.gate_and_up;
     if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->Rows("attn_residual", layer, residual_, spec_.hidden));
-      ORCD_RETURN_IF_ERROR(step.tap->Normed("ffn_norm", layer, args, spec_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->Rows(kAttnResidual, layer, residual_, spec_.hidden));
+      ORCD_RETURN_IF_ERROR(step.tap->Normed(kFfnNorm, layer, args, spec_.hidden));
       ORCD_ASSIGN_OR_RETURN(
           shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
       y = reinterpret_cast<float*>(shown.data());
@@ -569,8 +566,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
     if (step.tap != nullptr) {
       if (w.gate_apart()) {
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_gate", layer, y, rows, 0, layer_.ffn));
-        ORCD_RETURN_IF_ERROR(step.tap->Part("ffn_up", layer, y, rows, layer_.ffn, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, layer_.ffn));
+        ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, layer_.ffn, layer_.ffn));
       } else {
         ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, layer_.ffn));
       }
@@ -583,7 +580,7 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
                                            step.stream),
                               "the gate");
     if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->F16("ffn_act", layer, gated, layer_.ffn, 1 / kSwiGluScale));
+      ORCD_RETURN_IF_ERROR(step.tap->F16(kFfnAct, layer, gated, layer_.ffn, 1 / kSwiGluScale));
     }
   }
   MatmulArgs down_args = {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}};
@@ -599,7 +596,7 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kSwiGluScale, down_args));
   if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Product("ffn_down", layer, buffers_.products, splits_,
+    ORCD_RETURN_IF_ERROR(step.tap->Product(kFfnDown, layer, buffers_.products, splits_,
                                            products_tokens_, spec_.hidden, 1 / kSwiGluScale));
   }
   return absl::OkStatus();
@@ -641,15 +638,15 @@ absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
   MatmulArgs args = {.product = {.matrices = {weights_.output()}, .num_matrices = 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kSwiGluScale, true, args));
-  ORCD_RETURN_IF_ERROR(step.tap->Rows("layer", spec_.num_layers() - 1, residual_, spec_.hidden));
-  ORCD_RETURN_IF_ERROR(step.tap->Normed("output_norm", -1, args, spec_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, spec_.num_layers() - 1, residual_, spec_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->Normed(kOutputNorm, -1, args, spec_.hidden));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,
       DeviceMemory::Allocate(int64_t{tokens} * spec_.vocab * sizeof(float), "a tap"));
   float* const y = reinterpret_cast<float*>(logits.data());
   args.epilogue = StoreF32{y, spec_.vocab};
   ORCD_RETURN_IF_ERROR(Multiply(step, args));
-  return step.tap->Rows("logits", -1, y, spec_.vocab);
+  return step.tap->Rows(kLogits, -1, y, spec_.vocab);
 }
 
 }  // namespace orcd::cuda

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"

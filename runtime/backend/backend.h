@@ -10,11 +10,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,18 +61,48 @@ struct StepSequence {
   int32_t target_logprobs = 0;
 };
 
+// The operations whose results a tap receives, in this order, kAttnNorm to kLayer for each layer.
+enum class TapPoint {
+  kEmbed,
+  kAttnNorm,
+  kQ,  // q, k and v with their biases
+  kK,
+  kV,
+  kQRope,
+  kKRope,
+  kAttn,  // heads concatenated
+  kAttnOutput,
+  kAttnResidual,
+  kFfnNorm,
+  kFfnGate,
+  kFfnUp,
+  kFfnAct,  // silu(gate)·up
+  kFfnDown,
+  kLayer,
+  kOutputNorm,
+  kLogits,
+};
+
+// Name of an operation in messages and tables.
+constexpr const char* NameOf(TapPoint point) {
+  constexpr const char* kNames[] = {"embed",       "attn_norm",     "q",        "k",
+                                    "v",           "q_rope",        "k_rope",   "attn",
+                                    "attn_output", "attn_residual", "ffn_norm", "ffn_gate",
+                                    "ffn_up",      "ffn_act",       "ffn_down", "layer",
+                                    "output_norm", "logits"};
+  static_assert(std::size(kNames) == static_cast<size_t>(TapPoint::kLogits) + 1);
+  return kNames[static_cast<size_t>(point)];
+}
+
 // Receives activations while a step runs, from the thread that runs it. For finding the operation
-// at which numbers go wrong; a step with a tap is slow. Both backends use these names in this
-// order: `embed`; per layer `attn_norm`, `q`, `k`, `v` (with bias), `q_rope`, `k_rope`, `attn`
-// (heads concatenated), `attn_output`, `attn_residual`, `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_act`
-// (silu(gate)·up), `ffn_down`, `layer`; then `output_norm`, `logits`.
+// at which numbers go wrong; a step with a tap is slow.
 class ActivationTap {
  public:
   virtual ~ActivationTap() = default;
   // `values` is row-major [rows, cols], a row for each token of the step in order; `layer` is -1
   // outside the layers.
-  virtual void OnActivation(std::string_view name, int layer, std::span<const float> values,
-                            int64_t rows, int64_t cols) = 0;
+  virtual void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
+                            int64_t cols) = 0;
 };
 
 struct StepBatch {

@@ -26,7 +26,7 @@ class LayerReference {
   virtual void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                         ActivationTap& tap) = 0;
 
-  // Shows `output_norm` and `logits` for one row, [hidden], of the last layer's output.
+  // Shows kOutputNorm and kLogits for one row, [hidden], of the last layer's output.
   virtual void RunHead(std::span<const float> input, ActivationTap& tap) = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,9 +30,8 @@ inline std::vector<int32_t> BlockRange(int32_t first, int count) {
 // Keeps the logits that steps report, row after row.
 class LogitsTap : public ActivationTap {
  public:
-  void OnActivation(std::string_view name, int, std::span<const float> values, int64_t,
-                    int64_t) override {
-    if (name == "logits") logits_.insert(logits_.end(), values.begin(), values.end());
+  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
+    if (point == TapPoint::kLogits) logits_.insert(logits_.end(), values.begin(), values.end());
   }
   const std::vector<float>& logits() const { return logits_; }
 

@@ -126,13 +126,13 @@ TEST_F(CpuBackendTest, SaysWhatItIs) {
 TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   class Recorder : public ActivationTap {
    public:
-    void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+    void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                       int64_t cols) override {
       EXPECT_EQ(static_cast<int64_t>(values.size()), rows * cols);
       EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) {
         return std::isfinite(v);
-      })) << name;
-      seen.emplace_back(std::string(name), layer, rows, cols);
+      })) << NameOf(point);
+      seen.emplace_back(NameOf(point), layer, rows, cols);
     }
     std::vector<std::tuple<std::string, int, int64_t, int64_t>> seen;
   };

@@ -10,15 +10,17 @@
 namespace orcd::cpu {
 namespace {
 
+using enum TapPoint;
+
 // Rows that one task of the small operations takes.
 constexpr int64_t kRowsPerTask = 4;
 // Buffers begin at cache lines.
 constexpr int64_t kAlignFloats = 16;
 
-void Tap(ActivationTap* tap, std::string_view name, int layer, const float* values, int64_t rows,
+void Tap(ActivationTap* tap, TapPoint point, int layer, const float* values, int64_t rows,
          int64_t cols) {
   if (tap == nullptr) return;
-  tap->OnActivation(name, layer, {values, static_cast<size_t>(rows * cols)}, rows, cols);
+  tap->OnActivation(point, layer, {values, static_cast<size_t>(rows * cols)}, rows, cols);
 }
 
 std::span<float> Row(float* rows, int64_t row, int cols) {
@@ -115,7 +117,7 @@ std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
                                     ActivationTap* tap) {
   Plan(sequences);
   Embed(sequences);
-  Tap(tap, "embed", -1, buffers_.residual, rows_, spec_.hidden);
+  Tap(tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
   for (int layer = 0; layer < spec_.num_layers(); ++layer) {
     RunAttention(layer, tap);
     RunFfn(layer, tap);
@@ -130,7 +132,7 @@ void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<con
   Plan({&sequence, 1});
   Embed({&sequence, 1});
   if (input.empty()) {
-    Tap(&tap, "embed", -1, buffers_.residual, rows_, spec_.hidden);
+    Tap(&tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
   } else {
     std::copy(input.begin(), input.end(), buffers_.residual);
   }
@@ -212,15 +214,15 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
   const int kv_size = spec_.layers[layer].kv_size();
 
   Norm(w.attn_norm, b.residual, rows_, b.normed);
-  Tap(tap, "attn_norm", layer, b.normed, rows_, spec_.hidden);
+  Tap(tap, kAttnNorm, layer, b.normed, rows_, spec_.hidden);
 
   const Product inputs[] = {{&w.attn_q, w.attn_q_bias, b.q},
                             {&w.attn_k, w.attn_k_bias, b.k},
                             {&w.attn_v, w.attn_v_bias, b.v}};
   matmul_.Run(inputs, b.normed, rows_);
-  Tap(tap, "q", layer, b.q, rows_, q_size);
-  Tap(tap, "k", layer, b.k, rows_, kv_size);
-  Tap(tap, "v", layer, b.v, rows_, kv_size);
+  Tap(tap, kQ, layer, b.q, rows_, q_size);
+  Tap(tap, kK, layer, b.k, rows_, kv_size);
+  Tap(tap, kV, layer, b.v, rows_, kv_size);
 
   ForRows(rows_, [&](int64_t row) {
     const auto angles = Row(b.angles, row, spec_.layers[layer].head_dim);
@@ -230,18 +232,18 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
     kv.finite &=
         cache_.Store(layer, kv.block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
   });
-  Tap(tap, "q_rope", layer, b.q, rows_, q_size);
-  Tap(tap, "k_rope", layer, b.k, rows_, kv_size);
+  Tap(tap, kQRope, layer, b.q, rows_, q_size);
+  Tap(tap, kKRope, layer, b.k, rows_, kv_size);
 
   attention_.Run(layer, b.q, b.attention);
-  Tap(tap, "attn", layer, b.attention, rows_, q_size);
+  Tap(tap, kAttn, layer, b.attention, rows_, q_size);
 
   const Product output = {&w.attn_output, {}, b.block_out};
   matmul_.Run({&output, 1}, b.attention, rows_);
-  Tap(tap, "attn_output", layer, b.block_out, rows_, spec_.hidden);
+  Tap(tap, kAttnOutput, layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual();
-  Tap(tap, "attn_residual", layer, b.residual, rows_, spec_.hidden);
+  Tap(tap, kAttnResidual, layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunFfn(int layer, ActivationTap* tap) {
@@ -249,25 +251,25 @@ void Forward::RunFfn(int layer, ActivationTap* tap) {
   const ForwardBuffers& b = buffers_;
 
   Norm(w.ffn_norm, b.residual, rows_, b.normed);
-  Tap(tap, "ffn_norm", layer, b.normed, rows_, spec_.hidden);
+  Tap(tap, kFfnNorm, layer, b.normed, rows_, spec_.hidden);
 
   const Product inputs[] = {{&w.ffn_gate, {}, b.gate}, {&w.ffn_up, {}, b.up}};
   matmul_.Run(inputs, b.normed, rows_);
-  Tap(tap, "ffn_gate", layer, b.gate, rows_, spec_.layers[layer].ffn);
-  Tap(tap, "ffn_up", layer, b.up, rows_, spec_.layers[layer].ffn);
+  Tap(tap, kFfnGate, layer, b.gate, rows_, spec_.layers[layer].ffn);
+  Tap(tap, kFfnUp, layer, b.up, rows_, spec_.layers[layer].ffn);
 
   ForRows(rows_, [&](int64_t row) {
     const int64_t offset = row * spec_.layers[layer].ffn;
     kernels_.silu_multiply(b.up + offset, spec_.layers[layer].ffn, b.gate + offset);
   });
-  Tap(tap, "ffn_act", layer, b.gate, rows_, spec_.layers[layer].ffn);
+  Tap(tap, kFfnAct, layer, b.gate, rows_, spec_.layers[layer].ffn);
 
   const Product output = {&w.ffn_down, {}, b.block_out};
   matmul_.Run({&output, 1}, b.gate, rows_);
-  Tap(tap, "ffn_down", layer, b.block_out, rows_, spec_.hidden);
+  Tap(tap, kFfnDown, layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual();
-  Tap(tap, "layer", layer, b.residual, rows_, spec_.hidden);
+  Tap(tap, kLayer, layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunHead(std::span<const ForwardSequence> sequences) {
@@ -295,11 +297,11 @@ std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
 
 void Forward::TapHead(ActivationTap& tap) {
   Norm(weights_.output_norm, buffers_.residual, rows_, buffers_.normed);
-  Tap(&tap, "output_norm", -1, buffers_.normed, rows_, spec_.hidden);
+  Tap(&tap, kOutputNorm, -1, buffers_.normed, rows_, spec_.hidden);
   std::vector<float> logits(rows_ * spec_.vocab);
   const Product head = {&weights_.output, {}, logits.data()};
   matmul_.Run({&head, 1}, buffers_.normed, rows_);
-  Tap(&tap, "logits", -1, logits.data(), rows_, spec_.vocab);
+  Tap(&tap, kLogits, -1, logits.data(), rows_, spec_.vocab);
 }
 
 }  // namespace orcd::cpu

@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,9 +33,9 @@ absl::Status Failed(const std::string& what) {
                    {.reason = "SELF_CHECK_FAILED"});
 }
 
-std::string Where(std::string_view name, int layer) {
+std::string Where(TapPoint point, int layer) {
   return absl::StrCat(layer < 0 ? "" : absl::StrCat("layer ", layer, ", "), "operation '",
-                      std::string(name), "'");
+                      NameOf(point), "'");
 }
 
 // Sum of (a - b)^2 over sum of b^2.
@@ -70,20 +69,20 @@ class ActivationRecorder : public ActivationTap {
  public:
   explicit ActivationRecorder(int layers) : layers_(layers) {}
 
-  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
     if (first_bad_.empty()) {
       const auto bad =
           std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
       if (bad != values.end()) {
-        first_bad_ = absl::StrCat(Where(name, layer), " gave ", *bad, " in row ",
+        first_bad_ = absl::StrCat(Where(point, layer), " gave ", *bad, " in row ",
                                   (bad - values.begin()) / cols, " of ", rows);
       }
     }
-    Rows& seen = seen_[{layer, std::string(name)}];
+    Rows& seen = seen_[{layer, point}];
     seen.cols = cols;
     const bool all =
-        layer <= 0 || layer >= layers_ - 1 || (layer == layers_ - 2 && name == "layer");
+        layer <= 0 || layer >= layers_ - 1 || (layer == layers_ - 2 && point == TapPoint::kLayer);
     const int64_t room = kMiddleTokens - static_cast<int64_t>(seen.values.size()) / cols;
     const auto kept = values.first((all ? rows : std::clamp<int64_t>(room, 0, rows)) * cols);
     seen.values.insert(seen.values.end(), kept.begin(), kept.end());
@@ -92,15 +91,15 @@ class ActivationRecorder : public ActivationTap {
   // Empty if all activations were finite.
   const std::string& first_bad() const { return first_bad_; }
   // Null if there was no such activation.
-  const Rows* Find(std::string_view name, int layer) const {
-    const auto found = seen_.find({layer, std::string(name)});
+  const Rows* Find(TapPoint point, int layer) const {
+    const auto found = seen_.find({layer, point});
     return found == seen_.end() ? nullptr : &found->second;
   }
 
  private:
   const int layers_;
   std::string first_bad_;
-  std::map<std::pair<int, std::string>, Rows> seen_;
+  std::map<std::pair<int, TapPoint>, Rows> seen_;
 };
 
 // Compares the activations of a reference with recorded ones, from row `first_row` on.
@@ -109,19 +108,19 @@ class Comparison : public ActivationTap {
   Comparison(const ActivationRecorder& recorded, int64_t first_row)
       : recorded_(recorded), first_row_(first_row) {}
 
-  void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
     if (!first_difference_.empty()) return;
-    const Rows* const seen = recorded_.Find(name, layer);
+    const Rows* const seen = recorded_.Find(point, layer);
     if (seen == nullptr || seen->cols != cols ||
         static_cast<int64_t>(seen->values.size()) < (first_row_ + rows) * cols) {
-      first_difference_ = absl::StrCat(Where(name, layer), " was not computed");
+      first_difference_ = absl::StrCat(Where(point, layer), " was not computed");
       return;
     }
     const double nmse =
         Nmse(std::span(seen->values).subspan(first_row_ * cols, rows * cols), values);
     if (!(nmse <= kMaxNmse)) {
-      first_difference_ = absl::StrCat(Where(name, layer), " differs from the reference's, NMSE ",
+      first_difference_ = absl::StrCat(Where(point, layer), " differs from the reference's, NMSE ",
                                        nmse, " where ", kMaxNmse, " may be");
     }
   }
@@ -212,7 +211,7 @@ absl::Status CompareWithReference(const ActivationRecorder& whole, std::span<con
                                   absl::FunctionRef<absl::Status()> go_on) {
   const int last = layers - 1;
   const auto output_of = [&](int layer) {
-    return layer < 0 ? whole.Find("embed", -1) : whole.Find("layer", layer);
+    return layer < 0 ? whole.Find(TapPoint::kEmbed, -1) : whole.Find(TapPoint::kLayer, layer);
   };
   const size_t count = tokens.size();
   for (int layer = 0; layer < layers; ++layer) {
@@ -283,7 +282,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   const int count = run.count();
   ORCD_ASSIGN_OR_RETURN(const ActivationRecorder whole, run.Record(0, count));
   if (!whole.first_bad().empty()) return Failed(whole.first_bad());
-  const Rows* const logits = whole.Find("logits", -1);
+  const Rows* const logits = whole.Find(TapPoint::kLogits, -1);
   if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != count * logits->cols) {
     return Failed("there are no logits");
   }
@@ -306,7 +305,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   const int last = count - 1;
   ORCD_ASSIGN_OR_RETURN(const ActivationRecorder single, run.Record(last, 1));
   if (!single.first_bad().empty()) return Failed(single.first_bad());
-  const Rows* const again = single.Find("logits", -1);
+  const Rows* const again = single.Find(TapPoint::kLogits, -1);
   const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(last));
   if (!(nmse <= kMaxNmse)) {
     return Failed(absl::StrCat("logits at position ", last,

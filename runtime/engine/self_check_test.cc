@@ -4,7 +4,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +23,7 @@ using ::testing::HasSubstr;
 // May change an activation of a step. `rows` distinguishes a step of many tokens from a step of
 // one.
 using Corruption =
-    std::function<void(std::string_view name, int layer, int64_t rows, std::vector<float>& values)>;
+    std::function<void(TapPoint point, int layer, int64_t rows, std::vector<float>& values)>;
 
 // May change a token drawn by a step of `tokens` tokens.
 using SampleCorruption = std::function<void(SampledToken&, size_t tokens)>;
@@ -58,11 +57,11 @@ class CorruptBackend : public Backend {
  private:
   struct CorruptTap : ActivationTap {
     explicit CorruptTap(Corruption c) : corrupt(std::move(c)) {}
-    void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+    void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                       int64_t cols) override {
       std::vector<float> changed(values.begin(), values.end());
-      corrupt(name, layer, rows, changed);
-      to->OnActivation(name, layer, changed, rows, cols);
+      corrupt(point, layer, rows, changed);
+      to->OnActivation(point, layer, changed, rows, cols);
     }
     Corruption corrupt;
     ActivationTap* to = nullptr;
@@ -95,12 +94,12 @@ absl::Status CheckWith(
 }
 
 // Scales the result of one operation by a factor: still finite, and possible on any backend.
-absl::Status CheckWithScaled(std::string_view operation, int in_layer,
+absl::Status CheckWithScaled(TapPoint operation, int in_layer,
                              const BackendOptions& options = SmallOptions(),
                              const RandomModelOptions& like = {}) {
   return CheckWith(
-      [=](std::string_view name, int layer, int64_t, std::vector<float>& values) {
-        if (name != operation || layer != in_layer) return;
+      [=](TapPoint point, int layer, int64_t, std::vector<float>& values) {
+        if (point != operation || layer != in_layer) return;
         for (float& value : values) value *= 1.05f;
       },
       [](SampledToken&, size_t) {}, options, like);
@@ -112,8 +111,9 @@ TEST(SelfCheckTest, PassesWhatComputes) {
 
 TEST(SelfCheckTest, NamesLayerAndOperationOfANan) {
   const absl::Status status =
-      CheckWith([](std::string_view name, int layer, int64_t, std::vector<float>& values) {
-        if (name == "ffn_down" && layer == 1) values[3] = std::numeric_limits<float>::quiet_NaN();
+      CheckWith([](TapPoint point, int layer, int64_t, std::vector<float>& values) {
+        if (point == TapPoint::kFfnDown && layer == 1)
+          values[3] = std::numeric_limits<float>::quiet_NaN();
       });
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED");
@@ -122,24 +122,25 @@ TEST(SelfCheckTest, NamesLayerAndOperationOfANan) {
 
 TEST(SelfCheckTest, RefusesLogitsThatAreAllMinusInfinity) {
   const absl::Status status =
-      CheckWith([](std::string_view name, int, int64_t, std::vector<float>& values) {
-        if (name == "logits") values.assign(values.size(), -std::numeric_limits<float>::infinity());
+      CheckWith([](TapPoint point, int, int64_t, std::vector<float>& values) {
+        if (point == TapPoint::kLogits)
+          values.assign(values.size(), -std::numeric_limits<float>::infinity());
       });
   EXPECT_THAT(std::string(status.message()), HasSubstr("operation 'logits' gave -inf"));
 }
 
 TEST(SelfCheckTest, RefusesLogitsThatAreAllAlike) {
   const absl::Status status =
-      CheckWith([](std::string_view name, int, int64_t, std::vector<float>& values) {
-        if (name == "logits") values.assign(values.size(), 0.25f);
+      CheckWith([](TapPoint point, int, int64_t, std::vector<float>& values) {
+        if (point == TapPoint::kLogits) values.assign(values.size(), 0.25f);
       });
   EXPECT_THAT(std::string(status.message()), HasSubstr("every logit at position 0 is 0.25"));
 }
 
 TEST(SelfCheckTest, RefusesAStepOfOneThatDiffersFromAStepOfMany) {
   const absl::Status status =
-      CheckWith([](std::string_view name, int, int64_t rows, std::vector<float>& values) {
-        if (name == "logits" && rows == 1) values[1] += 10;
+      CheckWith([](TapPoint point, int, int64_t rows, std::vector<float>& values) {
+        if (point == TapPoint::kLogits && rows == 1) values[1] += 10;
       });
   EXPECT_THAT(std::string(status.message()), HasSubstr("differ between a step of many"));
 }
@@ -148,18 +149,19 @@ TEST(SelfCheckTest, NamesTheOperationThatDiffersFromTheReference) {
   const int last = NanoModel()->spec().num_layers() - 1;
   ASSERT_GT(last, 0);
   for (const auto& [operation, layer] :
-       std::vector<std::pair<std::string, int>>{{"embed", -1},
-                                                {"attn_norm", 0},
-                                                {"v", 0},
-                                                {"q_rope", 0},
-                                                {"attn", last},
-                                                {"ffn_act", last},
-                                                {"output_norm", -1},
-                                                {"logits", -1}}) {
+       std::vector<std::pair<TapPoint, int>>{{TapPoint::kEmbed, -1},
+                                             {TapPoint::kAttnNorm, 0},
+                                             {TapPoint::kV, 0},
+                                             {TapPoint::kQRope, 0},
+                                             {TapPoint::kAttn, last},
+                                             {TapPoint::kFfnAct, last},
+                                             {TapPoint::kOutputNorm, -1},
+                                             {TapPoint::kLogits, -1}}) {
     const absl::Status status = CheckWithScaled(operation, layer);
-    EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED") << operation;
+    EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED") << NameOf(operation);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("operation '" + operation + "' differs from the reference's"));
+                HasSubstr(absl::StrCat("operation '", NameOf(operation),
+                                       "' differs from the reference's")));
     if (layer >= 0) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("layer " + std::to_string(layer)));
     }
@@ -170,10 +172,11 @@ TEST(SelfCheckTest, ComparesEveryLayer) {
   RandomModelOptions like;
   like.layers = 5;
   for (int layer = 0; layer < 5; ++layer) {
-    for (const char* const operation : {"q", "k_rope", "attn", "attn_output", "ffn_up", "layer"}) {
+    for (const TapPoint operation : {TapPoint::kQ, TapPoint::kKRope, TapPoint::kAttn,
+                                     TapPoint::kAttnOutput, TapPoint::kFfnUp, TapPoint::kLayer}) {
       const absl::Status status = CheckWithScaled(operation, layer, SmallOptions(), like);
       EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(absl::StrCat("layer ", layer, ", operation '", operation,
+                  HasSubstr(absl::StrCat("layer ", layer, ", operation '", NameOf(operation),
                                          "' differs from the reference's")));
     }
   }
@@ -199,7 +202,7 @@ TEST(SelfCheckTest, FitsAnyLimits) {
         EXPECT_EQ(CheckWith([](auto...) {}, [](SampledToken&, size_t) {}, options),
                   absl::OkStatus())
             << limits;
-        EXPECT_EQ(GetErrorDetails(CheckWithScaled("ffn_up", 1, options)).reason,
+        EXPECT_EQ(GetErrorDetails(CheckWithScaled(TapPoint::kFfnUp, 1, options)).reason,
                   "SELF_CHECK_FAILED")
             << limits;
       }

@@ -33,32 +33,32 @@ double OperationDiff::Nmse() const {
 }
 
 std::string OperationDiff::Label() const {
-  return layer < 0 ? name : absl::StrCat("layer ", layer, " ", name);
+  return absl::StrCat(layer < 0 ? "" : absl::StrCat("layer ", layer, " "), NameOf(point));
 }
 
-void ActivationDiff::Recorder::OnActivation(std::string_view name, int layer,
+void ActivationDiff::Recorder::OnActivation(TapPoint point, int layer,
                                             std::span<const float> values, int64_t, int64_t) {
-  diff_.recorded_.push_back(
-      {std::string(name), layer, std::vector<float>(values.begin(), values.end())});
+  diff_.recorded_.push_back({point, layer, std::vector<float>(values.begin(), values.end())});
 }
 
-void ActivationDiff::Comparer::OnActivation(std::string_view name, int layer,
+void ActivationDiff::Comparer::OnActivation(TapPoint point, int layer,
                                             std::span<const float> values, int64_t, int64_t) {
   ActivationDiff& diff = diff_;
   if (!diff.mismatch_.ok()) return;
   const size_t index = diff.compared_++;
   const Recorded* a = index < diff.recorded_.size() ? &diff.recorded_[index] : nullptr;
-  if (a == nullptr || a->name != name || a->layer != layer || a->values.size() != values.size()) {
+  if (a == nullptr || a->point != point || a->layer != layer || a->values.size() != values.size()) {
     diff.mismatch_ = absl::InternalError(absl::StrCat(
-        "operation ", index, " of the step is ", std::string(name), " of layer ", layer, " with ",
+        "operation ", index, " of the step is ", NameOf(point), " of layer ", layer, " with ",
         values.size(), " values in b, and ",
-        a == nullptr ? "missing"
-                     : absl::StrCat(a->name, " of layer ", a->layer, " with ", a->values.size()),
+        a == nullptr
+            ? "missing"
+            : absl::StrCat(NameOf(a->point), " of layer ", a->layer, " with ", a->values.size()),
         " in a"));
     return;
   }
   if (index == diff.operations_.size()) {
-    diff.operations_.push_back({.name = std::string(name), .layer = layer});
+    diff.operations_.push_back({.point = point, .layer = layer});
   }
   Accumulate(a->values, values, diff.operations_[index]);
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,7 +13,7 @@
 namespace orcd {
 
 struct OperationDiff {
-  std::string name;
+  TapPoint point = {};
   // -1 for operations outside the layers.
   int layer = -1;
   double squared_error = 0;
@@ -49,14 +48,14 @@ class ActivationDiff {
 
  private:
   struct Recorded {
-    std::string name;
+    TapPoint point;
     int layer;
     std::vector<float> values;
   };
   class Recorder : public ActivationTap {
    public:
     explicit Recorder(ActivationDiff& diff) : diff_(diff) {}
-    void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+    void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                       int64_t cols) override;
 
    private:
@@ -65,7 +64,7 @@ class ActivationDiff {
   class Comparer : public ActivationTap {
    public:
     explicit Comparer(ActivationDiff& diff) : diff_(diff) {}
-    void OnActivation(std::string_view name, int layer, std::span<const float> values, int64_t rows,
+    void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                       int64_t cols) override;
 
    private:

@@ -57,9 +57,9 @@ void PrintTable(const ActivationDiff& diff) {
                                "max error", "NaN/Inf a", "NaN/Inf b");
   for (const OperationDiff& operation : diff.operations()) {
     const std::string layer = operation.layer < 0 ? "" : std::to_string(operation.layer);
-    std::cout << absl::StrFormat("%5s  %-14s  %10.2e  %10.2e  %9d  %9d\n", layer, operation.name,
-                                 operation.Nmse(), operation.max_error, operation.nonfinite_a,
-                                 operation.nonfinite_b);
+    std::cout << absl::StrFormat("%5s  %-14s  %10.2e  %10.2e  %9d  %9d\n", layer,
+                                 NameOf(operation.point), operation.Nmse(), operation.max_error,
+                                 operation.nonfinite_a, operation.nonfinite_b);
   }
 }
 

@@ -33,9 +33,8 @@ class LogitsWriter : public ActivationTap {
  public:
   explicit LogitsWriter(NpyWriter& out) : out_(out) {}
 
-  void OnActivation(std::string_view name, int, std::span<const float> values, int64_t,
-                    int64_t) override {
-    if (name == "logits") out_.Append(values);
+  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
+    if (point == TapPoint::kLogits) out_.Append(values);
   }
 
  private:
