@@ -144,16 +144,17 @@ class Forward::Tap {
   absl::Status Rows(TapPoint point, int layer, const float* values, int cols) {
     return Part(point, layer, values, cols, 0, cols);
   }
-  // Columns [first, first + cols) of rows that are `stride` floats apart.
-  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int first,
-                    int cols) {
+  // Columns of rows that are `stride` floats apart: the first is `first`, and each 8 columns begin
+  // `apart` after the 8 before.
+  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int first, int cols,
+                    int apart = 8) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
                           reader_.Floats(values, int64_t{tokens_} * stride));
     std::vector<float> part;
     part.reserve(int64_t{tokens_} * cols);
     for (int t = 0; t < tokens_; ++t) {
-      const auto begin = rows.begin() + int64_t{t} * stride + first;
-      part.insert(part.end(), begin, begin + cols);
+      const float* const row = rows.data() + int64_t{t} * stride + first;
+      for (int i = 0; i < cols; ++i) part.push_back(row[i / 8 * apart + i % 8]);
     }
     tap_.OnActivation(point, layer, part, tokens_, cols);
     return absl::OkStatus();
@@ -179,23 +180,6 @@ class Forward::Tap {
     }
     for (float& value : rows) value *= scale;
     tap_.OnActivation(point, layer, rows, tokens_, cols);
-    return absl::OkStatus();
-  }
-  // Gate and up in one matrix, in which 8 rows of each alternate.
-  absl::Status GateUp(int layer, const float* values, int ffn) {
-    const int stride = (ffn + 7) / 8 * kTileRows;
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                          reader_.Floats(values, int64_t{tokens_} * stride));
-    for (int which = 0; which < 2; ++which) {
-      std::vector<float> part;
-      part.reserve(int64_t{tokens_} * ffn);
-      for (int t = 0; t < tokens_; ++t) {
-        for (int i = 0; i < ffn; ++i) {
-          part.push_back(rows[int64_t{t} * stride + i / 8 * kTileRows + which * 8 + i % 8]);
-        }
-      }
-      tap_.OnActivation(which == 0 ? kFfnGate : kFfnUp, layer, part, tokens_, ffn);
-    }
     return absl::OkStatus();
   }
 
@@ -463,10 +447,8 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                                          device_, step.stream),
                               "attention");
   }
-  if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->F16(kAttn, layer, attended_, layer_.q_size(), 1));
-  }
-  return absl::OkStatus();
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->F16(kAttn, layer, attended_, layer_.q_size(), 1);
 }
 
 absl::Status Forward::GatherLogitRows(const Step& step) {
@@ -493,11 +475,9 @@ absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
     UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args.product);
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
-  if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Product(kAttnOutput, layer, buffers_.products, splits_,
-                                           products_tokens_, spec_.hidden, 1));
-  }
-  return absl::OkStatus();
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->Product(kAttnOutput, layer, buffers_.products, splits_, products_tokens_,
+                           spec_.hidden, 1);
 }
 
 RopeArgs Forward::RopeOf(const Step& step, int layer, const QkvProduct& qkv) const {
@@ -565,12 +545,11 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     args.epilogue = StoreF32{y, rows};
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
     if (step.tap != nullptr) {
-      if (w.gate_apart()) {
-        ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, layer_.ffn));
-        ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, layer_.ffn, layer_.ffn));
-      } else {
-        ORCD_RETURN_IF_ERROR(step.tap->GateUp(layer, y, layer_.ffn));
-      }
+      // In one matrix, 8 rows of gate and 8 of up alternate.
+      const int up = w.gate_apart() ? layer_.ffn : 8;
+      const int apart = w.gate_apart() ? 8 : kTileRows;
+      ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, layer_.ffn, apart));
+      ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, up, layer_.ffn, apart));
     }
     ORCD_RETURN_IF_CUDA_ERROR(LaunchSwiGlu({.products = y,
                                             .apart = w.gate_apart(),
@@ -595,11 +574,9 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     }
   }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kSwiGluScale, down_args));
-  if (step.tap != nullptr) {
-    ORCD_RETURN_IF_ERROR(step.tap->Product(kFfnDown, layer, buffers_.products, splits_,
-                                           products_tokens_, spec_.hidden, 1 / kSwiGluScale));
-  }
-  return absl::OkStatus();
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->Product(kFfnDown, layer, buffers_.products, splits_, products_tokens_,
+                           spec_.hidden, 1 / kSwiGluScale);
 }
 
 bool Forward::DequantisesAhead(const Step& step) const {
