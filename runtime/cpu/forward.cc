@@ -286,10 +286,7 @@ void Forward::RunHead(std::span<const ForwardSequence> sequences) {
 }
 
 std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
-  ForRows(count, [&](int64_t i) {
-    RmsNorm(Row(buffers_.residual, first_row + i, spec_.hidden), weights_.output_norm,
-            spec_.rms_eps, Row(buffers_.head_in, i, spec_.hidden));
-  });
+  Norm(weights_.output_norm, buffers_.residual + first_row * spec_.hidden, count, buffers_.head_in);
   const Product head = {&weights_.output, {}, buffers_.logits};
   matmul_.Run({&head, 1}, buffers_.head_in, count);
   return {buffers_.logits, static_cast<size_t>(count * spec_.vocab)};
