@@ -162,16 +162,14 @@ absl::Status Measure(const Options& options) {
   std::printf("model opened and checked in %.2f s\n", Seconds() - start);
 
   const ModelSpec& spec = model->spec();
-  const LayerSpec& layer = spec.layers[0];
   BackendOptions backend_options;
   backend_options.max_seqs = options.streams;
   backend_options.threads = options.threads;
   backend_options.kv_type = options.f32_kv ? KvType::kF32 : KvType::kF16;
   const int64_t tokens_per_stream =
       options.prompt_tokens + options.decode_steps + backend_options.block_tokens;
-  backend_options.kv_cache_bytes = options.streams * tokens_per_stream * spec.num_layers() *
-                                   layer.kv_heads * ((layer.head_dim + 15) / 16 * 16) * 2 *
-                                   (options.f32_kv ? 4 : 2);
+  backend_options.kv_cache_bytes = options.streams * tokens_per_stream *
+                                   KvLayout(spec.layers).position_size * (options.f32_kv ? 4 : 2);
   start = Seconds();
   ORCD_ASSIGN_OR_RETURN(auto backend, CreateCpuBackend(model, backend_options, observer));
   const BackendInfo info = backend->info();

@@ -68,6 +68,7 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
 
 absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights) {
   if (!spec.uniform()) return Unsupported("layers that differ in shape");
+  if (spec.layers[0].window != 0) return Unsupported("a sliding window of attention");
   const RopeSpec& rope = spec.layers[0].rope;
   if (rope.kind != RopeKind::kNeox) return Unsupported("RoPE over neighbouring dimensions");
   if (rope.factors) return Unsupported("RoPE with factors (rope_freqs.weight)");
@@ -90,8 +91,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   }
   plan.weights_bytes = weights.planned_bytes();
   plan.staging_bytes = weights.staging_bytes();
-  plan.kv_block_bytes = uint64_t{2} * spec.num_layers() * spec.layers[0].kv_size() *
-                        options.block_tokens * sizeof(uint16_t);
+  plan.kv_block_bytes =
+      KvLayout(spec.layers).position_size * options.block_tokens * sizeof(uint16_t);
 
   // Tables and workspace grow a little with the number of blocks, so set_blocks computes them for
   // its number.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/device_weights.h"
+#include "cuda/kernels/common/step.h"
 #include "cuda/kernels/sm90/kernel_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -78,8 +79,21 @@ TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
   EXPECT_THAT(refusal(), HasSubstr("RoPE with factors"));
   for (LayerSpec& layer : spec.layers) layer.rope.kind = RopeKind::kNorm;
   EXPECT_THAT(refusal(), HasSubstr("RoPE over neighbouring dimensions"));
+  for (LayerSpec& layer : spec.layers) layer.window = 4096;
+  EXPECT_THAT(refusal(), HasSubstr("a sliding window of attention"));
   spec.layers[27].ffn /= 2;
   EXPECT_THAT(refusal(), HasSubstr("layers that differ in shape"));
+}
+
+// Kernels find a layer by KvCacheView, which takes all layers to be alike.
+TEST(MemoryPlanTest, LayersLieWhereKernelsFindThem) {
+  const ModelSpec spec = LongContext();
+  const KvLayout layout(spec.layers);
+  const KvCacheView view = {.blocks = 100, .block_tokens = 16, .kv_heads = 4, .head_dim = 128};
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    EXPECT_EQ(layout.layers[i].offset * view.blocks * view.block_tokens, view.Offset(i, 0, 0));
+  }
+  EXPECT_EQ(Plan({}).kv_block_bytes, spec.num_layers() * view.block_size() * sizeof(uint16_t));
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {

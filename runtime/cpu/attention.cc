@@ -38,10 +38,10 @@ Attention::Attention(const KernelTable& kernels, ThreadPool& pool, int heads, co
       pool_(pool),
       heads_(heads),
       cache_(cache),
-      state_floats_(kTaskRows * (heads / cache.shape().kv_heads) *
-                    (2 + cache.shape().padded_head_dim())),
+      state_floats_(kTaskRows * (heads / cache.layer(0).kv_heads) *
+                    (2 + cache.layer(0).padded_head_dim())),
       states_(pool.threads() * state_floats_) {
-  tasks_.reserve((max_step_tokens / kTaskRows + max_seqs) * cache.shape().kv_heads);
+  tasks_.reserve((max_step_tokens / kTaskRows + max_seqs) * cache.layer(0).kv_heads);
 }
 
 void Attention::Plan(std::span<const AttentionRows> sequences) {
@@ -52,7 +52,7 @@ void Attention::Plan(std::span<const AttentionRows> sequences) {
       part.first_row += row;
       part.first_position += row;
       part.rows = std::min(kTaskRows, sequence.rows - row);
-      for (int head = 0; head < cache_.shape().kv_heads; ++head) tasks_.push_back({part, head});
+      for (int head = 0; head < cache_.layer(0).kv_heads; ++head) tasks_.push_back({part, head});
     }
   }
 }
@@ -66,20 +66,21 @@ void Attention::Run(int layer, const float* q, float* out) {
 void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
                         float* state) const {
   const KvShape& shape = cache_.shape();
-  const int group_heads = heads_ / shape.kv_heads;
+  const KvLayer& kv = cache_.layer(layer);
+  const int group_heads = heads_ / kv.kv_heads;
   const int64_t first_head = int64_t{task.kv_head} * group_heads;
-  const int64_t row_floats = int64_t{heads_} * shape.head_dim;
+  const int64_t row_floats = int64_t{heads_} * kv.head_dim;
   const int64_t states = task.rows.rows * group_heads;
   float* max = state;
   float* sum = max + states;
   float* weighted = sum + states;
   std::fill_n(max, states, -std::numeric_limits<float>::infinity());
-  std::fill_n(sum, states + states * shape.padded_head_dim(), 0.0f);
+  std::fill_n(sum, states + states * kv.padded_head_dim(), 0.0f);
 
   AttendArgs args = {};
-  args.head_dim = shape.head_dim;
-  args.padded_head_dim = shape.padded_head_dim();
-  args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  args.head_dim = kv.head_dim;
+  args.padded_head_dim = kv.padded_head_dim();
+  args.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
   const auto attend = shape.type == KvType::kF16 ? kernels_.attend_f16 : kernels_.attend_f32;
 
   const int64_t last_position = task.rows.first_position + task.rows.rows - 1;
@@ -93,11 +94,10 @@ void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
       for (int head = 0; head < group_heads; head += kAttendHeads) {
         const int64_t index = row * group_heads + head;
         args.heads = std::min(kAttendHeads, group_heads - head);
-        args.q =
-            q + (task.rows.first_row + row) * row_floats + (first_head + head) * shape.head_dim;
+        args.q = q + (task.rows.first_row + row) * row_floats + (first_head + head) * kv.head_dim;
         args.max = max + index;
         args.sum = sum + index;
-        args.out = weighted + index * shape.padded_head_dim();
+        args.out = weighted + index * kv.padded_head_dim();
         attend(args);
       }
     }
@@ -106,10 +106,10 @@ void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
   for (int64_t row = 0; row < task.rows.rows; ++row) {
     for (int head = 0; head < group_heads; ++head) {
       const int64_t index = row * group_heads + head;
-      const float* from = weighted + index * shape.padded_head_dim();
+      const float* from = weighted + index * kv.padded_head_dim();
       float* to =
-          out + (task.rows.first_row + row) * row_floats + (first_head + head) * shape.head_dim;
-      for (int d = 0; d < shape.head_dim; ++d) to[d] = from[d] / sum[index];
+          out + (task.rows.first_row + row) * row_floats + (first_head + head) * kv.head_dim;
+      for (int d = 0; d < kv.head_dim; ++d) to[d] = from[d] / sum[index];
     }
   }
 }

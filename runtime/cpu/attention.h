@@ -27,7 +27,7 @@ struct AttentionRows {
 // its scratch memory; one Run at a time.
 class Attention {
  public:
-  // References must outlive this.
+  // All layers have the shape of the cache's first. References must outlive this.
   Attention(const KernelTable& kernels, ThreadPool& pool, int heads, const KvCache& cache,
             int max_step_tokens, int max_seqs);
 

@@ -46,8 +46,9 @@ struct Sequence {
 
 // A cache whose memory holds NaNs wherever nothing was stored.
 std::unique_ptr<KvCache> PoisonedCache(const Shape& shape, KvType type, int64_t blocks) {
-  auto cache =
-      KvCache::Create({kLayers, shape.kv_heads, shape.head_dim, shape.block_tokens, type}, blocks);
+  const std::vector<LayerSpec> layers(kLayers,
+                                      {.kv_heads = shape.kv_heads, .head_dim = shape.head_dim});
+  auto cache = KvCache::Create({KvLayout(layers), shape.block_tokens, type}, blocks);
   EXPECT_TRUE(cache.ok()) << cache.status();
   std::fill(cache->memory().begin(), cache->memory().end(), std::byte{0xFF});
   return std::make_unique<KvCache>(*std::move(cache));

@@ -284,12 +284,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
     options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
   }
   const ModelSpec& spec = model->spec();
-  const LayerSpec& layer = spec.layers[0];
-  const KvShape shape = {.layers = spec.num_layers(),
-                         .kv_heads = layer.kv_heads,
-                         .head_dim = layer.head_dim,
-                         .block_tokens = options.block_tokens,
-                         .type = options.kv_type};
+  const KvShape shape = {KvLayout(spec.layers), options.block_tokens, options.kv_type};
   const int64_t available = AvailableMemoryBytes();
   const uint64_t activations =
       Forward::ActivationBytes(spec, options.max_step_tokens, options.max_seqs);

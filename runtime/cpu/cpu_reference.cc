@@ -56,14 +56,9 @@ class CpuReference : public LayerReference {
 absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
     std::shared_ptr<const Model> model, int max_tokens, int threads) {
   const ModelSpec& spec = model->spec();
-  const LayerSpec& layer = spec.layers[0];
   auto pool = std::make_unique<ThreadPool>(threads > 0 ? threads : cpu::UsableCores());
   ORCD_ASSIGN_OR_RETURN(KvCache cache,
-                        KvCache::Create({.layers = spec.num_layers(),
-                                         .kv_heads = layer.kv_heads,
-                                         .head_dim = layer.head_dim,
-                                         .block_tokens = kBlockTokens,
-                                         .type = KvType::kF16},
+                        KvCache::Create({KvLayout(spec.layers), kBlockTokens, KvType::kF16},
                                         (max_tokens + kBlockTokens - 1) / kBlockTokens));
   auto kv = std::make_unique<KvCache>(std::move(cache));
   ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(spec, model->weights(), cpu::BestKernels(),

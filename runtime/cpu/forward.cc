@@ -77,6 +77,10 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
     return UnsupportedModel("layers",
                             "the layers differ in shape, which the CPU backend does not compute");
   }
+  if (spec.layers[0].window != 0) {
+    return UnsupportedModel(
+        "window", "a sliding window of attention, which the CPU backend does not compute");
+  }
   ORCD_ASSIGN_OR_RETURN(
       MappedMemory memory,
       MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_seqs), "activations"));

@@ -5,9 +5,11 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/cpu/model_for_test.h"
 #include "testing/same_bits.h"
 
@@ -21,12 +23,7 @@ constexpr int kMaxSeqs = 4;
 struct Machine {
   Machine(const Model& model, const KernelTable& kernels, KvType type)
       : pool(2),
-        cache(*KvCache::Create({.layers = model.spec().num_layers(),
-                                .kv_heads = model.spec().layers[0].kv_heads,
-                                .head_dim = model.spec().layers[0].head_dim,
-                                .block_tokens = 16,
-                                .type = type},
-                               16)),
+        cache(*KvCache::Create({KvLayout(model.spec().layers), 16, type}, 16)),
         forward(*Forward::Create(model.spec(), model.weights(), kernels, pool, cache, kMaxTokens,
                                  kMaxSeqs)) {}
 
@@ -93,16 +90,21 @@ TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   EXPECT_TRUE(machine.Run(none).empty());
 }
 
-TEST(ForwardCreateTest, RefusesLayersThatDiffer) {
+TEST(ForwardCreateTest, RefusesLayersThatDifferAndWindows) {
   const auto model = NanoModel("Q8_0");
-  ModelSpec spec = model->spec();
-  spec.layers[1].rope.base *= 2;
   ThreadPool pool(1);
   KvCache cache;
-  const auto forward =
-      Forward::Create(spec, model->weights(), BestKernels(), pool, cache, kMaxTokens, kMaxSeqs);
-  ASSERT_FALSE(forward.ok());
-  EXPECT_EQ(forward.status().code(), absl::StatusCode::kUnimplemented);
+  ModelSpec differing = model->spec();
+  differing.layers[1].rope.base *= 2;
+  ModelSpec windowed = model->spec();
+  for (LayerSpec& layer : windowed.layers) layer.window = 4096;
+  for (const auto& [spec, subject] : {std::pair(&differing, "layers"), {&windowed, "window"}}) {
+    const auto forward =
+        Forward::Create(*spec, model->weights(), BestKernels(), pool, cache, kMaxTokens, kMaxSeqs);
+    ASSERT_FALSE(forward.ok());
+    EXPECT_EQ(forward.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(GetErrorDetails(forward.status()).subject, subject);
+  }
 }
 
 // Instruction sets round differently, but only a little.

@@ -12,15 +12,6 @@ namespace {
 
 int64_t ValueBytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
 
-int64_t KeyGroupBytes(const KvShape& shape) {
-  return int64_t{kKvGroup} * shape.head_dim * ValueBytes(shape.type);
-}
-
-int64_t GroupBytes(const KvShape& shape) {
-  return KeyGroupBytes(shape) +
-         int64_t{kKvGroup} * shape.padded_head_dim() * ValueBytes(shape.type);
-}
-
 bool IsFinite(float value) { return std::isfinite(value); }
 // `half` holds the bits of an F16 value.
 bool IsFinite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
@@ -38,17 +29,18 @@ bool Scatter(std::span<const float> values, Convert convert, int stride, T* dst)
 }
 
 template <typename T, typename Convert>
-bool StoreHead(std::span<const float> key, std::span<const float> value, int row,
-               const KvShape& shape, Convert convert, std::byte* group) {
-  const bool finite = Scatter(key, convert, kKvGroup, reinterpret_cast<T*>(group) + row);
-  T* values = reinterpret_cast<T*>(group + KeyGroupBytes(shape));
-  return Scatter(value, convert, 1, values + int64_t{row} * shape.padded_head_dim()) && finite;
+bool StoreHead(std::span<const float> key, std::span<const float> value, int row, const KvLayer& kv,
+               Convert convert, std::byte* group) {
+  T* const keys = reinterpret_cast<T*>(group);
+  T* const values = keys + kKvGroup * kv.head_dim;
+  const bool finite = Scatter(key, convert, kKvGroup, keys + row);
+  return Scatter(value, convert, 1, values + int64_t{row} * kv.padded_head_dim()) && finite;
 }
 
 }  // namespace
 
 int64_t KvShape::block_bytes() const {
-  return int64_t{layers} * kv_heads * groups_per_block() * GroupBytes(*this);
+  return layout.position_size * groups_per_block() * kKvGroup * ValueBytes(type);
 }
 
 absl::StatusOr<KvCache> KvCache::Create(const KvShape& shape, int64_t blocks) {
@@ -61,9 +53,11 @@ absl::StatusOr<KvCache> KvCache::Create(const KvShape& shape, int64_t blocks) {
 }
 
 std::byte* KvCache::Group(int layer, int32_t block, int kv_head, int group) const {
-  const int64_t index =
-      ((layer * blocks_ + block) * shape_.kv_heads + kv_head) * shape_.groups_per_block() + group;
-  return memory_.bytes().data() + index * GroupBytes(shape_);
+  const KvLayer& kv = shape_.layout.layers[layer];
+  const int64_t groups = shape_.groups_per_block();
+  const int64_t index = (int64_t{block} * kv.kv_heads + kv_head) * groups + group;
+  const int64_t elements = kKvGroup * (blocks_ * groups * kv.offset + index * kv.head_size());
+  return memory_.bytes().data() + elements * ValueBytes(shape_.type);
 }
 
 const std::byte* KvCache::Keys(int layer, int32_t block, int kv_head, int group) const {
@@ -71,22 +65,24 @@ const std::byte* KvCache::Keys(int layer, int32_t block, int kv_head, int group)
 }
 
 const std::byte* KvCache::Values(int layer, int32_t block, int kv_head, int group) const {
-  return Group(layer, block, kv_head, group) + KeyGroupBytes(shape_);
+  return Group(layer, block, kv_head, group) +
+         kKvGroup * shape_.layout.layers[layer].head_dim * ValueBytes(shape_.type);
 }
 
 bool KvCache::Store(int layer, int32_t block, int row, std::span<const float> keys,
                     std::span<const float> values) {
+  const KvLayer& kv = shape_.layout.layers[layer];
   bool finite = true;
-  for (int head = 0; head < shape_.kv_heads; ++head) {
-    const size_t offset = static_cast<size_t>(head) * shape_.head_dim;
-    const auto key = keys.subspan(offset, shape_.head_dim);
-    const auto value = values.subspan(offset, shape_.head_dim);
+  for (int head = 0; head < kv.kv_heads; ++head) {
+    const size_t offset = static_cast<size_t>(head) * kv.head_dim;
+    const auto key = keys.subspan(offset, kv.head_dim);
+    const auto value = values.subspan(offset, kv.head_dim);
     std::byte* group = Group(layer, block, head, row / kKvGroup);
     if (shape_.type == KvType::kF16) {
-      finite &= StoreHead<uint16_t>(key, value, row % kKvGroup, shape_, FloatToHalf, group);
+      finite &= StoreHead<uint16_t>(key, value, row % kKvGroup, kv, FloatToHalf, group);
     } else {
       finite &= StoreHead<float>(
-          key, value, row % kKvGroup, shape_, [](float x) { return x; }, group);
+          key, value, row % kKvGroup, kv, [](float x) { return x; }, group);
     }
   }
   return finite;

@@ -9,18 +9,15 @@
 #include "absl/status/statusor.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/mapped_memory.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cpu {
 
 struct KvShape {
-  int layers = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
+  KvLayout layout;
   int block_tokens = 0;
   KvType type = KvType::kF16;
 
-  // head_dim rounded up to 16 floats.
-  int padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
   // Groups of 16 positions in a block; the last may be used in part.
   int groups_per_block() const { return (block_tokens + 15) / 16; }
   // Bytes of one block in every layer, keys and values.
@@ -35,6 +32,7 @@ class KvCache {
   static absl::StatusOr<KvCache> Create(const KvShape& shape, int64_t blocks);
 
   const KvShape& shape() const { return shape_; }
+  const KvLayer& layer(int i) const { return shape_.layout.layers[i]; }
   int64_t blocks() const { return blocks_; }
   uint64_t bytes() const { return memory_.bytes().size(); }
 

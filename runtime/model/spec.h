@@ -3,6 +3,8 @@
 #define ORCD_RUNTIME_MODEL_SPEC_H_
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,8 @@ struct LayerSpec {
   // Even. heads * head_dim need not be hidden.
   int head_dim = 0;
   int ffn = 0;
+  // Number of positions that a query attends to, its own the last; 0: all up to its own.
+  int window = 0;
   RopeSpec rope = {};
 
   int q_size() const { return heads * head_dim; }
@@ -70,6 +74,36 @@ struct ModelSpec {
   bool uniform() const {
     return std::ranges::all_of(layers, [&](const LayerSpec& l) { return l == layers[0]; });
   }
+};
+
+// A layer's part of a KV cache.
+struct KvLayer {
+  // Elements that a position takes in all layers before this one.
+  int64_t offset = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  // As LayerSpec::window.
+  int window = 0;
+
+  // Elements of a value: head_dim rounded up to 16.
+  int padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  // Elements that a position takes in one head, key and value.
+  int head_size() const { return head_dim + padded_head_dim(); }
+};
+
+// A cache holds layer after layer, and in a layer block after block: if all its blocks have n
+// positions together, layer i begins at element n * layers[i].offset.
+struct KvLayout {
+  explicit KvLayout(std::span<const LayerSpec> specs = {}) {
+    for (const LayerSpec& spec : specs) {
+      layers.push_back({position_size, spec.kv_heads, spec.head_dim, spec.window});
+      position_size += int64_t{spec.kv_heads} * layers.back().head_size();
+    }
+  }
+
+  std::vector<KvLayer> layers;
+  // Elements that a position takes in all layers.
+  int64_t position_size = 0;
 };
 
 }  // namespace orcd

@@ -33,16 +33,13 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const M
 
 BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
                                      const ModelSpec& spec) {
-  const LayerSpec& layer = spec.layers[0];
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = step_tokens;
   options.kv_type = kv_type;
-  // One block more than the tokens fill, and rows as wide as the widest padding of any backend.
-  const int64_t value_bytes = kv_type == KvType::kF16 ? 2 : 4;
-  const int64_t padded_head_dim = (layer.head_dim + 63) / 64 * 64;
-  options.kv_cache_bytes = (tokens + options.block_tokens) * 2 * value_bytes * spec.num_layers() *
-                           layer.kv_heads * padded_head_dim;
+  // One block more than the tokens fill.
+  options.kv_cache_bytes = (tokens + options.block_tokens) * KvLayout(spec.layers).position_size *
+                           (kv_type == KvType::kF16 ? 2 : 4);
   return options;
 }
 
