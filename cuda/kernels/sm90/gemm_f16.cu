@@ -1,6 +1,6 @@
-// GEMM of many tokens with F16 weights, a persistent kernel: as many blocks as SMs, alone or in
-// clusters, compute output tile after output tile. Up to 64 tokens, which are bound by reading the
-// weights, the kernel of gemm.cuh is faster.
+// GEMM of more than 64 tokens with F16 weights, a persistent kernel: as many blocks as SMs, alone
+// or in clusters, compute output tile after output tile. Fewer tokens, which are bound by reading
+// the weights, are multiplied by the kernel of gemm.cuh.
 //
 // Tile shapes, rows x tokens x stages; a cluster shares the activations, or the weights (Shape…Sum
 // of 64 tokens), by multicast:
