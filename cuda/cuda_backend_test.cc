@@ -397,8 +397,7 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
     SCOPED_TRACE("company");
     ExpectCompanyDoesNotMatter(model, 4);
   }
-  // Long prompts: more than kMaxPartialsTokens tokens, enough for products to dequantise weights
-  // ahead, and several tiles of keys.
+  // Long prompts: more than kMaxPartialsTokens tokens, and several tiles of keys.
   SCOPED_TRACE("a long prompt");
   auto backend = MakeBackend(model, OptionsFor(4, 4096));
   ASSERT_NE(backend, nullptr);

@@ -33,32 +33,6 @@ int64_t ProductFloats(const Product& product, int tokens) {
 int64_t F16Bytes(const TiledMatrix& matrix) {
   return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
 }
-int64_t QkvF16Bytes(const DeviceLayer& layer) {
-  return F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]);
-}
-
-// Below 3,072 tokens the GEMM ends before it has dequantised the next weights. Below 2,048 columns
-// the producer, which is then a single thread, costs as much as is gained.
-constexpr int kAheadTokens = 3072;
-constexpr int kAheadCols = 2048;
-
-// Has a product dequantise a matrix to `at`, for a later product. Returns the end of the F16 tiles.
-uint8_t* AddTo(DequantiseAhead& ahead, const TiledMatrix& matrix, uint8_t* at) {
-  ahead.matrices[ahead.count] = matrix;
-  ahead.to[ahead.count++] = at;
-  return at + F16Bytes(matrix);
-}
-
-// Replaces a product's matrices by their dequantised tiles, which begin at `at`.
-void UseDequantised(uint8_t* at, Product& product) {
-  product.weights_are_new = true;
-  for (int i = 0; i < product.num_matrices; ++i) {
-    TiledMatrix& matrix = product.matrices[i];
-    matrix.data = at;
-    matrix.format = TileFormat::kF16;
-    at += matrix.bytes();
-  }
-}
 
 // Returns the epilogue of a product's rows from `row` on.
 Epilogue FromRow(Epilogue epilogue, int row) {
@@ -95,7 +69,9 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
       if (matrix->format != TileFormat::kF16)
         dequantised_bytes = std::max(dequantised_bytes, F16Bytes(*matrix));
     }
-    dequantised_bytes = std::max(dequantised_bytes, QkvF16Bytes(layer));
+    dequantised_bytes =
+        std::max(dequantised_bytes,
+                 F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]));
     if (layer.gate_apart()) {
       if (layer.gate_up.format != TileFormat::kF16 || layer.up.format != TileFormat::kF16) {
         dequantised_bytes =
@@ -104,14 +80,11 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
       gate_and_up_floats = int64_t{tokens} * 2 * shape.ffn;
     }
   }
-  products_bytes = floats * static_cast<int64_t>(sizeof(float));
   products = carver.Take<float>(floats);
-  const auto before_qkv = carver.taken();
   qkv = carver.Take<float>(floats);
   q = carver.Take<__half>(int64_t{tokens} * shape.q_size());
   q_lo = carver.Take<__half>(int64_t{tokens} * shape.q_size());
   attended = activations(tokens, shape.q_size());
-  qkv_to_attended_bytes = static_cast<int64_t>(carver.taken() - before_qkv);
   gathered_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
   gathered_attended = activations(rows, shape.q_size());
   head_in = activations(rows, spec.hidden);
@@ -207,8 +180,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                               ActivationTap* tap) {
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
-  Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
-  step.dequantises_ahead = DequantisesAhead(step);
+  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
 
@@ -240,8 +212,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     left.tokens = shape.logit_rows;
     left_tables.logit_tokens = nullptr;
   }
-  const Step rest = {left_tables, left, stream, step.tap,
-                     step.dequantises_ahead && left.tokens > kMaxPartialsTokens};
+  const Step rest = {left_tables, left, stream, step.tap};
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
@@ -309,6 +280,7 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
       int64_t{RoundUp(all.matrices[0].cols, kActivationCols)} * 2 * kTileRows;
   const int most = static_cast<int>(buffers_.dequantised_bytes / tile_bytes);
   const int row_tiles = RowTiles(all);
+  args.product.weights_are_new = true;
   if (row_tiles <= most) {
     uint8_t* to = buffers_.dequantised;
     for (int i = 0; i < all.num_matrices;) {
@@ -318,24 +290,23 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
       const TileFormat format = all.matrices[i].format;
       for (; i < all.num_matrices && all.matrices[i].format == format; ++i) {
         together.matrices[together.num_matrices++] = all.matrices[i];
-        to += F16Bytes(all.matrices[i]);
+        args.product.matrices[i].data = to;
+        args.product.matrices[i].format = TileFormat::kF16;
+        to += args.product.matrices[i].bytes();
       }
       ORCD_RETURN_IF_CUDA_ERROR(
           kernels_.dequantise(together, 0, RowTiles(together), begin, step.stream),
           "unpacking weights");
     }
-    UseDequantised(buffers_.dequantised, args.product);
     ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
-  if (all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue) ||
-      args.ahead.count > 0) {
+  if (all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue)) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
   const Epilogue epilogue = args.epilogue;
   const TiledMatrix& matrix = all.matrices[0];
-  args.product.weights_are_new = true;
   for (int tile = 0; tile < row_tiles; tile += most) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(
@@ -400,9 +371,6 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   if (step.tap != nullptr) {
     if (layer > 0) ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, layer - 1, residual_, spec_.hidden));
     ORCD_RETURN_IF_ERROR(step.tap->Normed(kAttnNorm, layer, qkv_args, spec_.hidden));
-  }
-  if (step.dequantises_ahead && layer > 0) {
-    UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products), qkv_args.product);
   }
   QkvProduct qkv = {.bias = w.qkv_bias,
                     .angles = buffers_.angles,
@@ -469,12 +437,9 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
 
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  MatmulArgs args = {.prologue = attended_,
-                     .product = {.matrices = {w.attn_output}, .num_matrices = 1}};
-  if (step.dequantises_ahead && layer > 0) {
-    UseDequantised(reinterpret_cast<uint8_t*>(buffers_.products) + QkvF16Bytes(w), args.product);
-  }
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1, args));
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
+      step, 1,
+      {.prologue = attended_, .product = {.matrices = {w.attn_output}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
   return step.tap->Product(kAttnOutput, layer, buffers_.products, splits_, products_tokens_,
                            spec_.hidden, 1);
@@ -525,11 +490,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   MatmulArgs args = {
       .product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
-  uint8_t* const down_at = reinterpret_cast<uint8_t*>(buffers_.qkv);
   if (step.tap == nullptr && !w.gate_apart()) {
     args.epilogue = SwiGlu{gated};
-    if (step.dequantises_ahead) AddTo(args.ahead, w.down, down_at);
-    if (step.dequantises_ahead && layer > 0) UseDequantised(buffers_.dequantised, args.product);
     ORCD_RETURN_IF_ERROR(Multiply(step, args));
   } else {
     const int rows = w.gate_up.rows + w.up.rows;
@@ -562,40 +524,12 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
       ORCD_RETURN_IF_ERROR(step.tap->F16(kFfnAct, layer, gated, layer_.ffn, 1 / kSwiGluScale));
     }
   }
-  MatmulArgs down_args = {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}};
-  if (step.dequantises_ahead) {
-    UseDequantised(down_at, down_args.product);
-    if (layer + 1 < spec_.num_layers()) {
-      const DeviceLayer& next = weights_.layers()[layer + 1];
-      uint8_t* at = reinterpret_cast<uint8_t*>(buffers_.products);
-      for (const TiledMatrix& matrix : next.qkv) at = AddTo(down_args.ahead, matrix, at);
-      AddTo(down_args.ahead, next.attn_output, at);
-      AddTo(down_args.ahead, next.gate_up, buffers_.dequantised);
-    }
-  }
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(step, 1 / kSwiGluScale, down_args));
+  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
+      step, 1 / kSwiGluScale,
+      {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
   return step.tap->Product(kFfnDown, layer, buffers_.products, splits_, products_tokens_,
                            spec_.hidden, 1 / kSwiGluScale);
-}
-
-bool Forward::DequantisesAhead(const Step& step) const {
-  if (!ProductsAdd(step) || step.shape.tokens < kAheadTokens || spec_.hidden < kAheadCols) {
-    return false;
-  }
-  for (const DeviceLayer& layer : weights_.layers()) {
-    if (layer.gate_apart()) return false;
-    if (QkvF16Bytes(layer) + F16Bytes(layer.attn_output) > buffers_.products_bytes ||
-        F16Bytes(layer.down) > buffers_.qkv_to_attended_bytes ||
-        F16Bytes(layer.gate_up) > buffers_.dequantised_bytes) {
-      return false;
-    }
-    for (const TiledMatrix* matrix : {&layer.qkv[0], &layer.qkv[1], &layer.qkv[2],
-                                      &layer.attn_output, &layer.gate_up, &layer.down}) {
-      if (!kernels_.gemm_dequantises_ahead(matrix->format)) return false;
-    }
-  }
-  return true;
 }
 
 absl::Status Forward::RunHead(const Step& step) {

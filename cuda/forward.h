@@ -69,10 +69,6 @@ struct ForwardBuffers {
   float* gate_and_up;
   uint8_t* dequantised;  // F16 tiles of dequantised weights: a matrix or a part of it
   int64_t dequantised_bytes;
-  // Room for weights that are dequantised ahead, in memory that is free meanwhile: from qkv to
-  // attended while gate and up are multiplied, and `products` while epilogues add to the residual.
-  int64_t qkv_to_attended_bytes;
-  int64_t products_bytes;
   StreamKWorkspace stream_k;
   // These three alias the same memory: at most one of them is in use at a time.
   __half* gated;              // Activations [tokens, ffn]
@@ -108,9 +104,6 @@ class Forward {
     const StepShape& shape;
     cudaStream_t stream;
     Tap* tap;
-    // Products dequantise the weights of later ones: gate and up those of `down`, and `down` the
-    // other matrices of the next layer.
-    bool dequantises_ahead = false;
   };
 
   Activations View(__half* data, int tokens) const;
@@ -141,7 +134,6 @@ class Forward {
   RopeArgs RopeOf(const Step& step, int layer, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
-  bool DequantisesAhead(const Step& step) const;
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
 

@@ -83,8 +83,6 @@ const StepShape kLargeDecode = DecodeStep(600);
 const StepShape kPrompt = PromptStep(100, 8);
 const StepShape kWholePrompt = PromptStep(100, 100);
 const StepShape kLargePrompt = PromptStep(1000, 8);
-// From 3,072 tokens on, products dequantise the weights of others.
-const StepShape kLargestPrompt = PromptStep(3072, 8);
 
 std::vector<Fault> Faults() {
   return {
@@ -105,9 +103,6 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Hasten<GemmArgs>(s, Of(1, kDown)); }, "bytes of a row tile of weights"},
       {"weights_dequantised_over_those_in_use", kQ4, kLargePrompt,
        [](const Step& s) { Hasten<DequantiseArgs>(s, 4); }, "bytes of a row tile of weights"},
-      {"weights_not_dequantised_ahead", kQ4, kLargestPrompt,
-       [](const Step& s) { Get<GemmArgs>(s, Of(0, kDown)).ahead.count = 0; },
-       "bytes of a row tile of weights"},
       {"gate_before_its_products", kMixed, kDecode, [](const Step& s) { Hasten<SwiGluArgs>(s, 1); },
        "layer 2 has keys and values"},
 
@@ -147,17 +142,6 @@ std::vector<Fault> Faults() {
       {"residual_of_all_tokens_after_gathering", kQ4, kPrompt,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(2)).residual = s.buffers.residual[0]; },
        "bytes of the residual"},
-      {"dequantised_ahead_over_weights_in_use", kQ4, kLargestPrompt,
-       [](const Step& s) {
-         Get<GemmArgs>(s, Of(0, kDown)).ahead.to[4] = reinterpret_cast<uint8_t*>(s.buffers.qkv);
-       },
-       "a product of many tokens writes what it uses"},
-      {"dequantised_ahead_over_each_other", kQ4, kLargestPrompt,
-       [](const Step& s) {
-         DequantiseAhead& ahead = Get<GemmArgs>(s, Of(0, kDown)).ahead;
-         ahead.to[1] = ahead.to[0];
-       },
-       "a product of many tokens writes what it uses"},
       {"stream_k_sums_over_weights_in_use", kQ4, kLargePrompt,
        [](const Step& s) { Get<GemmArgs>(s, Of(1, kDown)).stream_k.sums = s.buffers.dequantised; },
        "a product of many tokens writes what it uses"},
@@ -383,8 +367,8 @@ TEST_P(ForwardFaultTest, IsFound) {
 TEST(MissingLaunchTest, IsFound) {
   for (const char* const file_type : {kF16, kQ4, kMixed}) {
     CheckedModel model(ModelOf(file_type));
-    for (const StepShape& step : {kOne, kDecode, kSummed, kLargeDecode, kPrompt, kWholePrompt,
-                                  kLargePrompt, kLargestPrompt}) {
+    for (const StepShape& step :
+         {kOne, kDecode, kSummed, kLargeDecode, kPrompt, kWholePrompt, kLargePrompt}) {
       for (size_t launches = 1, i = 0; i < launches; ++i) {
         ASSERT_EQ(model.Check(step), "");
         const std::string found = model.Check(step, [&](const Step& s) {

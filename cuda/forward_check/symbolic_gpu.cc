@@ -514,12 +514,6 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
     WriteQkv(launch, rope, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
     roped_.clear();
   }
-  for (int i = 0; i < args.ahead.count; ++i) {
-    const TiledMatrix& matrix = args.ahead.matrices[i];
-    for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      launch.DequantiseTile(matrix, tile, args.ahead.to[i], tile);
-    }
-  }
 }
 
 void SymbolicGpu::Perform(const SwiGluArgs& args) {

@@ -64,8 +64,6 @@ struct KernelSet {
   // True if `gemm` of no more than kMaxPartialsTokens tokens is faster when it adds the partials
   // itself (StoreF32::sum), and supports that.
   bool (*gemm_sums)(const Product& product);
-  // True if `gemm` can dequantise weights of the format ahead (MatmulArgs::ahead).
-  bool (*gemm_dequantises_ahead)(TileFormat format);
   // Dequantises row tiles [first_tile, first_tile + tiles) of a product's matrices, which have one
   // format, to format kF16 at `out`, tile after tile. kF16 tiles are copied, and must come from one
   // matrix.

@@ -100,17 +100,6 @@ struct StreamKWorkspace {
   int32_t* ready = nullptr;  // [kReady]
 };
 
-// Weights of later products that a product's spare producer warps dequantise beside its own work,
-// as `dequantise` does. The set says which formats (gemm_dequantises_ahead).
-struct DequantiseAhead {
-  static constexpr int kMost = 5;
-
-  TiledMatrix matrices[kMost] = {};
-  // Destination of each matrix: F16 tiles.
-  uint8_t* to[kMost] = {};
-  int count = 0;
-};
-
 struct MatmulArgs {
   Prologue prologue = {};
   Product product = {};
@@ -120,9 +109,6 @@ struct MatmulArgs {
   uint32_t model_formats = 0;
   // Stream-K workspace, used for more than kMaxPartialsTokens tokens.
   StreamKWorkspace stream_k = {};
-  // Weights to dequantise meanwhile. Only for `gemm` of one F16 matrix and more than
-  // kMaxPartialsTokens tokens.
-  DequantiseAhead ahead = {};
 };
 
 }  // namespace orcd::cuda

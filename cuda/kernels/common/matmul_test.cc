@@ -505,8 +505,8 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   }
 }
 
-// Like the product of the head: one segment, by blocks of many rows if tokens are few and, for F16,
-// the number of rows is even.
+// Like the product of the head: one segment, by blocks of many rows if tokens are few and weights
+// quantised.
 TEST_F(ProductTest, ManyRowsOfOneSegment) {
   constexpr int kCols = 2048;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
@@ -549,17 +549,17 @@ TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
   }
 }
 
-// Like the product of gate and up of 256 tokens: clusters of four that share activations.
-TEST_F(ProductTest, FourBlocksSharingActivationsAreWhatOneIs) {
+// Like the product of gate and up of 256 tokens: clusters of two that share activations.
+TEST_F(ProductTest, TwoBlocksSharingActivationsAreWhatOneIs) {
   constexpr int kRows = 2453;
   constexpr int kCols = 2048;
   const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 74, stream());
   const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
-  const Result fours = Multiply(args, 0, 250, multiprocessors());
+  const Result twos = Multiply(args, 0, 250, multiprocessors());
   // An odd number of SMs uses no clusters.
   const Result ones = Multiply(args, 0, 250, 17);
-  for (int t = 0; t < fours.tokens; ++t) {
-    ASSERT_TRUE(SameBits(fours.Row(0, t), ones.Row(0, t))) << "token " << t;
+  for (int t = 0; t < twos.tokens; ++t) {
+    ASSERT_TRUE(SameBits(twos.Row(0, t), ones.Row(0, t))) << "token " << t;
   }
 }
 

@@ -1,5 +1,6 @@
 // Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
-// format and number of tokens (GemmTakes, kernel_set.h).
+// format and number of tokens (GemmTakes, kernel_set.h). It makes the bits that the fused kernels
+// multiply: weights times 2^-exponent (TiledMatrix).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
@@ -7,13 +8,15 @@
 #include <cuda_fp16.h>
 
 #include <array>
+#include <cstdint>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
+#include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/dequantise_to_f16.cuh"
 #include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matmul_params.cuh"
 
@@ -25,6 +28,24 @@ constexpr int kWarps = kThreads / 32;
 // Groups of a warp.
 constexpr int kGroups = 4;
 constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format); }
+
+// Stores a group as a unit of an F16 tile; `to` is this lane's address.
+template <TileFormat kFormat>
+__device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
+                                           const GroupScales<kFormat>& scales, uint8_t* to) {
+  const auto store = [&]<int kStep>(std::integral_constant<int, kStep>) {
+    uint32_t a[4];
+    Fragment<kFormat, kStep>(quants, scales, a);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      *reinterpret_cast<uint32_t*>(to + F16PairOffset(kStep, pair)) = a[pair];
+    }
+  };
+  store(std::integral_constant<int, 0>());
+  store(std::integral_constant<int, 1>());
+  store(std::integral_constant<int, 2>());
+  store(std::integral_constant<int, 3>());
+}
 
 // grid (units / (UnitsAWarp * warps), tiles).
 template <TileFormat kFormat>

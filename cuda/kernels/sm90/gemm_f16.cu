@@ -1,16 +1,15 @@
-// GEMM of many tokens with F16 weights, a persistent kernel: as many blocks as SMs, alone or in
-// clusters, compute output tile after output tile. Of up to 64 tokens, which are bound by reading
-// the weights, it takes large matrices only; for others the kernel of gemm.cuh is faster.
+// GEMM of more than 64 tokens with F16 weights, a persistent kernel: as many blocks as SMs, alone
+// or in clusters, compute output tile after output tile. Fewer tokens, which are bound by reading
+// the weights, are multiplied by the kernel of gemm.cuh.
 //
 // Tile shapes, rows x tokens x stages; a cluster shares the activations, or the weights (Shape…Sum
 // of 64 tokens), by multicast:
 //                           M of wgmma  cluster  for
-//   Shape288x64x5           tokens      1        up to 64 tokens, many rows
 //   Shape128x64x9Sum, 160…  tokens      4        193 to 256 tokens, sum of the partials
 //   Shape144x256x4          tokens      1, 2     193 to 256 tokens, no split-K
 //   Shape112x256x4          tokens      1, 2     193 to 256 tokens, split-K
 //   Shape128x128x6          weights     1        more than 64 tokens, no tile of 256 tokens
-//   Shape128x256x4          weights     1, 2, 4  more than 64 tokens
+//   Shape128x256x4          weights     1, 2     more than 64 tokens
 //   Shape128x256x3Sum       weights     1, 2     more than 512 tokens; sum or residual
 //   Shape128x256x3Qkv       weights     1, 2     more than 512 tokens; RoPE epilogue
 //
@@ -20,8 +19,7 @@
 //
 //   Warps     two consumer warpgroups (128, 160 x 64: one), setmaxnreg 224, and a producer one,
 //             setmaxnreg 56: one thread of warp 0 copies activations, one thread of each of warps 1
-//             to 3 copies every third row tile. With DequantiseAhead, warp 0 copies everything, and
-//             warps 1 to 3 dequantise weights for the products that follow.
+//             to 3 copies every third row tile.
 //   Pipeline  one ring of 3 to 9 stages of 64 columns, activations then weights, in 226 KB of
 //             shared memory less the epilogue's. Producers run ahead of the consumers by its
 //             length, also from one tile to the next.
@@ -39,7 +37,6 @@
 //             (bench/RESULTS.md).
 #include <limits>
 
-#include "cuda/kernels/sm90/dequantise_to_f16.cuh"
 #include "cuda/kernels/sm90/gemm.cuh"
 #include "cuda/kernels/sm90/gemm_f16_epilogue.cuh"
 #include "cuda/kernels/sm90/gemm_f16_producer.cuh"
@@ -48,6 +45,8 @@
 
 namespace orcd::cuda::gemm {
 namespace {
+
+constexpr TileFormat kF16 = TileFormat::kF16;
 
 // Computes the tile that `scheduler` is at, of kTokens tokens.
 template <typename S, int kTokens>
@@ -171,15 +170,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (args.weights_are_new) WaitForDependency();
   if (threadIdx.x >= kGroups * 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (args.ahead.count == 0 || ProducerIndex() == kXProducer) {
-      if (ElectThread()) ProduceF16<S>(args, rows, SharedAddress(shared), rings);
-    } else if constexpr (S::kTokens == 256 && !S::kTokensAsM) {
-      // The kernel before may still read the destination.
-      WaitForDependency();
-      DequantiseAll(args.ahead,
-                    static_cast<int>(blockIdx.x) * kWeightProducers + ProducerIndex() - 1,
-                    static_cast<int>(gridDim.x) * kWeightProducers);
-    }
+    if (ElectThread()) ProduceF16<S>(args, rows, SharedAddress(shared), rings);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     // The kernel before may still read the result's memory.
@@ -304,9 +295,6 @@ bool HasEvenRows(const MatmulParams& args) {
   return args.rows % 2 == 0 && args.store.stride % 2 == 0;
 }
 
-// Up to 64 tokens. Many rows a block, since the activations that every block reads through the L2
-// cache are not small beside its weights.
-using Shape288x64x5 = TokenShape<64, 18, 1>;
 // For launches without wide tiles: requests weights at once.
 using Shape128x128x6 = Shape<128, 0, false>;
 template <int kBlocks>
@@ -318,8 +306,8 @@ using Shape128x256x3Qkv = Shape<256, 128, true, kBlocks, true>;
 
 // All splits of up to 256 tokens: no partials are written, and weights, of which every block reads
 // at least as much as of activations, leave the L2 cache once.
-using Shape128x64x9Sum = TokenShape<64, 8, 4, Common::kRows>;
-using Shape160x64x8Sum = TokenShape<64, 10, 4, Common::kRows>;
+using Shape128x64x9Sum = TokenShape<8, 4, Common::kRows>;
+using Shape160x64x8Sum = TokenShape<10, 4, Common::kRows>;
 
 cudaError_t LaunchSplitKSum(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
   const int clusters = ClustersAtOnce<Shape160x64x8Sum>(multiprocessors);
@@ -336,9 +324,9 @@ cudaError_t LaunchSplitKSum(const MatmulParams& args, int multiprocessors, cudaS
 // 7B's gate and up, 2,368 row tiles, are two waves. With split-K seven; 7B's `down`, 224 row tiles
 // in four splits, is one wave of 128 blocks.
 template <int kBlocks>
-using Shape144x256x4 = TokenShape<256, 9, kBlocks>;
+using Shape144x256x4 = TokenShape<9, kBlocks>;
 template <int kBlocks>
-using Shape112x256x4 = TokenShape<256, 7, kBlocks>;
+using Shape112x256x4 = TokenShape<7, kBlocks>;
 static_assert(F16Ring<Shape144x256x4<1>, 256>::kStages == 4 &&
               F16Ring<Shape128x256x3Sum<1>, 256>::kStages == 3);
 
@@ -375,16 +363,7 @@ cudaError_t LaunchManyTokens(const MatmulParams& args, int multiprocessors, cuda
   if (args.splits > 1 && TokensAsMTime<Shape112x256x4<kBlocks>>(args, multiprocessors) < time) {
     return launch_tokens_as_m(Shape112x256x4<kBlocks>());
   }
-  if constexpr (kBlocks == 2) {
-    // Clusters of four read half as much from the L2 cache, which leaves power for a higher clock.
-    // Used if pairs would leave as many SMs idle as cannot join a cluster of four.
-    const Plan fours = BestPlan<Shape128x256x4<4>>(args, multiprocessors);
-    if (rows.wide_tiles > 0 && fours.rows.wide_tiles > 0 && fours.time <= time) {
-      return LaunchF16<Shape128x256x4<4>>(args, fours.rows, multiprocessors, stream);
-    }
-  }
-  // The kernel for narrow tiles alone does not dequantise.
-  if (rows.wide_tiles > 0 || args.ahead.count > 0) {
+  if (rows.wide_tiles > 0) {
     return LaunchF16<Shape128x256x4<kBlocks>>(args, rows, multiprocessors, stream);
   }
   return LaunchF16<Shape128x128x6>(args, {rows.rest_tiles, 0}, multiprocessors, stream);
@@ -393,20 +372,12 @@ cudaError_t LaunchManyTokens(const MatmulParams& args, int multiprocessors, cuda
 }  // namespace
 
 cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
-  const int tiles = RowTiles(args);
   if (args.store.sum && args.splits > 1 && args.tokens <= kMaxPartialsTokens) {
     return LaunchSplitKSum(args, multiprocessors, stream);
   }
-  if (args.tokens <= Shape288x64x5::kTokens) {
-    if (Shape288IsBest(args, tiles, multiprocessors) && HasEvenRows(args)) {
-      constexpr int kXTiles = XBytes(Shape288x64x5::kTokens) / kTileBytes;
-      return LaunchF16<Shape288x64x5>(
-          args,
-          {tiles, 0, EvenBlockTiles(tiles, 1, multiprocessors, Shape288x64x5::kTiles, kXTiles)},
-          multiprocessors, stream);
-    }
-    return LaunchFewTokens<TileFormat::kF16, TileFormat::kF16, kFewTokens>(args, tiles, 0,
-                                                                           multiprocessors, stream);
+  if (args.tokens <= kFewTokens) {
+    return LaunchFewTokens<kF16, kF16, kFewTokens>(args, RowTiles(args), 0, multiprocessors,
+                                                   stream);
   }
   // With fewer columns, blocks of a pair lose more by waiting for each other than they save in
   // reads.
@@ -418,14 +389,12 @@ cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStrea
 }
 
 cudaError_t PrepareOfF16() {
-  constexpr TileFormat kF16 = TileFormat::kF16;
   return AnyError({PrepareShapes<kF16, kF16, Shape128xN<kFewTokens>, Shape128xNTwo<kFewTokens>>(),
-                   PrepareF16<Shape288x64x5>(), PrepareF16<Shape128x128x6>(),
-                   PrepareF16<Shape128x64x9Sum>(), PrepareF16<Shape160x64x8Sum>(),
-                   PrepareF16<Shape144x256x4<1>>(), PrepareF16<Shape144x256x4<2>>(),
-                   PrepareF16<Shape112x256x4<1>>(), PrepareF16<Shape112x256x4<2>>(),
-                   PrepareF16<Shape128x256x4<1>>(), PrepareF16<Shape128x256x4<2>>(),
-                   PrepareF16<Shape128x256x4<4>>(), PrepareF16<Shape128x256x3Sum<1>>(),
+                   PrepareF16<Shape128x128x6>(), PrepareF16<Shape128x64x9Sum>(),
+                   PrepareF16<Shape160x64x8Sum>(), PrepareF16<Shape144x256x4<1>>(),
+                   PrepareF16<Shape144x256x4<2>>(), PrepareF16<Shape112x256x4<1>>(),
+                   PrepareF16<Shape112x256x4<2>>(), PrepareF16<Shape128x256x4<1>>(),
+                   PrepareF16<Shape128x256x4<2>>(), PrepareF16<Shape128x256x3Sum<1>>(),
                    PrepareF16<Shape128x256x3Sum<2>>(), PrepareF16<Shape128x256x3Qkv<1>>(),
                    PrepareF16<Shape128x256x3Qkv<2>>()});
 }

@@ -48,32 +48,26 @@ struct Shape {
 // Operand that the blocks of a cluster share: tokens (activations) or rows (weights).
 enum class Common { kTokens, kRows };
 
-// Tile shape with 64 tokens as the M rows of wgmma and all weight rows of a warpgroup as its N
-// columns. Any number of row tiles is possible, not only a multiple of four, which would leave SMs
-// idle. One tile covers all tokens. Warpgroups have tokens of their own or, of 64 tokens and many
-// rows, rows of their own. The blocks of a cluster share the tokens, as above; or they share the
-// rows and have neighbouring tokens, 64 each: each copies a part of the weights to all by
-// multicast, and adds all splits in registers.
-template <int kTokenCount, int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
+// Tile shape with 64 tokens as the M rows of wgmma and all weight rows of a tile as its N columns.
+// Any number of row tiles is possible, not only a multiple of four, which would leave SMs idle. One
+// tile or cluster covers all tokens. The blocks of a cluster share the tokens, as above, and their
+// warpgroups have 128 tokens each; or they share the rows, and each has one warpgroup and 64
+// tokens, copies a part of the weights to all by multicast, and adds all splits in registers.
+template <int kTileCount, int kBlockCount, Common kInCommon = Common::kTokens>
 struct TokenShape {
   static constexpr int kBlocks = kBlockCount;
-  static constexpr int kTokens = kTokenCount;
-  static constexpr int kRestTokens = 0;
   static constexpr bool kSum = kInCommon == Common::kRows;
+  static constexpr int kTokens = kSum ? 64 : 256;
+  static constexpr int kRestTokens = 0;
   static constexpr int kRowRanks = kSum ? 1 : kBlocks;
   static constexpr int kTokenRanks = kSum ? kBlocks : 1;
   static constexpr bool kRopeEpilogue = false;
   static constexpr bool kTokensAsM = true;
   static constexpr int kTiles = kTileCount;
-  // Most N columns of a wgmma, in row tiles.
-  static constexpr int kMostTiles = 16;
-  static constexpr int kConsumers = kTokens == 64 && kTiles <= kMostTiles ? 1 : kGroups;
-  static constexpr bool kOwnRows = kTokens == 64 && kConsumers > 1;
-  // Row tiles of a warpgroup, and its tokens in units of 64.
-  static constexpr int kGroupTiles = kOwnRows ? kTiles / kConsumers : kTiles;
-  static constexpr int kTokenBlocks = kOwnRows ? 1 : kTokens / (kConsumers * 64);
+  static constexpr int kConsumers = kSum ? 1 : kGroups;
+  // Tokens of a warpgroup, in units of 64.
+  static constexpr int kTokenBlocks = kTokens / (kConsumers * 64);
   static constexpr int kRingBytes = kSharedBytesF16;
-  static_assert(kTokens * kTiles == kConsumers * kTokenBlocks * 64 * kGroupTiles);
 };
 
 // Row tiles of a launch: first those computed in tiles of kTokens, then those computed in tiles of
@@ -245,7 +239,6 @@ class Producer {
       ring_.Acquire(stage_);
       if (producer_ == kXProducer) {
         CopyX();
-        if (alone_) CopyAllWeights();
       } else {
         CopyWeights();
       }
@@ -288,14 +281,6 @@ class Producer {
       }
     }
   }
-  // Copies all row tiles, for a single producer thread and a single matrix.
-  __device__ __forceinline__ void CopyAllWeights() const {
-    const uint8_t* from = weights_[0] + int64_t{col_} * kTileBytes;
-#pragma unroll 1
-    for (int tile = 0; tile < output_.tiles; ++tile, from += tile_stride_) {
-      BulkCopy(Stage() + XBytes(kTokens) + tile * kTileBytes, from, kTileBytes, Full());
-    }
-  }
   // Copies the activations, and sets the bytes that the stage expects from all producers; some may
   // have arrived already.
   __device__ __forceinline__ void CopyX() const {
@@ -325,10 +310,7 @@ class Producer {
     col_ = SplitBegin(cols, args_.splits, splits.begin) / kActivationCols;
     end_ = SplitBegin(cols, args_.splits, splits.end) / kActivationCols;
     x_bytes_ = XBytes(max(0, min(kTokens, args_.x.tokens - output_.first_token)));
-    if (producer_ == kXProducer) {
-      if (alone_) weights_[0] = TileBegin<TileFormat::kF16>(args_, output_.first_tile);
-      return;
-    }
+    if (producer_ == kXProducer) return;
 #pragma unroll
     for (int i = 0; i < kMostTiles; ++i) {
       const int tile = Tile(i);
@@ -342,11 +324,8 @@ class Producer {
   const uint32_t shared_;
   Ring& ring_;
   const int producer_ = ProducerIndex();
-  // True if this is the only producer; the other warps dequantise (DequantiseAhead).
-  const bool alone_ = args_.ahead.count > 0;
   // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy weights_policy_ = CachePolicy::Of(args_.tokens <= S::kTokenRanks * kTokens);
-  const int64_t tile_stride_ = args_.matrices[0].tile_bytes();
   bool done_ = false;
   OutputTile output_ = {};
   int x_bytes_ = 0;

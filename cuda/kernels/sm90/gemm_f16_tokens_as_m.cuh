@@ -96,10 +96,8 @@ template <typename S>
 __device__ __forceinline__ void ConsumeTokensAsM(const MatmulParams& args, const TileRows& rows,
                                                  const uint8_t* shared,
                                                  F16Ring<S, S::kTokens>& ring) {
-  constexpr int kCols = S::kGroupTiles * kTileRows;
-  const int group = threadIdx.x / 128;
-  const int own_token = S::kOwnRows ? 0 : group * S::kTokenBlocks * 64;
-  const int own_tile = S::kOwnRows ? group * S::kGroupTiles : 0;
+  constexpr int kCols = S::kTiles * kTileRows;
+  const int own_token = static_cast<int>(threadIdx.x) / 128 * S::kTokenBlocks * 64;
   auto scheduler = Scheduler<S>::Wide(args, rows);
   typename F16Ring<S, S::kTokens>::Stage stage;
   while (scheduler.Next()) {
@@ -107,13 +105,10 @@ __device__ __forceinline__ void ConsumeTokensAsM(const MatmulParams& args, const
     float c[S::kTokenBlocks][kCols / 2];
     OutputTile output;
     const auto multiply = [&](int split) {
-      const int slot =
-          MultiplySplit<kCols>(args, split, XBytes(own_token),
-                               XBytes(S::kTokens) + own_tile * kTileBytes, shared, ring, stage, c);
+      const int slot = MultiplySplit<kCols>(args, split, XBytes(own_token), XBytes(S::kTokens),
+                                            shared, ring, stage, c);
       // Computed while the wgmmas run: divisions take as long as a stage.
       output = scheduler.output();
-      output.first_tile += own_tile;
-      output.tiles -= own_tile;
       asm volatile("" : "+r"(output.first_tile), "+r"(output.tiles), "+r"(output.first_token));
       WgmmaWait<0>();
       ring.Release(slot);

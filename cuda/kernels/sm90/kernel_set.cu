@@ -30,7 +30,6 @@ const KernelSet kKernels = {
     .gemm_takes = GemmTakes,
     .gemm_takes_behind = GemmTakesBehind,
     .gemm_sums = GemmSums,
-    .gemm_dequantises_ahead = GemmDequantisesAhead,
     .dequantise = LaunchDequantise,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,

@@ -73,11 +73,6 @@ constexpr bool GemmSums(const Product& product) {
          tiles <= 300 && product.matrices[0].cols <= 4096;
 }
 
-constexpr bool GemmDequantisesAhead(TileFormat format) {
-  return format == TileFormat::kQ8_0 || format == TileFormat::kQ4_K ||
-         format == TileFormat::kQ5_K || format == TileFormat::kQ6_K;
-}
-
 // Returns why no kernel takes the arguments; null if one does.
 constexpr const char* MatmulProblem(const MatmulArgs& args) {
   const Product& p = args.product;
@@ -96,7 +91,6 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
       return "has matrices that do not fit together";
     }
   }
-  const bool one_f16 = many && f16 && p.num_matrices == 1;
   const auto aligned = [&](int stride, int to) { return Rows(p) % to == 0 && stride % to == 0; };
   const auto* const x = std::get_if<Activations>(&args.prologue);
   const auto* const store = std::get_if<StoreF32>(&args.epilogue);
@@ -109,15 +103,13 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
       (store->sum ? few || !f16 || !aligned(store->stride, many ? 4 : 2) : many)) {
     return "cannot store its result so";
   }
-  if (add != nullptr && !(one_f16 && aligned(add->stride, 4))) return "cannot add to the residual";
+  if (add != nullptr && !(many && f16 && p.num_matrices == 1 && aligned(add->stride, 4))) {
+    return "cannot add to the residual";
+  }
   if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
     return "has several parts for SwiGLU";
   }
   if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens)) return "cannot make qkv";
-  for (int i = 0; i < args.ahead.count; ++i) {
-    const TileFormat format = args.ahead.matrices[i].format;
-    if (!one_f16 || !GemmDequantisesAhead(format)) return "cannot dequantise ahead";
-  }
   return nullptr;
 }
 

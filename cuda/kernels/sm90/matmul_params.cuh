@@ -18,7 +18,6 @@ struct MatmulParams : Product {
   SwiGlu swiglu = {};
   StoreQkv qkv = {};
   StreamKWorkspace stream_k = {};
-  DequantiseAhead ahead = {};
   // Rows of the result, and PartialsTokens.
   int rows = 0;
   int partials_tokens = 0;
@@ -26,7 +25,6 @@ struct MatmulParams : Product {
   explicit MatmulParams(const MatmulArgs& args)
       : Product(args.product),
         stream_k(args.stream_k),
-        ahead(args.ahead),
         rows(Rows(args.product)),
         partials_tokens(PartialsTokens(args.product.tokens)) {
     if (const auto* const part = std::get_if<Activations>(&args.prologue)) x = *part;
