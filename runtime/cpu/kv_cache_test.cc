@@ -48,33 +48,31 @@ TEST(KvCacheTest, LayersMayDiffer) {
   EXPECT_EQ(cache->layer(1).window, 128);
 
   // Each value names its place.
-  const auto value = [](int layer, int block, int row, int i) {
-    return static_cast<float>(((layer * kBlocks + block) * kBlockTokens + row) * 64 + i + 1);
+  const auto value = [](int layer, int position, int i) {
+    return static_cast<float>((layer * kBlocks * kBlockTokens + position) * 64 + i + 1);
   };
   for (int layer = 0; layer < 3; ++layer) {
-    for (int block = 0; block < kBlocks; ++block) {
-      for (int row = 0; row < kBlockTokens; ++row) {
-        std::vector<float> keys(layers[layer].kv_size());
-        for (size_t i = 0; i < keys.size(); ++i) keys[i] = value(layer, block, row, i);
-        std::vector<float> values = keys;
-        for (float& v : values) v = -v;
-        EXPECT_TRUE(cache->Store(layer, block, row, keys, values));
-      }
+    std::vector<float> keys(layers[layer].kv_size());
+    std::vector<float> values(keys.size());
+    for (int p = 0; p < kBlocks * kBlockTokens; ++p) {
+      for (size_t i = 0; i < keys.size(); ++i) values[i] = -(keys[i] = value(layer, p, i));
+      EXPECT_TRUE(cache->Store(layer, p / kBlockTokens, p % kBlockTokens, keys, values));
     }
   }
   for (int layer = 0; layer < 3; ++layer) {
-    const int dim = layers[layer].head_dim;
-    for (int block = 0; block < kBlocks; ++block) {
-      for (int row = 0; row < kBlockTokens; ++row) {
-        for (int i = 0; i < layers[layer].kv_size(); ++i) {
-          const auto* const keys =
-              reinterpret_cast<const float*>(cache->Keys(layer, block, i / dim, row / 16));
-          const auto* const values =
-              reinterpret_cast<const float*>(cache->Values(layer, block, i / dim, row / 16));
-          const int padded = cache->layer(layer).padded_head_dim();
-          ASSERT_EQ(keys[i % dim * 16 + row % 16], value(layer, block, row, i));
-          ASSERT_EQ(values[row % 16 * padded + i % dim], -value(layer, block, row, i));
-        }
+    const KvLayer& kv = cache->layer(layer);
+    for (int p = 0; p < kBlocks * kBlockTokens; ++p) {
+      const int block = p / kBlockTokens;
+      const int row = p % kBlockTokens;
+      for (int i = 0; i < kv.kv_heads * kv.head_dim; ++i) {
+        const int head = i / kv.head_dim;
+        const auto* const keys =
+            reinterpret_cast<const float*>(cache->Keys(layer, block, head, row / 16));
+        const auto* const values =
+            reinterpret_cast<const float*>(cache->Values(layer, block, head, row / 16));
+        const int dim = i % kv.head_dim;
+        ASSERT_EQ(keys[dim * 16 + row % 16], value(layer, p, i));
+        ASSERT_EQ(values[row % 16 * kv.padded_head_dim() + dim], -value(layer, p, i));
       }
     }
   }
