@@ -223,7 +223,7 @@ TEST_F(EngineTest, ErrorsNameTheFieldsOfTheRequestsProtocol) {
     request.fields = &kFields;
     change(request);
     const absl::Status status = engine_->Submit(std::move(request));
-    const std::string name = GetErrorDetails(status).field;
+    std::string name = GetErrorDetails(status).field;
     if (GetErrorDetails(status).reason == "INVALID_FIELD") {
       EXPECT_TRUE(std::string(status.message()).starts_with(name + ": ")) << status;
     }
