@@ -1,4 +1,4 @@
-// Serves grpc.health.v1 on a port of its own, with a thread of its own.
+// Serves grpc.health.v1 on a port of its own, with threads of its own.
 #ifndef ORCD_WORKER_API_HEALTH_HEALTH_PORT_H_
 #define ORCD_WORKER_API_HEALTH_HEALTH_PORT_H_
 
@@ -12,7 +12,7 @@
 
 namespace orcd {
 
-// Serves the answers of a HealthService on the thread of a connection guard that nothing else uses.
+// Serves the answers of a HealthService on threads of a connection guard that nothing else uses.
 // It does not use gRPC, whose servers share threads and queues, so a flood on the main port would
 // delay probes here. Watchers learn of a change within 200 ms. One thread may call the public
 // functions.
@@ -37,7 +37,7 @@ class HealthPort {
   // host:port, with the port that was bound.
   const std::string& address() const { return guard_->address(); }
 
-  // Ends every call and the thread.
+  // Ends every call and the threads.
   void Stop();
 
  private:
