@@ -42,12 +42,13 @@ TEST(MultiplexedCallTest, AMessageReadAfterTheEndIsDropped) {
   std::atomic<int> parsed = 0;
   MultiplexedCalls calls({});
   std::optional<grpc::CallbackServerContext> context(std::in_place);
+  // They outlive the host's threads.
+  Event held;
+  Event release;
   {
     ModelHost host(NullHostOptions(dir.path()));
     auto* const reactor = calls.Start(&*context, std::make_unique<CountingDialect>(parsed), host,
                                       log, nullptr, [] { return absl::OkStatus(); });
-    Event held;
-    Event release;
     host.threads().work.PostAlways(0, [&] {
       held.Notify();
       EXPECT_TRUE(release.WaitFor(absl::Seconds(20)));
@@ -69,11 +70,12 @@ TEST(MultiplexedCallTest, AMessageReadBeforeTheEndDelaysIt) {
   std::atomic<int> parsed = 0;
   MultiplexedCalls calls({});
   grpc::CallbackServerContext context;
+  // They outlive the host's threads.
+  Event release;
+  Event taken;
   ModelHost host(NullHostOptions(dir.path()));
   auto* const reactor = calls.Start(&context, std::make_unique<CountingDialect>(parsed), host, log,
                                     nullptr, [] { return absl::OkStatus(); });
-  Event release;
-  Event taken;
   host.threads().work.PostAlways(0, [&] { EXPECT_TRUE(release.WaitFor(absl::Seconds(20))); });
   reactor->OnReadDone(true);
   host.threads().work.PostAlways(0, [&] { taken.Notify(); });
