@@ -296,7 +296,7 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
       }
       ORCD_RETURN_IF_CUDA_ERROR(
           kernels_.dequantise(together, 0, RowTiles(together), begin, step.stream),
-          "unpacking weights");
+          "dequantising weights");
     }
     ORCD_RETURN_IF_CUDA_ERROR(kernels_.gemm(args, device_, step.stream), "a product");
     return absl::OkStatus();
@@ -311,7 +311,7 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
     const int tiles = std::min(most, row_tiles - tile);
     ORCD_RETURN_IF_CUDA_ERROR(
         kernels_.dequantise(all, tile, tiles, buffers_.dequantised, step.stream),
-        "unpacking weights");
+        "dequantising weights");
     args.product.matrices[0] = {.data = buffers_.dequantised,
                                 .format = TileFormat::kF16,
                                 .rows = std::min(matrix.rows - tile * kTileRows, tiles * kTileRows),

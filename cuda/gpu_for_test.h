@@ -91,7 +91,7 @@ class GpuTest : public ::testing::Test {
   cudaStream_t stream() const { return stream_.get(); }
   const KernelSet& kernels() const { return *device_.kernels; }
   const DeviceTraits& traits() const { return device_.traits; }
-  int multiprocessors() const { return device_.traits.sms; }
+  int sms() const { return device_.traits.sms; }
 
  private:
   DeviceInfo device_;

@@ -76,7 +76,7 @@ constexpr int kOutputNorm = AttnNorm(3);
 // Each kind of step has launches of its own. With one token, products normalise their input.
 const StepShape kOne = DecodeStep(1);
 const StepShape kDecode = DecodeStep(64);
-// In F16, the product of the attention's output sums its segments.
+// In F16, the product of the attention's output sums its partials.
 const StepShape kSummed = DecodeStep(256);
 // Above 512 tokens weights are dequantised first, and products add to the residual.
 const StepShape kLargeDecode = DecodeStep(600);
@@ -191,13 +191,13 @@ std::vector<Fault> Faults() {
          StoreF32& store = EpilogueOf<StoreF32>(s, Of(1, kDown));
          store.y += store.stride;
        },
-       "reads segment 0 of 4 of token 1 of"},
+       "reads partial 0 of 4 of token 1 of"},
       {"norm_adds_the_rows_of_the_next_sequence", kQ4, kDecode,
        [](const Step& s) {
          NormArgs& args = Get<NormArgs>(s, FfnNorm(1));
          args.partials += args.hidden;
        },
-       "reads segment 0 of 4 of token 0 of"},
+       "reads partial 0 of 4 of token 0 of"},
       {"rows_of_the_next_sequence_gathered", kQ4, kPrompt,
        [](const Step& s) { ++Get<GatherRowsArgs>(s).rows; }, "gathering rows has the wrong tables"},
       {"logits_of_the_first_tokens", kQ4, kWholePrompt,
@@ -210,7 +210,7 @@ std::vector<Fault> Faults() {
        "attention has queries, keys and values that do not belong together"},
       {"partials_at_another_stride", kQ4, kDecode,
        [](const Step& s) { ++Get<NormArgs>(s, FfnNorm(1)).partials_tokens; },
-       "reads segment 1 of 4 of token 0 of"},
+       "reads partial 1 of 4 of token 0 of"},
 
       // --- Layers. ---
       {"queries_see_another_layers_cache", kQ4, kPrompt,
@@ -278,7 +278,7 @@ std::vector<Fault> Faults() {
       // --- Sums. ---
       {"norm_adds_fewer_partials", kQ4, kDecode,
        [](const Step& s) { --Get<NormArgs>(s, FfnNorm(1)).splits; },
-       "reads segment 0 of 3 of token 0 of"},
+       "reads partial 0 of 3 of token 0 of"},
       {"another_split_k_factor", kQ4, kDecode,
        [](const Step& s) {
          --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits;
@@ -288,9 +288,9 @@ std::vector<Fault> Faults() {
       {"another_split_k_factor_within_a_product", kQ4, kLargePrompt,
        [](const Step& s) { --Get<GemmArgs>(s, Of(1, kAttnOutput)).product.splits; },
        "a product of many tokens has the wrong split-K factor"},
-      {"segments_not_summed", kF16, kSummed,
+      {"partials_not_summed", kF16, kSummed,
        [](const Step& s) { EpilogueOf<StoreF32>(s, Of(1, kAttnOutput)).sum = false; },
-       "reads segment 0 of 1 of token 0 of"},
+       "reads partial 0 of 1 of token 0 of"},
       {"product_not_added_by_the_norm", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).partials = nullptr; },
        "layer 2 has keys and values"},

@@ -80,8 +80,8 @@ class SymbolicGpu::Launch {
   }
   // Dequantises a row tile into F16 tile `at` of those at `to`.
   void DequantiseTile(const TiledMatrix& matrix, int tile, const uint8_t* to, int at) {
-    const Content content =
-        Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(), "a row tile to unpack");
+    const Content content = Read(matrix.data + tile * matrix.tile_bytes(), matrix.tile_bytes(),
+                                 "a row tile to dequantise");
     const int64_t bytes = F16TileBytes(matrix);
     Write(to + at * bytes, bytes, {content.symbol, TilePart(tile, TileFormat::kF16)});
   }
@@ -96,7 +96,7 @@ class SymbolicGpu::Launch {
         const Content content = Read(row, int64_t{cols} * 4, what);
         if (product < 0) product = content.symbol;
         if (content.symbol != product || content.part != RowPart(splits, s, t, 0)) {
-          Complain(absl::StrCat("reads segment ", s, " of ", splits, " of token ", t, " of ", what,
+          Complain(absl::StrCat("reads partial ", s, " of ", splits, " of token ", t, " of ", what,
                                 ", where there is ", Describe(content)));
           return product;
         }
@@ -213,7 +213,7 @@ void SymbolicGpu::BeginStep(const StepTables& tables, const StepShape& shape, cu
   shape_ = shape;
   stream_ = stream;
   rows_ = shape.tokens;
-  roped_.clear();
+  qkv_products_.clear();
   problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
 }
@@ -491,7 +491,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
         }
       }
     } else if (qkv != nullptr) {
-      roped_[qkv->first_row + first_row] = product;
+      qkv_products_[qkv->first_row + first_row] = product;
     } else if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
       launch.Write(swiglu->out.data, ActivationBytes(swiglu->out.tokens, matrix.rows / 2),
                    {Gate(product)});
@@ -505,14 +505,15 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   }
   // Queries, keys and values count as written when the product of the values has run.
   const int values_at = layer_.q_size() + layer_.kv_size();
-  if (qkv != nullptr && roped_.contains(values_at)) {
+  if (qkv != nullptr && qkv_products_.contains(values_at)) {
     const RopeArgs& rope = qkv->rope;
     const Symbol bias =
         launch.Whole(rope.qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
     ReadConstants(*this, launch, rope.qkv, rope.layer);
-    if (roped_.size() != 3) launch.Complain("makes queries of other than three matrices");
-    WriteQkv(launch, rope, Qkv(roped_[0], roped_[layer_.q_size()], roped_[values_at], bias));
-    roped_.clear();
+    if (qkv_products_.size() != 3) launch.Complain("makes queries of other than three matrices");
+    WriteQkv(launch, rope,
+             Qkv(qkv_products_[0], qkv_products_[layer_.q_size()], qkv_products_[values_at], bias));
+    qkv_products_.clear();
   }
 }
 
@@ -531,7 +532,7 @@ void SymbolicGpu::Perform(const SwiGluArgs& args) {
 }
 
 void SymbolicGpu::Perform(const DequantiseArgs& args) {
-  Launch launch(*this, "unpacking");
+  Launch launch(*this, "dequantising");
   const auto& [product, first_tile, tiles, out] = args;
   int before = 0;
   for (int i = 0; i < product.num_matrices; ++i) {

@@ -138,7 +138,7 @@ class SymbolicGpu {
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
   // Products with a RoPE epilogue by their first row, until those of q, k and v have all run.
-  std::map<int, Symbol> roped_;
+  std::map<int, Symbol> qkv_products_;
   int step_ = 0;
   int scratches_ = 0;
   std::string problem_;

@@ -104,20 +104,20 @@ constexpr int Stride(int rows) { return (rows + 8) / 4 * 4; }
 struct Result {
   int tokens;
   int y_tokens;
-  // 1 if the kernel has summed the segments.
-  int segments;
+  // 1 if the kernel has summed the partials.
+  int partials;
   int rows;
   std::vector<float> values;
 
-  std::span<const float> Row(int segment, int token) const {
+  std::span<const float> Row(int partial, int token) const {
     return std::span(values).subspan(
-        (static_cast<size_t>(segment) * y_tokens + token) * Stride(rows), rows);
+        (static_cast<size_t>(partial) * y_tokens + token) * Stride(rows), rows);
   }
-  // Adds the segments in order.
+  // Adds the partials in order.
   std::vector<float> Sum(int token) const {
     const auto first = Row(0, token);
     std::vector<float> sum(first.begin(), first.end());
-    for (int s = 1; s < segments; ++s) {
+    for (int s = 1; s < partials; ++s) {
       for (int r = 0; r < rows; ++r) sum[r] += Row(s, token)[r];
     }
     return sum;
@@ -127,10 +127,10 @@ struct Result {
 class ProductTest : public GpuTest {
  protected:
   // Launches the kernel that a step of the model uses.
-  cudaError_t Launch(MatmulArgs args, int multiprocessors) {
+  cudaError_t Launch(MatmulArgs args, int sms) {
     Product& product = args.product;
     DeviceTraits device = traits();
-    device.sms = multiprocessors;
+    device.sms = sms;
     if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
     if (product.tokens > kMaxPartialsTokens) args.stream_k = StreamK();
     if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
@@ -174,15 +174,14 @@ class ProductTest : public GpuTest {
 
   // Multiplies by tokens [first_token, first_token + tokens) of InputRows. The kernel adds the
   // partials up if `sum` or if there are so many tokens.
-  Result Multiply(MatmulArgs args, int first_token, int tokens, int multiprocessors,
-                  bool sum = false) {
+  Result Multiply(MatmulArgs args, int first_token, int tokens, int sms, bool sum = false) {
     Product& product = args.product;
     const int cols = product.matrices[0].cols;
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
     sum = sum || tokens > kMaxPartialsTokens;
     Result result = {.tokens = tokens,
                      .y_tokens = PartialsTokens(tokens),
-                     .segments = sum ? 1 : product.splits,
+                     .partials = sum ? 1 : product.splits,
                      .rows = Rows(product),
                      .values = {}};
     const int stride = Stride(result.rows);
@@ -190,19 +189,19 @@ class ProductTest : public GpuTest {
     product.tokens = tokens;
     args.prologue = x.view();
     args.epilogue = StoreF32{y.data(), stride, sum};
-    EXPECT_EQ(Launch(args, multiprocessors), cudaSuccess);
+    EXPECT_EQ(Launch(args, sms), cudaSuccess);
     result.values = y.Read();
     ExpectOnlyItsOwnWritten(result, product.splits);
     return result;
   }
 
   // Expects the product of all tokens together, launched as for `available` SMs, to be the products
-  // of eight tokens each. One segment.
+  // of eight tokens each. No split-K.
   void ExpectAsByEights(const MatmulArgs& args, int tokens, int available) {
     const Result together = Multiply(args, 0, tokens, available);
     for (int first = 0; first < tokens; first += kMatvecTokens) {
       const int some = std::min(kMatvecTokens, tokens - first);
-      const Result eight = Multiply(args, first, some, multiprocessors());
+      const Result eight = Multiply(args, first, some, sms());
       for (int t = 0; t < some; ++t) {
         ASSERT_TRUE(SameBits(together.Row(0, first + t), eight.Row(0, t)))
             << "token " << first + t << " of " << tokens;
@@ -219,7 +218,7 @@ class ProductTest : public GpuTest {
       for (int t = 0; t < result.y_tokens; ++t) {
         const float* const row =
             &result.values[(static_cast<size_t>(s) * result.y_tokens + t) * stride];
-        const bool mine = s < result.segments && t < result.tokens;
+        const bool mine = s < result.partials && t < result.tokens;
         for (int i = 0; i < stride; ++i) {
           const bool poison = IsPoison(row[i]);
           missing += mine && i < result.rows && poison ? 1 : 0;
@@ -338,7 +337,7 @@ TEST_P(ProductTypeTest, AgreesWithDoublePrecision) {
     const std::vector<float> w = MultipliedWeights(matrix.tiles);
     const double steps = shape.cols / 16.0 + 16;
     for (const int token : {0, 5, 700}) {
-      const Result result = Multiply(args, token, 1, multiprocessors());
+      const Result result = Multiply(args, token, 1, sms());
       const std::vector<float> y = result.Sum(0);
       const std::vector<float> x = ToFloats(InputRows(token, 1, shape.cols));
       double squared = 0;
@@ -375,26 +374,26 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
     // Reference results: tokens by eights, the last of 513 alone.
     std::vector<Result> eights;
     for (int t = 0; t < most; t += kMatvecTokens) {
-      eights.push_back(Multiply(args, t, std::min(kMatvecTokens, most - t), multiprocessors()));
+      eights.push_back(Multiply(args, t, std::min(kMatvecTokens, most - t), sms()));
     }
     const auto expect_same = [&](const Result& result, int first_token) {
       for (int t = 0; t < result.tokens; ++t) {
         const Result& eight = eights[(first_token + t) / kMatvecTokens];
         const int in_eight = (first_token + t) % kMatvecTokens;
-        if (result.segments < eight.segments) {
+        if (result.partials < eight.partials) {
           const std::vector<float> sum = eight.Sum(in_eight);
           ASSERT_TRUE(SameBits(result.Row(0, t), std::span<const float>(sum)))
               << "sum of token " << first_token + t << " of " << result.tokens;
           continue;
         }
-        for (int s = 0; s < result.segments; ++s) {
+        for (int s = 0; s < result.partials; ++s) {
           ASSERT_TRUE(SameBits(result.Row(s, t), eight.Row(s, in_eight)))
-              << "segment " << s << " of token " << first_token + t << " of " << result.tokens;
+              << "partial " << s << " of token " << first_token + t << " of " << result.tokens;
         }
       }
     };
     for (int tokens = 1; tokens <= kMatvecTokens; ++tokens) {
-      expect_same(Multiply(args, 3, tokens, multiprocessors()), 3);
+      expect_same(Multiply(args, 3, tokens, sms()), 3);
       if (HasFatalFailure()) return;
     }
     expect_same(Multiply(args, 9, 1, 17), 9);
@@ -406,18 +405,18 @@ TEST_P(ProductTypeTest, ATokensResultIsTheSameInAnyLaunch) {
           FormatBit(TileFormat::kF16) | FormatBit(TileFormat::kQ2_K)}) {
       in_model.model_formats = others;
       for (const int tokens : {1, 8}) {
-        expect_same(Multiply(in_model, 3, tokens, multiprocessors()), 3);
+        expect_same(Multiply(in_model, 3, tokens, sms()), 3);
         if (HasFatalFailure()) return;
       }
     }
     for (const int tokens : {9, 16, 64, 65, 127, 128, 256, 512, 513, 1024}) {
       if (tokens > most) continue;
-      expect_same(Multiply(args, 0, tokens, multiprocessors()), 0);
+      expect_same(Multiply(args, 0, tokens, sms()), 0);
       if (HasFatalFailure()) return;
     }
     if (GetParam() == TensorType::kF16) {
       for (const int tokens : {9, 130, 193, 256, 300}) {
-        for (const int fewer : {17, 40, multiprocessors()}) {
+        for (const int fewer : {17, 40, sms()}) {
           expect_same(Multiply(args, 0, tokens, fewer, /*sum=*/true), 0);
           if (HasFatalFailure()) return;
         }
@@ -465,7 +464,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       plain.prologue = x.view();
       plain.product.tokens = 8;
       plain.epilogue = StoreF32{y.data(), both.tiles.rows};
-      ASSERT_EQ(Launch(plain, multiprocessors()), cudaSuccess);
+      ASSERT_EQ(Launch(plain, sms()), cudaSuccess);
       const DeviceActivations out(8, ffn);
       ASSERT_EQ(LaunchSwiGlu({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()},
                              stream()),
@@ -494,7 +493,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       fused.product.tokens = tokens;
       fused.epilogue = SwiGlu{out.view()};
       // With fewer SMs a block has more rows; of 306 row tiles 34 SMs get nine each.
-      for (const int available : {multiprocessors(), 34, 17}) {
+      for (const int available : {sms(), 34, 17}) {
         ASSERT_EQ(Launch(fused, available), cudaSuccess);
         ASSERT_TRUE(SameBits(std::span<const uint16_t>(out.Read()),
                              std::span<const uint16_t>(expected).first(size_t{1} * tokens * ffn)))
@@ -505,9 +504,9 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
   }
 }
 
-// Like the product of the head: one segment, by blocks of many rows if tokens are few and weights
+// Like the product of the head: no split-K, by blocks of many rows if tokens are few and weights
 // quantised.
-TEST_F(ProductTest, ManyRowsOfOneSegment) {
+TEST_F(ProductTest, ManyRowsWithoutSplitK) {
   constexpr int kCols = 2048;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
                                 TensorType::kQ4_K, TensorType::kQ6_K}) {
@@ -524,7 +523,7 @@ TEST_F(ProductTest, ManyRowsOfOneSegment) {
 }
 
 // Like the product of q, k and v of 256 tokens: clusters of blocks that share weights.
-TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
+TEST_F(ProductTest, PartialsAreSummedWhereAskedFor) {
   constexpr int kCols = 1536;
   const DeviceMatrix q(TensorType::kF16, 512, kCols, 71, stream());
   const DeviceMatrix k(TensorType::kF16, 64, kCols, 72, stream());
@@ -535,10 +534,10 @@ TEST_F(ProductTest, SegmentsAreSummedWhereAskedFor) {
                                        .splits = Splits(tiles, kCols)}};
   ASSERT_GT(args.product.splits, 1);
   for (const int tokens : {9, 201, 256}) {
-    const Result apart = Multiply(args, 0, tokens, multiprocessors());
-    ASSERT_EQ(apart.segments, args.product.splits);
+    const Result apart = Multiply(args, 0, tokens, sms());
+    ASSERT_EQ(apart.partials, args.product.splits);
     // With fewer SMs a block has more rows.
-    for (const int available : {multiprocessors(), 17}) {
+    for (const int available : {sms(), 17}) {
       const Result sums = Multiply(args, 0, tokens, available, /*sum=*/true);
       for (int t = 0; t < tokens; ++t) {
         const std::vector<float> expected = apart.Sum(t);
@@ -555,7 +554,7 @@ TEST_F(ProductTest, TwoBlocksSharingActivationsAreWhatOneIs) {
   constexpr int kCols = 2048;
   const DeviceMatrix matrix(TensorType::kF16, kRows, kCols, 74, stream());
   const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
-  const Result twos = Multiply(args, 0, 250, multiprocessors());
+  const Result twos = Multiply(args, 0, 250, sms());
   // An odd number of SMs uses no clusters.
   const Result ones = Multiply(args, 0, 250, 17);
   for (int t = 0; t < twos.tokens; ++t) {
@@ -567,15 +566,15 @@ TEST_F(ProductTest, TwoBlocksSharingActivationsAreWhatOneIs) {
 // are the M rows of wgmma.
 TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
   // So few SMs that one wave of such blocks takes the matrix.
-  constexpr int kMultiprocessors = 18;
-  constexpr int kRows = kMultiprocessors * 9 * kTileRows - 6;
+  constexpr int kSms = 18;
+  constexpr int kRows = kSms * 9 * kTileRows - 6;
   // 2,048 columns: in clusters of two; 1,536: without clusters.
   for (const int cols : {2048, 1536}) {
     SCOPED_TRACE(cols);
     const DeviceMatrix matrix(TensorType::kF16, kRows, cols, 75, stream());
     const MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
     for (const int tokens : {193, 250, 256}) {
-      ExpectAsByEights(args, tokens, kMultiprocessors);
+      ExpectAsByEights(args, tokens, kSms);
       if (HasFatalFailure()) return;
     }
   }
@@ -603,14 +602,14 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
         break;
       // When dequantised, each format has a launch of its own.
       if (tokens > kMaxPartialsTokens && !alike) break;
-      const Result together = Multiply(all, 0, tokens, multiprocessors());
+      const Result together = Multiply(all, 0, tokens, sms());
       int first_row = 0;
       for (const DeviceMatrix* part : parts) {
         const MatmulArgs alone = {.product = {.matrices = {part->tiles},
                                               .num_matrices = 1,
                                               .splits = all.product.splits}};
-        const Result expected = Multiply(alone, 0, tokens, multiprocessors());
-        for (int s = 0; s < together.segments; ++s) {
+        const Result expected = Multiply(alone, 0, tokens, sms());
+        for (int s = 0; s < together.partials; ++s) {
           for (int t = 0; t < tokens; ++t) {
             ASSERT_TRUE(SameBits(together.Row(s, t).subspan(first_row, part->tiles.rows),
                                  expected.Row(s, t)))
@@ -623,7 +622,7 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   }
 }
 
-// So many tokens that the kernel sums the segments.
+// So many tokens that the kernel sums the partials.
 TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   constexpr float kScale = 16;
   // With few SMs, blocks share the last tiles of the largest matrix.
@@ -635,7 +634,7 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
     const int stride = Stride(shape.rows);
     for (const int tokens : {513, 700}) {
       SCOPED_TRACE(::testing::Message() << shape.rows << " rows, " << tokens << " tokens");
-      const Result product = Multiply(args, 0, tokens, multiprocessors());
+      const Result product = Multiply(args, 0, tokens, sms());
       const std::vector<float> before = RandomFloats(tokens * stride, 62, 10.0f);
       std::vector<float> expected = before;
       for (int t = 0; t < tokens; ++t) {
@@ -648,11 +647,11 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
       MatmulArgs adding = args;
       adding.prologue = x.view();
       adding.product.tokens = tokens;
-      for (const int some : {multiprocessors(), 17, 18}) {
+      for (const int some : {sms(), 17, 18}) {
         const DeviceArray<float> residual(before);
         adding.epilogue = AddToResidual{residual.data(), stride, kScale};
         ASSERT_EQ(Launch(adding, some), cudaSuccess);
-        EXPECT_TRUE(SameBits(residual.Read(), expected)) << some << " multiprocessors";
+        EXPECT_TRUE(SameBits(residual.Read(), expected)) << some << " SMs";
       }
     }
   }
@@ -758,7 +757,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       {
         const DeviceArray<float> y(size_t{1} * tokens * rows);
         args.epilogue = StoreF32{y.data(), rows, /*sum=*/true};
-        ASSERT_EQ(Launch(args, multiprocessors()), cudaSuccess);
+        ASSERT_EQ(Launch(args, sms()), cudaSuccess);
         RopeArgs apart = rope(expected);
         apart.qkv.partials = y.data();
         apart.qkv.splits = 1;
@@ -766,11 +765,11 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
         ASSERT_EQ(LaunchRope(apart, stream()), cudaSuccess);
         EXPECT_EQ(expected.not_finite.Read(), (std::vector<int32_t>{0, 0, 1}));
       }
-      for (const int some : {multiprocessors(), 17, 18}) {
+      for (const int some : {sms(), 17, 18}) {
         Made made;
         args.epilogue = StoreQkv{rope(made)};
         ASSERT_EQ(Launch(args, some), cudaSuccess);
-        EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " multiprocessors";
+        EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " SMs";
         EXPECT_TRUE(SameBits(made.q_lo.Read(), expected.q_lo.Read()));
         EXPECT_TRUE(SameBits(made.cache.Read(), expected.cache.Read()));
         EXPECT_EQ(made.not_finite.Read(), expected.not_finite.Read());
@@ -798,7 +797,7 @@ TEST_F(ProductTest, DequantisingSomeTilesIsAPartOfDequantisingAll) {
 TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) {
-      SCOPED_TRACE(::testing::Message() << cols << " columns, " << splits << " segments");
+      SCOPED_TRACE(::testing::Message() << cols << " columns, " << splits << " splits");
       const DeviceMatrix matrix(TensorType::kQ8_0, 100, cols, 51, stream());
       const DeviceArray<float> weight(RandomFloats(cols, 52));
       const std::vector<float> residual_values = RandomFloats(cols, 53, 10.0f);
@@ -867,7 +866,7 @@ TEST_F(ProductTest, NanStaysWithItsToken) {
       const DeviceArray<float> y(size_t{1} * PartialsTokens(tokens) * 64);
       args.prologue = x.view();
       args.epilogue = StoreF32{y.data(), 64};
-      EXPECT_EQ(Launch(args, multiprocessors()), cudaSuccess);
+      EXPECT_EQ(Launch(args, sms()), cudaSuccess);
       return y.Read();
     };
     const std::vector<float> with_nan = multiply(values);

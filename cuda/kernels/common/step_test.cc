@@ -37,7 +37,7 @@ class NormTest : public GpuTest {
   static constexpr double kTolerance = 0x1p-11 + 64 * 0x1p-24;
 };
 
-TEST_F(NormTest, AddsSegmentsInOrderAndNorms) {
+TEST_F(NormTest, AddsPartialsInOrderAndNorms) {
   std::vector<Case> cases;
   for (const int hidden : {64, 256, 896, 1536, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) cases.push_back({hidden, 9, splits});

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kThreads = 256;
 // Enough blocks to keep the memory busy.
-constexpr int kBlocksAMultiprocessor = 4;
+constexpr int kBlocksAnSm = 4;
 
 // grid (tokens, parts of a token's pairs).
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+__global__ void __launch_bounds__(kThreads, kBlocksAnSm)
     RopeKernel(const __grid_constant__ RopeArgs args) {
   LaunchDependents();
   WaitForDependency();

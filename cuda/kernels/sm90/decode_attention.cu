@@ -553,18 +553,18 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
 }
 
 template <int kHeadDim, int kHalves>
-cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchWith(const DecodeAttentionArgs& args, int sms, cudaStream_t stream) {
   constexpr int kFewBytes = sizeof(Shared<kHeadDim, kHalves, kFewWarps>);
   constexpr int kManyBytes = sizeof(Shared<kHeadDim, kHalves, kManyWarps>);
   const int blocks = args.sequences * args.qkv.kv_heads;
   const auto grid = [&](int splits) { return dim3(args.sequences, args.qkv.kv_heads, splits); };
   if (blocks <= kVeryFewBlocks) {
-    const int splits = std::max(args.key_splits, (multiprocessors + blocks - 1) / blocks);
+    const int splits = std::max(args.key_splits, (sms + blocks - 1) / blocks);
     return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>, grid(splits),
                           Threads(kFewWarps), std::max(kFewBytes, kMinSharedBytesOfTwo), stream,
                           args);
   }
-  if (blocks <= kFewBlocksEach * multiprocessors) {
+  if (blocks <= kFewBlocksEach * sms) {
     return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps>,
                           grid(args.key_splits), Threads(kFewWarps), kFewBytes, stream, args);
   }
@@ -573,10 +573,9 @@ cudaError_t LaunchWith(const DecodeAttentionArgs& args, int multiprocessors, cud
 }
 
 template <int kHeadDim>
-cudaError_t LaunchOf(const DecodeAttentionArgs& args, int multiprocessors, cudaStream_t stream) {
-  return args.qkv.heads / args.qkv.kv_heads <= 8
-             ? LaunchWith<kHeadDim, 1>(args, multiprocessors, stream)
-             : LaunchWith<kHeadDim, 2>(args, multiprocessors, stream);
+cudaError_t LaunchOf(const DecodeAttentionArgs& args, int sms, cudaStream_t stream) {
+  return args.qkv.heads / args.qkv.kv_heads <= 8 ? LaunchWith<kHeadDim, 1>(args, sms, stream)
+                                                 : LaunchWith<kHeadDim, 2>(args, sms, stream);
 }
 
 template <int kHeadDim, int kHalves, int kWarps>

@@ -524,25 +524,24 @@ cudaError_t PrepareKernel() {
 
 // Row tiles of the largest number of whole waves of blocks, a block an SM. The remaining ones would
 // leave most SMs idle for a wave.
-inline int TilesOfWholeWaves(const MatmulParams& args, int tokens_a_block, int splits,
-                             int multiprocessors) {
+inline int TilesOfWholeWaves(const MatmulParams& args, int tokens_a_block, int splits, int sms) {
   const int tiles = RowTiles(args);
   const int blocks_a_row = (args.tokens + tokens_a_block - 1) / tokens_a_block * splits;
   const int blocks = (tiles + kBlockTiles - 1) / kBlockTiles * blocks_a_row;
-  const int waves = blocks / multiprocessors;
-  const int rest = blocks % multiprocessors;
-  if (waves == 0 || rest == 0 || rest > multiprocessors * 3 / 4) return tiles;
-  const int whole = waves * multiprocessors / blocks_a_row * kBlockTiles;
+  const int waves = blocks / sms;
+  const int rest = blocks % sms;
+  if (waves == 0 || rest == 0 || rest > sms * 3 / 4) return tiles;
+  const int whole = waves * sms / blocks_a_row * kBlockTiles;
   return whole == 0 ? tiles : std::min(tiles, whole);
 }
 
 // Row tiles of a block, at most `most`, that balance the SMs' work: `tiles` row tiles in each of
 // `splits` splits. `overhead`: the activations that a block reads, in row tiles.
-inline int EvenBlockTiles(int tiles, int splits, int multiprocessors, int most, int overhead) {
+inline int EvenBlockTiles(int tiles, int splits, int sms, int most, int overhead) {
   constexpr int kLeast = 3;
   const auto most_work = [&](int block_tiles) {
     const int blocks = (tiles + block_tiles - 1) / block_tiles * splits;
-    return (blocks + multiprocessors - 1) / multiprocessors * (block_tiles + overhead);
+    return (blocks + sms - 1) / sms * (block_tiles + overhead);
   };
   int best = most;
   for (int candidate = most - 1; candidate >= kLeast; --candidate) {
@@ -565,18 +564,17 @@ constexpr int kFewTokens = 64;
 constexpr int kFewestTokens = 32;
 
 // True if blocks of Shape288xN are faster for `tiles` row tiles.
-inline bool Shape288IsBest(const MatmulParams& args, int tiles, int multiprocessors) {
+inline bool Shape288IsBest(const MatmulParams& args, int tiles, int sms) {
   // With fewer columns a block's prologue and epilogue cost more than its rows save in reads.
   constexpr int kMinCols = 2048;
-  return args.splits == 1 && tiles > multiprocessors * kBlockTiles &&
-         args.matrices[0].cols >= kMinCols;
+  return args.splits == 1 && tiles > sms * kBlockTiles && args.matrices[0].cols >= kMinCols;
 }
 
 // Launches up to kTokens tokens; `tiles` row tiles of format kFormat, and behind them `other_tiles`
 // of kOther.
 template <TileFormat kFormat, TileFormat kOther, int kTokens>
-cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles,
-                            int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles, int sms,
+                            cudaStream_t stream) {
   static_assert(UnitGroups(kFormat) == UnitGroups(kOther));
   // F16 weights, which are not dequantised, gain less than 3% by it.
   constexpr bool kHas288 = kFormat != TileFormat::kF16;
@@ -585,10 +583,10 @@ cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles
   // Activations that a block reads, in row tiles.
   constexpr int kXTiles = 2;
   const int all = tiles + other_tiles;
-  const bool use_288 = kHas288 && Shape288IsBest(args, all, multiprocessors);
+  const bool use_288 = kHas288 && Shape288IsBest(args, all, sms);
   const int most = use_288 ? Shape288xN<kTokens>::kTiles : kBlockTiles;
   const int block_tiles =
-      kEven || use_288 ? EvenBlockTiles(all, args.splits, multiprocessors, most, kXTiles) : most;
+      kEven || use_288 ? EvenBlockTiles(all, args.splits, sms, most, kXTiles) : most;
   const RowTileRange rows = {0, tiles, block_tiles};
   const RowTileRange others = {tiles, other_tiles, block_tiles};
   if constexpr (kHas288) {
@@ -598,13 +596,13 @@ cudaError_t LaunchFewTokens(const MatmulParams& args, int tiles, int other_tiles
   // Reading the weights is the bound, and a block's prologue and epilogue interrupt it: if there
   // are several blocks for an SM, the other block goes on meanwhile.
   const int blocks = (rows.Blocks() + others.Blocks()) * args.splits;
-  return blocks > multiprocessors
+  return blocks > sms
              ? LaunchKernel<kFormat, kOther, Shape128xNTwo<kTokens>>(args, rows, others, stream)
              : LaunchKernel<kFormat, kOther, Shape128xN<kTokens>>(args, rows, others, stream);
 }
 
 template <TileFormat kFormat, TileFormat kOther>
-cudaError_t LaunchQuantised(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchQuantised(const MatmulParams& args, int sms, cudaStream_t stream) {
   int tiles = 0;
   for (int i = 0; i < args.num_matrices && args.matrices[i].format == kFormat; ++i) {
     tiles += args.matrices[i].row_tiles();
@@ -614,7 +612,7 @@ cudaError_t LaunchQuantised(const MatmulParams& args, int multiprocessors, cudaS
     const auto launch_few = args.tokens <= kFewestTokens
                                 ? LaunchFewTokens<kFormat, kOther, kFewestTokens>
                                 : LaunchFewTokens<kFormat, kOther, kFewTokens>;
-    return launch_few(args, tiles, other_tiles, multiprocessors, stream);
+    return launch_few(args, tiles, other_tiles, sms, stream);
   }
   const int all = tiles + other_tiles;
   // Launches row tiles [begin, end), of either format or both.
@@ -626,7 +624,7 @@ cudaError_t LaunchQuantised(const MatmulParams& args, int multiprocessors, cudaS
   const bool wide = args.tokens > 128;
   const int main = tiles > 0 && other_tiles > 0
                        ? all
-                       : TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, multiprocessors);
+                       : TilesOfWholeWaves(args, wide ? 256 : 128, args.splits, sms);
   const cudaError_t error =
       wide ? launch(BlockShape<256>(), 0, main) : launch(BlockShape<128>(), 0, main);
   if (error != cudaSuccess || main == all) return error;
@@ -646,11 +644,11 @@ cudaError_t PrepareQuantised() {
 }
 
 // One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K.
-cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfF16(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfF16();
-cudaError_t LaunchOfBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfBlocks(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfBlocks();
-cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream);
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfSuperBlocks();
 
 }  // namespace gemm

@@ -3,8 +3,8 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchOfBlocks(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
-  return LaunchQuantised<TileFormat::kQ5_0, TileFormat::kQ8_0>(args, multiprocessors, stream);
+cudaError_t LaunchOfBlocks(const MatmulParams& args, int sms, cudaStream_t stream) {
+  return LaunchQuantised<TileFormat::kQ5_0, TileFormat::kQ8_0>(args, sms, stream);
 }
 
 cudaError_t PrepareOfBlocks() { return PrepareQuantised<TileFormat::kQ5_0, TileFormat::kQ8_0>(); }

@@ -192,12 +192,12 @@ int OutputTiles(const MatmulParams& args, int tiles, int block_tiles, int tile_t
          (S::kSum ? 1 : args.splits);
 }
 
-// Clusters that run at the same time on the current GPU, or on `multiprocessors` SMs of it. SMs
+// Clusters that run at the same time on the current GPU, or on `sms` SMs of it. SMs
 // come in pairs on every GPU; of larger clusters, some SMs of the GPU find too few free SMs beside
 // them.
 template <typename S>
-int ClustersAtOnce(int multiprocessors) {
-  const int all = multiprocessors / S::kBlocks;
+int ClustersAtOnce(int sms) {
+  const int all = sms / S::kBlocks;
   if constexpr (S::kBlocks <= 2) return all;
   static const int most = [] {
     cudaLaunchAttribute cluster = {};
@@ -217,7 +217,7 @@ int ClustersAtOnce(int multiprocessors) {
 }
 
 template <typename S>
-cudaError_t LaunchF16(const MatmulParams& args, const TileRows& rows, int multiprocessors,
+cudaError_t LaunchF16(const MatmulParams& args, const TileRows& rows, int sms,
                       cudaStream_t stream) {
   int outputs = OutputTiles<S>(args, rows.wide_tiles, rows.block_tiles, S::kTokens);
   // A shared tile counts twice.
@@ -225,7 +225,7 @@ cudaError_t LaunchF16(const MatmulParams& args, const TileRows& rows, int multip
   if constexpr (S::kRestTokens > 0) {
     outputs += OutputTiles<S>(args, rows.rest_tiles, rows.block_tiles, S::kRestTokens);
   }
-  const int clusters = std::min(outputs, ClustersAtOnce<S>(multiprocessors));
+  const int clusters = std::min(outputs, ClustersAtOnce<S>(sms));
   return LaunchInClusters(S::kBlocks, F16Kernel<S>, dim3(clusters * S::kBlocks), kThreads,
                           kSharedBytesF16, stream, args, rows);
 }
@@ -239,14 +239,14 @@ struct Plan {
 // Picks the fastest plan: all row tiles in wide tiles, or none, or as many as fill whole waves; the
 // rest in narrow tiles or, if partials are added, shared between two clusters.
 template <typename S>
-Plan BestPlan(const MatmulParams& args, int multiprocessors) {
+Plan BestPlan(const MatmulParams& args, int sms) {
   // Measured times, in 256ths of the main loop of a wide tile. Narrow tiles wait for their reads.
   constexpr int kWideTime = 280;
   constexpr int kRestTime = 196;
   constexpr int kSharingTime = 48;
   constexpr int kClusterTiles = S::kBlocks * kBlockTiles;
   const int tiles = RowTiles(args);
-  const int clusters = ClustersAtOnce<S>(multiprocessors);
+  const int clusters = ClustersAtOnce<S>(sms);
   const auto outputs = [&](int count, int tokens) {
     return OutputTiles<S>(args, count, kBlockTiles, tokens);
   };
@@ -280,8 +280,8 @@ Plan BestPlan(const MatmulParams& args, int multiprocessors) {
 }
 
 template <typename S>
-cudaError_t LaunchBest(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
-  return LaunchF16<S>(args, BestPlan<S>(args, multiprocessors).rows, multiprocessors, stream);
+cudaError_t LaunchBest(const MatmulParams& args, int sms, cudaStream_t stream) {
+  return LaunchF16<S>(args, BestPlan<S>(args, sms).rows, sms, stream);
 }
 
 template <typename S>
@@ -309,15 +309,15 @@ using Shape128x256x3Qkv = Shape<256, 128, true, kBlocks, true>;
 using Shape128x64x9Sum = TokenShape<8, 4, Common::kRows>;
 using Shape160x64x8Sum = TokenShape<10, 4, Common::kRows>;
 
-cudaError_t LaunchSplitKSum(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
-  const int clusters = ClustersAtOnce<Shape160x64x8Sum>(multiprocessors);
+cudaError_t LaunchSplitKSum(const MatmulParams& args, int sms, cudaStream_t stream) {
+  const int clusters = ClustersAtOnce<Shape160x64x8Sum>(sms);
   const int tiles = RowTiles(args);
   constexpr int kXTiles = XBytes(Shape160x64x8Sum::kTokens) / kTileBytes;
   const int block_tiles = EvenBlockTiles(tiles, 1, clusters, Shape160x64x8Sum::kTiles, kXTiles);
   const TileRows rows = {tiles, 0, block_tiles};
   return block_tiles <= Shape128x64x9Sum::kTiles
-             ? LaunchF16<Shape128x64x9Sum>(args, rows, multiprocessors, stream)
-             : LaunchF16<Shape160x64x8Sum>(args, rows, multiprocessors, stream);
+             ? LaunchF16<Shape128x64x9Sum>(args, rows, sms, stream)
+             : LaunchF16<Shape160x64x8Sum>(args, rows, sms, stream);
 }
 
 // For 193 to 256 tokens, with as many row tiles a block as make whole waves. Without split-K nine;
@@ -333,12 +333,12 @@ static_assert(F16Ring<Shape144x256x4<1>, 256>::kStages == 4 &&
 // Time of a tile of 144 rows, in BestPlan's unit.
 constexpr int kTokensAsMTime = 310;
 template <typename S>
-int TokensAsMTime(const MatmulParams& args, int multiprocessors) {
+int TokensAsMTime(const MatmulParams& args, int sms) {
   if (args.tokens <= S::kTokens * 3 / 4 || args.tokens > S::kTokens ||
       args.add.residual != nullptr || !HasEvenRows(args)) {
     return std::numeric_limits<int>::max();
   }
-  const int clusters = ClustersAtOnce<S>(multiprocessors);
+  const int clusters = ClustersAtOnce<S>(sms);
   const int outputs = OutputTiles<S>(args, RowTiles(args), S::kTiles, S::kTokens);
   return (outputs + clusters - 1) / clusters *
          (kTokensAsMTime * S::kTiles / Shape144x256x4<1>::kTiles);
@@ -346,46 +346,45 @@ int TokensAsMTime(const MatmulParams& args, int multiprocessors) {
 
 // Launches more than 64 tokens.
 template <int kBlocks>
-cudaError_t LaunchManyTokens(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchManyTokens(const MatmulParams& args, int sms, cudaStream_t stream) {
   if (args.qkv.rope.q != nullptr) {
-    return LaunchBest<Shape128x256x3Qkv<kBlocks>>(args, multiprocessors, stream);
+    return LaunchBest<Shape128x256x3Qkv<kBlocks>>(args, sms, stream);
   }
   if (args.tokens > kMaxPartialsTokens && (args.splits > 1 || args.add.residual != nullptr)) {
-    return LaunchBest<Shape128x256x3Sum<kBlocks>>(args, multiprocessors, stream);
+    return LaunchBest<Shape128x256x3Sum<kBlocks>>(args, sms, stream);
   }
-  const auto [rows, time] = BestPlan<Shape128x256x4<kBlocks>>(args, multiprocessors);
+  const auto [rows, time] = BestPlan<Shape128x256x4<kBlocks>>(args, sms);
   const auto launch_tokens_as_m = [&]<typename S>(S) {
-    return LaunchF16<S>(args, {RowTiles(args), 0, S::kTiles}, multiprocessors, stream);
+    return LaunchF16<S>(args, {RowTiles(args), 0, S::kTiles}, sms, stream);
   };
-  if (args.splits == 1 && TokensAsMTime<Shape144x256x4<kBlocks>>(args, multiprocessors) < time) {
+  if (args.splits == 1 && TokensAsMTime<Shape144x256x4<kBlocks>>(args, sms) < time) {
     return launch_tokens_as_m(Shape144x256x4<kBlocks>());
   }
-  if (args.splits > 1 && TokensAsMTime<Shape112x256x4<kBlocks>>(args, multiprocessors) < time) {
+  if (args.splits > 1 && TokensAsMTime<Shape112x256x4<kBlocks>>(args, sms) < time) {
     return launch_tokens_as_m(Shape112x256x4<kBlocks>());
   }
   if (rows.wide_tiles > 0) {
-    return LaunchF16<Shape128x256x4<kBlocks>>(args, rows, multiprocessors, stream);
+    return LaunchF16<Shape128x256x4<kBlocks>>(args, rows, sms, stream);
   }
-  return LaunchF16<Shape128x128x6>(args, {rows.rest_tiles, 0}, multiprocessors, stream);
+  return LaunchF16<Shape128x128x6>(args, {rows.rest_tiles, 0}, sms, stream);
 }
 
 }  // namespace
 
-cudaError_t LaunchOfF16(const MatmulParams& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t LaunchOfF16(const MatmulParams& args, int sms, cudaStream_t stream) {
   if (args.store.sum && args.splits > 1 && args.tokens <= kMaxPartialsTokens) {
-    return LaunchSplitKSum(args, multiprocessors, stream);
+    return LaunchSplitKSum(args, sms, stream);
   }
   if (args.tokens <= kFewTokens) {
-    return LaunchFewTokens<kF16, kF16, kFewTokens>(args, RowTiles(args), 0, multiprocessors,
-                                                   stream);
+    return LaunchFewTokens<kF16, kF16, kFewTokens>(args, RowTiles(args), 0, sms, stream);
   }
   // With fewer columns, blocks of a pair lose more by waiting for each other than they save in
   // reads.
   constexpr int kPairCols = 2048;
-  const bool all_in_pairs = multiprocessors % 2 == 0;
+  const bool all_in_pairs = sms % 2 == 0;
   return all_in_pairs && args.matrices[0].cols >= kPairCols
-             ? LaunchManyTokens<2>(args, multiprocessors, stream)
-             : LaunchManyTokens<1>(args, multiprocessors, stream);
+             ? LaunchManyTokens<2>(args, sms, stream)
+             : LaunchManyTokens<1>(args, sms, stream);
 }
 
 cudaError_t PrepareOfF16() {

@@ -4,9 +4,8 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int multiprocessors,
-                                cudaStream_t stream) {
-  return LaunchQuantised<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, multiprocessors, stream);
+cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int sms, cudaStream_t stream) {
+  return LaunchQuantised<TileFormat::kQ4_K, TileFormat::kQ6_K>(args, sms, stream);
 }
 
 cudaError_t PrepareOfSuperBlocks() {

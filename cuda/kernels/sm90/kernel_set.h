@@ -14,11 +14,10 @@ namespace orcd::cuda {
 // SMs (blocks without work wait for the kernel before, lest two blocks of a later kernel take their
 // place), and each block has so much shared memory, dynamic and static, that two blocks fit an SM
 // and three do not.
-inline constexpr int kMultiprocessorSharedBytes = 228 * 1024;
+inline constexpr int kSmSharedBytes = 228 * 1024;
 inline constexpr int kReservedSharedBytes = 1024;  // reserved by the system for every block
-inline constexpr int kMaxSharedBytesOfTwo = kMultiprocessorSharedBytes / 2 - kReservedSharedBytes;
-inline constexpr int kMinSharedBytesOfTwo =
-    kMultiprocessorSharedBytes / 3 - kReservedSharedBytes + 128;
+inline constexpr int kMaxSharedBytesOfTwo = kSmSharedBytes / 2 - kReservedSharedBytes;
+inline constexpr int kMinSharedBytesOfTwo = kSmSharedBytes / 3 - kReservedSharedBytes + 128;
 
 namespace sm90 {
 

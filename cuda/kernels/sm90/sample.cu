@@ -63,7 +63,7 @@ constexpr size_t SharedBytes(int vocab) {
 // Blocks so few that each gets an SM for itself, and the shared memory that keeps two from sharing
 // one.
 constexpr int kFewBlocks = 128;
-constexpr size_t kSharedBytesAlone = kMultiprocessorSharedBytes / 2;
+constexpr size_t kSharedBytesAlone = kSmSharedBytes / 2;
 
 // A candidate token of Select: its key in the filter's order (code, then id) and its weight.
 struct Listed {
