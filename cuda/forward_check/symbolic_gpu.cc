@@ -331,7 +331,7 @@ void SymbolicGpu::Perform(const GatherRowsArgs& args) {
 
 namespace {
 
-// Reads RoPE's angles and the layer's number of query parts.
+// Reads RoPE's angles and the number of F16 parts of the layer's queries.
 template <typename Launch>
 void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
   launch.Whole(qkv.angles, 4, "the angles");

@@ -89,7 +89,7 @@ class SymbolicGpu {
   Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
     return symbols_.Make("qkv", {q, k, v, bias});
   }
-  Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("query parts ", layer)); }
+  Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("parts of queries ", layer)); }
   Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
 
  private:

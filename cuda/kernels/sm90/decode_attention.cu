@@ -284,7 +284,7 @@ __device__ __forceinline__ float Combined(const float (&chunks)[kKeyChunks], Com
 
 // Scores of a round: a warp's chunks of 16 keys go to `s`, and the largest of each row to shared
 // memory for the other warps. The round's tiles begin at `first`, its ring items at `item`; `parts`
-// is the number of query parts.
+// is the number of F16 parts of a query.
 template <int kHeadDim, int kHalves, int kWarps>
 __device__ __forceinline__ void ScoreKeys(const Work& work, int parts, int first, int item,
                                           Shared<kHeadDim, kHalves, kWarps>& shared,
