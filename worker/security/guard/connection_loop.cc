@@ -196,7 +196,7 @@ void ConnectionLoop::Add(Descriptor client, absl::Time now) {
   };
   if (shared_.connections >= shared_.options.max_connections && !MakeRoom(now)) {
     shared_.room_wanted = true;
-    // Where any connection may make room, another loop will soon dismiss one of its own.
+    // If any connection may make room, another loop will soon dismiss one of its own.
     if (!shared_.options.oldest_makes_room) return refuse("TOO_MANY_CONNECTIONS");
   }
   auto slot = std::make_unique<Slot>();
