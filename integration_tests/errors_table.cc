@@ -60,9 +60,13 @@ void ErrorsTable::Add(const std::string& input, const RpcError& error) {
     return ::testing::AssertionFailure() << kPath << " has no section '" << heading_ << "'";
   }
   // The header's two lines, then the rows.
-  auto first = std::find_if(begin, lines.end(),
-                            [](const std::string& line) { return absl::StartsWith(line, "|---"); });
-  if (first != lines.end()) ++first;
+  auto first = std::find_if(begin + 1, lines.end(), [](const std::string& line) {
+    return absl::StartsWith(line, "|---") || absl::StartsWith(line, "## ");
+  });
+  if (first == lines.end() || absl::StartsWith(*first, "## ")) {
+    return ::testing::AssertionFailure() << kPath << ", '" << heading_ << "', has no table";
+  }
+  ++first;
   const auto end = std::find_if_not(
       first, lines.end(), [](const std::string& line) { return absl::StartsWith(line, "| "); });
   if (std::getenv("ORCD_WRITE_DOCS") != nullptr) {
