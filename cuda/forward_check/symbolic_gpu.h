@@ -57,7 +57,7 @@ class SymbolicGpu {
 
   // Begins a step with new tokens, and without keys and values yet.
   void BeginStep(const StepTables& tables, const StepShape& shape, cudaStream_t stream);
-  void Record(KernelLaunch launch) { recorded_.push_back(std::move(launch)); }
+  void Record(const KernelLaunch& launch) { recorded_.push_back(launch); }
   // The launches since the last Run.
   std::vector<KernelLaunch>& recorded() { return recorded_; }
   // Performs the recorded launches in order, up to the first error.
