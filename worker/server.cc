@@ -4,9 +4,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 
-#include <algorithm>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,16 +26,10 @@ constexpr absl::Duration kPingTimeout = absl::Seconds(20);
 constexpr absl::Duration kAgeGrace = absl::Minutes(5);
 // Time that clients may take to read the rest of gRPC's output.
 constexpr absl::Duration kFlushGrace = absl::Seconds(1);
-// Limit of threads that relay between connections and gRPC.
-constexpr int kMaxRelayThreads = 4;
 // Size of the headers that the guard adds for a client's certificate.
 constexpr int kMoreMetadataBytes = 256 << 10;
 // Memory of a connection's TLS.
 constexpr int64_t kTlsCharge = 64 << 10;
-
-int RelayThreads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxRelayThreads);
-}
 
 guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
   guard::GuardOptions made;
@@ -45,7 +37,6 @@ guard::GuardOptions MakeGuardOptions(const ServerOptions& options) {
   made.tls = options.tls;
   made.max_connections = options.max_connections;
   made.max_total_bytes = options.max_transport_bytes;
-  made.threads = RelayThreads();
   made.peer_timeout = kPingTimeout;
   made.filter.max_header_list_bytes = static_cast<size_t>(options.max_metadata_bytes);
   made.filter.max_streams = static_cast<uint32_t>(options.max_streams);

@@ -1,9 +1,7 @@
 #include "worker/api/health/health_port.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -21,9 +19,6 @@ constexpr int64_t kConnectionCharge = 32 << 10;
 constexpr int64_t kStreamCharge = 8 << 10;
 constexpr int64_t kMaxConnectionBytes = 256 << 10;
 constexpr int64_t kMaxTotalBytes = int64_t{96} << 20;
-// Beside floods of new connections the probes wait for their turn; one thread serves some 20,000
-// connections a second.
-constexpr int kMaxThreads = 4;
 // Time in which clients can read the end of their calls.
 constexpr absl::Duration kFlushGrace = absl::Seconds(1);
 
@@ -34,7 +29,6 @@ guard::GuardOptions MakeGuardOptions(const HealthPort::Options& options) {
   // A new probe must get a connection even if unauthenticated clients hold all of them.
   made.oldest_makes_room = true;
   made.max_total_bytes = kMaxTotalBytes;
-  made.threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
   made.filter.max_streams = HealthSession::kMaxCalls;
   made.filter.connection_charge = kConnectionCharge;
   made.filter.stream_charge = kStreamCharge;

