@@ -35,10 +35,6 @@ std::string Indexed(std::string_view field, size_t index) {
   return absl::StrCat(std::string(field), "[", index, "]");
 }
 
-absl::Status OutOfMemory() {
-  return absl::ResourceExhaustedError("the conversation takes too much memory");
-}
-
 // True if `tools` has a function called `name`.
 bool HasFunction(const Value& tools, std::string_view name) {
   return std::ranges::any_of(tools.sequence().items, [&](const Value& tool) {
@@ -77,7 +73,7 @@ class Variables {
     SetToken("eos_token", special.eos);
     SetToken("unk_token", special.unk);
     SetToken("pad_token", special.pad);
-    return context_.exhausted() ? OutOfMemory() : absl::OkStatus();
+    return absl::OkStatus();
   }
 
  private:
@@ -90,7 +86,6 @@ class Variables {
 
   absl::StatusOr<Value> Object(std::string_view field, std::string_view json) {
     absl::StatusOr<Value> value = context_.Json(json);
-    if (absl::IsResourceExhausted(value.status())) return value.status();
     if (!value.ok()) return InvalidField(field, std::string(value.status().message()));
     if (!value->Is(Kind::kDict)) return InvalidField(field, "a JSON object is wanted");
     return value;
@@ -213,7 +208,9 @@ class Variables {
     size_t size = separator.size() * (texts.size() - 1);
     for (const std::string_view text : texts) size += text.size();
     char* const joined = context_.arena().NewArray<char>(size);
-    if (joined == nullptr) return OutOfMemory();
+    if (joined == nullptr) {
+      return absl::ResourceExhaustedError("the conversation takes more memory than a prompt may");
+    }
     char* end = joined;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (i > 0) end = std::ranges::copy(separator, end).out;

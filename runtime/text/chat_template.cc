@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/jinja/characters.h"
 
 namespace orcd {
 namespace {
@@ -21,30 +21,13 @@ std::string Concatenated(const std::vector<PromptPiece>& pieces) {
   return text;
 }
 
-// Python's str.isspace: White_Space, and the separators of ASCII.
-bool IsPythonSpace(char32_t c) {
-  return ClassOf(c) == CharClass::kSpace || (c >= 0x1C && c <= 0x1F);
-}
-
+// Python's str.rstrip and str.strip.
 std::string_view StripEnd(std::string_view text) {
-  size_t end = text.size();
-  while (end > 0) {
-    size_t begin = end - 1;
-    while (begin > 0 && (text[begin] & 0xC0) == 0x80) --begin;
-    if (!IsPythonSpace(DecodeUtf8(text, begin).codepoint)) break;
-    end = begin;
-  }
-  return text.substr(0, end);
+  return text.substr(0, jinja::EndWithoutSpace(text));
 }
-
 std::string_view Strip(std::string_view text) {
   text = StripEnd(text);
-  while (!text.empty()) {
-    const Utf8Char first = DecodeUtf8(text, 0);
-    if (!IsPythonSpace(first.codepoint)) break;
-    text.remove_prefix(first.length);
-  }
-  return text;
+  return text.substr(jinja::BeginWithoutSpace(text));
 }
 
 bool IsRoleName(std::string_view name) {
@@ -96,14 +79,6 @@ absl::Status CheckShown(const ChatRequest& request, const ChatFeatures& features
   return absl::OkStatus();
 }
 
-// True for the messages of the template engine itself, which name a line.
-bool NamesALine(std::string_view message) {
-  constexpr std::string_view kLine = "line ";
-  if (!message.starts_with(kLine)) return false;
-  const size_t end = message.find_first_not_of("0123456789", kLine.size());
-  return end != std::string_view::npos && end > kLine.size() && message.substr(end, 2) == ": ";
-}
-
 // A template may put all of a conversation into its error, and errors travel in headers.
 std::string Shortened(std::string text) {
   if (text.size() <= kMaxErrorBytes) return text;
@@ -123,7 +98,7 @@ absl::Status RenderError(const absl::Status& status) {
                                   message, "; send less"),
                      {.reason = "CHAT_TEMPLATE_LIMIT", .field = "chat"});
   }
-  if (NamesALine(message)) {
+  if (absl::IsFailedPrecondition(status)) {
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat("the chat template cannot render this conversation: ", message),
                      {.reason = "CHAT_TEMPLATE_FAILED", .field = "chat"});

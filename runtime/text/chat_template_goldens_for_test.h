@@ -299,7 +299,7 @@ Hello<|im_end|>
 <|im_start|>assistant
 )golden"},
     {"Qwen25.tools_with_system", kQwen25Source,
-     {{{ChatRole::kSystem, R"golden(Be brief.)golden", {}}, {ChatRole::kUser, R"golden(Hello)golden", {}}}, {R"golden({"type":"function","function":{"name":"get_weather","description":"Weather in a city, \u00e9t\u00e9 \"or\" winter\n","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}})golden", R"golden({ "z":1 ,"a" : [1.0, 1e5, 1E16, 1e15, 1.5e-7, 0.0001, 0.00001234, -0.0, -0, 2.50, 123456.789, -9223372036854775808, -9007199254740993, 5e-324, 1.7976931348623157e308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": "\u007f \u0001 \/ \\ \t <b>&'\ud83d\ude00 ü" })golden"}, true},
+     {{{ChatRole::kSystem, R"golden(Be brief.)golden", {}}, {ChatRole::kUser, R"golden(Hello)golden", {}}}, {R"golden({"type":"function","function":{"name":"get_weather","description":"Weather in a city, \u00e9t\u00e9 \"or\" winter\n","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}})golden", R"golden({ "z":1 ,"a" : [1.0, 1e5, 1E16, 1e15, 1.5e-7, 0.0001, 0.00001234, -0.0, -0, 2.50, 123456.789, 12345678901234567890123, -9007199254740993, 5e-324, 1.7976931348623157e308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": "\u007f \u0001 \/ \\ \t <b>&'\ud83d\ude00 ü" })golden"}, true},
      R"golden(<|im_start|>system
 Be brief.
 
@@ -310,7 +310,7 @@ You may call one or more functions to assist with the user query.
 You are provided with function signatures within <tools></tools> XML tags:
 <tools>
 {"type": "function", "function": {"name": "get_weather", "description": "Weather in a city, été \"or\" winter\n", "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 3}}, "required": ["city"]}}}
-{"z": 1, "a": [1.0, 100000.0, 1e+16, 1000000000000000.0, 1.5e-07, 0.0001, 1.234e-05, -0.0, 0, 2.5, 123456.789, -9223372036854775808, -9007199254740993, 5e-324, 1.7976931348623157e+308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": " \u0001 / \\ \t <b>&'😀 ü"}
+{"z": 1, "a": [1.0, 100000.0, 1e+16, 1000000000000000.0, 1.5e-07, 0.0001, 1.234e-05, -0.0, 0, 2.5, 123456.789, 12345678901234567890123, -9007199254740993, 5e-324, 1.7976931348623157e+308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": " \u0001 / \\ \t <b>&'😀 ü"}
 </tools>
 
 For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
@@ -368,7 +368,7 @@ Paris?<|im_end|>
 </tool_call><|im_end|>
 )golden"},
     {"Qwen25.content_and_calls_and_results", kQwen25Source,
-     {{{ChatRole::kUser, R"golden(Paris?)golden", {}}, {ChatRole::kAssistant, R"golden(I look.)golden", {{R"golden(get_weather)golden", R"golden({"city":"Paris"})golden"}, {R"golden(get_weather)golden", R"golden({ "z":1 ,"a" : [1.0, 1e5, 1E16, 1e15, 1.5e-7, 0.0001, 0.00001234, -0.0, -0, 2.50, 123456.789, -9223372036854775808, -9007199254740993, 5e-324, 1.7976931348623157e308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": "\u007f \u0001 \/ \\ \t <b>&'\ud83d\ude00 ü" })golden"}}}, {ChatRole::kTool, R"golden({"sky":"blue"})golden", {}}, {ChatRole::kTool, R"golden(rain)golden", {}}, {ChatRole::kAssistant, R"golden(Blue.)golden", {}}, {ChatRole::kUser, R"golden(And now?)golden", {}}}, {R"golden({"type":"function","function":{"name":"get_weather","description":"Weather in a city, \u00e9t\u00e9 \"or\" winter\n","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}})golden"}, true},
+     {{{ChatRole::kUser, R"golden(Paris?)golden", {}}, {ChatRole::kAssistant, R"golden(I look.)golden", {{R"golden(get_weather)golden", R"golden({"city":"Paris"})golden"}, {R"golden(get_weather)golden", R"golden({ "z":1 ,"a" : [1.0, 1e5, 1E16, 1e15, 1.5e-7, 0.0001, 0.00001234, -0.0, -0, 2.50, 123456.789, 12345678901234567890123, -9007199254740993, 5e-324, 1.7976931348623157e308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": "\u007f \u0001 \/ \\ \t <b>&'\ud83d\ude00 ü" })golden"}}}, {ChatRole::kTool, R"golden({"sky":"blue"})golden", {}}, {ChatRole::kTool, R"golden(rain)golden", {}}, {ChatRole::kAssistant, R"golden(Blue.)golden", {}}, {ChatRole::kUser, R"golden(And now?)golden", {}}}, {R"golden({"type":"function","function":{"name":"get_weather","description":"Weather in a city, \u00e9t\u00e9 \"or\" winter\n","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}})golden"}, true},
      R"golden(<|im_start|>system
 You are Qwen, created by Alibaba Cloud. You are a helpful assistant.
 
@@ -393,7 +393,7 @@ I look.
 {"name": "get_weather", "arguments": {"city": "Paris"}}
 </tool_call>
 <tool_call>
-{"name": "get_weather", "arguments": {"z": 1, "a": [1.0, 100000.0, 1e+16, 1000000000000000.0, 1.5e-07, 0.0001, 1.234e-05, -0.0, 0, 2.5, 123456.789, -9223372036854775808, -9007199254740993, 5e-324, 1.7976931348623157e+308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": " \u0001 / \\ \t <b>&'😀 ü"}}
+{"name": "get_weather", "arguments": {"z": 1, "a": [1.0, 100000.0, 1e+16, 1000000000000000.0, 1.5e-07, 0.0001, 1.234e-05, -0.0, 0, 2.5, 123456.789, 12345678901234567890123, -9007199254740993, 5e-324, 1.7976931348623157e+308, 0.1], "empty": {}, "none": [], "nested": {"t": true, "f": false, "n": null}, "text": " \u0001 / \\ \t <b>&'😀 ü"}}
 </tool_call><|im_end|>
 <|im_start|>user
 <tool_response>
