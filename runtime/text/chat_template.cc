@@ -221,13 +221,7 @@ std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
     text += piece.text;
     spans.push_back({begin, text.size(), piece.is_template});
   }
-  std::vector<int32_t> ids = tokenizer.Encode(text, spans);
-  // The ids that every sequence begins with.
-  const std::vector<int32_t> always = tokenizer.Encode("", false);
-  if (always.size() == 1 && ids.size() > 1 && ids[0] == always[0] && ids[1] == ids[0]) {
-    ids.erase(ids.begin());
-  }
-  return ids;
+  return tokenizer.Encode(text, spans);
 }
 
 }  // namespace orcd

@@ -75,8 +75,7 @@ class ChatTemplate {
 
 // Encodes the concatenation of the pieces, with control tokens recognised only in the template's
 // own text. If nothing a user wrote spells a special token, the ids equal those of Encode with
-// `parse_special` for the whole text: words may span the border between template and user text. If
-// sequences begin with a BOS token and the template writes it too, it comes once.
+// `parse_special` for the whole text: words may span the border between template and user text.
 std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
                                   const std::vector<PromptPiece>& pieces);
 

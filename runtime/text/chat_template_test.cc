@@ -526,17 +526,5 @@ TEST_P(EncodePromptTest, NoStringOfARequestBecomesControlTokens) {
   EXPECT_NE(EncodePrompt(*tokenizer_, *named), std::vector<int32_t>{end_});
 }
 
-TEST(EncodePromptBosTest, ComesOnceIfTheTemplateWritesItToo) {
-  SmallVocabulary vocabulary;
-  const int32_t bos = vocabulary.Add("<s>", TokenType::kControl);
-  Vocabulary view = vocabulary.View();
-  view.bos_id = static_cast<uint32_t>(bos);
-  const auto tokenizer = *Tokenizer::Create(view);
-  const std::vector<int32_t> once = EncodePrompt(*tokenizer, {{"a", true}});
-  EXPECT_EQ(once.front(), bos);
-  EXPECT_EQ(EncodePrompt(*tokenizer, {{"<s>a", true}}), once);
-  EXPECT_EQ(std::ranges::count(EncodePrompt(*tokenizer, {{"<s>a", false}}), bos), 1);
-}
-
 }  // namespace
 }  // namespace orcd
