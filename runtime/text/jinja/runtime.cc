@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,12 @@ std::optional<int64_t> InRange(int64_t index, int64_t size) {
   return index;
 }
 
+// Exact for every integer and float.
+long double Exact(const Value& value) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  return value.IsInteger() ? static_cast<long double>(value.integer()) : value.floating();
+}
+
 int64_t FloorDivide(int64_t a, int64_t b) {
   const int64_t quotient = a / b;
   return quotient - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
@@ -44,7 +51,9 @@ double FloorModulo(double a, double b) {
 }
 
 double FloorDivide(double a, double b) {
-  const double quotient = (a - FloorModulo(a, b)) / b;
+  const double rest = std::fmod(a, b);
+  double quotient = (a - rest) / b;
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
   if (quotient == 0) return std::copysign(0.0, a / b);
   const double floor = std::floor(quotient);
   return quotient - floor > 0.5 ? floor + 1 : floor;
@@ -173,7 +182,7 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
   ORCD_RETURN_IF_ERROR(Step());
   if (depth > kMaxValueDepth) return TooDeep();
   if (a.IsNumber() && b.IsNumber()) {
-    return a.IsInteger() && b.IsInteger() ? a.integer() == b.integer() : a.number() == b.number();
+    return Exact(a) == Exact(b);
   }
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -210,6 +219,19 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
       }
       return true;
     }
+    case Kind::kDictView: {
+      // Keys and items are sets; values are equal to nothing else.
+      const DictView& left = a.dict_view();
+      const DictView& right = b.dict_view();
+      if (left.of != right.of || left.of == DictView::Of::kValues) break;
+      ORCD_ASSIGN_OR_RETURN(const auto items, ToList(a));
+      if (items.size() != right.dict->entries.size()) return false;
+      for (const Value& item : items) {
+        ORCD_ASSIGN_OR_RETURN(const bool contains, Contains(b, item));
+        if (!contains) return false;
+      }
+      return true;
+    }
     case Kind::kRange: {
       const Range& left = a.range();
       const Range& right = b.range();
@@ -218,8 +240,9 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
              (size <= 1 || left.step == right.step);
     }
     default:
-      return a.identity() == b.identity();
+      break;
   }
+  return a.identity() == b.identity();
 }
 
 absl::StatusOr<bool> Runtime::Less(const Value& a, const Value& b, std::string_view sign,
@@ -227,7 +250,7 @@ absl::StatusOr<bool> Runtime::Less(const Value& a, const Value& b, std::string_v
   ORCD_RETURN_IF_ERROR(Step());
   if (depth > kMaxValueDepth) return TooDeep();
   if (a.IsNumber() && b.IsNumber()) {
-    return a.IsInteger() && b.IsInteger() ? a.integer() < b.integer() : a.number() < b.number();
+    return Exact(a) < Exact(b);
   }
   if (a.Is(Kind::kString) && b.Is(Kind::kString)) {
     ORCD_RETURN_IF_ERROR(StepBytes(std::min(a.text().bytes.size(), b.text().bytes.size())));
@@ -256,9 +279,12 @@ absl::StatusOr<bool> Runtime::Contains(const Value& container, const Value& item
     ORCD_RETURN_IF_ERROR(StepBytes(container.text().bytes.size()));
     return FindFirst(container.text().bytes, item.text().bytes) != std::string_view::npos;
   }
+  if (container.Is(Kind::kDict) && (item.Is(Kind::kList) || item.Is(Kind::kDict))) {
+    return TypeError("is unhashable", item);
+  }
   if (container.Is(Kind::kDict) && item.Is(Kind::kString)) {
-    ORCD_RETURN_IF_ERROR(Step(container.dict().entries.size()));
-    return container.dict().Find(item.text().bytes) != nullptr;
+    ORCD_ASSIGN_OR_RETURN(const Value* found, Find(container.dict(), item.text().bytes));
+    return found != nullptr;
   }
   if (container.IsDefined() && !container.IsSequence() && !container.Is(Kind::kDict) &&
       !container.Is(Kind::kDictView) && !container.Is(Kind::kRange) &&
@@ -451,16 +477,21 @@ absl::StatusOr<Text> Runtime::Concatenate(const Text& a, const Text& b) {
     text.markup = true;
     return text;
   }
-  const std::string_view last = accumulator_.text().bytes;
-  if (last.data() != a.bytes.data() || last.size() != a.bytes.size()) {
+  auto accumulator = std::ranges::find_if(accumulators_, [&](const TextBuilder& builder) {
+    const std::string_view last = builder.text().bytes;
+    return last.data() == a.bytes.data() && last.size() == a.bytes.size();
+  });
+  if (accumulator == accumulators_.end()) {
     ORCD_RETURN_IF_ERROR(StepBytes(a.bytes.size()));
-    accumulator_ = TextBuilder(arena());
-    accumulator_.Reserve(a.bytes.size() + b.bytes.size());
-    accumulator_.Append(a);
+    // Long results are kept, because to copy them costs most.
+    accumulator = std::ranges::min_element(accumulators_, {}, &TextBuilder::size);
+    *accumulator = TextBuilder(arena());
+    accumulator->Reserve(a.bytes.size() + b.bytes.size());
+    accumulator->Append(a);
   }
   ORCD_RETURN_IF_ERROR(StepBytes(b.bytes.size()));
-  accumulator_.Append(b);
-  return accumulator_.text();
+  accumulator->Append(b);
+  return accumulator->text();
 }
 
 absl::StatusOr<Text> Runtime::Repeat(const Text& text, int64_t count) {
@@ -477,6 +508,14 @@ absl::StatusOr<Text> Runtime::Repeat(const Text& text, int64_t count) {
 }
 
 // --- Access
+
+absl::StatusOr<const Value*> Runtime::Find(const Dict& dict, std::string_view key) {
+  ORCD_RETURN_IF_ERROR(Step(dict.entries.size() / 8 + key.size() / kBytesPerStep));
+  for (const DictEntry& entry : dict.entries) {
+    if (entry.key.Is(Kind::kString) && entry.key.text().bytes == key) return &entry.value;
+  }
+  return nullptr;
+}
 
 absl::StatusOr<Value> Runtime::GetAttribute(const Value& object, std::string_view name) {
   switch (object.kind()) {
@@ -505,8 +544,8 @@ absl::StatusOr<Value> Runtime::GetAttribute(const Value& object, std::string_vie
   }
   if (const std::optional<Value> method = FindMethod(*this, object, name)) return *method;
   if (object.Is(Kind::kDict)) {
-    ORCD_RETURN_IF_ERROR(Step(object.dict().entries.size() / 8));
-    if (const Value* value = object.dict().Find(name)) return *value;
+    ORCD_ASSIGN_OR_RETURN(const Value* found, Find(object.dict(), name));
+    if (found != nullptr) return *found;
   }
   const std::string_view type = object.Is(Kind::kNone) ? "None" : TypeName(object);
   return MakeUndefined(
@@ -517,8 +556,8 @@ absl::StatusOr<Value> Runtime::GetItem(const Value& object, const Value& key) {
   if (!object.IsDefined()) return TypeError("", object);
   if (object.Is(Kind::kDict)) {
     if (key.Is(Kind::kString)) {
-      ORCD_RETURN_IF_ERROR(Step(object.dict().entries.size() / 8));
-      if (const Value* value = object.dict().Find(key.text().bytes)) return *value;
+      ORCD_ASSIGN_OR_RETURN(const Value* found, Find(object.dict(), key.text().bytes));
+      if (found != nullptr) return *found;
     } else if (key.IsNumber() || key.Is(Kind::kNone) || key.Is(Kind::kTuple)) {
       for (const DictEntry& entry : object.dict().entries) {
         ORCD_ASSIGN_OR_RETURN(const bool equal, Equal(entry.key, key));
@@ -555,7 +594,7 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
                                         const Value* step) {
   if (!object.IsDefined()) return TypeError("", object);
   if (!object.Is(Kind::kString) && !object.IsSequence() && !object.Is(Kind::kRange)) {
-    return MakeUndefined(Cat({TypeName(object), " object has no slices"}));
+    return TypeError("has no slices", object);
   }
   const auto number = [&](const Value* part, int64_t otherwise) -> absl::StatusOr<int64_t> {
     if (part == nullptr || part->Is(Kind::kNone)) return otherwise;
@@ -622,7 +661,10 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
 absl::StatusOr<Value> Runtime::GetPath(const Value& object, const Value& path,
                                        const Value& fallback) {
   if (path.Is(Kind::kNone)) return object;
-  if (!path.Is(Kind::kString)) return GetItem(object, path);
+  if (!path.Is(Kind::kString)) {
+    ORCD_ASSIGN_OR_RETURN(const Value item, GetItem(object, path));
+    return !item.IsDefined() && fallback.IsDefined() ? fallback : item;
+  }
   std::string_view rest = path.text().bytes;
   Value value = object;
   while (true) {
@@ -668,7 +710,8 @@ absl::StatusOr<bool> Runtime::Next(Iterator& iterator, Value& item) {
       const Text& text = source.text();
       if (next >= text.bytes.size()) return false;
       const size_t length = CharacterLength(text.bytes, next);
-      item = Make(text.Sub(next, length));
+      // The characters of Markup are plain texts.
+      item = Make({text.bytes.substr(next, length), text.Sub(next, length).origins, text.origin});
       next += length;
       return true;
     }
