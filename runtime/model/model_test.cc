@@ -230,7 +230,7 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   TestModel spoilt = TestModel::Valid();
   spoilt.Write(path);
   EXPECT_THAT((*Load(path))->Warnings(), ::testing::IsEmpty());
-  spoilt.keys["tokenizer.chat_template"] = "{{ messages | shout }}";
+  spoilt.keys["tokenizer.chat_template"] = "{{ messages | }}";
   spoilt.keys["general.sampling.temp"] = -1.0f;
   spoilt.Write(path);
   const auto model = Load(path);

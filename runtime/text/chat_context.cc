@@ -35,12 +35,20 @@ std::string Indexed(std::string_view field, size_t index) {
   return absl::StrCat(std::string(field), "[", index, "]");
 }
 
+// The value of `key` if `value` is a JSON object that has it; else null.
+const Value* Member(const Value& value, std::string_view key) {
+  if (!value.Is(Kind::kDict)) return nullptr;
+  const auto entries = value.dict().entries;
+  const auto entry = std::ranges::find_if(
+      entries, [key](const jinja::DictEntry& e) { return e.key.text().bytes == key; });
+  return entry == entries.end() ? nullptr : &entry->value;
+}
+
 // True if `tools` has a function called `name`.
 bool HasFunction(const Value& tools, std::string_view name) {
   return std::ranges::any_of(tools.sequence().items, [&](const Value& tool) {
-    const Value* const function = tool.dict().Find("function");
-    if (function == nullptr || !function->Is(Kind::kDict)) return false;
-    const Value* const its_name = function->dict().Find("name");
+    const Value* const function = Member(tool, "function");
+    const Value* const its_name = function == nullptr ? nullptr : Member(*function, "name");
     return its_name != nullptr && its_name->Is(Kind::kString) && its_name->text().bytes == name;
   });
 }

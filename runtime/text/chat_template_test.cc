@@ -85,7 +85,7 @@ TEST(ChatTemplateTest, ATemplateThatIsNoneRefusesChat) {
   const std::pair<std::string_view, std::string> cases[] = {
       {"", "the model's file has no chat template"},
       {"{% for m in messages %}", "tokenizer.chat_template cannot be used: line 1: "},
-      {"\n{{ messages | shout }}", "tokenizer.chat_template cannot be used: line 2: "},
+      {"\n{{ messages | }}", "tokenizer.chat_template cannot be used: line 2: "},
       {"{{ 'd\xe9' }}", "tokenizer.chat_template cannot be used: the template is not UTF-8"},
   };
   for (const auto& [source, why] : cases) {
