@@ -89,7 +89,7 @@ TEST(ModelTest, TheTemplateGetsTheFilesSpecialTokensAndItsTemplateForTools) {
   model.keys["tokenizer.ggml.unknown_token_id"] = uint32_t{256};
   model.keys["tokenizer.ggml.padding_token_id"] = uint32_t{9999};
   model.keys["tokenizer.chat_template"] =
-      "{{ bos_token }} {{ eos_token }} {{ unk_token }} {{ pad_token is defined }}";
+      "{{ bos_token }} {{ eos_token }} {{ unk_token }}{% if pad_token is defined %}!{% endif %}";
   model.keys["tokenizer.chat_template.tool_use"] = "{{ tools | tojson }}";
   model.Write(dir.File("model.gguf"));
   const auto loaded = Load(dir.File("model.gguf"));
@@ -99,7 +99,7 @@ TEST(ModelTest, TheTemplateGetsTheFilesSpecialTokensAndItsTemplateForTools) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   ASSERT_EQ(plain->size(), 1u);
   EXPECT_TRUE((*plain)[0].is_template);
-  EXPECT_EQ((*plain)[0].text, "<|im_start|> <|im_end|> <|endoftext|> False");
+  EXPECT_EQ((*plain)[0].text, "<|im_start|> <|im_end|> <|endoftext|>");
   request.tools_json = {R"({"n":1})"};
   const auto with_tools = (*loaded)->chat_template().Render(request, absl::UnixEpoch());
   ASSERT_TRUE(with_tools.ok()) << with_tools.status();
