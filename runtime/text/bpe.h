@@ -96,8 +96,8 @@ class Bpe {
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe);
 
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.
-// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if one of the 256
-// bytes, spelled as byte_map.h has it, has no token.
+// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if one of the
+// 256 bytes, spelled as byte_map.h has it, has no token.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
                                                             const TokenIds& ids);
 
