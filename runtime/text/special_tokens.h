@@ -66,7 +66,7 @@ class SpecialTokens {
     int32_t fallback = kRoot;
     // The longest end of this string that is a token, maybe all of it; kNone if there is none.
     int32_t token = kNone;
-    // Of the token that this string is; id is kNone if it is none.
+    // The token that this string is; id is kNone if it is none.
     int32_t id = kNone;
     uint32_t length = 0;
     bool is_control = false;

@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
     }
     tokenizer->bytes_.Add(bytes);
     longest = std::max(longest, bytes.size());
-    // Where tokens are not spelled byte by byte, a text may have the ▁ of a spelling itself.
+    // A text may hold the ▁ of a spelling, unless tokens are spelled byte by byte.
     if (IsSpecial(type) || !vocabulary.kind->has_pre_tokenizer) {
       longest = std::max(longest, text.size());
     }

@@ -31,7 +31,7 @@ TokenizerPtr MakeByteLevel() {
   return *orcd::Tokenizer::Create(vocabulary.View());
 }
 
-// Of the kind `llama` or `gemma4`.
+// `kind` is `llama` or `gemma4`.
 TokenizerPtr MakeSpm(std::string_view kind) {
   orcd::SmallSpmVocabulary vocabulary;
   for (const char* character : {"▁", "\n", "i", "n", "<", "\uFFFD"}) vocabulary.Add(character, -9);

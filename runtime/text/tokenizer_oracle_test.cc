@@ -23,7 +23,7 @@ namespace {
 
 struct Oracle {
   std::string name;
-  // Of the cases in ORCD_ORACLE_DIR, up to their `-cases.bin`.
+  // Path of the cases in ORCD_ORACLE_DIR, without `-cases.bin`.
   std::string cases;
   // The vocabulary in ORCD_ORACLE_DIR, or in the model cache.
   std::string file;
