@@ -314,6 +314,46 @@ TEST_F(Gemma4Test, RunsOfLineFeeds) {
   EXPECT_THAT(Encode(*tokenizer, "\n\n\n\n\n"), ElementsAre(two, two, line_feed_));
 }
 
+// The expected ids are those of Hugging Face's tokenizers 0.23.3, with this vocabulary in the form
+// of Gemma's tokenizer.json: BPE with byte_fallback after a replacement of spaces.
+TEST(Gemma4LibraryTest, TheSameIds) {
+  SmallSpmVocabulary vocabulary;
+  for (const char* character : {"▁", "\n", "t", "h", "e", "r", "i", "n", "é", "中"}) {
+    vocabulary.Add(character);
+  }
+  for (const auto& [left, right] : {std::pair("t", "h"),
+                                    {"th", "e"},
+                                    {"▁", "the"},
+                                    {"i", "n"},
+                                    {"▁", "in"},
+                                    {"e", "r"},
+                                    {"▁", "▁"},
+                                    {"▁▁", "▁▁"},
+                                    {"\n", "\n"},
+                                    {"\n\n", "\n"},
+                                    {"é", "é"},
+                                    {"the", "r"},
+                                    {"n", "▁"}}) {
+    vocabulary.AddMerge(left, right);
+  }
+  const auto tokenizer = Create(vocabulary.View("gemma4"));
+  const std::pair<std::string, std::vector<int32_t>> cases[] = {
+      {"the there in the inn", {270, 271, 264, 263, 273, 271, 273, 266}},
+      {"  in   the", {259, 273, 275, 271}},
+      {"ththe", {269, 270}},
+      {"therin", {280, 272}},
+      {"thé éééé 中中", {269, 267, 259, 279, 279, 259, 268, 268}},
+      {"\n\n\n\n\n", {277, 278}},
+      {"the\n\nin\n", {270, 277, 272, 260}},
+      {"in in  n ", {272, 273, 275, 281}},
+      {"x▁the", {120, 271}},
+      {"😀e", {240, 159, 152, 128, 263}},
+      {"nnn tithe e r", {266, 266, 281, 261, 265, 270, 259, 263, 259, 264}},
+      {"   \n  \n", {275, 259, 260, 275, 260}},
+  };
+  for (const auto& [text, ids] : cases) EXPECT_EQ(tokenizer->Encode(text, false), ids) << text;
+}
+
 TEST_F(Gemma4Test, ChecksItsMerges) {
   vocabulary_.merges().push_back("a x");
   EXPECT_THAT(std::string(Tokenizer::Create(vocabulary_.View("gemma4")).status().message()),
