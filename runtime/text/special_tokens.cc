@@ -1,8 +1,11 @@
 #include "runtime/text/special_tokens.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace orcd {
 namespace {
@@ -35,7 +38,6 @@ SpecialTokens::SpecialTokens(std::span<const SpecialToken> tokens) : nodes_(1) {
     nodes_[node].length = static_cast<uint32_t>(token.text.size());
     nodes_[node].is_control = token.is_control;
     nodes_[node].takes_space_after = token.takes_space_after;
-    longest_ = std::max(longest_, nodes_[node].length);
   }
 
   // A node's fallback is shorter than the node, so short nodes come first.
@@ -70,12 +72,10 @@ std::vector<SpecialTokenMatch> SpecialTokens::FindAll(std::string_view text,
                                                       std::span<const TextSpan> spans) const {
   // For each place where tokens end, the longest of them that has not been found to overlap a token
   // that wins.
-  std::vector<std::vector<Candidate>> by_length(longest_ + 1);
-  bool any = false;
+  std::map<uint32_t, std::vector<Candidate>, std::greater<>> by_length;
   const auto add = [&](int32_t token, size_t end, size_t span) {
     token = LongestAllowed(token, end, spans[span]);
     if (token == kNone) return;
-    any = true;
     by_length[nodes_[token].length].push_back(
         {static_cast<uint32_t>(end), static_cast<uint32_t>(span), token});
   };
@@ -88,12 +88,10 @@ std::vector<SpecialTokenMatch> SpecialTokens::FindAll(std::string_view text,
     }
   }
   std::vector<SpecialTokenMatch> found;
-  if (!any) return found;
-
-  std::vector<bool> taken(text.size());
-  for (uint32_t length = longest_; length > 0; --length) {
-    std::vector<Candidate> candidates;
-    candidates.swap(by_length[length]);
+  std::vector<bool> taken(by_length.empty() ? 0 : text.size());
+  while (!by_length.empty()) {
+    const uint32_t length = by_length.begin()->first;
+    std::vector<Candidate> candidates = std::move(by_length.extract(by_length.begin()).mapped());
     std::ranges::sort(candidates, {}, [&](const Candidate& candidate) {
       return std::tuple(nodes_[candidate.node].id, candidate.end);
     });

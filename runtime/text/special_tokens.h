@@ -92,7 +92,6 @@ class SpecialTokens {
   absl::flat_hash_map<uint64_t, int32_t> edges_;
   // The root's edges; kRoot where there is none.
   std::array<int32_t, 256> first_ = {};
-  uint32_t longest_ = 0;
 };
 
 }  // namespace orcd
