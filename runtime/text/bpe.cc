@@ -53,6 +53,8 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
   return byte_ids;
 }
 
+}  // namespace
+
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
   const auto& merges = vocabulary.merges;
   bpe.Reserve(merges.size());
@@ -87,14 +89,19 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
-  const auto rank = static_cast<int32_t>(merges_.size());
+bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank) {
   return merges_.emplace(Key(left, right), Merge{rank, merged}).second;
 }
 
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
+  std::vector<int32_t>& parts = workspace.byte_parts_;
+  parts.resize(word.size());
+  for (size_t i = 0; i < word.size(); ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  Append(parts, workspace, ids);
+}
+
+void Bpe::Append(std::span<const int32_t> word, Workspace& workspace,
+                 std::vector<int32_t>& ids) const {
   if (word.size() <= kShortWord) {
     AppendShort(word, ids);
   } else {
@@ -102,12 +109,12 @@ void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_
   }
 }
 
-void Bpe::AppendShort(std::string_view word, std::vector<int32_t>& ids) const {
+void Bpe::AppendShort(std::span<const int32_t> word, std::vector<int32_t>& ids) const {
   // pairs[i] is the merge of parts[i] and parts[i + 1]; the last part has no pair.
   std::array<int32_t, kShortWord> parts;
   std::array<Merge, kShortWord> pairs;
   size_t size = word.size();
-  for (size_t i = 0; i < size; ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  std::ranges::copy(word, parts.begin());
   for (size_t i = 0; i + 1 < size; ++i) pairs[i] = Find(parts[i], parts[i + 1]);
 
   while (size > 1) {
@@ -136,19 +143,19 @@ void Bpe::PushCandidate(uint32_t left, Workspace& workspace) const {
   if (merge.rank != kNoRank) workspace.heap_.push_back({merge.rank, left, part.id, right_id});
 }
 
-void Bpe::AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
+void Bpe::AppendLong(std::span<const int32_t> word, Workspace& workspace,
+                     std::vector<int32_t>& ids) const {
   auto& parts = workspace.parts_;
   auto& heap = workspace.heap_;
   const auto size = static_cast<uint32_t>(word.size());
   parts.resize(size);
   heap.clear();
   for (uint32_t i = 0; i < size; ++i) {
-    parts[i] = {byte_ids_[static_cast<uint8_t>(word[i])], i == 0 ? kNoPart : i - 1,
-                i + 1 == size ? kNoPart : i + 1};
+    parts[i] = {word[i], i == 0 ? kNoPart : i - 1, i + 1 == size ? kNoPart : i + 1};
   }
   for (uint32_t i = 0; i < size; ++i) PushCandidate(i, workspace);
 
-  // A part keeps the index of its first byte, so the order of indices is the order in the word.
+  // A part keeps the index of its first token, so the order of indices is the order in the word.
   const auto later = [](const Workspace::Candidate& a, const Workspace::Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
   };

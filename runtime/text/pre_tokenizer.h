@@ -21,6 +21,8 @@ struct PreTokenizer {
   std::span<const std::string_view> patterns;
   // The `tokenizer_class` of Hugging Face's tokenizer_config.json.
   std::string_view hf_class;
+  // True if prompts begin with BOS unless the file says otherwise.
+  bool adds_bos = false;
 };
 
 std::span<const PreTokenizer> PreTokenizers();
