@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/text/byte_map.h"
+#include "runtime/text/word_splitter.h"
 
 namespace orcd {
 namespace {
@@ -19,18 +20,18 @@ constexpr uint32_t kNoPart = std::numeric_limits<uint32_t>::max();
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(const PreTokenizer& pre_tokenizer, Bpe bpe)
-      : pre_tokenizer_(pre_tokenizer), bpe_(std::move(bpe)) {}
+      : splitter_(pre_tokenizer), bpe_(std::move(bpe)) {}
 
  private:
   void AppendPlain(std::string_view text, std::vector<int32_t>& ids) const override {
     Bpe::Workspace workspace;
-    pre_tokenizer_.split(text, [&](std::string_view word) { bpe_.Append(word, workspace, ids); });
+    splitter_.Split(text, [&](std::string_view word) { bpe_.Append(word, workspace, ids); });
   }
   std::string SpelledBytes(std::string_view token) const override {
     return UnspellBytes(token).value_or(std::string(token));
   }
 
-  const PreTokenizer& pre_tokenizer_;
+  WordSplitter splitter_;
   Bpe bpe_;
 };
 
@@ -87,6 +88,24 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
+// Makes tokens of the words that are tokens: of all if the merges are ignored there, or else of
+// those that the merges lead to, which only saves time. Most words of a text are of these.
+void AddWords(const Vocabulary& vocabulary, Bpe& bpe) {
+  Bpe::Workspace workspace;
+  std::vector<int32_t> ids;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
+    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
+    if (!bytes) continue;
+    ids.clear();
+    bpe.Append(*bytes, workspace, ids);
+    const bool is_reached = ids.size() == 1;
+    if (is_reached || vocabulary.pre_tokenizer->ignores_merges) {
+      bpe.AddWord(*bytes, static_cast<int32_t>(id));
+    }
+  }
+}
+
 }  // namespace
 
 bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
@@ -95,7 +114,10 @@ bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
 }
 
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
-  if (word.size() <= kShortWord) {
+  const absl::string_view key(word.data(), word.size());
+  if (const auto whole = words_.find(key); whole != words_.end()) {
+    ids.push_back(whole->second);
+  } else if (word.size() <= kShortWord) {
     AppendShort(word, ids);
   } else {
     AppendLong(word, workspace, ids);
@@ -183,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vo
   ORCD_ASSIGN_OR_RETURN(const auto byte_ids, FindByteTokens(vocabulary, ids));
   Bpe bpe(byte_ids);
   ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, bpe));
+  AddWords(vocabulary, bpe);
   return std::make_unique<BpeTokenizer>(*vocabulary.pre_tokenizer, std::move(bpe));
 }
 

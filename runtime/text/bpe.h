@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,9 +51,12 @@ class Bpe {
   // Adds a merge that ranks after all earlier ones. False if the pair already has a merge.
   bool AddMerge(int32_t left, int32_t right, int32_t merged);
 
-  // Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and repeatedly
-  // merges the pair of the lowest rank, the leftmost among equals. Takes O(n log n) time for n
-  // bytes.
+  // Makes `word` the token `id`, whatever the merges say.
+  void AddWord(std::string_view word, int32_t id) { words_[std::string(word)] = id; }
+
+  // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
+  // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
+  // equals. Takes O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
 
  private:
@@ -76,6 +80,7 @@ class Bpe {
 
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;
+  absl::flat_hash_map<std::string, int32_t> words_;
 };
 
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.

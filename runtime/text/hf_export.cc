@@ -11,10 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/chat_template.h"
-#include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
 namespace orcd {
@@ -82,34 +81,13 @@ absl::Status CheckUtf8(const Vocabulary& vocabulary) {
   return absl::OkStatus();
 }
 
-// The characters of a class, for use between the brackets of a regular expression.
-std::string CharactersOf(CharClass char_class) {
-  constexpr char32_t kEnd = 0x110000;
-  std::string ranges;
-  for (char32_t first = 0; first < kEnd; ++first) {
-    if (ClassOf(first) != char_class) continue;
-    char32_t last = first;
-    while (last + 1 < kEnd && ClassOf(last + 1) == char_class) ++last;
-    absl::StrAppend(&ranges, "\\x{", absl::Hex(static_cast<uint32_t>(first)), "}");
-    if (last > first) {
-      absl::StrAppend(&ranges, "-\\x{", absl::Hex(static_cast<uint32_t>(last)), "}");
-    }
-    first = last;
-  }
-  return ranges;
-}
-
 // The pre-tokenizer's patterns, with character classes written out, because libraries differ in the
 // version of Unicode that they know.
 Json Splits(const PreTokenizer& pre_tokenizer) {
   Json splits = Json::array();
   for (const std::string_view pattern : pre_tokenizer.patterns) {
-    const std::string regex = absl::StrReplaceAll(absl::string_view(pattern.data(), pattern.size()),
-                                                  {{"\\p{L}", CharactersOf(CharClass::kLetter)},
-                                                   {"\\p{N}", CharactersOf(CharClass::kNumber)},
-                                                   {"\\s", CharactersOf(CharClass::kSpace)}});
     splits.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", regex}}},
+                      {"pattern", {{"Regex", WriteOutClasses(pattern)}}},
                       {"behavior", "Isolated"},
                       {"invert", false}});
   }
@@ -129,15 +107,51 @@ Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
   return vocabulary.tokens[*id];
 }
 
+// The parts of tokenizer.json that depend on the kind of tokenizer.
+struct Pipeline {
+  // Applied to the text in this order. Null if there is none.
+  Json normalizer;
+  Json pre_tokenizer;
+  // Applied to the encoded text; an element for each step.
+  Json post_processors = Json::array();
+  // From tokens back to text.
+  Json decoder;
+  // Without the vocabulary and the merges.
+  Json model;
+};
+
+// The kind `gpt2`, which has no normaliser.
+Pipeline ByteLevelBpe(const PreTokenizer& pre_tokenizer) {
+  Json pre_tokenizers = Splits(pre_tokenizer);
+  pre_tokenizers.push_back(ByteLevel());
+  return {
+      .normalizer = nullptr,
+      .pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}},
+      .post_processors = Json::array({ByteLevel()}),
+      .decoder = ByteLevel(),
+      .model =
+          {
+              {"type", "BPE"},
+              {"dropout", nullptr},
+              {"unk_token", nullptr},
+              {"continuing_subword_prefix", nullptr},
+              {"end_of_word_suffix", nullptr},
+              {"fuse_unk", false},
+              {"byte_fallback", false},
+              {"ignore_merges", pre_tokenizer.ignores_merges},
+          },
+  };
+}
+
 // Puts the token that sequences begin with, if there is one, before the encoded text.
-Json PostProcessor(const Vocabulary& vocabulary) {
+Json BosProcessor(const Vocabulary& vocabulary) {
   const Json text = TokenText(vocabulary, vocabulary.bos_id);
-  if (text.is_null()) return ByteLevel();
+  if (text.is_null()) return nullptr;
   const auto sequence = [](const char* id, int type) {
     return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
   };
   const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-  const Json first = {
+  return {
       {"type", "TemplateProcessing"},
       {"single", Json::array({bos, sequence("A", 0)})},
       {"pair", Json::array({bos, sequence("A", 0), bos, sequence("B", 1)})},
@@ -147,7 +161,12 @@ Json PostProcessor(const Vocabulary& vocabulary) {
           {"ids", Json::array({*vocabulary.bos_id})},
           {"tokens", Json::array({text})}}}}},
   };
-  return {{"type", "Sequence"}, {"processors", Json::array({ByteLevel(), first})}};
+}
+
+Json PostProcessor(Json processors) {
+  if (processors.empty()) return nullptr;
+  if (processors.size() == 1) return processors[0];
+  return {{"type", "Sequence"}, {"processors", std::move(processors)}};
 }
 
 std::string TokenizerJson(const Vocabulary& vocabulary) {
@@ -158,35 +177,29 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
     added.push_back(AddedToken(vocabulary, id));
     added.back()["id"] = id;
   }
-  Json pre_tokenizers = Splits(*vocabulary.pre_tokenizer);
-  pre_tokenizers.push_back(ByteLevel());
+  Pipeline pipeline = ByteLevelBpe(*vocabulary.pre_tokenizer);
+  if (Json bos = BosProcessor(vocabulary); !bos.is_null()) {
+    pipeline.post_processors.push_back(std::move(bos));
+  }
   const Json head = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added},
-      // Our tokenizer has no normaliser either.
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}}},
-      {"post_processor", PostProcessor(vocabulary)},
-      {"decoder", ByteLevel()},
-  };
-  const Json model = {
-      {"type", "BPE"},
-      {"dropout", nullptr},
-      {"unk_token", nullptr},
-      {"continuing_subword_prefix", nullptr},
-      {"end_of_word_suffix", nullptr},
-      {"fuse_unk", false},
-      {"byte_fallback", false},
-      {"ignore_merges", false},
+      {"normalizer", pipeline.normalizer},
+      {"pre_tokenizer", pipeline.pre_tokenizer},
+      {"post_processor", PostProcessor(std::move(pipeline.post_processors))},
+      {"decoder", pipeline.decoder},
   };
   size_t size = 64 << 10;
   for (const std::string_view token : tokens) size += token.size() + 16;
   for (const std::string_view merge : vocabulary.merges) size += merge.size() + 8;
   std::string out;
   out.reserve(size);
-  out.append(Begin(head)).append(",\"model\":").append(Begin(model)).append(",\"vocab\":{");
+  out.append(Begin(head))
+      .append(",\"model\":")
+      .append(Begin(pipeline.model))
+      .append(",\"vocab\":{");
   // Special tokens are included, because a token that is only in added_tokens gets the next free
   // id.
   const char* separator = "";

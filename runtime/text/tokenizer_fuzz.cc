@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/utf8.h"
 #include "runtime/text/small_vocabulary_for_test.h"
 #include "runtime/text/tokenizer.h"
-#include "runtime/text/unicode.h"
 #include "runtime/text/utf8_stream.h"
 
 namespace {

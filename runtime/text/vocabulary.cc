@@ -57,7 +57,9 @@ std::string Quoted(std::string_view text) { return std::string("'").append(text)
 absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
   Vocabulary vocabulary;
   ORCD_ASSIGN_OR_RETURN(vocabulary.kind, FindRow(gguf, kModelKey, TokenizerKinds()));
-  ORCD_ASSIGN_OR_RETURN(vocabulary.pre_tokenizer, FindRow(gguf, kPreTokenizerKey, PreTokenizers()));
+  ORCD_ASSIGN_OR_RETURN(const auto pre_tokenizer,
+                        Optional(kPreTokenizerKey, gguf.GetString(kPreTokenizerKey)));
+  ORCD_ASSIGN_OR_RETURN(vocabulary.pre_tokenizer, FindPreTokenizer(pre_tokenizer.value_or("")));
   ORCD_ASSIGN_OR_RETURN(const auto tokens, Required(kTokensKey, gguf.GetStrings(kTokensKey)));
   vocabulary.tokens.assign(tokens.begin(), tokens.end());
   ORCD_ASSIGN_OR_RETURN(vocabulary.types, Required(kTokenTypesKey, gguf.GetI32s(kTokenTypesKey)));
@@ -66,7 +68,7 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
   ORCD_ASSIGN_OR_RETURN(vocabulary.eos_id, Optional(kEosKey, gguf.GetU32(kEosKey)));
   ORCD_ASSIGN_OR_RETURN(vocabulary.eot_id, Optional(kEotKey, gguf.GetU32(kEotKey)));
   ORCD_ASSIGN_OR_RETURN(const auto adds_bos, Optional(kAddBosKey, gguf.GetBool(kAddBosKey)));
-  if (adds_bos.value_or(false)) {
+  if (adds_bos.value_or(vocabulary.pre_tokenizer->adds_bos)) {
     ORCD_ASSIGN_OR_RETURN(vocabulary.bos_id, Optional(kBosKey, gguf.GetU32(kBosKey)));
     if (!vocabulary.bos_id) {
       return InvalidVocabulary(kAddBosKey, "is true, and the file has no " + std::string(kBosKey) +
