@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/byte_map.h"
 #include "runtime/text/word_splitter.h"
 
@@ -19,13 +20,17 @@ constexpr uint32_t kNoPart = std::numeric_limits<uint32_t>::max();
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(const PreTokenizer& pre_tokenizer, Bpe bpe)
-      : splitter_(pre_tokenizer), bpe_(std::move(bpe)) {}
+  BpeTokenizer(WordSplitter splitter, Bpe bpe)
+      : splitter_(std::move(splitter)), bpe_(std::move(bpe)) {}
 
  private:
   void AppendPlain(std::string_view text, std::vector<int32_t>& ids) const override {
     Bpe::Workspace workspace;
-    splitter_.Split(text, [&](std::string_view word) { bpe_.Append(word, workspace, ids); });
+    splitter_.Split(text, [&](std::string_view piece, bool is_word) {
+      if (bpe_.AppendWhole(piece, ids)) return true;
+      if (is_word) bpe_.Append(piece, workspace, ids);
+      return is_word;
+    });
   }
   std::string SpelledBytes(std::string_view token) const override {
     return UnspellBytes(token).value_or(std::string(token));
@@ -88,19 +93,22 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
-// Makes tokens of the words that are tokens: of all if the merges are ignored there, or else of
-// those that the merges lead to, which only saves time. Most words of a text are of these.
-void AddWords(const Vocabulary& vocabulary, Bpe& bpe) {
+// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
+// that the merges lead to, which only saves time. Most words of a text are among them.
+void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
   Bpe::Workspace workspace;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> merged;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
     const auto bytes = UnspellBytes(vocabulary.tokens[id]);
-    if (!bytes) continue;
-    ids.clear();
-    bpe.Append(*bytes, workspace, ids);
-    const bool is_reached = ids.size() == 1;
-    if (is_reached || vocabulary.pre_tokenizer->ignores_merges) {
+    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
+    int words = 0;
+    splitter.Split(*bytes,
+                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
+    if (words > 1) continue;
+    merged.clear();
+    bpe.Append(*bytes, workspace, merged);
+    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
       bpe.AddWord(*bytes, static_cast<int32_t>(id));
     }
   }
@@ -113,11 +121,22 @@ bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
   return merges_.emplace(Key(left, right), Merge{rank, merged}).second;
 }
 
+void Bpe::AddWord(std::string_view word, int32_t id) {
+  words_[std::string(word)] = id;
+  longest_word_ = std::max(longest_word_, word.size());
+}
+
+bool Bpe::AppendWhole(std::string_view word, std::vector<int32_t>& ids) const {
+  if (word.size() > longest_word_) return false;
+  const auto whole = words_.find(absl::string_view(word.data(), word.size()));
+  if (whole == words_.end()) return false;
+  ids.push_back(whole->second);
+  return true;
+}
+
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
-  const absl::string_view key(word.data(), word.size());
-  if (const auto whole = words_.find(key); whole != words_.end()) {
-    ids.push_back(whole->second);
-  } else if (word.size() <= kShortWord) {
+  if (AppendWhole(word, ids)) return;
+  if (word.size() <= kShortWord) {
     AppendShort(word, ids);
   } else {
     AppendLong(word, workspace, ids);
@@ -205,8 +224,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vo
   ORCD_ASSIGN_OR_RETURN(const auto byte_ids, FindByteTokens(vocabulary, ids));
   Bpe bpe(byte_ids);
   ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, bpe));
-  AddWords(vocabulary, bpe);
-  return std::make_unique<BpeTokenizer>(*vocabulary.pre_tokenizer, std::move(bpe));
+  WordSplitter splitter(*vocabulary.pre_tokenizer);
+  AddWords(vocabulary, splitter, bpe);
+  return std::make_unique<BpeTokenizer>(std::move(splitter), std::move(bpe));
 }
 
 }  // namespace orcd

@@ -52,7 +52,10 @@ class Bpe {
   bool AddMerge(int32_t left, int32_t right, int32_t merged);
 
   // Makes `word` the token `id`, whatever the merges say.
-  void AddWord(std::string_view word, int32_t id) { words_[std::string(word)] = id; }
+  void AddWord(std::string_view word, int32_t id);
+
+  // Appends the token that AddWord gave `word`; false if there is none.
+  bool AppendWhole(std::string_view word, std::vector<int32_t>& ids) const;
 
   // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
   // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
@@ -81,6 +84,7 @@ class Bpe {
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;
   absl::flat_hash_map<std::string, int32_t> words_;
+  size_t longest_word_ = 0;
 };
 
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.

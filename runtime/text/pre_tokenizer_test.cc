@@ -46,11 +46,11 @@ TEST(FindPreTokenizerTest, FlagsOfTheRows) {
     EXPECT_TRUE((*FindPreTokenizer(name))->ignores_merges) << name;
     EXPECT_TRUE((*FindPreTokenizer(name))->adds_bos) << name;
   }
-  for (const std::string_view name : {"glm4", "gpt-4o", "minicpm5"}) {
+  for (const std::string_view name : {"glm4", "minicpm5"}) {
     EXPECT_TRUE((*FindPreTokenizer(name))->ignores_merges) << name;
     EXPECT_FALSE((*FindPreTokenizer(name))->adds_bos) << name;
   }
-  for (const std::string_view name : {"qwen2", "chatglm-bpe", "deepseek-v3", "smollm", "gpt-2"}) {
+  for (const std::string_view name : {"qwen2", "chatglm-bpe", "gpt-4o", "deepseek-v3", "smollm"}) {
     EXPECT_FALSE((*FindPreTokenizer(name))->ignores_merges) << name;
     EXPECT_FALSE((*FindPreTokenizer(name))->adds_bos) << name;
   }

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/strings/str_replace.h"
+
 namespace orcd {
 namespace {
 
@@ -18,7 +20,9 @@ std::unique_ptr<const RE2> Compile(std::string_view pattern) {
   RE2::Options options;
   options.set_max_mem(kMaxBytes);
   options.set_never_capture(true);
-  return std::make_unique<const RE2>(WriteOutClasses(pattern), options);
+  // RE2 takes [sS] for an s in either case, which it finds in U+017F too if it is an alternative.
+  const std::string written = absl::StrReplaceAll(WriteOutClasses(pattern), {{"[sS]", "(?:s|S)"}});
+  return std::make_unique<const RE2>(written, options);
 }
 
 bool ContinuesCharacter(char byte) { return (byte & 0xC0) == 0x80; }
@@ -45,8 +49,10 @@ WordSplitter::WordSplitter(WordSplitter&&) = default;
 WordSplitter::~WordSplitter() = default;
 
 void WordSplitter::SplitFrom(size_t pass, std::string_view text, Take take) const {
-  if (pass == passes_.size()) return take(text);
-  const auto split_further = [&](std::string_view word) { SplitFrom(pass + 1, word, take); };
+  const bool is_last = pass + 1 == passes_.size();
+  const auto split_further = [&](std::string_view piece) {
+    if (!take(piece, is_last)) SplitFrom(pass + 1, piece, take);
+  };
   const auto& [expression, takes_space_runs] = passes_[pass];
   if (takes_space_runs) {
     SplitWithSpaceRuns(*expression, text, split_further);
@@ -55,7 +61,7 @@ void WordSplitter::SplitFrom(size_t pass, std::string_view text, Take take) cons
   }
 }
 
-void WordSplitter::SplitBySearch(const RE2& expression, std::string_view text, Take take) {
+void WordSplitter::SplitBySearch(const RE2& expression, std::string_view text, TakePiece take) {
   const StringPiece piece(text.data(), text.size());
   StringPiece match;
   size_t done = 0;
@@ -70,7 +76,7 @@ void WordSplitter::SplitBySearch(const RE2& expression, std::string_view text, T
 }
 
 void WordSplitter::SplitWithSpaceRuns(const RE2& expression, std::string_view text,
-                                      Take take) const {
+                                      TakePiece take) const {
   size_t done = 0;
   for (size_t begin = 0; begin < text.size();) {
     size_t end = begin + MatchAt(expression, text, begin);

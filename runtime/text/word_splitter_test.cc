@@ -21,7 +21,10 @@ using ::testing::ElementsAre;
 
 std::vector<std::string> Words(const WordSplitter& splitter, std::string_view text) {
   std::vector<std::string> words;
-  splitter.Split(text, [&](std::string_view word) { words.emplace_back(word); });
+  splitter.Split(text, [&](std::string_view piece, bool is_word) {
+    if (is_word) words.emplace_back(piece);
+    return is_word;
+  });
   return words;
 }
 
@@ -221,7 +224,7 @@ TEST(Qwen2WordsTest, SpaceRuns) {
 // ---------------------------------------------------------------------------------------------
 // Every row, on any text.
 
-TEST(WordSplitterTest, WordsAreWholeCharactersAndNeverEmpty) {
+TEST(WordSplitterTest, WordsAreWholeCharactersAndOneWordAlone) {
   for (const PreTokenizer& row : PreTokenizers()) {
     const WordSplitter splitter(row);
     std::mt19937_64 random(7);
@@ -234,10 +237,22 @@ TEST(WordSplitterTest, WordsAreWholeCharactersAndNeverEmpty) {
         end += word.size();
         ASSERT_LE(end, text.size());
         ASSERT_TRUE(end == text.size() || (text[end] & 0xC0) != 0x80) << row.names[0];
+        ASSERT_THAT(Words(splitter, word), ElementsAre(word)) << row.names[0];
       }
       ASSERT_EQ(end, text.size()) << row.names[0];
     }
   }
+}
+
+TEST(WordSplitterTest, PiecesCanBeTakenBeforeTheyAreWords) {
+  const WordSplitter splitter(**FindPreTokenizer("smollm"));
+  std::vector<std::string> taken;
+  splitter.Split("don't 1 don't", [&](std::string_view piece, bool is_word) {
+    const bool takes = is_word || piece == "don't ";
+    if (takes) taken.emplace_back(piece);
+    return takes;
+  });
+  EXPECT_THAT(taken, ElementsAre("don't ", "1", " don", "'t"));
 }
 
 // A splitter that looks ahead over the rest of the text at every word would take hours.
@@ -263,7 +278,8 @@ TEST(WordSplitterTest, HostileTextsTakeLinearTime) {
     size_t words = 0;
     const auto seconds = [&](std::string_view text) {
       const absl::Time start = SteadyNow();
-      splitter.Split(text, [&](std::string_view) { ++words; });
+      splitter.Split(text,
+                     [&](std::string_view, bool is_word) { return words += is_word, is_word; });
       return absl::ToDoubleSeconds(SteadyNow() - start);
     };
     const std::string prose = repeat("The quick brown fox jumps over the lazy dog. ", kLength);
