@@ -276,7 +276,7 @@ const std::vector<BadModel>& BadModels() {
        "tokenizer.ggml.token_type"},
       {"another tokenizer", With("tokenizer.ggml.model", kGgufString, StringBytes("bert")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.model"},
-      {"another pre-tokenizer", With("tokenizer.ggml.pre", kGgufString, StringBytes("llama-bpe")),
+      {"another pre-tokenizer", With("tokenizer.ggml.pre", kGgufString, StringBytes("kimi-k2")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.pre"},
       {"tokens that are numbers",
        With("tokenizer.ggml.tokens", kGgufArray, ArrayBytes(kGgufU32, 1, U32Bytes(1))),

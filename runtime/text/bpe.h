@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -59,9 +60,15 @@ class Bpe {
   // The same with a rank, which several merges may have.
   bool AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank);
 
-  // Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and repeatedly
-  // merges the pair of the lowest rank, the leftmost among equals. Takes O(n log n) time for n
-  // bytes.
+  // Makes `word` the token `id`, whatever the merges say.
+  void AddWord(std::string_view word, int32_t id);
+
+  // Appends the token that AddWord gave `word`; false if there is none.
+  bool AppendWhole(std::string_view word, std::vector<int32_t>& ids) const;
+
+  // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
+  // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
+  // equals. Takes O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
   // The same, starting from the tokens `word`.
   void Append(std::span<const int32_t> word, Workspace& workspace, std::vector<int32_t>& ids) const;
@@ -88,6 +95,8 @@ class Bpe {
 
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;
+  absl::flat_hash_map<std::string, int32_t> words_;
+  size_t longest_word_ = 0;
 };
 
 // Adds the merges of `vocabulary`. kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a

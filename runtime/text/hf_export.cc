@@ -11,11 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/hf_export_spm.h"
-#include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
 namespace orcd {
@@ -80,34 +79,13 @@ absl::Status CheckUtf8(const Vocabulary& vocabulary) {
   return absl::OkStatus();
 }
 
-// The characters of a class, for use between the brackets of a regular expression.
-std::string CharactersOf(CharClass char_class) {
-  constexpr char32_t kEnd = 0x110000;
-  std::string ranges;
-  for (char32_t first = 0; first < kEnd; ++first) {
-    if (ClassOf(first) != char_class) continue;
-    char32_t last = first;
-    while (last + 1 < kEnd && ClassOf(last + 1) == char_class) ++last;
-    absl::StrAppend(&ranges, "\\x{", absl::Hex(static_cast<uint32_t>(first)), "}");
-    if (last > first) {
-      absl::StrAppend(&ranges, "-\\x{", absl::Hex(static_cast<uint32_t>(last)), "}");
-    }
-    first = last;
-  }
-  return ranges;
-}
-
 // The pre-tokenizer's patterns, with character classes written out, because libraries differ in the
 // version of Unicode that they know.
 Json Splits(const PreTokenizer& pre_tokenizer) {
   Json splits = Json::array();
   for (const std::string_view pattern : pre_tokenizer.patterns) {
-    const std::string regex = absl::StrReplaceAll(absl::string_view(pattern.data(), pattern.size()),
-                                                  {{"\\p{L}", CharactersOf(CharClass::kLetter)},
-                                                   {"\\p{N}", CharactersOf(CharClass::kNumber)},
-                                                   {"\\s", CharactersOf(CharClass::kSpace)}});
     splits.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", regex}}},
+                      {"pattern", {{"Regex", WriteOutClasses(pattern)}}},
                       {"behavior", "Isolated"},
                       {"invert", false}});
   }
@@ -196,7 +174,7 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
       {"end_of_word_suffix", nullptr},
       {"fuse_unk", false},
       {"byte_fallback", is_spm},
-      {"ignore_merges", false},
+      {"ignore_merges", !is_spm && vocabulary.pre_tokenizer->ignores_merges},
   };
   size_t size = 64 << 10;
   for (const std::string_view token : tokens) size += token.size() + 16;

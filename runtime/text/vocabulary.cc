@@ -101,8 +101,9 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
   ORCD_ASSIGN_OR_RETURN(vocabulary.kind, FindRow(gguf, kModelKey, TokenizerKinds()));
   const TokenizerKind& kind = *vocabulary.kind;
   if (kind.has_pre_tokenizer) {
-    ORCD_ASSIGN_OR_RETURN(vocabulary.pre_tokenizer,
-                          FindRow(gguf, kPreTokenizerKey, PreTokenizers()));
+    ORCD_ASSIGN_OR_RETURN(const auto name,
+                          Optional(kPreTokenizerKey, gguf.GetString(kPreTokenizerKey)));
+    ORCD_ASSIGN_OR_RETURN(vocabulary.pre_tokenizer, FindPreTokenizer(name.value_or("")));
   }
   ORCD_ASSIGN_OR_RETURN(const auto tokens, Required(kTokensKey, gguf.GetStrings(kTokensKey)));
   vocabulary.tokens.assign(tokens.begin(), tokens.end());
