@@ -456,7 +456,8 @@ std::vector<Hostile> HostileTemplates() {
   add("repr of unprintables", "{{ [('\u200b' * 1000000)]|string|length }}");
   add("invalid UTF-8",
       "\xff\xfe{{ '\xc3' ~ '\xed\xa0\x80' }}{{ '\xf8\x88\x80\x80\x80'|upper }}{{ '\xff'|list }}");
-  add("NUL bytes", std::string("a\0b{{ 'c\0d'|upper }}{{ '\0'|length }}", 38));
+  using std::string_literals::operator""s;
+  add("NUL bytes", "a\0b{{ 'c\0d'|upper }}{{ '\0'|length }}"s);
   add("surrogates",
       "{{ '\\ud800' }}{{ '\\ud800\\udc00'|length }}{{ ['\\udfff'] }}{{ '\\ud800'|tojson }}");
   add("code points beyond Unicode",
@@ -481,7 +482,7 @@ std::vector<Hostile> HostileTemplates() {
   return all;
 }
 
-// What a process says of the template that it ran.
+// The outcome of one template, as its process writes it into a pipe.
 struct Report {
   bool rendered = false;
   double seconds = 0;
@@ -498,6 +499,9 @@ int64_t ResidentBytes() {
 }
 
 Report Run(const Hostile& hostile) {
+  // A template without end is killed.
+  const rlimit cpu_seconds = {.rlim_cur = 60, .rlim_max = 60};
+  setrlimit(RLIMIT_CPU, &cpu_seconds);
   Report report;
   const int64_t before = ResidentBytes();
   {

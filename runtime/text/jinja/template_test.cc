@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -165,23 +164,6 @@ TEST(TemplateTest, TheLastValueOfANameCounts) {
   context.Set("a", Value::Int(1));
   context.Set("a", Value::Int(2));
   EXPECT_EQ(Joined(*chat_template->Render(context)), "2");
-}
-
-TEST(TemplateTest, ManyThreadsRenderOneTemplate) {
-  const auto chat_template = Template::Parse(
-      "{% macro m(x) %}<{{ x|upper }}>{% endmacro %}{% set ns = namespace(a=0) %}"
-      "{% for x in l %}{% set ns.a = ns.a + x %}{{ m('a' ~ x) }}{% endfor %}{{ ns.a }}");
-  ASSERT_TRUE(chat_template.ok());
-  std::vector<std::jthread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&chat_template] {
-      for (int round = 0; round < 50; ++round) {
-        const auto pieces = RenderJson(*chat_template, R"({"l": [1, 2, 3]})");
-        ASSERT_TRUE(pieces.ok());
-        EXPECT_EQ(Joined(*pieces), "<A1><A2><A3>6");
-      }
-    });
-  }
 }
 
 }  // namespace
