@@ -125,7 +125,7 @@ std::string Conversation(int turns) {
   }
   return absl::StrCat(
       R"({"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": true, )",
-      R"("tools": )", kTools, R"(, "messages": [)", messages, "]}");
+      R"("tools": )", std::string(kTools), R"(, "messages": [)", messages, "]}");
 }
 
 // Registers the benchmarks of one template; false, after a message, if it does not render them.

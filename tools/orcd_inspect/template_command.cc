@@ -116,7 +116,7 @@ absl::Status Run(const TemplateOptions& options) {
   LocalTime now = ToLocalTime(absl::Now(), absl::LocalTimeZone());
   if (!options.now.empty()) {
     const auto given = ParseLocalTime(options.now);
-    if (!given.ok()) return InvalidField("--now", given.status().message());
+    if (!given.ok()) return InvalidField("--now", std::string(given.status().message()));
     now = *given;
   }
   if (options.batch) return RenderLines(now, std::cin, std::cout);
@@ -130,9 +130,10 @@ absl::Status Run(const TemplateOptions& options) {
 absl::StatusOr<LocalTime> ParseLocalTime(std::string_view text) {
   absl::Time time;
   std::string error;
-  if (!absl::ParseTime("%Y-%m-%dT%H:%M:%E*S", text, absl::UTCTimeZone(), &time, &error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is not a time such as 2025-07-26T13:05:09: ", error));
+  if (!absl::ParseTime("%Y-%m-%dT%H:%M:%E*S", std::string(text), absl::UTCTimeZone(), &time,
+                       &error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", std::string(text), "' is not a time such as 2025-07-26T13:05:09: ", error));
   }
   return ToLocalTime(time, absl::UTCTimeZone());
 }

@@ -62,7 +62,7 @@ std::string NestTags(std::string_view open, std::string_view close) {
 }
 
 // `template_body` after 40 doublings of `x`, which begins as `start`.
-std::string Doubled(std::string_view start, std::string_view body) {
+std::string Doubled(const std::string& start, const std::string& body) {
   return absl::StrCat("{% set x = ", start, " %}", Repeat("{% set x = x + x %}", 40), body);
 }
 
@@ -346,29 +346,29 @@ std::vector<Hostile> HostileTemplates() {
   add("deep list",
       "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}"
       "{% endfor %}{{ ns.x }}");
-  for (const std::string_view use : {"|tojson",
-                                     "|string",
-                                     "|join",
-                                     "|list|length",
-                                     " == 1",
-                                     "|sort",
-                                     "|unique|list",
-                                     "|max",
-                                     "|sum",
-                                     "|map('string')|list",
-                                     "|first|last",
-                                     "|default('x')",
-                                     "|e",
-                                     "|tojson(indent=2)",
-                                     "|pprint",
-                                     "|upper",
-                                     "|length",
-                                     "|safe",
-                                     "|dictsort",
-                                     "|items|list",
-                                     "|format",
-                                     "|int",
-                                     "|batch(1)|list"}) {
+  for (const std::string& use : std::vector<std::string>{"|tojson",
+                                                         "|string",
+                                                         "|join",
+                                                         "|list|length",
+                                                         " == 1",
+                                                         "|sort",
+                                                         "|unique|list",
+                                                         "|max",
+                                                         "|sum",
+                                                         "|map('string')|list",
+                                                         "|first|last",
+                                                         "|default('x')",
+                                                         "|e",
+                                                         "|tojson(indent=2)",
+                                                         "|pprint",
+                                                         "|upper",
+                                                         "|length",
+                                                         "|safe",
+                                                         "|dictsort",
+                                                         "|items|list",
+                                                         "|format",
+                                                         "|int",
+                                                         "|batch(1)|list"}) {
     add(absl::StrCat("deep list", use),
         absl::StrCat(
             "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x, 1] %}"

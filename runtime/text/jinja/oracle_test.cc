@@ -52,7 +52,7 @@ std::vector<RealTemplate> ReadTemplates(const std::string& folder) {
   std::vector<RealTemplate> templates;
   for (const std::string& path : paths) {
     const ordered_json file = ordered_json::parse(ReadFile(path));
-    EXPECT_EQ(file["now"], "2025-07-26T13:05:09") << "kTestNow is another time";
+    EXPECT_EQ(file["now"], "2025-07-26T13:05:09") << "TestNow is another time";
     RealTemplate& real = templates.emplace_back();
     real.name = file["template"];
     real.source = file["source"];
@@ -123,7 +123,7 @@ TEST_F(OracleTest, RendersNothingThatTheTemplateRefuses) {
       if (error.starts_with(kRaised)) {
         EXPECT_EQ(pieces.status().code(), absl::StatusCode::kInvalidArgument)
             << real.name << ", " << conversation.name;
-        EXPECT_EQ(pieces.status().message(), error.substr(kRaised.size()))
+        EXPECT_EQ(std::string(pieces.status().message()), error.substr(kRaised.size()))
             << real.name << ", " << conversation.name;
       } else if (pieces.ok()) {
         rendered += "\n" + real.name + ", " + conversation.name + ": " + conversation.error;

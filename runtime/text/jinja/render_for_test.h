@@ -15,20 +15,24 @@
 namespace orcd::jinja {
 
 // 2025-07-26 13:05:09, a Saturday.
-inline constexpr std::tm kTestNow = {.tm_sec = 9,
-                                     .tm_min = 5,
-                                     .tm_hour = 13,
-                                     .tm_mday = 26,
-                                     .tm_mon = 6,
-                                     .tm_year = 125,
-                                     .tm_wday = 6,
-                                     .tm_yday = 206};
+inline std::tm TestNow() {
+  std::tm now = {};
+  now.tm_year = 125;
+  now.tm_mon = 6;
+  now.tm_mday = 26;
+  now.tm_hour = 13;
+  now.tm_min = 5;
+  now.tm_sec = 9;
+  now.tm_wday = 6;
+  now.tm_yday = 206;
+  return now;
+}
 
 // `json` is an object; its strings are the user's.
 inline absl::StatusOr<std::vector<PromptPiece>> RenderJson(const Template& chat_template,
                                                            std::string_view json,
                                                            int microseconds = 0) {
-  Context context(kTestNow, microseconds);
+  Context context(TestNow(), microseconds);
   ORCD_ASSIGN_OR_RETURN(const Value variables, context.Json(json));
   if (!variables.Is(Kind::kDict)) return absl::InvalidArgumentError("not an object");
   for (const DictEntry& entry : variables.dict().entries) {
