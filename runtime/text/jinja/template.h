@@ -9,8 +9,8 @@
 #define ORCD_RUNTIME_TEXT_JINJA_TEMPLATE_H_
 
 #include <memory>
-#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,7 +22,7 @@ namespace orcd::jinja {
 struct Program;
 
 // Longer templates are refused.
-inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+inline constexpr size_t kMaxTemplateBytes = size_t{256} << 10;
 
 // Immutable; any thread may render. Copies share the program.
 class Template {
@@ -30,12 +30,12 @@ class Template {
   // kInvalidArgument, `line N: …`, if `source` is no template or nests too deep.
   static absl::StatusOr<Template> Parse(std::string_view source);
 
-  // The text as pieces, of which no two neighbours are of the same origin and none is empty; at
-  // least one byte is the template's in each piece that says so. Takes at most about a second and
-  // kMaxRenderBytes, whatever the template does. kInvalidArgument with the template's own words if
-  // it raises an exception (raise_exception); kInvalidArgument, `line N: …`, if it does what Python
-  // refuses or what this engine lacks; kResourceExhausted if it takes too many steps, too much
-  // memory, or nests too deep. The same context gives the same text.
+  // The text as pieces, of which no two neighbours are of the same origin and none is empty. Takes
+  // at most about a second and 64 MiB, whatever the template does. kInvalidArgument with the
+  // template's own words if it raises an exception (raise_exception); kFailedPrecondition,
+  // `line N: …`, if it does what Python refuses or what this engine lacks; kResourceExhausted,
+  // `line N: …`, if it takes too many steps, too much memory, or nests too deep. The same context
+  // gives the same text.
   absl::StatusOr<std::vector<PromptPiece>> Render(Context& context) const;
 
  private:

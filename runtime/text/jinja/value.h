@@ -37,6 +37,9 @@ enum class Kind : uint8_t {
   kNone,
   kBool,
   kInt,
+  // An integer beyond 64 bits, which only JSON brings. It can be printed and tested, not computed
+  // with.
+  kBigInt,
   kFloat,
   kString,
   kList,
@@ -85,6 +88,7 @@ class Value {
     result.floating_ = value;
     return result;
   }
+  static Value BigInt(const Text* digits) { return Value(Kind::kBigInt, digits); }
   explicit Value(const Undefined* object) : Value(Kind::kUndefined, object) {}
   explicit Value(const Text* object) : Value(Kind::kString, object) {}
   Value(const Sequence* object, bool is_tuple)
@@ -113,6 +117,7 @@ class Value {
   double number() const {
     return kind_ == Kind::kFloat ? floating_ : static_cast<double>(integer_);
   }
+  // Of a string, or the digits of a kBigInt.
   const Text& text() const { return *As<Text>(); }
   const Sequence& sequence() const { return *As<Sequence>(); }
   const Dict& dict() const { return *As<Dict>(); }
@@ -152,6 +157,8 @@ struct Undefined {
 // A list or tuple.
 struct Sequence {
   std::span<const Value> items;
+  // True for a result of the filter groupby, whose parts also have names.
+  bool is_group = false;
 };
 
 struct DictEntry {
@@ -164,7 +171,12 @@ struct Dict {
   std::span<const DictEntry> entries;
 
   // Null if there is no such key.
-  const Value* Find(std::string_view key) const;
+  const Value* Find(std::string_view key) const {
+    for (const DictEntry& entry : entries) {
+      if (entry.key.Is(Kind::kString) && entry.key.text().bytes == key) return &entry.value;
+    }
+    return nullptr;
+  }
 };
 
 struct DictView {
@@ -179,7 +191,10 @@ struct Range {
   int64_t end;
   int64_t step;
 
-  int64_t size() const;
+  int64_t size() const {
+    if (step > 0) return end > begin ? (end - begin - 1) / step + 1 : 0;
+    return begin > end ? (begin - end - 1) / -step + 1 : 0;
+  }
 };
 
 // The name of a value's type in Python, for messages.
