@@ -38,7 +38,7 @@ extern const std::span<const CharacterRange> kCased;
 // Characters that the rule of a final sigma looks past (The Unicode Standard, table 3-17).
 extern const std::span<const CharacterRange> kCaseIgnorable;
 
-// Runs of one step may interleave with others of step 2 and more.
+// Ascending and disjoint, too.
 extern const std::span<const CaseRun> kUppercase;
 extern const std::span<const CaseRun> kLowercase;
 extern const std::span<const CaseRun> kTitlecase;

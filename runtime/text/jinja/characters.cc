@@ -126,15 +126,11 @@ void AppendInCase(const Text& text, size_t pos, size_t length, Case to, TextBuil
     return out.Append(is_final ? kFinalSigma : kSmallSigma, origin);
   }
   const auto runs = to == Case::kLower ? kLowercase : to == Case::kUpper ? kUppercase : kTitlecase;
-  // Runs interleave only with their neighbours.
-  auto run = std::ranges::upper_bound(runs, c, {}, &CaseRun::first);
-  for (int i = 0; i < 2 && run != runs.begin(); ++i) {
-    --run;
-    if (c > run->last || (c - run->first) % run->step != 0) continue;
-    if (!run->text.empty()) return out.Append(run->text, origin);
-    return out.Append(ToUtf8(c + run->delta), origin);
-  }
-  out.Append(text.Sub(pos, length));
+  const auto after = std::ranges::upper_bound(runs, c, {}, &CaseRun::first);
+  if (after == runs.begin()) return out.Append(text.Sub(pos, length));
+  const CaseRun& run = *std::prev(after);
+  if (c > run.last || (c - run.first) % run.step != 0) return out.Append(text.Sub(pos, length));
+  out.Append(run.text.empty() ? ToUtf8(c + run.delta) : std::string(run.text), origin);
 }
 
 void AppendInCase(const Text& text, Case to, TextBuilder& out) {

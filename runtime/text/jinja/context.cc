@@ -59,7 +59,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   struct Level {
-    // Of an object: keys and values by turns.
+    // An object has keys and values by turns.
     std::vector<Value> items;
     std::set<std::string> keys;
   };

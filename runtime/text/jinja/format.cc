@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kMaxWidth = 10'000;
 constexpr int64_t kMaxPrecision = 300;
 
-// How a value fills its field.
+// The way in which a value fills its field.
 struct Spec {
   std::string fill = " ";
   // '<', '>', '^', '=', or '\0' for the type's own.

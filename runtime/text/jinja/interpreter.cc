@@ -455,7 +455,7 @@ Interpreter::Result Interpreter::EvalConcatenate(const Expr& expr) {
     ORCD_ASSIGN_OR_RETURN(const Text text, ToText(value));
     parts.Add(text);
   }
-  ORCD_ASSIGN_OR_RETURN(const Text text, Join(*this, {}, parts.items(), /*escapes=*/true));
+  ORCD_ASSIGN_OR_RETURN(const Text text, Join(*this, {}, parts.items(), /*escapes=*/false));
   return Make(text);
 }
 

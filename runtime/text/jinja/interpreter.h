@@ -28,7 +28,7 @@ struct Scope {
 // A loop in progress: the variable `loop`.
 struct Loop {
   const Stmt* stmt;
-  // Where the loop stands.
+  // The scope around the loop.
   Scope* scope;
   Iterator iterator;
   // False once the items that are left have been filtered.

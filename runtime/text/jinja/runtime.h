@@ -35,7 +35,7 @@ struct Iterator {
   size_t next = 0;
 };
 
-// What a generator does with the items of `source`.
+// A generator applies this to the items of `source`.
 struct Generator {
   enum class Type : uint8_t { kItems, kMap, kMapAttribute, kSelect };
   Type type;

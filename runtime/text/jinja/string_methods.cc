@@ -354,8 +354,8 @@ constexpr Parameters kSearch = {{"sub", "start", "end"}, 1};
 constexpr Parameters kAffix = {{"prefix", "start", "end"}, 1};
 constexpr Parameters kWidth = {{"width", "fillchar"}, 1};
 
-constexpr Function Method(std::string_view name, const Parameters& parameters,
-                          Result (*call)(Runtime&, const Value&, const Bound&)) {
+Function Method(std::string_view name, const Parameters& parameters,
+                Result (*call)(Runtime&, const Value&, const Bound&)) {
   return {.object = {},
           .name = name,
           .parameters = parameters,

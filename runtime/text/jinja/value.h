@@ -12,7 +12,7 @@
 
 namespace orcd::jinja {
 
-// Who wrote a byte. Where an operation leaves this open, the byte is the user's.
+// The author of a byte. Where an operation leaves this open, the byte is the user's.
 enum class Origin : uint8_t { kUser, kTemplate };
 
 // Immutable UTF-8 with the origin of each byte.
@@ -48,7 +48,7 @@ enum class Kind : uint8_t {
   // Results of dict.keys(), values() and items().
   kDictView,
   kRange,
-  // What can be iterated once: results of map, select, items and the like.
+  // A value that can be iterated once: the result of map, select, items and the like.
   kGenerator,
   kNamespace,
   kLoop,
@@ -117,7 +117,7 @@ class Value {
   double number() const {
     return kind_ == Kind::kFloat ? floating_ : static_cast<double>(integer_);
   }
-  // Of a string, or the digits of a kBigInt.
+  // The bytes of a string, or the digits of a kBigInt.
   const Text& text() const { return *As<Text>(); }
   const Sequence& sequence() const { return *As<Sequence>(); }
   const Dict& dict() const { return *As<Dict>(); }
