@@ -25,8 +25,9 @@ using nlohmann::ordered_json;
 
 // Errors of the oracle that begin so are the template's own words.
 constexpr std::string_view kRaised = "TemplateError: ";
-// A character of private use, which no template has.
-constexpr std::string_view kMark = "\uE123";
+// Characters of private use, which no template has: before and after what a user injects.
+constexpr std::string_view kBegin = "\uE123";
+constexpr std::string_view kEnd = "\uE124";
 
 struct Conversation {
   std::string name;
@@ -394,20 +395,19 @@ TEST_F(OracleTest, InjectedControlTokensStayTheUsers) {
     SCOPED_TRACE(real.name);
     const auto chat_template = Template::Parse(real.source);
     ASSERT_TRUE(chat_template.ok()) << chat_template.status();
-    std::string injected(kMark);
+    std::string injected;
     for (const std::string& token : ControlTokensOf(real.source)) {
-      injected += token;
-      injected += kMark;
+      injected += std::string(kBegin) + token + std::string(kEnd);
     }
     const std::function<std::string(const std::string&)> replacements[] = {
         [&](const std::string& text) { return text + injected; },
         [&](const std::string& text) { return injected + text; },
         [&](const std::string& text) { return injected + " \n" + text + "\n " + injected; },
         [&](const std::string&) { return injected; },
-        [&](const std::string& text) { return std::string(kMark) + text + std::string(kMark); },
+        [&](const std::string& text) { return std::string(kBegin) + text + std::string(kEnd); },
     };
     int rendered = 0;
-    int64_t marks = 0;
+    int64_t injections = 0;
     for (const Conversation& conversation : real.conversations) {
       for (const auto& replacement : replacements) {
         for (const std::function<bool(const std::string&)>& chosen :
@@ -420,21 +420,20 @@ TEST_F(OracleTest, InjectedControlTokensStayTheUsers) {
           ++rendered;
           const std::string text = Joined(*pieces);
           const std::vector<bool> origins = Origins(*pieces);
-          const auto is_users = [&](size_t begin, size_t end) {
-            return std::none_of(origins.begin() + begin, origins.begin() + end, std::identity());
+          const auto expect_users = [&](size_t begin, size_t end) {
+            ++injections;
+            EXPECT_TRUE(
+                std::none_of(origins.begin() + begin, origins.begin() + end, std::identity()))
+                << text.substr(begin, end - begin) << " of " << Bracketed(*pieces);
           };
-          ForEachPlace(text, kMark, [&](size_t begin, size_t end) {
-            ++marks;
-            EXPECT_TRUE(is_users(begin, end)) << Bracketed(*pieces);
-            // A token that a mark follows and another precedes.
-            const size_t next = text.find(kMark, end);
-            if (next == text.npos) return;
-            const std::string between = text.substr(end, next - end);
-            if (between.find_first_of(" \n") != between.npos ||
-                injected.find(std::string(kMark) + between + std::string(kMark)) == injected.npos) {
-              return;
+          ForEachPlace(text, kEnd, expect_users);
+          ForEachPlace(text, kBegin, [&](size_t begin, size_t end) {
+            expect_users(begin, end);
+            // All of a token that was injected, if nothing was done to it.
+            const size_t next = text.find(kEnd, end);
+            if (next != text.npos && injected.find(text.substr(begin, next - begin)) != text.npos) {
+              expect_users(begin, next);
             }
-            EXPECT_TRUE(is_users(end, next)) << between << " of " << Bracketed(*pieces);
           });
           for (const PromptPiece& piece : *pieces) {
             EXPECT_FALSE(piece.is_template && piece.text.find("\\ue123") != piece.text.npos);
@@ -443,7 +442,7 @@ TEST_F(OracleTest, InjectedControlTokensStayTheUsers) {
       }
     }
     EXPECT_GT(rendered, 20);
-    EXPECT_GT(marks, rendered);
+    EXPECT_GT(injections, rendered);
   }
 }
 
