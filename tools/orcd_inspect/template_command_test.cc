@@ -61,7 +61,7 @@ TEST(RenderLinesTest, ALineForEachLine) {
                   R"({"begin":1,"end":3,"template":false,"text":"é"},)"
                   R"({"begin":3,"end":4,"template":true,"text":">"}]})");
   std::getline(lines, line);
-  EXPECT_THAT(line, StartsWith(R"({"code":"INVALID_ARGUMENT","error":"line 1: )"));
+  EXPECT_THAT(line, StartsWith(R"({"code":"FAILED_PRECONDITION","error":"line 1: )"));
   std::getline(lines, line);
   EXPECT_THAT(line, HasSubstr(R"("text":"13"}]})"));
   std::getline(lines, line);

@@ -103,7 +103,7 @@ std::vector<Hostile> HostileTemplates() {
   add("call blocks",
       "{% macro m() %}{{ caller() }}{% endmacro %}" + NestTags("{% call m() %}", "{% endcall %}"));
   add("tuple targets",
-      "{% for " + Repeat("(", 100000) + "x" + Repeat(",)", 100000) + " in [] %}{% endfor %}");
+      "{% for " + Repeat("(", 60000) + "x" + Repeat(",)", 60000) + " in [] %}{% endfor %}");
   // Long chains.
   add("nots", "{{ " + Fill("not ") + "1 }}");
   add("minuses", "{{ " + Fill("-") + "1 }}");
@@ -147,7 +147,7 @@ std::vector<Hostile> HostileTemplates() {
   add("names", "{% set " + Fill("abcdefgh,") + "b = [] %}");
   add("many variables", [] {
     std::string source;
-    for (int i = 0; i < 40000; ++i) absl::StrAppend(&source, "{% set v", i, "=1 %}");
+    for (int i = 0; i < 15000; ++i) absl::StrAppend(&source, "{% set v", i, "=1 %}");
     return source + "{% for i in range(100000) %}{% for j in [1] %}{{ i }}{% endfor %}{% endfor %}";
   }());
   add("a digit string", "{{ " + Fill("9") + " }}");
@@ -236,7 +236,7 @@ std::vector<Hostile> HostileTemplates() {
   add("width of str.format", "{{ '{:1000000000}'.format(1) }}{{ '{:.1000000000f}'.format(1.0) }}");
   add("given width of str.format", "{{ '{:{}}'.format(1, 1000000000) }}");
   add("nested fields of str.format",
-      "{{ '" + Repeat("{:", 100000) + Repeat("}", 100000) + "'.format(1) }}");
+      "{{ '" + Repeat("{:", 60000) + Repeat("}", 60000) + "'.format(1) }}");
   add("index of str.format", "{{ '{99999999999999999999}'.format(1) }}");
   add("indent of JSON", "{{ [[[1]]]|tojson(indent=1000000000) }}");
   add("long indent of JSON", "{{ [[[1]]]|tojson(indent='a' * 10000000) }}");
@@ -386,8 +386,8 @@ std::vector<Hostile> HostileTemplates() {
   add("deep dict",
       "{% set ns = namespace(x={}) %}{% for i in range(100000) %}{% set ns.x = {'a': ns.x} %}"
       "{% endfor %}{{ ns.x }}{{ ns.x|tojson }}");
-  add("deep attribute", "{{ [1]|map(attribute='" + Repeat("a.", 400000) + "a')|list }}");
-  add("deep str.format", "{{ '{0" + Repeat(".a", 400000) + "}'.format({}) }}");
+  add("deep attribute", "{{ [1]|map(attribute='" + Repeat("a.", 100000) + "a')|list }}");
+  add("deep str.format", "{{ '{0" + Repeat(".a", 100000) + "}'.format({}) }}");
   add("deep generators",
       "{% set ns = namespace(x=[1]) %}{% for i in range(100000) %}"
       "{% set ns.x = ns.x|map('int') %}{% endfor %}{{ ns.x|list }}");
