@@ -53,6 +53,15 @@ TEST(TemplateTest, RefusesIntegersOfMoreThan64Bits) {
   }
 }
 
+// A template that needs more than the engine has must not be rendered in another way.
+TEST(TemplateTest, RefusesWhatItLacks) {
+  for (const std::string_view source : kLacks) {
+    const auto pieces = RenderJson(source, kCaseContext);
+    EXPECT_FALSE(pieces.ok()) << source << ": " << Joined(*pieces);
+    EXPECT_THAT(std::string(pieces.status().message()), StartsWith("line 1: ")) << source;
+  }
+}
+
 TEST(TemplateTest, ErrorsNameTheLine) {
   constexpr auto kParse = absl::StatusCode::kInvalidArgument;
   constexpr auto kRender = absl::StatusCode::kFailedPrecondition;
