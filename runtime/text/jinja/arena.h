@@ -88,11 +88,11 @@ class Arena {
 template <typename T>
 class ArenaVector {
  public:
-  explicit ArenaVector(Arena& arena) : arena_(arena) {}
+  explicit ArenaVector(Arena& arena) : arena_(&arena) {}
 
   void Reserve(size_t capacity) {
     if (capacity <= capacity_) return;
-    T* const items = arena_.NewArray<T>(capacity);
+    T* const items = arena_->NewArray<T>(capacity);
     if (items == nullptr) return;
     std::copy_n(items_, size_, items);
     items_ = items;
@@ -113,7 +113,7 @@ class ArenaVector {
   std::span<const T> items() const { return {items_, size_}; }
 
  private:
-  Arena& arena_;
+  Arena* arena_;
   T* items_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;

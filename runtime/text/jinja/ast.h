@@ -112,7 +112,14 @@ struct Target {
 };
 
 struct Stmt;
-using Block = std::vector<const Stmt*>;
+using Block = std::vector<Stmt*>;
+
+// A block with a scope of its own.
+struct Body {
+  Block block = {};
+  // Names that are undefined until the block assigns them; see scopes.h.
+  std::vector<uint32_t> hidden = {};
+};
 
 struct Parameter {
   uint32_t symbol;
@@ -124,7 +131,7 @@ struct Parameter {
 struct MacroBody {
   std::string_view name = {};
   std::vector<Parameter> parameters = {};
-  Block body = {};
+  Body body = {};
   // True if the body uses these names.
   bool uses_varargs = false;
   bool uses_kwargs = false;
@@ -166,8 +173,9 @@ struct Stmt {
   // kFor: the condition after `if`, or null.
   const Expr* condition = nullptr;
   bool recursive = false;
-  Block body = {};
-  Block else_body = {};
+  Body body = {};
+  // kFor; kIf, where it has no scope.
+  Body else_body = {};
   // kIf.
   std::vector<Branch> branches = {};
   // kMacro, kCallBlock.
@@ -179,7 +187,7 @@ struct Stmt {
 struct Program {
   // Constants' texts view it.
   std::string source;
-  Block body;
+  Body body;
   // Indexed by symbol.
   std::vector<std::string> symbols;
 

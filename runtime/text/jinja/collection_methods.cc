@@ -15,6 +15,9 @@ Result View(Runtime& runtime, const Value& object, const Bound&) {
 }
 
 Result Get(Runtime& runtime, const Value& object, const Bound& arguments) {
+  if (arguments[0].Is(Kind::kList) || arguments[0].Is(Kind::kDict)) {
+    return runtime.TypeError("is unhashable", arguments[0]);
+  }
   for (const DictEntry& entry : object.dict().entries) {
     ORCD_ASSIGN_OR_RETURN(const bool equal, runtime.Equal(entry.key, arguments[0]));
     if (equal) return entry.value;

@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/text/jinja/characters.h"
 #include "runtime/text/jinja/runtime.h"
+#include "runtime/text/jinja/text_operations.h"
 
 namespace orcd::jinja {
 namespace {
@@ -144,18 +145,30 @@ absl::StatusOr<Value> ToInteger(Runtime& runtime, const Value& value, char type)
   return runtime.TypeError(std::string("is no number for the format '") + type + "'", value);
 }
 
-// Appends `value` as one `%` conversion wants it.
+// Appends `value` as one `%` conversion wants it; with `escapes`, texts are escaped for HTML.
 absl::Status AppendConversion(Runtime& runtime, const Spec& spec, const Value& value, char type,
-                              TextBuilder& out) {
+                              bool escapes, TextBuilder& out) {
   const char align = spec.align == '<' ? '<' : '>';
   switch (type) {
-    case 's': {
-      ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
+    case 's':
+    case 'r': {
+      ORCD_ASSIGN_OR_RETURN(Text text, type == 's' ? runtime.ToText(value) : Repr(runtime, value));
+      if (escapes) {
+        ORCD_ASSIGN_OR_RETURN(text, Escape(runtime, runtime.Make(text)));
+      }
       return AppendText(runtime, spec, text, align, out);
     }
-    case 'r': {
-      ORCD_ASSIGN_OR_RETURN(const Text text, Repr(runtime, value));
-      return AppendText(runtime, spec, text, align, out);
+    case 'c': {
+      std::string character;
+      if (value.IsInteger() && value.integer() >= 0 && value.integer() <= 0x10FFFF &&
+          IsCharacter(static_cast<char32_t>(value.integer()))) {
+        character = ToUtf8(static_cast<char32_t>(value.integer()));
+      } else if (value.Is(Kind::kString) && CountCharacters(value.text().bytes) == 1) {
+        character = value.text().bytes;
+      } else {
+        return runtime.TypeError("is no character", value);
+      }
+      return AppendText(runtime, spec, {character}, align, out);
     }
     case 'd':
     case 'i':
@@ -251,7 +264,7 @@ absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Text& format, const 
       out.Append("%", format.OriginAt(begin + plain));
       continue;
     }
-    const bool is_text = type == 's' || type == 'r';
+    const bool is_text = type == 's' || type == 'r' || type == 'c';
     if (spec.fill == "0") {
       if (spec.align == '<' || is_text)
         spec.fill = " ";
@@ -274,7 +287,7 @@ absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Text& format, const 
       if (!number.IsNumber()) return runtime.TypeError("is no number", number);
       ORCD_RETURN_IF_ERROR(AppendNumber(runtime, zeros, number, type == 'u' ? 'd' : type, out));
     } else {
-      ORCD_RETURN_IF_ERROR(AppendConversion(runtime, spec, argument, type, out));
+      ORCD_RETURN_IF_ERROR(AppendConversion(runtime, spec, argument, type, format.markup, out));
     }
   }
   const bool all_used = is_tuple ? used == value.sequence().items.size()
@@ -398,9 +411,29 @@ absl::StatusOr<Value> FindField(Runtime& runtime, std::string_view field,
       const Text key = {part};
       ORCD_ASSIGN_OR_RETURN(value, runtime.GetItem(value, Value(&key)));
     }
-    if (!value.IsDefined()) return runtime.TypeError("", value);
   }
   return value;
+}
+
+// `spec` with the fields in it replaced.
+absl::StatusOr<std::string> ReplaceFields(Runtime& runtime, std::string_view spec,
+                                          const Arguments& arguments, size_t& automatic) {
+  std::string replaced;
+  while (!spec.empty()) {
+    const size_t brace = std::min(spec.find('{'), spec.size());
+    replaced.append(spec.substr(0, brace));
+    spec.remove_prefix(brace);
+    if (spec.empty()) break;
+    const size_t end = spec.find('}');
+    if (end == std::string_view::npos) return runtime.Fail("a format has braces that do not match");
+    ORCD_ASSIGN_OR_RETURN(const Value value,
+                          FindField(runtime, spec.substr(1, end - 1), arguments, automatic));
+    ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
+    if (text.bytes.size() > kMaxPrecision) return runtime.Fail("a format is too long");
+    replaced.append(text.bytes);
+    spec.remove_prefix(end + 1);
+  }
+  return replaced;
 }
 
 }  // namespace
@@ -420,14 +453,20 @@ absl::StatusOr<Value> FormatBraces(Runtime& runtime, const Text& format,
       pos += 2;
       continue;
     }
-    const size_t end = format.bytes.find_first_of("{}", pos + 1);
-    if (format.bytes[pos] == '}' || end == std::string_view::npos || format.bytes[end] == '{') {
+    // Fields may stand within a field.
+    int open = 1;
+    size_t end = pos;
+    while (open > 0 && end != std::string_view::npos) {
+      end = format.bytes.find_first_of("{}", end + 1);
+      if (end != std::string_view::npos) open += format.bytes[end] == '{' ? 1 : -1;
+    }
+    if (format.bytes[pos] == '}' || end == std::string_view::npos) {
       return runtime.Fail("a format has braces that do not match");
     }
     std::string_view field = format.bytes.substr(pos + 1, end - pos - 1);
     pos = end + 1;
     const size_t colon = field.find(':');
-    const std::string_view spec =
+    const std::string_view inner =
         colon == std::string_view::npos ? std::string_view() : field.substr(colon + 1);
     field = field.substr(0, colon);
     char conversion = '\0';
@@ -442,7 +481,17 @@ absl::StatusOr<Value> FormatBraces(Runtime& runtime, const Text& format,
                             conversion == 'r' ? Repr(runtime, value) : runtime.ToText(value));
       value = runtime.Make(text);
     }
-    ORCD_RETURN_IF_ERROR(AppendFormatted(runtime, value, spec, out));
+    ORCD_ASSIGN_OR_RETURN(const std::string spec,
+                          ReplaceFields(runtime, inner, arguments, automatic));
+    if (!format.markup) {
+      ORCD_RETURN_IF_ERROR(AppendFormatted(runtime, value, spec, out));
+      continue;
+    }
+    TextBuilder formatted(runtime.arena());
+    ORCD_RETURN_IF_ERROR(AppendFormatted(runtime, value, spec, formatted));
+    Text text = formatted.text();
+    text.markup = value.Is(Kind::kString) && value.text().markup;
+    out.AppendEscaped(text);
   }
   Text result = out.text();
   result.markup = format.markup;

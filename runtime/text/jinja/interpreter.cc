@@ -12,11 +12,28 @@
 #include "runtime/text/jinja/text_operations.h"
 
 namespace orcd::jinja {
+namespace {
+
+std::string NotDefined(const std::string& name) { return "'" + name + "' is undefined"; }
+
+}  // namespace
 
 // --- Variables
 
 Scope* Interpreter::NewScope(Scope* parent) {
   return arena().New<Scope>(parent, ArenaVector<Slot>(arena()));
+}
+
+Scope* Interpreter::NewScope(Scope* parent, const Body& body) {
+  Scope* const scope = NewScope(parent);
+  Hide(body, *scope);
+  return scope;
+}
+
+void Interpreter::Hide(const Body& body, Scope& scope) {
+  for (const uint32_t symbol : body.hidden) {
+    SetVariable(scope, symbol, MakeUndefined(NotDefined(program_.symbols[symbol])));
+  }
 }
 
 void Interpreter::SetVariable(Scope& scope, uint32_t symbol, const Value& value) {
@@ -34,7 +51,7 @@ Value Interpreter::FindVariable(uint32_t symbol) {
       if (slot.symbol == symbol) return slot.value;
     }
   }
-  return MakeUndefined(absl::StrCat("'", program_.symbols[symbol], "' is undefined"));
+  return MakeUndefined(NotDefined(program_.symbols[symbol]));
 }
 
 absl::Status Interpreter::Assign(const Target& target, const Value& value) {
@@ -81,8 +98,8 @@ absl::StatusOr<std::span<const Text>> Interpreter::Run() {
   for (const Variable& variable : context().variables()) set(variable.name, variable.value);
   ArenaVector<Text> output(arena());
   output_ = &output;
-  scope_ = NewScope(globals);
-  ORCD_RETURN_IF_ERROR(RunBlock(program_.body).status());
+  scope_ = NewScope(globals, program_.body);
+  ORCD_RETURN_IF_ERROR(RunBlock(program_.body.block).status());
   ORCD_RETURN_IF_ERROR(Step());
   return std::span<const Text>(output.items());
 }
@@ -121,9 +138,9 @@ Interpreter::FlowOr Interpreter::RunBlock(const Block& block) {
   return Flow::kNext;
 }
 
-Interpreter::FlowOr Interpreter::RunInScope(const Block& block, Scope* scope) {
+Interpreter::FlowOr Interpreter::RunInScope(const Body& body, Scope* scope) {
   Scope* const outer = std::exchange(scope_, scope);
-  FlowOr flow = RunBlock(block);
+  FlowOr flow = RunBlock(body.block);
   scope_ = outer;
   return flow;
 }
@@ -156,7 +173,8 @@ Interpreter::FlowOr Interpreter::RunStmt(const Stmt& stmt) {
     case Stmt::Type::kFilterBlock: {
       Flow flow = Flow::kNext;
       ORCD_ASSIGN_OR_RETURN(const Text text, Capture([&]() -> absl::Status {
-                              ORCD_ASSIGN_OR_RETURN(flow, RunInScope(stmt.body, NewScope(scope_)));
+                              ORCD_ASSIGN_OR_RETURN(
+                                  flow, RunInScope(stmt.body, NewScope(scope_, stmt.body)));
                               return absl::OkStatus();
                             }));
       if (flow != Flow::kNext) return flow;
@@ -179,7 +197,7 @@ Interpreter::FlowOr Interpreter::RunStmt(const Stmt& stmt) {
     case Stmt::Type::kWith:
       return RunWith(stmt);
     case Stmt::Type::kScope:
-      return RunInScope(stmt.body, NewScope(scope_));
+      return RunInScope(stmt.body, NewScope(scope_, stmt.body));
     case Stmt::Type::kBreak:
       return Flow::kBreak;
     case Stmt::Type::kContinue:
@@ -193,11 +211,11 @@ Interpreter::FlowOr Interpreter::RunIf(const Stmt& stmt) {
     ORCD_ASSIGN_OR_RETURN(const Value condition, Eval(*branch.condition));
     if (IsTrue(condition)) return RunBlock(branch.body);
   }
-  return RunBlock(stmt.else_body);
+  return RunBlock(stmt.else_body.block);
 }
 
 Interpreter::FlowOr Interpreter::RunWith(const Stmt& stmt) {
-  Scope* const scope = NewScope(scope_);
+  Scope* const scope = NewScope(scope_, stmt.body);
   for (size_t i = 0; i < stmt.values.size(); ++i) {
     ORCD_ASSIGN_OR_RETURN(const Value value, Eval(*stmt.values[i]));
     SetVariable(*scope, stmt.targets[i].symbol, value);
@@ -230,6 +248,7 @@ Interpreter::FlowOr Interpreter::RunFor(const Stmt& stmt, const Value& iterable,
   const auto symbol = std::ranges::find(program_.symbols, kLoop);
   Scope* scope = nullptr;
   Flow flow = Flow::kNext;
+  bool any_ended = false;
   while (flow != Flow::kBreak) {
     ORCD_RETURN_IF_ERROR(Peek(*loop));
     if (!loop->has_after) break;
@@ -241,17 +260,20 @@ Interpreter::FlowOr Interpreter::RunFor(const Stmt& stmt, const Value& iterable,
     } else {
       scope->slots.Clear();
     }
+    Hide(stmt.body, *scope);
     scope_ = scope;
     if (symbol != program_.symbols.end()) {
       SetVariable(*scope, static_cast<uint32_t>(symbol - program_.symbols.begin()), Value(loop));
     }
     const absl::Status assigned = Assign(stmt.targets[0], loop->current);
-    FlowOr result = assigned.ok() ? RunBlock(stmt.body) : FlowOr(assigned);
+    FlowOr result = assigned.ok() ? RunBlock(stmt.body.block) : FlowOr(assigned);
     scope_ = outer;
     ORCD_ASSIGN_OR_RETURN(flow, result);
+    any_ended |= flow == Flow::kNext;
     line_ = stmt.line;
   }
-  if (loop->index0 < 0) return RunInScope(stmt.else_body, NewScope(outer));
+  // Jinja's `else` also runs if every pass was left by break or continue.
+  if (!any_ended) return RunInScope(stmt.else_body, NewScope(outer, stmt.else_body));
   return Flow::kNext;
 }
 
@@ -628,7 +650,7 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
   const auto fail = [&](std::string_view why) {
     return Fail(std::string("macro '").append(body.name).append("' ").append(why));
   };
-  Scope* const scope = NewScope(macro.scope);
+  Scope* const scope = NewScope(macro.scope, body.body);
   const auto set_named = [&](std::string_view name, const Value& value) {
     const auto symbol = std::ranges::find(program_.symbols, name);
     SetVariable(*scope, static_cast<uint32_t>(symbol - program_.symbols.begin()), value);
@@ -685,7 +707,7 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
     } else if (named < arguments.positional.size()) {
       return fail(absl::StrCat("takes not more than ", body.parameters.size(), " argument(s)"));
     }
-    return RunBlock(body.body).status();
+    return RunBlock(body.body.block).status();
   });
   scope_ = outer;
   ORCD_RETURN_IF_ERROR(text.status());

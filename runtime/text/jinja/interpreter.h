@@ -60,6 +60,8 @@ class Interpreter final : public Runtime {
   using Result = absl::StatusOr<Value>;
 
   Scope* NewScope(Scope* parent);
+  // A scope for `body`.
+  Scope* NewScope(Scope* parent, const Body& body);
   void SetVariable(Scope& scope, uint32_t symbol, const Value& value);
   Value FindVariable(uint32_t symbol);
   absl::Status Assign(const Target& target, const Value& value);
@@ -67,7 +69,8 @@ class Interpreter final : public Runtime {
 
   FlowOr RunBlock(const Block& block);
   // The same in a scope of its own.
-  FlowOr RunInScope(const Block& block, Scope* scope);
+  FlowOr RunInScope(const Body& body, Scope* scope);
+  void Hide(const Body& body, Scope& scope);
   FlowOr RunStmt(const Stmt& stmt);
   FlowOr RunIf(const Stmt& stmt);
   FlowOr RunFor(const Stmt& stmt, const Value& iterable, int64_t depth0);

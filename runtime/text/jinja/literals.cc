@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
 
 #include "runtime/text/jinja/characters.h"
 
@@ -80,6 +81,10 @@ std::optional<Value> IntegerLiteral(std::string_view literal) {
     const char kind = static_cast<char>(digits[1] | 0x20);
     base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
     begin = base == 10 ? 0 : 2;
+  }
+  // Only zeros may follow a first zero.
+  if (base == 10 && digits[0] == '0' && digits.find_first_not_of('0') != std::string::npos) {
+    return std::nullopt;
   }
   int64_t number = 0;
   const char* const end = digits.data() + digits.size();

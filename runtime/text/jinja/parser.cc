@@ -15,6 +15,7 @@
 #include "runtime/text/jinja/lexer.h"
 #include "runtime/text/jinja/literals.h"
 #include "runtime/text/jinja/predicates.h"
+#include "runtime/text/jinja/scopes.h"
 
 namespace orcd::jinja {
 namespace {
@@ -43,7 +44,7 @@ class Parser {
       : program_(program), tokens_(std::move(tokens)) {}
 
   absl::Status Run() {
-    ORCD_ASSIGN_OR_RETURN(program_.body, ParseBlock({}));
+    ORCD_ASSIGN_OR_RETURN(program_.body.block, ParseBlock({}));
     return absl::OkStatus();
   }
 
@@ -323,7 +324,7 @@ class Parser {
       case Type::kFloat: {
         const std::optional<Value> number =
             token.type == Type::kInteger ? IntegerLiteral(token.text) : FloatLiteral(token.text);
-        if (!number) return Fail(std::string(token.text).append(" does not fit into 64 bits"));
+        if (!number) return Fail(std::string(token.text).append(" is no number of 64 bits"));
         Next();
         return Constant(*number);
       }
@@ -486,6 +487,10 @@ class Parser {
       } else if (Current().type == Type::kName && IsSign(Look(), "=")) {
         if (closed) return Fail("invalid arguments");
         const std::string_view name = Current().text;
+        if (std::ranges::find(arguments.keywords, name, &KeywordArgument::name) !=
+            arguments.keywords.end()) {
+          return Fail("an argument's name stands twice");
+        }
         Next();
         Next();
         ORCD_ASSIGN_OR_RETURN(const Expr* value, ParseExpr());
@@ -527,7 +532,7 @@ class Parser {
       }
       Next();
       if (AtAnyName(ends)) return block;
-      ORCD_ASSIGN_OR_RETURN(const Stmt* stmt, ParseStatement());
+      ORCD_ASSIGN_OR_RETURN(Stmt * stmt, ParseStatement());
       block.push_back(stmt);
       ORCD_RETURN_IF_ERROR(Expect(Type::kBlockEnd, "'%}'"));
     }
@@ -543,10 +548,10 @@ class Parser {
     return block;
   }
 
-  absl::StatusOr<const Stmt*> ParseStatement() {
+  absl::StatusOr<Stmt*> ParseStatement() {
     struct Row {
       std::string_view tag;
-      absl::StatusOr<const Stmt*> (Parser::*parse)();
+      absl::StatusOr<Stmt*> (Parser::*parse)();
     };
     static constexpr Row kRows[] = {
         {"for", &Parser::ParseFor},        {"if", &Parser::ParseIf},
@@ -579,6 +584,9 @@ class Parser {
         if (std::ranges::find(kConstants, name) != std::end(kConstants)) {
           return Fail("a constant cannot be assigned to");
         }
+        if (name == "loop" && (loops_ > 0 || end_name == "in")) {
+          return Fail("the variable 'loop' of a loop cannot be assigned to");
+        }
         part.symbol = Symbol(name);
         if (with_attribute && SkipSign(".")) {
           ORCD_ASSIGN_OR_RETURN(part.attribute, ExpectName());
@@ -593,7 +601,7 @@ class Parser {
     return tuple;
   }
 
-  absl::StatusOr<const Stmt*> ParseFor() {
+  absl::StatusOr<Stmt*> ParseFor() {
     Stmt& stmt = NewStmt(Stmt::Type::kFor);
     ORCD_ASSIGN_OR_RETURN(Target target, ParseTarget(false, "in"));
     stmt.targets.push_back(std::move(target));
@@ -606,16 +614,16 @@ class Parser {
     ++loops_;
     absl::StatusOr<Block> body = ParseBody({"else", "endfor"});
     --loops_;
-    ORCD_ASSIGN_OR_RETURN(stmt.body, std::move(body));
+    ORCD_ASSIGN_OR_RETURN(stmt.body.block, std::move(body));
     if (SkipName("else")) {
-      ORCD_ASSIGN_OR_RETURN(stmt.else_body, ParseBody({"endfor"}));
+      ORCD_ASSIGN_OR_RETURN(stmt.else_body.block, ParseBody({"endfor"}));
     } else {
       Next();
     }
     return &stmt;
   }
 
-  absl::StatusOr<const Stmt*> ParseIf() {
+  absl::StatusOr<Stmt*> ParseIf() {
     Stmt& stmt = NewStmt(Stmt::Type::kIf);
     do {
       Branch branch;
@@ -624,7 +632,7 @@ class Parser {
       stmt.branches.push_back(std::move(branch));
     } while (SkipName("elif"));
     if (SkipName("else")) {
-      ORCD_ASSIGN_OR_RETURN(stmt.else_body, ParseBody({"endif"}));
+      ORCD_ASSIGN_OR_RETURN(stmt.else_body.block, ParseBody({"endif"}));
     } else {
       Next();
     }
@@ -643,7 +651,7 @@ class Parser {
     return &filters;
   }
 
-  absl::StatusOr<const Stmt*> ParseSet() {
+  absl::StatusOr<Stmt*> ParseSet() {
     Stmt& stmt = NewStmt(Stmt::Type::kSet);
     ORCD_ASSIGN_OR_RETURN(Target target, ParseTarget(true, {}));
     stmt.targets.push_back(std::move(target));
@@ -653,7 +661,7 @@ class Parser {
     }
     stmt.type = Stmt::Type::kSetBlock;
     ORCD_ASSIGN_OR_RETURN(stmt.expr, ParseFilters(false));
-    ORCD_ASSIGN_OR_RETURN(stmt.body, ParseBody({"endset"}));
+    ORCD_ASSIGN_OR_RETURN(stmt.body.block, ParseBody({"endset"}));
     return &stmt;
   }
 
@@ -665,6 +673,10 @@ class Parser {
       }
       ORCD_ASSIGN_OR_RETURN(const std::string_view name, ExpectName());
       Parameter parameter = {Symbol(name), nullptr};
+      if (std::ranges::find(macro.parameters, parameter.symbol, &Parameter::symbol) !=
+          macro.parameters.end()) {
+        return Fail("a parameter's name stands twice");
+      }
       if (SkipSign("=")) {
         ORCD_ASSIGN_OR_RETURN(parameter.default_value, ParseExpr());
       } else if (!macro.parameters.empty() && macro.parameters.back().default_value != nullptr) {
@@ -680,7 +692,7 @@ class Parser {
     const int loops = std::exchange(loops_, 0);
     absl::StatusOr<Block> body = ParseBody({end});
     loops_ = loops;
-    ORCD_ASSIGN_OR_RETURN(macro.body, std::move(body));
+    ORCD_ASSIGN_OR_RETURN(macro.body.block, std::move(body));
     for (size_t i = begin; i < pos_; ++i) {
       if (tokens_[i].type != Type::kName) continue;
       macro.uses_varargs |= tokens_[i].text == "varargs";
@@ -690,7 +702,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<const Stmt*> ParseMacro() {
+  absl::StatusOr<Stmt*> ParseMacro() {
     Stmt& stmt = NewStmt(Stmt::Type::kMacro);
     ORCD_ASSIGN_OR_RETURN(stmt.macro.name, ExpectName());
     stmt.symbol = Symbol(stmt.macro.name);
@@ -699,7 +711,7 @@ class Parser {
     return &stmt;
   }
 
-  absl::StatusOr<const Stmt*> ParseCallBlock() {
+  absl::StatusOr<Stmt*> ParseCallBlock() {
     Stmt& stmt = NewStmt(Stmt::Type::kCallBlock);
     stmt.macro.name = "caller";
     if (AtSign("(")) {
@@ -714,14 +726,14 @@ class Parser {
     return &stmt;
   }
 
-  absl::StatusOr<const Stmt*> ParseFilterBlock() {
+  absl::StatusOr<Stmt*> ParseFilterBlock() {
     Stmt& stmt = NewStmt(Stmt::Type::kFilterBlock);
     ORCD_ASSIGN_OR_RETURN(stmt.expr, ParseFilters(true));
-    ORCD_ASSIGN_OR_RETURN(stmt.body, ParseBody({"endfilter"}));
+    ORCD_ASSIGN_OR_RETURN(stmt.body.block, ParseBody({"endfilter"}));
     return &stmt;
   }
 
-  absl::StatusOr<const Stmt*> ParseWith() {
+  absl::StatusOr<Stmt*> ParseWith() {
     Stmt& stmt = NewStmt(Stmt::Type::kWith);
     while (Current().type != Type::kBlockEnd) {
       if (!stmt.targets.empty()) {
@@ -733,23 +745,23 @@ class Parser {
       ORCD_ASSIGN_OR_RETURN(const Expr* value, ParseExpr());
       stmt.values.push_back(value);
     }
-    ORCD_ASSIGN_OR_RETURN(stmt.body, ParseBody({"endwith"}));
+    ORCD_ASSIGN_OR_RETURN(stmt.body.block, ParseBody({"endwith"}));
     return &stmt;
   }
 
   // Marks what a model is trained on; here it is a scope.
-  absl::StatusOr<const Stmt*> ParseGeneration() {
+  absl::StatusOr<Stmt*> ParseGeneration() {
     Stmt& stmt = NewStmt(Stmt::Type::kScope);
-    ORCD_ASSIGN_OR_RETURN(stmt.body, ParseBody({"endgeneration"}));
+    ORCD_ASSIGN_OR_RETURN(stmt.body.block, ParseBody({"endgeneration"}));
     return &stmt;
   }
 
-  absl::StatusOr<const Stmt*> ParseJump(Stmt::Type type) {
+  absl::StatusOr<Stmt*> ParseJump(Stmt::Type type) {
     if (loops_ == 0) return Fail("'break' and 'continue' belong into a loop");
     return &NewStmt(type);
   }
-  absl::StatusOr<const Stmt*> ParseBreak() { return ParseJump(Stmt::Type::kBreak); }
-  absl::StatusOr<const Stmt*> ParseContinue() { return ParseJump(Stmt::Type::kContinue); }
+  absl::StatusOr<Stmt*> ParseBreak() { return ParseJump(Stmt::Type::kBreak); }
+  absl::StatusOr<Stmt*> ParseContinue() { return ParseJump(Stmt::Type::kContinue); }
 
   Program& program_;
   const std::vector<Token> tokens_;
@@ -767,6 +779,7 @@ absl::StatusOr<std::unique_ptr<const Program>> ParseProgram(std::string source) 
   program->source = std::move(source);
   ORCD_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(program->source));
   ORCD_RETURN_IF_ERROR(Parser(*program, std::move(tokens)).Run());
+  FindHiddenNames(*program);
   return program;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,12 @@ std::optional<int64_t> InRange(int64_t index, int64_t size) {
   if (index < 0) index += size;
   if (index < 0 || index >= size) return std::nullopt;
   return index;
+}
+
+// Exact for every integer and float.
+long double Exact(const Value& value) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  return value.IsInteger() ? static_cast<long double>(value.integer()) : value.floating();
 }
 
 int64_t FloorDivide(int64_t a, int64_t b) {
@@ -173,7 +180,7 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
   ORCD_RETURN_IF_ERROR(Step());
   if (depth > kMaxValueDepth) return TooDeep();
   if (a.IsNumber() && b.IsNumber()) {
-    return a.IsInteger() && b.IsInteger() ? a.integer() == b.integer() : a.number() == b.number();
+    return Exact(a) == Exact(b);
   }
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -210,6 +217,19 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
       }
       return true;
     }
+    case Kind::kDictView: {
+      // Keys and items are sets; values are equal to nothing else.
+      const DictView& left = a.dict_view();
+      const DictView& right = b.dict_view();
+      if (left.of != right.of || left.of == DictView::Of::kValues) break;
+      ORCD_ASSIGN_OR_RETURN(const auto items, ToList(a));
+      if (items.size() != right.dict->entries.size()) return false;
+      for (const Value& item : items) {
+        ORCD_ASSIGN_OR_RETURN(const bool contains, Contains(b, item));
+        if (!contains) return false;
+      }
+      return true;
+    }
     case Kind::kRange: {
       const Range& left = a.range();
       const Range& right = b.range();
@@ -218,8 +238,9 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
              (size <= 1 || left.step == right.step);
     }
     default:
-      return a.identity() == b.identity();
+      break;
   }
+  return a.identity() == b.identity();
 }
 
 absl::StatusOr<bool> Runtime::Less(const Value& a, const Value& b, std::string_view sign,
@@ -227,7 +248,7 @@ absl::StatusOr<bool> Runtime::Less(const Value& a, const Value& b, std::string_v
   ORCD_RETURN_IF_ERROR(Step());
   if (depth > kMaxValueDepth) return TooDeep();
   if (a.IsNumber() && b.IsNumber()) {
-    return a.IsInteger() && b.IsInteger() ? a.integer() < b.integer() : a.number() < b.number();
+    return Exact(a) < Exact(b);
   }
   if (a.Is(Kind::kString) && b.Is(Kind::kString)) {
     ORCD_RETURN_IF_ERROR(StepBytes(std::min(a.text().bytes.size(), b.text().bytes.size())));
@@ -255,6 +276,9 @@ absl::StatusOr<bool> Runtime::Contains(const Value& container, const Value& item
     }
     ORCD_RETURN_IF_ERROR(StepBytes(container.text().bytes.size()));
     return FindFirst(container.text().bytes, item.text().bytes) != std::string_view::npos;
+  }
+  if (container.Is(Kind::kDict) && (item.Is(Kind::kList) || item.Is(Kind::kDict))) {
+    return TypeError("is unhashable", item);
   }
   if (container.Is(Kind::kDict) && item.Is(Kind::kString)) {
     ORCD_RETURN_IF_ERROR(Step(container.dict().entries.size()));
@@ -555,7 +579,7 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
                                         const Value* step) {
   if (!object.IsDefined()) return TypeError("", object);
   if (!object.Is(Kind::kString) && !object.IsSequence() && !object.Is(Kind::kRange)) {
-    return MakeUndefined(Cat({TypeName(object), " object has no slices"}));
+    return TypeError("has no slices", object);
   }
   const auto number = [&](const Value* part, int64_t otherwise) -> absl::StatusOr<int64_t> {
     if (part == nullptr || part->Is(Kind::kNone)) return otherwise;
@@ -668,7 +692,8 @@ absl::StatusOr<bool> Runtime::Next(Iterator& iterator, Value& item) {
       const Text& text = source.text();
       if (next >= text.bytes.size()) return false;
       const size_t length = CharacterLength(text.bytes, next);
-      item = Make(text.Sub(next, length));
+      // The characters of Markup are plain texts.
+      item = Make({text.bytes.substr(next, length), text.Sub(next, length).origins, text.origin});
       next += length;
       return true;
     }

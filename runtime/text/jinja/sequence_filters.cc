@@ -275,16 +275,22 @@ Result GroupBy(Runtime& runtime, const Value& value, const Bound& arguments) {
 Result Batch(Runtime& runtime, const Value& value, const Bound& arguments) {
   ORCD_ASSIGN_OR_RETURN(const Items items, runtime.ToList(value));
   ORCD_ASSIGN_OR_RETURN(const int64_t size, runtime.Integer(arguments[0]));
-  if (size < 1) return runtime.Fail("batch: the number of items is less than 1");
   ArenaVector<Value> batches(runtime.arena());
-  for (size_t begin = 0; begin < items.size(); begin += size) {
-    const size_t count = std::min<size_t>(size, items.size() - begin);
-    ArenaVector<Value> batch(runtime.arena());
-    for (const Value& item : items.subspan(begin, count)) batch.Add(item);
-    const bool fills = arguments.Has(1) && !arguments[1].Is(Kind::kNone);
-    if (fills) ORCD_RETURN_IF_ERROR(runtime.Step(std::min<int64_t>(size, kMaxSteps + 1)));
-    for (size_t i = count; fills && i < static_cast<size_t>(size); ++i) batch.Add(arguments[1]);
+  ArenaVector<Value> batch(runtime.arena());
+  const auto end_batch = [&] {
     batches.Add(runtime.MakeList(batch.items()));
+    batch = ArenaVector<Value>(runtime.arena());
+  };
+  for (const Value& item : items) {
+    if (static_cast<int64_t>(batch.size()) == size) end_batch();
+    batch.Add(item);
+  }
+  if (!batch.empty()) {
+    const bool fills = arguments.Has(1) && !arguments[1].Is(Kind::kNone);
+    if (fills) ORCD_RETURN_IF_ERROR(runtime.Step(std::clamp<int64_t>(size, 0, kMaxSteps + 1)));
+    const auto missing = size - static_cast<int64_t>(batch.size());
+    for (int64_t i = 0; fills && i < missing; ++i) batch.Add(arguments[1]);
+    end_batch();
   }
   return GeneratorOf(runtime, batches.items());
 }

@@ -91,8 +91,7 @@ void AddPart(Runtime& runtime, const Text& text, size_t begin, size_t end,
 
 absl::Status SplitAtSpaces(Runtime& runtime, const Text& text, int64_t most, bool from_end,
                            ArenaVector<Value>& parts) {
-  const Text whole = Strip(text, nullptr, true, true);
-  std::string_view rest = whole.bytes;
+  std::string_view rest = Strip(text, nullptr, !from_end, from_end).bytes;
   while (!rest.empty()) {
     ORCD_RETURN_IF_ERROR(runtime.Step());
     // `inner` is the part next to the end from which splitting goes.

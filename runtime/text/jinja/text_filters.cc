@@ -114,6 +114,7 @@ Result Indent(Runtime& runtime, const Value& value, const Bound& arguments) {
 }
 
 Result Truncate(Runtime& runtime, const Value& value, const Bound& arguments) {
+  if (!value.IsDefined()) return value;
   ORCD_ASSIGN_OR_RETURN(const Text text, runtime.String(value));
   ORCD_ASSIGN_OR_RETURN(const int64_t length, runtime.Integer(arguments.Or(0, Value::Int(255))));
   const bool kill_words = arguments.Has(1) && runtime.IsTrue(arguments[1]);
