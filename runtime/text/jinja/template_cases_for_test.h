@@ -1266,8 +1266,6 @@ inline constexpr TemplateCase kTemplateCases[] = {
      Outcome::kFails, ""sv},
     {"{{ l|items|list }}"sv, kCaseContext,
      Outcome::kFails, ""sv},
-    {"{{ none|items is defined }}"sv, kCaseContext,
-     Outcome::kText, "True"sv},
     {"{{ 5|reverse }}"sv, kCaseContext,
      Outcome::kFails, ""sv},
     {"{{ none|map('upper')|list }}"sv, kCaseContext,
