@@ -190,6 +190,11 @@ struct Program {
   Body body;
   // Indexed by symbol.
   std::vector<std::string> symbols;
+  // Symbols of the names that the engine sets.
+  uint32_t loop = 0;
+  uint32_t caller = 0;
+  uint32_t varargs = 0;
+  uint32_t kwargs = 0;
 
   std::deque<Expr> exprs;
   std::deque<Stmt> stmts;

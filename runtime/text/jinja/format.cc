@@ -229,7 +229,8 @@ absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Text& format, const 
       const size_t end = rest.find(')');
       if (end == std::string_view::npos) return runtime.Fail("incomplete format key");
       if (!value.Is(Kind::kDict)) return runtime.Fail("format requires a mapping");
-      const Value* found = value.dict().Find(rest.substr(1, end - 1));
+      ORCD_ASSIGN_OR_RETURN(const Value* found,
+                            runtime.Find(value.dict(), rest.substr(1, end - 1)));
       if (found == nullptr) return runtime.Fail("a format names a key that is not there");
       named = *found;
       used = 1;

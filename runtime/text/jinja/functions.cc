@@ -14,6 +14,8 @@ using Result = absl::StatusOr<Value>;
 
 // A longer range is refused, as by Jinja's sandbox.
 constexpr int64_t kMaxRange = 100'000;
+// In bytes.
+constexpr size_t kMaxTimeFormat = 4096;
 
 // The entries of a dictionary made of a mapping or of pairs, and of keywords.
 absl::StatusOr<std::span<const DictEntry>> Entries(Runtime& runtime, const Arguments& arguments) {
@@ -87,6 +89,7 @@ Result RaiseException(Runtime& runtime, const Value&, const Bound& arguments) {
 
 Result StrftimeNow(Runtime& runtime, const Value&, const Bound& arguments) {
   ORCD_ASSIGN_OR_RETURN(const Text format, runtime.String(arguments[0]));
+  if (format.bytes.size() > kMaxTimeFormat) return runtime.Fail("a time's format is too long");
   ORCD_RETURN_IF_ERROR(runtime.Step(format.bytes.size() * 4));
   Context& context = runtime.context();
   return runtime.MakeString(FormatTime(format.bytes, context.now(), context.microseconds()));

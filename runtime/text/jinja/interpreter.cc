@@ -37,6 +37,7 @@ void Interpreter::Hide(const Body& body, Scope& scope) {
 }
 
 void Interpreter::SetVariable(Scope& scope, uint32_t symbol, const Value& value) {
+  Charge(scope.slots.size() / 8);
   for (Slot& slot : scope.slots.items()) {
     if (slot.symbol != symbol) continue;
     slot.value = value;
@@ -47,6 +48,7 @@ void Interpreter::SetVariable(Scope& scope, uint32_t symbol, const Value& value)
 
 Value Interpreter::FindVariable(uint32_t symbol) {
   for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    Charge(scope->slots.size() / 8);
     for (const Slot& slot : scope->slots.items()) {
       if (slot.symbol == symbol) return slot.value;
     }
@@ -244,8 +246,6 @@ Interpreter::FlowOr Interpreter::RunFor(const Stmt& stmt, const Value& iterable,
   ORCD_ASSIGN_OR_RETURN(const Iterator iterator, Iterate(iterable));
   Scope* const outer = scope_;
   auto* const loop = arena().New<Loop>(&stmt, outer, iterator, stmt.condition != nullptr, depth0);
-  static constexpr std::string_view kLoop = "loop";
-  const auto symbol = std::ranges::find(program_.symbols, kLoop);
   Scope* scope = nullptr;
   Flow flow = Flow::kNext;
   bool any_ended = false;
@@ -262,9 +262,7 @@ Interpreter::FlowOr Interpreter::RunFor(const Stmt& stmt, const Value& iterable,
     }
     Hide(stmt.body, *scope);
     scope_ = scope;
-    if (symbol != program_.symbols.end()) {
-      SetVariable(*scope, static_cast<uint32_t>(symbol - program_.symbols.begin()), Value(loop));
-    }
+    SetVariable(*scope, program_.loop, Value(loop));
     const absl::Status assigned = Assign(stmt.targets[0], loop->current);
     FlowOr result = assigned.ok() ? RunBlock(stmt.body.block) : FlowOr(assigned);
     scope_ = outer;
@@ -651,10 +649,7 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
     return Fail(std::string("macro '").append(body.name).append("' ").append(why));
   };
   Scope* const scope = NewScope(macro.scope, body.body);
-  const auto set_named = [&](std::string_view name, const Value& value) {
-    const auto symbol = std::ranges::find(program_.symbols, name);
-    SetVariable(*scope, static_cast<uint32_t>(symbol - program_.symbols.begin()), value);
-  };
+  ORCD_RETURN_IF_ERROR(Step(arguments.keywords.size() * body.parameters.size() / 4));
   // Keyword arguments that name no parameter.
   ArenaVector<Keyword> others(arena());
   for (const Keyword& keyword : arguments.keywords) {
@@ -683,13 +678,13 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
       SetVariable(*scope, parameter.symbol, value);
     }
     if (body.uses_caller) {
-      const bool is_parameter = std::ranges::any_of(body.parameters, [&](const Parameter& p) {
-        return program_.symbols[p.symbol] == "caller";
-      });
+      const bool is_parameter = std::ranges::find(body.parameters, program_.caller,
+                                                  &Parameter::symbol) != body.parameters.end();
       const auto caller = std::ranges::find(others.items(), "caller", &Keyword::name);
       if (!is_parameter) {
         const bool given = caller != others.items().end();
-        set_named("caller", given ? caller->value : MakeUndefined("No caller defined"));
+        SetVariable(*scope, program_.caller,
+                    given ? caller->value : MakeUndefined("No caller defined"));
       }
     }
     ArenaVector<DictEntry> kwargs(arena());
@@ -700,10 +695,11 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
       }
       kwargs.Add({MakeString(other.name), other.value});
     }
-    if (body.uses_kwargs) set_named("kwargs", MakeDict(kwargs.items()));
+    if (body.uses_kwargs) SetVariable(*scope, program_.kwargs, MakeDict(kwargs.items()));
     const size_t named = std::min(arguments.positional.size(), body.parameters.size());
     if (body.uses_varargs) {
-      set_named("varargs", Value(arena().New<Sequence>(arguments.positional.subspan(named)), true));
+      SetVariable(*scope, program_.varargs,
+                  Value(arena().New<Sequence>(arguments.positional.subspan(named)), true));
     } else if (named < arguments.positional.size()) {
       return fail(absl::StrCat("takes not more than ", body.parameters.size(), " argument(s)"));
     }

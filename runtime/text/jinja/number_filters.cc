@@ -121,7 +121,9 @@ Result Round(Runtime& runtime, const Value& value, const Bound& arguments) {
   const double scale = std::pow(10.0, static_cast<double>(precision));
   if (method != "common") {
     const double scaled = number * scale;
-    return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+    // Python rounds to an integer here, which has no negative zero.
+    const double rounded = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
+    return Value::Float((rounded + 0.0) / scale);
   }
   if (value.IsInteger() && precision >= 0) return Value::Int(value.integer());
   if (precision < 0) {

@@ -44,6 +44,10 @@ class Parser {
       : program_(program), tokens_(std::move(tokens)) {}
 
   absl::Status Run() {
+    program_.loop = Symbol("loop");
+    program_.caller = Symbol("caller");
+    program_.varargs = Symbol("varargs");
+    program_.kwargs = Symbol("kwargs");
     ORCD_ASSIGN_OR_RETURN(program_.body.block, ParseBlock({}));
     return absl::OkStatus();
   }

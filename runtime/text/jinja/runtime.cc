@@ -281,8 +281,8 @@ absl::StatusOr<bool> Runtime::Contains(const Value& container, const Value& item
     return TypeError("is unhashable", item);
   }
   if (container.Is(Kind::kDict) && item.Is(Kind::kString)) {
-    ORCD_RETURN_IF_ERROR(Step(container.dict().entries.size()));
-    return container.dict().Find(item.text().bytes) != nullptr;
+    ORCD_ASSIGN_OR_RETURN(const Value* found, Find(container.dict(), item.text().bytes));
+    return found != nullptr;
   }
   if (container.IsDefined() && !container.IsSequence() && !container.Is(Kind::kDict) &&
       !container.Is(Kind::kDictView) && !container.Is(Kind::kRange) &&
@@ -475,16 +475,21 @@ absl::StatusOr<Text> Runtime::Concatenate(const Text& a, const Text& b) {
     text.markup = true;
     return text;
   }
-  const std::string_view last = accumulator_.text().bytes;
-  if (last.data() != a.bytes.data() || last.size() != a.bytes.size()) {
+  auto accumulator = std::ranges::find_if(accumulators_, [&](const TextBuilder& builder) {
+    const std::string_view last = builder.text().bytes;
+    return last.data() == a.bytes.data() && last.size() == a.bytes.size();
+  });
+  if (accumulator == accumulators_.end()) {
     ORCD_RETURN_IF_ERROR(StepBytes(a.bytes.size()));
-    accumulator_ = TextBuilder(arena());
-    accumulator_.Reserve(a.bytes.size() + b.bytes.size());
-    accumulator_.Append(a);
+    // Long results are kept, because to copy them costs most.
+    accumulator = std::ranges::min_element(accumulators_, {}, &TextBuilder::size);
+    *accumulator = TextBuilder(arena());
+    accumulator->Reserve(a.bytes.size() + b.bytes.size());
+    accumulator->Append(a);
   }
   ORCD_RETURN_IF_ERROR(StepBytes(b.bytes.size()));
-  accumulator_.Append(b);
-  return accumulator_.text();
+  accumulator->Append(b);
+  return accumulator->text();
 }
 
 absl::StatusOr<Text> Runtime::Repeat(const Text& text, int64_t count) {
@@ -501,6 +506,14 @@ absl::StatusOr<Text> Runtime::Repeat(const Text& text, int64_t count) {
 }
 
 // --- Access
+
+absl::StatusOr<const Value*> Runtime::Find(const Dict& dict, std::string_view key) {
+  ORCD_RETURN_IF_ERROR(Step(dict.entries.size() / 8 + key.size() / kBytesPerStep));
+  for (const DictEntry& entry : dict.entries) {
+    if (entry.key.Is(Kind::kString) && entry.key.text().bytes == key) return &entry.value;
+  }
+  return nullptr;
+}
 
 absl::StatusOr<Value> Runtime::GetAttribute(const Value& object, std::string_view name) {
   switch (object.kind()) {
@@ -529,8 +542,8 @@ absl::StatusOr<Value> Runtime::GetAttribute(const Value& object, std::string_vie
   }
   if (const std::optional<Value> method = FindMethod(*this, object, name)) return *method;
   if (object.Is(Kind::kDict)) {
-    ORCD_RETURN_IF_ERROR(Step(object.dict().entries.size() / 8));
-    if (const Value* value = object.dict().Find(name)) return *value;
+    ORCD_ASSIGN_OR_RETURN(const Value* found, Find(object.dict(), name));
+    if (found != nullptr) return *found;
   }
   const std::string_view type = object.Is(Kind::kNone) ? "None" : TypeName(object);
   return MakeUndefined(
@@ -541,8 +554,8 @@ absl::StatusOr<Value> Runtime::GetItem(const Value& object, const Value& key) {
   if (!object.IsDefined()) return TypeError("", object);
   if (object.Is(Kind::kDict)) {
     if (key.Is(Kind::kString)) {
-      ORCD_RETURN_IF_ERROR(Step(object.dict().entries.size() / 8));
-      if (const Value* value = object.dict().Find(key.text().bytes)) return *value;
+      ORCD_ASSIGN_OR_RETURN(const Value* found, Find(object.dict(), key.text().bytes));
+      if (found != nullptr) return *found;
     } else if (key.IsNumber() || key.Is(Kind::kNone) || key.Is(Kind::kTuple)) {
       for (const DictEntry& entry : object.dict().entries) {
         ORCD_ASSIGN_OR_RETURN(const bool equal, Equal(entry.key, key));

@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_TEXT_JINJA_RUNTIME_H_
 #define ORCD_RUNTIME_TEXT_JINJA_RUNTIME_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -93,6 +94,8 @@ class Runtime {
     steps_left_ -= static_cast<int64_t>(steps);
     return steps_left_ < 0 || context_.arena().exhausted() ? Spent() : absl::OkStatus();
   }
+  // Counts steps for a later Step to see.
+  void Charge(size_t steps) { steps_left_ -= static_cast<int64_t>(steps); }
   absl::Status StepBytes(size_t bytes) { return Step(bytes / kBytesPerStep); }
   absl::Status TooDeep() const;
 
@@ -152,6 +155,8 @@ class Runtime {
 
   // --- Access
 
+  // The value of the key; null if there is none.
+  absl::StatusOr<const Value*> Find(const Dict& dict, std::string_view key);
   // `object.name` and `object[key]`; undefined if there is none.
   absl::StatusOr<Value> GetAttribute(const Value& object, std::string_view name);
   absl::StatusOr<Value> GetItem(const Value& object, const Value& key);
@@ -211,8 +216,10 @@ class Runtime {
 
   Context& context_;
   int64_t steps_left_ = kMaxSteps;
-  // Holds the last result of Concatenate.
-  TextBuilder accumulator_{context_.arena()};
+  // Some results of Concatenate, to which more may be appended in place.
+  std::array<TextBuilder, 4> accumulators_ = {
+      TextBuilder(context_.arena()), TextBuilder(context_.arena()), TextBuilder(context_.arena()),
+      TextBuilder(context_.arena())};
 };
 
 // Python's repr of a float.

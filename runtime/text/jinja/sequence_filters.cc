@@ -44,6 +44,7 @@ struct KeyFormat {
 };
 
 Result KeyOf(Runtime& runtime, const Value& item, const KeyFormat& format) {
+  ORCD_RETURN_IF_ERROR(runtime.Step());
   ORCD_ASSIGN_OR_RETURN(const Value key, runtime.GetPath(item, format.path, format.fallback));
   return format.case_sensitive ? Result(key) : IgnoreCase(runtime, key);
 }

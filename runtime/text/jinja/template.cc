@@ -27,6 +27,9 @@ std::string Normalized(std::string_view source) {
   return ReplaceInvalidUtf8(text);
 }
 
+// A template that takes letters from everywhere makes no more pieces than this.
+constexpr size_t kMaxPieces = size_t{1} << 18;
+
 class Pieces {
  public:
   void Add(const Text& text) {
@@ -37,11 +40,15 @@ class Pieces {
       Add(text.bytes.substr(begin, end - begin), text.origins[begin]);
     }
   }
-  std::vector<PromptPiece> Take() { return std::move(pieces_); }
+  absl::StatusOr<std::vector<PromptPiece>> Take() {
+    if (pieces_.size() <= kMaxPieces) return std::move(pieces_);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the prompt has more than ", kMaxPieces, " pieces"));
+  }
 
  private:
   void Add(std::string_view bytes, Origin origin) {
-    if (bytes.empty()) return;
+    if (bytes.empty() || pieces_.size() > kMaxPieces) return;
     const bool is_template = origin == Origin::kTemplate;
     if (pieces_.empty() || pieces_.back().is_template != is_template) {
       pieces_.push_back({"", is_template});

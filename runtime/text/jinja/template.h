@@ -22,7 +22,7 @@ namespace orcd::jinja {
 struct Program;
 
 // Longer templates are refused.
-inline constexpr size_t kMaxTemplateBytes = size_t{256} << 10;
+inline constexpr size_t kMaxTemplateBytes = size_t{128} << 10;
 
 // Immutable; any thread may render. Copies share the program.
 class Template {

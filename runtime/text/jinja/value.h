@@ -169,14 +169,6 @@ struct DictEntry {
 // In order of insertion. Keys are unequal.
 struct Dict {
   std::span<const DictEntry> entries;
-
-  // Null if there is no such key.
-  const Value* Find(std::string_view key) const {
-    for (const DictEntry& entry : entries) {
-      if (entry.key.Is(Kind::kString) && entry.key.text().bytes == key) return &entry.value;
-    }
-    return nullptr;
-  }
 };
 
 struct DictView {
