@@ -134,7 +134,6 @@ void AppendInCase(const Text& text, size_t pos, size_t length, Case to, TextBuil
 }
 
 void AppendInCase(const Text& text, Case to, TextBuilder& out) {
-  out.Reserve(text.bytes.size());
   for (size_t pos = 0; pos < text.bytes.size();) {
     const size_t length = CharacterLength(text.bytes, pos);
     AppendInCase(text, pos, length, to, out);

@@ -51,7 +51,9 @@ double FloorModulo(double a, double b) {
 }
 
 double FloorDivide(double a, double b) {
-  const double quotient = (a - FloorModulo(a, b)) / b;
+  const double rest = std::fmod(a, b);
+  double quotient = (a - rest) / b;
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
   if (quotient == 0) return std::copysign(0.0, a / b);
   const double floor = std::floor(quotient);
   return quotient - floor > 0.5 ? floor + 1 : floor;
@@ -659,7 +661,10 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
 absl::StatusOr<Value> Runtime::GetPath(const Value& object, const Value& path,
                                        const Value& fallback) {
   if (path.Is(Kind::kNone)) return object;
-  if (!path.Is(Kind::kString)) return GetItem(object, path);
+  if (!path.Is(Kind::kString)) {
+    ORCD_ASSIGN_OR_RETURN(const Value item, GetItem(object, path));
+    return !item.IsDefined() && fallback.IsDefined() ? fallback : item;
+  }
   std::string_view rest = path.text().bytes;
   Value value = object;
   while (true) {

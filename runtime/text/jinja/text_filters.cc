@@ -37,19 +37,28 @@ Result CapitalizeText(Runtime& runtime, const Value& value, const Bound&) {
   return runtime.Make(Capitalize(runtime, text));
 }
 
-// A word begins after white space and some signs, unlike that of str.title().
+bool BeginsWord(char32_t before) {
+  constexpr std::u32string_view kBreaks = U"-({[<";
+  return IsSpace(before) || kBreaks.find(before) != std::u32string_view::npos;
+}
+
+// Words begin after white space and some signs, unlike those of str.title().
 Result Title(Runtime& runtime, const Value& value, const Bound&) {
   ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
   ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
   TextBuilder out(runtime.arena());
-  bool begins = true;
   for (size_t pos = 0; pos < text.bytes.size();) {
-    const size_t length = CharacterLength(text.bytes, pos);
-    AppendInCase(text, pos, length, begins ? Case::kUpper : Case::kLower, out);
-    const char32_t c = DecodeUtf8(text.bytes, pos).codepoint;
-    constexpr std::u32string_view kBreaks = U"-({[<";
-    begins = IsSpace(c) || kBreaks.find(c) != std::u32string_view::npos;
-    pos += length;
+    const size_t first = CharacterLength(text.bytes, pos);
+    AppendInCase(text, pos, first, Case::kUpper, out);
+    const size_t begin = pos + first;
+    const bool is_break = BeginsWord(DecodeUtf8(text.bytes, pos).codepoint);
+    pos = begin;
+    while (!is_break && pos < text.bytes.size()) {
+      const Utf8Char c = DecodeUtf8(text.bytes, pos);
+      if (BeginsWord(c.codepoint)) break;
+      pos += c.length;
+    }
+    AppendInCase(text.Sub(begin, pos - begin), Case::kLower, out);
   }
   return runtime.Make(out.text());
 }
@@ -114,8 +123,6 @@ Result Indent(Runtime& runtime, const Value& value, const Bound& arguments) {
 }
 
 Result Truncate(Runtime& runtime, const Value& value, const Bound& arguments) {
-  if (!value.IsDefined()) return value;
-  ORCD_ASSIGN_OR_RETURN(const Text text, runtime.String(value));
   ORCD_ASSIGN_OR_RETURN(const int64_t length, runtime.Integer(arguments.Or(0, Value::Int(255))));
   const bool kill_words = arguments.Has(1) && runtime.IsTrue(arguments[1]);
   Text end = {"..."};
@@ -131,6 +138,7 @@ Result Truncate(Runtime& runtime, const Value& value, const Bound& arguments) {
   if (leeway < 0) return runtime.Fail("truncate: the leeway is negative");
   ORCD_ASSIGN_OR_RETURN(const int64_t characters, runtime.Length(value));
   if (characters - leeway <= length) return value;
+  ORCD_ASSIGN_OR_RETURN(const Text text, runtime.String(value));
   Text kept = text.Sub(0, PositionOf(text.bytes, length - end_length));
   if (!kill_words) {
     const size_t space = kept.bytes.rfind(' ');
