@@ -36,6 +36,9 @@ constexpr double kMaxSeconds = 1;
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
 #endif
 
+// The bytes of a template that are made to be many, which leaves some for the rest.
+constexpr size_t kMostBytes = kMaxTemplateBytes - 4096;
+
 std::string Repeat(std::string_view part, size_t count) {
   std::string text;
   text.reserve(part.size() * count);
@@ -44,20 +47,18 @@ std::string Repeat(std::string_view part, size_t count) {
 }
 
 // `part` as often as a template may have it.
-std::string Fill(std::string_view part) {
-  return Repeat(part, (kMaxTemplateBytes - 4096) / part.size());
-}
+std::string Fill(std::string_view part) { return Repeat(part, kMostBytes / part.size()); }
 
 // `{{ 0 }}`, with `open` before and `close` after the 0, nested as deep as the template may be
 // long.
 std::string Nest(std::string_view open, std::string_view close) {
-  const size_t depth = (kMaxTemplateBytes - 4096) / (open.size() + close.size());
+  const size_t depth = kMostBytes / (open.size() + close.size());
   return absl::StrCat("{{ ", Repeat(open, depth), "0", Repeat(close, depth), " }}");
 }
 
 // As Nest, in place of the expression a body of tags.
 std::string NestTags(std::string_view open, std::string_view close) {
-  const size_t depth = (kMaxTemplateBytes - 4096) / (open.size() + close.size());
+  const size_t depth = kMostBytes / (open.size() + close.size());
   return absl::StrCat(Repeat(open, depth), "x", Repeat(close, depth));
 }
 
@@ -102,8 +103,8 @@ std::vector<Hostile> HostileTemplates() {
   add("generations", NestTags("{% generation %}", "{% endgeneration %}"));
   add("call blocks",
       "{% macro m() %}{{ caller() }}{% endmacro %}" + NestTags("{% call m() %}", "{% endcall %}"));
-  add("tuple targets",
-      "{% for " + Repeat("(", 60000) + "x" + Repeat(",)", 60000) + " in [] %}{% endfor %}");
+  add("tuple targets", "{% for " + Repeat("(", kMostBytes / 3) + "x" +
+                           Repeat(",)", kMostBytes / 3) + " in [] %}{% endfor %}");
   // Long chains.
   add("nots", "{{ " + Fill("not ") + "1 }}");
   add("minuses", "{{ " + Fill("-") + "1 }}");
@@ -147,7 +148,8 @@ std::vector<Hostile> HostileTemplates() {
   add("names", "{% set " + Fill("abcdefgh,") + "b = [] %}");
   add("many variables", [] {
     std::string source;
-    for (int i = 0; i < 15000; ++i) absl::StrAppend(&source, "{% set v", i, "=1 %}");
+    for (int i = 0; source.size() < kMostBytes; ++i)
+      absl::StrAppend(&source, "{% set v", i, "=1 %}");
     return source + "{% for i in range(100000) %}{% for j in [1] %}{{ i }}{% endfor %}{% endfor %}";
   }());
   add("a digit string", "{{ " + Fill("9") + " }}");
@@ -236,7 +238,7 @@ std::vector<Hostile> HostileTemplates() {
   add("width of str.format", "{{ '{:1000000000}'.format(1) }}{{ '{:.1000000000f}'.format(1.0) }}");
   add("given width of str.format", "{{ '{:{}}'.format(1, 1000000000) }}");
   add("nested fields of str.format",
-      "{{ '" + Repeat("{:", 60000) + Repeat("}", 60000) + "'.format(1) }}");
+      "{{ '" + Repeat("{:", kMostBytes / 3) + Repeat("}", kMostBytes / 3) + "'.format(1) }}");
   add("index of str.format", "{{ '{99999999999999999999}'.format(1) }}");
   add("indent of JSON", "{{ [[[1]]]|tojson(indent=1000000000) }}");
   add("long indent of JSON", "{{ [[[1]]]|tojson(indent='a' * 10000000) }}");
@@ -386,8 +388,8 @@ std::vector<Hostile> HostileTemplates() {
   add("deep dict",
       "{% set ns = namespace(x={}) %}{% for i in range(100000) %}{% set ns.x = {'a': ns.x} %}"
       "{% endfor %}{{ ns.x }}{{ ns.x|tojson }}");
-  add("deep attribute", "{{ [1]|map(attribute='" + Repeat("a.", 100000) + "a')|list }}");
-  add("deep str.format", "{{ '{0" + Repeat(".a", 100000) + "}'.format({}) }}");
+  add("deep attribute", "{{ [1]|map(attribute='" + Repeat("a.", kMostBytes / 2) + "a')|list }}");
+  add("deep str.format", "{{ '{0" + Repeat(".a", kMostBytes / 2) + "}'.format({}) }}");
   add("deep generators",
       "{% set ns = namespace(x=[1]) %}{% for i in range(100000) %}"
       "{% set ns.x = ns.x|map('int') %}{% endfor %}{{ ns.x|list }}");
