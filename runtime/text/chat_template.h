@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/text/prompt_piece.h"
 #include "runtime/text/tokenizer.h"
 
 namespace orcd {
@@ -43,13 +44,6 @@ struct ChatRequest {
   // JSON objects, one for each tool.
   std::vector<std::string> tools_json;
   bool add_generation_prompt = true;
-};
-
-// A piece of a rendered prompt. Control tokens are recognised only in the template's own text (role
-// names and the default system text included), never in text that a user wrote.
-struct PromptPiece {
-  std::string text;
-  bool is_template = false;
 };
 
 // A value type. Any thread may render.
