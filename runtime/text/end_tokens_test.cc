@@ -34,7 +34,8 @@ class EndTokensTest : public ::testing::Test {
   // The texts of the ids that Find() gives.
   std::vector<std::string_view> Texts() {
     std::vector<std::string_view> texts;
-    for (const int32_t id : Find().value()) texts.push_back(vocabulary_.tokens[id]);
+    const absl::StatusOr<std::vector<int32_t>> found = Find();
+    for (const int32_t id : found.value()) texts.push_back(vocabulary_.tokens[id]);
     return texts;
   }
   TokenType TypeOf(int32_t id) const { return TokenType{vocabulary_.types[id]}; }
