@@ -44,17 +44,27 @@ bool IsInPlainText(TokenType type) {
   return type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kByte;
 }
 
+// True if a character that is assigned in Unicode, and no control character but a tab or a line
+// break, has the byte in UTF-8. The characters from U+E0000 up are few and invisible.
+bool TextsNeed(int byte) {
+  return byte == '\t' || byte == '\n' || byte == '\r' || (byte >= 0x20 && byte <= 0x7E) ||
+         (byte >= 0x80 && byte <= 0xBF) || (byte >= 0xC2 && byte <= 0xF0);
+}
+
 absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabulary,
                                                         const TokenIds& ids) {
   std::array<int32_t, 256> byte_ids;
   for (int byte = 0; byte < 256; ++byte) {
     const std::string spelling = SpellByte(static_cast<uint8_t>(byte));
     const auto token = ids.find(spelling);
-    if (token == ids.end() || !IsInPlainText(TokenType{vocabulary.types[token->second]})) {
+    if (token != ids.end() && IsInPlainText(TokenType{vocabulary.types[token->second]})) {
+      byte_ids[byte] = token->second;
+    } else if (!TextsNeed(byte)) {
+      byte_ids[byte] = Bpe::kNoToken;
+    } else {
       return InvalidVocabulary(kTokensKey, "no token for byte " + std::to_string(byte) +
                                                ", which is spelled " + Quoted(spelling));
     }
-    byte_ids[byte] = token->second;
   }
   return byte_ids;
 }
@@ -147,8 +157,11 @@ void Bpe::AppendShort(std::string_view word, std::vector<int32_t>& ids) const {
   // pairs[i] is the merge of parts[i] and parts[i + 1]; the last part has no pair.
   std::array<int32_t, kShortWord> parts;
   std::array<Merge, kShortWord> pairs;
-  size_t size = word.size();
-  for (size_t i = 0; i < size; ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  size_t size = 0;
+  for (const char byte : word) {
+    parts[size] = byte_ids_[static_cast<uint8_t>(byte)];
+    if (parts[size] != kNoToken) ++size;
+  }
   for (size_t i = 0; i + 1 < size; ++i) pairs[i] = Find(parts[i], parts[i + 1]);
 
   while (size > 1) {
@@ -180,13 +193,17 @@ void Bpe::PushCandidate(uint32_t left, Workspace& workspace) const {
 void Bpe::AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
   auto& parts = workspace.parts_;
   auto& heap = workspace.heap_;
-  const auto size = static_cast<uint32_t>(word.size());
-  parts.resize(size);
+  parts.clear();
   heap.clear();
-  for (uint32_t i = 0; i < size; ++i) {
-    parts[i] = {byte_ids_[static_cast<uint8_t>(word[i])], i == 0 ? kNoPart : i - 1,
-                i + 1 == size ? kNoPart : i + 1};
+  for (const char byte : word) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+    const auto index = static_cast<uint32_t>(parts.size());
+    if (id != kNoToken) parts.push_back({id, index - 1, index + 1});
   }
+  if (parts.empty()) return;
+  parts.front().previous = kNoPart;
+  parts.back().next = kNoPart;
+  const auto size = static_cast<uint32_t>(parts.size());
   for (uint32_t i = 0; i < size; ++i) PushCandidate(i, workspace);
 
   // A part keeps the index of its first byte, so the order of indices is the order in the word.
