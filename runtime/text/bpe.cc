@@ -44,17 +44,27 @@ bool IsInPlainText(TokenType type) {
   return type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kByte;
 }
 
+// True if a character that is assigned in Unicode, and no control character but a tab or a line
+// break, has the byte in UTF-8. The characters from U+E0000 up are few and invisible.
+bool TextsNeed(int byte) {
+  return byte == '\t' || byte == '\n' || byte == '\r' || (byte >= 0x20 && byte <= 0x7E) ||
+         (byte >= 0x80 && byte <= 0xBF) || (byte >= 0xC2 && byte <= 0xF0);
+}
+
 absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabulary,
                                                         const TokenIds& ids) {
   std::array<int32_t, 256> byte_ids;
   for (int byte = 0; byte < 256; ++byte) {
     const std::string spelling = SpellByte(static_cast<uint8_t>(byte));
     const auto token = ids.find(spelling);
-    if (token == ids.end() || !IsInPlainText(TokenType{vocabulary.types[token->second]})) {
+    if (token != ids.end() && IsInPlainText(TokenType{vocabulary.types[token->second]})) {
+      byte_ids[byte] = token->second;
+    } else if (!TextsNeed(byte)) {
+      byte_ids[byte] = Bpe::kNoToken;
+    } else {
       return InvalidVocabulary(kTokensKey, "no token for byte " + std::to_string(byte) +
                                                ", which is spelled " + Quoted(spelling));
     }
-    byte_ids[byte] = token->second;
   }
   return byte_ids;
 }
@@ -140,8 +150,11 @@ bool Bpe::AppendWhole(std::string_view word, std::vector<int32_t>& ids) const {
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
   if (AppendWhole(word, ids)) return;
   std::vector<int32_t>& parts = workspace.byte_parts_;
-  parts.resize(word.size());
-  for (size_t i = 0; i < word.size(); ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  parts.clear();
+  for (const char byte : word) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+    if (id != kNoToken) parts.push_back(id);
+  }
   Append(parts, workspace, ids);
 }
 

@@ -23,6 +23,8 @@ namespace orcd {
 // filled.
 class Bpe {
  public:
+  static constexpr int32_t kNoToken = -1;
+
   // Scratch memory, kept between words to avoid allocations. One thread at a time.
   class Workspace {
    private:
@@ -48,7 +50,7 @@ class Bpe {
 
   // For words that are given as tokens.
   Bpe() : byte_ids_{} {}
-  // `byte_ids` holds the token of each byte.
+  // `byte_ids` holds the token of each byte; kNoToken if there is none.
   explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
 
   void Reserve(size_t merges) { merges_.reserve(merges); }
@@ -68,7 +70,8 @@ class Bpe {
 
   // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
   // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
-  // equals. Takes O(n log n) time for n bytes.
+  // equals. A byte without a token is left out before, as in Hugging Face's tokenizers. Takes
+  // O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
   // The same, starting from the tokens `word`.
   void Append(std::span<const int32_t> word, Workspace& workspace, std::vector<int32_t>& ids) const;
@@ -76,7 +79,7 @@ class Bpe {
  private:
   struct Merge {
     int32_t rank = kNoRank;
-    int32_t id = -1;
+    int32_t id = kNoToken;
   };
   static constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 
@@ -105,8 +108,9 @@ class Bpe {
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe);
 
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.
-// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if one of the
-// 256 bytes, spelled as byte_map.h has it, has no token.
+// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if a byte that
+// texts need, spelled as byte_map.h has it, has no token. Vocabularies may lack control characters,
+// and bytes that no assigned character has in UTF-8 (SmolLM2's lacks 21 in all).
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
                                                             const TokenIds& ids);
 

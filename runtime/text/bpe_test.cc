@@ -110,6 +110,18 @@ TEST(BpeTest, AgreesWithTheDefinition) {
   }
 }
 
+TEST(BpeTest, BytesWithoutATokenAreLeftOut) {
+  std::array<int32_t, 256> byte_ids = ByteIds();
+  byte_ids['x'] = Bpe::kNoToken;
+  Bpe bpe(byte_ids);
+  bpe.AddMerge('a', 'b', 300);
+  EXPECT_THAT(Encode(bpe, "xaxbx"), ElementsAre(300));
+  EXPECT_THAT(Encode(bpe, "x"), ElementsAre());
+  // The same for words that are merged with a heap.
+  EXPECT_THAT(Encode(bpe, std::string(100, 'x')), ElementsAre());
+  EXPECT_THAT(Encode(bpe, std::string(100, 'x') + "axb"), ElementsAre(300));
+}
+
 TEST(BpeTest, AWordOfItsOwnIsNotMerged) {
   Bpe bpe(ByteIds());
   bpe.AddMerge('a', 'b', 300);
@@ -129,6 +141,19 @@ TEST(BpeTest, AMegabyteOfOneLetter) {
   const std::vector<int32_t> ids = Encode(bpe, std::string(1 << 20, 'a'));
   EXPECT_EQ(ids.size(), 1 << 10);
   EXPECT_THAT(ids, Each(longest));
+}
+
+TEST(BpeTokenizerTest, VocabulariesMayLackBytesThatTextsDoNotNeed) {
+  for (const int byte : {0x04, 0x7F, 0xC0, 0xF2, 0xFF}) {
+    SmallVocabulary vocabulary;
+    vocabulary.tokens()[byte] = "other";
+    EXPECT_TRUE(Tokenizer::Create(vocabulary.View()).ok()) << byte;
+  }
+  for (const int byte : {0x09, 0x20, 0x7E, 0x80, 0xC2, 0xF0}) {
+    SmallVocabulary vocabulary;
+    vocabulary.tokens()[byte] = "other";
+    EXPECT_FALSE(Tokenizer::Create(vocabulary.View()).ok()) << byte;
+  }
 }
 
 // The merges lead to "bc", but not to "abc", which is a token as well.

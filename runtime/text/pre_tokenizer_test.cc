@@ -56,6 +56,16 @@ TEST(FindPreTokenizerTest, FlagsOfTheRows) {
   }
 }
 
+// Tokens are tried as words alone (AddWords in bpe.cc), and $ can split what is one word in a text.
+TEST(PreTokenizersTest, RowsThatIgnoreMergesHaveNoEndInTheirExpressions) {
+  for (const PreTokenizer& row : PreTokenizers()) {
+    if (!row.ignores_merges) continue;
+    for (const std::string_view pattern : row.patterns) {
+      EXPECT_EQ(pattern.find('$'), pattern.npos) << row.names[0];
+    }
+  }
+}
+
 TEST(WriteOutClassesTest, LeavesOtherSyntaxAlone) {
   for (const std::string_view pattern : {"'[sS]|(?:a|b)?", R"([^\r\n!-/\[\]]{1,3}|\$+)", R"([[a])",
                                          "", R"(\x{4E00}[\x{800}-\x{9FA5}])"}) {

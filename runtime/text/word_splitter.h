@@ -30,8 +30,8 @@ class WordSplitter {
   using Take = absl::FunctionRef<bool(std::string_view piece, bool is_word)>;
 
   // Calls `take` with each word of `text`, which is valid UTF-8, in order. No word is empty, and
-  // every text is the concatenation of its words. A word alone is one word. Takes time linear in
-  // the length of `text`.
+  // every text is the concatenation of its words. A word alone is one word, unless an expression
+  // has $. Takes time linear in the length of `text`.
   void Split(std::string_view text, Take take) const { SplitFrom(0, text, take); }
 
  private:
