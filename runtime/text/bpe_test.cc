@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/text/small_vocabulary_for_test.h"
+
 namespace orcd {
 namespace {
 
@@ -108,6 +110,26 @@ TEST(BpeTest, AgreesWithTheDefinition) {
   }
 }
 
+TEST(BpeTest, BytesWithoutATokenAreLeftOut) {
+  std::array<int32_t, 256> byte_ids = ByteIds();
+  byte_ids['x'] = Bpe::kNoToken;
+  Bpe bpe(byte_ids);
+  bpe.AddMerge('a', 'b', 300);
+  EXPECT_THAT(Encode(bpe, "xaxbx"), ElementsAre(300));
+  EXPECT_THAT(Encode(bpe, "x"), ElementsAre());
+  // The same for words that are merged with a heap.
+  EXPECT_THAT(Encode(bpe, std::string(100, 'x')), ElementsAre());
+  EXPECT_THAT(Encode(bpe, std::string(100, 'x') + "axb"), ElementsAre(300));
+}
+
+TEST(BpeTest, AWordOfItsOwnIsNotMerged) {
+  Bpe bpe(ByteIds());
+  bpe.AddMerge('a', 'b', 300);
+  bpe.AddWord("abc", 301);
+  EXPECT_THAT(Encode(bpe, "abc"), ElementsAre(301));
+  EXPECT_THAT(Encode(bpe, "abcabc"), ElementsAre(300, 'c', 300, 'c'));
+}
+
 // A quadratic merge would take hours here.
 TEST(BpeTest, AMegabyteOfOneLetter) {
   Bpe bpe(ByteIds());
@@ -119,6 +141,50 @@ TEST(BpeTest, AMegabyteOfOneLetter) {
   const std::vector<int32_t> ids = Encode(bpe, std::string(1 << 20, 'a'));
   EXPECT_EQ(ids.size(), 1 << 10);
   EXPECT_THAT(ids, Each(longest));
+}
+
+TEST(BpeTokenizerTest, VocabulariesMayLackBytesThatTextsDoNotNeed) {
+  for (const int byte : {0x04, 0x7F, 0xC0, 0xF2, 0xFF}) {
+    SmallVocabulary vocabulary;
+    vocabulary.tokens()[byte] = "other";
+    EXPECT_TRUE(Tokenizer::Create(vocabulary.View()).ok()) << byte;
+  }
+  for (const int byte : {0x09, 0x20, 0x7E, 0x80, 0xC2, 0xF0}) {
+    SmallVocabulary vocabulary;
+    vocabulary.tokens()[byte] = "other";
+    EXPECT_FALSE(Tokenizer::Create(vocabulary.View()).ok()) << byte;
+  }
+}
+
+// The merges lead to "bc", but not to "abc", which is a token as well.
+class UnreachedTokenTest : public ::testing::Test {
+ protected:
+  std::vector<int32_t> EncodeAbc(std::string_view pre_tokenizer) {
+    Vocabulary view = vocabulary_.View();
+    view.pre_tokenizer = *FindPreTokenizer(pre_tokenizer);
+    const auto tokenizer = Tokenizer::Create(view);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return (*tokenizer)->Encode("abc", /*parse_special=*/false);
+  }
+
+  SmallVocabulary vocabulary_;
+  const int32_t bc_ = vocabulary_.AddMerge("b", "c");
+};
+
+TEST_F(UnreachedTokenTest, IsTakenWhereMergesAreIgnored) {
+  const int32_t abc = vocabulary_.Add("abc");
+  EXPECT_THAT(EncodeAbc("llama-bpe"), ElementsAre(abc));
+  EXPECT_THAT(EncodeAbc("tekken"), ElementsAre(abc));
+  EXPECT_THAT(EncodeAbc("qwen2"), ElementsAre('a', bc_));
+}
+
+TEST_F(UnreachedTokenTest, IsNotTakenIfPlainTextMustNotGiveIt) {
+  for (const TokenType type : {TokenType::kUnused, TokenType::kUnknown, TokenType::kControl}) {
+    const SmallVocabulary without = vocabulary_;
+    vocabulary_.Add("abc", type);
+    EXPECT_THAT(EncodeAbc("llama-bpe"), ElementsAre('a', bc_));
+    vocabulary_ = without;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "tools/orcd_inspect/gguf_command.h"
 #include "tools/orcd_inspect/layers_command.h"
 #include "tools/orcd_inspect/logits_command.h"
+#include "tools/orcd_inspect/template_command.h"
 #include "tools/orcd_inspect/tokenize_command.h"
 
 int main(int argc, char** argv) {
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   orcd::AddGgufCommand(app, exit_code);
   orcd::AddCheckCommand(app, exit_code);
   orcd::AddTokenizeCommand(app, exit_code);
+  orcd::AddTemplateCommand(app, exit_code);
   orcd::AddLogitsCommand(app, exit_code);
   orcd::AddLayersCommand(app, exit_code);
   CLI11_PARSE(app, argc, argv);

@@ -60,6 +60,13 @@ bool IsIn(std::span<const CharacterRange> ranges, char32_t character) {
   return after != ranges.begin() && character <= std::prev(after)->last;
 }
 
+int DecimalDigit(char32_t character) {
+  // Each range begins with a zero.
+  const auto after = std::ranges::upper_bound(kDecimal, character, {}, &CharacterRange::first);
+  if (after == kDecimal.begin() || character > std::prev(after)->last) return -1;
+  return static_cast<int>(character - std::prev(after)->first) % 10;
+}
+
 size_t BeginWithoutSpace(std::string_view text) {
   size_t pos = 0;
   while (pos < text.size()) {

@@ -20,6 +20,8 @@ std::string ToUtf8(char32_t character);
 // str.isspace() of one character.
 bool IsSpace(char32_t character);
 bool IsIn(std::span<const CharacterRange> ranges, char32_t character);
+// The digit that a character of kDecimal is; -1 for others.
+int DecimalDigit(char32_t character);
 
 // In bytes: the position after the white space that `text`, UTF-8, begins with, and the position
 // before the white space that it ends with.

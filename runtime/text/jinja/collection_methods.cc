@@ -83,16 +83,18 @@ std::optional<Value> FindMethod(Runtime& runtime, const Value& object, std::stri
     bound->object = object;
     return Value(bound);
   }
+  // The sandbox hides what Python keeps under such names.
+  const bool is_internal = name.starts_with("__") && name.ends_with("__");
   const std::span<const std::string_view> unsafe =
       object.Is(Kind::kDict)   ? std::span<const std::string_view>(kUnsafeOfDict)
       : object.Is(Kind::kList) ? std::span<const std::string_view>(kUnsafeOfList)
                                : std::span<const std::string_view>();
-  if (std::ranges::find(unsafe, name) == unsafe.end()) return std::nullopt;
+  if (!is_internal && std::ranges::find(unsafe, name) == unsafe.end()) return std::nullopt;
   return runtime.MakeUndefined(std::string("access to attribute '")
                                    .append(name)
                                    .append("' of '")
                                    .append(TypeName(object))
-                                   .append("' object is unsafe: it would change the value"));
+                                   .append("' object is unsafe"));
 }
 
 }  // namespace orcd::jinja

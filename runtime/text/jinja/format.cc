@@ -8,7 +8,9 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/jinja/characters.h"
 #include "runtime/text/jinja/runtime.h"
 #include "runtime/text/jinja/text_operations.h"
@@ -133,6 +135,25 @@ absl::StatusOr<Text> Repr(Runtime& runtime, const Value& value) {
   TextBuilder text(runtime.arena());
   ORCD_RETURN_IF_ERROR(runtime.AppendRepr(value, text));
   return text.text();
+}
+
+// `text` with every character that is not ASCII escaped.
+std::string Ascii(std::string_view text) {
+  std::string escaped;
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Char c = DecodeUtf8(text, pos);
+    pos += c.length;
+    if (c.codepoint < 0x80) {
+      escaped.push_back(static_cast<char>(c.codepoint));
+    } else if (c.codepoint < 0x100) {
+      absl::StrAppend(&escaped, "\\x", absl::Hex(c.codepoint, absl::kZeroPad2));
+    } else if (c.codepoint < 0x10000) {
+      absl::StrAppend(&escaped, "\\u", absl::Hex(c.codepoint, absl::kZeroPad4));
+    } else {
+      absl::StrAppend(&escaped, "\\U", absl::Hex(c.codepoint, absl::kZeroPad8));
+    }
+  }
+  return escaped;
 }
 
 // `value` as an integer, cut off towards zero; fails for what is no number.
@@ -377,15 +398,26 @@ absl::Status AppendFormatted(Runtime& runtime, const Value& value, std::string_v
                           .append("'"));
 }
 
+// The way in which fields without a name are numbered.
+struct Numbering {
+  size_t next = 0;
+  bool is_automatic = false;
+  bool is_manual = false;
+};
+
 // The value that a field such as `0`, `name.key` or `name[0]` stands for.
 absl::StatusOr<Value> FindField(Runtime& runtime, std::string_view field,
-                                const Arguments& arguments, size_t& automatic) {
+                                const Arguments& arguments, Numbering& numbering) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
   std::string_view name = field.substr(0, end);
   field.remove_prefix(end);
   Value value;
   if (name.empty() || absl::ascii_isdigit(name[0])) {
-    const auto index = name.empty() ? std::optional<int64_t>(automatic++)
+    (name.empty() ? numbering.is_automatic : numbering.is_manual) = true;
+    if (numbering.is_automatic && numbering.is_manual) {
+      return runtime.Fail("fields are numbered by hand and without numbers in one format");
+    }
+    const auto index = name.empty() ? std::optional<int64_t>(numbering.next++)
                                     : TakeNumber(name, static_cast<int64_t>(1) << 30);
     if (!index || static_cast<size_t>(*index) >= arguments.positional.size()) {
       return runtime.Fail("a replacement index is out of range for positional arguments");
@@ -418,7 +450,7 @@ absl::StatusOr<Value> FindField(Runtime& runtime, std::string_view field,
 
 // `spec` with the fields in it replaced.
 absl::StatusOr<std::string> ReplaceFields(Runtime& runtime, std::string_view spec,
-                                          const Arguments& arguments, size_t& automatic) {
+                                          const Arguments& arguments, Numbering& numbering) {
   std::string replaced;
   while (!spec.empty()) {
     const size_t brace = std::min(spec.find('{'), spec.size());
@@ -428,7 +460,7 @@ absl::StatusOr<std::string> ReplaceFields(Runtime& runtime, std::string_view spe
     const size_t end = spec.find('}');
     if (end == std::string_view::npos) return runtime.Fail("a format has braces that do not match");
     ORCD_ASSIGN_OR_RETURN(const Value value,
-                          FindField(runtime, spec.substr(1, end - 1), arguments, automatic));
+                          FindField(runtime, spec.substr(1, end - 1), arguments, numbering));
     ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
     if (text.bytes.size() > kMaxPrecision) return runtime.Fail("a format is too long");
     replaced.append(text.bytes);
@@ -442,7 +474,7 @@ absl::StatusOr<std::string> ReplaceFields(Runtime& runtime, std::string_view spe
 absl::StatusOr<Value> FormatBraces(Runtime& runtime, const Text& format,
                                    const Arguments& arguments) {
   TextBuilder out(runtime.arena());
-  size_t automatic = 0;
+  Numbering numbering;
   for (size_t pos = 0; pos < format.bytes.size();) {
     ORCD_RETURN_IF_ERROR(runtime.Step());
     const size_t brace = std::min(format.bytes.find_first_of("{}", pos), format.bytes.size());
@@ -475,15 +507,17 @@ absl::StatusOr<Value> FormatBraces(Runtime& runtime, const Text& format,
       conversion = field.back();
       field.remove_suffix(2);
     }
-    ORCD_ASSIGN_OR_RETURN(Value value, FindField(runtime, field, arguments, automatic));
+    ORCD_ASSIGN_OR_RETURN(Value value, FindField(runtime, field, arguments, numbering));
     if (conversion != '\0') {
-      if (conversion != 'r' && conversion != 's') return runtime.Fail("unknown conversion");
+      if (std::string_view("ras").find(conversion) == std::string_view::npos) {
+        return runtime.Fail("unknown conversion");
+      }
       ORCD_ASSIGN_OR_RETURN(const Text text,
-                            conversion == 'r' ? Repr(runtime, value) : runtime.ToText(value));
-      value = runtime.Make(text);
+                            conversion == 's' ? runtime.ToText(value) : Repr(runtime, value));
+      value = conversion == 'a' ? runtime.MakeString(Ascii(text.bytes)) : runtime.Make(text);
     }
     ORCD_ASSIGN_OR_RETURN(const std::string spec,
-                          ReplaceFields(runtime, inner, arguments, automatic));
+                          ReplaceFields(runtime, inner, arguments, numbering));
     if (!format.markup) {
       ORCD_RETURN_IF_ERROR(AppendFormatted(runtime, value, spec, out));
       continue;

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/jinja/characters.h"
 #include "runtime/text/jinja/filters.h"
 #include "runtime/text/jinja/runtime.h"
@@ -18,21 +19,28 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-// The digits of a number in a text: no white space around them, single underscores between digits
-// left out. Empty if underscores stand elsewhere.
+// The digits of a number in a text, those of any script in ASCII: no white space around them,
+// single underscores between digits left out. Empty if underscores stand elsewhere.
 std::string Digits(const Text& text) {
   const std::string_view stripped = Strip(text, nullptr, true, true).bytes;
   std::string digits;
-  for (size_t i = 0; i < stripped.size(); ++i) {
-    if (stripped[i] != '_') {
-      digits.push_back(stripped[i]);
-    } else if (i == 0 || i + 1 == stripped.size() ||
-               !absl::ascii_isalnum(static_cast<unsigned char>(stripped[i - 1])) ||
-               !absl::ascii_isalnum(static_cast<unsigned char>(stripped[i + 1]))) {
-      return {};
+  bool after_digit = false;
+  bool after_underscore = false;
+  for (size_t pos = 0; pos < stripped.size();) {
+    const Utf8Char c = DecodeUtf8(stripped, pos);
+    const int digit = DecimalDigit(c.codepoint);
+    if (c.codepoint == '_') {
+      if (!after_digit) return {};
+    } else if (digit >= 0) {
+      digits.push_back(static_cast<char>('0' + digit));
+    } else {
+      digits.append(stripped.substr(pos, c.length));
     }
+    after_underscore = c.codepoint == '_';
+    after_digit = digit >= 0 || absl::ascii_isalpha(static_cast<unsigned char>(stripped[pos]));
+    pos += c.length;
   }
-  return digits;
+  return after_underscore ? std::string() : digits;
 }
 
 // int(text, base).
