@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/gguf/gguf_reader.h"
+#include "runtime/text/random_text_for_test.h"
 #include "runtime/text/tokenizer.h"
 #include "testing/files.h"
 
@@ -64,6 +65,17 @@ std::string Repeat(std::string_view part) {
   return text;
 }
 
+// Makes text of any characters of Unicode, which shares few states of automata.
+std::string MakeAnyCharacters() {
+  std::mt19937_64 random(2);
+  std::string text;
+  while (text.size() < kTextBytes) {
+    const auto codepoint = static_cast<char32_t>(random() % (0x110000 - 0x800));
+    text += ToUtf8(codepoint < 0xD800 ? codepoint : codepoint + 0x800);
+  }
+  return text;
+}
+
 void RegisterEncode(const std::string& name, std::string text, const Tokenizer& tokenizer) {
   benchmark::RegisterBenchmark(("Encode/" + name).c_str(), [text = std::move(text),
                                                             &tokenizer](benchmark::State& state) {
@@ -104,7 +116,12 @@ int Main(int argc, char** argv) {
                  **tokenizer);
   RegisterEncode("chinese", Repeat("那只敏捷的棕色狐狸跳过了懒狗，然后在河边睡着了。"),
                  **tokenizer);
+  RegisterEncode("any_character", MakeAnyCharacters(), **tokenizer);
   RegisterEncode("one_word", Repeat("a"), **tokenizer);
+  RegisterEncode("one_space", Repeat(" "), **tokenizer);
+  RegisterEncode("one_digit", Repeat("1"), **tokenizer);
+  RegisterEncode("one_line_break", Repeat("\n"), **tokenizer);
+  RegisterEncode("one_letter_words", Repeat("a b "), **tokenizer);
   RegisterEncode("control_tokens", Repeat("<|im_end|>\n"), **tokenizer);
   benchmark::RegisterBenchmark("FromGguf", [&gguf](benchmark::State& state) {
     for (auto step : state) {

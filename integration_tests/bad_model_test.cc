@@ -274,9 +274,9 @@ const std::vector<BadModel>& BadModels() {
        "tokenizer.ggml.merges"},
       {"no token types", Without("tokenizer.ggml.token_type"), StatusCode::INVALID_ARGUMENT,
        "tokenizer.ggml.token_type"},
-      {"another tokenizer", With("tokenizer.ggml.model", kGgufString, StringBytes("llama")),
+      {"another tokenizer", With("tokenizer.ggml.model", kGgufString, StringBytes("bert")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.model"},
-      {"another pre-tokenizer", With("tokenizer.ggml.pre", kGgufString, StringBytes("llama-bpe")),
+      {"another pre-tokenizer", With("tokenizer.ggml.pre", kGgufString, StringBytes("kimi-k2")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.pre"},
       {"tokens that are numbers",
        With("tokenizer.ggml.tokens", kGgufArray, ArrayBytes(kGgufU32, 1, U32Bytes(1))),
@@ -397,11 +397,11 @@ TEST_F(BadModelTest, NoCutAndNoFlippedByteTakesTheWorkerDown) {
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
-TEST_F(BadModelTest, UnknownChatTemplateRefusesChatAlone) {
+TEST_F(BadModelTest, ATemplateThatIsNoneRefusesChatAlone) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
   GgufEditor file(models().File("nano.gguf"));
   file.Set("tokenizer.chat_template", kGgufString,
-           StringBytes("{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}"));
+           StringBytes("{% for m in messages %}[INST]{{ m.content }}[/INST]"));
   file.Write(models().File("other-template.gguf"));
   GgufEditor without(models().File("nano.gguf"));
   without.Remove("tokenizer.chat_template");
@@ -423,6 +423,31 @@ TEST_F(BadModelTest, UnknownChatTemplateRefusesChatAlone) {
     EXPECT_TRUE(IsComplete(client().Generate(TextRequest("Hello", 5))));
     ASSERT_TRUE(client().Unload(false).ok());
   }
+}
+
+TEST_F(BadModelTest, WhatATemplateDoesWrongEndsItsOwnRequest) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker());
+  GgufEditor file(models().File("nano.gguf"));
+  file.Set(
+      "tokenizer.chat_template", kGgufString,
+      StringBytes("{% set word = messages[0].content %}"
+                  "{% if word == 'refuse' %}{{ raise_exception('No ' + word + '.') }}{% endif %}"
+                  "{% if word == 'fail' %}{{ word + 1 }}{% endif %}"
+                  "{% if word == 'loop' %}{% for a in range(90000) %}{% for b in range(90000) %}"
+                  "{% endfor %}{% endfor %}{% endif %}{{ word }}"));
+  file.Write(models().File("picky.gguf"));
+  ASSERT_TRUE(client().Load("picky.gguf").loaded);
+  const auto chat = [&](const char* word) { return client().Generate(ChatRequest(word, 2)).error; };
+  const RpcError refused = chat("refuse");
+  EXPECT_TRUE(IsError(refused, StatusCode::INVALID_ARGUMENT, "CHAT_TEMPLATE_REFUSED"));
+  EXPECT_THAT(refused.message, ::testing::HasSubstr("No refuse."));
+  EXPECT_TRUE(IsError(chat("fail"), StatusCode::INVALID_ARGUMENT, "CHAT_TEMPLATE_FAILED"));
+  EXPECT_TRUE(IsError(chat("loop"), StatusCode::INVALID_ARGUMENT, "CHAT_TEMPLATE_LIMIT"));
+  v1::GenerateRequest own = ChatRequest("Hello", 2);
+  own.mutable_chat()->set_chat_template("x");
+  EXPECT_TRUE(IsError(client().Generate(own).error, StatusCode::INVALID_ARGUMENT,
+                      "CHAT_TEMPLATE_NOT_ALLOWED"));
+  EXPECT_TRUE(IsComplete(client().Generate(ChatRequest("Hello", 2))));
 }
 
 TEST_F(BadModelTest, PathsOutOfTheModelDirectoryAreRefused) {

@@ -128,14 +128,71 @@ TEST_F(BadRequestTest, EachIsRefusedAndTheWorkerGoesOn) {
          message->set_content("Hello");
        },
        "chat.messages[0].role"},
-      {"system message that is not first",
+      {"role and its own name",
        [](v1::GenerateRequest& r) {
          r = ChatRequest("Hello", 3);
-         v1::ChatMessage* message = r.mutable_chat()->add_messages();
-         message->set_role(v1::CHAT_ROLE_SYSTEM);
-         message->set_content("Be kind.");
+         r.mutable_chat()->mutable_messages(0)->set_role_name("judge");
        },
-       "chat.messages[1].role"},
+       "chat.messages[0].role_name"},
+      {"role's name with a capital",
+       [](v1::GenerateRequest& r) { r.mutable_chat()->add_messages()->set_role_name("Judge"); },
+       "chat.messages[0].role_name"},
+      {"content and content in parts",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->mutable_messages(0)->add_content_parts()->set_text("Hello");
+       },
+       "chat.messages[0].content_parts"},
+      {"image",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("", 3);
+         r.mutable_chat()->mutable_messages(0)->add_content_parts()->set_type("image_url");
+       },
+       "chat.messages[0].content_parts[0].type"},
+      {"document that is no object",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->add_documents_json("[]");
+       },
+       "chat.documents_json[0]"},
+      {"template arguments that are no object",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->set_template_arguments_json("true");
+       },
+       "chat.template_arguments_json"},
+      {"template argument with the name of a field",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->set_template_arguments_json(R"({"messages": []})");
+       },
+       "chat.template_arguments_json"},
+      {"tool choice without tools",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
+       },
+       "chat.tool_choice"},
+      {"choice of an unknown tool",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->add_tools_json(R"({"type": "function", "function": {"name": "f"}})");
+         r.mutable_chat()->mutable_tool_choice()->set_function("g");
+       },
+       "chat.tool_choice.function"},
+      {"continued message and generation prompt",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->set_continue_final_message(true);
+         r.mutable_chat()->set_add_generation_prompt(true);
+       },
+       "chat.continue_final_message"},
+      {"template of its own",
+       [](v1::GenerateRequest& r) {
+         r = ChatRequest("Hello", 3);
+         r.mutable_chat()->set_chat_template("{{ messages[0].content }}");
+       },
+       "chat.chat_template"},
       {"tool that is no JSON",
        [](v1::GenerateRequest& r) {
          r = ChatRequest("Hello", 3);

@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "integration_tests/gguf_editor.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
 #include "testing/files.h"
@@ -119,6 +120,49 @@ TEST_F(LoadTest, DescriptionIsOfTheFile) {
   EXPECT_GT(model.eog_token_ids_size(), 0);
   EXPECT_TRUE(model.chat_supported());
   EXPECT_EQ(client().Status().model().SerializeAsString(), model.SerializeAsString());
+}
+
+TEST_F(LoadTest, TheFilesSamplingIsDescribedAndIsTheDefault) {
+  GgufEditor file(models().File("nano.gguf"));
+  file.Set("general.sampling.temp", kGgufF32, F32Bytes(0));
+  file.Set("general.sampling.top_p", kGgufF32, F32Bytes(7));
+  file.Write(models().File("greedy.gguf"));
+  const auto first_ids = [&](uint64_t seed) {
+    v1::GenerateRequest request = TextRequest("Hello", 12);
+    request.mutable_sampling()->set_seed(seed);
+    request.mutable_stop()->set_ignore_eog(true);
+    return client().Generate(request).ids;
+  };
+  for (const bool off : {false, true}) {
+    ASSERT_NO_FATAL_FAILURE(StartWorker(off ? std::vector<std::string>{"--no-file-sampling"}
+                                            : std::vector<std::string>{}));
+    const LoadResult result = client().Load("greedy.gguf");
+    ASSERT_TRUE(result.loaded) << result.error;
+    EXPECT_EQ(result.loaded->has_sampling_defaults(), !off);
+    if (!off) {
+      EXPECT_TRUE(result.loaded->sampling_defaults().has_temperature());
+      EXPECT_EQ(result.loaded->sampling_defaults().temperature(), 0);
+      EXPECT_FALSE(result.loaded->sampling_defaults().has_top_p());
+      EXPECT_THAT(worker().Log(), HasSubstr("general.sampling.top_p is 7"));
+    }
+    EXPECT_EQ(first_ids(1) == first_ids(2), !off);
+    ASSERT_NO_FATAL_FAILURE(StopWorker());
+  }
+}
+
+TEST_F(LoadTest, RequestsBringTemplatesIfTheWorkerAllowsIt) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--allow-request-templates"}));
+  ASSERT_TRUE(client().Load("nano.gguf").loaded);
+  v1::TokenizeRequest text;
+  text.mutable_text()->set_text("[Hello]");
+  v1::TokenizeRequest chat;
+  *chat.mutable_chat() = ChatRequest("Hello", 1).chat();
+  chat.mutable_chat()->set_chat_template("[{{ messages[0].content }}]");
+  EXPECT_EQ(client().Tokens(chat), client().Tokens(text));
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat.chat();
+  request.mutable_stop()->set_max_tokens(1);
+  EXPECT_TRUE(IsComplete(client().Generate(request)));
 }
 
 TEST_F(LoadTest, DigestIsOfTheBytesAndNothingElse) {

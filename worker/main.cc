@@ -186,6 +186,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.require_sha256 = config.require_sha256;
   const int threads = Threads(config);
   options.load.model.threads = threads;
+  options.load.model.sampling_defaults = config.file_sampling;
   options.load.backend.max_seqs = config.max_seqs;
   if (config.max_seqs == 0) {
     options.load.backend.max_seqs = config.max_step_tokens == 0
@@ -445,9 +446,12 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   ModelHost host(host_options);
   host.Subscribe([&] { publisher.Publish(host); });
   const auto exit = [&ending] { ending.Set(ExitCode::kOk); };
-  WorkerService worker(
-      host, log,
-      {.limits = {}, .authorizer = authorizer->get(), .telemetry = &telemetry, .on_exit = exit});
+  WorkerService worker(host, log,
+                       {.limits = {},
+                        .translation = {.allow_request_templates = config.allow_request_templates},
+                        .authorizer = authorizer->get(),
+                        .telemetry = &telemetry,
+                        .on_exit = exit});
   std::optional<VllmService> vllm;
   std::vector<grpc::Service*> services = {&worker, &health};
   if (config.vllm) {

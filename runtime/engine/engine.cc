@@ -146,7 +146,9 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
     const std::vector<int32_t>& ids = request.stop.ids;
     const bool ends = std::find(ids.begin(), ids.end(), token) != ids.end() ||
                       (!request.stop.ignore_eog && model_->tokenizer().IsEog(token));
-    if (!ends) text.Append(model_->tokenizer().TokenBytes(token));
+    if (!ends) {
+      text.Append(ShownBytes(model_->tokenizer(), token, request.show_special_tokens));
+    }
     if (ends || text.stopped()) {
       return InvalidField(field, absl::StrCat(token,
                                               " ended the generation by this request's own "

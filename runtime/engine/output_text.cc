@@ -16,6 +16,11 @@ size_t OverlapAtEnd(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
+std::string_view ShownBytes(const Tokenizer& tokenizer, int32_t token, bool show_special) {
+  const std::string_view bytes = tokenizer.TokenBytes(token);
+  return bytes.empty() && show_special ? tokenizer.TokenText(token) : bytes;
+}
+
 OutputText::OutputText(std::vector<std::string> stop_strings, int min_tokens)
     : stop_strings_(std::move(stop_strings)), min_tokens_(min_tokens) {}
 

@@ -2,14 +2,20 @@
 #ifndef ORCD_RUNTIME_ENGINE_OUTPUT_TEXT_H_
 #define ORCD_RUNTIME_ENGINE_OUTPUT_TEXT_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/text/tokenizer.h"
 #include "runtime/text/utf8_stream.h"
 
 namespace orcd {
+
+// The bytes that `token` contributes to the text. Tokens without any, such as control tokens,
+// contribute their spelling if `show_special`. The result views the tokenizer.
+std::string_view ShownBytes(const Tokenizer& tokenizer, int32_t token, bool show_special);
 
 // Holds back text that may still become part of a stop string. One thread.
 class OutputText {

@@ -144,6 +144,8 @@ struct GenerationRequest {
   // Tokens already generated elsewhere by an identical request with the same seed. The generation
   // continues after them exactly as it would have there. Requires samples == 1.
   std::vector<int32_t> resume;
+  // True if control tokens appear in the text as the vocabulary spells them.
+  bool show_special_tokens = false;
   // -1: none; 0: log-probabilities of the prompt's tokens; N: also those of the N likeliest tokens
   // at each position. Requires BackendInfo::prompt_logprobs.
   int32_t prompt_logprobs = -1;

@@ -31,11 +31,12 @@ int FewestTokens(const LiveRequest& live) {
 
 // Null if every token may be drawn. Before min_tokens, neither a stop id nor an end-of-generation
 // id is drawn, the latter also if ignore_eog is set.
-std::unique_ptr<Constraint> ConstraintOf(const StopConditions& stop, const Tokenizer& tokenizer) {
-  if (stop.min_tokens == 0) return nullptr;
+std::unique_ptr<Constraint> ConstraintOf(const StopConditions& stop, const Tokenizer& tokenizer,
+                                         TokenMask always) {
+  if (stop.min_tokens == 0 && always.empty()) return nullptr;
   std::vector<int32_t> end_ids = stop.ids;
   end_ids.insert(end_ids.end(), tokenizer.eog_ids().begin(), tokenizer.eog_ids().end());
-  return std::make_unique<MinTokens>(stop.min_tokens, end_ids, tokenizer.vocab_size());
+  return std::make_unique<MinTokens>(stop.min_tokens, end_ids, tokenizer.vocab_size(), always);
 }
 
 bool AllFinite(const PartResult& part) {
@@ -55,6 +56,9 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       blocks_(backend.kv_blocks, backend.block_tokens),
       rate_(backend.max_step_tokens) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  if (!options_.suppressed_ids.empty()) {
+    not_suppressed_ = AllBut(options_.suppressed_ids, tokenizer_.vocab_size());
+  }
 }
 
 void Scheduler::Add(GenerationRequest request, absl::Time now) {
@@ -85,9 +89,9 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     SequenceList arriving;
     arriving.push_back(std::make_unique<Sequence>(live, sample, next_order_++));
     Sequence& sequence = *arriving.front();
-    sequence.constraint = ConstraintOf(asked.stop, tokenizer_);
+    sequence.constraint = ConstraintOf(asked.stop, tokenizer_, {not_suppressed_});
     for (int32_t token : asked.resume) {
-      sequence.text.Append(tokenizer_.TokenBytes(token));
+      sequence.text.Append(ShownBytes(tokenizer_, token, asked.show_special_tokens));
       if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
     }
     sequence.place = arriving.begin();
@@ -480,7 +484,8 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
 
   sequence.tokens.push_back(sample.token);
   DeltaEvent delta;
-  delta.text = sequence.text.Append(tokenizer_.TokenBytes(sample.token));
+  delta.text =
+      sequence.text.Append(ShownBytes(tokenizer_, sample.token, live.request.show_special_tokens));
   delta.tokens = {sample.token};
   if (live.request.sampling.logprobs >= 0) delta.logprobs = {sample};
   SendDelta(sequence, std::move(delta));

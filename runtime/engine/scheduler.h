@@ -31,6 +31,8 @@ struct SchedulerOptions {
   int max_context = 0;
   // Digest of the model; the root of its prefix-cache hashes.
   std::string model_digest;
+  // Tokens of the vocabulary that are never drawn.
+  std::vector<int32_t> suppressed_ids = {};
   // One level of priority counts as this much waiting time.
   absl::Duration priority_step = absl::Seconds(5);
 };
@@ -193,6 +195,8 @@ class Scheduler {
   const BackendInfo backend_;
   const SchedulerOptions options_;
   const Hooks hooks_;
+  // The words of a mask without the suppressed ids; empty if there are none.
+  std::vector<uint32_t> not_suppressed_;
 
   BlockPool blocks_;
   std::vector<int32_t> free_slots_;

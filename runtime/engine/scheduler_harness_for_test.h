@@ -89,7 +89,9 @@ class SchedulerHarness {
     backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_);
     scheduler_ = std::make_unique<Scheduler>(
         model_->tokenizer(), info,
-        SchedulerOptions{.max_context = max_context, .model_digest = model_->digest()},
+        SchedulerOptions{.max_context = max_context,
+                         .model_digest = model_->digest(),
+                         .suppressed_ids = suppressed_ids_},
         Scheduler::Hooks{.on_started =
                              [this](const std::string& id) {
                                EXPECT_TRUE(left_queue_.insert(id).second) << id;
@@ -181,6 +183,8 @@ class SchedulerHarness {
 
   BackendInfo info_;
   int max_context_ = 0;
+  // Used by the next Make.
+  std::vector<int32_t> suppressed_ids_;
   std::shared_ptr<const Model> model_;
   int32_t eog_ = 0;
   int vocab_ = 0;

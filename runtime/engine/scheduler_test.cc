@@ -615,6 +615,63 @@ TEST_F(SchedulerTest, NoEndIdIsDrawnBeforeMinTokensAlsoOneThatIsIgnored) {
   }
 }
 
+TEST_F(SchedulerTest, SuppressedIdsAreNeverDrawn) {
+  const auto ask = [&](const std::string& id) {
+    GenerationRequest request = Request(id, {3});
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 30;
+    return request;
+  };
+  Make(Info(2, 32, 2));
+  scheduler_->Add(ask("free"), now_);
+  RunToEnd();
+  const std::vector<int32_t> free = sinks_["free"]->tokens;
+  ASSERT_EQ(free.size(), 30u);
+
+  suppressed_ids_ = free;
+  Make(Info(2, 32, 2));
+  scheduler_->Add(ask("suppressed"), now_);
+  RunToEnd();
+  const std::vector<int32_t>& tokens = sinks_["suppressed"]->tokens;
+  ASSERT_EQ(tokens.size(), 30u);
+  for (const int32_t token : tokens) {
+    EXPECT_EQ(std::ranges::count(suppressed_ids_, token), 0) << token;
+  }
+}
+
+TEST_F(SchedulerTest, ControlTokensAreShownIfAsked) {
+  // No other token can be drawn.
+  model_ = NanoModel();
+  const int32_t control = model_->tokenizer().FindSpecial("<|im_start|>");
+  ASSERT_GE(control, 0);
+  for (int32_t token = 0; token < model_->spec().vocab; ++token) {
+    if (token != control) suppressed_ids_.push_back(token);
+  }
+  Make(Info(2, 64, 2));
+  for (const bool show : {false, true}) {
+    GenerationRequest request = Request(absl::StrCat("a", show), {3});
+    request.show_special_tokens = show;
+    request.stop.ignore_eog = true;
+    request.stop.max_tokens = 4;
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+  }
+  ASSERT_EQ(sinks_["a1"]->tokens, std::vector<int32_t>(4, control));
+  EXPECT_EQ(sinks_["a0"]->text, "");
+  EXPECT_EQ(sinks_["a1"]->text, "<|im_start|><|im_start|><|im_start|><|im_start|>");
+
+  // A stop string sees them, also in tokens that were generated elsewhere.
+  GenerationRequest stopped = Request("stopped", {3});
+  stopped.show_special_tokens = true;
+  stopped.stop.ignore_eog = true;
+  stopped.stop.max_tokens = 4;
+  stopped.stop.strings = {"start|><|im"};
+  stopped.resume = {control};
+  scheduler_->Add(std::move(stopped), now_);
+  RunToEnd();
+  EXPECT_EQ(sinks_["stopped"]->finished->reason, FinishReason::kStopString);
+}
+
 TEST_F(SchedulerTest, TheTokenThatEndsItHasItsLogprobWhereAskedFor) {
   Make(Info(4, 64, 2));
   GenerationRequest probe = Request("probe", {3});

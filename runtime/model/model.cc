@@ -19,15 +19,23 @@
 namespace orcd {
 namespace {
 
-// An unknown template, or one whose control tokens the vocabulary lacks, only makes chat
-// unsupported.
-ChatTemplate RecognizeChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
-  const auto source = gguf.GetString(kChatTemplateKey);
-  ChatTemplate known = source.ok() ? ChatTemplate::Recognize(*source) : ChatTemplate();
-  for (const std::string_view token : known.control_tokens()) {
-    if (tokenizer.FindSpecial(token) < 0) return ChatTemplate();
-  }
-  return known;
+// The text of the token that the file names under `key`; empty if it names none.
+std::string SpecialTokenText(const GgufReader& gguf, const Tokenizer& tokenizer,
+                             std::string_view key) {
+  const absl::StatusOr<uint32_t> id = gguf.GetU32(key);
+  const bool is_token = id.ok() && *id < static_cast<uint32_t>(tokenizer.vocab_size());
+  return is_token ? std::string(tokenizer.TokenText(static_cast<int32_t>(*id))) : "";
+}
+
+ChatTemplate ReadChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
+  const auto text = [&](std::string_view key) { return SpecialTokenText(gguf, tokenizer, key); };
+  const SpecialTokenTexts special = {.bos = text(kBosKey),
+                                     .eos = text(kEosKey),
+                                     .unk = text("tokenizer.ggml.unknown_token_id"),
+                                     .pad = text("tokenizer.ggml.padding_token_id")};
+  // A value of another type counts as none.
+  const auto source = [&](std::string_view key) { return gguf.GetString(key).value_or(""); };
+  return ChatTemplate::Parse(source(kChatTemplateKey), special, source(kToolUseTemplateKey));
 }
 
 std::string DescribeQuantization(const GgufReader& gguf) {
@@ -65,7 +73,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& path
   std::shared_ptr<Model> model(new Model);
   ORCD_ASSIGN_OR_RETURN(model->gguf_, GgufReader::Open(path));
   if (observer.cancelled()) return LoadCancelled();
-  if (absl::Status status = model->ReadMetadata(options.with_text); !status.ok()) {
+  if (absl::Status status = model->ReadMetadata(options); !status.ok()) {
     // The metadata may look wrong because the file was cut short while it was read.
     ORCD_RETURN_IF_ERROR(model->gguf_->CheckIntact());
     return Annotate(status, path);
@@ -98,30 +106,22 @@ absl::Status Model::CheckIntact(int threads) const {
 }
 
 std::vector<std::string> Model::Warnings() const {
-  std::vector<std::string> warnings;
-  if (tokenizer_ == nullptr) return warnings;
-  const auto source = gguf_->GetString(kChatTemplateKey);
-  if (source.ok() && !chat_template_.supported()) {
-    const ChatTemplate known = ChatTemplate::Recognize(*source);
-    warnings.push_back(absl::StrCat(
-        std::string(kChatTemplateKey),
-        known.supported()
-            ? absl::StrCat(" needs the tokens ",
-                           absl::StrJoin(known.control_tokens(), " and ", absl::StreamFormatter()),
-                           ", which the vocabulary lacks")
-            : absl::StrFormat(" (%d bytes) is none that this worker renders", source->size()),
-        ": chat requests are refused; use a file with the template of Qwen2 or Qwen2.5, or send "
-        "rendered prompts"));
+  std::vector<std::string> warnings = sampling_defaults_.warnings;
+  for (const std::string& warning : chat_template_.warnings()) {
+    warnings.push_back(chat_template_.supported()
+                           ? warning
+                           : absl::StrCat(warning, "; chat requests are refused"));
   }
   return warnings;
 }
 
-absl::Status Model::ReadMetadata(bool with_text) {
+absl::Status Model::ReadMetadata(const ModelLoadOptions& options) {
   ORCD_ASSIGN_OR_RETURN(spec_, ReadModelSpec(*gguf_));
   ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, spec_));
   for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
   quantization_ = DescribeQuantization(*gguf_);
-  if (!with_text) return absl::OkStatus();
+  if (options.sampling_defaults) sampling_defaults_ = ReadSamplingDefaults(*gguf_);
+  if (!options.with_text) return absl::OkStatus();
   ORCD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromGguf(*gguf_));
   if (tokenizer_->vocab_size() != spec_.vocab) {
     return InvalidModel("tokenizer.ggml.tokens",
@@ -129,7 +129,7 @@ absl::Status Model::ReadMetadata(bool with_text) {
                                         "to be equal, convert the model again",
                                         tokenizer_->vocab_size(), spec_.vocab));
   }
-  chat_template_ = RecognizeChatTemplate(*gguf_, *tokenizer_);
+  chat_template_ = ReadChatTemplate(*gguf_, *tokenizer_);
   return absl::OkStatus();
 }
 

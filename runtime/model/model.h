@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "runtime/model/sampling_defaults.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/chat_template.h"
@@ -31,6 +32,8 @@ struct ModelLoadOptions {
   // False to inspect the numbers of a file whose vocabulary encodes no text. tokenizer() and
   // chat_template() must not be called then.
   bool with_text = true;
+  // True if the file's sampling parameters (`general.sampling.*`) are read.
+  bool sampling_defaults = true;
 };
 
 // Immutable; any thread may read. Owns the mapped files; the weights view them.
@@ -62,6 +65,8 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate& chat_template() const { return chat_template_; }
+  // The sampling parameters that the file recommends.
+  const PartialSampling& sampling_defaults() const { return sampling_defaults_.params; }
 
   // `sha256-tree:` and 64 hex digits; see VerifyFiles.
   const std::string& digest() const { return digest_; }
@@ -74,13 +79,14 @@ class Model {
  private:
   Model() = default;
   // Reads everything but the weights' bytes.
-  absl::Status ReadMetadata(bool with_text);
+  absl::Status ReadMetadata(const ModelLoadOptions& options);
 
   std::unique_ptr<GgufReader> gguf_;
   ModelSpec spec_;
   ModelWeights weights_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   ChatTemplate chat_template_;
+  SamplingDefaults sampling_defaults_;
   std::string digest_;
   uint64_t parameters_ = 0;
   std::string quantization_;

@@ -62,11 +62,7 @@ TEST(ModelTest, TheDigestIsOfTheBytes) {
 }
 
 // A file that cannot chat still loads.
-TEST(ModelTest, ChatNeedsAKnownTemplateAndItsTokens) {
-  const std::string chat_ml =
-      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
-      "+ '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
-      "'<|im_start|>assistant\n' }}{% endif %}";
+TEST(ModelTest, ChatNeedsATemplateThatIsOne) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");
   const auto chat_supported = [&](const TestModel& model) {
@@ -77,13 +73,38 @@ TEST(ModelTest, ChatNeedsAKnownTemplateAndItsTokens) {
   };
   TestModel model = TestModel::Valid();
   EXPECT_FALSE(chat_supported(model));
-  model.keys["tokenizer.chat_template"] = "{{ nobody knows }}";
+  model.keys["tokenizer.chat_template"] = "{{ nobody";
   EXPECT_FALSE(chat_supported(model));
-  model.keys["tokenizer.chat_template"] = chat_ml;
-  EXPECT_EQ(chat_supported(model), ChatTemplate::Recognize(chat_ml).supported());
-  auto& tokens = std::get<std::vector<std::string>>(model.keys["tokenizer.ggml.tokens"]);
-  tokens[257] = "<|another|>";
+  model.keys["tokenizer.chat_template"] = uint32_t{7};
   EXPECT_FALSE(chat_supported(model));
+  model.keys["tokenizer.chat_template"] = "{{ messages[0].content }}";
+  EXPECT_TRUE(chat_supported(model));
+}
+
+TEST(ModelTest, TheTemplateGetsTheFilesSpecialTokensAndItsTemplateForTools) {
+  TempDir dir;
+  TestModel model = TestModel::Valid();
+  model.keys["tokenizer.ggml.bos_token_id"] = uint32_t{257};
+  model.keys["tokenizer.ggml.eos_token_id"] = uint32_t{258};
+  model.keys["tokenizer.ggml.unknown_token_id"] = uint32_t{256};
+  model.keys["tokenizer.ggml.padding_token_id"] = uint32_t{9999};
+  model.keys["tokenizer.chat_template"] =
+      "{{ bos_token }} {{ eos_token }} {{ unk_token }} {{ pad_token is defined }}";
+  model.keys["tokenizer.chat_template.tool_use"] = "{{ tools | tojson }}";
+  model.Write(dir.File("model.gguf"));
+  const auto loaded = Load(dir.File("model.gguf"));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ChatRequest request = {{{ChatRole::kUser, "Hi"}}};
+  const auto plain = (*loaded)->chat_template().Render(request, absl::UnixEpoch());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  ASSERT_EQ(plain->size(), 1u);
+  EXPECT_TRUE((*plain)[0].is_template);
+  EXPECT_EQ((*plain)[0].text, "<|im_start|> <|im_end|> <|endoftext|> False");
+  request.tools_json = {R"({"n":1})"};
+  const auto with_tools = (*loaded)->chat_template().Render(request, absl::UnixEpoch());
+  ASSERT_TRUE(with_tools.ok()) << with_tools.status();
+  ASSERT_EQ(with_tools->size(), 1u);
+  EXPECT_EQ((*with_tools)[0].text, R"([{"n": 1}])");
 }
 
 struct Refusal {
@@ -209,14 +230,32 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   TestModel spoilt = TestModel::Valid();
   spoilt.Write(path);
   EXPECT_THAT((*Load(path))->Warnings(), ::testing::IsEmpty());
-  spoilt.keys["tokenizer.chat_template"] = "{{ messages | shout }}";
+  spoilt.keys["tokenizer.chat_template"] = "{{ messages | }}";
+  spoilt.keys["general.sampling.temp"] = -1.0f;
   spoilt.Write(path);
   const auto model = Load(path);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->chat_template().supported());
-  EXPECT_THAT(
-      (*model)->Warnings(),
-      ::testing::ElementsAre(::testing::HasSubstr("tokenizer.chat_template (22 bytes) is none")));
+  EXPECT_THAT((*model)->Warnings(),
+              ::testing::ElementsAre(
+                  StartsWith("general.sampling.temp is -1"),
+                  ::testing::AllOf(StartsWith("tokenizer.chat_template cannot be used: line 1: "),
+                                   ::testing::HasSubstr("chat requests are refused"))));
+}
+
+TEST(ModelTest, SamplingDefaultsAreReadUnlessTheLoadSaysNo) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel model = TestModel::Valid();
+  model.keys["general.sampling.temp"] = 0.7f;
+  model.Write(path);
+  NullLoadObserver observer;
+  for (const bool read : {true, false}) {
+    const auto loaded = Model::Load(path, {.sampling_defaults = read}, observer);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ((*loaded)->sampling_defaults().temperature.has_value(), read);
+    EXPECT_EQ((*loaded)->sampling_defaults().empty(), !read);
+  }
 }
 
 TEST(ModelTest, TextOfTheFileIsUtf8WhateverTheFileHas) {

@@ -30,14 +30,20 @@ class Constraint {
   virtual std::span<const int32_t> Forced() const = 0;
 };
 
-// No end id is drawn before the sequence has `min_tokens` tokens.
+// No end id is drawn before the sequence has `min_tokens` tokens, and no token that `always`
+// forbids is drawn at all.
 class MinTokens : public Constraint {
  public:
-  MinTokens(int min_tokens, std::span<const int32_t> end_ids, int vocab)
-      : min_tokens_(min_tokens), words_(AllBut(end_ids, vocab)) {}
+  // The words of `always` must outlive this.
+  MinTokens(int min_tokens, std::span<const int32_t> end_ids, int vocab, TokenMask always = {})
+      : min_tokens_(min_tokens), always_(always) {
+    if (min_tokens == 0) return;
+    before_ = AllBut(end_ids, vocab);
+    for (size_t i = 0; i < always.words.size(); ++i) before_[i] &= always.words[i];
+  }
 
   TokenMask Mask(int ahead) override {
-    return accepted_ + ahead < min_tokens_ ? TokenMask{words_} : TokenMask{};
+    return accepted_ + ahead < min_tokens_ ? TokenMask{before_} : always_;
   }
   void Accept(int32_t) override { ++accepted_; }
   void Rollback(int count) override { accepted_ -= count; }
@@ -46,7 +52,9 @@ class MinTokens : public Constraint {
 
  private:
   const int min_tokens_;
-  const std::vector<uint32_t> words_;
+  const TokenMask always_;
+  // Before the sequence has min_tokens.
+  std::vector<uint32_t> before_;
   int accepted_ = 0;
 };
 

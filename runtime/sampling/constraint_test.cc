@@ -53,5 +53,18 @@ TEST(MinTokensTest, ForbidsEndIdsUntilThereAreEnoughTokens) {
   EXPECT_THAT(rule.Forced(), IsEmpty());
 }
 
+TEST(MinTokensTest, ForbidsSomeTokensAlways) {
+  const std::vector<int32_t> ends = {3, 40};
+  const std::vector<int32_t> suppressed = {0, 3, 49};
+  const std::vector<uint32_t> words = AllBut(suppressed, 50);
+  MinTokens rule(1, ends, 50, {words});
+  EXPECT_THAT(Forbidden(rule.Mask(0)), ElementsAre(0, 3, 40, 49));
+  EXPECT_THAT(Forbidden(rule.Mask(1)), ElementsAre(0, 3, 49));
+  rule.Accept(7);
+  EXPECT_THAT(Forbidden(rule.Mask(0)), ElementsAre(0, 3, 49));
+  MinTokens alone(0, ends, 50, {words});
+  EXPECT_THAT(Forbidden(alone.Mask(0)), ElementsAre(0, 3, 49));
+}
+
 }  // namespace
 }  // namespace orcd

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "runtime/text/byte_map.h"
+#include "runtime/text/word_splitter.h"
 
 namespace orcd {
 namespace {
@@ -18,19 +20,23 @@ constexpr uint32_t kNoPart = std::numeric_limits<uint32_t>::max();
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(const PreTokenizer& pre_tokenizer, Bpe bpe)
-      : pre_tokenizer_(pre_tokenizer), bpe_(std::move(bpe)) {}
+  BpeTokenizer(WordSplitter splitter, Bpe bpe)
+      : splitter_(std::move(splitter)), bpe_(std::move(bpe)) {}
 
  private:
   void AppendPlain(std::string_view text, std::vector<int32_t>& ids) const override {
     Bpe::Workspace workspace;
-    pre_tokenizer_.split(text, [&](std::string_view word) { bpe_.Append(word, workspace, ids); });
+    splitter_.Split(text, [&](std::string_view piece, bool is_word) {
+      if (bpe_.AppendWhole(piece, ids)) return true;
+      if (is_word) bpe_.Append(piece, workspace, ids);
+      return is_word;
+    });
   }
   std::string SpelledBytes(std::string_view token) const override {
     return UnspellBytes(token).value_or(std::string(token));
   }
 
-  const PreTokenizer& pre_tokenizer_;
+  WordSplitter splitter_;
   Bpe bpe_;
 };
 
@@ -52,6 +58,8 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
   }
   return byte_ids;
 }
+
+}  // namespace
 
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
   const auto& merges = vocabulary.merges;
@@ -87,14 +95,58 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
+namespace {
+
+// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
+// that the merges lead to, which only saves time. Most words of a text are among them.
+void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
+  Bpe::Workspace workspace;
+  std::vector<int32_t> merged;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
+    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
+    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
+    int words = 0;
+    splitter.Split(*bytes,
+                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
+    if (words > 1) continue;
+    merged.clear();
+    bpe.Append(*bytes, workspace, merged);
+    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
+      bpe.AddWord(*bytes, static_cast<int32_t>(id));
+    }
+  }
+}
+
 }  // namespace
 
-bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
-  const auto rank = static_cast<int32_t>(merges_.size());
+bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank) {
   return merges_.emplace(Key(left, right), Merge{rank, merged}).second;
 }
 
+void Bpe::AddWord(std::string_view word, int32_t id) {
+  words_[std::string(word)] = id;
+  longest_word_ = std::max(longest_word_, word.size());
+}
+
+bool Bpe::AppendWhole(std::string_view word, std::vector<int32_t>& ids) const {
+  if (word.size() > longest_word_) return false;
+  const auto whole = words_.find(absl::string_view(word.data(), word.size()));
+  if (whole == words_.end()) return false;
+  ids.push_back(whole->second);
+  return true;
+}
+
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
+  if (AppendWhole(word, ids)) return;
+  std::vector<int32_t>& parts = workspace.byte_parts_;
+  parts.resize(word.size());
+  for (size_t i = 0; i < word.size(); ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  Append(parts, workspace, ids);
+}
+
+void Bpe::Append(std::span<const int32_t> word, Workspace& workspace,
+                 std::vector<int32_t>& ids) const {
   if (word.size() <= kShortWord) {
     AppendShort(word, ids);
   } else {
@@ -102,12 +154,12 @@ void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_
   }
 }
 
-void Bpe::AppendShort(std::string_view word, std::vector<int32_t>& ids) const {
+void Bpe::AppendShort(std::span<const int32_t> word, std::vector<int32_t>& ids) const {
   // pairs[i] is the merge of parts[i] and parts[i + 1]; the last part has no pair.
   std::array<int32_t, kShortWord> parts;
   std::array<Merge, kShortWord> pairs;
   size_t size = word.size();
-  for (size_t i = 0; i < size; ++i) parts[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  std::ranges::copy(word, parts.begin());
   for (size_t i = 0; i + 1 < size; ++i) pairs[i] = Find(parts[i], parts[i + 1]);
 
   while (size > 1) {
@@ -136,19 +188,19 @@ void Bpe::PushCandidate(uint32_t left, Workspace& workspace) const {
   if (merge.rank != kNoRank) workspace.heap_.push_back({merge.rank, left, part.id, right_id});
 }
 
-void Bpe::AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
+void Bpe::AppendLong(std::span<const int32_t> word, Workspace& workspace,
+                     std::vector<int32_t>& ids) const {
   auto& parts = workspace.parts_;
   auto& heap = workspace.heap_;
   const auto size = static_cast<uint32_t>(word.size());
   parts.resize(size);
   heap.clear();
   for (uint32_t i = 0; i < size; ++i) {
-    parts[i] = {byte_ids_[static_cast<uint8_t>(word[i])], i == 0 ? kNoPart : i - 1,
-                i + 1 == size ? kNoPart : i + 1};
+    parts[i] = {word[i], i == 0 ? kNoPart : i - 1, i + 1 == size ? kNoPart : i + 1};
   }
   for (uint32_t i = 0; i < size; ++i) PushCandidate(i, workspace);
 
-  // A part keeps the index of its first byte, so the order of indices is the order in the word.
+  // A part keeps the index of its first token, so the order of indices is the order in the word.
   const auto later = [](const Workspace::Candidate& a, const Workspace::Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
   };
@@ -183,7 +235,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vo
   ORCD_ASSIGN_OR_RETURN(const auto byte_ids, FindByteTokens(vocabulary, ids));
   Bpe bpe(byte_ids);
   ORCD_RETURN_IF_ERROR(AddMerges(vocabulary, ids, bpe));
-  return std::make_unique<BpeTokenizer>(*vocabulary.pre_tokenizer, std::move(bpe));
+  WordSplitter splitter(*vocabulary.pre_tokenizer);
+  AddWords(vocabulary, splitter, bpe);
+  return std::make_unique<BpeTokenizer>(std::move(splitter), std::move(bpe));
 }
 
 }  // namespace orcd

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer.h"
 
@@ -38,22 +41,37 @@ class Bpe {
       int32_t left_id;
       int32_t right_id;
     };
+    std::vector<int32_t> byte_parts_;
     std::vector<Part> parts_;
     std::vector<Candidate> heap_;
   };
 
+  // For words that are given as tokens.
+  Bpe() : byte_ids_{} {}
   // `byte_ids` holds the token of each byte.
   explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
 
   void Reserve(size_t merges) { merges_.reserve(merges); }
 
   // Adds a merge that ranks after all earlier ones. False if the pair already has a merge.
-  bool AddMerge(int32_t left, int32_t right, int32_t merged);
+  bool AddMerge(int32_t left, int32_t right, int32_t merged) {
+    return AddMerge(left, right, merged, static_cast<int32_t>(merges_.size()));
+  }
+  // The same with a rank, which several merges may have.
+  bool AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank);
 
-  // Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and repeatedly
-  // merges the pair of the lowest rank, the leftmost among equals. Takes O(n log n) time for n
-  // bytes.
+  // Makes `word` the token `id`, whatever the merges say.
+  void AddWord(std::string_view word, int32_t id);
+
+  // Appends the token that AddWord gave `word`; false if there is none.
+  bool AppendWhole(std::string_view word, std::vector<int32_t>& ids) const;
+
+  // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
+  // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
+  // equals. Takes O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  // The same, starting from the tokens `word`.
+  void Append(std::span<const int32_t> word, Workspace& workspace, std::vector<int32_t>& ids) const;
 
  private:
   struct Merge {
@@ -70,18 +88,25 @@ class Bpe {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
 
-  void AppendShort(std::string_view word, std::vector<int32_t>& ids) const;
-  void AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void AppendShort(std::span<const int32_t> word, std::vector<int32_t>& ids) const;
+  void AppendLong(std::span<const int32_t> word, Workspace& workspace,
+                  std::vector<int32_t>& ids) const;
   void PushCandidate(uint32_t left, Workspace& workspace) const;
 
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<uint64_t, Merge> merges_;
+  absl::flat_hash_map<std::string, int32_t> words_;
+  size_t longest_word_ = 0;
 };
 
+// Adds the merges of `vocabulary`. kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a
+// merge is malformed, duplicate, or names a token that does not exist or must not result from plain
+// text.
+absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe);
+
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.
-// kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a merge is malformed, duplicate, or
-// names a token that does not exist or must not result from plain text, or if one of the 256 bytes,
-// spelled as byte_map.h has it, has no token.
+// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if one of the
+// 256 bytes, spelled as byte_map.h has it, has no token.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
                                                             const TokenIds& ids);
 

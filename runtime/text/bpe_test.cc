@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/text/small_vocabulary_for_test.h"
+
 namespace orcd {
 namespace {
 
@@ -108,6 +110,14 @@ TEST(BpeTest, AgreesWithTheDefinition) {
   }
 }
 
+TEST(BpeTest, AWordOfItsOwnIsNotMerged) {
+  Bpe bpe(ByteIds());
+  bpe.AddMerge('a', 'b', 300);
+  bpe.AddWord("abc", 301);
+  EXPECT_THAT(Encode(bpe, "abc"), ElementsAre(301));
+  EXPECT_THAT(Encode(bpe, "abcabc"), ElementsAre(300, 'c', 300, 'c'));
+}
+
 // A quadratic merge would take hours here.
 TEST(BpeTest, AMegabyteOfOneLetter) {
   Bpe bpe(ByteIds());
@@ -119,6 +129,37 @@ TEST(BpeTest, AMegabyteOfOneLetter) {
   const std::vector<int32_t> ids = Encode(bpe, std::string(1 << 20, 'a'));
   EXPECT_EQ(ids.size(), 1 << 10);
   EXPECT_THAT(ids, Each(longest));
+}
+
+// The merges lead to "bc", but not to "abc", which is a token as well.
+class UnreachedTokenTest : public ::testing::Test {
+ protected:
+  std::vector<int32_t> EncodeAbc(std::string_view pre_tokenizer) {
+    Vocabulary view = vocabulary_.View();
+    view.pre_tokenizer = *FindPreTokenizer(pre_tokenizer);
+    const auto tokenizer = Tokenizer::Create(view);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return (*tokenizer)->Encode("abc", /*parse_special=*/false);
+  }
+
+  SmallVocabulary vocabulary_;
+  const int32_t bc_ = vocabulary_.AddMerge("b", "c");
+};
+
+TEST_F(UnreachedTokenTest, IsTakenWhereMergesAreIgnored) {
+  const int32_t abc = vocabulary_.Add("abc");
+  EXPECT_THAT(EncodeAbc("llama-bpe"), ElementsAre(abc));
+  EXPECT_THAT(EncodeAbc("tekken"), ElementsAre(abc));
+  EXPECT_THAT(EncodeAbc("qwen2"), ElementsAre('a', bc_));
+}
+
+TEST_F(UnreachedTokenTest, IsNotTakenIfPlainTextMustNotGiveIt) {
+  for (const TokenType type : {TokenType::kUnused, TokenType::kUnknown, TokenType::kControl}) {
+    const SmallVocabulary without = vocabulary_;
+    vocabulary_.Add("abc", type);
+    EXPECT_THAT(EncodeAbc("llama-bpe"), ElementsAre('a', bc_));
+    vocabulary_ = without;
+  }
 }
 
 }  // namespace

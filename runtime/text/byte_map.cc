@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd {
 namespace {

@@ -1,21 +1,19 @@
-// Renders a conversation into a prompt, as the model's own template (`tokenizer.chat_template`)
-// would.
-//
-// Templates are Jinja programs, and this project does not run programs from files. It recognises
-// the templates of the Qwen2 family by their text and renders them itself. With any other template
-// chat is unsupported, and raw prompts work.
+// Renders a conversation into a prompt with the model's own template (`tokenizer.chat_template`).
 #ifndef ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 #define ORCD_RUNTIME_TEXT_CHAT_TEMPLATE_H_
 
 #include <cstdint>
-#include <functional>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/text/chat_context.h"
+#include "runtime/text/chat_probe.h"
+#include "runtime/text/chat_request.h"
+#include "runtime/text/jinja/template.h"
 #include "runtime/text/prompt_piece.h"
 #include "runtime/text/tokenizer.h"
 
@@ -23,63 +21,62 @@ namespace orcd {
 
 // The template's Jinja source in a model file.
 inline constexpr std::string_view kChatTemplateKey = "tokenizer.chat_template";
+// The template for conversations with tools, in files that have another for these.
+inline constexpr std::string_view kToolUseTemplateKey = "tokenizer.chat_template.tool_use";
 
-enum class ChatRole { kSystem, kUser, kAssistant, kTool };
-
-struct ChatToolCall {
-  std::string name;
-  // A JSON object.
-  std::string arguments_json;
-};
-
-struct ChatMessage {
-  ChatRole role = ChatRole::kUser;
-  std::string content;
-  // Only in messages of an assistant.
-  std::vector<ChatToolCall> tool_calls;
-};
-
-struct ChatRequest {
-  std::vector<ChatMessage> messages;
-  // JSON objects, one for each tool.
-  std::vector<std::string> tools_json;
-  bool add_generation_prompt = true;
-};
-
-// A value type. Any thread may render.
+// The templates of a model's file. A value type; any thread may render.
 class ChatTemplate {
  public:
-  // No two neighbouring pieces both belong to the template.
-  using Renderer = std::function<absl::StatusOr<std::vector<PromptPiece>>(const ChatRequest&)>;
-
-  // An unsupported template.
+  // The file has no template.
   ChatTemplate() = default;
-  // `render` may be called by any thread. `control_tokens` has static storage.
-  ChatTemplate(Renderer render, std::span<const std::string_view> control_tokens)
-      : render_(std::move(render)), control_tokens_(control_tokens) {}
+  // An empty source: the file has none. Renders some small conversations to find out what the
+  // template does with them, which takes milliseconds, and some seconds for a hostile template.
+  static ChatTemplate Parse(std::string_view source, const SpecialTokenTexts& special = {},
+                            std::string_view tool_use_source = {});
 
-  // Recognises `source`; an empty or unknown source gives an unsupported template.
-  static ChatTemplate Recognize(std::string_view source);
+  bool supported() const { return main_.has_value(); }
+  // True if the template shows tools to the model.
+  bool shows_tools() const { return supported() && features_.tools; }
+  // The reason why there is no template, if it is not supported.
+  const std::string& why_not() const { return why_not_; }
+  // The parse errors of the file's templates, one sentence each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
-  bool supported() const { return render_ != nullptr; }
-  // The control tokens that prompts need, so that the vocabulary must have them.
-  std::span<const std::string_view> control_tokens() const { return control_tokens_; }
-
-  // Renders the prompt. kFailedPrecondition (reason CHAT_TEMPLATE_UNKNOWN) if the template is
-  // unsupported. kInvalidArgument naming the field, such as `chat.messages[2].role`, for a
-  // conversation that the template cannot render or would render incompletely: no messages, a
-  // system message that is not first, tool calls in a message that is not an assistant's, tools or
-  // arguments that are not JSON objects, tools for a template without tools.
-  absl::StatusOr<std::vector<PromptPiece>> Render(const ChatRequest& request) const;
+  // Renders the prompt with the request's own template or the file's. `now` is shown in local time
+  // to templates that ask for it. No two neighbouring pieces are of the same origin.
+  //
+  // kFailedPrecondition (CHAT_TEMPLATE_UNKNOWN) if a template is needed and the file's is
+  // unsupported. kInvalidArgument: CHAT_TEMPLATE_REFUSED with the template's own words if it raises
+  // an exception; CHAT_TEMPLATE_FAILED if it does what templates cannot; CHAT_TEMPLATE_LIMIT if it
+  // takes too long or too much memory; INVALID_FIELD naming the field for a conversation without
+  // messages or with contradictory fields, tools or tool calls that the template would leave out,
+  // a last message that cannot be continued, a template that cannot be parsed, or what
+  // SetChatVariables refuses.
+  absl::StatusOr<std::vector<PromptPiece>> Render(const ChatRequest& request, absl::Time now) const;
 
  private:
-  Renderer render_;
-  std::span<const std::string_view> control_tokens_;
+  absl::StatusOr<std::vector<PromptPiece>> RenderWith(const jinja::Template& program,
+                                                      const ContentForms& forms,
+                                                      const ChatRequest& request,
+                                                      absl::Time now) const;
+  // The file's template for the request.
+  const jinja::Template& For(const ChatRequest& request) const {
+    return tool_use_ && request.shows_tools() ? *tool_use_ : *main_;
+  }
+  std::optional<jinja::Template> ParseOrWarn(std::string_view key, std::string_view source);
+
+  std::optional<jinja::Template> main_;
+  std::optional<jinja::Template> tool_use_;
+  SpecialTokenTexts special_;
+  ChatFeatures features_;
+  std::string why_not_ = "the model's file has no chat template";
+  std::vector<std::string> warnings_;
 };
 
 // Encodes the concatenation of the pieces, with control tokens recognised only in the template's
-// own text. If nothing a user wrote spells a special token, the ids equal those of Encode with
-// `parse_special` for the whole text: words may span the border between template and user text.
+// own text, and BOS and EOS only where the template writes them. If nothing a user wrote spells a
+// special token, the ids equal those of the whole text with `parse_special`: words may span the
+// border between template and user text.
 std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
                                   const std::vector<PromptPiece>& pieces);
 

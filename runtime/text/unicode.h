@@ -1,37 +1,25 @@
-// The character classes that the pre-tokenizer distinguishes.
+// Sets of characters, by their properties in Unicode.
 #ifndef ORCD_RUNTIME_TEXT_UNICODE_H_
 #define ORCD_RUNTIME_TEXT_UNICODE_H_
 
-#include <array>
-#include <cstdint>
-
-#include "runtime/base/utf8.h"
+#include <string_view>
+#include <vector>
 
 namespace orcd {
 
-enum class CharClass : uint8_t {
-  // Anything else: marks, punctuation, symbols.
-  kOther,
-  // General category L.
-  kLetter,
-  // General category N.
-  kNumber,
-  // Property White_Space.
-  kSpace,
+// The codepoints from `first` to `last`, both included.
+struct CodepointRange {
+  char32_t first;
+  char32_t last;
+
+  bool operator==(const CodepointRange&) const = default;
 };
 
-// Indexed by ASCII codepoint.
-inline constexpr std::array<CharClass, 0x80> kAsciiClasses = [] {
-  std::array<CharClass, 0x80> classes = {};
-  for (int c = '0'; c <= '9'; ++c) classes[c] = CharClass::kNumber;
-  for (int c = 'a'; c <= 'z'; ++c) classes[c] = CharClass::kLetter;
-  for (int c = 'A'; c <= 'Z'; ++c) classes[c] = CharClass::kLetter;
-  for (int c = '\t'; c <= '\r'; ++c) classes[c] = CharClass::kSpace;
-  classes[' '] = CharClass::kSpace;
-  return classes;
-}();
-
-CharClass ClassOf(char32_t codepoint);
+// The characters of every property of unicode_tables.h whose name begins with `property`: `Lu` are
+// capital letters, `L` all letters, `White_Space` is white space. Ascending and disjoint, with a
+// gap between each two ranges. The version of Unicode is pinned, because libraries differ in
+// theirs.
+std::vector<CodepointRange> CodepointsOf(std::string_view property);
 
 }  // namespace orcd
 

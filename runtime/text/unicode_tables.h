@@ -1,23 +1,23 @@
-// Table of the codepoints that are letters or numbers.
+// Table of the characters that have a property in Unicode.
 #ifndef ORCD_RUNTIME_TEXT_UNICODE_TABLES_H_
 #define ORCD_RUNTIME_TEXT_UNICODE_TABLES_H_
 
 #include <span>
+#include <string_view>
 
 #include "runtime/text/unicode.h"
 
 namespace orcd {
 
-// The range from `first` to `last`, both included.
-struct CodepointRange {
-  char32_t first;
-  char32_t last;
-  CharClass char_class;
+struct UnicodeProperty {
+  // A general category of two letters, or `White_Space`.
+  std::string_view name;
+  // Ascending and disjoint, with a gap between each two.
+  std::span<const CodepointRange> codepoints;
 };
 
-// Every range of general category L (letters) and N (numbers) from U+0080 up, ascending and
-// disjoint.
-std::span<const CodepointRange> LettersAndNumbers();
+// The general categories of letters, marks, numbers, punctuation and symbols, and White_Space.
+std::span<const UnicodeProperty> UnicodeProperties();
 
 }  // namespace orcd
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "runtime/base/utf8.h"
 #include "runtime/text/random_text_for_test.h"
 #include "runtime/text/unicode_tables.h"
 
@@ -83,39 +86,73 @@ TEST(TruncatedUtf8Test, PrefixesOfCharacters) {
   EXPECT_EQ(TruncatedPrefixLength("\x80\x80"), 1);
 }
 
-TEST(ClassOfTest, OneOfEachKind) {
-  for (const char32_t letter : std::u32string_view(U"azAZªµÀÿʰבक中ꙮﬁ𝒜𠀀ǅ")) {
-    EXPECT_EQ(ClassOf(letter), CharClass::kLetter) << static_cast<uint32_t>(letter);
+bool Contains(std::string_view property, char32_t codepoint) {
+  for (const CodepointRange& range : CodepointsOf(property)) {
+    if (codepoint >= range.first && codepoint <= range.last) return true;
   }
-  for (const char32_t number : std::u32string_view(U"09²½٣Ⅷ①𝟘")) {
-    EXPECT_EQ(ClassOf(number), CharClass::kNumber) << static_cast<uint32_t>(number);
-  }
-  // Marks (U+0301, U+0903, U+20DD) are not letters; U+001C and U+200B are not white space.
-  for (const char32_t other :
-       std::u32string_view(U"_'~\u00AD\u0301\u0903\u20DD€😀\u001C\u200B\uFEFF\uFFFD\uE000")) {
-    EXPECT_EQ(ClassOf(other), CharClass::kOther) << static_cast<uint32_t>(other);
-  }
-  EXPECT_EQ(ClassOf(0x10FFFF), CharClass::kOther);
+  return false;
 }
 
-TEST(ClassOfTest, WhiteSpaceIsTheUnicodeProperty) {
-  const std::set<char32_t> white_space = {0x09,   0x0A,   0x0B,   0x0C,   0x0D,   0x20,   0x85,
-                                          0xA0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004,
-                                          0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200A, 0x2028,
-                                          0x2029, 0x202F, 0x205F, 0x3000};
-  for (char32_t codepoint = 0; codepoint <= 0x10FFFF; ++codepoint) {
-    ASSERT_EQ(ClassOf(codepoint) == CharClass::kSpace, white_space.contains(codepoint))
-        << std::hex << static_cast<uint32_t>(codepoint);
+TEST(CodepointsOfTest, OneOfEachKind) {
+  struct Members {
+    std::string_view property;
+    std::u32string_view codepoints;
+  };
+  for (const auto& [property, codepoints] : {
+           Members{"L", U"azAZªµÀÿʰבक中ꙮﬁ𝒜𠀀ǅ"},
+           Members{"Lu", U"AZÀМ𝒜"},
+           Members{"Ll", U"azµÿмﬁ"},
+           Members{"Lt", U"ǅ"},
+           Members{"Lm", U"ʰ々"},
+           Members{"Lo", U"ªבक中𠀀"},
+           Members{"M", U"\u0301\u0903\u20DD"},
+           Members{"N", U"09²½٣Ⅷ①𝟘"},
+           Members{"P", U"_'!「。"},
+           Members{"S", U"~$+€😀"},
+           Members{"White_Space", U" \u0085\u3000"},
+       }) {
+    for (const char32_t codepoint : codepoints) {
+      EXPECT_TRUE(Contains(property, codepoint)) << property << static_cast<uint32_t>(codepoint);
+    }
+  }
+  // These have none of the properties: U+001C and U+200B are no white space.
+  for (const char32_t codepoint :
+       std::u32string_view(U"\u00AD\u001C\u200B\uFEFF\uE000\U0010FFFF")) {
+    EXPECT_FALSE(Contains("", codepoint)) << static_cast<uint32_t>(codepoint);
+  }
+  EXPECT_FALSE(Contains("", 0xFFFF));
+  EXPECT_TRUE(CodepointsOf("Xx").empty());
+}
+
+TEST(CodepointsOfTest, WhiteSpaceIsTheUnicodeProperty) {
+  const std::vector<CodepointRange> white_space = {
+      {0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
+      {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+  EXPECT_EQ(CodepointsOf("White_Space"), white_space);
+}
+
+// Readers of regular expressions take neither descending nor empty ranges.
+TEST(CodepointsOfTest, RangesAscendWithGapsBetween) {
+  for (const std::string_view property : {"L", "Lu", "Ll", "M", "N", "P", "S", "White_Space"}) {
+    const std::vector<CodepointRange> ranges = CodepointsOf(property);
+    ASSERT_FALSE(ranges.empty());
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      ASSERT_LE(ranges[i].first, ranges[i].last);
+      if (i > 0) {
+        ASSERT_GT(ranges[i].first, ranges[i - 1].last + 1) << property;
+      }
+    }
   }
 }
 
-TEST(UnicodeTablesTest, RangesAscend) {
-  char32_t after_last = 0x80;
-  for (const CodepointRange& range : LettersAndNumbers()) {
-    ASSERT_GE(range.first, after_last);
-    ASSERT_LE(range.first, range.last);
-    after_last = range.last + 1;
+TEST(UnicodePropertiesTest, NoCharacterIsInTwoCategories) {
+  std::vector<CodepointRange> all;
+  for (const UnicodeProperty& property : UnicodeProperties()) {
+    if (property.name == "White_Space") continue;
+    all.insert(all.end(), property.codepoints.begin(), property.codepoints.end());
   }
+  std::ranges::sort(all, {}, &CodepointRange::first);
+  for (size_t i = 1; i < all.size(); ++i) ASSERT_GT(all[i].first, all[i - 1].last);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "runtime/text/utf8_stream.h"
 
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/utf8.h"
 #include "runtime/text/random_text_for_test.h"
-#include "runtime/text/unicode.h"
 
 namespace orcd {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd {
 namespace {

@@ -92,10 +92,34 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
                            ->add_option("--tools", o->tools_file,
                                         "Functions the model may call: JSON, as OpenAI's tools")
                            ->type_name("FILE");
-  raw->excludes(system)->excludes(interactive)->excludes(tools);
+  CLI::Option* documents =
+      generate
+          ->add_option("--documents", o->documents_file,
+                       "Documents to answer from: JSON, {\"title\":…,\"text\":…} each")
+          ->type_name("FILE");
+  CLI::Option* arguments =
+      generate
+          ->add_option("--template-args", o->template_args,
+                       "Variables for the chat template, such as {\"enable_thinking\":false}")
+          ->type_name("JSON");
+  CLI::Option* chat_template =
+      generate
+          ->add_option("--template", o->template_file,
+                       "Chat template in place of the model's, if the worker allows it")
+          ->type_name("FILE");
+  CLI::Option* continued =
+      generate->add_option("--continue", o->continued, "Beginning of the answer; the model goes on")
+          ->type_name("TEXT");
+  continued->excludes(interactive);
+  for (CLI::Option* of_chats :
+       {system, interactive, tools, documents, arguments, chat_template, continued}) {
+    raw->excludes(of_chats);
+  }
+  generate->add_flag("--show-special", o->show_special,
+                     "Show control tokens such as <|im_end|> in the answer");
   generate->add_flag("--stats", o->stats, "Say at the end what it took, on stderr");
 
-  const std::string sampling = "Sampling";
+  const std::string sampling = "Sampling (some models' files have other defaults)";
   generate->add_option("--temperature", o->temperature, "0: greedy [1]")->group(sampling);
   generate->add_option("--top-k", o->top_k, "Keep the K likeliest; 0: all [0]")->group(sampling);
   generate->add_option("--top-p", o->top_p, "Keep probability mass P [1]")->group(sampling);

@@ -212,6 +212,11 @@ TEST_F(CommandLineTest, ContradictionsAreUsageErrors) {
   ExpectUsageError({"generate", "p", "--raw", "--system", "s"}, "--system");
   ExpectUsageError({"generate", "p", "--raw", "--interactive"}, "--interactive");
   ExpectUsageError({"generate", "p", "--parse-special"}, "--raw");
+  for (const char* of_chats :
+       {"--tools", "--documents", "--template-args", "--template", "--continue"}) {
+    ExpectUsageError({"generate", "p", "--raw", of_chats, "x"}, of_chats);
+  }
+  ExpectUsageError({"generate", "--interactive", "--continue", "x"}, "--interactive");
   ExpectUsageError({"generate", "p", "--logprobs", "1"}, "--json");
   ExpectUsageError({"generate", "p", "--prompt-logprobs", "1"}, "--json");
   ExpectUsageError({"generate", "p", "--samples", "2"}, "--json");

@@ -365,6 +365,34 @@ TEST_F(CommandsTest, GenerateWithToolsReadsTheFile) {
   EXPECT_THAT(err_.str(), HasSubstr(path + ": No such file"));
 }
 
+TEST_F(CommandsTest, GenerateSendsWhatTheTemplateTakes) {
+  const std::string documents = ::testing::TempDir() + "/orcdctl_documents.json";
+  const std::string source = ::testing::TempDir() + "/orcdctl_template.jinja";
+  std::ofstream(documents) << R"({"title":"T","text":"x"})";
+  std::ofstream(source) << "{{ messages }}";
+  EXPECT_EQ(
+      Run({"generate", "hi", "--documents", documents, "--template", source, "--template-args",
+           R"({"enable_thinking":false})", "--continue", "Sure:", "--show-special"}),
+      kExitOk);
+  const v1::GenerateRequest& request = worker_.generates.at(0);
+  EXPECT_TRUE(request.show_special_tokens());
+  const v1::ChatPrompt& chat = request.chat();
+  EXPECT_THAT(chat.documents_json(), ElementsAre(R"({"title":"T","text":"x"})"));
+  EXPECT_EQ(chat.chat_template(), "{{ messages }}");
+  EXPECT_EQ(chat.template_arguments_json(), R"({"enable_thinking":false})");
+  EXPECT_TRUE(chat.continue_final_message());
+  ASSERT_EQ(chat.messages_size(), 2);
+  EXPECT_EQ(chat.messages(0).content(), "hi");
+  EXPECT_EQ(chat.messages(1).role(), v1::CHAT_ROLE_ASSISTANT);
+  EXPECT_EQ(chat.messages(1).content(), "Sure:");
+
+  EXPECT_EQ(Run({"generate", "hi"}), kExitOk);
+  EXPECT_FALSE(worker_.generates.at(1).chat().continue_final_message());
+  EXPECT_FALSE(worker_.generates.at(1).chat().has_add_generation_prompt());
+  std::remove(documents.c_str());
+  std::remove(source.c_str());
+}
+
 TEST_F(CommandsTest, TextThatIsNotUtf8IsAUsageError) {
   EXPECT_EQ(Run({"generate", "caf\xe9"}), kExitUsage);
   EXPECT_EQ(Run({"tokenize", "caf\xe9"}), kExitUsage);

@@ -11,21 +11,37 @@ namespace {
 struct Prepared {
   // Everything but the prompt.
   v1::GenerateRequest request;
-  // The system message and the tools.
+  // Everything but the message that is the prompt.
   v1::ChatPrompt chat;
   std::string prompt;
 };
+
+// Adds the objects of the file, if one is named.
+absl::Status AddObjects(const char* flag, const std::string& path,
+                        google::protobuf::RepeatedPtrField<std::string>& objects) {
+  if (path.empty()) return absl::OkStatus();
+  ORCD_ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
+  ORCD_ASSIGN_OR_RETURN(const std::vector<std::string> parsed, ParseObjects(flag, json));
+  objects.Add(parsed.begin(), parsed.end());
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Prepared> Prepare(Console& console, const GenerateOptions& options) {
   Prepared prepared;
   ORCD_ASSIGN_OR_RETURN(prepared.request, NewGenerateRequest(options));
   ORCD_RETURN_IF_ERROR(CheckUtf8("--system", options.system));
-  std::vector<std::string> tools;
-  if (!options.tools_file.empty()) {
-    ORCD_ASSIGN_OR_RETURN(const std::string json, ReadFile(options.tools_file));
-    ORCD_ASSIGN_OR_RETURN(tools, ParseTools(json));
+  ORCD_RETURN_IF_ERROR(CheckUtf8("--template-args", options.template_args));
+  ORCD_RETURN_IF_ERROR(CheckUtf8("--continue", options.continued));
+  prepared.chat = NewChat(options);
+  ORCD_RETURN_IF_ERROR(
+      AddObjects("--tools", options.tools_file, *prepared.chat.mutable_tools_json()));
+  ORCD_RETURN_IF_ERROR(
+      AddObjects("--documents", options.documents_file, *prepared.chat.mutable_documents_json()));
+  if (!options.template_file.empty()) {
+    ORCD_ASSIGN_OR_RETURN(const std::string source, ReadFile(options.template_file));
+    ORCD_RETURN_IF_ERROR(CheckUtf8("--template", source));
+    prepared.chat.set_chat_template(source);
   }
-  prepared.chat = NewChat(options, tools);
   // A chat reads its messages from stdin itself.
   if (!options.interactive || !options.prompt.empty()) {
     ORCD_ASSIGN_OR_RETURN(prepared.prompt, ReadText(console, options.prompt));
@@ -50,6 +66,10 @@ int RunGenerate(Session& session, const GenerateOptions& options) {
     request.mutable_text()->set_parse_special(options.parse_special);
   } else {
     AddMessage(chat, v1::CHAT_ROLE_USER, prompt);
+    if (!options.continued.empty()) {
+      AddMessage(chat, v1::CHAT_ROLE_ASSISTANT, options.continued);
+      chat.set_continue_final_message(true);
+    }
     *request.mutable_chat() = std::move(chat);
   }
   return StreamAnswer(session, request, options.stats).exit_code;

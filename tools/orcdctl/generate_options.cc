@@ -56,22 +56,20 @@ absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(std::string_view text)
   return std::pair(id, bias);
 }
 
-absl::StatusOr<std::vector<std::string>> ParseTools(std::string_view json) {
-  // Keeps the order of keys, so that the model reads each function as its author wrote it.
-  nlohmann::ordered_json tools = nlohmann::ordered_json::parse(json, nullptr, false);
-  if (tools.is_discarded()) return absl::InvalidArgumentError("--tools: the file is not JSON");
-  if (tools.is_object()) tools = nlohmann::ordered_json::array({tools});
-  if (!tools.is_array()) {
-    return absl::InvalidArgumentError("--tools: expected an array of functions or one function");
-  }
+absl::StatusOr<std::vector<std::string>> ParseObjects(std::string_view flag,
+                                                      std::string_view json) {
+  const auto wrong = [flag](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(flag), ": ", what...));
+  };
+  // Keeps the order of keys, so that the model reads each object as its author wrote it.
+  nlohmann::ordered_json objects = nlohmann::ordered_json::parse(json, nullptr, false);
+  if (objects.is_discarded()) return wrong("the file is not JSON");
+  if (objects.is_object()) objects = nlohmann::ordered_json::array({objects});
+  if (!objects.is_array()) return wrong("expected an array of objects or one object");
   std::vector<std::string> result;
-  for (const auto& tool : tools) {
-    if (!tool.is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tools: entry ", result.size(),
-                       " is not an object; expected {\"type\":\"function\",…}"));
-    }
-    result.push_back(tool.dump());
+  for (const auto& object : objects) {
+    if (!object.is_object()) return wrong("entry ", result.size(), " is not an object");
+    result.push_back(object.dump());
   }
   return result;
 }
@@ -93,16 +91,17 @@ absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& op
   Set(options.prompt_logprobs, [&](uint32_t v) { request.set_prompt_logprobs(v); });
   Set(options.samples, [&](uint32_t v) { request.set_samples(v); });
   request.set_priority(options.priority);
+  request.set_show_special_tokens(options.show_special);
   if (options.no_cache) request.mutable_cache()->set_disabled(true);
   ORCD_RETURN_IF_ERROR(CheckUtf8("--cache-salt", options.cache_salt));
   if (!options.cache_salt.empty()) request.mutable_cache()->set_salt(options.cache_salt);
   return request;
 }
 
-v1::ChatPrompt NewChat(const GenerateOptions& options, const std::vector<std::string>& tools) {
+v1::ChatPrompt NewChat(const GenerateOptions& options) {
   v1::ChatPrompt chat;
   if (!options.system.empty()) AddMessage(chat, v1::CHAT_ROLE_SYSTEM, options.system);
-  for (const std::string& tool : tools) chat.add_tools_json(tool);
+  chat.set_template_arguments_json(options.template_args);
   return chat;
 }
 

@@ -24,6 +24,13 @@ struct GenerateOptions {
   bool interactive = false;
   bool stats = false;
   std::string tools_file;
+  std::string documents_file;
+  // A JSON object.
+  std::string template_args;
+  std::string template_file;
+  // The beginning of the answer, which the model continues.
+  std::string continued;
+  bool show_special = false;
 
   std::string request_id;
   std::string model_id;
@@ -55,15 +62,15 @@ struct GenerateOptions {
 // Parses `ID=BIAS`. kInvalidArgument names the fault.
 absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(std::string_view text);
 
-// Splits `json`, an array such as OpenAI's `tools` or one object of it, into the JSON of each
-// function.
-absl::StatusOr<std::vector<std::string>> ParseTools(std::string_view json);
+// Splits `json`, an array of objects such as OpenAI's `tools` or one object of it, into the JSON of
+// each. Errors begin with `flag`.
+absl::StatusOr<std::vector<std::string>> ParseObjects(std::string_view flag, std::string_view json);
 
 // Builds the request without its prompt.
 absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& options);
 
-// A chat that holds the system message, if there is one, and the tools.
-v1::ChatPrompt NewChat(const GenerateOptions& options, const std::vector<std::string>& tools);
+// A chat that holds the system message, if there is one, and the template's arguments.
+v1::ChatPrompt NewChat(const GenerateOptions& options);
 void AddMessage(v1::ChatPrompt& chat, v1::ChatRole role, std::string content);
 
 // kInvalidArgument if `text` is not UTF-8 and so cannot be sent.

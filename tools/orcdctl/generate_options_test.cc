@@ -48,27 +48,29 @@ TEST(GenerateOptionsTest, LogitBias) {
 }
 
 TEST(GenerateOptionsTest, Tools) {
-  const auto array = ParseTools(R"([{"type": "function", "a": 1}, {"z": 1, "b": "ü"}])");
+  const auto array =
+      ParseObjects("--tools", R"([{"type": "function", "a": 1}, {"z": 1, "b": "ü"}])");
   ASSERT_TRUE(array.ok());
   EXPECT_THAT(*array, ElementsAre(R"({"type":"function","a":1})", R"({"z":1,"b":"ü"})"));
-  const auto one = ParseTools(R"({"type":"function"})");
+  const auto one = ParseObjects("--tools", R"({"type":"function"})");
   ASSERT_TRUE(one.ok());
   EXPECT_THAT(*one, ElementsAre(R"({"type":"function"})"));
-  EXPECT_FALSE(ParseTools("[{").ok());
-  EXPECT_FALSE(ParseTools("3").ok());
-  EXPECT_FALSE(ParseTools("[1]").ok());
-  EXPECT_FALSE(ParseTools("").ok());
+  for (const char* wrong : {"[{", "3", "[1]", ""}) {
+    EXPECT_THAT(std::string(ParseObjects("--documents", wrong).status().message()),
+                ::testing::StartsWith("--documents: "));
+  }
 }
 
 TEST(GenerateOptionsTest, AChatBeginsWithTheSystemMessageIfThereIsOne) {
-  EXPECT_EQ(NewChat({}, {}).messages_size(), 0);
+  EXPECT_EQ(NewChat({}).messages_size(), 0);
   GenerateOptions options;
   options.system = "Be brief.";
-  const v1::ChatPrompt chat = NewChat(options, {"{}"});
+  options.template_args = "{}";
+  const v1::ChatPrompt chat = NewChat(options);
   ASSERT_EQ(chat.messages_size(), 1);
   EXPECT_EQ(chat.messages(0).role(), v1::CHAT_ROLE_SYSTEM);
   EXPECT_EQ(chat.messages(0).content(), "Be brief.");
-  EXPECT_THAT(chat.tools_json(), ElementsAre("{}"));
+  EXPECT_EQ(chat.template_arguments_json(), "{}");
 }
 
 TEST(GenerateOptionsTest, TextThatIsNotUtf8CannotBeSent) {

@@ -57,6 +57,19 @@ std::string Counted(uint64_t n, std::string_view singular) {
   return absl::StrCat(n, " ", std::string(singular), n == 1 ? "" : "s");
 }
 
+std::string DescribeSampling(const v1::SamplingDefaults& defaults) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](bool is_set, const char* name, auto value) {
+    if (is_set) parts.push_back(absl::StrCat(name, " ", value));
+  };
+  add(defaults.has_temperature(), "temperature", defaults.temperature());
+  add(defaults.has_top_k(), "top-k", defaults.top_k());
+  add(defaults.has_top_p(), "top-p", defaults.top_p());
+  add(defaults.has_min_p(), "min-p", defaults.min_p());
+  add(defaults.has_repetition_penalty(), "repetition penalty", defaults.repetition_penalty());
+  return absl::StrJoin(parts, kDot);
+}
+
 void AddModel(Table& table, const v1::ModelDescription& model) {
   std::string name = model.model_id();
   if (!model.name().empty()) absl::StrAppend(&name, " (", model.name(), ")");
@@ -71,7 +84,11 @@ void AddModel(Table& table, const v1::ModelDescription& model) {
                       model.layers(), kDot, model.hidden(), kDot, model.heads(), model.kv_heads(),
                       model.head_dim(), kDot, model.ffn(), kDot, model.vocab()));
   table.Add("context", absl::StrCat(model.context_length(), " tokens", kDot, "chat ",
-                                    model.chat_supported() ? "supported" : "not supported"));
+                                    model.chat_supported() ? "supported" : "not supported",
+                                    model.chat_tools_supported() ? ", with tools" : ""));
+  if (model.has_sampling_defaults()) {
+    table.Add("sampling", DescribeSampling(model.sampling_defaults()));
+  }
 }
 
 }  // namespace

@@ -191,6 +191,16 @@ TEST(HumanTest, StatsCountTheFirstTokenToThePrefill) {
             "queued 3 ms · stop string \"  \" · seed 18446744073709551615 · request r-1");
 }
 
+TEST(HumanTest, AModelShowsWhatItsFileRecommends) {
+  v1::ModelDescription model = Model();
+  EXPECT_THAT(DescribeModel(model), Not(HasSubstr("sampling")));
+  model.set_chat_tools_supported(true);
+  model.mutable_sampling_defaults()->set_temperature(0.5f);
+  model.mutable_sampling_defaults()->set_top_k(20);
+  EXPECT_THAT(DescribeModel(model), HasSubstr("chat supported, with tools\n"));
+  EXPECT_THAT(DescribeModel(model), HasSubstr("sampling  temperature 0.5 · top-k 20\n"));
+}
+
 TEST(HumanTest, StatsOfNothingDivideByNothing) {
   EXPECT_EQ(DescribeStats({}, {}),
             "0 tokens in 0 ms · prompt 0 tokens in 0 ms · queued 0 ms · ended · seed 0 · request ");

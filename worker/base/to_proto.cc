@@ -24,6 +24,14 @@ void Fill(v1::TokenLogprobs& logprobs, const SampledToken& token) {
   }
 }
 
+void Fill(v1::SamplingDefaults& defaults, const PartialSampling& params) {
+  if (params.temperature) defaults.set_temperature(*params.temperature);
+  if (params.top_k) defaults.set_top_k(*params.top_k);
+  if (params.top_p) defaults.set_top_p(*params.top_p);
+  if (params.min_p) defaults.set_min_p(*params.min_p);
+  if (params.repetition_penalty) defaults.set_repetition_penalty(*params.repetition_penalty);
+}
+
 // `Message` is GenerateFinished or SampleFinished.
 template <typename Event, typename Message>
 void FillEnd(const Event& event, Message& message) {
@@ -142,6 +150,10 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   description.set_context_length(engine.max_context());
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());
+  description.set_chat_tools_supported(model.chat_template().shows_tools());
+  if (!model.sampling_defaults().empty()) {
+    Fill(*description.mutable_sampling_defaults(), model.sampling_defaults());
+  }
   MakeTextValid(description);
   return description;
 }

@@ -331,6 +331,14 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   app.add_option("--model-id", config.model_id, "Name under which requests address --model")
       ->option_text("NAME [the file's, without .gguf]")
       ->group("Model");
+  app.add_flag("--file-sampling,!--no-file-sampling", config.file_sampling,
+               "Requests of orcd.v1 get the sampling parameters that they leave out from the "
+               "model's file (general.sampling.*), where it has them [on]")
+      ->group("Model");
+  app.add_flag("--allow-request-templates", config.allow_request_templates,
+               "Requests of orcd.v1 may bring their own chat templates: programs that run for at "
+               "most a second and 64 MB each")
+      ->group("Model");
 
   app.add_option("--backend", config.backend,
                  "Device that computes; auto: the GPU if there is one; null: none, tokens come "

@@ -26,6 +26,8 @@ struct WorkerConfig {
   bool is_default_model_dir = true;
   std::string model;
   std::string model_id;
+  bool file_sampling = true;
+  bool allow_request_templates = false;
 
   std::string backend = "auto";
   int threads = 0;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd {
 namespace {

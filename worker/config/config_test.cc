@@ -131,6 +131,11 @@ TEST(ConfigTest, LimitsOfTheTransportHaveRoomForAllThatMayRunOrWait) {
   EXPECT_EQ(given.max_connection_bytes, 64 * kMiB);
 }
 
+TEST(ConfigTest, RequestsBringNoTemplatesUnlessAllowed) {
+  EXPECT_FALSE(Parse({}).config->allow_request_templates);
+  EXPECT_TRUE(Parse({"--allow-request-templates"}).config->allow_request_templates);
+}
+
 TEST(ConfigTest, FlagsThatAreSwitchesAreVariablesToo) {
   const ConfigResult result = Parse({}, {{"ORCD_CHANNELZ", "true"}, {"ORCD_REQUIRE_SHA256", "1"}});
   ASSERT_TRUE(result.config.has_value()) << result.output;
@@ -151,6 +156,9 @@ TEST(ConfigTest, SwitchesThatAreOnCanBeTurnedOffEachWay) {
   EXPECT_TRUE(Parse({}).config->kserve);
   EXPECT_FALSE(Parse({"--no-kserve"}).config->kserve);
   EXPECT_FALSE(Parse({}, {{"ORCD_KSERVE", "false"}}).config->kserve);
+  EXPECT_TRUE(Parse({}).config->file_sampling);
+  EXPECT_FALSE(Parse({"--no-file-sampling"}).config->file_sampling);
+  EXPECT_FALSE(Parse({}, {{"ORCD_FILE_SAMPLING", "false"}}).config->file_sampling);
 }
 
 TEST(ConfigTest, SecurityThatContradictsItselfIsRefused) {

@@ -188,6 +188,12 @@ absl::Status SetIgnoreEos(const Value& value, RequestBuilder& request) {
   return absl::OkStatus();
 }
 
+absl::Status SetSkipSpecialTokens(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(const bool skip, value.Bool());
+  request.request().show_special_tokens = !skip;
+  return absl::OkStatus();
+}
+
 absl::Status SetStop(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
     ORCD_ASSIGN_OR_RETURN(request.stop().strings.emplace_back(), element.Text());
@@ -236,14 +242,14 @@ constexpr Parameter kParameters[] = {
     {"n", MustBeOne},
     {"best_of", MustBeOne},
     {"detokenize", MustBe<true>},
-    {"skip_special_tokens", MustBe<true>},
+    {"skip_special_tokens", SetSkipSpecialTokens},
     {"include_stop_str_in_output", MustBe<false>},
 };
 
 // Parameters of vLLM, including older versions, whose function is not supported: accepted only with
 // the value that does not ask for it.
 constexpr Parameter kNeutralParameters[] = {
-    // Special tokens are skipped.
+    // No blanks are put between special tokens, as by the fast tokenizers of Hugging Face.
     {"spaces_between_special_tokens", MustBeBool},
     {"use_beam_search", MustBe<false>},
     {"early_stopping", MustBe<false>},

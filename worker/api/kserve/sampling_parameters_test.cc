@@ -46,6 +46,7 @@ void ExpectDefaults(RequestBuilder request) {
   EXPECT_EQ(stop.max_tokens, 0);
   EXPECT_EQ(request.request().samples, 1);
   EXPECT_EQ(request.request().prompt_logprobs, -1);
+  EXPECT_FALSE(request.request().show_special_tokens);
 }
 
 TEST(SamplingParametersTest, AllThatThereAre) {
@@ -54,7 +55,7 @@ TEST(SamplingParametersTest, AllThatThereAre) {
                       "repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2,
                       "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "ignore_eos": true,
                       "stop_token_ids": [5, 6], "logit_bias": {"3": -1.5}, "n": 1, "best_of": null,
-                      "skip_special_tokens": true, "include_stop_str_in_output": false})",
+                      "skip_special_tokens": false, "include_stop_str_in_output": false})",
                   &request)
                   .ok());
   EXPECT_EQ(request.sampling().temperature, 0.5f);
@@ -72,6 +73,7 @@ TEST(SamplingParametersTest, AllThatThereAre) {
   EXPECT_THAT(request.stop().strings, ElementsAre("a", "b"));
   EXPECT_THAT(request.stop().ids, ElementsAre(5, 6));
   EXPECT_TRUE(request.stop().ignore_eog);
+  EXPECT_TRUE(request.request().show_special_tokens);
 }
 
 TEST(SamplingParametersTest, AbsentOrNullParametersKeepTheirDefaults) {
@@ -157,7 +159,7 @@ TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
       {"early_stopping", {"false"}, {"true", "\"never\""}},
       {"length_penalty", {"1", "1.0", "\"1.0\""}, {"0.5", "2", "\"x\"", "true"}},
       {"detokenize", {"true"}, {"false"}},
-      {"skip_special_tokens", {"true"}, {"false"}},
+      {"skip_special_tokens", {"true"}, {"1", "\"maybe\""}},
       {"spaces_between_special_tokens", {"true", "false"}, {"1", "[]"}},
       {"include_stop_str_in_output", {"false"}, {"true"}},
       {"flat_logprobs", {"false"}, {"true"}},
@@ -226,7 +228,6 @@ TEST(SamplingParametersTest, WrongValuesAreNamed) {
       {R"({"logit_bias": {"1": "x"}})", "sampling_parameters.logit_bias['1']"},
       {R"({"n": 2})", "sampling_parameters.n"},
       {R"({"best_of": 3})", "sampling_parameters.best_of"},
-      {R"({"skip_special_tokens": false})", "sampling_parameters.skip_special_tokens"},
       {R"({"guided_json": {}})", "sampling_parameters"},
       {R"({"logprobs": 1})", "sampling_parameters"},
       {R"({"seed": 1, "seed": 2})", "sampling_parameters"},

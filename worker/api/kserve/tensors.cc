@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
-#include "runtime/text/unicode.h"
+#include "runtime/base/utf8.h"
 
 namespace orcd::kserve {
 namespace {

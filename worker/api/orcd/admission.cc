@@ -20,9 +20,15 @@ absl::StatusOr<Ticket> Encode(RequestBuilder& asked, absl::Time arrival, absl::T
   asked.request().arrival = arrival;
   asked.request().deadline = deadline;
   ORCD_RETURN_IF_ERROR(asked.CheckParameters(engine.model()));
-  // Tokens need no encoding, so Submit decides at once.
-  if (const auto least = asked.LeastPromptTokens(engine.model())) {
-    ORCD_RETURN_IF_ERROR(engine.CheckAhead(asked.request(), *least));
+  // A request without room is refused before the work of rendering and that of encoding. Tokens
+  // need neither, so Submit decides at once.
+  if (asked.must_encode()) {
+    const auto check = [&] {
+      return engine.CheckAhead(asked.request(), asked.LeastPromptTokens(engine.model()));
+    };
+    ORCD_RETURN_IF_ERROR(check());
+    ORCD_RETURN_IF_ERROR(asked.RenderPrompt(engine.model()));
+    ORCD_RETURN_IF_ERROR(check());
   }
   if (deadline <= SteadyNow()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded,

@@ -33,8 +33,8 @@ struct Ticket {
   std::function<void()> cancel;
 };
 
-// Checks and encodes a request. One without room in the queue is refused before its prompt is
-// encoded. Fails with the errors of ModelHost::Admit, Engine::CheckAhead and RequestBuilder, and
+// Checks, renders and encodes a request. One without room in the queue is refused before the work
+// of either. Fails with the errors of ModelHost::Admit, Engine::CheckAhead and RequestBuilder, and
 // with kDeadlineExceeded. `host` and `telemetry`, which may be null, must outlive the ticket.
 absl::StatusOr<Ticket> Admit(RequestBuilder asked, const grpc::CallbackServerContext& context,
                              absl::Time arrival, absl::Time deadline, ModelHost& host,

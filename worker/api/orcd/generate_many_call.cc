@@ -7,7 +7,6 @@
 
 #include "orcd/v1/worker.pb.h"
 #include "runtime/base/error.h"
-#include "worker/api/orcd/request_translation.h"
 #include "worker/base/messages.h"
 #include "worker/base/status_details.h"
 #include "worker/base/to_proto.h"
@@ -29,7 +28,7 @@ absl::StatusOr<MultiplexedAction> GenerateManyDialect::Parse(const grpc::ByteBuf
   switch (request.action_case()) {
     case v1::GenerateManyRequest::kGenerate: {
       MultiplexedGenerate asked;
-      asked.request = TranslateRequest(std::move(*request.mutable_generate()));
+      asked.request = TranslateRequest(std::move(*request.mutable_generate()), options_);
       if (request.has_timeout()) {
         // An invalid timeout ends its own request and no other.
         const absl::StatusOr<absl::Duration> timeout = ReadDuration(request.timeout(), "timeout");

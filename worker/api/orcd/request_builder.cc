@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/base/error.h"
 
 namespace orcd {
@@ -23,10 +24,6 @@ uint64_t Random64() {
   return uint64_t{random()} << 32 | random();
 }
 
-int32_t Saturate(uint32_t value) {
-  return static_cast<int32_t>(std::min<uint32_t>(value, std::numeric_limits<int32_t>::max()));
-}
-
 absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
   if (count <= kMaxTopLogprobs) return absl::OkStatus();
   return InvalidField(
@@ -34,6 +31,10 @@ absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
 }
 
 }  // namespace
+
+int32_t Saturate(uint32_t count) {
+  return static_cast<int32_t>(std::min<uint32_t>(count, std::numeric_limits<int32_t>::max()));
+}
 
 RequestBuilder::RequestBuilder(const RequestFields& fields) {
   request_.fields = &fields;
@@ -70,37 +71,48 @@ void RequestBuilder::SetPromptLogprobs(uint32_t count) {
 absl::Status RequestBuilder::CheckParameters(const Model& model) {
   ORCD_RETURN_IF_ERROR(error_);
   if (request_.id.empty()) request_.id = MakeRequestId();
+  if (over_defaults_) {
+    model.sampling_defaults().ApplyTo(request_.sampling);
+    over_defaults_->ApplyTo(request_.sampling);
+  }
   request_.sampling.logit_bias.assign(logit_bias_.begin(), logit_bias_.end());
   ORCD_RETURN_IF_ERROR(request_.sampling.Validate(model.spec().vocab, request_.fields->sampling));
   return request_.stop.Validate(model.spec().vocab, *request_.fields);
 }
 
-std::optional<int64_t> RequestBuilder::LeastPromptTokens(const Model& model) const {
+bool RequestBuilder::must_encode() const {
+  return !prompt_.ok() || !std::holds_alternative<std::vector<int32_t>>(*prompt_);
+}
+
+absl::Status RequestBuilder::RenderPrompt(const Model& model) {
+  ORCD_RETURN_IF_ERROR(prompt_.status());
+  const auto* chat = std::get_if<ChatRequest>(&*prompt_);
+  if (chat == nullptr || rendered_) return absl::OkStatus();
+  ORCD_ASSIGN_OR_RETURN(rendered_, model.chat_template().Render(*chat, absl::Now()));
+  return absl::OkStatus();
+}
+
+int64_t RequestBuilder::LeastPromptTokens(const Model& model) const {
   if (!prompt_.ok()) return 0;
   size_t bytes = 0;
   if (const auto* text = std::get_if<TextPrompt>(&*prompt_)) {
     bytes = text->text.size();
-  } else if (const auto* chat = std::get_if<ChatRequest>(&*prompt_)) {
-    // The template copies the contents unchanged, whatever it adds.
-    for (const ChatMessage& message : chat->messages) bytes += message.content.size();
-  } else {
-    return std::nullopt;
+  } else if (rendered_) {
+    for (const PromptPiece& piece : *rendered_) bytes += piece.text.size();
   }
   const size_t longest = model.tokenizer().longest_token_bytes();
   return static_cast<int64_t>((bytes + longest - 1) / longest);
 }
 
 absl::Status RequestBuilder::EncodePrompt(const Model& model) {
-  ORCD_RETURN_IF_ERROR(prompt_.status());
+  ORCD_RETURN_IF_ERROR(RenderPrompt(model));
   if (const auto* text = std::get_if<TextPrompt>(&*prompt_)) {
     request_.prompt = model.tokenizer().Encode(text->text, text->parse_special);
     if (!request_.prompt.empty()) return absl::OkStatus();
     return InvalidField(request_.fields->text, "encodes to no tokens; a prompt needs at least one");
   }
-  if (const auto* chat = std::get_if<ChatRequest>(&*prompt_)) {
-    ORCD_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
-                          model.chat_template().Render(*chat));
-    request_.prompt = orcd::EncodePrompt(model.tokenizer(), pieces);
+  if (rendered_) {
+    request_.prompt = orcd::EncodePrompt(model.tokenizer(), *rendered_);
     return absl::OkStatus();
   }
   request_.prompt = std::move(std::get<std::vector<int32_t>>(*prompt_));

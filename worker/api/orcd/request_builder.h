@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "runtime/engine/request.h"
 #include "runtime/model/model.h"
+#include "runtime/sampling/partial_sampling.h"
+#include "runtime/text/prompt_piece.h"
 
 namespace orcd {
 
@@ -23,6 +25,9 @@ template <typename Ids>
 std::vector<int32_t> ToIds(const Ids& ids) {
   return {ids.begin(), ids.end()};
 }
+
+// The count as the engine takes it: every count above INT32_MAX means the same as INT32_MAX.
+int32_t Saturate(uint32_t count);
 
 struct TextPrompt {
   std::string text;
@@ -52,7 +57,7 @@ class RequestBuilder {
   void SetId(std::string id);
   // An error is the result of EncodePrompt.
   void SetPrompt(absl::StatusOr<Prompt> prompt) { prompt_ = std::move(prompt); }
-  // Every count above INT32_MAX means the same as INT32_MAX.
+  // Counts are saturated.
   void SetTopK(uint32_t count);
   void SetSamples(uint32_t count);
   void SetMinTokens(uint32_t count);
@@ -60,21 +65,32 @@ class RequestBuilder {
   void SetLogprobs(uint32_t count);
   void SetPromptLogprobs(uint32_t count);
   void SetLogitBias(uint32_t id, float bias) { logit_bias_[static_cast<int32_t>(id)] = bias; }
+  // The model's file decides what is open in `asked`; the defaults, if the file says nothing.
+  void SetSamplingOverDefaults(const PartialSampling& asked) { over_defaults_ = asked; }
 
   // Checks and completes everything but the prompt. Cheap.
   absl::Status CheckParameters(const Model& model);
-  // Returns a lower bound of the prompt's tokens from its bytes alone; nullopt for a prompt of
-  // tokens.
-  std::optional<int64_t> LeastPromptTokens(const Model& model) const;
-  // Encodes the prompt into the request, which may take seconds. Also fails with the template's
-  // errors (see ChatTemplate::Render).
+  // True if the prompt needs the two steps below; a prompt of tokens needs EncodePrompt alone,
+  // which is cheap then.
+  bool must_encode() const;
+  // Renders a conversation, which takes milliseconds, and at most about a second. Fails with the
+  // errors of ChatTemplate::Render.
+  absl::Status RenderPrompt(const Model& model);
+  // Returns a lower bound of the prompt's tokens from its bytes alone; 0 for a conversation that is
+  // not rendered yet.
+  int64_t LeastPromptTokens(const Model& model) const;
+  // Encodes the prompt into the request, which may take seconds. Renders it first if that was not
+  // done.
   absl::Status EncodePrompt(const Model& model);
 
  private:
   GenerationRequest request_;
   std::string model_id_;
   absl::StatusOr<Prompt> prompt_ = std::vector<int32_t>();
+  // Takes the place of a conversation in prompt_.
+  std::optional<std::vector<PromptPiece>> rendered_;
   std::map<int32_t, float> logit_bias_;
+  std::optional<PartialSampling> over_defaults_;
   // The first error of a setter.
   absl::Status error_;
 };

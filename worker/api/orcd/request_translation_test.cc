@@ -4,9 +4,11 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "testing/test_model.h"
 #include "worker/api/orcd/build_for_test.h"
 
 namespace orcd {
@@ -49,6 +51,7 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   EXPECT_TRUE(plain->prefix_cache);
   EXPECT_EQ(plain->cache_salt, "");
   EXPECT_TRUE(plain->resume.empty());
+  EXPECT_FALSE(plain->show_special_tokens);
 
   request.set_samples(4);
   request.set_priority(-3);
@@ -57,6 +60,7 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   request.mutable_cache()->set_salt("tenant");
   request.add_resume_token_ids(7);
   request.add_resume_token_ids(9);
+  request.set_show_special_tokens(true);
   const auto translated = Translate(request);
   ASSERT_TRUE(translated.ok()) << translated.status();
   EXPECT_EQ(translated->samples, 4);
@@ -65,6 +69,7 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   EXPECT_FALSE(translated->prefix_cache);
   EXPECT_EQ(translated->cache_salt, "tenant");
   EXPECT_THAT(translated->resume, ElementsAre(7, 9));
+  EXPECT_TRUE(translated->show_special_tokens);
 
   request.set_prompt_logprobs(21);
   EXPECT_EQ(Field(request), "prompt_logprobs");
@@ -188,9 +193,9 @@ TEST_F(RequestTranslationTest, ChatIsRendered) {
   const auto translated = Translate(request);
   ASSERT_TRUE(translated.ok()) << translated.status();
   ChatRequest chat;
-  chat.messages.push_back({.role = ChatRole::kUser, .content = "hi<|im_end|>", .tool_calls = {}});
+  chat.messages.push_back({.role = ChatRole::kUser, .content = "hi<|im_end|>"});
   EXPECT_EQ(translated->prompt,
-            EncodePrompt(model().tokenizer(), *model().chat_template().Render(chat)));
+            EncodePrompt(model().tokenizer(), *model().chat_template().Render(chat, absl::Now())));
 
   request.mutable_chat()->set_add_generation_prompt(false);
   EXPECT_LT(Translate(request)->prompt.size(), translated->prompt.size());
@@ -214,14 +219,195 @@ TEST_F(RequestTranslationTest, BytesSayHowManyTokensThereAreAtLeast) {
     v1::GenerateRequest request;
     request.mutable_text()->set_text(text);
     request.mutable_text()->set_parse_special(true);
-    const int64_t least = *TranslateRequest(request).LeastPromptTokens(model());
+    EXPECT_TRUE(TranslateRequest(request).must_encode());
+    const int64_t least = TranslateRequest(request).LeastPromptTokens(model());
     EXPECT_GE(least, 1);
     EXPECT_LE(least, static_cast<int64_t>(Translate(request)->prompt.size())) << text;
+    // A template may leave text out, so only what it has rendered counts.
     request.mutable_chat()->add_messages()->set_content(text);
     request.mutable_chat()->mutable_messages(0)->set_role(v1::CHAT_ROLE_USER);
-    EXPECT_LE(*TranslateRequest(request).LeastPromptTokens(model()),
+    RequestBuilder chat = TranslateRequest(request);
+    EXPECT_TRUE(chat.must_encode());
+    EXPECT_EQ(chat.LeastPromptTokens(model()), 0);
+    ASSERT_TRUE(chat.RenderPrompt(model()).ok());
+    EXPECT_GE(chat.LeastPromptTokens(model()), least);
+    EXPECT_LE(chat.LeastPromptTokens(model()),
               static_cast<int64_t>(Translate(request)->prompt.size()));
   }
+  EXPECT_FALSE(TranslateRequest(Valid()).must_encode());
+}
+
+// The messages, tools and so on of a request, as the template of the request prints them.
+class ChatTranslationTest : public RequestTranslationTest {
+ protected:
+  static absl::StatusOr<std::vector<int32_t>> Tokens(v1::ChatPrompt chat,
+                                                     const std::string& source) {
+    chat.set_chat_template(source);
+    v1::TokenizeRequest request;
+    *request.mutable_chat() = std::move(chat);
+    return TranslateInput(std::move(request), model(), {.allow_request_templates = true});
+  }
+  static std::string Printed(const v1::ChatPrompt& chat, const std::string& source) {
+    const auto tokens = Tokens(chat, source);
+    if (!tokens.ok()) return GetErrorDetails(tokens.status()).field;
+    std::string text;
+    for (const int32_t token : *tokens) text += model().tokenizer().TokenBytes(token);
+    return text;
+  }
+  static v1::ChatPrompt Chat(const std::string& content = "Hi") {
+    v1::ChatPrompt chat;
+    v1::ChatMessage* message = chat.add_messages();
+    message->set_role(v1::CHAT_ROLE_USER);
+    message->set_content(content);
+    return chat;
+  }
+};
+
+TEST_F(ChatTranslationTest, EveryFieldReachesTheTemplate) {
+  v1::ChatPrompt chat = Chat();
+  v1::ChatMessage* assistant = chat.add_messages();
+  assistant->set_role(v1::CHAT_ROLE_ASSISTANT);
+  assistant->set_reasoning_content("Hm.");
+  v1::ToolCall* call = assistant->add_tool_calls();
+  call->set_name("f");
+  call->set_arguments_json(R"({"a": 1})");
+  call->set_id("c1");
+  v1::ChatMessage* result = chat.add_messages();
+  result->set_role(v1::CHAT_ROLE_TOOL);
+  result->set_tool_call_id("c1");
+  result->set_name("f");
+  result->add_content_parts()->set_text("one");
+  result->add_content_parts()->set_type("text");
+  chat.add_messages()->set_role(v1::CHAT_ROLE_DEVELOPER);
+  chat.add_messages()->set_role_name("judge");
+  chat.add_messages()->set_role(v1::CHAT_ROLE_SYSTEM);
+  chat.add_tools_json(R"({"function": {"name": "f"}})");
+  chat.add_documents_json(R"({"text": "d"})");
+  chat.set_template_arguments_json(R"({"extra": 3})");
+  chat.mutable_tool_choice()->set_function("f");
+  EXPECT_EQ(
+      Printed(chat,
+              "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools | tojson }}"
+              "{{ documents | tojson }}{{ extra }}{{ tool_choice.function.name }}"
+              "{{ add_generation_prompt }}"),
+      R"({"role": "user", "content": "Hi"})"
+      "\n"
+      R"({"role": "assistant", "content": "", "reasoning_content": "Hm.", "reasoning": "Hm.", )"
+      R"("thinking": "Hm.", "tool_calls": [{"id": "c1", "type": "function", "function": )"
+      R"({"name": "f", "arguments": {"a": 1}}}]})"
+      "\n"
+      R"({"role": "tool", "content": [{"type": "text", "text": "one"}, )"
+      R"({"type": "text", "text": ""}], "tool_call_id": "c1", "name": "f"})"
+      "\n"
+      R"({"role": "developer", "content": ""})"
+      "\n"
+      R"({"role": "judge", "content": ""})"
+      "\n"
+      R"({"role": "system", "content": ""})"
+      "\n"
+      R"([{"function": {"name": "f"}}][{"text": "d"}]3fTrue)");
+}
+
+TEST_F(ChatTranslationTest, ToolChoices) {
+  const std::pair<v1::ToolChoiceMode, std::string> cases[] = {
+      {v1::TOOL_CHOICE_MODE_AUTO, "[{}]auto"},
+      {v1::TOOL_CHOICE_MODE_NONE, "nullnone"},
+      {v1::TOOL_CHOICE_MODE_REQUIRED, "[{}]required"},
+      {v1::TOOL_CHOICE_MODE_UNSPECIFIED, "chat.tool_choice.mode"},
+      {static_cast<v1::ToolChoiceMode>(9), "chat.tool_choice.mode"},
+  };
+  for (const auto& [mode, printed] : cases) {
+    v1::ChatPrompt chat = Chat();
+    chat.add_tools_json("{}");
+    chat.mutable_tool_choice()->set_mode(mode);
+    EXPECT_EQ(Printed(chat, "{{ tools | tojson }}{{ tool_choice }}"), printed);
+  }
+}
+
+TEST_F(ChatTranslationTest, AContinuedMessageBeginsNoOther) {
+  constexpr char kSource[] =
+      "{% for m in messages %}({{ m.content }}){% endfor %}{% if add_generation_prompt %}>"
+      "{% endif %}";
+  v1::ChatPrompt chat = Chat("Sure:");
+  EXPECT_EQ(Printed(chat, kSource), "(Sure:)>");
+  chat.set_continue_final_message(true);
+  EXPECT_EQ(Printed(chat, kSource), "(Sure:");
+  chat.set_add_generation_prompt(false);
+  EXPECT_EQ(Printed(chat, kSource), "(Sure:");
+  chat.set_add_generation_prompt(true);
+  EXPECT_EQ(Printed(chat, kSource), "chat.continue_final_message");
+}
+
+TEST_F(ChatTranslationTest, RequestsBringTemplatesOnlyIfTheWorkerAllowsIt) {
+  v1::GenerateRequest request;
+  *request.mutable_chat() = Chat();
+  request.mutable_chat()->set_chat_template("own");
+  const absl::Status refused = Translate(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(refused).reason, "CHAT_TEMPLATE_NOT_ALLOWED");
+  EXPECT_EQ(GetErrorDetails(refused).field, "chat.chat_template");
+  const auto allowed = Build(TranslateRequest(request, {.allow_request_templates = true}));
+  ASSERT_TRUE(allowed.ok()) << allowed.status();
+  EXPECT_EQ(allowed->prompt, model().tokenizer().Encode("own", false));
+}
+
+TEST_F(ChatTranslationTest, RefusesWhatATextModelCannotTake) {
+  v1::ChatPrompt chat = Chat("");
+  chat.mutable_messages(0)->add_content_parts()->set_text("a");
+  v1::ContentPart* image = chat.mutable_messages(0)->add_content_parts();
+  image->set_type("image_url");
+  EXPECT_EQ(Printed(chat, "x"), "chat.messages[0].content_parts[1].type");
+  const std::string message(Tokens(chat, "x").status().message());
+  EXPECT_THAT(message, ::testing::HasSubstr("'image_url'"));
+  image->set_type(std::string(1 << 20, 'i'));
+  EXPECT_LT(Tokens(chat, "x").status().message().size(), 300u);
+
+  chat = Chat();
+  chat.mutable_messages(0)->set_role_name("judge");
+  EXPECT_EQ(Printed(chat, "x"), "chat.messages[0].role_name");
+}
+
+// A model whose file recommends sampling parameters.
+TEST_F(RequestTranslationTest, TheModelsFileDecidesWhatARequestLeavesOpen) {
+  TempDir dir;
+  TestModel file = TestModel::Valid();
+  file.keys["general.sampling.temp"] = 0.7f;
+  file.keys["general.sampling.top_k"] = int32_t{20};
+  file.keys["general.sampling.top_p"] = 0.8f;
+  file.keys["general.sampling.min_p"] = 0.1f;
+  file.keys["general.sampling.penalty_repeat"] = 1.1f;
+  file.Write(dir.File("model.gguf"));
+  NullLoadObserver observer;
+  const auto recommending = Model::Load(dir.File("model.gguf"), {}, observer);
+  ASSERT_TRUE(recommending.ok()) << recommending.status();
+  const auto sampling = [&](const v1::GenerateRequest& request) {
+    RequestBuilder builder = TranslateRequest(request);
+    EXPECT_TRUE(builder.CheckParameters(**recommending).ok());
+    return builder.sampling();
+  };
+  v1::GenerateRequest request = Valid();
+  const SamplingParams open = sampling(request);
+  EXPECT_EQ(open.temperature, 0.7f);
+  EXPECT_EQ(open.top_k, 20);
+  EXPECT_EQ(open.top_p, 0.8f);
+  EXPECT_EQ(open.min_p, 0.1f);
+  EXPECT_EQ(open.repetition_penalty, 1.1f);
+  // The values that change nothing are values too.
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_sampling()->set_top_k(0);
+  request.mutable_sampling()->set_top_p(1);
+  request.mutable_sampling()->set_min_p(0);
+  request.mutable_sampling()->set_repetition_penalty(1);
+  const SamplingParams asked = sampling(request);
+  EXPECT_EQ(asked.temperature, 0);
+  EXPECT_EQ(asked.top_k, 0);
+  EXPECT_EQ(asked.top_p, 1);
+  EXPECT_EQ(asked.min_p, 0);
+  EXPECT_EQ(asked.repetition_penalty, 1);
+  // A protocol whose requests are complete does not ask the file.
+  RequestBuilder complete;
+  ASSERT_TRUE(complete.CheckParameters(**recommending).ok());
+  EXPECT_EQ(complete.sampling().temperature, 1);
 }
 
 TEST_F(RequestTranslationTest, TokenizeEncodesAsGenerateDoes) {

@@ -12,7 +12,6 @@
 #include "worker/api/orcd/generate_encoder.h"
 #include "worker/api/orcd/generate_many_call.h"
 #include "worker/api/orcd/load_call.h"
-#include "worker/api/orcd/request_translation.h"
 #include "worker/base/status_details.h"
 #include "worker/host/within_memory.h"
 #include "worker/stream/open_request.h"
@@ -23,11 +22,12 @@ namespace orcd {
 namespace {
 
 absl::StatusOr<v1::TokenizeResponse> TokenizeRequestBytes(const grpc::ByteBuffer& bytes,
+                                                          const TranslationOptions& options,
                                                           ModelHost& host) {
   ORCD_ASSIGN_OR_RETURN(v1::TokenizeRequest request, ParseRequest<v1::TokenizeRequest>(bytes));
   ORCD_ASSIGN_OR_RETURN(const EngineLease lease, host.Borrow(request.model_id()));
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                        TranslateInput(std::move(request), lease.engine().model()));
+                        TranslateInput(std::move(request), lease.engine().model(), options));
   v1::TokenizeResponse message;
   message.mutable_token_ids()->Add(tokens.begin(), tokens.end());
   return message;
@@ -78,11 +78,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
        .limits = options_.limits,
        .telemetry = options_.telemetry,
        .id_path = {v1::GenerateRequest::kRequestIdFieldNumber},
-       .read = [](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
+       .read = [this](const grpc::ByteBuffer& request) -> absl::StatusOr<GenerateAsked> {
          ORCD_ASSIGN_OR_RETURN(v1::GenerateRequest proto,
                                ParseRequest<v1::GenerateRequest>(request));
          GenerateAsked asked;
-         asked.request = TranslateRequest(std::move(proto));
+         asked.request = TranslateRequest(std::move(proto), options_.translation);
          asked.encoder = [](const GenerationRequest& prepared, const Engine& engine) {
            return std::make_unique<GenerateEncoder>(prepared.id, prepared.sampling.seed,
                                                     engine.model().digest());
@@ -95,8 +95,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Gene
     grpc::CallbackServerContext* context) {
   const absl::Status may = Authorize(options_.authorizer, *context, Permission::kInference);
   if (may.ok()) {
-    return many_calls_.Start(context, std::make_unique<GenerateManyDialect>(), host_, log_,
-                             options_.telemetry, [this, context] {
+    return many_calls_.Start(context, std::make_unique<GenerateManyDialect>(options_.translation),
+                             host_, log_, options_.telemetry, [this, context] {
                                return Authorize(options_.authorizer, *context,
                                                 Permission::kInference);
                              });
@@ -136,7 +136,7 @@ grpc::ServerUnaryReactor* WorkerService::Tokenize(grpc::CallbackServerContext* c
   if (status.ok()) {
     status = host_.threads().work.Post(bytes->Length(), [this, context, bytes, reactor, response] {
       Reply(context, reactor, response, context->IsCancelled() ? ClientGone() : WithinMemory([&] {
-              return TokenizeRequestBytes(*bytes, host_);
+              return TokenizeRequestBytes(*bytes, options_.translation, host_);
             }));
     });
   }

@@ -10,6 +10,7 @@
 
 #include "orcd/v1/worker.grpc.pb.h"
 #include "worker/api/orcd/multiplexed_call.h"
+#include "worker/api/orcd/request_translation.h"
 #include "worker/base/logging.h"
 #include "worker/host/model_host.h"
 #include "worker/observe/telemetry.h"
@@ -43,6 +44,7 @@ using RawWorkerService = RawLoad<RawUnload<RawGenerate<
 struct WorkerServiceOptions {
   TokenStreamLimits limits = {};
   MultiplexedCallLimits many_limits = {};
+  TranslationOptions translation = {};
   // Decides which callers may make which calls. Null: everyone may make all calls.
   const Authorizer* authorizer = nullptr;
   // Null: nothing is measured.
