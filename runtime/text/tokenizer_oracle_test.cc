@@ -30,6 +30,11 @@ struct Oracle {
   bool is_in_cache = false;
   bool has_published_cases = false;
   bool adds_space_prefix = false;
+  // Texts come back as they were, ▁ included.
+  bool is_byte_level = false;
+  bool adds_bos = true;
+  // Some characters have no tokens.
+  bool lacks_bytes = false;
 };
 
 const std::vector<Oracle>& Oracles() {
@@ -48,6 +53,17 @@ const std::vector<Oracle>& Oracles() {
        .cases = "real2/gemma3",
        .file = "gemma-3-270m-q4_k_m.gguf",
        .is_in_cache = true},
+      {.name = "Llama3",
+       .cases = "tokenizer2/llama-bpe",
+       .file = "tokenizer2/llama-bpe-vocab.gguf",
+       .has_published_cases = true,
+       .is_byte_level = true},
+      {.name = "SmolLM2",
+       .cases = "real2/smollm2",
+       .file = "tokenizer2/smollm2-vocab.gguf",
+       .is_byte_level = true,
+       .adds_bos = false,
+       .lacks_bytes = true},
   };
   return oracles;
 }
@@ -128,7 +144,7 @@ TEST_P(TokenizerOracleTest, Cases) {
       const std::vector<int32_t> expected = Ids(lines[i]);
       EXPECT_EQ(Encode(texts[i], parse_special), expected)
           << parse_special << ::testing::PrintToString(texts[i]);
-      if (!parse_special) {
+      if (!parse_special && !GetParam().lacks_bytes) {
         EXPECT_EQ(Decode(expected), texts[i]);
       }
     }
@@ -151,18 +167,20 @@ TEST_P(TokenizerOracleTest, PublishedCases) {
 }
 
 TEST_P(TokenizerOracleTest, RoundTripOfRandomText) {
+  if (GetParam().lacks_bytes) return;
   std::mt19937_64 random(5);
   for (int i = 0; i < 5000; ++i) {
     std::string text = RandomText(random, 60);
     const std::vector<int32_t> ids = Encode(text, false);
-    absl::StrReplaceAll({{"▁", " "}}, &text);
+    if (!GetParam().is_byte_level) absl::StrReplaceAll({{"▁", " "}}, &text);
     ASSERT_EQ(Decode(ids), text);
     for (const int32_t id : ids) ASSERT_FALSE(tokenizer_->IsEog(id)) << id;
   }
 }
 
 TEST_P(TokenizerOracleTest, TextsBeginWithBos) {
-  std::vector<int32_t> expected = {tokenizer_->bos_id()};
+  std::vector<int32_t> expected;
+  if (GetParam().adds_bos) expected.push_back(tokenizer_->bos_id());
   EXPECT_EQ(tokenizer_->Encode("", false), expected);
   EXPECT_GE(tokenizer_->bos_id(), 0);
 }

@@ -2263,7 +2263,6 @@ inline constexpr std::string_view kLacks[] = {
     "{{ cycler('a') }}"sv,
     "{{ joiner() }}"sv,
     "{{ lipsum() }}"sv,
-    "{{ '{!a}'.format('é') }}"sv,
     "{{ '{:_}'.format(1) }}"sv,
     "{{ range(3).count(1) }}"sv,
     "{{ none|items is defined }}"sv,
