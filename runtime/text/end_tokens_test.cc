@@ -33,8 +33,9 @@ class EndTokensTest : public ::testing::Test {
   }
   // The texts of the ids that Find() gives.
   std::vector<std::string_view> Texts() {
+    const std::vector<int32_t> ids = Find().value();
     std::vector<std::string_view> texts;
-    for (const int32_t id : Find().value()) texts.push_back(vocabulary_.tokens[id]);
+    for (const int32_t id : ids) texts.push_back(vocabulary_.tokens[id]);
     return texts;
   }
   TokenType TypeOf(int32_t id) const { return TokenType{vocabulary_.types[id]}; }

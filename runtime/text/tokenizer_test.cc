@@ -384,14 +384,15 @@ TEST_F(TokenizerFileTest, NamesTheTokensOfTheFile) {
 
 TEST_F(TokenizerFileTest, SuppressedTokens) {
   EXPECT_THAT((*Load(Writer("")))->suppressed_ids(), ElementsAre());
-  GgufWriter writer = Writer("");
-  writer.SetI32s(kSuppressedKey, std::vector<int32_t>{256, 3, 256});
-  EXPECT_THAT((*Load(writer))->suppressed_ids(), ElementsAre(3, 256));
-  writer.SetI32s(kSuppressedKey, std::vector<int32_t>{257});
-  EXPECT_THAT(std::string(Load(writer).status().message()),
+  const auto with = [&](const std::vector<int32_t>& ids) {
+    GgufWriter writer = Writer("");
+    writer.SetI32s(kSuppressedKey, ids);
+    return writer;
+  };
+  EXPECT_THAT((*Load(with({256, 3, 256})))->suppressed_ids(), ElementsAre(3, 256));
+  EXPECT_THAT(std::string(Load(with({257})).status().message()),
               HasSubstr("tokenizer.ggml.suppress_tokens: id 257 is outside the vocabulary of 257"));
-  writer.SetI32s(kSuppressedKey, std::vector<int32_t>{-1});
-  EXPECT_THAT(std::string(Load(writer).status().message()), HasSubstr("is outside"));
+  EXPECT_THAT(std::string(Load(with({-1})).status().message()), HasSubstr("is outside"));
 }
 
 TEST_F(TokenizerFileTest, NamesWhatIsWrongWithTheTokenToBeginWith) {
