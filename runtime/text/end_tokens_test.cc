@@ -33,9 +33,9 @@ class EndTokensTest : public ::testing::Test {
   }
   // The texts of the ids that Find() gives.
   std::vector<std::string_view> Texts() {
+    const std::vector<int32_t> ids = Find().value();
     std::vector<std::string_view> texts;
-    const absl::StatusOr<std::vector<int32_t>> found = Find();
-    for (const int32_t id : found.value()) texts.push_back(vocabulary_.tokens[id]);
+    for (const int32_t id : ids) texts.push_back(vocabulary_.tokens[id]);
     return texts;
   }
   TokenType TypeOf(int32_t id) const { return TokenType{vocabulary_.types[id]}; }
