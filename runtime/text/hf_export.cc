@@ -107,51 +107,15 @@ Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
   return vocabulary.tokens[*id];
 }
 
-// The parts of tokenizer.json that depend on the kind of tokenizer.
-struct Pipeline {
-  // Applied to the text in this order. Null if there is none.
-  Json normalizer;
-  Json pre_tokenizer;
-  // Applied to the encoded text; an element for each step.
-  Json post_processors = Json::array();
-  // From tokens back to text.
-  Json decoder;
-  // Without the vocabulary and the merges.
-  Json model;
-};
-
-// The kind `gpt2`, which has no normaliser.
-Pipeline ByteLevelBpe(const PreTokenizer& pre_tokenizer) {
-  Json pre_tokenizers = Splits(pre_tokenizer);
-  pre_tokenizers.push_back(ByteLevel());
-  return {
-      .normalizer = nullptr,
-      .pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}},
-      .post_processors = Json::array({ByteLevel()}),
-      .decoder = ByteLevel(),
-      .model =
-          {
-              {"type", "BPE"},
-              {"dropout", nullptr},
-              {"unk_token", nullptr},
-              {"continuing_subword_prefix", nullptr},
-              {"end_of_word_suffix", nullptr},
-              {"fuse_unk", false},
-              {"byte_fallback", false},
-              {"ignore_merges", pre_tokenizer.ignores_merges},
-          },
-  };
-}
-
 // Puts the token that sequences begin with, if there is one, before the encoded text.
-Json BosProcessor(const Vocabulary& vocabulary) {
+Json PostProcessor(const Vocabulary& vocabulary) {
   const Json text = TokenText(vocabulary, vocabulary.bos_id);
-  if (text.is_null()) return nullptr;
+  if (text.is_null()) return ByteLevel();
   const auto sequence = [](const char* id, int type) {
     return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
   };
   const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-  return {
+  const Json first = {
       {"type", "TemplateProcessing"},
       {"single", Json::array({bos, sequence("A", 0)})},
       {"pair", Json::array({bos, sequence("A", 0), bos, sequence("B", 1)})},
@@ -161,12 +125,7 @@ Json BosProcessor(const Vocabulary& vocabulary) {
           {"ids", Json::array({*vocabulary.bos_id})},
           {"tokens", Json::array({text})}}}}},
   };
-}
-
-Json PostProcessor(Json processors) {
-  if (processors.empty()) return nullptr;
-  if (processors.size() == 1) return processors[0];
-  return {{"type", "Sequence"}, {"processors", std::move(processors)}};
+  return {{"type", "Sequence"}, {"processors", Json::array({ByteLevel(), first})}};
 }
 
 std::string TokenizerJson(const Vocabulary& vocabulary) {
@@ -177,29 +136,35 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
     added.push_back(AddedToken(vocabulary, id));
     added.back()["id"] = id;
   }
-  Pipeline pipeline = ByteLevelBpe(*vocabulary.pre_tokenizer);
-  if (Json bos = BosProcessor(vocabulary); !bos.is_null()) {
-    pipeline.post_processors.push_back(std::move(bos));
-  }
+  Json pre_tokenizers = Splits(*vocabulary.pre_tokenizer);
+  pre_tokenizers.push_back(ByteLevel());
   const Json head = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added},
-      {"normalizer", pipeline.normalizer},
-      {"pre_tokenizer", pipeline.pre_tokenizer},
-      {"post_processor", PostProcessor(std::move(pipeline.post_processors))},
-      {"decoder", pipeline.decoder},
+      // Our tokenizer has no normaliser either.
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}}},
+      {"post_processor", PostProcessor(vocabulary)},
+      {"decoder", ByteLevel()},
+  };
+  const Json model = {
+      {"type", "BPE"},
+      {"dropout", nullptr},
+      {"unk_token", nullptr},
+      {"continuing_subword_prefix", nullptr},
+      {"end_of_word_suffix", nullptr},
+      {"fuse_unk", false},
+      {"byte_fallback", false},
+      {"ignore_merges", vocabulary.pre_tokenizer->ignores_merges},
   };
   size_t size = 64 << 10;
   for (const std::string_view token : tokens) size += token.size() + 16;
   for (const std::string_view merge : vocabulary.merges) size += merge.size() + 8;
   std::string out;
   out.reserve(size);
-  out.append(Begin(head))
-      .append(",\"model\":")
-      .append(Begin(pipeline.model))
-      .append(",\"vocab\":{");
+  out.append(Begin(head)).append(",\"model\":").append(Begin(model)).append(",\"vocab\":{");
   // Special tokens are included, because a token that is only in added_tokens gets the next free
   // id.
   const char* separator = "";
