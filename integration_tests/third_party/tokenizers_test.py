@@ -151,7 +151,8 @@ class TokenizersTest(unittest.TestCase):
     def bos(self):
         return self.library_ids("")
 
-    def check_random_texts(self, texts=TEXTS):
+    def check_random_texts(self, texts=TEXTS, keeps_bytes=True):
+        """A vocabulary without a token for every byte does not give every text back."""
         special = [token["content"] for token in self.config["added_tokens_decoder"].values()]
         self.assertGreater(len(special), 10)
         pick = random.Random(7)
@@ -168,8 +169,9 @@ class TokenizersTest(unittest.TestCase):
             text = "".join(pieces)
             ids = self.library_ids(text)
             self.assertEqual(ids, self.ours(text), ascii(text))
-            without_bos = ids[len(self.bos()) :]
-            self.assertEqual(self.library.decode(without_bos, skip_special_tokens=False), text)
+            if keeps_bytes:
+                ids = ids[len(self.bos()) :]
+                self.assertEqual(self.library.decode(ids, skip_special_tokens=False), text)
 
     def check_conversations(self):
         goldens = generator()
@@ -271,7 +273,7 @@ class TokenizersTest(unittest.TestCase):
     def test_smollms_vocabulary(self):
         self.start(self.oracle() / "tokenizer2/smollm2-vocab.gguf")
         self.check_hundred(self.oracle() / "real2", "smollm2")
-        self.check_random_texts()
+        self.check_random_texts(keeps_bytes=False)
 
     def test_the_real_models_vocabulary(self):
         cache = os.environ.get("ORCD_MODEL_CACHE") or pathlib.Path.home() / ".cache/orcd/models"

@@ -73,7 +73,7 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
 
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
   const auto& merges = vocabulary.merges;
-  bpe.Reserve(merges.size());
+  bpe.Reserve(merges.size(), vocabulary.tokens.size());
   std::string merged;
   for (size_t i = 0; i < merges.size(); ++i) {
     const auto invalid = [&](std::string_view why) {

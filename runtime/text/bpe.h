@@ -53,7 +53,10 @@ class Bpe {
   // `byte_ids` holds the token of each byte; kNoToken if there is none.
   explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
 
-  void Reserve(size_t merges) { merges_.reserve(merges); }
+  void Reserve(size_t merges, size_t words) {
+    merges_.reserve(merges);
+    words_.reserve(words);
+  }
 
   // Adds a merge that ranks after all earlier ones. False if the pair already has a merge.
   bool AddMerge(int32_t left, int32_t right, int32_t merged) {

@@ -4,13 +4,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/text/byte_map.h"
+#include "runtime/text/pre_tokenizer.h"
 #include "testing/files.h"
 
 namespace orcd {
@@ -40,7 +43,7 @@ class TokenizerFilesTest : public ::testing::Test {
     GgufWriter writer;
     writer.SetString("general.architecture", "qwen2");
     writer.SetString("tokenizer.ggml.model", "gpt2");
-    writer.SetString("tokenizer.ggml.pre", "qwen2");
+    writer.SetString("tokenizer.ggml.pre", pre_tokenizer_);
     writer.SetStrings("tokenizer.ggml.tokens", tokens_);
     writer.SetI32s("tokenizer.ggml.token_type", types_);
     writer.SetStrings("tokenizer.ggml.merges", merges_);
@@ -64,6 +67,7 @@ class TokenizerFilesTest : public ::testing::Test {
   std::vector<std::string> tokens_;
   std::vector<int32_t> types_;
   std::vector<std::string> merges_;
+  std::string pre_tokenizer_ = "qwen2";
   uint32_t padding_ = 0;
   std::string template_ = "{{ 'template \"é\"' }}\n";
 };
@@ -133,6 +137,26 @@ TEST_F(TokenizerFilesTest, SequencesBeginAsTheFileSays) {
   EXPECT_EQ(first["single"][0]["SpecialToken"]["id"], "<|endoftext|>");
   EXPECT_EQ(first["single"][1]["Sequence"]["id"], "A");
   EXPECT_EQ(first["special_tokens"]["<|endoftext|>"]["ids"], Json::array({259}));
+}
+
+TEST_F(TokenizerFilesTest, TheRowOfThePreTokenizerIsHandedOut) {
+  pre_tokenizer_ = "minicpm5";
+  const auto files = Export();
+  ASSERT_TRUE(files.ok()) << files.status();
+  const Json tokenizer = Json::parse(files->tokenizer);
+  EXPECT_EQ(tokenizer["model"]["ignore_merges"], true);
+  const Json& splits = tokenizer["pre_tokenizer"]["pretokenizers"];
+  ASSERT_EQ(splits.size(), 3u) << "two expressions and the spelling of bytes";
+  const std::span<const std::string_view> patterns = (*FindPreTokenizer("minicpm5"))->patterns;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(splits[i]["type"], "Split");
+    EXPECT_EQ(splits[i]["pattern"]["Regex"], WriteOutClasses(patterns[i]));
+    EXPECT_EQ(splits[i]["behavior"], "Isolated");
+  }
+  EXPECT_EQ(Json::parse(files->tokenizer_config)["tokenizer_class"], "PreTrainedTokenizerFast");
+
+  pre_tokenizer_ = "qwen2";
+  EXPECT_EQ(Json::parse(Export()->tokenizer)["model"]["ignore_merges"], false);
 }
 
 TEST_F(TokenizerFilesTest, TheSameModelGivesTheSameBytes) {
