@@ -168,7 +168,7 @@ TEST_F(LoadTest, TokensThatTheFileSuppressesAreNeverDrawn) {
   for (const float temperature : {0.0f, 1.0f}) {
     v1::GenerateRequest request = TextRequest("Hello", 6);
     request.mutable_sampling()->set_temperature(temperature);
-    EXPECT_THAT(client().Generate(request).ids, ::testing::Each(kOnly));
+    EXPECT_EQ(client().Generate(request).ids, std::vector<uint32_t>(6, kOnly));
   }
 }
 
