@@ -150,6 +150,28 @@ TEST_F(LoadTest, TheFilesSamplingIsDescribedAndIsTheDefault) {
   }
 }
 
+TEST_F(LoadTest, TokensThatTheFileSuppressesAreNeverDrawn) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker());
+  const LoadResult nano = client().Load("nano.gguf");
+  ASSERT_TRUE(nano.loaded) << nano.error;
+  ASSERT_TRUE(client().Unload(false).ok());
+  constexpr uint32_t kOnly = 65;
+  std::string others;
+  for (uint32_t id = 0; id < nano.loaded->vocab(); ++id) {
+    if (id != kOnly) others += U32Bytes(id);
+  }
+  GgufEditor file(models().File("nano.gguf"));
+  file.Set("tokenizer.ggml.suppress_tokens", kGgufArray,
+           U32Bytes(kGgufU32) + U64Bytes(nano.loaded->vocab() - 1) + others);
+  file.Write(models().File("suppressing.gguf"));
+  ASSERT_TRUE(client().Load("suppressing.gguf").loaded);
+  for (const float temperature : {0.0f, 1.0f}) {
+    v1::GenerateRequest request = TextRequest("Hello", 6);
+    request.mutable_sampling()->set_temperature(temperature);
+    EXPECT_EQ(client().Generate(request).ids, std::vector<uint32_t>(6, kOnly));
+  }
+}
+
 TEST_F(LoadTest, RequestsBringTemplatesIfTheWorkerAllowsIt) {
   ASSERT_NO_FATAL_FAILURE(StartWorker({"--allow-request-templates"}));
   ASSERT_TRUE(client().Load("nano.gguf").loaded);

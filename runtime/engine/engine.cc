@@ -49,7 +49,9 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       max_waiting_tokens_(WaitingTokens(options, info_)),
       on_fault_(std::move(on_fault)),
       scheduler_(model_->tokenizer(), info_,
-                 {.max_context = max_context_, .model_digest = model_->digest()},
+                 {.max_context = max_context_,
+                  .model_digest = model_->digest(),
+                  .suppressed_ids = model_->tokenizer().suppressed_ids()},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
                   .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
       rate_(scheduler_.rate()) {

@@ -19,20 +19,12 @@
 namespace orcd {
 namespace {
 
-// The text of the token that the file names under `key`; empty if it names none.
-std::string SpecialTokenText(const GgufReader& gguf, const Tokenizer& tokenizer,
-                             std::string_view key) {
-  const absl::StatusOr<uint32_t> id = gguf.GetU32(key);
-  const bool is_token = id.ok() && *id < static_cast<uint32_t>(tokenizer.vocab_size());
-  return is_token ? std::string(tokenizer.TokenText(static_cast<int32_t>(*id))) : "";
-}
-
 ChatTemplate ReadChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer) {
-  const auto text = [&](std::string_view key) { return SpecialTokenText(gguf, tokenizer, key); };
-  const SpecialTokenTexts special = {.bos = text(kBosKey),
-                                     .eos = text(kEosKey),
-                                     .unk = text("tokenizer.ggml.unknown_token_id"),
-                                     .pad = text("tokenizer.ggml.padding_token_id")};
+  const auto text = [&](int32_t id) { return std::string(tokenizer.TokenText(id)); };
+  const SpecialTokenTexts special = {.bos = text(tokenizer.bos_id()),
+                                     .eos = text(tokenizer.eos_id()),
+                                     .unk = text(tokenizer.unk_id()),
+                                     .pad = text(tokenizer.pad_id())};
   // A value of another type counts as none.
   const auto source = [&](std::string_view key) { return gguf.GetString(key).value_or(""); };
   return ChatTemplate::Parse(source(kChatTemplateKey), special, source(kToolUseTemplateKey));
