@@ -30,7 +30,7 @@ Result Copy(Runtime&, const Value& object, const Bound&) { return object; }
 // list.count, or list.index.
 template <bool kCounts>
 Result Search(Runtime& runtime, const Value& object, const Bound& arguments) {
-  const auto items = object.sequence().items;
+  ORCD_ASSIGN_OR_RETURN(const auto items, runtime.ToList(object));
   int64_t count = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     ORCD_ASSIGN_OR_RETURN(const bool equal, runtime.Equal(items[i], arguments[0]));
@@ -67,6 +67,7 @@ std::span<const Function> MethodsOf(const Value& object) {
     case Kind::kList:
       return methods.subspan(kDictMethods - 1);
     case Kind::kTuple:
+    case Kind::kRange:
       return methods.subspan(kDictMethods);
     default:
       return {};

@@ -126,7 +126,7 @@ absl::StatusOr<Text> Interpreter::Capture(RunT run) {
   output_ = outer;
   output_bytes_ = outer_bytes;
   ORCD_RETURN_IF_ERROR(status);
-  if (parts.size() == 1) return parts[0];
+  if (parts.size() == 1 && !parts[0].markup) return parts[0];
   return Join(*this, {}, parts.items(), /*escapes=*/false);
 }
 

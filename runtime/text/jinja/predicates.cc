@@ -33,10 +33,10 @@ Result IsEscaped(Runtime&, const Value& value, const Bound&) {
   return value.Is(Kind::kString) && value.text().markup;
 }
 
-// The remainder after division.
+// The remainder after division: 0, 1 or 2 for anything else, such as what `%` makes of a string.
 absl::StatusOr<int64_t> Remainder(Runtime& runtime, const Value& value, const Value& by) {
   ORCD_ASSIGN_OR_RETURN(const Value rest, runtime.Apply(Operator::kModulo, value, by));
-  if (!rest.IsNumber()) return runtime.TypeError("is no number", value);
+  if (!rest.IsNumber()) return 2;
   return rest.number() == 0 ? 0 : rest.number() == 1 ? 1 : 2;
 }
 

@@ -643,8 +643,7 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
   if (object.Is(Kind::kRange)) {
     const Range& range = object.range();
     const auto at = [&](int64_t index) { return range.begin + index * range.step; };
-    return Value(arena().New<Range>(
-        Range{at(from), at(from) + count * indices.step * range.step, range.step * indices.step}));
+    return Value(arena().New<Range>(Range{at(from), at(to), range.step * indices.step}));
   }
   const auto items = object.sequence().items;
   if (by == 1) {

@@ -17,6 +17,18 @@ class Names {
   void Visit(const Block& block, bool is_conditional = false) {
     for (const Stmt* stmt : block) Visit(*stmt, is_conditional);
   }
+  void Visit(const Expr* expr) {
+    if (expr == nullptr) return;
+    if (expr->type == Expr::Type::kName) Load(expr->symbol);
+    Visit(expr->operands);
+    for (const Suffix& suffix : expr->suffixes) {
+      for (const Expr* part : suffix.parts) Visit(part);
+      Visit(suffix.arguments.positional);
+      for (const KeywordArgument& keyword : suffix.arguments.keywords) Visit(keyword.value);
+      Visit(suffix.arguments.more_positional);
+      Visit(suffix.arguments.more_keywords);
+    }
+  }
   // Names that are assigned first and that no scope around uses.
   std::vector<uint32_t> Hidden() const {
     std::vector<uint32_t> hidden;
@@ -65,18 +77,6 @@ class Names {
   void Visit(const Exprs& exprs) {
     for (const Expr* expr : exprs) Visit(expr);
   }
-  void Visit(const Expr* expr) {
-    if (expr == nullptr) return;
-    if (expr->type == Expr::Type::kName) Load(expr->symbol);
-    Visit(expr->operands);
-    for (const Suffix& suffix : expr->suffixes) {
-      for (const Expr* part : suffix.parts) Visit(part);
-      Visit(suffix.arguments.positional);
-      for (const KeywordArgument& keyword : suffix.arguments.keywords) Visit(keyword.value);
-      Visit(suffix.arguments.more_positional);
-      Visit(suffix.arguments.more_keywords);
-    }
-  }
 
   const Names* const outer_;
   absl::flat_hash_set<uint32_t> used_;
@@ -100,6 +100,7 @@ void FindInBody(Body& body, Names names) {
 void FindInMacro(MacroBody& macro, const Names& outer) {
   Names names(&outer);
   for (const Parameter& parameter : macro.parameters) names.AddParameter(parameter.symbol);
+  for (const Parameter& parameter : macro.parameters) names.Visit(parameter.default_value);
   FindInBody(macro.body, names);
 }
 

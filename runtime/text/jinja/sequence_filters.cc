@@ -99,7 +99,9 @@ Result Reverse(Runtime& runtime, const Value& value, const Bound&) {
   if (value.Is(Kind::kString)) {
     TextBuilder out(runtime.arena());
     for (size_t i = items.size(); i > 0; --i) out.Append(items[i - 1].text());
-    return runtime.Make(out.text());
+    Text text = out.text();
+    text.markup = value.text().markup;
+    return runtime.Make(text);
   }
   ArenaVector<Value> reversed(runtime.arena());
   reversed.Reserve(items.size());

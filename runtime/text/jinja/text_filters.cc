@@ -219,24 +219,48 @@ Result ToJson(Runtime& runtime, const Value& value, const Bound& arguments) {
   return runtime.Make(out.text());
 }
 
-Result UrlEncode(Runtime& runtime, const Value& value, const Bound&) {
-  if (!value.Is(Kind::kString) && !value.IsNumber()) {
-    return runtime.TypeError("cannot be encoded for a URL", value);
-  }
-  ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
-  TextBuilder out(runtime.arena());
+// Appends `text` quoted for a path, or for a query with `is_query`.
+void AppendQuoted(const Text& text, bool is_query, TextBuilder& out) {
   for (size_t i = 0; i < text.bytes.size(); ++i) {
     const char c = text.bytes[i];
     if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-        std::string_view("_.-~/").find(c) != std::string_view::npos) {
+        std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !is_query)) {
       out.Append(text.Sub(i, 1));
-      continue;
+    } else if (c == ' ' && is_query) {
+      out.Append("+");
+    } else {
+      static constexpr char kDigits[] = "0123456789ABCDEF";
+      const auto byte = static_cast<uint8_t>(c);
+      const char escaped[] = {'%', kDigits[byte >> 4], kDigits[byte & 0xF]};
+      out.Append({escaped, sizeof(escaped)});
     }
-    static constexpr char kDigits[] = "0123456789ABCDEF";
-    const auto byte = static_cast<uint8_t>(c);
-    const char escaped[] = {'%', kDigits[byte >> 4], kDigits[byte & 0xF]};
-    out.Append({escaped, sizeof(escaped)});
+  }
+}
+
+// A text, or a mapping or pairs as a query.
+Result UrlEncode(Runtime& runtime, const Value& value, const Bound&) {
+  TextBuilder out(runtime.arena());
+  if (value.Is(Kind::kString) || value.IsNumber() || value.Is(Kind::kNone)) {
+    ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
+    ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
+    AppendQuoted(text, /*is_query=*/false, out);
+    return runtime.Make(out.text());
+  }
+  Value pairs = value;
+  if (value.Is(Kind::kDict)) {
+    pairs = Value(runtime.arena().New<DictView>(DictView{&value.dict(), DictView::Of::kItems}));
+  }
+  ORCD_ASSIGN_OR_RETURN(const auto items, runtime.ToList(pairs));
+  for (size_t i = 0; i < items.size(); ++i) {
+    ORCD_ASSIGN_OR_RETURN(const auto parts, runtime.ToList(items[i]));
+    if (parts.size() != 2) return runtime.Fail("urlencode: a pair is expected");
+    if (i > 0) out.Append("&");
+    for (int part = 0; part < 2; ++part) {
+      ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(parts[part]));
+      ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
+      if (part == 1) out.Append("=");
+      AppendQuoted(text, /*is_query=*/true, out);
+    }
   }
   return runtime.Make(out.text());
 }
