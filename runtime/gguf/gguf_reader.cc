@@ -222,6 +222,17 @@ absl::StatusOr<std::vector<int32_t>> GgufReader::GetI32s(std::string_view key) c
   return values;
 }
 
+absl::StatusOr<std::vector<float>> GgufReader::GetF32s(std::string_view key) const {
+  ORCD_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
+  const auto* array = std::get_if<std::shared_ptr<const GgufArray>>(&entry->value);
+  if (array == nullptr ||
+      ((*array)->type != GgufType::kF32 && (*array)->type != GgufType::kF64)) {
+    return WrongType(key, "an array of f32", *entry);
+  }
+  const std::vector<double>& values = (*array)->float_values;
+  return std::vector<float>(values.begin(), values.end());
+}
+
 const TensorView* GgufReader::FindTensor(std::string_view name) const {
   const auto it = tensor_index_.find(name);
   return it == tensor_index_.end() ? nullptr : &tensors_[it->second];

@@ -52,6 +52,8 @@ class GgufReader {
   absl::StatusOr<std::span<const std::string_view>> GetStrings(std::string_view key) const;
   // Accepts an array of any integer type whose values fit.
   absl::StatusOr<std::vector<int32_t>> GetI32s(std::string_view key) const;
+  // Accepts an array of f32 or f64.
+  absl::StatusOr<std::vector<float>> GetF32s(std::string_view key) const;
 
   // In the order of the file, or of the files of a split model.
   const std::vector<TensorView>& tensors() const { return tensors_; }

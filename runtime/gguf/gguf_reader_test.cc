@@ -77,6 +77,7 @@ TEST(GgufReaderTest, TypedAccess) {
   EXPECT_THAT(*reader.GetStrings("strings"), ElementsAre("a", "", "c"));
   EXPECT_THAT(*reader.GetI32s("i32s"), ElementsAre(-1, 2));
   EXPECT_THAT(*reader.GetI32s("u8s"), ElementsAre(0, 255));
+  EXPECT_THAT(*reader.GetF32s("f32s"), ElementsAre(0.5f));
 
   const auto missing = reader.GetU32("missing");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
@@ -99,6 +100,7 @@ TEST(GgufReaderTest, TypedAccess) {
   expect_error(reader.GetStrings("i32s").status(), "GGUF_KEY_TYPE", "is an array of i32");
   expect_error(reader.GetI32s("f32s").status(), "GGUF_KEY_TYPE", "is an array of f32");
   expect_error(reader.GetI32s("strings").status(), "GGUF_KEY_TYPE", "is an array of string");
+  expect_error(reader.GetF32s("i32s").status(), "GGUF_KEY_TYPE", "is an array of i32");
   expect_error(reader.GetI32s("u32").status(), "GGUF_KEY_TYPE", "is u32");
   expect_error(reader.GetI32s("i64s").status(), "GGUF_KEY_RANGE", "1099511627776 at index 1");
 }

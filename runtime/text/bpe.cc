@@ -69,6 +69,29 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
   return byte_ids;
 }
 
+// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
+// that the merges lead to, which only saves time. Most words of a text are among them.
+void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
+  Bpe::Workspace workspace;
+  std::vector<int32_t> merged;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
+    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
+    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
+    int words = 0;
+    splitter.Split(*bytes,
+                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
+    if (words > 1) continue;
+    merged.clear();
+    bpe.Append(*bytes, workspace, merged);
+    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
+      bpe.AddWord(*bytes, static_cast<int32_t>(id));
+    }
+  }
+}
+
+}  // namespace
+
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
   const auto& merges = vocabulary.merges;
   bpe.Reserve(merges.size(), vocabulary.tokens.size());
@@ -103,31 +126,7 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   return absl::OkStatus();
 }
 
-// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
-// that the merges lead to, which only saves time. Most words of a text are among them.
-void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
-  Bpe::Workspace workspace;
-  std::vector<int32_t> merged;
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
-    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
-    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
-    int words = 0;
-    splitter.Split(*bytes,
-                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
-    if (words > 1) continue;
-    merged.clear();
-    bpe.Append(*bytes, workspace, merged);
-    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
-      bpe.AddWord(*bytes, static_cast<int32_t>(id));
-    }
-  }
-}
-
-}  // namespace
-
-bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged) {
-  const auto rank = static_cast<int32_t>(merges_.size());
+bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank) {
   return merges_.emplace(Key(left, right), Merge{rank, merged}).second;
 }
 
@@ -146,6 +145,17 @@ bool Bpe::AppendWhole(std::string_view word, std::vector<int32_t>& ids) const {
 
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
   if (AppendWhole(word, ids)) return;
+  std::vector<int32_t>& parts = workspace.byte_parts_;
+  parts.clear();
+  for (const char byte : word) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+    if (id != kNoToken) parts.push_back(id);
+  }
+  Append(parts, workspace, ids);
+}
+
+void Bpe::Append(std::span<const int32_t> word, Workspace& workspace,
+                 std::vector<int32_t>& ids) const {
   if (word.size() <= kShortWord) {
     AppendShort(word, ids);
   } else {
@@ -153,15 +163,12 @@ void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_
   }
 }
 
-void Bpe::AppendShort(std::string_view word, std::vector<int32_t>& ids) const {
+void Bpe::AppendShort(std::span<const int32_t> word, std::vector<int32_t>& ids) const {
   // pairs[i] is the merge of parts[i] and parts[i + 1]; the last part has no pair.
   std::array<int32_t, kShortWord> parts;
   std::array<Merge, kShortWord> pairs;
-  size_t size = 0;
-  for (const char byte : word) {
-    parts[size] = byte_ids_[static_cast<uint8_t>(byte)];
-    if (parts[size] != kNoToken) ++size;
-  }
+  size_t size = word.size();
+  std::ranges::copy(word, parts.begin());
   for (size_t i = 0; i + 1 < size; ++i) pairs[i] = Find(parts[i], parts[i + 1]);
 
   while (size > 1) {
@@ -190,23 +197,19 @@ void Bpe::PushCandidate(uint32_t left, Workspace& workspace) const {
   if (merge.rank != kNoRank) workspace.heap_.push_back({merge.rank, left, part.id, right_id});
 }
 
-void Bpe::AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
+void Bpe::AppendLong(std::span<const int32_t> word, Workspace& workspace,
+                     std::vector<int32_t>& ids) const {
   auto& parts = workspace.parts_;
   auto& heap = workspace.heap_;
-  parts.clear();
+  const auto size = static_cast<uint32_t>(word.size());
+  parts.resize(size);
   heap.clear();
-  for (const char byte : word) {
-    const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
-    const auto index = static_cast<uint32_t>(parts.size());
-    if (id != kNoToken) parts.push_back({id, index - 1, index + 1});
+  for (uint32_t i = 0; i < size; ++i) {
+    parts[i] = {word[i], i == 0 ? kNoPart : i - 1, i + 1 == size ? kNoPart : i + 1};
   }
-  if (parts.empty()) return;
-  parts.front().previous = kNoPart;
-  parts.back().next = kNoPart;
-  const auto size = static_cast<uint32_t>(parts.size());
   for (uint32_t i = 0; i < size; ++i) PushCandidate(i, workspace);
 
-  // A part keeps the index of its first byte, so the order of indices is the order in the word.
+  // A part keeps the index of its first token, so the order of indices is the order in the word.
   const auto later = [](const Workspace::Candidate& a, const Workspace::Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
   };

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer.h"
 
@@ -41,10 +43,13 @@ class Bpe {
       int32_t left_id;
       int32_t right_id;
     };
+    std::vector<int32_t> byte_parts_;
     std::vector<Part> parts_;
     std::vector<Candidate> heap_;
   };
 
+  // For words that are given as tokens.
+  Bpe() : byte_ids_{} {}
   // `byte_ids` holds the token of each byte; kNoToken if there is none.
   explicit Bpe(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
 
@@ -54,7 +59,11 @@ class Bpe {
   }
 
   // Adds a merge that ranks after all earlier ones. False if the pair already has a merge.
-  bool AddMerge(int32_t left, int32_t right, int32_t merged);
+  bool AddMerge(int32_t left, int32_t right, int32_t merged) {
+    return AddMerge(left, right, merged, static_cast<int32_t>(merges_.size()));
+  }
+  // The same with a rank, which several merges may have.
+  bool AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank);
 
   // Makes `word` the token `id`, whatever the merges say.
   void AddWord(std::string_view word, int32_t id);
@@ -67,6 +76,8 @@ class Bpe {
   // equals. A byte without a token is left out before, as in Hugging Face's tokenizers. Takes
   // O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  // The same, starting from the tokens `word`.
+  void Append(std::span<const int32_t> word, Workspace& workspace, std::vector<int32_t>& ids) const;
 
  private:
   struct Merge {
@@ -83,8 +94,9 @@ class Bpe {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
 
-  void AppendShort(std::string_view word, std::vector<int32_t>& ids) const;
-  void AppendLong(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void AppendShort(std::span<const int32_t> word, std::vector<int32_t>& ids) const;
+  void AppendLong(std::span<const int32_t> word, Workspace& workspace,
+                  std::vector<int32_t>& ids) const;
   void PushCandidate(uint32_t left, Workspace& workspace) const;
 
   std::array<int32_t, 256> byte_ids_;
@@ -93,11 +105,15 @@ class Bpe {
   size_t longest_word_ = 0;
 };
 
+// Adds the merges of `vocabulary`. kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a
+// merge is malformed, duplicate, or names a token that does not exist or must not result from plain
+// text.
+absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe);
+
 // The tokenizer of GPT-2: byte-level BPE within the words of the vocabulary's pre-tokenizer.
-// kInvalidArgument (reason TOKENIZER_INVALID) naming the key if a merge is malformed, duplicate, or
-// names a token that does not exist or must not result from plain text, or if a byte that texts
-// need, spelled as byte_map.h has it, has no token. Vocabularies may lack control characters, and
-// bytes that no assigned character has in UTF-8 (SmolLM2's lacks 21 in all).
+// Returns the errors of AddMerges, and kInvalidArgument (reason TOKENIZER_INVALID) if a byte that
+// texts need, spelled as byte_map.h has it, has no token. Vocabularies may lack control characters,
+// and bytes that no assigned character has in UTF-8 (SmolLM2's lacks 21 in all).
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(const Vocabulary& vocabulary,
                                                             const TokenIds& ids);
 

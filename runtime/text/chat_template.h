@@ -84,8 +84,9 @@ class ChatTemplate {
 };
 
 // Encodes the concatenation of the pieces, with control tokens recognised only in the template's
-// own text. If nothing a user wrote spells a special token, the ids equal those of Encode with
-// `parse_special` for the whole text: words may span the border between template and user text.
+// own text, and BOS and EOS only where the template writes them. If nothing a user wrote spells a
+// special token, the ids equal those of the whole text with `parse_special`: words may span the
+// border between template and user text.
 std::vector<int32_t> EncodePrompt(const Tokenizer& tokenizer,
                                   const std::vector<PromptPiece>& pieces);
 

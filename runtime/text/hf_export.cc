@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
 #include "runtime/text/chat_template.h"
+#include "runtime/text/hf_export_spm.h"
 #include "runtime/text/vocabulary.h"
 
 namespace orcd {
@@ -21,7 +22,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kPaddingKey = "tokenizer.ggml.padding_token_id";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 absl::Status NotUtf8(std::string_view key, std::string_view what) {
@@ -52,17 +52,15 @@ void AppendString(std::string_view text, std::string& out) {
   out.push_back('"');
 }
 
-bool IsLeftOut(int32_t type) {
-  return TokenType{type} == TokenType::kUnused || TokenType{type} == TokenType::kUnknown;
-}
+bool IsLeftOut(int32_t type) { return TokenType{type} == TokenType::kUnused; }
 
 Json AddedToken(const Vocabulary& vocabulary, size_t id) {
   return {{"content", vocabulary.tokens[id]},
           {"single_word", false},
           {"lstrip", false},
-          {"rstrip", false},
+          {"rstrip", TakesSpaceAfter(vocabulary, vocabulary.tokens[id])},
           {"normalized", false},
-          {"special", TokenType{vocabulary.types[id]} == TokenType::kControl}};
+          {"special", IsControl(TokenType{vocabulary.types[id]})}};
 }
 
 Json ByteLevel() {
@@ -107,25 +105,36 @@ Json TokenText(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
   return vocabulary.tokens[*id];
 }
 
-// Puts the token that sequences begin with, if there is one, before the encoded text.
-Json PostProcessor(const Vocabulary& vocabulary) {
-  const Json text = TokenText(vocabulary, vocabulary.bos_id);
-  if (text.is_null()) return ByteLevel();
-  const auto sequence = [](const char* id, int type) {
-    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+// Puts BOS before the encoded text and EOS behind it, where texts have them, after `own`, the
+// processor of the kind or null.
+Json PostProcessor(const Vocabulary& vocabulary, Json own) {
+  Json special = Json::object();
+  // The piece that adds a token, if it is added.
+  const auto token = [&](bool adds, std::optional<uint32_t> id) {
+    Json pieces = Json::array();
+    const Json text = adds ? TokenText(vocabulary, id) : nullptr;
+    if (text.is_null()) return pieces;
+    special[text.get<std::string>()] = {
+        {"id", text}, {"ids", Json::array({*id})}, {"tokens", Json::array({text})}};
+    pieces.push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    return pieces;
   };
-  const Json bos = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-  const Json first = {
-      {"type", "TemplateProcessing"},
-      {"single", Json::array({bos, sequence("A", 0)})},
-      {"pair", Json::array({bos, sequence("A", 0), bos, sequence("B", 1)})},
-      {"special_tokens",
-       {{text.get<std::string>(),
-         {{"id", text},
-          {"ids", Json::array({*vocabulary.bos_id})},
-          {"tokens", Json::array({text})}}}}},
+  const Json bos = token(vocabulary.adds_bos, vocabulary.bos_id);
+  const Json eos = token(vocabulary.adds_eos, vocabulary.eos_id);
+  if (special.empty()) return own;
+  const auto with = [&](Json pieces, const char* sequence, int type) {
+    pieces.insert(pieces.end(), bos.begin(), bos.end());
+    pieces.push_back({{"Sequence", {{"id", sequence}, {"type_id", type}}}});
+    pieces.insert(pieces.end(), eos.begin(), eos.end());
+    return pieces;
   };
-  return {{"type", "Sequence"}, {"processors", Json::array({ByteLevel(), first})}};
+  const Json single = with(Json::array(), "A", 0);
+  Json adding = {{"type", "TemplateProcessing"},
+                 {"single", single},
+                 {"pair", with(single, "B", 1)},
+                 {"special_tokens", std::move(special)}};
+  if (own.is_null()) return adding;
+  return {{"type", "Sequence"}, {"processors", Json::array({std::move(own), std::move(adding)})}};
 }
 
 std::string TokenizerJson(const Vocabulary& vocabulary) {
@@ -136,18 +145,26 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
     added.push_back(AddedToken(vocabulary, id));
     added.back()["id"] = id;
   }
-  Json pre_tokenizers = Splits(*vocabulary.pre_tokenizer);
-  pre_tokenizers.push_back(ByteLevel());
+  const bool is_spm = vocabulary.pre_tokenizer == nullptr;
+  SpmExport parts;
+  if (is_spm) {
+    parts = ExportSpm(vocabulary);
+  } else {
+    Json pre_tokenizers = Splits(*vocabulary.pre_tokenizer);
+    pre_tokenizers.push_back(ByteLevel());
+    parts.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}};
+    parts.decoder = ByteLevel();
+    parts.merges.assign(vocabulary.merges.begin(), vocabulary.merges.end());
+  }
   const Json head = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added},
-      // Our tokenizer has no normaliser either.
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(pre_tokenizers)}}},
-      {"post_processor", PostProcessor(vocabulary)},
-      {"decoder", ByteLevel()},
+      {"normalizer", std::move(parts.normalizer)},
+      {"pre_tokenizer", std::move(parts.pre_tokenizer)},
+      {"post_processor", PostProcessor(vocabulary, is_spm ? Json() : ByteLevel())},
+      {"decoder", std::move(parts.decoder)},
   };
   const Json model = {
       {"type", "BPE"},
@@ -156,12 +173,12 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
       {"continuing_subword_prefix", nullptr},
       {"end_of_word_suffix", nullptr},
       {"fuse_unk", false},
-      {"byte_fallback", false},
-      {"ignore_merges", vocabulary.pre_tokenizer->ignores_merges},
+      {"byte_fallback", is_spm},
+      {"ignore_merges", !is_spm && vocabulary.pre_tokenizer->ignores_merges},
   };
   size_t size = 64 << 10;
   for (const std::string_view token : tokens) size += token.size() + 16;
-  for (const std::string_view merge : vocabulary.merges) size += merge.size() + 8;
+  for (const std::string& merge : parts.merges) size += merge.size() + 8;
   std::string out;
   out.reserve(size);
   out.append(Begin(head)).append(",\"model\":").append(Begin(model)).append(",\"vocab\":{");
@@ -177,7 +194,7 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
   }
   out.append("},\"merges\":[");
   separator = "";
-  for (const std::string_view merge : vocabulary.merges) {
+  for (const std::string& merge : parts.merges) {
     out.append(separator);
     AppendString(merge, out);
     separator = ",";
@@ -186,8 +203,8 @@ std::string TokenizerJson(const Vocabulary& vocabulary) {
   return out;
 }
 
-Json PaddingToken(const GgufReader& gguf, const Vocabulary& vocabulary) {
-  if (const auto id = gguf.GetU32(kPaddingKey); id.ok()) return TokenText(vocabulary, *id);
+Json PaddingToken(const Vocabulary& vocabulary) {
+  if (vocabulary.pad_id) return TokenText(vocabulary, vocabulary.pad_id);
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (vocabulary.tokens[id] == kEndOfText) return kEndOfText;
   }
@@ -205,7 +222,8 @@ absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary&
     decoder[std::to_string(id)] = std::move(token);
   }
   Json config = {
-      {"add_bos_token", vocabulary.bos_id.has_value()},
+      {"add_bos_token", vocabulary.adds_bos},
+      {"add_eos_token", vocabulary.adds_eos},
       {"add_prefix_space", false},
       {"added_tokens_decoder", std::move(decoder)},
       {"additional_special_tokens", std::move(special)},
@@ -214,10 +232,11 @@ absl::StatusOr<std::string> ConfigJson(const GgufReader& gguf, const Vocabulary&
       {"eos_token", TokenText(vocabulary, vocabulary.eos_id)},
       {"errors", "replace"},
       {"model_max_length", model_max_length},
-      {"pad_token", PaddingToken(gguf, vocabulary)},
+      {"pad_token", PaddingToken(vocabulary)},
       {"split_special_tokens", false},
-      {"tokenizer_class", vocabulary.pre_tokenizer->hf_class},
-      {"unk_token", nullptr},
+      {"tokenizer_class", vocabulary.pre_tokenizer == nullptr ? "PreTrainedTokenizerFast"
+                                                              : vocabulary.pre_tokenizer->hf_class},
+      {"unk_token", TokenText(vocabulary, vocabulary.unk_id)},
   };
   if (const auto chat_template = gguf.GetString(kChatTemplateKey); chat_template.ok()) {
     if (FindInvalidUtf8(*chat_template) != chat_template->size()) {

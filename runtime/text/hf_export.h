@@ -12,8 +12,9 @@ namespace orcd {
 // The files that Hugging Face's `tokenizers` and `transformers` call by these names, with `.json`
 // after them.
 struct TokenizerFiles {
-  // Gives the same ids as Tokenizer::Encode with `parse_special`, and the text that the bytes of
-  // the tokens spell. Unused tokens, which no text encodes to, are left out.
+  // Gives the same ids as Tokenizer::Encode with `parse_special` (for SentencePiece's kind almost
+  // always: see hf_export_spm.h), and the text that the bytes of the tokens spell. Unused tokens,
+  // which no text encodes to, are left out.
   std::string tokenizer;
   // Contains the chat template if the model file has one.
   std::string tokenizer_config;

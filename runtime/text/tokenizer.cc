@@ -2,21 +2,38 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
 #include "runtime/text/bpe.h"
+#include "runtime/text/end_tokens.h"
+#include "runtime/text/spm.h"
 
 namespace orcd {
 namespace {
 
 constexpr TokenizerKind kTokenizerKinds[] = {
-    {"gpt2", MakeBpeTokenizer},
+    {.name = "gpt2",
+     .has_pre_tokenizer = true,
+     .has_merges = true,
+     .has_scores = false,
+     .bos = BosRule::kByPreTokenizer,
+     .make = MakeBpeTokenizer},
+    {.name = "llama",
+     .has_pre_tokenizer = false,
+     .has_merges = false,
+     .has_scores = true,
+     .bos = BosRule::kUnlessFileSaysNo,
+     .make = MakeSpmTokenizer},
+    {.name = "gemma4",
+     .has_pre_tokenizer = false,
+     .has_merges = true,
+     .has_scores = false,
+     .bos = BosRule::kAlways,
+     .make = MakeGemma4Tokenizer},
 };
-
-constexpr std::string_view kWellKnownEndTokens[] = {"<|endoftext|>", "<|im_end|>", "<|fim_pad|>",
-                                                    "<|repo_name|>", "<|file_sep|>"};
 
 absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
   const std::vector<std::string_view>& tokens = vocabulary.tokens;
@@ -37,9 +54,7 @@ absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
       return InvalidVocabulary(kTokenTypesKey, "token " + std::to_string(i) + " has type " +
                                                    std::to_string(types[i]) + "; types are 1 to 6");
     }
-    if (tokens[i].empty()) {
-      return InvalidVocabulary(kTokensKey, "token " + std::to_string(i) + " is empty");
-    }
+    if (tokens[i].empty()) continue;
     const auto [there, is_new] = ids.emplace(tokens[i], static_cast<int32_t>(i));
     if (!is_new) {
       return InvalidVocabulary(kTokensKey, "tokens " + std::to_string(there->second) + " and " +
@@ -50,27 +65,19 @@ absl::StatusOr<TokenIds> IndexTokens(const Vocabulary& vocabulary) {
   return ids;
 }
 
-absl::Status CheckId(const Vocabulary& vocabulary, std::string_view key, uint32_t id) {
-  if (id < vocabulary.tokens.size()) return absl::OkStatus();
-  return InvalidVocabulary(key, "id " + std::to_string(id) + " is outside the vocabulary of " +
-                                    std::to_string(vocabulary.tokens.size()) + " tokens");
+// -1 if there is no such token.
+int32_t IdOrNone(const Vocabulary& vocabulary, std::optional<uint32_t> id) {
+  return id && *id < vocabulary.tokens.size() ? static_cast<int32_t>(*id) : -1;
 }
 
-absl::StatusOr<std::vector<int32_t>> FindEndTokens(const Vocabulary& vocabulary,
-                                                   const TokenIds& ids) {
-  std::vector<int32_t> end_ids;
-  for (const auto& [key, id] :
-       {std::pair(kEosKey, vocabulary.eos_id), std::pair(kEotKey, vocabulary.eot_id)}) {
-    if (!id) continue;
-    ORCD_RETURN_IF_ERROR(CheckId(vocabulary, key, *id));
-    end_ids.push_back(static_cast<int32_t>(*id));
+absl::StatusOr<std::vector<int32_t>> SuppressedIds(const Vocabulary& vocabulary) {
+  std::vector<int32_t> ids = vocabulary.suppressed_ids;
+  for (const int32_t id : ids) {
+    ORCD_RETURN_IF_ERROR(CheckTokenId(vocabulary, kSuppressedKey, static_cast<uint32_t>(id)));
   }
-  for (const std::string_view text : kWellKnownEndTokens) {
-    if (const auto token = ids.find(text); token != ids.end()) end_ids.push_back(token->second);
-  }
-  std::ranges::sort(end_ids);
-  end_ids.erase(std::unique(end_ids.begin(), end_ids.end()), end_ids.end());
-  return end_ids;
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 }  // namespace
@@ -87,10 +94,19 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
   ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
                         vocabulary.kind->make(vocabulary, ids));
   ORCD_ASSIGN_OR_RETURN(tokenizer->eog_ids_, FindEndTokens(vocabulary, ids));
-  if (vocabulary.bos_id) {
-    ORCD_RETURN_IF_ERROR(CheckId(vocabulary, kBosKey, *vocabulary.bos_id));
-    tokenizer->bos_id_ = static_cast<int32_t>(*vocabulary.bos_id);
+  ORCD_ASSIGN_OR_RETURN(tokenizer->suppressed_ids_, SuppressedIds(vocabulary));
+  tokenizer->adds_bos_ = vocabulary.adds_bos;
+  tokenizer->adds_eos_ = vocabulary.adds_eos;
+  if (vocabulary.adds_bos) {
+    ORCD_RETURN_IF_ERROR(CheckTokenId(vocabulary, kBosKey, vocabulary.bos_id.value()));
   }
+  tokenizer->bos_id_ = IdOrNone(vocabulary, vocabulary.bos_id);
+  tokenizer->eos_id_ = IdOrNone(vocabulary, vocabulary.eos_id);
+  tokenizer->unk_id_ = IdOrNone(vocabulary, vocabulary.unk_id);
+  tokenizer->pad_id_ = IdOrNone(vocabulary, vocabulary.pad_id);
+
+  size_t longest = 1;
+  std::vector<SpecialToken> special;
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     const std::string_view text = vocabulary.tokens[i];
     const TokenType type{vocabulary.types[i]};
@@ -102,25 +118,41 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Create(const Vocabul
       bytes = text;
     }
     tokenizer->bytes_.Add(bytes);
-    tokenizer->longest_token_bytes_ = std::max(
-        {tokenizer->longest_token_bytes_, bytes.size(), IsSpecial(type) ? text.size() : 0});
-    if (IsSpecial(type)) {
-      tokenizer->special_.Add(text, static_cast<int32_t>(i), type == TokenType::kControl);
+    longest = std::max(longest, bytes.size());
+    // A text may hold the ▁ of a spelling, unless tokens are spelled byte by byte.
+    if (IsSpecial(type) || !vocabulary.kind->has_pre_tokenizer) {
+      longest = std::max(longest, text.size());
     }
+    if (!IsSpecial(type) || text.empty()) continue;
+    const bool takes_space = TakesSpaceAfter(vocabulary, text);
+    if (takes_space) longest = std::numeric_limits<int32_t>::max();
+    special.push_back({text, static_cast<int32_t>(i), IsControl(type), takes_space});
   }
+  tokenizer->longest_token_bytes_ = longest;
+  tokenizer->special_ = SpecialTokens(special);
   return tokenizer;
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool parse_special) const {
   const TextSpan whole = {0, text.size(), parse_special};
-  return Encode(text, std::span(&whole, 1));
+  std::vector<int32_t> ids;
+  if (adds_bos_) ids.push_back(bos_id_);
+  Append(text, std::span(&whole, 1), ids);
+  if (adds_eos_) ids.push_back(eos_id_);
+  return ids;
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text,
                                        std::span<const TextSpan> spans) const {
   std::vector<int32_t> ids;
-  if (bos_id_) ids.push_back(*bos_id_);
+  Append(text, spans, ids);
+  return ids;
+}
+
+void Tokenizer::Append(std::string_view text, std::span<const TextSpan> spans,
+                       std::vector<int32_t>& ids) const {
   const auto append = [&](std::string_view plain) {
+    if (plain.empty()) return;
     if (FindInvalidUtf8(plain) == plain.size()) return AppendPlain(plain, ids);
     AppendPlain(ReplaceInvalidUtf8(plain), ids);
   };
@@ -131,7 +163,6 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text,
     pos = match.end;
   }
   append(text.substr(pos));
-  return ids;
 }
 
 std::string_view Tokenizer::TokenBytes(int32_t id) const {

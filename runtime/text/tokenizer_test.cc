@@ -97,10 +97,26 @@ TEST_F(SmallTokenizerTest, UserDefinedTokensAlways) {
   EXPECT_THAT(tokenizer_->Encode("x<tool_call>", true), ElementsAre('x', call_));
 }
 
-TEST_F(SmallTokenizerTest, UnusedAndUnknownTokensNever) {
+TEST_F(SmallTokenizerTest, UnusedTokensNever) {
   for (const bool parse_special : {false, true}) {
     EXPECT_EQ(tokenizer_->Encode("[PAD0]", parse_special).size(), 6);
-    EXPECT_EQ(tokenizer_->Encode("<unk>", parse_special).size(), 5);
+  }
+}
+
+TEST_F(SmallTokenizerTest, TheUnknownTokenIsAsAControlToken) {
+  EXPECT_THAT(tokenizer_->Encode("<unk>", true), ElementsAre(unknown_));
+  EXPECT_EQ(tokenizer_->Encode("<unk>", false).size(), 5);
+}
+
+TEST_F(SmallTokenizerTest, EmptyTokensAreNeverUsed) {
+  const int32_t first = vocabulary_.Add("");
+  const int32_t second = vocabulary_.Add("", TokenType::kControl);
+  const auto tokenizer = Tokenizer::Create(vocabulary_.View());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("in", true), ElementsAre(in_));
+  for (const int32_t id : {first, second}) {
+    EXPECT_EQ((*tokenizer)->TokenBytes(id), "");
+    EXPECT_EQ((*tokenizer)->TokenText(id), "");
   }
 }
 
@@ -215,61 +231,60 @@ TEST_P(BadVocabularyTest, IsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, BadVocabularyTest,
-    ::testing::ValuesIn(std::vector<BadVocabulary>{
-        {"NoTokens",
-         [](auto& v) {
-           v.tokens().clear();
-           v.types().clear();
-         },
-         "tokenizer.ggml.tokens", "there are no tokens"},
-        {"TooFewTypes", [](auto& v) { v.types().pop_back(); }, "tokenizer.ggml.token_type",
-         "257 types for 258 tokens"},
-        {"UnknownType", [](auto& v) { v.types()[3] = 7; }, "tokenizer.ggml.token_type",
-         "token 3 has type 7"},
-        {"NegativeType", [](auto& v) { v.types()[3] = -1; }, "tokenizer.ggml.token_type",
-         "token 3 has type -1"},
-        {"TokenTwice", [](auto& v) { v.Add("ab"); }, "tokenizer.ggml.tokens",
-         "tokens 256 and 258 are both 'ab'"},
-        {"EmptyToken", [](auto& v) { v.Add(""); }, "tokenizer.ggml.tokens", "token 258 is empty"},
-        {"ByteMissing", [](auto& v) { v.tokens()[' '] = "space"; }, "tokenizer.ggml.tokens",
-         "no token for byte 32, which is spelled 'Ġ'"},
-        {"ByteUnused", [](auto& v) { v.types()['q'] = 5; }, "tokenizer.ggml.tokens",
-         "no token for byte 113"},
-        {"MergeWithoutSpace", [](auto& v) { v.merges().push_back("ab"); }, "tokenizer.ggml.merges",
-         "merge 1 is 'ab': not two tokens"},
-        {"MergeOfThree", [](auto& v) { v.merges().push_back("a b c"); }, "tokenizer.ggml.merges",
-         "not two tokens"},
-        {"MergeWithoutLeft", [](auto& v) { v.merges().push_back(" b"); }, "tokenizer.ggml.merges",
-         "not two tokens"},
-        {"MergeWithoutRight", [](auto& v) { v.merges().push_back("a "); }, "tokenizer.ggml.merges",
-         "not two tokens"},
-        {"EmptyMerge", [](auto& v) { v.merges().push_back(""); }, "tokenizer.ggml.merges",
-         "not two tokens"},
-        {"MergeOfUnknownLeft", [](auto& v) { v.merges().push_back("xy a"); },
-         "tokenizer.ggml.merges", "there is no token 'xy'"},
-        {"MergeOfUnknownRight", [](auto& v) { v.merges().push_back("a xy"); },
-         "tokenizer.ggml.merges", "there is no token 'xy'"},
-        {"MergeToUnknown", [](auto& v) { v.merges().push_back("b a"); }, "tokenizer.ggml.merges",
-         "there is no token 'ba'"},
-        {"MergeTwice", [](auto& v) { v.merges().push_back("a b"); }, "tokenizer.ggml.merges",
-         "there twice"},
-        // Otherwise plain text could become a control token.
-        {"MergeToControl",
-         [](auto& v) {
-           v.AddMerge("<", "x");
-           v.types().back() = 3;
-         },
-         "tokenizer.ggml.merges", "must not come out of plain text"},
-        {"MergeToUnused",
-         [](auto& v) {
-           v.AddMerge("<", "x");
-           v.types().back() = 5;
-         },
-         "tokenizer.ggml.merges", "must not come out of plain text"},
-    }),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, BadVocabularyTest,
+                         ::testing::ValuesIn(std::vector<BadVocabulary>{
+                             {"NoTokens",
+                              [](auto& v) {
+                                v.tokens().clear();
+                                v.types().clear();
+                              },
+                              "tokenizer.ggml.tokens", "there are no tokens"},
+                             {"TooFewTypes", [](auto& v) { v.types().pop_back(); },
+                              "tokenizer.ggml.token_type", "257 types for 258 tokens"},
+                             {"UnknownType", [](auto& v) { v.types()[3] = 7; },
+                              "tokenizer.ggml.token_type", "token 3 has type 7"},
+                             {"NegativeType", [](auto& v) { v.types()[3] = -1; },
+                              "tokenizer.ggml.token_type", "token 3 has type -1"},
+                             {"TokenTwice", [](auto& v) { v.Add("ab"); }, "tokenizer.ggml.tokens",
+                              "tokens 256 and 258 are both 'ab'"},
+                             {"ByteMissing", [](auto& v) { v.tokens()[' '] = "space"; },
+                              "tokenizer.ggml.tokens",
+                              "no token for byte 32, which is spelled 'Ġ'"},
+                             {"ByteUnused", [](auto& v) { v.types()['q'] = 5; },
+                              "tokenizer.ggml.tokens", "no token for byte 113"},
+                             {"MergeWithoutSpace", [](auto& v) { v.merges().push_back("ab"); },
+                              "tokenizer.ggml.merges", "merge 1 is 'ab': not two tokens"},
+                             {"MergeOfThree", [](auto& v) { v.merges().push_back("a b c"); },
+                              "tokenizer.ggml.merges", "not two tokens"},
+                             {"MergeWithoutLeft", [](auto& v) { v.merges().push_back(" b"); },
+                              "tokenizer.ggml.merges", "not two tokens"},
+                             {"MergeWithoutRight", [](auto& v) { v.merges().push_back("a "); },
+                              "tokenizer.ggml.merges", "not two tokens"},
+                             {"EmptyMerge", [](auto& v) { v.merges().push_back(""); },
+                              "tokenizer.ggml.merges", "not two tokens"},
+                             {"MergeOfUnknownLeft", [](auto& v) { v.merges().push_back("xy a"); },
+                              "tokenizer.ggml.merges", "there is no token 'xy'"},
+                             {"MergeOfUnknownRight", [](auto& v) { v.merges().push_back("a xy"); },
+                              "tokenizer.ggml.merges", "there is no token 'xy'"},
+                             {"MergeToUnknown", [](auto& v) { v.merges().push_back("b a"); },
+                              "tokenizer.ggml.merges", "there is no token 'ba'"},
+                             {"MergeTwice", [](auto& v) { v.merges().push_back("a b"); },
+                              "tokenizer.ggml.merges", "there twice"},
+                             // Otherwise plain text could become a control token.
+                             {"MergeToControl",
+                              [](auto& v) {
+                                v.AddMerge("<", "x");
+                                v.types().back() = 3;
+                              },
+                              "tokenizer.ggml.merges", "must not come out of plain text"},
+                             {"MergeToUnused",
+                              [](auto& v) {
+                                v.AddMerge("<", "x");
+                                v.types().back() = 5;
+                              },
+                              "tokenizer.ggml.merges", "must not come out of plain text"},
+                         }),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(TokenizerCreateTest, EndTokenOutsideTheVocabulary) {
   const SmallVocabulary vocabulary;
@@ -324,26 +339,61 @@ TEST_F(TokenizerFileTest, Loads) {
   EXPECT_THAT((*without_eos)->eog_ids(), ElementsAre());
 }
 
-// llama.cpp does the same, for text and chat alike.
-TEST_F(TokenizerFileTest, BeginsWithTheTokenThatTheFileSays) {
+// llama.cpp does the same. A chat template writes these tokens itself.
+TEST_F(TokenizerFileTest, TextsBeginAndEndAsTheFileSays) {
   for (const bool adds : {false, true}) {
     GgufWriter writer = Writer("");
     writer.SetU32(kBosKey, 'x');
     writer.SetBool(kAddBosKey, adds);
+    writer.SetBool(kAddEosKey, adds);
     const auto tokenizer = Load(writer);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     const std::string text = "ab";
     const TextSpan whole = {0, text.size(), true};
+    EXPECT_THAT((*tokenizer)->Encode(text, std::span(&whole, 1)), ElementsAre(256));
     if (adds) {
-      EXPECT_THAT((*tokenizer)->Encode(text, false), ElementsAre('x', 256));
-      EXPECT_THAT((*tokenizer)->Encode(text, std::span(&whole, 1)), ElementsAre('x', 256));
-      EXPECT_THAT((*tokenizer)->Encode("", false), ElementsAre('x'));
-      EXPECT_THAT((*tokenizer)->Encode("x", false), ElementsAre('x', 'x'));
+      EXPECT_THAT((*tokenizer)->Encode(text, false), ElementsAre('x', 256, 'e'));
+      EXPECT_THAT((*tokenizer)->Encode("", false), ElementsAre('x', 'e'));
+      EXPECT_THAT((*tokenizer)->Encode("x", false), ElementsAre('x', 'x', 'e'));
     } else {
       EXPECT_THAT((*tokenizer)->Encode(text, false), ElementsAre(256));
       EXPECT_THAT((*tokenizer)->Encode("", false), ElementsAre());
     }
   }
+}
+
+TEST_F(TokenizerFileTest, NamesTheTokensOfTheFile) {
+  const auto none = Load(Writer(kEosKey));
+  ASSERT_TRUE(none.ok()) << none.status();
+  for (const int32_t id :
+       {(*none)->bos_id(), (*none)->eos_id(), (*none)->unk_id(), (*none)->pad_id()}) {
+    EXPECT_EQ(id, -1);
+    EXPECT_EQ((*none)->TokenText(id), "");
+  }
+  GgufWriter writer = Writer("");
+  writer.SetU32(kBosKey, 'b');
+  writer.SetU32("tokenizer.ggml.unknown_token_id", 'u');
+  writer.SetU32("tokenizer.ggml.padding_token_id", 257);
+  const auto some = Load(writer);
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ((*some)->bos_id(), 'b');
+  EXPECT_EQ((*some)->eos_id(), 'e');
+  EXPECT_EQ((*some)->unk_id(), 'u');
+  EXPECT_EQ((*some)->pad_id(), -1) << "outside the vocabulary";
+  EXPECT_EQ((*some)->TokenText((*some)->bos_id()), "b");
+}
+
+TEST_F(TokenizerFileTest, SuppressedTokens) {
+  EXPECT_THAT((*Load(Writer("")))->suppressed_ids(), ElementsAre());
+  const auto with = [&](const std::vector<int32_t>& ids) {
+    GgufWriter writer = Writer("");
+    writer.SetI32s(kSuppressedKey, ids);
+    return writer;
+  };
+  EXPECT_THAT((*Load(with({256, 3, 256})))->suppressed_ids(), ElementsAre(3, 256));
+  EXPECT_THAT(std::string(Load(with({257})).status().message()),
+              HasSubstr("tokenizer.ggml.suppress_tokens: id 257 is outside the vocabulary of 257"));
+  EXPECT_THAT(std::string(Load(with({-1})).status().message()), HasSubstr("is outside"));
 }
 
 TEST_F(TokenizerFileTest, NamesWhatIsWrongWithTheTokenToBeginWith) {
@@ -352,6 +402,10 @@ TEST_F(TokenizerFileTest, NamesWhatIsWrongWithTheTokenToBeginWith) {
   const absl::Status missing = Load(none).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument) << missing;
   EXPECT_THAT(std::string(missing.message()), HasSubstr("tokenizer.ggml.add_bos_token: is true"));
+  GgufWriter no_eos = Writer(kEosKey);
+  no_eos.SetBool(kAddEosKey, true);
+  EXPECT_THAT(std::string(Load(no_eos).status().message()),
+              HasSubstr("tokenizer.ggml.add_eos_token: is true"));
   none.SetU32(kBosKey, 1 << 30);
   EXPECT_THAT(std::string(Load(none).status().message()),
               HasSubstr("tokenizer.ggml.bos_token_id: id 1073741824 is outside"));
@@ -383,12 +437,12 @@ TEST_F(TokenizerFileTest, NamesTheKeyOfAnotherType) {
 TEST_F(TokenizerFileTest, OtherTokenizersAreUnimplemented) {
   for (const std::string_view key : {"tokenizer.ggml.model", "tokenizer.ggml.pre"}) {
     GgufWriter writer = Writer(key);
-    writer.SetString(key, "llama");
+    writer.SetString(key, "rwkv");
     const absl::Status status = Load(writer).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
     EXPECT_EQ(GetErrorDetails(status).reason, "TOKENIZER_UNSUPPORTED");
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(std::string(key) + ": the file has 'llama'"));
+                HasSubstr(std::string(key) + ": the file has 'rwkv'"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace {
 
 struct TokenizeOptions {
   std::string model;
-  bool parse_special = false;
+  TokenLineOptions lines;
   std::string separator = "\\n";
 };
 
@@ -31,7 +32,7 @@ absl::Status Tokenize(const TokenizeOptions& options) {
   ORCD_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer,
                         Tokenizer::FromGguf(*gguf));
   const std::string input(std::istreambuf_iterator<char>(std::cin), {});
-  WriteTokenLines(*tokenizer, options.parse_special, separator, input, std::cout);
+  WriteTokenLines(*tokenizer, options.lines, separator, input, std::cout);
   std::cout.flush();
   if (!std::cout) return absl::DataLossError("the output could not be written");
   return absl::OkStatus();
@@ -39,12 +40,16 @@ absl::Status Tokenize(const TokenizeOptions& options) {
 
 }  // namespace
 
-void WriteTokenLines(const Tokenizer& tokenizer, bool parse_special, std::string_view separator,
-                     std::string_view input, std::ostream& output) {
+void WriteTokenLines(const Tokenizer& tokenizer, const TokenLineOptions& options,
+                     std::string_view separator, std::string_view input, std::ostream& output) {
   while (!input.empty()) {
     const size_t end = input.find(separator);
     const std::string_view text = input.substr(0, end);
-    for (const int32_t id : tokenizer.Encode(text, parse_special)) output << ' ' << id;
+    const TextSpan whole = {0, text.size(), options.parse_special};
+    const std::vector<int32_t> ids = options.text_alone
+                                         ? tokenizer.Encode(text, std::span(&whole, 1))
+                                         : tokenizer.Encode(text, options.parse_special);
+    for (const int32_t id : ids) output << ' ' << id;
     output << '\n';
     if (end == std::string_view::npos) break;
     input.remove_prefix(end + separator.size());
@@ -59,8 +64,10 @@ void AddTokenizeCommand(CLI::App& app, int& exit_code) {
   command->add_option("--model", options->model, "GGUF file whose tokenizer is used")
       ->type_name("FILE")
       ->required();
-  command->add_flag("--parse-special", options->parse_special,
+  command->add_flag("--parse-special", options->lines.parse_special,
                     "Recognise control tokens such as <|im_start|> in the texts");
+  command->add_flag("--no-bos", options->lines.text_alone,
+                    "Leave out the tokens that a text begins and ends with (BOS, EOS)");
   command
       ->add_option("--separator", options->separator,
                    "What stands between texts; C escapes are understood")

@@ -14,10 +14,17 @@ namespace orcd {
 // after a message on stderr. `exit_code` must live as long as `app`.
 void AddTokenizeCommand(CLI::App& app, int& exit_code);
 
+struct TokenLineOptions {
+  // True if control tokens are recognised.
+  bool parse_special = false;
+  // True if BOS and EOS are left out.
+  bool text_alone = false;
+};
+
 // Writes one line per text in `input`: its ids, each after a space. `separator`, not empty, stands
 // between texts; nothing after the last separator is no text.
-void WriteTokenLines(const Tokenizer& tokenizer, bool parse_special, std::string_view separator,
-                     std::string_view input, std::ostream& output);
+void WriteTokenLines(const Tokenizer& tokenizer, const TokenLineOptions& options,
+                     std::string_view separator, std::string_view input, std::ostream& output);
 
 }  // namespace orcd
 

@@ -25,16 +25,25 @@ class TokenizeCommandTest : public ::testing::Test {
     SmallVocabulary vocabulary;
     vocabulary.AddMerge("a", "b");
     vocabulary.Add("<end>", TokenType::kControl);
-    tokenizer_ = *Tokenizer::Create(vocabulary.View());
+    Vocabulary view = vocabulary.View();
+    tokenizer_ = *Tokenizer::Create(view);
+    view.bos_id = 'b';
+    view.adds_bos = true;
+    with_bos_ = *Tokenizer::Create(view);
   }
 
-  std::string Lines(std::string_view input, std::string_view separator, bool parse_special) {
+  static std::string Lines(const Tokenizer& tokenizer, std::string_view input,
+                           std::string_view separator, const TokenLineOptions& options) {
     std::ostringstream output;
-    WriteTokenLines(*tokenizer_, parse_special, separator, input, output);
+    WriteTokenLines(tokenizer, options, separator, input, output);
     return output.str();
+  }
+  std::string Lines(std::string_view input, std::string_view separator, bool parse_special) {
+    return Lines(*tokenizer_, input, separator, {.parse_special = parse_special});
   }
 
   std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const Tokenizer> with_bos_;
 };
 
 TEST_F(TokenizeCommandTest, ALineForEachText) {
@@ -49,6 +58,13 @@ TEST_F(TokenizeCommandTest, ALineForEachText) {
 TEST_F(TokenizeCommandTest, ParseSpecial) {
   EXPECT_EQ(Lines("ab<end>", "\n", true), " 256 257\n");
   EXPECT_EQ(Lines("<end>", "\n", false), " 60 101 110 100 62\n");
+}
+
+TEST_F(TokenizeCommandTest, WithBosAndWithout) {
+  EXPECT_EQ(Lines(*with_bos_, "ab\n", "\n", {}), " 98 256\n");
+  EXPECT_EQ(Lines(*with_bos_, "ab\n", "\n", {.text_alone = true}), " 256\n");
+  EXPECT_EQ(Lines(*with_bos_, "<end>", "\n", {.parse_special = true, .text_alone = true}),
+            " 257\n");
 }
 
 class TokenizeCommandLineTest : public ::testing::Test {

@@ -1,0 +1,32 @@
+// The parts of a tokenizer.json that are special to vocabularies that spell spaces as ▁ (spm.h).
+#ifndef ORCD_RUNTIME_TEXT_HF_EXPORT_SPM_H_
+#define ORCD_RUNTIME_TEXT_HF_EXPORT_SPM_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/text/vocabulary.h"
+
+namespace orcd {
+
+struct SpmExport {
+  nlohmann::json normalizer;
+  // Null if there is none.
+  nlohmann::json pre_tokenizer;
+  nlohmann::json decoder;
+  // `left right`, lowest rank first.
+  std::vector<std::string> merges;
+};
+
+// The parts for a vocabulary without pre-tokenizer, which is UTF-8. The model is BPE with
+// byte_fallback. Where the vocabulary has scores, they are made into merges as transformers'
+// LlamaConverter makes them: for each token and each place where it can be cut into two tokens a
+// merge, by descending score. The library gives merges of equal score ranks of their own, so where
+// SentencePiece takes the leftmost of equals it may choose another: rarely, in runs of a character.
+// A character that is part of a token, but no token itself, cannot be merged there.
+SpmExport ExportSpm(const Vocabulary& vocabulary);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_TEXT_HF_EXPORT_SPM_H_
