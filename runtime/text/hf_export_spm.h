@@ -24,7 +24,11 @@ struct SpmExport {
 // LlamaConverter makes them: for each token and each place where it can be cut into two tokens a
 // merge, by descending score. The library gives merges of equal score ranks of their own, so where
 // SentencePiece takes the leftmost of equals it may choose another: rarely, in runs of a character.
-// A character that is part of a token, but no token itself, cannot be merged there.
+// A character that is part of a token, but no token itself, cannot be merged there. Measured on
+// 2026-11-26 with tokenizers 0.23.3, on the oracles' cases, prose, runs of characters and random
+// words, pieces, characters and special tokens: the same ids for all 12,250 texts with Llama 2's
+// vocabulary, for all 8,168 with Gemma 3's, and for 12,192 of 12,203 with Phi-3's, whose special
+// tokens take other white space than ASCII too in the library.
 SpmExport ExportSpm(const Vocabulary& vocabulary);
 
 }  // namespace orcd
