@@ -69,6 +69,27 @@ absl::StatusOr<std::array<int32_t, 256>> FindByteTokens(const Vocabulary& vocabu
   return byte_ids;
 }
 
+// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
+// that the merges lead to, which only saves time. Most words of a text are among them.
+void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
+  Bpe::Workspace workspace;
+  std::vector<int32_t> merged;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
+    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
+    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
+    int words = 0;
+    splitter.Split(*bytes,
+                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
+    if (words > 1) continue;
+    merged.clear();
+    bpe.Append(*bytes, workspace, merged);
+    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
+      bpe.AddWord(*bytes, static_cast<int32_t>(id));
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& bpe) {
@@ -104,31 +125,6 @@ absl::Status AddMerges(const Vocabulary& vocabulary, const TokenIds& ids, Bpe& b
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-// Makes tokens of the words that are tokens: of all where merges are ignored, elsewhere of those
-// that the merges lead to, which only saves time. Most words of a text are among them.
-void AddWords(const Vocabulary& vocabulary, const WordSplitter& splitter, Bpe& bpe) {
-  Bpe::Workspace workspace;
-  std::vector<int32_t> merged;
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    if (!IsInPlainText(TokenType{vocabulary.types[id]})) continue;
-    const auto bytes = UnspellBytes(vocabulary.tokens[id]);
-    if (!bytes || FindInvalidUtf8(*bytes) != bytes->size()) continue;
-    int words = 0;
-    splitter.Split(*bytes,
-                   [&](std::string_view, bool is_word) { return words += is_word, is_word; });
-    if (words > 1) continue;
-    merged.clear();
-    bpe.Append(*bytes, workspace, merged);
-    if (merged.size() == 1 || vocabulary.pre_tokenizer->ignores_merges) {
-      bpe.AddWord(*bytes, static_cast<int32_t>(id));
-    }
-  }
-}
-
-}  // namespace
 
 bool Bpe::AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank) {
   return merges_.emplace(Key(left, right), Merge{rank, merged}).second;

@@ -18,7 +18,7 @@ namespace {
 
 using TokenizerPtr = std::unique_ptr<const orcd::Tokenizer>;
 
-TokenizerPtr MakeByteLevel() {
+TokenizerPtr MakeByteLevel(std::string_view pre_tokenizer) {
   orcd::SmallVocabulary vocabulary;
   vocabulary.AddMerge("i", "n");
   vocabulary.AddMerge("Ġ", "in");
@@ -28,7 +28,9 @@ TokenizerPtr MakeByteLevel() {
   vocabulary.AddMerge("ï¿", "½");
   vocabulary.Add("<|im_end|>", orcd::TokenType::kControl);
   vocabulary.Add("<tool_call>", orcd::TokenType::kUserDefined);
-  return *orcd::Tokenizer::Create(vocabulary.View());
+  orcd::Vocabulary view = vocabulary.View();
+  view.pre_tokenizer = *orcd::FindPreTokenizer(pre_tokenizer);
+  return *orcd::Tokenizer::Create(view);
 }
 
 // `kind` is `llama` or `gemma4`.
@@ -64,12 +66,13 @@ void Check(const orcd::Tokenizer& tokenizer, const std::string& bytes,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const TokenizerPtr byte_level = MakeByteLevel();
+  static const TokenizerPtr byte_level[] = {MakeByteLevel("qwen2"), MakeByteLevel("gpt-4o"),
+                                            MakeByteLevel("deepseek-llm")};
   static const TokenizerPtr spm = MakeSpm("llama");
   static const TokenizerPtr gemma4 = MakeSpm("gemma4");
   const std::string bytes(data, data + size);
   std::string expected = orcd::ReplaceInvalidUtf8(bytes);
-  Check(*byte_level, bytes, expected);
+  for (const TokenizerPtr& tokenizer : byte_level) Check(*tokenizer, bytes, expected);
   // They spell a space as ▁.
   absl::StrReplaceAll({{"▁", " "}}, &expected);
   Check(*spm, bytes, expected);
