@@ -1,6 +1,7 @@
 """Jinja as transformers sets it up for chat templates, with a clock that stands still.
 
-The settings are those of transformers' utils/chat_template_utils.py. Needs the package jinja2 (3.1.6).
+The settings are those of transformers' utils/chat_template_utils.py. Needs the package jinja2
+(3.1.6).
 """
 
 import datetime
@@ -25,7 +26,9 @@ class Generation(jinja2.ext.Extension):
     def parse(self, parser):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("render_body"), [], [], body).set_lineno(line)
+        return jinja2.nodes.CallBlock(self.call_method("render_body"), [], [], body).set_lineno(
+            line
+        )
 
     def render_body(self, caller):
         return caller()
@@ -56,8 +59,8 @@ def environment():
 
 
 def render(env, source, context):
-    """(outcome, text): "text" with the rendering, "raises" with the template's own words, or "fails" with
-    Python's error."""
+    """(outcome, text): "text" with the rendering, "raises" with the template's own words, or "fails"
+    with Python's error."""
     try:
         return "text", env.from_string(source).render(**context)
     except Raised as error:
