@@ -234,8 +234,7 @@ class OwnParts {
     }
     for (auto& [first, parts] : parts_) {
       std::ranges::sort(parts);
-      const auto repeated = std::ranges::unique(parts);
-      parts.erase(repeated.begin(), repeated.end());
+      parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
     }
   }
 
@@ -324,8 +323,7 @@ std::vector<std::string> ControlTokensOf(std::string_view source) {
     for (std::string& token : ControlTokens(text)) tokens.push_back(std::move(token));
   }
   std::ranges::sort(tokens);
-  const auto repeated = std::ranges::unique(tokens);
-  tokens.erase(repeated.begin(), repeated.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   return tokens;
 }
 
