@@ -51,7 +51,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       scheduler_(model_->tokenizer(), info_,
                  {.max_context = max_context_,
                   .model_digest = model_->digest(),
-                  .suppressed_ids = model_->tokenizer().suppressed_ids()},
+                  .suppressed_ids = model_->suppressed_ids()},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
                   .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
       rate_(scheduler_.rate()) {

@@ -13,6 +13,9 @@ namespace orcd {
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBiases = 1024;
+// Ids that are never drawn. Backends take at most 128 forbidden ids (kMaxForbidden), of which stop
+// ids and end ids need the rest.
+inline constexpr int kMaxSuppressedIds = 24;
 // The penalties count a token at most this often, so that a backend can count in 16 bits.
 inline constexpr int32_t kMaxTokenCount = 65534;
 
