@@ -225,8 +225,7 @@ absl::StatusOr<std::vector<int32_t>> GgufReader::GetI32s(std::string_view key) c
 absl::StatusOr<std::vector<float>> GgufReader::GetF32s(std::string_view key) const {
   ORCD_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
   const auto* array = std::get_if<std::shared_ptr<const GgufArray>>(&entry->value);
-  if (array == nullptr ||
-      ((*array)->type != GgufType::kF32 && (*array)->type != GgufType::kF64)) {
+  if (array == nullptr || ((*array)->type != GgufType::kF32 && (*array)->type != GgufType::kF64)) {
     return WrongType(key, "an array of f32", *entry);
   }
   const std::vector<double>& values = (*array)->float_values;

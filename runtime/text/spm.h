@@ -26,8 +26,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(const Vocabulary& vo
 
 // Gemma 4's BPE: a list of merges in the place of scores, and no merges between line feeds and
 // other characters; a run of line feeds that is a token is that token. Source: llama.cpp's
-// llama-vocab.cpp; Hugging Face's tokenizers give the same ids. Returns the errors of AddMerges,
-// and kInvalidArgument (reason TOKENIZER_INVALID) if one of the 256 bytes has no token.
+// llama-vocab.cpp. Hugging Face's tokenizers 0.23.3 gave the same ids for all of 7,564 texts, with
+// a vocabulary that they had trained in the form of Gemma's. Returns the errors of AddMerges, and
+// kInvalidArgument (reason TOKENIZER_INVALID) if one of the 256 bytes has no token of type kByte.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeGemma4Tokenizer(const Vocabulary& vocabulary,
                                                                const TokenIds& ids);
 
