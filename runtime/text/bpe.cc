@@ -144,7 +144,6 @@ bool Bpe::AppendWhole(std::string_view word, std::vector<int32_t>& ids) const {
 }
 
 void Bpe::Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
-  if (AppendWhole(word, ids)) return;
   std::vector<int32_t>& parts = workspace.byte_parts_;
   parts.clear();
   for (const char byte : word) {

@@ -65,19 +65,17 @@ class Bpe {
   // The same with a rank, which several merges may have.
   bool AddMerge(int32_t left, int32_t right, int32_t merged, int32_t rank);
 
-  // Makes `word` the token `id`, whatever the merges say.
-  void AddWord(std::string_view word, int32_t id);
-
-  // Appends the token that AddWord gave `word`; false if there is none.
-  bool AppendWhole(std::string_view word, std::vector<int32_t>& ids) const;
-
-  // Appends the tokens of `word` to `ids`: the one that AddWord gave it, or else starts from the
-  // tokens of its bytes and repeatedly merges the pair of the lowest rank, the leftmost among
-  // equals. A byte without a token is left out before, as in Hugging Face's tokenizers. Takes
-  // O(n log n) time for n bytes.
+  // Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and repeatedly
+  // merges the pair of the lowest rank, the leftmost among equals. A byte without a token is left
+  // out before, as in Hugging Face's tokenizers. Takes O(n log n) time for n bytes.
   void Append(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
   // The same, starting from the tokens `word`.
   void Append(std::span<const int32_t> word, Workspace& workspace, std::vector<int32_t>& ids) const;
+
+  // Makes `word` the token `id`, whatever the merges say, for AppendWhole.
+  void AddWord(std::string_view word, int32_t id);
+  // Appends the token that AddWord gave `word`; false if there is none.
+  bool AppendWhole(std::string_view word, std::vector<int32_t>& ids) const;
 
  private:
   struct Merge {

@@ -122,12 +122,14 @@ TEST(BpeTest, BytesWithoutATokenAreLeftOut) {
   EXPECT_THAT(Encode(bpe, std::string(100, 'x') + "axb"), ElementsAre(300));
 }
 
-TEST(BpeTest, AWordOfItsOwnIsNotMerged) {
+TEST(BpeTest, WholeWords) {
   Bpe bpe(ByteIds());
-  bpe.AddMerge('a', 'b', 300);
   bpe.AddWord("abc", 301);
-  EXPECT_THAT(Encode(bpe, "abc"), ElementsAre(301));
-  EXPECT_THAT(Encode(bpe, "abcabc"), ElementsAre(300, 'c', 300, 'c'));
+  std::vector<int32_t> ids;
+  EXPECT_TRUE(bpe.AppendWhole("abc", ids));
+  EXPECT_FALSE(bpe.AppendWhole("ab", ids));
+  EXPECT_FALSE(bpe.AppendWhole("abcabc", ids)) << "longer than every word";
+  EXPECT_THAT(ids, ElementsAre(301));
 }
 
 // A quadratic merge would take hours here.

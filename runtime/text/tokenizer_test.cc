@@ -339,6 +339,12 @@ TEST_F(TokenizerFileTest, Loads) {
   EXPECT_THAT((*without_eos)->eog_ids(), ElementsAre());
 }
 
+TEST_F(TokenizerFileTest, APreTokenizerIsGuessedIfTheFileNamesNone) {
+  const auto tokenizer = Load(Writer("tokenizer.ggml.pre"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("ab", false), ElementsAre(256));
+}
+
 // llama.cpp does the same. A chat template writes these tokens itself.
 TEST_F(TokenizerFileTest, TextsBeginAndEndAsTheFileSays) {
   for (const bool adds : {false, true}) {
@@ -424,8 +430,9 @@ TEST_F(TokenizerFileTest, NamesTheMissingKey) {
 }
 
 TEST_F(TokenizerFileTest, NamesTheKeyOfAnotherType) {
-  for (const std::string_view key : {std::string_view("tokenizer.ggml.model"), kTokensKey,
-                                     kTokenTypesKey, kMergesKey, kEosKey}) {
+  for (const std::string_view key :
+       {std::string_view("tokenizer.ggml.model"), std::string_view("tokenizer.ggml.pre"),
+        kTokensKey, kTokenTypesKey, kMergesKey, kEosKey}) {
     GgufWriter writer = Writer(key);
     writer.SetF32(key, 1.5f);
     const absl::Status status = Load(writer).status();
