@@ -105,6 +105,17 @@ std::vector<std::string> Model::Warnings() const {
                                     " ids, of which only the first ", kMaxSuppressedIds,
                                     " are never drawn"));
   }
+  const auto kind = gguf_->GetString(kTokenizerModelKey);
+  const auto pre = gguf_->GetString(kPreTokenizerKey);
+  if (kind.ok() && *kind == "gpt2") {
+    const auto row = FindPreTokenizer(pre.ok() ? *pre : "");
+    if (row.ok() && (*row)->is_guess) {
+      warnings.push_back(absl::StrCat(std::string(kPreTokenizerKey),
+                                      " does not say how the model's texts are split into words, "
+                                      "so answers may be worse than they should be; convert the "
+                                      "model again"));
+    }
+  }
   for (const std::string& warning : chat_template_.warnings()) {
     warnings.push_back(chat_template_.supported()
                            ? warning

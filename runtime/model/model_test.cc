@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
                   m.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(9);
                 },
                 absl::StatusCode::kUnimplemented, "GGUF_UNSUPPORTED"},
-        Refusal{"tokenizer_model", [](TestModel& m) { m.keys["tokenizer.ggml.model"] = "llama"; },
+        Refusal{"tokenizer_model", [](TestModel& m) { m.keys["tokenizer.ggml.model"] = "bert"; },
                 absl::StatusCode::kUnimplemented, "TOKENIZER_UNSUPPORTED"},
         Refusal{"no_merges", [](TestModel& m) { m.keys.erase("tokenizer.ggml.merges"); },
                 absl::StatusCode::kInvalidArgument, "TOKENIZER_INVALID"},
@@ -233,6 +233,7 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   EXPECT_THAT((*Load(path))->Warnings(), ::testing::IsEmpty());
   spoilt.keys["tokenizer.chat_template"] = "{{ messages | }}";
   spoilt.keys["general.sampling.temp"] = -1.0f;
+  spoilt.keys.erase("tokenizer.ggml.pre");
   spoilt.Write(path);
   const auto model = Load(path);
   ASSERT_TRUE(model.ok()) << model.status();
@@ -240,6 +241,7 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
   EXPECT_THAT((*model)->Warnings(),
               ::testing::ElementsAre(
                   StartsWith("general.sampling.temp is -1"),
+                  StartsWith("tokenizer.ggml.pre does not say how"),
                   ::testing::AllOf(StartsWith("tokenizer.chat_template cannot be used: line 1: "),
                                    ::testing::HasSubstr("chat requests are refused"))));
 }

@@ -14,8 +14,6 @@
 namespace orcd {
 namespace {
 
-constexpr std::string_view kModelKey = "tokenizer.ggml.model";
-constexpr std::string_view kPreTokenizerKey = "tokenizer.ggml.pre";
 constexpr std::string_view kAddSpacePrefixKey = "tokenizer.ggml.add_space_prefix";
 constexpr std::string_view kNameKey = "general.name";
 
@@ -98,7 +96,7 @@ std::string Quoted(std::string_view text) { return std::string("'").append(text)
 
 absl::StatusOr<Vocabulary> ReadVocabulary(const GgufReader& gguf) {
   Vocabulary vocabulary;
-  ORCD_ASSIGN_OR_RETURN(vocabulary.kind, FindRow(gguf, kModelKey, TokenizerKinds()));
+  ORCD_ASSIGN_OR_RETURN(vocabulary.kind, FindRow(gguf, kTokenizerModelKey, TokenizerKinds()));
   const TokenizerKind& kind = *vocabulary.kind;
   if (kind.has_pre_tokenizer) {
     ORCD_ASSIGN_OR_RETURN(const auto name,

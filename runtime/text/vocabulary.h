@@ -86,6 +86,8 @@ bool TakesSpaceAfter(const Vocabulary& vocabulary, std::string_view text);
 // Ids by spelling; without empty tokens.
 using TokenIds = std::unordered_map<std::string_view, int32_t>;
 
+inline constexpr std::string_view kTokenizerModelKey = "tokenizer.ggml.model";
+inline constexpr std::string_view kPreTokenizerKey = "tokenizer.ggml.pre";
 inline constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
 inline constexpr std::string_view kTokenTypesKey = "tokenizer.ggml.token_type";
 inline constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";

@@ -109,6 +109,30 @@ void FillVector(Content content, Random& random, std::span<float> values) {
   }
 }
 
+void SetTokenizer(const TokenizerMetadata& vocabulary, GgufWriter& writer) {
+  constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+  constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
+  constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
+  writer.SetStrings(kTokensKey, vocabulary.tokens);
+  writer.SetI32s(kTypesKey, vocabulary.types);
+  if (!vocabulary.scores.empty()) writer.SetF32s(kScoresKey, vocabulary.scores);
+  if (vocabulary.source == nullptr) {
+    writer.SetString("tokenizer.ggml.model", "gpt2");
+    writer.SetString("tokenizer.ggml.pre", "qwen2");
+    writer.SetStrings("tokenizer.ggml.merges", vocabulary.merges);
+    writer.SetU32("tokenizer.ggml.eos_token_id", vocabulary.eos);
+    writer.SetU32("tokenizer.ggml.padding_token_id", vocabulary.pad);
+    writer.SetU32("tokenizer.ggml.bos_token_id", vocabulary.bos);
+    writer.SetBool("tokenizer.ggml.add_bos_token", false);
+    return;
+  }
+  for (const std::string_view key : vocabulary.source->keys()) {
+    const bool is_other = key.starts_with("tokenizer.") && key != kTokensKey && key != kTypesKey &&
+                          key != kScoresKey && key != "tokenizer.chat_template";
+    if (is_other) writer.Set(key, *vocabulary.source->Find(key));
+  }
+}
+
 void SetMetadata(const RandomModelOptions& options, const Qwen2Shape& shape,
                  const FileType& file_type, const TokenizerMetadata& vocabulary,
                  GgufWriter& writer) {
@@ -124,15 +148,7 @@ void SetMetadata(const RandomModelOptions& options, const Qwen2Shape& shape,
   writer.SetF32("qwen2.rope.freq_base", 1e6f);
   writer.SetF32("qwen2.attention.layer_norm_rms_epsilon", 1e-6f);
   writer.SetU32("general.file_type", file_type.id);
-  writer.SetString("tokenizer.ggml.model", "gpt2");
-  writer.SetString("tokenizer.ggml.pre", "qwen2");
-  writer.SetStrings("tokenizer.ggml.tokens", vocabulary.tokens);
-  writer.SetI32s("tokenizer.ggml.token_type", vocabulary.types);
-  writer.SetStrings("tokenizer.ggml.merges", vocabulary.merges);
-  writer.SetU32("tokenizer.ggml.eos_token_id", vocabulary.eos);
-  writer.SetU32("tokenizer.ggml.padding_token_id", vocabulary.pad);
-  writer.SetU32("tokenizer.ggml.bos_token_id", vocabulary.bos);
-  writer.SetBool("tokenizer.ggml.add_bos_token", false);
+  SetTokenizer(vocabulary, writer);
   if (!vocabulary.chat_template.empty()) {
     writer.SetString("tokenizer.chat_template", vocabulary.chat_template);
   }

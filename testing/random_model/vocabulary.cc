@@ -157,16 +157,16 @@ absl::StatusOr<TokenizerMetadata> ReadVocabulary(const std::string& path, int mi
                         GgufReader::Open(path, AllowedTensorTypes::kSized));
   TokenizerMetadata vocabulary;
   ORCD_ASSIGN_OR_RETURN(auto tokens, gguf->GetStrings("tokenizer.ggml.tokens"));
-  ORCD_ASSIGN_OR_RETURN(auto merges, gguf->GetStrings("tokenizer.ggml.merges"));
   ORCD_ASSIGN_OR_RETURN(vocabulary.types, gguf->GetI32s("tokenizer.ggml.token_type"));
-  ORCD_ASSIGN_OR_RETURN(vocabulary.bos, gguf->GetU32("tokenizer.ggml.bos_token_id"));
-  ORCD_ASSIGN_OR_RETURN(vocabulary.eos, gguf->GetU32("tokenizer.ggml.eos_token_id"));
-  ORCD_ASSIGN_OR_RETURN(vocabulary.pad, gguf->GetU32("tokenizer.ggml.padding_token_id"));
   vocabulary.tokens.assign(tokens.begin(), tokens.end());
-  vocabulary.merges.assign(merges.begin(), merges.end());
+  if (const auto scores = gguf->GetF32s("tokenizer.ggml.scores"); scores.ok()) {
+    vocabulary.scores = *scores;
+  }
   const auto chat_template = gguf->GetString("tokenizer.chat_template");
   vocabulary.chat_template = chat_template.ok() ? *chat_template : kQwen2ChatTemplate;
   AddPadding(vocabulary, static_cast<size_t>(min_size));
+  if (!vocabulary.scores.empty()) vocabulary.scores.resize(vocabulary.tokens.size());
+  vocabulary.source = std::move(gguf);
   return vocabulary;
 }
 

@@ -1,12 +1,14 @@
-// Qwen2 vocabularies for random-weight models.
+// Vocabularies for random-weight models.
 #ifndef ORCD_TESTING_RANDOM_MODEL_VOCABULARY_H_
 #define ORCD_TESTING_RANDOM_MODEL_VOCABULARY_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/gguf/gguf_reader.h"
 
 namespace orcd {
 
@@ -20,6 +22,11 @@ struct TokenizerMetadata {
   uint32_t eos = 0;
   uint32_t pad = 0;
   std::string chat_template;
+  // Empty, or one for each token.
+  std::vector<float> scores;
+  // The file that the vocabulary is copied from, which has all other keys of `tokenizer.*`; null
+  // for a made-up vocabulary.
+  std::shared_ptr<const GgufReader> source;
 };
 
 // A byte-level vocabulary of `size` tokens, at least 512: the 256 bytes, merges of common English
@@ -28,8 +35,8 @@ struct TokenizerMetadata {
 // end. Any text or chat can be encoded.
 TokenizerMetadata MakeVocabulary(int size);
 
-// The vocabulary of another GGUF file, with `[PAD…]` tokens up to `min_size`. If that file has no
-// chat template, the result has Qwen2.5's.
+// The vocabulary of another GGUF file, of any kind, with `[PAD…]` tokens up to `min_size`. If that
+// file has no chat template, the result has Qwen2.5's.
 absl::StatusOr<TokenizerMetadata> ReadVocabulary(const std::string& path, int min_size);
 
 }  // namespace orcd

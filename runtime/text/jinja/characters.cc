@@ -112,6 +112,7 @@ size_t LastCharacterLength(std::string_view text, size_t end) {
 size_t FindFirst(std::string_view text, std::string_view part, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (part.empty()) return from;
+  if (text.empty()) return std::string_view::npos;
   const void* const found =
       memmem(text.data() + from, text.size() - from, part.data(), part.size());
   if (found == nullptr) return std::string_view::npos;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
@@ -660,22 +661,26 @@ Interpreter::Result Interpreter::CallMacro(const Macro& macro, const Arguments& 
   }
   Scope* const outer = std::exchange(scope_, scope);
   absl::StatusOr<Text> text = Capture([&]() -> absl::Status {
+    // Defaults see all arguments, and none that is not given.
+    std::vector<const Parameter*> defaults;
     for (size_t i = 0; i < body.parameters.size(); ++i) {
       const Parameter& parameter = body.parameters[i];
       const std::string& name = program_.symbols[parameter.symbol];
       const auto keyword = std::ranges::find(arguments.keywords, name, &Keyword::name);
-      Value value;
-      if (i < arguments.positional.size()) {
-        if (keyword != arguments.keywords.end()) return fail("got two values for '" + name + "'");
-        value = arguments.positional[i];
-      } else if (keyword != arguments.keywords.end()) {
-        value = keyword->value;
-      } else if (parameter.default_value != nullptr) {
-        ORCD_ASSIGN_OR_RETURN(value, Eval(*parameter.default_value));
-      } else {
-        value = MakeUndefined(absl::StrCat("parameter '", name, "' was not provided"));
-      }
-      SetVariable(*scope, parameter.symbol, value);
+      const bool is_keyword = keyword != arguments.keywords.end();
+      const bool is_positional = i < arguments.positional.size();
+      if (is_keyword && is_positional) return fail("got two values for '" + name + "'");
+      if (!is_keyword && !is_positional) defaults.push_back(&parameter);
+      SetVariable(*scope, parameter.symbol,
+                  is_keyword ? keyword->value
+                  : is_positional
+                      ? arguments.positional[i]
+                      : MakeUndefined(absl::StrCat("parameter '", name, "' was not provided")));
+    }
+    for (const Parameter* parameter : defaults) {
+      if (parameter->default_value == nullptr) continue;
+      ORCD_ASSIGN_OR_RETURN(const Value value, Eval(*parameter->default_value));
+      SetVariable(*scope, parameter->symbol, value);
     }
     if (body.uses_caller) {
       const bool is_parameter = std::ranges::find(body.parameters, program_.caller,

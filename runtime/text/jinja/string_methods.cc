@@ -166,7 +166,8 @@ Result Partition(Runtime& runtime, const Value& object, const Bound& arguments) 
                     : runtime.MakeTuple({object, nothing, nothing});
   }
   const size_t after = found + separator.bytes.size();
-  return runtime.MakeTuple({runtime.Make(text.Sub(0, found)), runtime.Make(separator),
+  return runtime.MakeTuple({runtime.Make(text.Sub(0, found)),
+                            runtime.Make(text.Sub(found, separator.bytes.size())),
                             runtime.Make(text.Sub(after, text.bytes.size() - after))});
 }
 
