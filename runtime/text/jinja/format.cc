@@ -312,8 +312,10 @@ absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Text& format, const 
       ORCD_RETURN_IF_ERROR(AppendConversion(runtime, spec, argument, type, format.markup, out));
     }
   }
-  const bool all_used = is_tuple ? used == value.sequence().items.size()
-                                 : used > 0 || value.Is(Kind::kDict) || value.Is(Kind::kList);
+  // Python asks no more of what has items.
+  const bool has_items = value.Is(Kind::kDict) || value.Is(Kind::kList) || value.Is(Kind::kRange) ||
+                         !value.IsDefined();
+  const bool all_used = is_tuple ? used == value.sequence().items.size() : used > 0 || has_items;
   if (!all_used) return runtime.Fail("not all arguments converted during string formatting");
   Text result = out.text();
   result.markup = format.markup;

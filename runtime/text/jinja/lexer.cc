@@ -111,6 +111,8 @@ class Lexer {
   }
 
   absl::Status SkipComment() {
+    // Jinja lets a template end where a comment begins.
+    if (pos_ == source_.size()) return absl::OkStatus();
     const size_t end = Rest().find("#}");
     if (end == std::string_view::npos) return Fail("a comment has no end");
     const char sign = end > 0 ? source_[pos_ + end - 1] : '\0';

@@ -129,8 +129,8 @@ class Parser {
     Next();
     return name;
   }
-  absl::Status CheckDepth() const {
-    if (depth_ <= kMaxProgramDepth) return absl::OkStatus();
+  absl::Status CheckDepth(int more = 0) const {
+    if (depth_ + more <= kMaxProgramDepth) return absl::OkStatus();
     return Fail(absl::StrCat("the template nests deeper than ", kMaxProgramDepth, " levels"));
   }
 
@@ -189,7 +189,9 @@ class Parser {
     const Level level(depth_);
     ORCD_RETURN_IF_ERROR(CheckDepth());
     ORCD_ASSIGN_OR_RETURN(const Expr* value, ParseOr());
-    while (with_conditional && SkipName("if")) {
+    // Each condition without its `else` is one level of the tree.
+    for (int conditions = 0; with_conditional && SkipName("if"); ++conditions) {
+      ORCD_RETURN_IF_ERROR(CheckDepth(conditions));
       Expr& conditional = NewExpr(Expr::Type::kConditional);
       ORCD_ASSIGN_OR_RETURN(const Expr* condition, ParseOr());
       const Expr* otherwise = nullptr;
@@ -198,8 +200,6 @@ class Parser {
       }
       conditional.operands = {value, condition, otherwise};
       value = &conditional;
-      // A chain of conditions that lacks their `else` is a tree as deep as it is long.
-      if (otherwise == nullptr && AtName("if")) return Fail("'else' expected before 'if'");
     }
     return value;
   }
@@ -423,21 +423,31 @@ class Parser {
   absl::Status ParseItem(Suffix& suffix) {
     suffix.type = Suffix::Type::kItem;
     int part = 0;
+    // Items between commas are a tuple, and so is nothing.
     Exprs items;
+    bool has_comma = false;
     while (!AtSign("]")) {
-      if (SkipSign(":")) {
+      if (!has_comma && SkipSign(":")) {
         suffix.type = Suffix::Type::kSlice;
         if (++part > 2) return Fail("a slice has three parts");
         continue;
       }
-      if (AtSign(",")) return Fail("an index in brackets is one value here");
-      if (suffix.parts[part] != nullptr) return Expected("']'");
-      ORCD_ASSIGN_OR_RETURN(suffix.parts[part], ParseExpr());
-    }
-    if (suffix.type == Suffix::Type::kItem && suffix.parts[0] == nullptr) {
-      return Expected("an expression");
+      const bool is_slice = suffix.type == Suffix::Type::kSlice;
+      if (!is_slice && !items.empty() && SkipSign(",")) {
+        has_comma = true;
+        if (AtSign("]")) break;
+      } else if (suffix.parts[part] != nullptr) {
+        return Expected("']'");
+      }
+      ORCD_ASSIGN_OR_RETURN(const Expr* item, ParseExpr());
+      items.push_back(item);
+      if (!has_comma) suffix.parts[part] = item;
     }
     Next();
+    if (suffix.type == Suffix::Type::kSlice || items.size() == 1) return absl::OkStatus();
+    Expr& tuple = NewExpr(Expr::Type::kTuple);
+    tuple.operands = std::move(items);
+    suffix.parts[0] = &tuple;
     return absl::OkStatus();
   }
 

@@ -239,6 +239,10 @@ absl::StatusOr<bool> Runtime::Equal(const Value& a, const Value& b, int depth) {
       return size == right.size() && (size == 0 || left.begin == right.begin) &&
              (size <= 1 || left.step == right.step);
     }
+    case Kind::kFunction:
+      return a.function().call == b.function().call &&
+             a.function().call_with_arguments == b.function().call_with_arguments &&
+             a.function().object.identity() == b.function().object.identity();
     default:
       break;
   }
@@ -496,7 +500,7 @@ absl::StatusOr<Text> Runtime::Concatenate(const Text& a, const Text& b) {
 
 absl::StatusOr<Text> Runtime::Repeat(const Text& text, int64_t count) {
   const size_t bytes = text.bytes.size();
-  if (count <= 0 || bytes == 0) return Text();
+  if (count <= 0 || bytes == 0) return text.Sub(0, 0);
   if (count > static_cast<int64_t>(kMaxRenderBytes / bytes)) return Step(kMaxSteps + 1);
   ORCD_RETURN_IF_ERROR(Step(count + count * bytes / kBytesPerStep));
   TextBuilder repeated(arena());
