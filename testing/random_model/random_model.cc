@@ -113,12 +113,15 @@ void SetTokenizer(const TokenizerMetadata& vocabulary, GgufWriter& writer) {
   constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
   constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
   constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
+  const bool is_made_up = vocabulary.source == nullptr;
+  if (is_made_up) {
+    writer.SetString("tokenizer.ggml.model", "gpt2");
+    writer.SetString("tokenizer.ggml.pre", "qwen2");
+  }
   writer.SetStrings(kTokensKey, vocabulary.tokens);
   writer.SetI32s(kTypesKey, vocabulary.types);
   if (!vocabulary.scores.empty()) writer.SetF32s(kScoresKey, vocabulary.scores);
-  if (vocabulary.source == nullptr) {
-    writer.SetString("tokenizer.ggml.model", "gpt2");
-    writer.SetString("tokenizer.ggml.pre", "qwen2");
+  if (is_made_up) {
     writer.SetStrings("tokenizer.ggml.merges", vocabulary.merges);
     writer.SetU32("tokenizer.ggml.eos_token_id", vocabulary.eos);
     writer.SetU32("tokenizer.ggml.padding_token_id", vocabulary.pad);
