@@ -13,9 +13,9 @@
 namespace orcd {
 namespace {
 
-template <std::optional<float> PartialSampling::*field>
+template <std::optional<float> PartialSampling::*kField>
 void SetFloat(PartialSampling& params, double value) {
-  params.*field = static_cast<float>(value);
+  params.*kField = static_cast<float>(value);
 }
 
 // No integer becomes -1, which no range has.

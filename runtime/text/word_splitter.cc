@@ -45,7 +45,7 @@ WordSplitter::WordSplitter(const PreTokenizer& pre_tokenizer) : spaces_(Compile(
   }
 }
 
-WordSplitter::WordSplitter(WordSplitter&&) = default;
+WordSplitter::WordSplitter(WordSplitter&&) noexcept = default;
 WordSplitter::~WordSplitter() = default;
 
 void WordSplitter::SplitFrom(size_t pass, std::string_view text, Take take) const {

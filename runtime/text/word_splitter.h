@@ -22,7 +22,7 @@ class WordSplitter {
  public:
   // Takes milliseconds.
   explicit WordSplitter(const PreTokenizer& pre_tokenizer);
-  WordSplitter(WordSplitter&&);
+  WordSplitter(WordSplitter&&) noexcept;
   ~WordSplitter();
 
   // Takes a word and returns true. A piece that is not yet a word it may take as well, if it knows

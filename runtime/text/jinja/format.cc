@@ -301,13 +301,12 @@ absl::StatusOr<Value> FormatPercent(Runtime& runtime, const Text& format, const 
     }
     if (spec.align == '=') {
       // Zeros stand between the sign and the digits.
-      Spec zeros = spec;
       ORCD_ASSIGN_OR_RETURN(const Value number,
                             std::string_view("diuxXo").find(type) == std::string_view::npos
                                 ? absl::StatusOr<Value>(argument)
                                 : ToInteger(runtime, argument, type));
       if (!number.IsNumber()) return runtime.TypeError("is no number", number);
-      ORCD_RETURN_IF_ERROR(AppendNumber(runtime, zeros, number, type == 'u' ? 'd' : type, out));
+      ORCD_RETURN_IF_ERROR(AppendNumber(runtime, spec, number, type == 'u' ? 'd' : type, out));
     } else {
       ORCD_RETURN_IF_ERROR(AppendConversion(runtime, spec, argument, type, format.markup, out));
     }

@@ -26,7 +26,7 @@ class Lexer {
 
   absl::StatusOr<std::vector<Token>> Run() {
     while (pos_ < source_.size()) {
-      const absl::Status status = NextTag();
+      absl::Status status = NextTag();
       if (!status.ok()) return status;
     }
     Add(Token::Type::kEnd, 0);
@@ -52,15 +52,19 @@ class Lexer {
     Skip(bytes);
   }
 
+  // True if the brace at `pos` begins a tag.
+  bool BeginsTag(size_t pos) const {
+    return pos + 1 < source_.size() &&
+           std::string_view("{%#").find(source_[pos + 1]) != std::string_view::npos;
+  }
+
   // Takes the text up to the next tag, and the tag.
   absl::Status NextTag() {
-    size_t begin = pos_;
-    do {
-      begin = source_.find('{', begin);
-    } while (begin != std::string_view::npos &&
-             std::string_view("{%#").find(source_.substr(begin + 1, 1)) == std::string_view::npos &&
-             ++begin > 0);
-    if (begin == std::string_view::npos || begin + 1 >= source_.size()) {
+    size_t begin = source_.find('{', pos_);
+    while (begin != std::string_view::npos && !BeginsTag(begin)) {
+      begin = source_.find('{', begin + 1);
+    }
+    if (begin == std::string_view::npos) {
       Add(Token::Type::kData, source_.size() - pos_);
       return absl::OkStatus();
     }
@@ -212,9 +216,9 @@ class Lexer {
         is_float = true;
       }
       if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
-        const bool signed_ =
+        const bool has_sign =
             end + 1 < source_.size() && (source_[end + 1] == '+' || source_[end + 1] == '-');
-        const size_t exponent = end + 1 + (signed_ ? 1 : 0);
+        const size_t exponent = end + 1 + (has_sign ? 1 : 0);
         if (exponent < source_.size() && absl::ascii_isdigit(source_[exponent])) {
           end = EndOfDigits(exponent);
           is_float = true;

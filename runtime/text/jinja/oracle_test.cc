@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "runtime/text/jinja/render_for_test.h"
 #include "runtime/text/jinja/template.h"
@@ -425,7 +426,9 @@ TEST_F(OracleTest, InjectedControlTokensStayTheUsers) {
     const std::function<std::string(const std::string&)> replacements[] = {
         [&](const std::string& text) { return text + injected; },
         [&](const std::string& text) { return injected + text; },
-        [&](const std::string& text) { return injected + " \n" + text + "\n " + injected; },
+        [&](const std::string& text) {
+          return absl::StrCat(injected, " \n", text, "\n ", injected);
+        },
         [&](const std::string&) { return injected; },
         [&](const std::string& text) { return std::string(kBegin) + text + std::string(kEnd); },
     };

@@ -115,7 +115,7 @@ Result Default(Runtime& runtime, const Value& value, const Bound& arguments) {
   return keeps ? value : arguments.Or(0, runtime.MakeString("", Origin::kTemplate));
 }
 
-Result Items_(Runtime& runtime, const Value& value, const Bound&) {
+Result ItemPairs(Runtime& runtime, const Value& value, const Bound&) {
   if (!value.IsDefined()) return GeneratorOf(runtime, {});
   if (!value.Is(Kind::kDict)) return runtime.Fail("Can only get item pairs from a mapping.");
   const auto* const view =
@@ -374,7 +374,7 @@ constexpr FilterRow kRows[] = {
     {"reverse", {}, Reverse},
     {"default", {{"default_value", "boolean"}}, Default},
     {"d", {{"default_value", "boolean"}}, Default},
-    {"items", {}, Items_},
+    {"items", {}, ItemPairs},
     {"attr", {{"name"}, 1}, Attribute},
     {"join", {{"d", "attribute"}}, JoinItems},
     {"sort", {{"reverse", "case_sensitive", "attribute"}}, Sort},
