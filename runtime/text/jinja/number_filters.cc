@@ -134,15 +134,24 @@ Result Round(Runtime& runtime, const Value& value, const Bound& arguments) {
     return Value::Float((rounded + 0.0) / scale);
   }
   if (value.IsInteger() && precision >= 0) return Value::Int(value.integer());
-  if (precision < 0) {
+  if (value.IsInteger()) {
     const double rounded = std::nearbyint(number * scale) / scale;
-    if (value.IsInteger()) return Value::Int(static_cast<int64_t>(rounded));
-    return Value::Float(rounded);
+    return Value::Int(static_cast<int64_t>(rounded));
   }
   if (!std::isfinite(number)) return value;
   // Decimal digits of the exact value, rounded correctly, as in Python.
   char buffer[640];
-  std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), number);
+  if (precision >= 0) {
+    std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), number);
+    return Value::Float(std::strtod(buffer, nullptr));
+  }
+  std::snprintf(buffer, sizeof(buffer), "%.0f", std::trunc(std::abs(number)));
+  const auto digits = static_cast<int64_t>(std::string_view(buffer).size()) + precision;
+  if (digits <= 0) {
+    const double unit = std::pow(10.0, static_cast<double>(-precision));
+    return Value::Float(std::copysign(std::abs(number) > unit / 2 ? unit : 0.0, number));
+  }
+  std::snprintf(buffer, sizeof(buffer), "%.*e", static_cast<int>(digits - 1), number);
   return Value::Float(std::strtod(buffer, nullptr));
 }
 
