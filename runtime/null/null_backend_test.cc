@@ -116,8 +116,8 @@ TEST_F(NullBackendTest, TokensDependOnSeedAndHistoryAlone) {
   EXPECT_NE(alone[0], alone[1]);
   // So little KV cache that requests must be preempted for one another, and steps so long that the
   // requests meet.
-  const auto engine = Load({.max_seqs = 4, .kv_cache_bytes = 20 * 4 * 8, .block_tokens = 4},
-                           absl::Milliseconds(2));
+  const auto engine =
+      Load({.max_seqs = 4, .kv_cache_bytes = 20 * 4 * 8, .block_tokens = 4}, absl::Milliseconds(2));
   std::vector<std::shared_ptr<Sink>> sinks;
   for (int seed = 0; seed < 6; ++seed) sinks.push_back(Submit(*engine, seed, 60));
   for (int seed = 0; seed < 6; ++seed) EXPECT_EQ(sinks[seed]->Wait(), alone[seed]) << seed;
