@@ -127,7 +127,7 @@ absl::Status CutAfterContent(const ChatMessage& last, std::vector<PromptPiece>& 
   const std::string_view content =
       last.content_parts.empty() ? last.content : last.content_parts.back();
   const size_t tag = text.rfind(StripEnd(kContinuationTag));
-  if (tag == std::string::npos || text.find(Strip(content)) == std::string::npos) {
+  if (tag == std::string::npos || jinja::FindFirst(text, Strip(content)) == std::string::npos) {
     return InvalidField("chat.continue_final_message",
                         "the chat template does not put the last message's content into the prompt "
                         "as it is, so it cannot be continued");

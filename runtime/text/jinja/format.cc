@@ -425,6 +425,7 @@ absl::StatusOr<Value> FindField(Runtime& runtime, std::string_view field,
     }
     value = arguments.positional[*index];
   } else {
+    ORCD_RETURN_IF_ERROR(runtime.Step(arguments.keywords.size() / 8));
     const auto found = std::ranges::find(arguments.keywords, name, &Keyword::name);
     if (found == arguments.keywords.end()) return runtime.Fail("a format names no argument");
     value = found->value;
@@ -454,6 +455,8 @@ absl::StatusOr<std::string> ReplaceFields(Runtime& runtime, std::string_view spe
                                           const Arguments& arguments, Numbering& numbering) {
   std::string replaced;
   while (!spec.empty()) {
+    ORCD_RETURN_IF_ERROR(runtime.Step());
+    if (replaced.size() > kMaxPrecision) return runtime.Fail("a format is too long");
     const size_t brace = std::min(spec.find('{'), spec.size());
     replaced.append(spec.substr(0, brace));
     spec.remove_prefix(brace);

@@ -72,8 +72,11 @@ Result MakeRange(Runtime& runtime, const Value&, const Bound& arguments) {
     ORCD_ASSIGN_OR_RETURN(numbers[i], runtime.Integer(arguments[i]));
   }
   if (!arguments.Has(1)) std::swap(numbers[0], numbers[1]);
+  // The distance between two numbers fits into 64 bits.
   constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
-  for (int64_t& number : numbers) number = std::clamp(number, -kFar, kFar);
+  for (const int64_t number : numbers) {
+    if (number < -kFar || number > kFar) return runtime.Fail("a range takes more than 64 bits");
+  }
   const Range range = {numbers[0], numbers[1], numbers[2]};
   if (range.step == 0) return runtime.Fail("range() arg 3 must not be zero");
   if (range.size() > kMaxRange) {

@@ -269,6 +269,21 @@ std::vector<Hostile> HostileTemplates() {
   add("striptags", "{{ ('<' * 1000000)|striptags }}{{ ('<!--' * 100000)|striptags }}");
   add("title of much", "{{ ('a b' * 1000000)|title|length }}");
   add("urlencode", "{{ ('é' * 1000000)|urlencode|length }}");
+  add("slices of a huge range",
+      "{{ range(0,-1152921504606846976,-1152921504606846976)[::2][::2][::2][::2]|length }}");
+  add("fields within a field",
+      "{% set f = '{0:' ~ '{1}' * 20000 ~ '}' %}"
+      "{% for i in range(100000) %}{{ f.format(1, '') }}{% endfor %}");
+  add("long fields within a field", "{{ ('{0:' ~ '{1}' * 2000000 ~ '}').format('a', 'b' * 300) }}");
+  add("a long end of a truncation",
+      "{% set p = 'a' * 2000000 %}"
+      "{% for i in range(100000) %}{% set x = 'a'|truncate(20000000, true, p) %}{% endfor %}");
+  add("a long prefix",
+      "{% set p = 'a' * 2000000 %}"
+      "{% for i in range(100000) %}{% set x = p.removeprefix(p) %}{% endfor %}");
+  add("a long number",
+      "{% set p = 'f' * 1000000 %}"
+      "{% for i in range(100000) %}{% set x = p|int(0, 16) %}{% endfor %}");
   add("sort of many", "{{ (range(100000)|list * 10)|sort(reverse=true)|length }}");
   add("sort of long strings", "{% set x = 'a' * 1000000 %}{{ ([x] * 1000)|sort|length }}");
   add("unique of many",

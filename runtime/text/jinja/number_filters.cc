@@ -88,7 +88,7 @@ Result Int(Runtime& runtime, const Value& value, const Bound& arguments) {
   if (value.IsInteger()) return Value::Int(value.integer());
   if (value.Is(Kind::kBigInt)) return value;
   if (value.Is(Kind::kString)) {
-    ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size()));
+    ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size() * 8));
     ORCD_ASSIGN_OR_RETURN(const int64_t base, runtime.Integer(arguments.Or(1, Value::Int(10))));
     if (const auto number = ParseInteger(value.text(), base)) return Value::Int(*number);
   }
@@ -101,7 +101,7 @@ Result Int(Runtime& runtime, const Value& value, const Bound& arguments) {
 Result Float(Runtime& runtime, const Value& value, const Bound& arguments) {
   if (!value.IsDefined()) return runtime.TypeError("", value);
   if (value.Is(Kind::kString)) {
-    ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size()));
+    ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size() * 8));
   }
   if (const auto number = ToFloat(value)) return Value::Float(*number);
   return arguments.Or(0, Value::Float(0));

@@ -646,8 +646,17 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
   }
   if (object.Is(Kind::kRange)) {
     const Range& range = object.range();
-    const auto at = [&](int64_t index) { return range.begin + index * range.step; };
-    return Value(arena().New<Range>(Range{at(from), at(to), range.step * indices.step}));
+    Range sliced = {};
+    const auto scale = [&](int64_t index, int64_t add, int64_t& result) {
+      int64_t product = 0;
+      return __builtin_mul_overflow(index, range.step, &product) ||
+             __builtin_add_overflow(add, product, &result);
+    };
+    if (scale(from, range.begin, sliced.begin) || scale(to, range.begin, sliced.end) ||
+        scale(indices.step, 0, sliced.step)) {
+      return Fail("an integer takes more than 64 bits");
+    }
+    return Value(arena().New<Range>(sliced));
   }
   const auto items = object.sequence().items;
   if (by == 1) {

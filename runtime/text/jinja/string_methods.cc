@@ -69,7 +69,7 @@ Result StripString(Runtime& runtime, const Value& object, const Bound& arguments
   }
   ORCD_ASSIGN_OR_RETURN(const Text characters, runtime.String(arguments[0]));
   // A long set is searched once for each character that goes.
-  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * object.text().bytes.size() / 256));
+  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * object.text().bytes.size() / 64));
   return runtime.Make(Strip(object.text(), &characters, kBegin, kEnd));
 }
 
@@ -273,6 +273,7 @@ Result JustifyString(Runtime& runtime, const Value& object, const Bound& argumen
   if (arguments.Has(1)) {
     ORCD_ASSIGN_OR_RETURN(fill, runtime.String(arguments[1]));
   }
+  ORCD_RETURN_IF_ERROR(runtime.StepBytes(fill.bytes.size()));
   if (CountCharacters(fill.bytes) != 1) {
     return runtime.Fail("the fill character must be exactly one character long");
   }
@@ -297,6 +298,7 @@ Result ZeroFill(Runtime& runtime, const Value& object, const Bound& arguments) {
 template <bool kAtEnd>
 Result RemoveAffix(Runtime& runtime, const Value& object, const Bound& arguments) {
   ORCD_ASSIGN_OR_RETURN(const Text affix, runtime.String(arguments[0]));
+  ORCD_RETURN_IF_ERROR(runtime.StepBytes(affix.bytes.size()));
   const Text& text = object.text();
   const size_t left = text.bytes.size() - std::min(text.bytes.size(), affix.bytes.size());
   const bool has = kAtEnd ? text.bytes.ends_with(affix.bytes) : text.bytes.starts_with(affix.bytes);

@@ -70,7 +70,7 @@ Result Trim(Runtime& runtime, const Value& value, const Bound& arguments) {
     return runtime.Make(Strip(text, nullptr, true, true));
   }
   ORCD_ASSIGN_OR_RETURN(const Text characters, runtime.String(arguments[0]));
-  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * text.bytes.size() / 256));
+  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * text.bytes.size() / 64));
   return runtime.Make(Strip(text, &characters, true, true));
 }
 
@@ -133,6 +133,7 @@ Result Truncate(Runtime& runtime, const Value& value, const Bound& arguments) {
   if (arguments.Has(3) && !arguments[3].Is(Kind::kNone)) {
     ORCD_ASSIGN_OR_RETURN(leeway, runtime.Integer(arguments[3]));
   }
+  ORCD_RETURN_IF_ERROR(runtime.StepBytes(end.bytes.size()));
   const auto end_length = static_cast<int64_t>(CountCharacters(end.bytes));
   if (length < end_length) return runtime.Fail("truncate: the length is less than that of the end");
   if (leeway < 0) return runtime.Fail("truncate: the leeway is negative");
