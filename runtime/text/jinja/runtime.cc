@@ -343,6 +343,9 @@ absl::StatusOr<Value> Runtime::ApplyToNumbers(Operator op, const Value& a, const
     if (overflows) return Fail("an integer takes more than 64 bits");
     return Value::Int(result);
   }
+  if (op == Operator::kDivide && a.IsInteger() && b.IsInteger()) {
+    return Value::Float(static_cast<double>(Exact(a) / Exact(b)));
+  }
   const double x = a.number();
   const double y = b.number();
   switch (op) {
@@ -653,7 +656,7 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
              __builtin_add_overflow(add, product, &result);
     };
     if (scale(from, range.begin, sliced.begin) || scale(to, range.begin, sliced.end) ||
-        scale(indices.step, 0, sliced.step)) {
+        scale(by, 0, sliced.step)) {
       return Fail("an integer takes more than 64 bits");
     }
     return Value(arena().New<Range>(sliced));

@@ -240,15 +240,12 @@ Result Count(Runtime& runtime, const Value& object, const Bound& arguments) {
 
 // --- Building
 
-// An argument of a method as a text, which Markup escapes first.
-absl::StatusOr<Text> TextArgument(Runtime& runtime, const Text& object, const Value& argument) {
-  return object.markup ? Escape(runtime, argument) : runtime.String(argument);
-}
-
 Result ReplaceIn(Runtime& runtime, const Value& object, const Bound& arguments) {
   const Text& text = object.text();
-  ORCD_ASSIGN_OR_RETURN(const Text before, TextArgument(runtime, text, arguments[0]));
-  ORCD_ASSIGN_OR_RETURN(const Text after, TextArgument(runtime, text, arguments[1]));
+  ORCD_ASSIGN_OR_RETURN(const Text before, runtime.String(arguments[0]));
+  // Markup escapes the text that it takes in.
+  ORCD_ASSIGN_OR_RETURN(const Text after,
+                        text.markup ? Escape(runtime, arguments[1]) : runtime.String(arguments[1]));
   ORCD_ASSIGN_OR_RETURN(const int64_t count, runtime.Integer(arguments.Or(2, Value::Int(-1))));
   ORCD_ASSIGN_OR_RETURN(const Text replaced, Replace(runtime, text, before, after, count));
   return runtime.Make(replaced);
