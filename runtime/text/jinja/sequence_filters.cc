@@ -29,11 +29,7 @@ bool IsSet(Runtime& runtime, const Bound& arguments, size_t i) {
 
 // `value` in lower case if it is a string.
 Result IgnoreCase(Runtime& runtime, const Value& value) {
-  if (!value.Is(Kind::kString)) return value;
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size() * 4));
-  TextBuilder out(runtime.arena());
-  AppendInCase(value.text(), Case::kLower, out);
-  return runtime.Make(out.text());
+  return value.Is(Kind::kString) ? ChangeCase(runtime, value.text(), Case::kLower) : value;
 }
 
 struct KeyFormat {

@@ -20,12 +20,8 @@ Text WithMarkupOf(const Text& source, Text text) {
 }
 
 template <Case kCase>
-Result ChangeCase(Runtime& runtime, const Value& object, const Bound&) {
-  const Text& text = object.text();
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
-  TextBuilder out(runtime.arena());
-  AppendInCase(text, kCase, out);
-  return runtime.Make(WithMarkupOf(text, out.text()));
+Result InCase(Runtime& runtime, const Value& object, const Bound&) {
+  return ChangeCase(runtime, object.text(), kCase);
 }
 
 Result CapitalizeString(Runtime& runtime, const Value& object, const Bound&) {
@@ -63,14 +59,7 @@ Result Title(Runtime& runtime, const Value& object, const Bound&) {
 
 template <bool kBegin, bool kEnd>
 Result StripString(Runtime& runtime, const Value& object, const Bound& arguments) {
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(object.text().bytes.size()));
-  if (!arguments.Has(0) || arguments[0].Is(Kind::kNone)) {
-    return runtime.Make(Strip(object.text(), nullptr, kBegin, kEnd));
-  }
-  ORCD_ASSIGN_OR_RETURN(const Text characters, runtime.String(arguments[0]));
-  // A long set is searched once for each character that goes.
-  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * object.text().bytes.size() / 64));
-  return runtime.Make(Strip(object.text(), &characters, kBegin, kEnd));
+  return StripCharacters(runtime, object.text(), arguments, kBegin, kEnd);
 }
 
 // The first occurrence of `part`, or the last.
@@ -366,8 +355,8 @@ Function Method(std::string_view name, const Parameters& parameters,
 }
 
 const Function kMethods[] = {
-    Method("upper", {}, ChangeCase<Case::kUpper>),
-    Method("lower", {}, ChangeCase<Case::kLower>),
+    Method("upper", {}, InCase<Case::kUpper>),
+    Method("lower", {}, InCase<Case::kLower>),
     Method("title", {}, Title<false>),
     Method("swapcase", {}, Title<true>),
     Method("capitalize", {}, CapitalizeString),

@@ -23,12 +23,9 @@ Text WithMarkupOf(const Text& source, Text text) {
 }
 
 template <Case kCase>
-Result ChangeCase(Runtime& runtime, const Value& value, const Bound&) {
+Result InCase(Runtime& runtime, const Value& value, const Bound&) {
   ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
-  TextBuilder out(runtime.arena());
-  AppendInCase(text, kCase, out);
-  return runtime.Make(WithMarkupOf(text, out.text()));
+  return ChangeCase(runtime, text, kCase);
 }
 
 Result CapitalizeText(Runtime& runtime, const Value& value, const Bound&) {
@@ -65,13 +62,7 @@ Result Title(Runtime& runtime, const Value& value, const Bound&) {
 
 Result Trim(Runtime& runtime, const Value& value, const Bound& arguments) {
   ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));
-  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size()));
-  if (!arguments.Has(0) || arguments[0].Is(Kind::kNone)) {
-    return runtime.Make(Strip(text, nullptr, true, true));
-  }
-  ORCD_ASSIGN_OR_RETURN(const Text characters, runtime.String(arguments[0]));
-  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * text.bytes.size() / 64));
-  return runtime.Make(Strip(text, &characters, true, true));
+  return StripCharacters(runtime, text, arguments, true, true);
 }
 
 Result ReplaceText(Runtime& runtime, const Value& value, const Bound& arguments) {
@@ -283,8 +274,8 @@ Result CountWords(Runtime& runtime, const Value& value, const Bound&) {
 }
 
 constexpr FilterRow kRows[] = {
-    {"lower", {}, ChangeCase<Case::kLower>},
-    {"upper", {}, ChangeCase<Case::kUpper>},
+    {"lower", {}, InCase<Case::kLower>},
+    {"upper", {}, InCase<Case::kUpper>},
     {"capitalize", {}, CapitalizeText},
     {"title", {}, Title},
     {"trim", {{"chars"}}, Trim},

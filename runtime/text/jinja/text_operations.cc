@@ -42,6 +42,27 @@ Text Strip(const Text& text, const Text* characters, bool at_begin, bool at_end)
   return text.Sub(begin, end - begin);
 }
 
+absl::StatusOr<Value> StripCharacters(Runtime& runtime, const Text& text, const Bound& arguments,
+                                      bool at_begin, bool at_end) {
+  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size()));
+  if (!arguments.Has(0) || arguments[0].Is(Kind::kNone)) {
+    return runtime.Make(Strip(text, nullptr, at_begin, at_end));
+  }
+  ORCD_ASSIGN_OR_RETURN(const Text characters, runtime.String(arguments[0]));
+  // A long set is searched once for each character that goes.
+  ORCD_RETURN_IF_ERROR(runtime.Step(characters.bytes.size() * text.bytes.size() / 64));
+  return runtime.Make(Strip(text, &characters, at_begin, at_end));
+}
+
+absl::StatusOr<Value> ChangeCase(Runtime& runtime, const Text& text, Case to) {
+  ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
+  TextBuilder out(runtime.arena());
+  AppendInCase(text, to, out);
+  Text result = out.text();
+  result.markup = text.markup;
+  return runtime.Make(result);
+}
+
 absl::StatusOr<Text> Replace(Runtime& runtime, const Text& text, const Text& before,
                              const Text& after, int64_t count) {
   ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size()));

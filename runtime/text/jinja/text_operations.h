@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "runtime/text/jinja/characters.h"
 #include "runtime/text/jinja/runtime.h"
 #include "runtime/text/jinja/value.h"
 
@@ -14,6 +15,13 @@ namespace orcd::jinja {
 // Without the characters of `characters`, or without white space if it is null, at the beginning
 // and at the end.
 Text Strip(const Text& text, const Text* characters, bool at_begin, bool at_end);
+
+// str.strip() with the optional set of characters `arguments[0]`.
+absl::StatusOr<Value> StripCharacters(Runtime& runtime, const Text& text, const Bound& arguments,
+                                      bool at_begin, bool at_end);
+
+// str.upper() and str.lower(); Markup stays Markup.
+absl::StatusOr<Value> ChangeCase(Runtime& runtime, const Text& text, Case to);
 
 // With `before` replaced, `count` times at most, or always if it is negative.
 absl::StatusOr<Text> Replace(Runtime& runtime, const Text& text, const Text& before,
