@@ -10,22 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "testing/files.h"
+#include "testing/sanitized.h"
 
 namespace orcd::testing {
 
-// True if a sanitizer slows this build and swells its memory; the worker is from the same build.
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
-// Returns `bound`, stretched if a sanitizer slows everything down.
+// Returns `bound`, stretched if a sanitizer slows everything down: the worker is from the same build.
 absl::Duration Bound(absl::Duration bound);
 
 // Exit codes of worker-orcd, as README lists them.

@@ -1,12 +1,26 @@
-// Random texts that are difficult for tokenizers.
+// Texts that are difficult for tokenizers.
 #ifndef ORCD_RUNTIME_TEXT_RANDOM_TEXT_FOR_TEST_H_
 #define ORCD_RUNTIME_TEXT_RANDOM_TEXT_FOR_TEST_H_
 
+#include <cstddef>
 #include <random>
 #include <string>
 #include <string_view>
 
+#include "testing/sanitized.h"
+
 namespace orcd {
+
+// The sizes of hostile texts.
+inline constexpr size_t kLong = testing::kSanitized ? 128 << 10 : 1 << 20;
+inline constexpr size_t kLongest = testing::kSanitized ? 256 << 10 : 4 << 20;
+
+// `part` again and again, until the text has `size` bytes.
+inline std::string RepeatedTo(size_t size, std::string_view part) {
+  std::string text;
+  while (text.size() < size) text += part;
+  return text;
+}
 
 // Encodes `codepoint`, which is not a surrogate, in UTF-8.
 inline std::string ToUtf8(char32_t codepoint) {

@@ -38,12 +38,6 @@ std::string Decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
   return text;
 }
 
-std::string Repeat(std::string_view part, size_t size) {
-  std::string text;
-  while (text.size() < size) text += part;
-  return text;
-}
-
 // ▁ in a text is a space.
 std::string WithSpaces(std::string text) {
   absl::StrReplaceAll({{"▁", " "}}, &text);
@@ -424,14 +418,14 @@ TEST_P(SpmKindsTest, RandomBytesDecodeToTheirReplacement) {
 TEST_P(SpmKindsTest, HostileLongTexts) {
   for (const std::string_view part : {"in", "\n", " \n", "in ", "<", "<|im_end|", "x",
                                       "<tool_call>", "é", "\u0301", "中", "\u00A0"}) {
-    const std::string text = Repeat(part, 512 << 10);
+    const std::string text = RepeatedTo(kLong, part);
     EXPECT_EQ(Decode(*tokenizer_, tokenizer_->Encode(text, false)), text) << part;
   }
   for (const std::string_view part : {"i", " ", "1"}) {
-    const std::string text = Repeat(part, 4 << 20);
+    const std::string text = RepeatedTo(kLongest, part);
     EXPECT_EQ(Decode(*tokenizer_, tokenizer_->Encode(text, false)), text) << part;
   }
-  EXPECT_EQ(tokenizer_->Encode(Repeat("<|im_end|>", 1 << 20), true).front(), end_);
+  EXPECT_EQ(tokenizer_->Encode(RepeatedTo(kLong, "<|im_end|>"), true).front(), end_);
 }
 
 TEST_P(SpmKindsTest, ControlTokensOnlyWhereAsked) {

@@ -189,21 +189,15 @@ TEST_F(SmallTokenizerTest, RandomBytesDecodeToTheirReplacement) {
 
 // Each text takes quadratic time or worse in a careless tokenizer.
 TEST_F(SmallTokenizerTest, HostileLongTexts) {
-  constexpr size_t kLength = 1 << 20;
-  const auto repeat = [](std::string_view part) {
-    std::string text;
-    while (text.size() < kLength) text += part;
-    return text;
-  };
   for (const std::string_view part :
        {"i", "in", " ", "\n", " \n", "\u00A0", "<", "<|im_end|", "<|im_end|>", "<tool_call>", "'",
         "é", "\u0301", "1", "中", "!"}) {
-    const std::string text = repeat(part);
+    const std::string text = RepeatedTo(kLong, part);
     const std::vector<int32_t> ids = tokenizer_->Encode(text, false);
     EXPECT_EQ(Decode(*tokenizer_, ids), text) << part;
   }
-  EXPECT_EQ(tokenizer_->Encode(repeat("<|im_end|>"), true).front(), end_);
-  EXPECT_EQ(tokenizer_->Encode(std::string(kLength, '\xFF'), true).size(), kLength);
+  EXPECT_EQ(tokenizer_->Encode(RepeatedTo(kLong, "<|im_end|>"), true).front(), end_);
+  EXPECT_EQ(tokenizer_->Encode(std::string(kLong, '\xFF'), true).size(), kLong);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -260,12 +260,6 @@ TEST(WordSplitterTest, PiecesCanBeTakenBeforeTheyAreWords) {
   EXPECT_THAT(taken, ElementsAre("don't ", "1", " don", "'t"));
 }
 
-std::string Repeat(std::string_view part, size_t length) {
-  std::string text;
-  while (text.size() < length) text += part;
-  return text;
-}
-
 // Expects that each row in `names` splits each text in at most 50 times the time of prose. A word
 // of one byte costs a call of RE2, as a word of prose does; a splitter that looked ahead over the
 // rest of the text at every word would take a hundred thousand times as long.
@@ -280,7 +274,7 @@ void ExpectLinearTime(std::span<const std::string_view> names, std::span<const s
       return absl::ToDoubleSeconds(SteadyNow() - start);
     };
     const std::string prose =
-        Repeat("The quick brown fox jumps over the lazy dog. ", texts[0].size());
+        RepeatedTo(texts[0].size(), "The quick brown fox jumps over the lazy dog. ");
     const double prose_seconds = seconds(prose);
     for (const std::string& text : texts) {
       EXPECT_LT(seconds(text), 1 + 50 * prose_seconds) << name << " " << text.substr(0, 8);
@@ -290,7 +284,7 @@ void ExpectLinearTime(std::span<const std::string_view> names, std::span<const s
 }
 
 TEST(WordSplitterTest, HostileTextsTakeLinearTime) {
-  constexpr size_t kLength = 128 << 10;
+  constexpr size_t kLength = kLong / 8;
   std::mt19937_64 random(3);
   std::vector<std::string> texts(1);
   while (texts[0].size() < kLength) texts[0] += RandomText(random, 1000);
@@ -298,7 +292,7 @@ TEST(WordSplitterTest, HostileTextsTakeLinearTime) {
        {"a",   "A",    " ",  "1",  "\n", "\r",     "\t",     "'",      "!",
         "/",   "\x01", "é",  "中", "ー", "\u0301", "\u3000", "\u0085", "a b ",
         " \n", "\n ",  "aA", "1 ", "12", "'s",     " \u0301"}) {
-    texts.push_back(Repeat(part, kLength));
+    texts.push_back(RepeatedTo(kLength, part));
   }
   std::vector<std::string_view> names;
   for (const PreTokenizer& row : PreTokenizers()) names.push_back(row.names[0]);
@@ -308,7 +302,7 @@ TEST(WordSplitterTest, HostileTextsTakeLinearTime) {
 TEST(WordSplitterTest, FourMegabytesOfOneCharacterTakeLinearTime) {
   std::vector<std::string> texts;
   for (const std::string_view part : {"a", " ", "1", "\n", "a b "}) {
-    texts.push_back(Repeat(part, 4 << 20));
+    texts.push_back(RepeatedTo(kLongest, part));
   }
   ExpectLinearTime(std::vector<std::string_view>{"gpt-4o", "deepseek-llm"}, texts);
 }

@@ -18,23 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/render_for_test.h"
 #include "runtime/text/jinja/template.h"
-
-#ifndef __has_feature
-#define __has_feature(feature) 0
-#endif
+#include "testing/sanitized.h"
 
 namespace orcd::jinja {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
-    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 // Sanitizers keep freed memory and have shadow memory of their own, so theirs is not judged.
-constexpr double kMaxSeconds = 10;
-constexpr int64_t kMaxBytes = INT64_MAX;
-#else
-constexpr double kMaxSeconds = 1;
-constexpr int64_t kMaxBytes = int64_t{64} << 20;
-#endif
+constexpr double kMaxSeconds = testing::kSanitized ? 10 : 1;
+constexpr int64_t kMaxBytes = testing::kSanitized ? INT64_MAX : int64_t{64} << 20;
 
 // The bytes of a template that are made to be many, which leaves some for the rest.
 constexpr size_t kMostBytes = kMaxTemplateBytes - 4096;

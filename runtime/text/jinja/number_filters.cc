@@ -43,8 +43,10 @@ std::string Digits(const Text& text) {
   return after_underscore ? std::string() : digits;
 }
 
-// int(text, base).
-std::optional<int64_t> ParseInteger(const Text& text, int64_t base) {
+// int(text, base): an error where the integer takes more than 64 bits, nothing where the text is
+// none.
+absl::StatusOr<std::optional<int64_t>> ParseInteger(Runtime& runtime, const Text& text,
+                                                    int64_t base) {
   std::string digits = Digits(text);
   const bool negative = digits.starts_with('-');
   if (negative || digits.starts_with('+')) digits.erase(0, 1);
@@ -62,7 +64,8 @@ std::optional<int64_t> ParseInteger(const Text& text, int64_t base) {
   int64_t number = 0;
   const char* const end = digits.data() + digits.size();
   const auto [after, error] = std::from_chars(digits.data(), end, number, static_cast<int>(base));
-  if (error != std::errc() || after != end) return std::nullopt;
+  if (error == std::errc::invalid_argument || after != end) return std::nullopt;
+  if (error == std::errc::result_out_of_range) return runtime.IntegerTooLarge();
   return number;
 }
 
@@ -90,11 +93,12 @@ Result Int(Runtime& runtime, const Value& value, const Bound& arguments) {
   if (value.Is(Kind::kString)) {
     ORCD_RETURN_IF_ERROR(runtime.StepBytes(value.text().bytes.size() * 8));
     ORCD_ASSIGN_OR_RETURN(const int64_t base, runtime.Integer(arguments.Or(1, Value::Int(10))));
-    if (const auto number = ParseInteger(value.text(), base)) return Value::Int(*number);
+    ORCD_ASSIGN_OR_RETURN(const auto number, ParseInteger(runtime, value.text(), base));
+    if (number) return Value::Int(*number);
   }
   const std::optional<double> number = ToFloat(value);
   if (!number || !std::isfinite(*number)) return arguments.Or(0, Value::Int(0));
-  if (std::abs(*number) >= 0x1p63) return runtime.Fail("an integer takes more than 64 bits");
+  if (std::abs(*number) >= 0x1p63) return runtime.IntegerTooLarge();
   return Value::Int(static_cast<int64_t>(*number));
 }
 

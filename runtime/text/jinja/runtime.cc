@@ -109,6 +109,10 @@ absl::Status Runtime::Fail(std::string_view message) const {
       absl::StrCat("line ", line_, ": ", absl::string_view(message.data(), message.size())));
 }
 
+absl::Status Runtime::IntegerTooLarge() const {
+  return Fail("an integer takes more than 64 bits");
+}
+
 absl::Status Runtime::TypeError(std::string_view wanted, const Value& found) const {
   if (!found.IsDefined()) {
     return Fail(found.undefined() == nullptr ? "a value is undefined" : found.undefined()->message);
@@ -340,7 +344,7 @@ absl::StatusOr<Value> Runtime::ApplyToNumbers(Operator op, const Value& a, const
         }
         break;
     }
-    if (overflows) return Fail("an integer takes more than 64 bits");
+    if (overflows) return IntegerTooLarge();
     return Value::Int(result);
   }
   if (op == Operator::kDivide && a.IsInteger() && b.IsInteger()) {
@@ -657,7 +661,7 @@ absl::StatusOr<Value> Runtime::GetSlice(const Value& object, const Value* begin,
     };
     if (scale(from, range.begin, sliced.begin) || scale(to, range.begin, sliced.end) ||
         scale(by, 0, sliced.step)) {
-      return Fail("an integer takes more than 64 bits");
+      return IntegerTooLarge();
     }
     return Value(arena().New<Range>(sliced));
   }

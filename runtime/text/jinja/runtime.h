@@ -88,6 +88,7 @@ class Runtime {
 
   // kFailedPrecondition with the line.
   absl::Status Fail(std::string_view message) const;
+  absl::Status IntegerTooLarge() const;
   absl::Status TypeError(std::string_view wanted, const Value& found) const;
   // Fails once the steps are spent or the memory is.
   absl::Status Step(size_t steps = 1) {

@@ -2303,6 +2303,7 @@ inline constexpr std::string_view kNeedLongIntegers[] = {
     "{{ (-big - 1)|abs }}"sv,
     "{{ (-big - 1) // -1 }}"sv,
     "{{ 1e30|round|int }}"sv,
+    "{{ '10000000000000000'|int(0, 16) }}"sv,
 };
 
 // Jinja renders these with what the engine lacks.

@@ -184,8 +184,12 @@ struct Range {
   int64_t step;
 
   int64_t size() const {
-    if (step > 0) return end > begin ? (end - begin - 1) / step + 1 : 0;
-    return begin > end ? (begin - end - 1) / -step + 1 : 0;
+    if (step > 0 ? begin >= end : begin <= end) return 0;
+    // Unsigned: the distance of two numbers may take 64 bits, and so may a negative step's size.
+    const auto first = static_cast<uint64_t>(begin), last = static_cast<uint64_t>(end);
+    const auto by = static_cast<uint64_t>(step);
+    const uint64_t steps = step > 0 ? (last - first - 1) / by : (first - last - 1) / (0 - by);
+    return static_cast<int64_t>(steps + 1);
   }
 };
 
