@@ -1,4 +1,4 @@
-// Whether a sanitizer slows this build and swells its memory.
+// Tells whether a sanitizer slows this build and swells its memory.
 #ifndef ORCD_TESTING_SANITIZED_H_
 #define ORCD_TESTING_SANITIZED_H_
 
