@@ -18,7 +18,8 @@
 
 namespace orcd::testing {
 
-// Returns `bound`, stretched if a sanitizer slows everything down: the worker is from the same build.
+// Returns `bound`, stretched if a sanitizer slows everything down: the worker is from the same
+// build.
 absl::Duration Bound(absl::Duration bound);
 
 // Exit codes of worker-orcd, as README lists them.

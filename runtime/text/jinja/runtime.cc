@@ -109,9 +109,7 @@ absl::Status Runtime::Fail(std::string_view message) const {
       absl::StrCat("line ", line_, ": ", absl::string_view(message.data(), message.size())));
 }
 
-absl::Status Runtime::IntegerTooLarge() const {
-  return Fail("an integer takes more than 64 bits");
-}
+absl::Status Runtime::IntegerTooLarge() const { return Fail("an integer takes more than 64 bits"); }
 
 absl::Status Runtime::TypeError(std::string_view wanted, const Value& found) const {
   if (!found.IsDefined()) {
