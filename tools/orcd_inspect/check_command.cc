@@ -33,11 +33,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
 std::string Describe(const Engine& engine) {
   const Model& model = engine.model();
   const ModelSpec& spec = model.spec();
-  return absl::StrFormat(
+  std::string text = absl::StrFormat(
       "OK: %s, %s, %d layers, hidden %d, vocabulary %d, context %d\n"
-      "    %d parameters (%s), %s\n",
+      "    %d parameters (%s), %s\n"
+      "    chat supported: %s\n",
       spec.name, spec.architecture, spec.num_layers(), spec.hidden, spec.vocab, spec.context_length,
-      model.parameters(), model.quantization(), model.digest());
+      model.parameters(), model.quantization(), model.digest(),
+      model.chat_template().supported() ? "yes" : "no");
+  for (const std::string& warning : model.Warnings()) text += "    warning: " + warning + "\n";
+  return text;
 }
 
 }  // namespace

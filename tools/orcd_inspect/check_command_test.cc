@@ -45,6 +45,18 @@ TEST(CheckCommandTest, AcceptsWhatLoadAccepts) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.output, HasSubstr("OK: random-qwen2.5-nano, qwen2, 2 layers"));
   EXPECT_THAT(result.output, HasSubstr("sha256-tree:"));
+  EXPECT_THAT(result.output, HasSubstr("chat supported: yes"));
+}
+
+TEST(CheckCommandTest, SaysWhyAFileHasNoChat) {
+  const auto path = WriteRandomModel(
+      {.chat_template = "{{ messages"},
+      ::testing::TempDir() + "/check_command_test." + std::to_string(getpid()) + ".no_chat");
+  ASSERT_TRUE(path.ok()) << path.status();
+  const Result result = Check(*path);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("chat supported: no"));
+  EXPECT_THAT(result.output, HasSubstr("warning: "));
 }
 
 TEST(CheckCommandTest, SaysWhatLoadRefuses) {

@@ -55,29 +55,30 @@ absl::StatusOr<std::string> ReadTemplate(const std::string& path) {
       .read(magic.data(), static_cast<std::streamsize>(magic.size()));
   if (magic != kGgufMagic) return ReadWhole(path);
   ORCD_ASSIGN_OR_RETURN(const std::unique_ptr<GgufReader> gguf, GgufReader::Open(path));
-  ORCD_ASSIGN_OR_RETURN(const std::string_view source, gguf->GetString("tokenizer.chat_template"));
-  return std::string(source);
+  const auto source = gguf->GetString("tokenizer.chat_template");
+  if (!source.ok()) return Annotate(source.status(), path);
+  return std::string(*source);
 }
 
-absl::StatusOr<std::vector<PromptPiece>> Render(const jinja::Template& chat_template,
-                                                std::string_view context_json,
-                                                const LocalTime& now) {
-  jinja::Context context(now.time, now.microseconds);
-  ORCD_ASSIGN_OR_RETURN(const jinja::Value variables, context.Json(context_json));
+// Sets the variables of `context` to the members of a JSON object.
+absl::Status SetVariables(std::string_view json, jinja::Context& context) {
+  ORCD_ASSIGN_OR_RETURN(const jinja::Value variables, context.Json(json));
   if (!variables.Is(jinja::Kind::kDict)) {
     return absl::InvalidArgumentError("the context must be a JSON object");
   }
   for (const jinja::DictEntry& entry : variables.dict().entries) {
     context.Set(entry.key.text().bytes, entry.value);
   }
-  return chat_template.Render(context);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<PromptPiece>> Render(std::string_view source,
                                                 std::string_view context_json,
                                                 const LocalTime& now) {
   ORCD_ASSIGN_OR_RETURN(const jinja::Template chat_template, jinja::Template::Parse(source));
-  return Render(chat_template, context_json, now);
+  jinja::Context context(now.time, now.microseconds);
+  ORCD_RETURN_IF_ERROR(SetVariables(context_json, context));
+  return chat_template.Render(context);
 }
 
 std::string Line(const ordered_json& value) {
@@ -98,11 +99,13 @@ std::vector<ordered_json> Spans(const std::vector<PromptPiece>& pieces) {
 
 absl::Status RenderFile(const TemplateOptions& options, const LocalTime& now) {
   ORCD_ASSIGN_OR_RETURN(const std::string source, ReadTemplate(options.template_path));
-  ORCD_ASSIGN_OR_RETURN(const std::string context, ReadWhole(options.context_path));
+  ORCD_ASSIGN_OR_RETURN(const std::string variables, ReadWhole(options.context_path));
   const auto chat_template = jinja::Template::Parse(source);
   if (!chat_template.ok()) return Annotate(chat_template.status(), options.template_path);
-  ORCD_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
-                        Render(*chat_template, context, now));
+  jinja::Context context(now.time, now.microseconds);
+  const absl::Status set = SetVariables(variables, context);
+  if (!set.ok()) return Annotate(set, options.context_path);
+  ORCD_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces, chat_template->Render(context));
   if (options.spans) {
     for (const ordered_json& span : Spans(pieces)) std::cout << Line(span) << '\n';
   } else {
@@ -178,26 +181,30 @@ void AddTemplateCommand(CLI::App& app, int& exit_code) {
       "Render a chat template and write exactly its text.\n"
       "All strings of the context count as the user's. In a worker, the names of roles, bos_token "
       "and the like come from the worker and the model, and count as the template's");
-  command
-      ->add_option("--template", options->template_path,
-                   "The template, or a GGUF file whose template is used")
-      ->type_name("FILE");
-  command
-      ->add_option("--context", options->context_path,
-                   "The template's variables: a JSON object with messages, tools, …")
-      ->type_name("FILE");
+  CLI::Option* const chat_template = command->add_option(
+      "--template", options->template_path, "The template, or a GGUF file whose template is used");
+  chat_template->type_name("FILE");
+  CLI::Option* const context =
+      command->add_option("--context", options->context_path,
+                          "The template's variables: a JSON object with messages, tools, …");
+  context->type_name("FILE");
   command
       ->add_option("--now", options->now,
                    "The local time that the template sees, such as 2025-07-26T13:05:09 "
                    "[the clock's]")
       ->type_name("TIME");
-  command->add_flag("--spans", options->spans,
-                    "Write who wrote what, in a line for each piece of the text: {\"begin\": byte, "
-                    "\"end\": byte, \"template\": true or false, \"text\": …}");
-  command->add_flag("--batch", options->batch,
-                    "Render each line of stdin, {\"template\": text, \"context\": JSON object as "
-                    "text, \"now\": time}, and write a line for it: {\"spans\": […]} or "
-                    "{\"code\": …, \"error\": …}");
+  CLI::Option* const spans = command->add_flag(
+      "--spans", options->spans,
+      "Write who wrote what, in a line for each piece of the text: {\"begin\": byte, "
+      "\"end\": byte, \"template\": true or false, \"text\": …}");
+  command
+      ->add_flag("--batch", options->batch,
+                 "Render each line of stdin, {\"template\": text, \"context\": JSON object as "
+                 "text, \"now\": time}, and write a line for it: {\"spans\": […]} or "
+                 "{\"code\": …, \"error\": …}")
+      ->excludes(chat_template)
+      ->excludes(context)
+      ->excludes(spans);
   command->callback([options, &exit_code] {
     const absl::Status status = Run(*options);
     exit_code = status.ok() ? 0 : 1;

@@ -153,6 +153,7 @@ TEST_F(TemplateCommandTest, SaysWhatIsWrong) {
   const std::string raises = Write("r.jinja", "{{ raise_exception('No tools here.') }}");
   const std::string broken = Write("b.jinja", "\n{% if %}");
   const std::string list = Write("l.json", "[]");
+  const std::string bare = Write("bare.gguf", GgufWriter().Header());
   struct Case {
     std::vector<std::string> args;
     std::string words;
@@ -162,7 +163,8 @@ TEST_F(TemplateCommandTest, SaysWhatIsWrong) {
            {{"--template", good, "--context", missing}, missing + " cannot be read"},
            {{"--template", raises, "--context", context}, "No tools here."},
            {{"--template", broken, "--context", context}, broken + ": line 2: "},
-           {{"--template", good, "--context", list}, "the context must be a JSON object"},
+           {{"--template", good, "--context", list}, list + ": the context must be a JSON object"},
+           {{"--template", bare, "--context", context}, bare + ": "},
            {{"--template", good, "--context", context, "--now", "noon"}, "--now: 'noon' is not"},
            {{"--context", context}, "--template: must be given"},
            {{"--template", good}, "--context: must be given"}}) {
