@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/scheduler_harness_for_test.h"
+#include "testing/sanitized.h"
 
 namespace orcd {
 namespace {
@@ -227,8 +228,10 @@ class Simulation : public SchedulerHarness {
   std::map<std::string, int> overdue_;
 };
 
+// A sanitizer finds in fewer what it finds.
+constexpr int kRuns = testing::kSanitized ? 1000 : 3000;
+
 TEST(SchedulerSimulationTest, ThousandsOfRuns) {
-  constexpr int kRuns = 3000;
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
@@ -247,7 +250,6 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
 TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {
-  constexpr int kRuns = 3000;
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
