@@ -14,11 +14,6 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-Text WithMarkupOf(const Text& source, Text text) {
-  text.markup = source.markup;
-  return text;
-}
-
 template <Case kCase>
 Result InCase(Runtime& runtime, const Value& object, const Bound&) {
   return ChangeCase(runtime, object.text(), kCase);

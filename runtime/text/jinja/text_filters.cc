@@ -17,11 +17,6 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-Text WithMarkupOf(const Text& source, Text text) {
-  text.markup = source.markup;
-  return text;
-}
-
 template <Case kCase>
 Result InCase(Runtime& runtime, const Value& value, const Bound&) {
   ORCD_ASSIGN_OR_RETURN(const Text text, runtime.ToText(value));

@@ -16,6 +16,11 @@ bool IsLineBreak(char32_t c) {
 
 }  // namespace
 
+Text WithMarkupOf(const Text& source, Text text) {
+  text.markup = source.markup;
+  return text;
+}
+
 Text Strip(const Text& text, const Text* characters, bool at_begin, bool at_end) {
   const std::string_view bytes = text.bytes;
   size_t begin = 0;
@@ -58,9 +63,7 @@ absl::StatusOr<Value> ChangeCase(Runtime& runtime, const Text& text, Case to) {
   ORCD_RETURN_IF_ERROR(runtime.StepBytes(text.bytes.size() * 4));
   TextBuilder out(runtime.arena());
   AppendInCase(text, to, out);
-  Text result = out.text();
-  result.markup = text.markup;
-  return runtime.Make(result);
+  return runtime.Make(WithMarkupOf(text, out.text()));
 }
 
 absl::StatusOr<Text> Replace(Runtime& runtime, const Text& text, const Text& before,

@@ -12,6 +12,9 @@
 
 namespace orcd::jinja {
 
+// `text`, which is Markup if `source` is.
+Text WithMarkupOf(const Text& source, Text text);
+
 // Without the characters of `characters`, or without white space if it is null, at the beginning
 // and at the end.
 Text Strip(const Text& text, const Text* characters, bool at_begin, bool at_end);
