@@ -29,6 +29,8 @@ namespace orcd {
 
 // In StepSequence::tokens: the token that the last launched step drew for this slot.
 inline constexpr int32_t kPreviousSample = -1;
+// In StepSequence::window_blocks: a block that is no longer needed.
+inline constexpr int32_t kNoBlock = -1;
 
 // One sequence's part of a step.
 struct StepSequence {
@@ -50,6 +52,10 @@ struct StepSequence {
   // step, by this sequence or by another. The blocks of all sequences of a step together are at
   // most kv_blocks, and each use of a shared block counts.
   std::span<const int32_t> blocks;
+  // The same for the layers that have a window, if the model has any: blocks of their own, with ids
+  // below BackendInfo::window_blocks. Entry p / block_tokens is read for the positions of this step
+  // and for the ModelSpec::window() - 1 before them; the others are kNoBlock.
+  std::span<const int32_t> window_blocks;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
   // The tokens that it may draw: all but at most kMaxForbidden (batch_checker.h).
@@ -62,22 +68,27 @@ struct StepSequence {
 };
 
 // The operations whose results a tap receives, in this order, kAttnNorm to kLayer for each layer.
+// Layers that do not have an operation (LayerForm) leave it out.
 enum class TapPoint {
   kEmbed,
   kAttnNorm,
   kQ,  // q, k and v with their biases
   kK,
   kV,
+  kQNorm,  // only where the layer normalises queries and keys
+  kKNorm,
   kQRope,
   kKRope,
   kAttn,  // heads concatenated
   kAttnOutput,
+  kAttnPostNorm,  // only where the layer has post norms
   kAttnResidual,
   kFfnNorm,
   kFfnGate,
   kFfnUp,
-  kFfnAct,  // silu(gate)·up
+  kFfnAct,  // activation(gate)·up
   kFfnDown,
+  kFfnPostNorm,  // only where the layer has post norms
   kLayer,
   kOutputNorm,
   kLogits,
@@ -85,11 +96,11 @@ enum class TapPoint {
 
 // Name of an operation in messages and tables.
 constexpr const char* NameOf(TapPoint point) {
-  constexpr const char* kNames[] = {"embed",       "attn_norm",     "q",        "k",
-                                    "v",           "q_rope",        "k_rope",   "attn",
-                                    "attn_output", "attn_residual", "ffn_norm", "ffn_gate",
-                                    "ffn_up",      "ffn_act",       "ffn_down", "layer",
-                                    "output_norm", "logits"};
+  constexpr const char* kNames[] = {
+      "embed",         "attn_norm", "q",           "k",      "v",           "q_norm",
+      "k_norm",        "q_rope",    "k_rope",      "attn",   "attn_output", "attn_post_norm",
+      "attn_residual", "ffn_norm",  "ffn_gate",    "ffn_up", "ffn_act",     "ffn_down",
+      "ffn_post_norm", "layer",     "output_norm", "logits"};
   static_assert(std::size(kNames) == static_cast<size_t>(TapPoint::kLogits) + 1);
   return kNames[static_cast<size_t>(point)];
 }
@@ -194,7 +205,9 @@ struct BackendInfo {
   int max_seqs = 0;
   int max_step_tokens = 0;
   int block_tokens = 0;
+  // Blocks of the layers without a window, and of those with one (0: the model has none).
   int kv_blocks = 0;
+  int window_blocks = 0;
   // Most tokens of a sequence; 0: as many as the model's context.
   int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.

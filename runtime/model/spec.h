@@ -21,22 +21,77 @@ inline constexpr int kMaxFfn = 1 << 20;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxContextLength = 1 << 24;
 
-// The dimensions of a head that RoPE rotates together, for i below head_dim / 2.
+// The dimensions of a head that RoPE rotates together, for i below RopeSpec::dims / 2.
 enum class RopeKind {
-  // i and i + head_dim / 2, as GPT-NeoX.
+  // None: queries and keys stay as they are.
+  kNone,
+  // i and i + dims / 2, as GPT-NeoX.
   kNeox,
   // 2i and 2i + 1, as RoFormer.
   kNorm
 };
 
-// Rotary position embedding: pair i of a head is rotated by position * base^(-2i / head_dim).
+// The rule that changes RoPE's frequencies for contexts longer than the model was first trained
+// for. rope.h has the formulas.
+enum class RopeScaling {
+  kNone,
+  // All frequencies are divided by RopeSpec::factor.
+  kLinear,
+  // Peng et al., "YaRN", 2023: high frequencies stay, low ones are divided by RopeSpec::factor.
+  kYarn,
+  // Frequency i is divided by element i of ModelWeights::rope_factors (Llama 3.1 and later).
+  kFactors,
+  // As kFactors, by ModelWeights::rope_factors_short or, for contexts above
+  // RopeSpec::original_context, rope_factors_long ("LongRoPE", Ding et al., 2024).
+  kLong
+};
+
+// Rotary position embedding: pair i of the first `dims` dimensions of a head is rotated by
+// position * base^(-2i / dims); the other dimensions stay.
 struct RopeSpec {
   RopeKind kind = RopeKind::kNeox;
+  // Even, at most head_dim.
+  int dims = 0;
   float base = 0;
-  // True if the angle of pair i is divided by element i of ModelWeights::rope_factors.
-  bool factors = false;
+  RopeScaling scaling = RopeScaling::kNone;
+  float factor = 1;
+  // kYarn, kLong: positions of the training before scaling.
+  int original_context = 0;
+  // kYarn: rotations over the original context above which a frequency stays, and below which it is
+  // divided in full.
+  float beta_fast = 32;
+  float beta_slow = 1;
+  // Cosines and sines are multiplied by it.
+  float magnitude = 1;
 
   bool operator==(const RopeSpec&) const = default;
+};
+
+// The RMS norm of queries and keys before RoPE.
+enum class QkNorm {
+  kNone,
+  // Over each head, with one weight of [head_dim] for all.
+  kHead,
+  // Over all heads together, with a weight of the whole projection.
+  kProjection
+};
+
+// The function of the gate in the FFN: down(activation(gate) * up).
+enum class Activation {
+  kSilu,
+  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), Hendrycks and Gimpel, 2016.
+  kGeluTanh
+};
+
+// What is added to the residual stream x in a layer, and from which norm:
+enum class LayerForm {
+  // x += attention(norm(x)); x += ffn(norm(x)). With post norms, each branch's output is normalised
+  // before it is added.
+  kPreNorm,
+  // x += norm(attention(x)); x += norm(ffn(x)).
+  kPostNorm,
+  // y = norm(x); x += attention(y) + ffn(y).
+  kParallel
 };
 
 struct LayerSpec {
@@ -48,11 +103,31 @@ struct LayerSpec {
   int ffn = 0;
   // Number of positions that a query attends to, its own the last; 0: all up to its own.
   int window = 0;
+  // Scores are multiplied by it.
+  float score_scale = 0;
+  // If above 0, a score s becomes softcap * tanh(s / softcap), after the scale.
+  float score_softcap = 0;
+  // If above 0, a query at position p is multiplied, after RoPE, by
+  // 1 + temperature * ln(floor(p / temperature_length) + 1).
+  float temperature = 0;
+  int temperature_length = 1;
   RopeSpec rope = {};
+  QkNorm qk_norm = QkNorm::kNone;
+  LayerForm form = LayerForm::kPreNorm;
+  // kPreNorm: the outputs of attention and of the FFN are normalised. Always true of kPostNorm.
+  bool post_norms = false;
+  Activation activation = Activation::kSilu;
 
   int q_size() const { return heads * head_dim; }
   int kv_size() const { return kv_heads * head_dim; }
   bool operator==(const LayerSpec&) const = default;
+};
+
+enum class NormKind {
+  // x * w / sqrt(mean(x^2) + eps).
+  kRms,
+  // (x - mean(x)) * w / sqrt(variance(x) + eps).
+  kLayer
 };
 
 struct ModelSpec {
@@ -65,24 +140,35 @@ struct ModelSpec {
   int vocab = 0;
   // Number of positions that the model was made for.
   int context_length = 0;
-  float rms_eps = 0;
-  // At least one.
+  // Of all norms but those of queries and keys, which are RMS norms.
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 0;
+  // An embedding, each branch that is added to the residual stream, and the logits are multiplied
+  // by these.
+  float embedding_scale = 1;
+  float residual_scale = 1;
+  float logit_scale = 1;
+  // If above 0, a logit z becomes softcap * tanh(z / softcap), after the scale.
+  float logit_softcap = 0;
+  // At least one, and at least one without a window. They may differ in `window` and `rope` alone.
   std::vector<LayerSpec> layers;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
-  // True if all layers are alike.
-  bool uniform() const {
-    return std::ranges::all_of(layers, [&](const LayerSpec& l) { return l == layers[0]; });
+  // Largest window of a layer; 0 if none has one.
+  int window() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers) most = std::max(most, layer.window);
+    return most;
   }
 };
 
 // A layer's part of a KV cache.
 struct KvLayer {
-  // Elements that a position takes in all layers before this one.
+  // Elements that a position takes in all layers before this one that are in the same cache.
   int64_t offset = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  // As LayerSpec::window.
+  // As LayerSpec::window. A layer with a window is in the cache of windows.
   int window = 0;
 
   // Elements of a value: head_dim rounded up to 16.
@@ -91,19 +177,23 @@ struct KvLayer {
   int head_size() const { return head_dim + padded_head_dim(); }
 };
 
-// A cache holds layer after layer, and in a layer block after block: if all its blocks have n
-// positions together, layer i begins at element n * layers[i].offset.
+// A model has a cache of the layers without a window and, if it has any with one, a second for
+// those, whose blocks return to the pool when their positions have left every window. A cache holds
+// layer after layer, and in a layer block after block: if all its blocks have n positions together,
+// layer i begins at element n * layers[i].offset.
 struct KvLayout {
   explicit KvLayout(std::span<const LayerSpec> specs = {}) {
     for (const LayerSpec& spec : specs) {
-      layers.push_back({position_size, spec.kv_heads, spec.head_dim, spec.window});
-      position_size += int64_t{spec.kv_heads} * layers.back().head_size();
+      int64_t& size = spec.window == 0 ? whole_size : window_size;
+      layers.push_back({size, spec.kv_heads, spec.head_dim, spec.window});
+      size += int64_t{spec.kv_heads} * layers.back().head_size();
     }
   }
 
   std::vector<KvLayer> layers;
-  // Elements that a position takes in all layers.
-  int64_t position_size = 0;
+  // Elements that a position takes in all layers without a window, and in all with one.
+  int64_t whole_size = 0;
+  int64_t window_size = 0;
 };
 
 }  // namespace orcd

@@ -29,28 +29,40 @@ struct Matrix {
 // A norm, a bias or factors, which files hold in F32.
 using Vector = std::span<const float>;
 
-// A role whose tensor is absent is empty.
+// A role whose tensor is absent is empty. Tensors that a file holds fused (attn_qkv; gate and up in
+// ffn_up) are split into their roles.
 struct LayerWeights {
-  Vector attn_norm;    // [hidden]
-  Matrix attn_q;       // [heads * head_dim, hidden]
-  Matrix attn_k;       // [kv_heads * head_dim, hidden]
-  Matrix attn_v;       // [kv_heads * head_dim, hidden]
-  Vector attn_q_bias;  // [heads * head_dim]
-  Vector attn_k_bias;  // [kv_heads * head_dim]
-  Vector attn_v_bias;  // [kv_heads * head_dim]
-  Matrix attn_output;  // [hidden, heads * head_dim]
-  Vector ffn_norm;     // [hidden]
-  Matrix ffn_gate;     // [ffn, hidden]
-  Matrix ffn_up;       // [ffn, hidden]
-  Matrix ffn_down;     // [hidden, ffn]
+  Vector attn_norm;         // [hidden]
+  Matrix attn_q;            // [heads * head_dim, hidden]
+  Matrix attn_k;            // [kv_heads * head_dim, hidden]
+  Matrix attn_v;            // [kv_heads * head_dim, hidden]
+  Vector attn_q_bias;       // [heads * head_dim]
+  Vector attn_k_bias;       // [kv_heads * head_dim]
+  Vector attn_v_bias;       // [kv_heads * head_dim]
+  Vector attn_q_norm;       // [head_dim], or [heads * head_dim] if QkNorm::kProjection
+  Vector attn_k_norm;       // [head_dim], or [kv_heads * head_dim] if QkNorm::kProjection
+  Matrix attn_output;       // [hidden, heads * head_dim]
+  Vector attn_output_bias;  // [hidden]
+  Vector attn_post_norm;    // [hidden]
+  Vector ffn_norm;          // [hidden]
+  Matrix ffn_gate;          // [ffn, hidden]
+  Matrix ffn_up;            // [ffn, hidden]
+  Matrix ffn_down;          // [hidden, ffn]
+  Vector ffn_gate_bias;     // [ffn]
+  Vector ffn_up_bias;       // [ffn]
+  Vector ffn_down_bias;     // [hidden]
+  Vector ffn_post_norm;     // [hidden]
 };
 
 struct ModelWeights {
   Matrix token_embd;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  Vector rope_factors;  // [head_dim / 2]
-  Vector output_norm;   // [hidden]
-  Matrix output;        // [vocab, hidden]; token_embd again if the file ties them
+  // [RopeSpec::dims / 2] each.
+  Vector rope_factors;
+  Vector rope_factors_short;
+  Vector rope_factors_long;
+  Vector output_norm;  // [hidden]
+  Matrix output;       // [vocab, hidden]; token_embd again if the file ties them
   bool tied = false;
 
   // Takes the tensors of the file's architecture. kInvalidArgument naming the tensor if one is
