@@ -35,12 +35,11 @@ absl::StatusOr<const Architecture*> FindArchitecture(const GgufReader& gguf) {
   }
   return UnsupportedModel(
       "general.architecture",
-      absl::StrFormat("this is a %s model; this worker runs %s; load one of those",
-                      QuoteForMessage(*name),
-                      absl::StrJoin(kArchitectures, ", ",
-                                    [](std::string* out, const Architecture* row) {
-                                      absl::StrAppendFormat(out, "%s (%s)", row->name, row->models);
-                                    })));
+      absl::StrFormat(
+          "this is a %s model; this worker runs %s; load one of those", QuoteForMessage(*name),
+          absl::StrJoin(kArchitectures, ", ", [](std::string* out, const Architecture* row) {
+            absl::StrAppendFormat(out, "%s (%s)", row->name, row->models);
+          })));
 }
 
 absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,

@@ -20,7 +20,8 @@ absl::Status Refuse(std::string_view what) { return InvalidField("rope_scaling",
 
 absl::Status Malformed(std::string_view text) {
   return Refuse(absl::StrFormat(
-      "%s is no RoPE scaling; write yarn:FACTOR, yarn:FACTOR:ORIGINAL_CONTEXT or a JSON object such "
+      "%s is no RoPE scaling; write yarn:FACTOR, yarn:FACTOR:ORIGINAL_CONTEXT or a JSON object "
+      "such "
       "as {\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}",
       QuoteForMessage(text)));
 }

@@ -22,15 +22,15 @@ struct RopeOverride {
   bool operator==(const RopeOverride&) const = default;
 };
 
-// Reads `yarn:FACTOR`, `yarn:FACTOR:ORIGINAL_CONTEXT` or the JSON object that model cards show, such
-// as `{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`, in which
+// Reads `yarn:FACTOR`, `yarn:FACTOR:ORIGINAL_CONTEXT` or the JSON object that model cards show,
+// such as `{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`, in which
 // `beta_fast` and `beta_slow` may stand too. kInvalidArgument (field `rope_scaling`) for any other
 // text.
 absl::StatusOr<RopeOverride> ParseRopeOverride(std::string_view text);
 
 // Applies YaRN to every layer that has RoPE and no window, and makes the context `factor` times the
-// original one. kInvalidArgument (field `rope_scaling`) if the model scales RoPE itself, if no layer
-// has RoPE over the whole context, or if the context would not become longer or exceed
+// original one. kInvalidArgument (field `rope_scaling`) if the model scales RoPE itself, if no
+// layer has RoPE over the whole context, or if the context would not become longer or exceed
 // kMaxContextLength; the spec is unchanged then.
 absl::Status OverrideRopeScaling(const RopeOverride& scaling, ModelSpec& spec);
 

@@ -1,5 +1,6 @@
 // Command R7B and Command A: layer norms, attention and FFN in parallel, and RoPE in layers with a
 // window alone, three of four.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {

@@ -243,10 +243,10 @@ absl::Status ReadRope(const Keys& keys, int head_dim, int context_length, RopeSp
     const int64_t pairs = std::accumulate(sections.begin(), sections.end(), int64_t{0});
     if (std::ranges::any_of(sections, [](int32_t size) { return size < 0; }) ||
         pairs > rope.dims / 2) {
-      return keys.Invalid(kSections,
-                          absl::StrFormat("has to hold numbers from 0 whose sum, %d, is at most %d, "
-                                          "half of \"%s\"; convert the model again",
-                                          pairs, rope.dims / 2, keys.Key(kDimensions)));
+      return keys.Invalid(
+          kSections, absl::StrFormat("has to hold numbers from 0 whose sum, %d, is at most %d, "
+                                     "half of \"%s\"; convert the model again",
+                                     pairs, rope.dims / 2, keys.Key(kDimensions)));
     }
   }
   return ReadRopeScaling(keys, context_length, rope);
@@ -274,10 +274,9 @@ absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
   ORCD_RETURN_IF_ERROR(ReadHeads(keys, layers, spec.hidden, layer));
   spec.norm = norm;
   ORCD_ASSIGN_OR_RETURN(
-      spec.norm_eps,
-      keys.NumberBetween(norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon"
-                                                : "attention.layer_norm_epsilon",
-                         0, 0.1f));
+      spec.norm_eps, keys.NumberBetween(norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon"
+                                                               : "attention.layer_norm_epsilon",
+                                        0, 0.1f));
   layer.rope.kind = rope;
   ORCD_RETURN_IF_ERROR(ReadRope(keys, layer.head_dim, spec.context_length, layer.rope));
 
@@ -302,10 +301,10 @@ absl::StatusOr<std::vector<bool>> ReadLocalLayers(const Keys& keys, int layers, 
   if (entry != nullptr && entry->type == GgufType::kArray) {
     const GgufArray& array = *std::get<std::shared_ptr<const GgufArray>>(entry->value);
     if (array.type != GgufType::kBool || array.size() != local.size()) {
-      return keys.Invalid(kPattern, absl::StrFormat("is an array of %d %s and has to be a period or "
-                                                    "hold a bool for each of %d layers",
-                                                    array.size(), GgufTypeName(array.type),
-                                                    layers));
+      return keys.Invalid(kPattern,
+                          absl::StrFormat("is an array of %d %s and has to be a period or "
+                                          "hold a bool for each of %d layers",
+                                          array.size(), GgufTypeName(array.type), layers));
     }
     for (int i = 0; i < layers; ++i) local[i] = array.unsigned_values[i] != 0;
     return local;

@@ -1,4 +1,5 @@
 // Gemma 2: softcaps, post norms, GeGLU, and a window in every other layer.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/gemma.h"
 
 namespace orcd {
@@ -18,10 +19,10 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
       ModelSpec spec,
       ReadDecoder(keys, RopeKind::kNeox, {kScoreSoftcap, kFinalSoftcap, kSlidingWindow}));
   SetGemma(keys, kLayersOf27b, spec);
-  ORCD_ASSIGN_OR_RETURN(spec.logit_softcap, keys.NumberBetween(kFinalSoftcap, 0, kMaxSoftcap,
-                                                               kDefaultLogitSoftcap));
-  ORCD_ASSIGN_OR_RETURN(const float softcap, keys.NumberBetween(kScoreSoftcap, 0, kMaxSoftcap,
-                                                                kDefaultScoreSoftcap));
+  ORCD_ASSIGN_OR_RETURN(spec.logit_softcap,
+                        keys.NumberBetween(kFinalSoftcap, 0, kMaxSoftcap, kDefaultLogitSoftcap));
+  ORCD_ASSIGN_OR_RETURN(const float softcap,
+                        keys.NumberBetween(kScoreSoftcap, 0, kMaxSoftcap, kDefaultScoreSoftcap));
   ORCD_ASSIGN_OR_RETURN(const int window,
                         keys.Size(kSlidingWindow, kMaxContextLength, kDefaultWindow));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,

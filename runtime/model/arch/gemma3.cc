@@ -1,5 +1,6 @@
-// Gemma 3: Gemma 2 with norms of queries and keys, and with RoPE of its own in layers with a window,
-// five of six.
+// Gemma 3: Gemma 2 with norms of queries and keys, and with RoPE of its own in layers with a
+// window, five of six.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/gemma.h"
 
 namespace orcd {

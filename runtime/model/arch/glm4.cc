@@ -1,6 +1,7 @@
 // GLM-4-0414: norms before and after attention and the FFN, and RoPE over a part of each head.
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {

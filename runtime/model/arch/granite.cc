@@ -1,4 +1,5 @@
 // Granite 3 and 4 without experts: Llama with scales of embeddings, scores, branches and logits.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {

@@ -38,8 +38,8 @@ absl::StatusOr<int> Keys::Size(std::string_view name, int max, int fallback) con
   const absl::StatusOr<uint32_t> value = gguf_.GetU32(Key(name));
   if (!value.ok()) return MissingKeyIsInvalid(value.status());
   if (*value > 0 && *value <= static_cast<uint32_t>(max)) return static_cast<int>(*value);
-  return Invalid(name, absl::StrFormat("is %d and has to be from 1 to %d; %s", *value, max,
-                                       kConvertAgain));
+  return Invalid(
+      name, absl::StrFormat("is %d and has to be from 1 to %d; %s", *value, max, kConvertAgain));
 }
 
 absl::StatusOr<int> Keys::SizeOfLayers(std::string_view name, int max, int layers,

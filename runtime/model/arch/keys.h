@@ -12,8 +12,8 @@
 
 namespace orcd {
 
-// Names are without the architecture and its dot: `block_count`. Errors name the whole key; those of
-// a missing key, a wrong type or a value out of range are kInvalidArgument. Views the reader.
+// Names are without the architecture and its dot: `block_count`. Errors name the whole key; those
+// of a missing key, a wrong type or a value out of range are kInvalidArgument. Views the reader.
 class Keys {
  public:
   Keys(const GgufReader& gguf, std::string_view architecture)

@@ -1,4 +1,6 @@
-// Ministral 3, Devstral Small 2 and others: Llama with YaRN and queries that grow with the position.
+// Ministral 3, Devstral Small 2 and others: Llama with YaRN and queries that grow with the
+// position.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {
@@ -9,9 +11,8 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   const Keys keys(gguf, "mistral3");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNorm, {kTemperature}));
   ORCD_ASSIGN_OR_RETURN(const float temperature, keys.NumberOrZero(kTemperature, 1000));
-  ORCD_ASSIGN_OR_RETURN(
-      const int length,
-      keys.Size("rope.scaling.original_context_length", kMaxContextLength, spec.context_length));
+  ORCD_ASSIGN_OR_RETURN(const int length, keys.Size("rope.scaling.original_context_length",
+                                                    kMaxContextLength, spec.context_length));
   if (temperature == 0) return spec;
   for (LayerSpec& layer : spec.layers) {
     layer.temperature = temperature;

@@ -1,5 +1,6 @@
-// OLMo 2 and 3: norms after attention and after the FFN, and over all queries and keys. OLMo 3 has a
-// window in three of four layers.
+// OLMo 2 and 3: norms after attention and after the FFN, and over all queries and keys. OLMo 3 has
+// a window in three of four layers.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {

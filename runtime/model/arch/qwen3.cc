@@ -1,12 +1,12 @@
 // Qwen3 and the text path of Qwen3-VL: a decoder with a norm of each head's queries and keys.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {
 namespace {
 
 absl::StatusOr<ModelSpec> ReadAs(const GgufReader& gguf, std::string_view architecture) {
-  ORCD_ASSIGN_OR_RETURN(ModelSpec spec,
-                        ReadDecoder(Keys(gguf, architecture), RopeKind::kNeox));
+  ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(Keys(gguf, architecture), RopeKind::kNeox));
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::kHead;
   return spec;
 }

@@ -1,4 +1,5 @@
 // SmolLM3: Llama without RoPE in every fourth layer.
+#include "runtime/base/error.h"
 #include "runtime/model/arch/decoder.h"
 
 namespace orcd {
