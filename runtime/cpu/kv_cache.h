@@ -14,10 +14,10 @@
 namespace orcd::cpu {
 
 struct KvShape {
+  // Of all layers of the model. A cache holds those without a window, or those with one.
   KvLayout layout;
   int block_tokens = 0;
   KvType type = KvType::kF16;
-  // True of the cache of the layers with a window.
   bool windows = false;
 
   // Groups of 16 positions in a block; the last may be used in part.
@@ -28,8 +28,8 @@ struct KvShape {
 
 // Owns the memory. A block's positions lie in groups of 16. Each group and key-value head has first
 // the keys, [head_dim, 16] (one dimension of 16 positions side by side, as scores are computed),
-// then the values, [16, padded_head_dim]. Layers have the model's numbers; those of the other cache
-// have no place here. Any thread; different positions may be written at once.
+// then the values, [16, padded_head_dim]. Layers have their index in the model, and must be in this
+// cache. Any thread; different positions may be written at once.
 class KvCache {
  public:
   static absl::StatusOr<KvCache> Create(const KvShape& shape, int64_t blocks);
