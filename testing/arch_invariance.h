@@ -50,11 +50,11 @@ class DrawnOutputSink : public GenerationSink {
     drawn_.status = event.status;
     drawn_.reason = event.reason;
     drawn_.cached_prompt_tokens = event.cached_prompt_tokens;
-    finished_.Set();
+    finished_.Notify();
   }
   // Waits for the end of the request.
   const DrawnOutput& Await() {
-    finished_.Wait();
+    EXPECT_TRUE(finished_.WaitFor(absl::Minutes(5)));
     return drawn_;
   }
 
@@ -199,14 +199,18 @@ class ArchInvariance {
     Crowd(*engine, true, "in a crowd that fills the prefix cache");
     int cached = 0;
     for (int i = 0; i < kRequests; ++i) {
-      const auto sink = Submit(*engine, i, true);
-      if (sink == nullptr) return;
-      const DrawnOutput& drawn = sink->Await();
-      ExpectSame(drawn, i, "with a cached prompt");
-      // The last token is always computed.
-      const auto prompt = static_cast<int>(requests_[i].prompt.size());
-      EXPECT_EQ(drawn.cached_prompt_tokens, (prompt - 1) / kBlockTokens * kBlockTokens) << i;
-      cached += drawn.cached_prompt_tokens;
+      // Twice in a row, since what the crowd left of a prompt may have gone since.
+      for (int repetition = 0; repetition < 2; ++repetition) {
+        const auto sink = Submit(*engine, i, true);
+        if (sink == nullptr) return;
+        const DrawnOutput& drawn = sink->Await();
+        ExpectSame(drawn, i, "with a cached prompt");
+        if (repetition == 0) continue;
+        // The last token is always computed.
+        const auto prompt = static_cast<int>(requests_[i].prompt.size());
+        EXPECT_EQ(drawn.cached_prompt_tokens, (prompt - 1) / kBlockTokens * kBlockTokens) << i;
+        cached += drawn.cached_prompt_tokens;
+      }
     }
     EXPECT_GT(cached, 0);
   }
