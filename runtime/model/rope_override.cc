@@ -9,7 +9,8 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
-#include "runtime/base/utf8.h"
+#include "runtime/gguf/gguf_header.h"
+#include "runtime/model/rope.h"
 
 namespace orcd {
 namespace {
@@ -79,7 +80,7 @@ absl::StatusOr<RopeOverride> ParseJson(std::string_view text) {
 
 absl::StatusOr<RopeOverride> ParseRopeOverride(std::string_view text) {
   if (text.starts_with('{')) return ParseJson(text);
-  const std::vector<std::string_view> parts = absl::StrSplit(text, ':');
+  const std::vector<std::string> parts = absl::StrSplit(std::string(text), ':');
   if (parts.size() < 2 || parts.size() > 3 || parts[0] != "yarn") return Malformed(text);
   RopeOverride scaling;
   if (!absl::SimpleAtof(parts[1], &scaling.factor)) return Malformed(text);

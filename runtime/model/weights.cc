@@ -190,9 +190,15 @@ class TensorTaker {
     const std::string name = absl::StrFormat("%s%s", prefix, rule.name);
     const TensorView* const own = gguf_.FindTensor(name);
     const uint64_t count = SizeOf(rule.rows, spec_, layer);
+    // The fused tensor that could have held the rows.
+    std::string_view alternative;
     for (const FusedRule& fused : kFused) {
       const auto part = std::ranges::find(fused.parts, rule.name, &FusedPart::name);
-      if (part == fused.parts.end() || !IsFused(fused, prefix)) continue;
+      if (part == fused.parts.end()) continue;
+      if (!IsFused(fused, prefix)) {
+        if (fused.name != kFusedFfn || architecture_.fused_ffn) alternative = fused.name;
+        continue;
+      }
       const TensorView& whole = *gguf_.FindTensor(absl::StrFormat("%s%s", prefix, fused.name));
       if (own != nullptr && own != &whole) {
         return InvalidModel(
@@ -212,10 +218,15 @@ class TensorTaker {
     }
     if (own == nullptr && !rule.needed) return Rows{};
     if (own == nullptr) {
+      const std::string nor =
+          alternative.empty() || alternative == rule.name
+              ? ""
+              : absl::StrFormat(" and no \"%s%s\" holds its rows", prefix, alternative);
       return InvalidModel(
-          name, absl::StrFormat("tensor \"%s\" is missing; every %s model has it, so the file is "
-                                "not whole or was made wrongly: fetch or convert it again",
-                                name, architecture_.family));
+          name,
+          absl::StrFormat("tensor \"%s\" is missing%s; every %s model has it, so the file is not "
+                          "whole or was made wrongly: fetch or convert it again",
+                          name, nor, architecture_.family));
     }
     taken_.insert(own->name);
     ORCD_RETURN_IF_ERROR(CheckShape(rule, count, *own, layer));
