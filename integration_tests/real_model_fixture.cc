@@ -19,8 +19,7 @@ std::filesystem::path ModelCache() {
 void RealModelTest::SetUp() {
   model_path_ = ModelCache() / file_;
   if (!std::filesystem::exists(model_path_)) {
-    GTEST_SKIP() << model_path_.string()
-                 << " is not there; fetch it with tools/fetch-model "
+    GTEST_SKIP() << model_path_.string() << " is not there; fetch it with tools/fetch-model "
                  << model_path_.stem().string();
   }
   WorkerOptions options;
