@@ -193,9 +193,14 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
   }
   if (status.has_kv_blocks()) {
     const auto& kv = status.kv_blocks();
-    table.Add("KV", absl::StrFormat("%u of %u blocks free (%.0f%%)%s%u tokens a block", kv.free(),
-                                    kv.total(), 100 * Ratio(kv.free(), kv.total()), kDot,
-                                    kv.tokens_per_block()));
+    std::string text =
+        absl::StrFormat("%u of %u blocks free (%.0f%%)%s%u tokens a block", kv.free(), kv.total(),
+                        100 * Ratio(kv.free(), kv.total()), kDot, kv.tokens_per_block());
+    if (kv.window_total() > 0) {
+      absl::StrAppendFormat(&text, "%swindows %u of %u blocks free", kDot, kv.window_free(),
+                            kv.window_total());
+    }
+    table.Add("KV", text);
   }
   if (status.has_rates()) {
     const v1::Rates& rates = status.rates();
