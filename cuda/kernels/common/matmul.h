@@ -75,8 +75,8 @@ struct SwiGlu {
   Activations out = {};  // [tokens, rows / 2]
 };
 // Writes what LaunchRope would make of the result: `rope` has all arguments but the partials. The
-// matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights and
-// more than kMaxPartialsTokens tokens.
+// matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights, more
+// than kMaxPartialsTokens tokens, and products that are IsPlain.
 struct StoreQkv {
   RopeArgs rope = {};
   int first_row = 0;

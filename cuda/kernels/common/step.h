@@ -45,12 +45,25 @@ struct TokenEntry {
 struct StepTables {
   const TokenEntry* tokens = nullptr;
   const SequenceEntry* sequences = nullptr;
+  // Blocks of the cache that a launch reads and writes: of the layers without a window, or of those
+  // with one (OfWindows).
   const int32_t* blocks = nullptr;
+  // Blocks of the cache of windows, at the same indices as `blocks`; null if no layer has a window.
+  // Entries of blocks that have left every window are not read.
+  const int32_t* window_blocks = nullptr;
   // [gathered rows] token whose logits the row holds; null: row i is token i.
   const int32_t* logit_tokens = nullptr;
+
+  // The tables for a layer with a window.
+  constexpr StepTables OfWindows() const {
+    StepTables tables = *this;
+    tables.blocks = window_blocks;
+    return tables;
+  }
 };
 
-// The paged KV cache, F16: [layer][block][keys, values][kv_head], and within one head the core
+// A paged KV cache, of the layers without a window or of those with one; layers are counted within
+// it. F16: [layer][block][keys, values][kv_head], and within one head the core
 // matrices of 8 tokens by 8 columns that tensor cores take, [token / 8][column / 8][token %
 // 8][column % 8].
 struct KvCacheView {
@@ -59,6 +72,7 @@ struct KvCacheView {
   // A power of two, at least 8.
   int block_tokens = 0;
   int kv_heads = 0;
+  // A multiple of 16.
   int head_dim = 0;
 
   // Elements of one head's keys, or values, in a block.
@@ -130,41 +144,70 @@ struct GatherRowsArgs {
 };
 cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
 
-// The unsummed QKV product and the tables that turn it into queries, keys and values: bias, RoPE.
-// Su et al., "RoFormer", 2021; rotated pairs are (i, i + head_dim / 2).
+// The dimensions of a head that RoPE rotates together, for i below rope_dims / 2.
+enum class RopePairs {
+  // i and i + rope_dims / 2.
+  kHalves,
+  // 2i and 2i + 1.
+  kNeighbours
+};
+
+// The unsummed QKV product and what turns it into queries, keys and values. In this order: the sum
+// of the partials, the bias, the RMS norm of queries and keys, RoPE (Su et al., "RoFormer", 2021),
+// and the queries' temperature.
 struct QkvProduct {
   // Split-K partials in the layout of StoreF32::y, rows q, k, v; at most kMaxSplits of them.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
-  const float* bias = nullptr;  // [q, k, v]
-  // [positions, head_dim]: cosines, then sines.
+  const float* bias = nullptr;  // [q, k, v]; null: none
+  // [positions, rope_dims]: cosines of the pairs, then their sines (RopeTable).
   const float* angles = nullptr;
+  // The first dimensions of a head, which are rotated: a multiple of 8; 0: no RoPE.
+  int rope_dims = 0;
+  RopePairs rope_pairs = RopePairs::kHalves;
+  // Weights of the norms, null for none. Over each head, [head_dim] each; or, if norm_projection,
+  // over all heads together, [heads * head_dim] and [kv_heads * head_dim].
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  bool norm_projection = false;
+  // If above 0, a query at position p is multiplied by
+  // 1 + temperature * ln(floor(p / temperature_length) + 1).
+  float temperature = 0;
+  int temperature_length = 1;
   // [kv_heads] number of F16 parts (1, or 2 for a hi/lo split) of the queries of each kv head, from
-  // LaunchQuerySplit.
+  // LaunchQuerySplit; null: one part each.
   const int32_t* query_split = nullptr;
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
 };
 
-// Fills `angles`, [positions, head_dim], in the layout of QkvProduct: position * base^(-2i /
-// head_dim), computed in F64.
-cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
-                             cudaStream_t stream);
+// True of the products that kernels have code of their own for, as Qwen2's: with a bias, rotated
+// halves of whole heads, no norm and no temperature. The RoPE epilogue of a GEMM (StoreQkv) takes
+// no others, and of these heads of 64 or 128 values only.
+constexpr bool IsPlain(const QkvProduct& qkv) {
+  return qkv.bias != nullptr && qkv.query_split != nullptr &&
+         (qkv.head_dim == 64 || qkv.head_dim == 128) && qkv.rope_dims == qkv.head_dim &&
+         qkv.rope_pairs == RopePairs::kHalves && qkv.q_norm == nullptr && qkv.k_norm == nullptr &&
+         qkv.temperature == 0;
+}
 
 // A query is one F16 number, or a hi/lo split: two F16 numbers, the second the rounding error of
 // the first. Heads whose keys have large biases need the split, since their scores are small
 // differences of large products. (Measured with Qwen2.5-Coder-0.5B: 5 of its 48 kv heads have such
 // biases, bench/results/correctness.json.)
 //
+// A model without biases on keys needs no hi/lo split: QkvProduct::query_split is null.
+//
 // Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
 // magnitude, else 1; `key_bias` is [kv_heads, head_dim].
 cudaError_t LaunchQuerySplit(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream);
 
-// Sums the partials of the QKV product, adds the bias and applies RoPE; stores queries in q and
-// q_lo, and keys and values in the cache.
+// Makes queries, keys and values of any QKV product (QkvProduct); stores queries in q and q_lo, and
+// keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};
   QkvProduct qkv = {};
@@ -176,10 +219,13 @@ struct RopeArgs {
   // [slots] set to 1 if a key or a value of the slot is not finite; the cache then gets zeros
   // instead.
   int32_t* not_finite = nullptr;
+  // Within `kv`.
   int layer = 0;
   int tokens = 0;
-  // Null, or the values before and after the rotation, F32 [tokens, q, k, v rows]; for taps.
+  // Null, or the values with their bias, after the norm, and at last; F32 [tokens, q, k, v rows];
+  // for taps. Without norms `normed` is not written.
   float* biased = nullptr;
+  float* normed = nullptr;
   float* rotated = nullptr;
 };
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
