@@ -258,7 +258,7 @@ struct RopeArgs {
   int layer = 0;
   int tokens = 0;
   // Null, or the values with their bias, after the norm, and at last; F32 [tokens, q, k, v rows];
-  // for taps. Without norms `normed` is not written.
+  // for taps. `normed` may be null, and is not written if the product is IsPlain.
   float* biased = nullptr;
   float* normed = nullptr;
   float* rotated = nullptr;
