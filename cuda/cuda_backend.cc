@@ -356,6 +356,8 @@ absl::Status CopyAngles(Parts& p) {
                                          table.size() * sizeof(float), cudaMemcpyHostToDevice),
                               "copying RoPE's angles");
   }
+  // Other streams do not wait for this one.
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr), "copying RoPE's angles");
   return absl::OkStatus();
 }
 
