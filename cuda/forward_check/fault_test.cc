@@ -14,7 +14,7 @@
 #include "cuda/forward_check/symbolic_gpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 
 namespace orcd::cuda {
 namespace {
@@ -348,7 +348,7 @@ std::vector<Fault> Faults() {
 
 ModelCase ModelOf(const char* file_type) {
   const bool mixed = std::string_view(file_type) == kMixed;
-  return {*FindQwen2Shape("7b"), *FindFileType(mixed ? "F16" : file_type), 3, mixed};
+  return {*FindModelShape("qwen2", "7b"), *FindFileType(mixed ? "F16" : file_type), 3, mixed};
 }
 
 class ForwardFaultTest : public ::testing::TestWithParam<Fault> {};
