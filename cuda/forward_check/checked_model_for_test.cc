@@ -236,6 +236,17 @@ std::string ModelCase::name() const {
   return form.name == "qwen2" ? name : absl::StrCat(form.name, "_", name);
 }
 
+RandomModelShape OddShape() {
+  RandomModelShape shape = *FindModelShape("qwen2", "nano");
+  shape.size = "odd";
+  shape.hidden = 96;
+  shape.heads = 7;
+  shape.kv_heads = 7;
+  shape.head_dim = 32;
+  shape.ffn = 160;
+  return shape;
+}
+
 std::vector<ModelForm> AllForms() {
   const auto each = [](ModelSpec& spec, const std::function<void(LayerSpec&, int)>& change) {
     for (int i = 0; i < spec.num_layers(); ++i) change(spec.layers[i], i);

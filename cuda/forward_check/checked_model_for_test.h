@@ -32,6 +32,9 @@ std::vector<ModelForm> AllForms();
 // Fails the program if there is none of that name.
 ModelForm FormOf(const std::string& name);
 
+// Sizes that are no multiples of 64, and heads that together are wider than the hidden size.
+RandomModelShape OddShape();
+
 // A published model as its files are, with some of its layers.
 struct ModelCase {
   RandomModelShape shape;

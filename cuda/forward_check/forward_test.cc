@@ -10,18 +10,6 @@
 namespace orcd::cuda {
 namespace {
 
-// Sizes that are no multiples of 64, and heads that together are wider than the hidden size.
-RandomModelShape OddShape() {
-  RandomModelShape shape = *FindModelShape("qwen2", "nano");
-  shape.size = "odd";
-  shape.hidden = 96;
-  shape.heads = 7;
-  shape.kv_heads = 7;
-  shape.head_dim = 32;
-  shape.ffn = 160;
-  return shape;
-}
-
 std::vector<ModelCase> Cases() {
   std::vector<ModelCase> cases;
   for (const RandomModelShape& shape : AllModelShapes()) {
