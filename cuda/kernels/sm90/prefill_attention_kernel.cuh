@@ -7,7 +7,8 @@
 //             first.
 //   Warps     two consumer warpgroups of 64 rows (setmaxnreg 240) share the key tiles; one producer
 //             warp (setmaxnreg 24) copies KV blocks. One block an SM.
-//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 64), in the cache's layout, filled by
+//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 64), in the cache's layout, filled
+//   by
 //             bulk copies.
 //   Barriers  full[stage]; empty[stage], an arrival of each warpgroup; named barriers 3 and 4
 //             alternate the warpgroups' turns at the tensor cores.
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
-  constexpr bool kHasLow = kQueryParts<kHeadDim> > 1;
+  constexpr bool kHasLow = kQueryParts < kHeadDim >> 1;
   const bool hi_lo = kHasLow && args.query_split != nullptr && args.query_split[kv_head] > 1;
 
   LaunchDependents();
@@ -455,12 +456,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int j = 0; j < kHeadDim / 8; ++j) {
       const int i = j * 4 + half * 2;
       // Where a head is not whole tiles of columns, it may begin within one.
-      __half* const at = kHeadDim % kActivationCols == 0
-                             ? to + j / 8 * stride + j % 8 * 64
-                             : args.out.data + args.out.Index(token, head * kHeadDim + j * 8) +
-                                   lane % 4 * 2;
-      *reinterpret_cast<__half2*>(at) =
-          __floats2half2_rn(total[i] * share, total[i + 1] * share);
+      __half* const at =
+          kHeadDim % kActivationCols == 0
+              ? to + j / 8 * stride + j % 8 * 64
+              : args.out.data + args.out.Index(token, head * kHeadDim + j * 8) + lane % 4 * 2;
+      *reinterpret_cast<__half2*>(at) = __floats2half2_rn(total[i] * share, total[i + 1] * share);
     }
   }
 }
@@ -475,9 +475,8 @@ cudaError_t Prepare() {
 template <int kHeadDim, bool kPlain>
 cudaError_t LaunchHeads(const PrefillAttentionArgs& args, cudaStream_t stream) {
   if (kQueryParts<kHeadDim> == 1 && args.query_split != nullptr) return cudaErrorInvalidValue;
-  return Launch(PrefillAttentionKernel<kHeadDim, kPlain>,
-                dim3(args.query_tiles, args.kv.kv_heads), kThreads, sizeof(Shared<kHeadDim>),
-                stream, args);
+  return Launch(PrefillAttentionKernel<kHeadDim, kPlain>, dim3(args.query_tiles, args.kv.kv_heads),
+                kThreads, sizeof(Shared<kHeadDim>), stream, args);
 }
 
 // The instances for any rule.
