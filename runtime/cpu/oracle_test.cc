@@ -190,8 +190,7 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
   const auto model = LoadTestModel(path);
   ASSERT_NE(model, nullptr);
   const size_t vocab = static_cast<size_t>(model->spec().vocab);
-  const std::vector<float> logits =
-      Logits(model, tokens, kv_type, static_cast<int>(tokens.size()));
+  const std::vector<float> logits = Logits(model, tokens, kv_type, static_cast<int>(tokens.size()));
   ASSERT_EQ(logits.size(), tokens.size() * vocab);
 
   Errors errors;
@@ -231,7 +230,8 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
 std::string RealName(const ::testing::TestParamInfo<RealParam>& info) {
   const auto& [real, kv_type] = info.param;
   std::string name = std::string(real.name) + "_kv_" + KvName(kv_type);
-  std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
+  std::ranges::replace_if(
+      name, [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
