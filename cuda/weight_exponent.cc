@@ -15,11 +15,11 @@ int ExponentOf(const uint8_t* blocks, int64_t bytes) {
   // The largest magnitudes of d and dmin; those of F16 are ordered as their bits are.
   int halves[2] = {};
   for (const uint8_t* block = blocks; block < blocks + bytes; block += B::kBytes) {
-    for (int i = 0; i < B::kFloats; ++i) {
+    for (int i = 0; i < B::kHalves; ++i) {
       halves[i] = std::max(halves[i], B::Half(block, i) & 0x7fff);
     }
   }
-  const float scale = HalfToFloat(static_cast<uint16_t>(halves[0])) * B::kLargestScale;
+  const float scale = HalfToFloat(static_cast<uint16_t>(halves[0])) * (B::kLargestScale * B::kUnit);
   const float min = HalfToFloat(static_cast<uint16_t>(halves[1])) * 0x1p-10f;
   const float largest = std::max(scale, min);
   if (largest == 0) return kLeastExponent;
@@ -37,7 +37,7 @@ int ExponentOf(const uint8_t* blocks, int64_t bytes) {
 int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
   int exponent = 0;
   VisitType(type, [&]<typename B>(B) {
-    if constexpr (B::kParts > 1) exponent = ExponentOf<B>(blocks, bytes);
+    if constexpr (B::kParts > 1 && B::kHalves > 0) exponent = ExponentOf<B>(blocks, bytes);
   });
   return exponent;
 }

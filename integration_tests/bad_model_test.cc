@@ -27,6 +27,7 @@ using ::grpc::StatusCode;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kQ8_0 = 8;
+constexpr uint32_t kQ1_0 = 41;
 constexpr uint64_t kHuge = uint64_t{1} << 60;
 
 struct BadModel {
@@ -160,7 +161,7 @@ const std::vector<BadModel>& BadModels() {
        Edit([](GgufEditor& f) { f.FindTensor("blk.0.attn_q.weight").type = 99; }),
        StatusCode::UNIMPLEMENTED, "blk.0.attn_q.weight"},
       {"known tensor type that is not run here",
-       Edit([](GgufEditor& f) { f.FindTensor("blk.0.attn_q.weight").type = 16; }),
+       Edit([](GgufEditor& f) { f.FindTensor("blk.0.attn_q.weight").type = kQ1_0; }),
        StatusCode::UNIMPLEMENTED, "blk.0.attn_q.weight"},
       {"misaligned offset", Edit([](GgufEditor& f) { f.tensors[1].offset += 4; })},
       {"overlapping tensors",
@@ -190,6 +191,28 @@ const std::vector<BadModel>& BadModels() {
       // Shape of the model.
       {"another architecture", WithValue("general.architecture", StringBytes("gemma")),
        StatusCode::UNIMPLEMENTED, "gemma"},
+      {"mixture of experts by its architecture",
+       WithValue("general.architecture", StringBytes("qwen3moe")), StatusCode::UNIMPLEMENTED,
+       "qwen3moe"},
+      {"mixture of experts", With("qwen2.expert_count", kGgufU32, U32Bytes(8)),
+       StatusCode::UNIMPLEMENTED, "mixtures of experts"},
+      {"vision projector", WithValue("general.architecture", StringBytes("clip")),
+       StatusCode::UNIMPLEMENTED, "vision projector"},
+      {"model of embeddings", With("qwen2.attention.causal", kGgufBool, std::string(1, '\0')),
+       StatusCode::UNIMPLEMENTED, "embeddings"},
+      {"layers that predict further tokens",
+       With("qwen2.nextn_predict_layers", kGgufU32, U32Bytes(1)), StatusCode::UNIMPLEMENTED,
+       "qwen2.nextn_predict_layers"},
+      {"soft cap that the architecture does not have",
+       With("qwen2.attn_logit_softcapping", kGgufF32, F32Bytes(50)), StatusCode::UNIMPLEMENTED,
+       "qwen2.attn_logit_softcapping"},
+      {"window that the architecture does not have",
+       With("qwen2.attention.sliding_window", kGgufU32, U32Bytes(512)), StatusCode::UNIMPLEMENTED,
+       "qwen2.attention.sliding_window"},
+      {"layers of two shapes",
+       With("qwen2.feed_forward_length", kGgufArray,
+            ArrayBytes(kGgufI32, 2, U32Bytes(768) + U32Bytes(1024))),
+       StatusCode::UNIMPLEMENTED, "qwen2.feed_forward_length"},
       {"no architecture", Without("general.architecture"), StatusCode::INVALID_ARGUMENT,
        "general.architecture"},
       {"no layer count", Without("qwen2.block_count"), StatusCode::INVALID_ARGUMENT,
@@ -228,8 +251,10 @@ const std::vector<BadModel>& BadModels() {
        StatusCode::INVALID_ARGUMENT, "qwen2.block_count"},
       {"zero context", With("qwen2.context_length", kGgufU32, U32Bytes(0)),
        StatusCode::INVALID_ARGUMENT, "qwen2.context_length"},
-      {"rope scaling", With("qwen2.rope.scaling.type", kGgufString, StringBytes("yarn")),
-       StatusCode::UNIMPLEMENTED, "rope.scaling"},
+      {"unknown rope scaling", With("qwen2.rope.scaling.type", kGgufString, StringBytes("dynamic")),
+       StatusCode::UNIMPLEMENTED, "rope.scaling.type"},
+      {"yarn without its factor", With("qwen2.rope.scaling.type", kGgufString, StringBytes("yarn")),
+       StatusCode::INVALID_ARGUMENT, "rope.scaling.factor"},
       // Tensors.
       {"no embedding", WithoutTensor("token_embd.weight"), StatusCode::INVALID_ARGUMENT,
        "token_embd.weight"},
@@ -241,6 +266,9 @@ const std::vector<BadModel>& BadModels() {
        "blk.1.attn_v.bias"},
       {"no down projection", WithoutTensor("blk.1.ffn_down.weight"), StatusCode::INVALID_ARGUMENT,
        "blk.1.ffn_down.weight"},
+      {"tensor that the architecture does not have",
+       Edit([](GgufEditor& f) { f.FindTensor("output.weight").name = "cls.output.weight"; }),
+       StatusCode::UNIMPLEMENTED, "cls.output.weight"},
       {"swapped dimensions",
        Edit([](GgufEditor& f) { SwapDimensions(f.FindTensor("blk.0.ffn_up.weight")); }),
        StatusCode::INVALID_ARGUMENT, "blk.0.ffn_up.weight"},

@@ -17,11 +17,10 @@ std::filesystem::path ModelCache() {
 }  // namespace
 
 void RealModelTest::SetUp() {
-  model_path_ = ModelCache() / kModel;
+  model_path_ = ModelCache() / file_;
   if (!std::filesystem::exists(model_path_)) {
-    GTEST_SKIP() << model_path_.string()
-                 << " is not there; fetch it with tools/fetch-model "
-                    "qwen2.5-coder-0.5b-instruct-q4_k_m";
+    GTEST_SKIP() << model_path_.string() << " is not there; fetch it with tools/fetch-model "
+                 << model_path_.stem().string();
   }
   WorkerOptions options;
   options.model_dir = model_path_.parent_path().string();
@@ -44,9 +43,10 @@ void RealModelTest::TearDown() {
 }
 
 void RealModelTest::Load() {
-  const LoadResult result = client_->Load(kModel);
+  const LoadResult result = client_->Load(file_);
   ASSERT_TRUE(result.error.ok()) << result.error;
   ASSERT_TRUE(result.loaded);
+  description_ = *result.loaded;
 }
 
 void RealModelTest::WarmPageCache() const {

@@ -34,12 +34,15 @@ KvPlan PlanKv(const ModelSpec& spec, const BackendOptions& options, const KvBloc
               int64_t bytes) {
   KvPlan plan;
   plan.block_bytes = block_bytes;
-  if (block_bytes.window > 0) {
-    plan.window_blocks = std::min({UsefulWindowBlocks(spec, options), kMostBlocks,
-                                   bytes / (block_bytes.whole + block_bytes.window)});
+  if (block_bytes.window == 0) {
+    plan.blocks = std::min(bytes / block_bytes.whole, kMostBlocks);
+    return plan;
   }
+  const int64_t useful = std::min(UsefulWindowBlocks(spec, options), kMostBlocks);
+  const int64_t pairs = bytes / (block_bytes.whole + block_bytes.window);
+  plan.window_blocks = std::min(useful, pairs);
   const int64_t rest = bytes - plan.window_blocks * block_bytes.window;
-  plan.blocks = std::min(rest / block_bytes.whole, kMostBlocks);
+  plan.blocks = pairs < useful ? pairs : std::min(rest / block_bytes.whole, kMostBlocks);
   return plan;
 }
 

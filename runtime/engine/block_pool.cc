@@ -6,13 +6,16 @@
 namespace orcd {
 
 BlockList::BlockList(BlockList&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), ids_(std::exchange(other.ids_, {})) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      ids_(std::exchange(other.ids_, {})),
+      returned_(std::exchange(other.returned_, 0)) {}
 
 BlockList& BlockList::operator=(BlockList&& other) noexcept {
   if (this != &other) {
     if (pool_ != nullptr) pool_->Release(*this);
     pool_ = std::exchange(other.pool_, nullptr);
     ids_ = std::exchange(other.ids_, {});
+    returned_ = std::exchange(other.returned_, 0);
   }
   return *this;
 }
@@ -82,18 +85,29 @@ void BlockPool::Name(const BlockList& list, int index, const BlockHash& content,
 }
 
 void BlockPool::Release(BlockList& list) {
-  for (auto it = list.ids_.rbegin(); it != list.ids_.rend(); ++it) {
-    Block& block = blocks_[*it];
-    if (--block.holders > 0) continue;
-    ++free_count_;
-    if (block.named) {
-      LinkNewest(*it);
-    } else {
-      nameless_.push_back(*it);
-    }
-  }
+  for (int i = list.size() - 1; i >= list.returned_; --i) ReleaseBlock(list.ids_[i]);
   list.ids_.clear();
+  list.returned_ = 0;
   list.pool_ = nullptr;
+}
+
+void BlockPool::ReturnBefore(BlockList& list, int index) {
+  if (list.size() < index) list.ids_.resize(index, kNoBlock);
+  for (int& i = list.returned_; i < index; ++i) {
+    const int32_t id = std::exchange(list.ids_[i], kNoBlock);
+    if (id != kNoBlock) ReleaseBlock(id);
+  }
+}
+
+void BlockPool::ReleaseBlock(int32_t id) {
+  Block& block = blocks_[id];
+  if (--block.holders > 0) return;
+  ++free_count_;
+  if (block.named) {
+    LinkNewest(id);
+  } else {
+    nameless_.push_back(id);
+  }
 }
 
 int32_t BlockPool::TakeFree() {

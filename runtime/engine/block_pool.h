@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "runtime/backend/backend.h"
 #include "runtime/engine/prefix_hash.h"
 
 namespace orcd {
 
 class BlockPool;
 
-// The blocks of one sequence, in order of position. Move-only; the destructor releases the blocks.
+// The blocks of one sequence, in order of position. The first entries are kNoBlock if they were
+// returned to the pool. Move-only; the destructor releases the blocks.
 class BlockList {
  public:
   BlockList() = default;
@@ -25,11 +27,15 @@ class BlockList {
 
   std::span<const int32_t> ids() const { return ids_; }
   int size() const { return static_cast<int>(ids_.size()); }
+  // Number of blocks that the list holds, and of entries before them that are kNoBlock.
+  int held() const { return size() - returned_; }
+  int returned() const { return returned_; }
 
  private:
   friend class BlockPool;
   BlockPool* pool_ = nullptr;
   std::vector<int32_t> ids_;
+  int returned_ = 0;
 };
 
 // A block that can be found by its content, as reported to an observer.
@@ -90,8 +96,11 @@ class BlockPool {
   // free. The contents of the new blocks are unspecified.
   [[nodiscard]] bool Grow(BlockList& list, int size);
   // Appends the block that holds `content` to `list`; false if no block holds it.
-  [[nodiscard]] bool Share(BlockList& list, const BlockHash& content);
+  bool Share(BlockList& list, const BlockHash& content);
   bool Contains(const BlockHash& content) const { return by_content_.contains(content); }
+  // Releases the blocks of entries before `index`, which become kNoBlock; a shorter list gets as
+  // many entries. Among the findable ones, those at the beginning are reclaimed first.
+  void ReturnBefore(BlockList& list, int index);
   // Records that the full block list.ids()[index] holds `content`. From now on only the same
   // content may be written to the block. If another block already has this name, a held one keeps
   // the name; an unheld one loses it to this block, since it may be reclaimed sooner. A block with
@@ -122,6 +131,7 @@ class BlockPool {
   };
 
   int32_t TakeFree();
+  void ReleaseBlock(int32_t id);
   void Unlink(int32_t id);
   void LinkNewest(int32_t id);
   void SetOrigin(int32_t id, const Origin* origin);

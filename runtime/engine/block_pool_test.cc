@@ -146,6 +146,63 @@ TEST(BlockPoolTest, MemoryIsTakenFromWhatWasUnusedForLongest) {
   EXPECT_FALSE(pool.Contains(Content(1)));
 }
 
+TEST(BlockPoolTest, AListReturnsItsFirstBlocks) {
+  BlockPool pool(4);
+  BlockList list;
+  ASSERT_TRUE(pool.Grow(list, 4));
+  const std::vector<int32_t> ids(list.ids().begin(), list.ids().end());
+  pool.Name(list, 0, Content(0));
+  pool.Name(list, 1, Content(1));
+  BlockList sharing;
+  ASSERT_TRUE(pool.Share(sharing, Content(1)));
+  pool.ReturnBefore(list, 3);
+  EXPECT_EQ(list.size(), 4);
+  EXPECT_EQ(list.returned(), 3);
+  EXPECT_EQ(list.held(), 1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(list.ids()[i], kNoBlock);
+  EXPECT_EQ(list.ids()[3], ids[3]);
+  EXPECT_EQ(pool.free(), 2) << "another list holds one of them";
+  EXPECT_TRUE(pool.Contains(Content(0))) << "until its memory is needed";
+  pool.ReturnBefore(list, 2);
+  EXPECT_EQ(list.returned(), 3) << "returned once";
+  ASSERT_TRUE(pool.Grow(list, 6));
+  EXPECT_FALSE(pool.Contains(Content(0)));
+  EXPECT_EQ(list.held(), 3);
+  EXPECT_EQ(pool.free(), 0);
+  BlockList moved = std::move(list);
+  EXPECT_EQ(moved.returned(), 3);
+  EXPECT_EQ(list.returned(), 0);  // NOLINT(bugprone-use-after-move): moved-from lists are empty
+  pool.Release(moved);
+  EXPECT_EQ(moved.returned(), 0);
+  EXPECT_EQ(pool.free(), 3);
+}
+
+TEST(BlockPoolTest, AListMayBeginWithBlocksThatItNeverHeld) {
+  BlockPool pool(2);
+  BlockList list;
+  pool.ReturnBefore(list, 5);
+  EXPECT_EQ(list.size(), 5);
+  EXPECT_EQ(list.held(), 0);
+  EXPECT_EQ(pool.free(), 2);
+  ASSERT_TRUE(pool.Grow(list, 6));
+  EXPECT_EQ(list.held(), 1);
+  pool.Release(list);
+  EXPECT_EQ(list.size(), 0);
+  EXPECT_EQ(pool.free(), 2);
+}
+
+TEST(BlockPoolTest, OfReturnedBlocksTheFirstGoFirst) {
+  BlockPool pool(3);
+  BlockList list;
+  ASSERT_TRUE(pool.Grow(list, 3));
+  for (int i = 0; i < 3; ++i) pool.Name(list, i, Content(i));
+  pool.ReturnBefore(list, 2);
+  BlockList other;
+  ASSERT_TRUE(pool.Grow(other, 1));
+  EXPECT_FALSE(pool.Contains(Content(0)));
+  EXPECT_TRUE(pool.Contains(Content(1)));
+}
+
 // Records the calls to an observer and checks that they keep the contract.
 class RecordingObserver : public BlockObserver {
  public:
@@ -254,20 +311,27 @@ TEST(BlockPoolTest, RandomSharing) {
   std::vector<int32_t> unused;
   int shared = 0;
   int evicted = 0;
+  int returned = 0;
   const auto holders = [&](int32_t id) {
     int count = 0;
     for (const auto& ids : held) count += static_cast<int>(std::count(ids.begin(), ids.end(), id));
     return count;
+  };
+  const auto taken_blocks = [&] {
+    std::set<int32_t> taken;
+    for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
+    taken.erase(kNoBlock);
+    return taken;
   };
   const auto find = [&](int content) {
     const auto it = std::find_if(content_of.begin(), content_of.end(),
                                  [&](const auto& entry) { return entry.second == content; });
     return it == content_of.end() ? -1 : it->first;
   };
-  for (int i = 0; i < 30'000; ++i) {
+  for (int i = 0; i < 40'000; ++i) {
     const int who = below(kLists);
     const int content = below(kContents);
-    switch (below(4)) {
+    switch (below(5)) {
       case 0: {
         std::vector<int32_t> ids = std::exchange(held[who], {});
         for (auto it = ids.rbegin(); it != ids.rend(); ++it) {
@@ -290,6 +354,7 @@ TEST(BlockPoolTest, RandomSharing) {
       case 2: {
         if (held[who].empty()) break;
         const int index = below(static_cast<int>(held[who].size()));
+        if (held[who][index] == kNoBlock) break;
         name(lists[who], index, content);
         if (content_of.contains(held[who][index])) break;
         const int32_t other = find(content);
@@ -301,9 +366,20 @@ TEST(BlockPoolTest, RandomSharing) {
         content_of.emplace(held[who][index], content);
         break;
       }
+      case 3: {
+        const size_t index = below(static_cast<int>(held[who].size()) + 2);
+        if (held[who].size() < index) held[who].resize(index, kNoBlock);
+        for (size_t entry = 0; entry < index; ++entry) {
+          const int32_t id = std::exchange(held[who][entry], kNoBlock);
+          if (id == kNoBlock) continue;
+          ++returned;
+          if (holders(id) == 0 && content_of.contains(id)) unused.push_back(id);
+        }
+        pool.ReturnBefore(lists[who], static_cast<int>(index));
+        break;
+      }
       default: {
-        std::set<int32_t> taken;
-        for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
+        std::set<int32_t> taken = taken_blocks();
         const int more = 1 + below(4);
         const bool fits = more <= kBlocks - static_cast<int>(taken.size());
         const int size = static_cast<int>(held[who].size()) + more;
@@ -324,9 +400,9 @@ TEST(BlockPoolTest, RandomSharing) {
         held[who].assign(lists[who].ids().begin(), lists[who].ids().end());
       }
     }
-    std::set<int32_t> taken;
-    for (const auto& ids : held) taken.insert(ids.begin(), ids.end());
-    ASSERT_EQ(pool.free(), kBlocks - static_cast<int>(taken.size()));
+    ASSERT_EQ(pool.free(), kBlocks - static_cast<int>(taken_blocks().size()));
+    const auto ids = lists[who].ids();
+    ASSERT_TRUE(std::equal(ids.begin(), ids.end(), held[who].begin(), held[who].end()));
     ASSERT_EQ(pool.named(), static_cast<int>(content_of.size()));
     size_t even = 0;
     for (const auto& [id, what] : content_of) {
@@ -342,6 +418,7 @@ TEST(BlockPoolTest, RandomSharing) {
   }
   EXPECT_GT(shared, 1000);
   EXPECT_GT(evicted, 1000);
+  EXPECT_GT(returned, 1000);
 }
 
 // Compares with a map from blocks to the lists that hold them.

@@ -50,6 +50,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       on_fault_(std::move(on_fault)),
       scheduler_(model_->tokenizer(), info_,
                  {.max_context = max_context_,
+                  .window = model_->spec().window(),
                   .model_digest = model_->digest(),
                   .suppressed_ids = model_->suppressed_ids()},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
@@ -394,6 +395,8 @@ void Engine::PublishStats() {
   stats.kv_blocks_total = scheduler_.blocks().total();
   stats.kv_blocks_free = scheduler_.blocks().free();
   stats.kv_blocks_cached = scheduler_.blocks().named();
+  stats.window_blocks_total = scheduler_.window_blocks().total();
+  stats.window_blocks_free = scheduler_.window_blocks().free();
   stats.block_tokens = info_.block_tokens;
   const SchedulerCounts& counts = scheduler_.counts();
   stats.finished_requests = counts.finished_requests;

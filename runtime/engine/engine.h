@@ -50,6 +50,9 @@ struct EngineStats {
   // Blocks that no sequence holds; and blocks, held or not, that can be shared by their content.
   int kv_blocks_free = 0;
   int kv_blocks_cached = 0;
+  // The same of the blocks of layers with a window; 0 if the model has none.
+  int window_blocks_total = 0;
+  int window_blocks_free = 0;
   int block_tokens = 0;
   int64_t finished_requests = 0;
   int64_t prompt_tokens = 0;

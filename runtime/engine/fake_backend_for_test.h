@@ -1,12 +1,14 @@
 // A backend whose model is a hash: the next token is a function of the seed, the position, the
 // prompt's length and every earlier token, read back from the KV blocks that the batch names. A
-// wrong block, position, slot, order or prompt length changes the tokens.
+// wrong block, position, slot, order or prompt length changes the tokens. With a window, the window
+// blocks must have every token of it as well, and be no more than that takes.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -45,11 +47,14 @@ class FakeBackend : public Backend {
     return -static_cast<float>(NextToken(context, 1, 1000, {}, 999)) / 100;
   }
 
-  FakeBackend(const BackendInfo& info, int vocab, int32_t eog)
+  // `window` is not used if there are no window blocks.
+  FakeBackend(const BackendInfo& info, int vocab, int32_t eog, int window = 0)
       : info_(info),
         vocab_(vocab),
         eog_(eog),
+        window_(window),
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens, -99),
+        window_kv_(static_cast<size_t>(info.window_blocks) * info.block_tokens, -98),
         slots_(info.max_seqs) {}
 
   const BackendInfo& info() const override { return info_; }
@@ -57,12 +62,13 @@ class FakeBackend : public Backend {
   absl::Status Launch(const StepBatch& batch) override {
     if (before_launch) before_launch();
     if (!fail_with.ok()) return fail_with;
-    EXPECT_LT(static_cast<int>(results_.size()), info_.max_in_flight);
+    EXPECT_LT(static_cast<int>(in_flight_.size()), info_.max_in_flight);
     EXPECT_FALSE(batch.seqs.empty());
     std::set<int32_t> slots;
     size_t tokens = 0;
     size_t blocks = 0;
-    StepResult result;
+    Step step;
+    StepResult& result = step.result;
     for (const StepSequence& seq : batch.seqs) {
       EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
       EXPECT_FALSE(seq.tokens.empty());
@@ -88,6 +94,8 @@ class FakeBackend : public Backend {
           Kv(seq, seq.start_position + static_cast<int>(i)) = 0;
         }
       }
+      if (info_.window_blocks > 0) RunWindow(seq);
+      step.starts[seq.slot] = seq.start_position;
       PartResult& part = result.parts.emplace_back();
       part.finite = slot.finite;
       if (seq.tokens.size() > 1 || seq.start_params != nullptr) {
@@ -111,13 +119,13 @@ class FakeBackend : public Backend {
     EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
     max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(tokens));
     max_seqs_seen = std::max(max_seqs_seen, static_cast<int>(batch.seqs.size()));
-    results_.push_back(std::move(result));
+    in_flight_.push_back(std::move(step));
     return absl::OkStatus();
   }
 
   absl::StatusOr<StepResult> Wait() override {
-    StepResult result = std::move(results_.front());
-    results_.pop_front();
+    StepResult result = std::move(in_flight_.front().result);
+    in_flight_.pop_front();
     return result;
   }
 
@@ -134,6 +142,10 @@ class FakeBackend : public Backend {
   int prompt_tokens_run = 0;
   int max_tokens_seen = 0;
   int max_seqs_seen = 0;
+  // Number of parts in which a window block was missing that the sequence had held; and of those
+  // that start a sequence after its first window.
+  int parts_after_returns = 0;
+  int starts_after_a_window = 0;
 
  private:
   struct Slot {
@@ -142,6 +154,38 @@ class FakeBackend : public Backend {
     int next_position = 0;
     bool finite = true;
   };
+
+  struct Step {
+    StepResult result;
+    // Position at which each slot's part begins.
+    std::map<int32_t, int> starts;
+  };
+
+  // Stores the tokens of the step in the window blocks, and checks that the list has all that the
+  // step reads and no more than what the steps in flight may read.
+  void RunWindow(const StepSequence& seq) {
+    const int end = seq.start_position + static_cast<int>(seq.tokens.size());
+    // Start of the sequence's oldest step that is not waited for.
+    int oldest = seq.start_position;
+    for (const Step& step : in_flight_) {
+      const auto found = step.starts.find(seq.slot);
+      if (found != step.starts.end()) oldest = std::min(oldest, found->second);
+    }
+    const int first_held = std::max(oldest - window_ + 1, 0) / info_.block_tokens;
+    const int size = (end + info_.block_tokens - 1) / info_.block_tokens;
+    ASSERT_EQ(static_cast<int>(seq.window_blocks.size()), size) << "for the step and no more";
+    for (int i = 0; i < size; ++i) {
+      const int32_t block = seq.window_blocks[i];
+      ASSERT_EQ(block == kNoBlock, i < first_held) << "window block " << i << " of " << size;
+      ASSERT_TRUE(block == kNoBlock || (block >= 0 && block < info_.window_blocks)) << block;
+    }
+    if (first_held > 0)
+      ++(seq.start_params != nullptr ? starts_after_a_window : parts_after_returns);
+    for (int p = seq.start_position; p < end; ++p) WindowKv(seq, p) = Kv(seq, p);
+    for (int p = std::max(seq.start_position - window_ + 1, 0); p < end; ++p) {
+      ASSERT_EQ(WindowKv(seq, p), Kv(seq, p)) << "position " << p << " of a window";
+    }
+  }
 
   std::vector<SampledToken> Targets(const StepSequence& seq, const std::vector<int32_t>& context) {
     EXPECT_TRUE(info_.prompt_logprobs);
@@ -161,12 +205,20 @@ class FakeBackend : public Backend {
     return kv_[static_cast<size_t>(block) * info_.block_tokens + position % info_.block_tokens];
   }
 
+  int32_t& WindowKv(const StepSequence& seq, int position) {
+    const int32_t block = seq.window_blocks[position / info_.block_tokens];
+    return window_kv_[static_cast<size_t>(block) * info_.block_tokens +
+                      position % info_.block_tokens];
+  }
+
   const BackendInfo info_;
   const int vocab_;
   const int32_t eog_;
+  const int window_;
   std::vector<int32_t> kv_;
+  std::vector<int32_t> window_kv_;
   std::vector<Slot> slots_;
-  std::deque<StepResult> results_;
+  std::deque<Step> in_flight_;
 };
 
 }  // namespace orcd

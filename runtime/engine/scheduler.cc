@@ -53,7 +53,9 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       backend_(backend),
       options_(std::move(options)),
       hooks_(std::move(hooks)),
+      window_(backend.window_blocks > 0 ? options_.window : 0),
       blocks_(backend.kv_blocks, backend.block_tokens),
+      window_blocks_(backend.window_blocks),
       rate_(backend.max_step_tokens) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   if (!options_.suppressed_ids.empty()) {
@@ -136,23 +138,39 @@ absl::Time Scheduler::EarliestEnd(Sequence& sequence, absl::Time now) {
 int Scheduler::CountCachedTokens(Sequence& sequence) {
   if (!sequence.live->prefix_root) return 0;
   const int most = (static_cast<int>(sequence.tokens.size()) - 1) / backend_.block_tokens;
-  int blocks = 0;
+  return CountShareable(sequence, most) * backend_.block_tokens;
+}
+
+int Scheduler::CountShareable(Sequence& sequence, int most) {
+  int shareable = 0;
+  // Consecutive window blocks that can be shared, up to the one looked at.
+  int windows = 0;
+  int count = 0;
   for (const BlockHash& hash : BlockHashes(sequence, most)) {
     if (!blocks_.Contains(hash)) break;
-    ++blocks;
+    ++count;
+    if (window_ > 0) {
+      windows = window_blocks_.Contains(hash) ? windows + 1 : 0;
+      if (windows < count - FirstInWindow(count * backend_.block_tokens)) continue;
+    }
+    shareable = count;
   }
-  return blocks * backend_.block_tokens;
+  return shareable;
 }
 
 int Scheduler::BlocksFor(int tokens) const {
   return (tokens + backend_.block_tokens - 1) / backend_.block_tokens;
 }
 
+int Scheduler::FirstInWindow(int position) const {
+  return std::max(position - window_ + 1, 0) / backend_.block_tokens;
+}
+
 bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
   now_ = now;
   batch.seqs.clear();
   ExpireDeadlines(now);
-  if (!ReserveForDecode()) return false;
+  if (!ReserveNext()) return false;
   Admit(now);
 
   InFlight step;
@@ -188,12 +206,12 @@ void Scheduler::ExpireDeadlines(absl::Time now) {
   Sweep(now);
 }
 
-bool Scheduler::ReserveForDecode() {
+bool Scheduler::ReserveNext() {
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = **it;
-    if (sequence.finished || !sequence.decodes()) continue;
+    if (sequence.finished || (!sequence.decodes() && sequence.unscheduled() <= 0)) continue;
     const int needed = BlocksFor(sequence.scheduled + 1);
-    while (!blocks_.Grow(sequence.blocks, needed)) {
+    while (!Grow(sequence, needed)) {
       // A token that a step in flight draws must be known before its sequence can be recomputed.
       if (!in_flight_.empty()) return false;
       const bool is_last = &sequence == running_.back().get();
@@ -204,11 +222,17 @@ bool Scheduler::ReserveForDecode() {
   return true;
 }
 
+bool Scheduler::Grow(Sequence& sequence, int size) {
+  return blocks_.Grow(sequence.blocks, size) &&
+         (window_ == 0 || window_blocks_.Grow(sequence.window_blocks, size));
+}
+
 void Scheduler::PreemptLast() {
   Sequence& sequence = *running_.back();
   free_slots_.push_back(*sequence.slot);
   sequence.slot.reset();
   blocks_.Release(sequence.blocks);
+  window_blocks_.Release(sequence.window_blocks);
   sequence.scheduled = 0;
   sequence.computed = 0;
   sequence.preempted = true;
@@ -227,6 +251,7 @@ void Scheduler::Admit(absl::Time now) {
     Sequence& sequence = **it++;
     if (sequence.waits_for_prompt()) continue;
     if (unfit_ == &sequence && blocks_.free() <= unfit_free_ &&
+        window_blocks_.free() <= unfit_window_free_ &&
         !(unfit_missing_ && blocks_.Contains(*unfit_missing_))) {
       break;
     }
@@ -258,25 +283,30 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   // are requested, the whole prompt must be run.
   const bool must_run_prompt = sequence.sample == 0 && live.request.prompt_logprobs >= 0 &&
                                live.next_prompt_logprob < live.prompt_tokens();
+  int shared = 0;
   std::optional<BlockHash> missing;
   if (live.prefix_root && !must_run_prompt) {
-    for (const BlockHash& hash : BlockHashes(sequence, (known - 1) / backend_.block_tokens)) {
-      if (blocks_.Share(sequence.blocks, hash)) continue;
-      missing = hash;
-      break;
-    }
+    const int most = (known - 1) / backend_.block_tokens;
+    shared = CountShareable(sequence, most);
+    ShareBlocks(sequence, shared);
+    const auto rest = BlockHashes(sequence, most).subspan(shared);
+    const auto first = std::ranges::find_if_not(
+        rest, [this](const BlockHash& hash) { return blocks_.Contains(hash); });
+    if (first != rest.end()) missing = *first;
   }
-  const int shared = sequence.blocks.size();
   // Room for the known tokens and the first new one, so that a prompt never waits for blocks once
-  // it has begun.
+  // it has begun, unless for window blocks, which it takes step by step.
   const int needed = BlocksFor(std::min(known + 1, options_.max_context));
   // A preempted sequence also needs a spare block for each running one, so that these can go on for
   // a while.
   const int spare = sequence.preempted ? static_cast<int>(running_.size()) : 0;
-  if (needed - shared + spare > blocks_.free() || !blocks_.Grow(sequence.blocks, needed)) {
+  if (needed - shared + spare > blocks_.free() || !FitsWindow(shared, needed, spare) ||
+      !blocks_.Grow(sequence.blocks, needed) || !Grow(sequence, shared + 1)) {
     blocks_.Release(sequence.blocks);
+    window_blocks_.Release(sequence.window_blocks);
     unfit_ = &sequence;
     unfit_free_ = blocks_.free();
+    unfit_window_free_ = window_blocks_.free();
     unfit_missing_ = missing;
     return false;
   }
@@ -284,6 +314,25 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   sequence.computed = sequence.scheduled;
   sequence.named_blocks = shared;
   return true;
+}
+
+void Scheduler::ShareBlocks(Sequence& sequence, int count) {
+  const std::span<const BlockHash> hashes = BlockHashes(sequence, count);
+  for (const BlockHash& hash : hashes) blocks_.Share(sequence.blocks, hash);
+  if (window_ == 0) return;
+  const int first = FirstInWindow(count * backend_.block_tokens);
+  window_blocks_.ReturnBefore(sequence.window_blocks, first);
+  for (const BlockHash& hash : hashes.subspan(first)) {
+    window_blocks_.Share(sequence.window_blocks, hash);
+  }
+}
+
+bool Scheduler::FitsWindow(int shared, int blocks, int spare) const {
+  if (window_ == 0) return true;
+  // Blocks that a window touches, wherever in a block it begins.
+  const int touched = BlocksFor(window_ - 1) + 1;
+  const int first = FirstInWindow(shared * backend_.block_tokens);
+  return std::min(blocks, first + touched) - shared + spare <= window_blocks_.free();
 }
 
 std::span<const BlockHash> Scheduler::BlockHashes(Sequence& sequence, int count) {
@@ -348,10 +397,22 @@ void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
   // The first prompt also gets the part of the budget that the others cannot use.
   const int share = std::max(budget - budget / 2, budget - others);
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
-    const int count = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
+    const int wanted = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
+    const int count = TakeWindowBlocks(*prompts_[i], wanted);
     AddPart(*prompts_[i], count, batch, step);
     budget -= count;
   }
+}
+
+int Scheduler::TakeWindowBlocks(Sequence& sequence, int count) {
+  if (window_ == 0) return count;
+  BlockList& list = sequence.window_blocks;
+  const int wanted = BlocksFor(sequence.scheduled + count);
+  for (int size = list.size() + 1; size <= wanted; ++size) {
+    if (!window_blocks_.Grow(list, size)) break;
+  }
+  // ReserveNext and TakeBlocks have left room for one token at least.
+  return std::min(count, list.size() * backend_.block_tokens - sequence.scheduled);
 }
 
 void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step) {
@@ -371,6 +432,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   part.tokens = follows ? std::span<const int32_t>(kFollow) : known.subspan(begin, count);
   part.start_position = begin;
   part.blocks = sequence.blocks.ids();
+  part.window_blocks = sequence.window_blocks.ids();
   part.sample = follows || count == sequence.unscheduled();
   if (part.sample && sequence.constraint != nullptr) {
     part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
@@ -428,17 +490,23 @@ void Scheduler::AcceptPositions(Sequence& sequence, int end) {
   LiveRequest& live = *sequence.live;
   sequence.computed = end;
   if (sequence.sample == 0 && end >= live.prompt_tokens()) live.prompt_computed = true;
-  if (!live.prefix_root) return;
-  const int known = std::min(end, static_cast<int>(sequence.tokens.size()));
+  if (live.prefix_root) NameBlocks(sequence);
+  if (window_ > 0) window_blocks_.ReturnBefore(sequence.window_blocks, FirstInWindow(end));
+}
+
+void Scheduler::NameBlocks(Sequence& sequence) {
+  const int known = std::min(sequence.computed, static_cast<int>(sequence.tokens.size()));
   const int full = known / backend_.block_tokens;
   if (full <= sequence.named_blocks) return;
+  const bool shares_with_all = sequence.live->shares_with_all;
   const std::span<const BlockHash> hashes = BlockHashes(sequence, full);
   for (int& index = sequence.named_blocks; index < full; ++index) {
     BlockPool::Origin origin;
     if (index > 0) origin.parent = hashes[index - 1];
     origin.tokens =
         std::span(sequence.tokens).subspan(index * backend_.block_tokens, backend_.block_tokens);
-    blocks_.Name(sequence.blocks, index, hashes[index], live.shares_with_all ? &origin : nullptr);
+    blocks_.Name(sequence.blocks, index, hashes[index], shares_with_all ? &origin : nullptr);
+    if (window_ > 0) window_blocks_.Name(sequence.window_blocks, index, hashes[index]);
   }
 }
 

@@ -29,6 +29,9 @@ namespace orcd {
 struct SchedulerOptions {
   // Maximum tokens of a sequence, prompt and output. Must fit the backend's KV blocks.
   int max_context = 0;
+  // ModelSpec::window(). Not used if the backend has no window blocks. Its window blocks must
+  // suffice for one window, wherever in a block it begins, or for max_context tokens.
+  int window = 0;
   // Digest of the model; the root of its prefix-cache hashes.
   std::string model_digest;
   // Tokens of the vocabulary that are never drawn.
@@ -52,7 +55,7 @@ struct SchedulerCounts {
   int64_t preemptions = 0;
 };
 
-// Owns every sequence, the slots and the block pool. One thread (the engine's).
+// Owns every sequence, the slots and the block pools. One thread (the engine's).
 //
 // Policy: running sequences step together. Each step first advances the decoding sequences by one
 // token each, then spends the rest of the token budget on prompts, in chunks: half on the prompt
@@ -61,8 +64,10 @@ struct SchedulerCounts {
 // in order of rank: the arrival time, moved earlier by the priority. Full blocks with the same
 // prefix are shared. If a sequence needs a block when none is free, the running sequence that ranks
 // last is preempted: it gives up its slot and KV blocks and waits again. Its output so far stands,
-// and it continues exactly as it would have. A request whose deadline cannot be met at the measured
-// rates is refused.
+// and it continues exactly as it would have. The layers with a window have blocks of their own. A
+// sequence takes them for one step at a time and returns them once the steps that follow do not
+// read them; a prefix of n blocks is shared only if the window before its end can be shared too. A
+// request whose deadline cannot be met at the measured rates is refused.
 class Scheduler {
  public:
   struct Hooks {
@@ -98,7 +103,8 @@ class Scheduler {
   void FailAll(const absl::Status& status);
 
   // Reports to `observer` the blocks that requests without a salt may share; see
-  // BlockPool::Observe.
+  // BlockPool::Observe. Window blocks are not reported, so that where the model has windows, a
+  // request may share less than what was reported.
   void ObserveBlocks(std::weak_ptr<BlockObserver> observer) {
     blocks_.Observe(std::move(observer));
   }
@@ -111,6 +117,7 @@ class Scheduler {
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
   const BlockPool& blocks() const { return blocks_; }
+  const BlockPool& window_blocks() const { return window_blocks_; }
   const ServiceRate& rate() const { return rate_; }
   const SchedulerCounts& counts() const { return counts_; }
 
@@ -140,29 +147,44 @@ class Scheduler {
   };
 
   int BlocksFor(int tokens) const;
+  // Index of the first window block that positions from `position` on read.
+  int FirstInWindow(int position) const;
 
   // The earliest time at which the request could end, by the measured rates: the sequences before
   // it release their places, its prompt runs, and its minimum number of tokens is drawn. `sequence`
   // is the request's first sample.
   absl::Time EarliestEnd(Sequence& sequence, absl::Time now);
   int CountCachedTokens(Sequence& sequence);
+  // Most of the first `most` full blocks of the sequence with which it can begin, because they and
+  // the window blocks before their end can be shared.
+  int CountShareable(Sequence& sequence, int most);
   void ExpireDeadlines(absl::Time now);
 
   void Admit(absl::Time now);
   // Gives a sequence the blocks it needs to start; false if too few are free.
   bool TakeBlocks(Sequence& sequence);
+  // Appends the first `count` full blocks and the window blocks before their end.
+  void ShareBlocks(Sequence& sequence, int count);
+  // True if there are window blocks for a sequence that begins with `shared` blocks to become
+  // `blocks` long, and `spare` more.
+  bool FitsWindow(int shared, int blocks, int spare) const;
+  // Grows both lists to `size` blocks; false if too few are free.
+  bool Grow(Sequence& sequence, int size);
   void Enqueue(SequenceList& from, Sequence& sequence, SequenceList& to);
   // Hashes of the first `count` full blocks of the sequence.
   std::span<const BlockHash> BlockHashes(Sequence& sequence, int count);
-  // Reserves a block for the next token of every decoding sequence. False if that must wait for the
-  // steps in flight.
-  bool ReserveForDecode();
+  // Reserves the blocks for the next token of every sequence. False if that must wait for the steps
+  // in flight.
+  bool ReserveNext();
   void PreemptLast();
 
   // Selects the sequences that take part in the next step.
   void SelectRunning();
   void PlanDecodes(StepBatch& batch, InFlight& step);
   void PlanPrompts(StepBatch& batch, InFlight& step);
+  // Gives the sequence window blocks for its next `count` tokens, or for as many as it can; returns
+  // that number.
+  int TakeWindowBlocks(Sequence& sequence, int count);
   // Adds `count` tokens of the sequence to the step.
   void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
 
@@ -170,9 +192,11 @@ class Scheduler {
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
-  // Records that positions [computed, end) are good, and names the blocks that they fill. The only
-  // place at which blocks get names.
+  // Records that positions [computed, end) are good, names the blocks that they fill, and returns
+  // the window blocks that have left every window.
   void AcceptPositions(Sequence& sequence, int end);
+  // Names the full blocks of accepted positions. The only place at which blocks get names.
+  void NameBlocks(Sequence& sequence);
   void SendDelta(Sequence& sequence, DeltaEvent event);
   // Ends a sequence; the last sequence to end also ends its request. The next Sweep that finds no
   // step using the sequence removes it.
@@ -198,7 +222,10 @@ class Scheduler {
   // The words of a mask without the suppressed ids; empty if there are none.
   std::vector<uint32_t> not_suppressed_;
 
+  // Largest window of the layers that have window blocks; 0 if there are none.
+  const int window_;
   BlockPool blocks_;
+  BlockPool window_blocks_;
   std::vector<int32_t> free_slots_;
   SequenceList waiting_;
   SequenceList running_;
@@ -214,11 +241,13 @@ class Scheduler {
   // The time passed to the last call.
   absl::Time now_ = absl::InfinitePast();
   absl::Time last_commit_ = absl::InfinitePast();
-  // The first sequence in the queue did not fit while `unfit_free_` blocks were free and block
-  // `unfit_missing_`, the first it could not share, was not cached (nullopt: it could share no
-  // more). It is retried once more are free or that block is cached.
+  // The first sequence in the queue did not fit while `unfit_free_` blocks and
+  // `unfit_window_free_` window blocks were free and block `unfit_missing_`, the first that it
+  // could not share, was not cached (nullopt: all were). It is retried once more are free or that
+  // block is cached.
   const Sequence* unfit_ = nullptr;
   int unfit_free_ = 0;
+  int unfit_window_free_ = 0;
   std::optional<BlockHash> unfit_missing_;
   // Scratch for the step that is being planned.
   std::vector<Sequence*> selected_;

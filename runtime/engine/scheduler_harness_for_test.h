@@ -86,10 +86,11 @@ class SchedulerHarness {
     left_queue_.clear();
     removed_.clear();
     sinks_.clear();
-    backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_);
+    backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_, window_);
     scheduler_ = std::make_unique<Scheduler>(
         model_->tokenizer(), info,
         SchedulerOptions{.max_context = max_context,
+                         .window = window_,
                          .model_digest = model_->digest(),
                          .suppressed_ids = suppressed_ids_},
         Scheduler::Hooks{.on_started =
@@ -185,6 +186,7 @@ class SchedulerHarness {
   int max_context_ = 0;
   // Used by the next Make.
   std::vector<int32_t> suppressed_ids_;
+  int window_ = 0;
   std::shared_ptr<const Model> model_;
   int32_t eog_ = 0;
   int vocab_ = 0;

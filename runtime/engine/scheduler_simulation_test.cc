@@ -26,13 +26,19 @@ struct Encounters {
   int64_t preemptions = 0;
   int64_t gaps_checked = 0;
   int64_t poisoned = 0;
+  // Of FakeBackend.
+  int64_t parts_after_returns = 0;
+  int64_t starts_after_a_window = 0;
 };
+
+enum class Windows { kNone, kSome };
 
 // One run, determined entirely by its seed.
 class Simulation : public SchedulerHarness {
  public:
   // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none.
-  Simulation(uint64_t seed, std::shared_ptr<const Model> model, int poison_one_in = 0)
+  Simulation(uint64_t seed, std::shared_ptr<const Model> model, Windows windows,
+             int poison_one_in = 0)
       : random_(seed), poison_(static_cast<uint32_t>(seed)) {
     model_ = std::move(model);
     BackendInfo info;
@@ -42,7 +48,17 @@ class Simulation : public SchedulerHarness {
     info.kv_blocks = (24 + Below(120)) / info.block_tokens;
     info.max_in_flight = 1 + Below(2);
     info.prompt_logprobs = true;
-    Make(info, 16 + Below(std::min(info.kv_blocks * info.block_tokens - 16, 40) + 1));
+    const int context = 16 + Below(std::min(info.kv_blocks * info.block_tokens - 16, 40) + 1);
+    if (windows == Windows::kSome) {
+      window_ = 1 + Below(20);
+      // From what one sequence needs to more than can be used.
+      const auto blocks_for = [&](int tokens) {
+        return (tokens + info.block_tokens - 1) / info.block_tokens;
+      };
+      info.window_blocks = std::min(blocks_for(window_ - 1) + 1, blocks_for(context));
+      if (Below(2) == 0) info.window_blocks += Below(info.kv_blocks + 1);
+    }
+    Make(info, context);
     shares_ = Below(4) > 0;
     if (poison_one_in > 0) {
       backend_->poisons = [this, poison_one_in](const StepSequence&) {
@@ -143,6 +159,7 @@ class Simulation : public SchedulerHarness {
     Advance();
     EXPECT_LE(scheduler_->running(), info_.max_seqs);
     EXPECT_GE(scheduler_->blocks().free(), 0);
+    EXPECT_GE(scheduler_->window_blocks().free(), 0);
     for (const auto& [id, asked] : asked_) {
       if (sinks_[id]->finished || asked.deadline > now_) continue;
       // The deadline is noticed when the next step is planned.
@@ -156,6 +173,9 @@ class Simulation : public SchedulerHarness {
     EXPECT_EQ(removed_.size(), asked_.size());
     EXPECT_EQ(left_queue_.size(), asked_.size());
     EXPECT_EQ(scheduler_->blocks().free(), info_.kv_blocks) << "blocks leaked";
+    EXPECT_EQ(scheduler_->window_blocks().free(), info_.window_blocks) << "blocks leaked";
+    met.parts_after_returns += backend_->parts_after_returns;
+    met.starts_after_a_window += backend_->starts_after_a_window;
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
     EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
     met.preemptions += scheduler_->counts().preemptions;
@@ -231,12 +251,12 @@ class Simulation : public SchedulerHarness {
 // A sanitizer finds in fewer what it finds.
 constexpr int kRuns = testing::kSanitized ? 1000 : 3000;
 
-TEST(SchedulerSimulationTest, ThousandsOfRuns) {
+void RunMany(Windows windows) {
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Simulation(seed, model).Run(met);
+    Simulation(seed, model, windows).Run(met);
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(met.completed, 10 * kRuns);
@@ -244,9 +264,20 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) {
   EXPECT_GT(met.expired, kRuns / 4);
   EXPECT_GT(met.unreachable, kRuns / 10);
   EXPECT_GT(met.preemptions, kRuns);
-  EXPECT_GT(met.cached_tokens, 10 * kRuns);
   EXPECT_GT(met.gaps_checked, kRuns / 10);
+  if (windows == Windows::kNone) {
+    EXPECT_GT(met.cached_tokens, 10 * kRuns);
+    return;
+  }
+  // Half of the runs have window blocks for one sequence and for nothing that others left.
+  EXPECT_GT(met.cached_tokens, 3 * kRuns);
+  EXPECT_GT(met.parts_after_returns, 10 * kRuns);
+  EXPECT_GT(met.starts_after_a_window, kRuns);
 }
+
+TEST(SchedulerSimulationTest, ThousandsOfRuns) { RunMany(Windows::kNone); }
+
+TEST(SchedulerSimulationTest, ThousandsOfRunsWithWindows) { RunMany(Windows::kSome); }
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
 TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {
@@ -254,7 +285,8 @@ TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {
   Encounters met;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Simulation(seed, model, /*poison_one_in=*/30).Run(met);
+    const Windows windows = seed % 2 == 0 ? Windows::kNone : Windows::kSome;
+    Simulation(seed, model, windows, /*poison_one_in=*/30).Run(met);
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(met.poisoned, kRuns);

@@ -143,7 +143,9 @@ class Run {
     const BackendInfo& info = backend.info();
     int64_t count = std::min(kSelfCheckTokens, model.spec().context_length);
     if (info.max_context > 0) count = std::min<int64_t>(count, info.max_context);
-    count = std::min(count, int64_t{info.kv_blocks} * info.block_tokens);
+    const int blocks =
+        info.window_blocks > 0 ? std::min(info.kv_blocks, info.window_blocks) : info.kv_blocks;
+    count = std::min(count, int64_t{blocks} * info.block_tokens);
     const int vocab = model.spec().vocab;
     for (int64_t i = 0; i < count; ++i) {
       tokens_.push_back(static_cast<int32_t>((i * 2654435761 + 17) % vocab));
@@ -190,6 +192,7 @@ class Run {
     part.tokens = std::span(tokens_).subspan(first, count);
     part.start_position = first;
     part.blocks = blocks_;
+    if (backend_.info().window_blocks > 0) part.window_blocks = blocks_;
     part.sample = sample;
     StepBatch batch;
     batch.seqs.push_back(part);

@@ -103,6 +103,9 @@ struct Sequence {
   // Set only while the sequence runs.
   std::optional<int32_t> slot;
   BlockList blocks;
+  // Blocks of the layers with a window: they cover positions [0, scheduled) or more, and those that
+  // left every window before position `computed` were returned. Empty if there is no such layer.
+  BlockList window_blocks;
   int scheduled = 0;
   int computed = 0;
   // True until a launched step begins the sequence in this slot.
@@ -117,8 +120,8 @@ struct Sequence {
   // True once the sequence has been preempted.
   bool preempted = false;
 
-  // Names of the full blocks of `tokens`, computed as needed; and how many of `blocks` were named
-  // with them.
+  // Names of the full blocks of `tokens`, computed as needed; and how many of `blocks` and of
+  // `window_blocks` were named with them.
   std::vector<BlockHash> block_hashes;
   int named_blocks = 0;
 

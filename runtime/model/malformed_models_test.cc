@@ -271,8 +271,6 @@ void AddTensors(const std::string& architecture, Cases& cases) {
             [matrix](TestModel& m) {
               m.tensors["blk.1.attn_q.weight"] = matrix(64);
               m.tensors["blk.1.attn_qkv.weight"] = matrix(128);
-              if (!m.tensors.contains("blk.0.attn_q.weight")) return;
-              m.tensors["blk.1.attn_k.weight"] = matrix(32);
             },
             {"blk.1.attn_qkv.weight", "same rows"});
   cases.Add("blk.0.attn_k.bias", kInvalid,

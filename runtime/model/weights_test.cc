@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/model/architectures.h"
+#include "testing/architecture_models.h"
 #include "testing/test_model.h"
 
 namespace orcd {
@@ -77,6 +81,118 @@ TEST(ModelWeightsTest, AnUntiedHeadIsUsed) {
   EXPECT_EQ(weights->output.type, TensorType::kF16);
   EXPECT_EQ(weights->output.data, gguf->FindTensor("output.weight")->data.data());
   EXPECT_EQ(weights->output.row_bytes, 128);
+}
+
+// Loads the model's weights, and keeps the file open.
+struct Loaded {
+  explicit Loaded(const TestModel& model) : gguf(model.WriteAndOpen(dir.File("model.gguf"))) {
+    const auto spec = ReadModelSpec(*gguf);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    if (!spec.ok()) return;
+    auto read = ModelWeights::FromGguf(*gguf, *spec);
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (read.ok()) weights = *std::move(read);
+  }
+  const std::byte* data(const std::string& tensor) const {
+    return gguf->FindTensor(tensor)->data.data();
+  }
+
+  TempDir dir;
+  std::unique_ptr<GgufReader> gguf;
+  ModelWeights weights;
+};
+
+TEST(ModelWeightsTest, FusedTensorsAreSplitByRows) {
+  TestModel model = TestModel::Valid();
+  for (const char* name : {"attn_q", "attn_k", "attn_v"}) {
+    model.tensors.erase(absl::StrCat("blk.1.", name, ".weight"));
+    for (const char* layer : {"blk.0.", "blk.1."}) {
+      model.tensors.erase(absl::StrCat(layer, name, ".bias"));
+    }
+  }
+  model.tensors["blk.1.attn_qkv.weight"] = {TensorType::kQ5_0, {64, 128}, {}};
+  model.AddVector("blk.0.attn_qkv.bias", 128);
+  model.AddVector("blk.1.attn_qkv.bias", 128);
+  const Loaded loaded(model);
+  ASSERT_EQ(loaded.weights.layers.size(), 2u);
+  const LayerWeights& layer = loaded.weights.layers[1];
+  const std::byte* const qkv = loaded.data("blk.1.attn_qkv.weight");
+  // 64 weights are two blocks of 22 bytes.
+  EXPECT_EQ(layer.attn_q.data, qkv);
+  EXPECT_EQ(layer.attn_q.rows, 64);
+  EXPECT_EQ(layer.attn_k.data, qkv + 64 * 44);
+  EXPECT_EQ(layer.attn_k.rows, 32);
+  EXPECT_EQ(layer.attn_v.data, qkv + 96 * 44);
+  EXPECT_EQ(layer.attn_v.rows, 32);
+  EXPECT_EQ(layer.attn_v.row_bytes, 44);
+  EXPECT_EQ(layer.attn_v.cols, 64);
+  const void* const bias = loaded.data("blk.1.attn_qkv.bias");
+  EXPECT_EQ(layer.attn_q_bias.data(), bias);
+  EXPECT_EQ(layer.attn_q_bias.size(), 64u);
+  EXPECT_EQ(layer.attn_k_bias.data(), layer.attn_q_bias.data() + 64);
+  EXPECT_EQ(layer.attn_k_bias.size(), 32u);
+  EXPECT_EQ(layer.attn_v_bias.data(), layer.attn_q_bias.data() + 96);
+  EXPECT_EQ(layer.attn_v_bias.size(), 32u);
+  // The other layer's matrices are not fused.
+  EXPECT_EQ(loaded.weights.layers[0].attn_k.data, loaded.data("blk.0.attn_k.weight"));
+}
+
+TEST(ModelWeightsTest, TheGateIsTheFirstHalfOfAFusedFfn) {
+  const Loaded fused(TinyModelOf("phi3"));
+  ASSERT_EQ(fused.weights.layers.size(), 2u);
+  const LayerWeights& layer = fused.weights.layers[1];
+  EXPECT_EQ(layer.ffn_gate.data, fused.data("blk.1.ffn_up.weight"));
+  EXPECT_EQ(layer.ffn_gate.rows, 256);
+  EXPECT_EQ(layer.ffn_up.data, layer.ffn_gate.data + layer.ffn_gate.bytes());
+  EXPECT_EQ(layer.ffn_up.rows, 256);
+  EXPECT_EQ(layer.attn_v.data, layer.attn_q.data + layer.attn_q.bytes() + layer.attn_k.bytes());
+  EXPECT_EQ(fused.weights.rope_factors_short.size(), 8u);
+  EXPECT_EQ(fused.weights.rope_factors_long.size(), 8u);
+
+  TestModel model = TinyModelOf("glm4");
+  for (const std::string blk : {"blk.0.", "blk.1."}) {
+    model.tensors[blk + "ffn_gate.weight"] = {TensorType::kQ8_0, {64, 256}, {}};
+    model.tensors[blk + "ffn_up.weight"] = {TensorType::kQ8_0, {64, 256}, {}};
+  }
+  const Loaded split(model);
+  ASSERT_EQ(split.weights.layers.size(), 2u);
+  EXPECT_EQ(split.weights.layers[0].ffn_gate.data, split.data("blk.0.ffn_gate.weight"));
+  EXPECT_EQ(split.weights.layers[0].ffn_up.data, split.data("blk.0.ffn_up.weight"));
+}
+
+TEST(ModelWeightsTest, AnyMatrixOfALayerMayHaveABias) {
+  TestModel model = TinyModelOf("llama");
+  const struct {
+    std::string name;
+    uint64_t size;
+    Vector LayerWeights::*role;
+  } biases[] = {{"attn_q", 64, &LayerWeights::attn_q_bias},
+                {"attn_k", 32, &LayerWeights::attn_k_bias},
+                {"attn_v", 32, &LayerWeights::attn_v_bias},
+                {"attn_output", 64, &LayerWeights::attn_output_bias},
+                {"ffn_gate", 256, &LayerWeights::ffn_gate_bias},
+                {"ffn_up", 256, &LayerWeights::ffn_up_bias},
+                {"ffn_down", 64, &LayerWeights::ffn_down_bias}};
+  for (const auto& bias : biases) {
+    for (const std::string blk : {"blk.0.", "blk.1."}) {
+      model.AddVector(blk + bias.name + ".bias", bias.size);
+    }
+  }
+  const Loaded loaded(model);
+  ASSERT_EQ(loaded.weights.layers.size(), 2u);
+  for (const auto& bias : biases) {
+    const Vector& vector = loaded.weights.layers[1].*bias.role;
+    EXPECT_EQ(vector.size(), bias.size) << bias.name;
+    EXPECT_EQ(static_cast<const void*>(vector.data()), loaded.data("blk.1." + bias.name + ".bias"));
+  }
+}
+
+TEST(ModelWeightsTest, FactorsAreAsManyAsTheRotatedPairs) {
+  TestModel model = TinyModelOf("phi3");
+  model.keys["phi3.rope.dimension_count"] = uint32_t{12};
+  model.AddVector("rope_factors_short.weight", 6);
+  model.AddVector("rope_factors_long.weight", 6);
+  EXPECT_EQ(Loaded(model).weights.rope_factors_long.size(), 6u);
 }
 
 struct Refusal {
@@ -173,8 +289,8 @@ std::vector<Refusal> Refusals() {
       [](TestModel& m) { m.AddVector("rope_freqs.weight", 8); }, {"RoPE"});
   add("more_layers", "blk.2.attn_norm.weight", kUnimplemented,
       [](TestModel& m) { m.AddVector("blk.2.attn_norm.weight", 64); }, {"2 layers"});
-  add("bias_of_output", "blk.0.attn_output.bias", kUnimplemented,
-      [](TestModel& m) { m.AddVector("blk.0.attn_output.bias", 64); }, {"no part"});
+  add("other_tensor", "blk.0.attn_gate.weight", kUnimplemented,
+      [](TestModel& m) { m.AddVector("blk.0.attn_gate.weight", 64); }, {"no part"});
   return refusals;
 }
 

@@ -52,8 +52,9 @@ void SetPhi3(const RandomModelShape& shape, GgufWriter& writer) {
       shape.rope_original_context == 0 ? shape.context : shape.rope_original_context;
   writer.SetU32(Key(shape, "rope.scaling.original_context_length"), original);
   if (shape.rope_factor == 0) return;
-  writer.SetF32(Key(shape, "rope.scaling.attn_factor"),
-                std::sqrt(1 + std::log(shape.rope_factor) / std::log(static_cast<float>(original))));
+  writer.SetF32(
+      Key(shape, "rope.scaling.attn_factor"),
+      std::sqrt(1 + std::log(shape.rope_factor) / std::log(static_cast<float>(original))));
 }
 
 void SetGranite(const RandomModelShape& shape, GgufWriter& writer) {
@@ -106,8 +107,7 @@ std::vector<float> Llama3Factors(const RandomModelShape& shape) {
   std::vector<float> factors;
   for (int i = 0; i < shape.head_dim / 2; ++i) {
     const float exponent = 2 * static_cast<float>(i) / static_cast<float>(shape.head_dim);
-    const float wavelength =
-        2 * std::numbers::pi_v<float> * std::pow(shape.rope_base, exponent);
+    const float wavelength = 2 * std::numbers::pi_v<float> * std::pow(shape.rope_base, exponent);
     const float smooth = std::clamp((original / wavelength - kLow) / (kHigh - kLow), 0.0f, 1.0f);
     factors.push_back(1 / ((1 - smooth) / shape.rope_factor + smooth));
   }
@@ -127,9 +127,8 @@ std::vector<float> GrowingFactors(int pairs, float most) {
 }  // namespace
 
 const Family& FamilyOf(std::string_view architecture) {
-  return *std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& family) {
-    return family.architecture == architecture;
-  });
+  return *std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                       [&](const Family& family) { return family.architecture == architecture; });
 }
 
 std::vector<RopeVector> RopeVectorsOf(const RandomModelShape& shape) {

@@ -67,14 +67,34 @@ constexpr RandomModelShape kShapes[] = {
 };
 
 constexpr FileType kFileTypes[] = {
-    {"F32", 0, TensorType::kF32},      {"F16", 1, TensorType::kF16},
-    {"BF16", 32, TensorType::kBF16},   {"Q8_0", 7, TensorType::kQ8_0},
-    {"Q4_0", 2, TensorType::kQ4_0},    {"Q4_1", 3, TensorType::kQ4_1},
-    {"Q5_0", 8, TensorType::kQ5_0},    {"Q5_1", 9, TensorType::kQ5_1},
-    {"Q2_K", 10, TensorType::kQ2_K},   {"Q3_K_M", 12, TensorType::kQ3_K},
-    {"Q4_K_M", 15, TensorType::kQ4_K}, {"Q5_K_M", 17, TensorType::kQ5_K},
-    {"Q6_K", 18, TensorType::kQ6_K},   {"IQ4_NL", 25, TensorType::kIQ4_NL},
+    {"F32", 0, TensorType::kF32},          {"F16", 1, TensorType::kF16},
+    {"BF16", 32, TensorType::kBF16},       {"Q8_0", 7, TensorType::kQ8_0},
+    {"Q4_0", 2, TensorType::kQ4_0},        {"Q4_1", 3, TensorType::kQ4_1},
+    {"Q5_0", 8, TensorType::kQ5_0},        {"Q5_1", 9, TensorType::kQ5_1},
+    {"Q2_K", 10, TensorType::kQ2_K},       {"Q3_K_M", 12, TensorType::kQ3_K},
+    {"Q4_K_M", 15, TensorType::kQ4_K},     {"Q5_K_M", 17, TensorType::kQ5_K},
+    {"Q6_K", 18, TensorType::kQ6_K},       {"IQ4_NL", 25, TensorType::kIQ4_NL},
+    {"IQ4_XS", 30, TensorType::kIQ4_XS},   {"IQ3_S", 26, TensorType::kIQ3_S},
+    {"IQ3_XXS", 23, TensorType::kIQ3_XXS}, {"IQ2_M", 29, TensorType::kIQ2_S},
+    {"IQ2_XS", 20, TensorType::kIQ2_XS},   {"IQ2_XXS", 19, TensorType::kIQ2_XXS},
+    {"IQ1_M", 31, TensorType::kIQ1_M},     {"IQ1_S", 24, TensorType::kIQ1_S},
+    {"TQ2_0", 37, TensorType::kTQ2_0},     {"TQ1_0", 36, TensorType::kTQ1_0},
+    {"MXFP4", 38, TensorType::kMXFP4},     {"NVFP4", 39, TensorType::kNVFP4},
 };
+
+// True for types of so few bits that some matrices get more of them.
+bool IsBelow3Bits(TensorType type) {
+  switch (type) {
+    case TensorType::kIQ2_S:
+    case TensorType::kIQ2_XS:
+    case TensorType::kIQ2_XXS:
+    case TensorType::kIQ1_M:
+    case TensorType::kIQ1_S:
+      return true;
+    default:
+      return false;
+  }
+}
 
 // True for layers whose attn_v and ffn_down get more bits in the _M mixtures.
 bool UseMoreBits(int layer, int layers) {
@@ -83,9 +103,18 @@ bool UseMoreBits(int layer, int layers) {
 
 TensorType ChooseAttnV(const FileType& file_type, const RandomModelShape& shape, int layer) {
   TensorType type = file_type.base;
+  const bool few_kv_heads = shape.heads / shape.kv_heads >= 4;
+  if (IsBelow3Bits(type)) {
+    if (few_kv_heads) return TensorType::kQ4_K;
+    return type == TensorType::kIQ2_S ? TensorType::kIQ3_S : TensorType::kQ2_K;
+  }
   switch (file_type.base) {
     case TensorType::kQ2_K:
-      type = shape.heads / shape.kv_heads >= 4 ? TensorType::kQ4_K : TensorType::kQ3_K;
+      type = few_kv_heads ? TensorType::kQ4_K : TensorType::kQ3_K;
+      break;
+    case TensorType::kIQ3_XXS:
+    case TensorType::kIQ3_S:
+      type = few_kv_heads ? TensorType::kQ4_K : TensorType::kIQ3_S;
       break;
     case TensorType::kQ3_K:
       type = layer < 2 ? TensorType::kQ5_K : TensorType::kQ4_K;
@@ -95,7 +124,8 @@ TensorType ChooseAttnV(const FileType& file_type, const RandomModelShape& shape,
       if (UseMoreBits(layer, shape.layers)) type = TensorType::kQ6_K;
       break;
     case TensorType::kIQ4_NL:
-      if (shape.heads / shape.kv_heads >= 4) type = TensorType::kQ5_K;
+    case TensorType::kIQ4_XS:
+      if (few_kv_heads) type = TensorType::kQ5_K;
       break;
     default:
       break;
@@ -107,7 +137,13 @@ TensorType ChooseAttnV(const FileType& file_type, const RandomModelShape& shape,
 }
 
 TensorType ChooseFfnDown(const FileType& file_type, const RandomModelShape& shape, int layer) {
+  const bool is_early = layer < shape.layers / 8;
+  if (IsBelow3Bits(file_type.base) && is_early) {
+    return file_type.base == TensorType::kIQ2_S ? TensorType::kIQ3_S : TensorType::kQ2_K;
+  }
   switch (file_type.base) {
+    case TensorType::kIQ3_XXS:
+      return is_early ? TensorType::kQ4_K : TensorType::kQ3_K;
     case TensorType::kQ2_K:
       return TensorType::kQ3_K;
     case TensorType::kQ3_K:
@@ -116,7 +152,8 @@ TensorType ChooseFfnDown(const FileType& file_type, const RandomModelShape& shap
     case TensorType::kQ5_K:
       return UseMoreBits(layer, shape.layers) ? TensorType::kQ6_K : file_type.base;
     case TensorType::kIQ4_NL:
-      return layer < shape.layers / 8 ? TensorType::kQ5_K : file_type.base;
+    case TensorType::kIQ4_XS:
+      return is_early ? TensorType::kQ5_K : file_type.base;
     default:
       return file_type.base;
   }
@@ -124,6 +161,12 @@ TensorType ChooseFfnDown(const FileType& file_type, const RandomModelShape& shap
 
 TensorType ChooseAttnOutput(const FileType& file_type) {
   switch (file_type.base) {
+    case TensorType::kIQ3_XXS:
+    case TensorType::kIQ2_S:
+      return TensorType::kIQ3_S;
+    case TensorType::kIQ1_M:
+    case TensorType::kIQ1_S:
+      return TensorType::kIQ2_XXS;
     case TensorType::kQ2_K:
       return TensorType::kQ3_K;
     case TensorType::kQ3_K:
@@ -148,7 +191,23 @@ TensorType ChooseAttnQkv(const FileType& file_type) {
 
 TensorType ChooseHead(const FileType& file_type, int cols) {
   if (cols % GetTensorTypeInfo(file_type.base).block_weights != 0) return TensorType::kQ8_0;
+  if (IsBelow3Bits(file_type.base) || file_type.base == TensorType::kIQ3_XXS) {
+    return TensorType::kQ5_K;
+  }
   return file_type.base == TensorType::kQ8_0 ? TensorType::kQ8_0 : TensorType::kQ6_K;
+}
+
+TensorType ChooseTokenEmbd(const FileType& file_type) {
+  switch (file_type.base) {
+    case TensorType::kIQ3_XXS:
+    case TensorType::kIQ2_S:
+      return TensorType::kIQ3_S;
+    case TensorType::kTQ2_0:
+    case TensorType::kTQ1_0:
+      return TensorType::kQ4_K;
+    default:
+      return IsBelow3Bits(file_type.base) ? TensorType::kQ2_K : file_type.base;
+  }
 }
 
 // Replaces the type if a row is not a whole number of blocks.
@@ -157,7 +216,19 @@ TensorType FallBack(TensorType type, int cols) {
   switch (type) {
     case TensorType::kQ2_K:
     case TensorType::kQ3_K:
+    case TensorType::kTQ2_0:
+    case TensorType::kTQ1_0:
       type = TensorType::kQ4_0;
+      break;
+    case TensorType::kIQ4_XS:
+    case TensorType::kIQ3_S:
+    case TensorType::kIQ3_XXS:
+    case TensorType::kIQ2_S:
+    case TensorType::kIQ2_XS:
+    case TensorType::kIQ2_XXS:
+    case TensorType::kIQ1_M:
+    case TensorType::kIQ1_S:
+      type = TensorType::kIQ4_NL;
       break;
     case TensorType::kQ4_K:
       type = TensorType::kQ5_0;
@@ -199,14 +270,14 @@ const FileType* FindFileType(std::string_view name) {
   return it == std::end(kFileTypes) ? nullptr : it;
 }
 
-TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape, MatrixRole role,
-                            int layer, int cols) {
+TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape,
+                            MatrixRole role, int layer, int cols) {
   if (GetTensorTypeInfo(file_type.base).block_weights == 1) return file_type.base;
   switch (role) {
     case MatrixRole::kOutput:
       return FallBack(ChooseHead(file_type, cols), cols);
     case MatrixRole::kTokenEmbd:
-      return FallBack(shape.tied ? ChooseHead(file_type, cols) : file_type.base, cols);
+      return FallBack(shape.tied ? ChooseHead(file_type, cols) : ChooseTokenEmbd(file_type), cols);
     case MatrixRole::kAttnV:
       return FallBack(ChooseAttnV(file_type, shape, layer), cols);
     case MatrixRole::kAttnQkv:
@@ -217,6 +288,8 @@ TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& s
       return FallBack(ChooseFfnDown(file_type, shape, layer), cols);
     case MatrixRole::kAttnQ:
     case MatrixRole::kAttnK:
+      if (file_type.base == TensorType::kIQ3_XXS) return FallBack(TensorType::kIQ2_S, cols);
+      break;
     case MatrixRole::kFfnGate:
     case MatrixRole::kFfnUp:
       break;

@@ -46,7 +46,7 @@ const RandomModelShape* FindModelShape(std::string_view architecture, std::strin
 // The architectures that have a shape, each once.
 std::vector<std::string> ModelShapeArchitectures();
 
-// A file's type, as requested from llama.cpp's quantiser.
+// A file's type, as requested from llama.cpp's quantiser. IQ2_M is that of blocks of IQ2_S.
 struct FileType {
   std::string_view name;
   // `general.file_type`.
@@ -76,9 +76,11 @@ enum class MatrixRole {
 
 // The type that llama.cpp gives to the matrix of `role` in layer `layer` (ignored for embedding and
 // output) whose rows have `cols` weights. Source: llama_tensor_get_type_impl and
-// tensor_type_fallback in llama.cpp's src/llama-quant.cpp, without an importance matrix.
-TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape, MatrixRole role,
-                            int layer, int cols);
+// tensor_type_fallback in llama.cpp's src/llama-quant.cpp, without an importance matrix, which
+// changes nothing for types below 3 bits. No rule singles a matrix out for MXFP4 and NVFP4, which
+// are the types of files that other programs make.
+TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape,
+                            MatrixRole role, int layer, int cols);
 
 }  // namespace orcd
 

@@ -290,14 +290,13 @@ absl::StatusOr<RandomModelShape> GetShape(const RandomModelOptions& options) {
     if (shape.architecture == options.architecture) sizes.emplace_back(shape.size);
   }
   if (sizes.empty()) {
-    return InvalidField("architecture",
-                        absl::StrFormat("there is no %s; architectures are %s",
-                                        options.architecture,
-                                        absl::StrJoin(ModelShapeArchitectures(), ", ")));
+    return InvalidField(
+        "architecture",
+        absl::StrFormat("there is no %s; architectures are %s", options.architecture,
+                        absl::StrJoin(ModelShapeArchitectures(), ", ")));
   }
-  return InvalidField("size",
-                      absl::StrFormat("there is no %s of %s; sizes are %s", options.size,
-                                      options.architecture, absl::StrJoin(sizes, ", ")));
+  return InvalidField("size", absl::StrFormat("there is no %s of %s; sizes are %s", options.size,
+                                              options.architecture, absl::StrJoin(sizes, ", ")));
 }
 
 absl::StatusOr<const FileType*> GetFileType(const RandomModelOptions& options) {

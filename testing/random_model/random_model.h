@@ -41,8 +41,8 @@ struct RandomModelOptions {
 
 // Writes the model to `path`. A split model is written to `path` without its extension plus
 // `-00001-of-0000N.gguf` and so on. A file gets its name once it is complete. Returns the path of
-// the (first) file. kInvalidArgument for an unknown architecture, size or type or a split that leaves
-// a file without tensors; else the errors of GgufWriter and, for the vocabulary, GgufReader.
+// the (first) file. kInvalidArgument for an unknown architecture, size or type or a split that
+// leaves a file without tensors; else the errors of GgufWriter and, for the vocabulary, GgufReader.
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
                                              const std::string& path);
 

@@ -353,6 +353,15 @@ TEST(ChooseTensorTypeTest, OtherMixtures) {
   EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kAttnV, 9), TensorType::kQ5_K);
   EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kFfnDown, 2), TensorType::kQ5_K);
   EXPECT_EQ(Choose("IQ4_NL", "7b", MatrixRole::kFfnDown, 3), TensorType::kIQ4_NL);
+  EXPECT_EQ(Choose("IQ4_XS", "7b", MatrixRole::kAttnV, 9), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("IQ4_XS", "7b", MatrixRole::kFfnDown, 3), TensorType::kIQ4_XS);
+  EXPECT_EQ(Choose("IQ4_XS", "0.5b", MatrixRole::kAttnQ, 3), TensorType::kIQ4_NL);
+  EXPECT_EQ(Choose("IQ3_XXS", "7b", MatrixRole::kAttnQ, 3), TensorType::kIQ2_S);
+  EXPECT_EQ(Choose("IQ3_XXS", "7b", MatrixRole::kFfnDown, 3), TensorType::kQ3_K);
+  EXPECT_EQ(Choose("IQ2_M", "7b", MatrixRole::kAttnOutput, 3), TensorType::kIQ3_S);
+  EXPECT_EQ(Choose("IQ2_XXS", "7b", MatrixRole::kTokenEmbd, 0), TensorType::kQ2_K);
+  EXPECT_EQ(Choose("IQ2_XXS", "7b", MatrixRole::kFfnDown, 3), TensorType::kIQ2_XXS);
+  EXPECT_EQ(Choose("IQ1_S", "7b", MatrixRole::kOutput, 0), TensorType::kQ5_K);
   EXPECT_EQ(Choose("Q4_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
   EXPECT_EQ(Choose("Q8_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ8_0);
   EXPECT_EQ(Choose("F16", "7b", MatrixRole::kOutput, 0), TensorType::kF16);

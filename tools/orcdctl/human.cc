@@ -83,10 +83,10 @@ void AddModel(Table& table, const v1::ModelDescription& model) {
       absl::StrFormat("%u layers%shidden %u%s%u heads, %u for KV, of %u%sffn %u%svocab %u",
                       model.layers(), kDot, model.hidden(), kDot, model.heads(), model.kv_heads(),
                       model.head_dim(), kDot, model.ffn(), kDot, model.vocab()));
-  const std::string window = model.window() == 0
-                                 ? ""
-                                 : absl::StrCat(" (", model.window_layers(), " layers: the last ",
-                                                model.window(), ")");
+  const std::string window =
+      model.window() == 0
+          ? ""
+          : absl::StrCat(" (", model.window_layers(), " layers: the last ", model.window(), ")");
   table.Add("context", absl::StrCat(model.context_length(), " tokens", window, kDot, "chat ",
                                     model.chat_supported() ? "supported" : "not supported",
                                     model.chat_tools_supported() ? ", with tools" : ""));
@@ -193,9 +193,14 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
   }
   if (status.has_kv_blocks()) {
     const auto& kv = status.kv_blocks();
-    table.Add("KV", absl::StrFormat("%u of %u blocks free (%.0f%%)%s%u tokens a block", kv.free(),
-                                    kv.total(), 100 * Ratio(kv.free(), kv.total()), kDot,
-                                    kv.tokens_per_block()));
+    std::string text =
+        absl::StrFormat("%u of %u blocks free (%.0f%%)%s%u tokens a block", kv.free(), kv.total(),
+                        100 * Ratio(kv.free(), kv.total()), kDot, kv.tokens_per_block());
+    if (kv.window_total() > 0) {
+      absl::StrAppendFormat(&text, "%swindows %u of %u blocks free", kDot, kv.window_free(),
+                            kv.window_total());
+    }
+    table.Add("KV", text);
   }
   if (status.has_rates()) {
     const v1::Rates& rates = status.rates();

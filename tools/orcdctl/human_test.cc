@@ -112,8 +112,16 @@ TEST(HumanTest, LayersWithAWindowAreCounted) {
   *status.mutable_model() = Model();
   status.mutable_model()->set_window_layers(15);
   status.mutable_model()->set_window(512);
+  status.mutable_kv_blocks()->set_total(200);
+  status.mutable_kv_blocks()->set_free(150);
+  status.mutable_kv_blocks()->set_tokens_per_block(16);
+  status.mutable_kv_blocks()->set_window_total(80);
+  status.mutable_kv_blocks()->set_window_free(60);
   EXPECT_THAT(DescribeStatus(status),
               HasSubstr("context    32768 tokens (15 layers: the last 512) · chat supported\n"));
+  EXPECT_THAT(DescribeStatus(status),
+              HasSubstr("KV       150 of 200 blocks free (75%) · 16 tokens a block · windows 60 of "
+                        "80 blocks free\n"));
 }
 
 TEST(HumanTest, StatusOfAGpuAndItsRates) {

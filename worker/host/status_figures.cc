@@ -62,6 +62,8 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, uint64_t resident_
   kv->set_cached(stats.kv_blocks_cached);
   kv->set_total(stats.kv_blocks_total);
   kv->set_free(stats.kv_blocks_free);
+  kv->set_window_total(stats.window_blocks_total);
+  kv->set_window_free(stats.window_blocks_free);
   kv->set_tokens_per_block(stats.block_tokens);
   if (stats.last_step != absl::InfinitePast()) {
     *status.mutable_last_step_age() =

@@ -73,6 +73,10 @@ MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values
   return family;
 }
 
+double UsedShare(uint32_t total, uint32_t free) {
+  return total == 0 ? 0 : static_cast<double>(total - free) / total;
+}
+
 // Returns the progress of the whole load; each stage counts the same.
 double LoadProgress(const v1::WorkerStatus& status) {
   // While a replacement is verified, the status still has the old model.
@@ -217,8 +221,7 @@ void Metrics::OnCertificate(std::string_view file, absl::Time begin, absl::Time 
 
 std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const v1::KvBlocks& kv = status.kv_blocks();
-  const double kv_used =
-      kv.total() == 0 ? 0 : static_cast<double>(kv.total() - kv.free()) / kv.total();
+  const double kv_used = UsedShare(kv.total(), kv.free());
   std::vector<Value> states;
   for (int i = v1::WorkerState_MIN + 1; i <= v1::WorkerState_MAX; ++i) {
     const auto state = static_cast<v1::WorkerState>(i);
@@ -245,6 +248,9 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
       Gauge("orcd_requests_waiting_max", "Requests that may wait.",
             {{{}, queue.max_waiting_requests()}}),
       Gauge("orcd_kv_cache_usage_ratio", "Share of the KV blocks in use.", {{{}, kv_used}}),
+      Gauge("orcd_kv_window_usage_ratio",
+            "Share of the KV blocks in use that layers with a sliding window have.",
+            {{{}, UsedShare(kv.window_total(), kv.window_free())}}),
       Gauge("orcd_model_load_progress_ratio", "Of the load under way; 1 once a model is there.",
             {{{}, LoadProgress(status)}}),
       Gauge(

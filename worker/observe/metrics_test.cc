@@ -102,6 +102,8 @@ TEST(MetricsTest, AStatusIsGauges) {
   status.mutable_queue()->set_waiting_requests(5);
   status.mutable_kv_blocks()->set_total(200);
   status.mutable_kv_blocks()->set_free(50);
+  status.mutable_kv_blocks()->set_window_total(40);
+  status.mutable_kv_blocks()->set_window_free(30);
   status.mutable_memory()->set_weights_bytes(4096);
   status.mutable_last_step_age()->set_nanos(500'000'000);
   status.mutable_rates()->set_generated_tokens_per_second(12.5);
@@ -112,6 +114,7 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(text, HasSubstr("\norcd_requests_running 3\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_requests_waiting 5\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_kv_cache_usage_ratio 0.75\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_kv_window_usage_ratio 0.25\n"));
   EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"weights\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_last_step_age_seconds 0.5\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_generated_tokens_per_second 12.5\n"));

@@ -1,0 +1,35 @@
+// Every architecture on the CPU: a request draws the same tokens alone, in a crowd, with its prompt
+// in pieces or cached, and after it gave way to others.
+#include "testing/arch_invariance.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/cpu/cpu_backend.h"
+#include "runtime/model/architectures.h"
+#include "testing/random_model/model_shapes.h"
+
+namespace orcd {
+namespace {
+
+std::vector<std::string> Architectures() {
+  std::vector<std::string> names;
+  for (const Architecture* architecture : AllArchitectures()) {
+    names.emplace_back(architecture->name);
+  }
+  return names;
+}
+
+class ArchInvarianceTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Architectures, ArchInvarianceTest, ::testing::ValuesIn(Architectures()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ArchInvarianceTest, ARequestDrawsTheSameWhateverIsAroundIt) {
+  ASSERT_NE(FindModelShape(GetParam(), "nano"), nullptr) << "no random model of it is made";
+  ArchInvariance(GetParam(), CreateCpuBackend).Check();
+}
+
+}  // namespace
+}  // namespace orcd

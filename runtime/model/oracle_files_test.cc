@@ -1,0 +1,62 @@
+// Reads files that other programs made, of every architecture and of some that do not run here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/model/architectures.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Name(const std::filesystem::path& path) { return path.stem().string(); }
+
+// A part of the message that refuses the file; empty if the file runs.
+std::string RefusalOf(const std::string& name) {
+  if (name.starts_with("mixtral")) return "mixtures of experts";
+  for (const char* architecture :
+       {"qwen3moe", "gpt-oss", "deepseek2", "gemma4", "glm4moe", "qwen35", "qwen3next"}) {
+    if (name.starts_with(architecture)) return "\"" + std::string(architecture);
+  }
+  return "";
+}
+
+TEST(OracleFilesTest, DenseOnesAreReadAndOthersRefusedByName) {
+  const char* oracle = std::getenv("ORCD_ORACLE_DIR");
+  if (oracle == nullptr) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  int read = 0;
+  int refused = 0;
+  for (const char* folder : {"arch", "arch2", "hybrid"}) {
+    const auto path = std::filesystem::path(oracle) / folder;
+    if (!std::filesystem::exists(path)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      if (entry.path().extension() != ".gguf") continue;
+      const std::string name = Name(entry.path());
+      // Of some, the types of tensors cannot be read either.
+      const auto gguf = GgufReader::Open(entry.path().string(), AllowedTensorTypes::kSized);
+      ASSERT_TRUE(gguf.ok()) << gguf.status();
+      const auto spec = ReadModelSpec(**gguf);
+      const std::string refusal = RefusalOf(name);
+      if (!refusal.empty()) {
+        EXPECT_EQ(spec.status().code(), absl::StatusCode::kUnimplemented) << name << spec.status();
+        EXPECT_THAT(std::string(spec.status().message()), HasSubstr(refusal)) << name;
+        ++refused;
+        continue;
+      }
+      ASSERT_TRUE(spec.ok()) << name << ": " << spec.status();
+      const auto weights = ModelWeights::FromGguf(**gguf, *spec);
+      EXPECT_TRUE(weights.ok()) << name << ": " << weights.status();
+      ++read;
+    }
+  }
+  EXPECT_GE(read, 26);
+  EXPECT_GE(refused, 16);
+}
+
+}  // namespace
+}  // namespace orcd
