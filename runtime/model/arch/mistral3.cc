@@ -10,7 +10,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   constexpr std::string_view kTemperature = "attention.temperature_scale";
   const Keys keys(gguf, "mistral3");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNorm, {kTemperature}));
-  ORCD_ASSIGN_OR_RETURN(const float temperature, keys.NumberOrZero(kTemperature, 1000));
+  ORCD_ASSIGN_OR_RETURN(const float temperature, keys.ScaleOrZero(kTemperature));
   ORCD_ASSIGN_OR_RETURN(const int length, keys.Size("rope.scaling.original_context_length",
                                                     kMaxContextLength, spec.context_length));
   if (temperature == 0) return spec;
