@@ -90,13 +90,14 @@ float MakeScalesLarge(Block<TensorType::kQ6_K>, std::byte* block) {
 
 // Types whose quants are uniform in a block of random bytes.
 template <typename B>
-concept HasUniformQuants = requires(std::byte* block) { MakeScalesLarge(B(), block); } ||
-                           (B::kWeights == 32 && B::kHalves > 0);
+concept HasUniformQuants = (B::kWeights == 32 && B::kHalves > 0) || requires(std::byte* block) {
+  MakeScalesLarge(B(), block);
+};
 
 // Gets a block of random bytes. Writes scales that centre the weights and give them the standard
 // deviation.
 template <TensorType kType>
-  requires HasUniformQuants<Block<kType>>
+requires HasUniformQuants<Block<kType>>
 void FinishBlock(Block<kType> definition, float sigma, Random& random, std::byte* block) {
   using B = Block<kType>;
   constexpr Spread kSpread = SpreadOf<B>();
