@@ -471,7 +471,7 @@ std::vector<Fault> FaultsOfForms() {
          const NormArgs norm = Get<NormArgs>(s, AttnNorm(1));
          Get<MatvecArgs>(s, Of(1, kQkv)).prologue = norm;
        },
-       "a product of few tokens has the wrong norm", "cohere2"},
+       "a product of few tokens cannot normalise its input so", "cohere2"},
       {"product_adds_what_has_a_norm", kQ4, kLargePrompt,
        [](const Step& s) {
          GemmArgs& args = Get<GemmArgs>(s, Of(1, kDown));

@@ -518,7 +518,7 @@ void SymbolicGpu::Perform(const MatvecArgs& args) {
   }
   const auto& norm = std::get<NormArgs>(args.prologue);
   launch.Expect(norm.eps == spec_.norm_eps, "epsilon");
-  launch.Expect(ProductsNormalise(norm) && norm.hidden == cols, "norm");
+  launch.Expect(norm.hidden == cols, "columns of its norm");
   const Symbol residual =
       AddBranch(launch, norm, 1, launch.Whole(norm.residual, int64_t{cols} * 4, "the residual"));
   launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});

@@ -35,6 +35,8 @@ struct RandomModelOptions {
   std::optional<int> layers = {};
   std::optional<bool> tied = {};
   std::optional<uint32_t> context_length = {};
+  // For architectures whose layers have windows; as many as the context: no layer has one.
+  std::optional<int> window = {};
   // Empty: the file has no template.
   std::optional<std::string> chat_template = {};
 };
