@@ -6,8 +6,8 @@
 
 namespace orcd {
 
-// Blocks of a type follow one another: one of each byte in kGoldenFills, then random ones, kGoldenBlocks
-// in all.
+// Blocks of a type follow one another: one of each byte in kGoldenFills, then random ones,
+// kGoldenBlocks in all.
 inline constexpr uint8_t kGoldenFills[] = {0x00, 0xff, 0x7f, 0x80, 0x01};
 inline constexpr int kGoldenBlocks = 300;
 
@@ -19,30 +19,30 @@ struct BlockGolden {
 };
 
 inline constexpr BlockGolden kBlockGoldens[] = {
-    {2, 0x32bfbf17b6c3b525},  // Q4_0
-    {3, 0x000a81a35cd1241b},  // Q4_1
-    {6, 0x7ffafebbc5b42f25},  // Q5_0
-    {7, 0x4aa403018f9d9c98},  // Q5_1
-    {8, 0x0845933fe5f71665},  // Q8_0
-    {10, 0xc4c02b044c48fea2},  // Q2_K
-    {11, 0x7db7c56141858125},  // Q3_K
-    {12, 0x4c52cc26cef06beb},  // Q4_K
-    {13, 0x078c933741ed46a7},  // Q5_K
-    {14, 0x10beb8ccff421f7b},  // Q6_K
-    {16, 0x181ac6e013542dd5},  // IQ2_XXS
-    {17, 0x8cb0db66ec094539},  // IQ2_XS
-    {18, 0x8feb32ed09de2f1d},  // IQ3_XXS
-    {19, 0x65e029470f0573a5},  // IQ1_S
-    {20, 0x1e546da09286ee25},  // IQ4_NL
-    {21, 0x874b8091a7e62a65},  // IQ3_S
-    {22, 0x65e73d14009641a9},  // IQ2_S
-    {23, 0x37f6d0e7058dff99},  // IQ4_XS
-    {29, 0x3284f754cd3cc0a5},  // IQ1_M
-    {30, 0xa9545d4e8c064315},  // BF16
-    {34, 0x1bb0fa7e2d1a3325},  // TQ1_0
-    {35, 0xee763d26e5be9325},  // TQ2_0
-    {39, 0x7303491639275125},  // MXFP4
-    {40, 0x425a755354a47f25},  // NVFP4
+    {.type_id = 2, .hash = 0x32bfbf17b6c3b525},
+    {.type_id = 3, .hash = 0x000a81a35cd1241b},
+    {.type_id = 6, .hash = 0x7ffafebbc5b42f25},
+    {.type_id = 7, .hash = 0x4aa403018f9d9c98},
+    {.type_id = 8, .hash = 0x0845933fe5f71665},
+    {.type_id = 10, .hash = 0xc4c02b044c48fea2},
+    {.type_id = 11, .hash = 0x7db7c56141858125},
+    {.type_id = 12, .hash = 0x4c52cc26cef06beb},
+    {.type_id = 13, .hash = 0x078c933741ed46a7},
+    {.type_id = 14, .hash = 0x10beb8ccff421f7b},
+    {.type_id = 16, .hash = 0x181ac6e013542dd5},
+    {.type_id = 17, .hash = 0x8cb0db66ec094539},
+    {.type_id = 18, .hash = 0x8feb32ed09de2f1d},
+    {.type_id = 19, .hash = 0x65e029470f0573a5},
+    {.type_id = 20, .hash = 0x1e546da09286ee25},
+    {.type_id = 21, .hash = 0x874b8091a7e62a65},
+    {.type_id = 22, .hash = 0x65e73d14009641a9},
+    {.type_id = 23, .hash = 0x37f6d0e7058dff99},
+    {.type_id = 29, .hash = 0x3284f754cd3cc0a5},
+    {.type_id = 30, .hash = 0xa9545d4e8c064315},
+    {.type_id = 34, .hash = 0x1bb0fa7e2d1a3325},
+    {.type_id = 35, .hash = 0xee763d26e5be9325},
+    {.type_id = 39, .hash = 0x7303491639275125},
+    {.type_id = 40, .hash = 0x425a755354a47f25},
 };
 
 }  // namespace orcd

@@ -3,7 +3,8 @@
 // All but IQ4_XS find 8 or 4 weights at a time in a code book of such groups (code_books.h). Such a
 // group holds integers of 2 or 3 bits; with the weight's sign above them they are the quants here,
 // whose levels are again a small code book. So every weight is one of at most 16 levels times the
-// scale of its sub-block, whatever the file does to store it.
+// scale of its sub-block, whatever the file does to store it. Index and Minus are the index of group
+// n in the code book and the sign of its eighth (IQ1).
 #ifndef ORCD_RUNTIME_GGUF_BLOCKS_IQ_H_
 #define ORCD_RUNTIME_GGUF_BLOCKS_IQ_H_
 
@@ -99,9 +100,10 @@ struct Block<TensorType::kIQ2_S> : Iq2Block<16> {
   static constexpr std::string_view kName = "IQ2_S";
   static constexpr int kBytes = 82;
   static constexpr int Quant(const uint8_t* block, int i) {
-    const int n = i / 8;
-    const int index = block[2 + n] | (block[66 + n / 4] >> (n % 4 * 2) & 3) << 8;
-    return QuantOf(code_books::kIQ2_S[index], block[34 + n], i % 8);
+    return QuantOf(code_books::kIQ2_S[Index(block, i / 8)], block[34 + i / 8], i % 8);
+  }
+  static constexpr int Index(const uint8_t* block, int n) {
+    return block[2 + n] | (block[66 + n / 4] >> (n % 4 * 2) & 3) << 8;
   }
   static constexpr int Scale(const uint8_t* block, int part) {
     return (block[74 + part / 2] >> (part % 2 * 4) & 15) * 2 + 1;
@@ -145,9 +147,10 @@ struct Block<TensorType::kIQ3_S> : Iq3Block<kIq3SLevels> {
   static constexpr std::string_view kName = "IQ3_S";
   static constexpr int kBytes = 110;
   static constexpr int Quant(const uint8_t* block, int i) {
-    const int n = i / 4;
-    const int index = block[2 + n] | (block[66 + n / 8] >> (n % 8) & 1) << 8;
-    return QuantOf(code_books::kIQ3_S[index], block[74 + i / 8], i % 8);
+    return QuantOf(code_books::kIQ3_S[Index(block, i / 4)], block[74 + i / 8], i % 8);
+  }
+  static constexpr int Index(const uint8_t* block, int n) {
+    return block[2 + n] | (block[66 + n / 8] >> (n % 8) & 1) << 8;
   }
   static constexpr int Scale(const uint8_t* block, int part) {
     return (block[106 + part / 2] >> (part % 2 * 4) & 15) * 2 + 1;
@@ -176,9 +179,13 @@ struct Block<TensorType::kIQ1_S> : Iq1Block<8>, HalfScales<0, false> {
   static constexpr std::string_view kName = "IQ1_S";
   static constexpr int kBytes = 50;
   static constexpr int Quant(const uint8_t* block, int i) {
-    const int n = i / 8;
-    const int high = LoadHalfBits(block + 34 + n / 4 * 2);
-    return QuantOf(block[2 + n] | (high >> (n % 4 * 3) & 7) << 8, high >> 15, i % 8);
+    return QuantOf(Index(block, i / 8), Minus(block, i / 8), i % 8);
+  }
+  static constexpr int Index(const uint8_t* block, int n) {
+    return block[2 + n] | (LoadHalfBits(block + 34 + n / 4 * 2) >> (n % 4 * 3) & 7) << 8;
+  }
+  static constexpr int Minus(const uint8_t* block, int n) {
+    return LoadHalfBits(block + 34 + n / 4 * 2) >> 15;
   }
   static constexpr int Scale(const uint8_t* block, int part) {
     return (LoadHalfBits(block + 34 + part * 2) >> 12 & 7) * 2 + 1;
@@ -205,9 +212,13 @@ struct Block<TensorType::kIQ1_M> : Iq1Block<16> {
   }
   static constexpr int Min(const uint8_t*, int) { return 0; }
   static constexpr int Quant(const uint8_t* block, int i) {
-    const int n = i / 8;
-    const int high = block[32 + n / 2] >> (n % 2 * 4);
-    return QuantOf(block[n] | (high & 7) << 8, high >> 3 & 1, i % 8);
+    return QuantOf(Index(block, i / 8), Minus(block, i / 8), i % 8);
+  }
+  static constexpr int Index(const uint8_t* block, int n) {
+    return block[n] | (block[32 + n / 2] >> (n % 2 * 4) & 7) << 8;
+  }
+  static constexpr int Minus(const uint8_t* block, int n) {
+    return block[32 + n / 2] >> (n % 2 * 4 + 3) & 1;
   }
   static constexpr int Scale(const uint8_t* block, int part) {
     return (LoadHalfBits(block + 48 + part / 4 * 2) >> (part % 4 * 3) & 7) * 2 + 1;

@@ -42,7 +42,8 @@ void DequantizeBlock(const uint8_t* block, float* __restrict dst) {
     *dst = BFloat16ToFloat(LoadHalfBits(block));
   } else {
     const float d = FactorOf<B>(block);
-    const float m = B::kHasMin ? HalfBitsToFloat(B::Half(block, 1)) : 0;
+    float m = 0;
+    if constexpr (B::kHasMin) m = HalfBitsToFloat(B::Half(block, 1));
     constexpr int kPartWeights = B::kWeights / B::kParts;
     for (int part = 0; part < B::kParts; ++part) {
       const int scale = B::Scale(block, part);
