@@ -48,7 +48,7 @@ int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
   if (!HasSuperBlocks(FormatFor(type))) return 0;
   int exponent = 0;
   VisitType(type, [&]<typename B>(B) {
-    if constexpr (B::kParts > 1 && B::kHalves > 0) exponent = ExponentOf<B>(blocks, bytes);
+    if constexpr (B::kWeights == 256) exponent = ExponentOf<B>(blocks, bytes);
   });
   return exponent;
 }

@@ -46,8 +46,8 @@ TEST(WeightExponentTest, OfBooksOfGroupsCountsTheirUnit) {
 }
 
 TEST(WeightExponentTest, OfMxfp4FollowsTheLargestScale) {
-  for (const auto& [e, exponent] : {std::pair(0, 0), std::pair(129, 0), std::pair(130, 1),
-                                    std::pair(252, 123)}) {
+  for (const auto& [e, exponent] :
+       {std::pair(0, 0), std::pair(129, 0), std::pair(130, 1), std::pair(252, 123)}) {
     std::vector<uint8_t> blocks(3 * 17);
     blocks[17] = static_cast<uint8_t>(e);
     EXPECT_EQ(WeightExponent(TensorType::kMXFP4, blocks.data(), 51), exponent) << e;

@@ -275,17 +275,14 @@ class ProductTypeTest : public ProductTest, public ::testing::WithParamInterface
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, ::testing::ValuesIn([] {
-                           // Other types than these are held as F16 (RepackTest).
-                           std::vector<TensorType> types = {TensorType::kF32, TensorType::kBF16,
-                                                            TensorType::kQ3_K};
-                           types.insert(types.end(), std::begin(kFormatTypes),
-                                        std::end(kFormatTypes));
-                           return types;
-                         }()),
-                         [](const auto& info) {
-                           return std::string(GetTensorTypeInfo(info.param).name);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, ProductTypeTest, ::testing::ValuesIn([] {
+      // Other types than these are held as F16 (RepackTest).
+      std::vector<TensorType> types = {TensorType::kF32, TensorType::kBF16, TensorType::kQ3_K};
+      types.insert(types.end(), std::begin(kFormatTypes), std::end(kFormatTypes));
+      return types;
+    }()),
+    [](const auto& info) { return std::string(GetTensorTypeInfo(info.param).name); });
 
 // A weight is rounded to F16 once. If its scale is a product (d * scale), the scale is rounded as
 // well, and so is a min: an error of at most 2^-11 of each of the three parts, whose norms add up
@@ -603,8 +600,8 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
                                     std::pair(TensorType::kMXFP4, TensorType::kNVFP4),
                                     std::pair(TensorType::kIQ3_S, TensorType::kQ4_K),
                                     std::pair(TensorType::kIQ2_S, TensorType::kIQ3_XXS)}) {
-    SCOPED_TRACE(::testing::Message() << GetTensorTypeInfo(first).name << " and "
-                                      << GetTensorTypeInfo(last).name);
+    SCOPED_TRACE(::testing::Message()
+                 << GetTensorTypeInfo(first).name << " and " << GetTensorTypeInfo(last).name);
     const DeviceMatrix q(first, 512, kCols, 31, stream());
     const DeviceMatrix k(first, 64, kCols, 32, stream());
     const DeviceMatrix v(last, 72, kCols, 33, stream());

@@ -16,8 +16,8 @@
 namespace orcd::cuda {
 namespace {
 
-// Rows of blocks of random bits, except the F16 scales: these are random finite numbers, often at the
-// ends of the range.
+// Rows of blocks of random bits, except the F16 scales: these are random finite numbers, often at
+// the ends of the range.
 struct RawMatrix {
   RawMatrix(TensorType type, int rows, int cols, uint32_t seed)
       : type(type), rows(rows), cols(cols) {

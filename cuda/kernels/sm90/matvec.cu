@@ -62,8 +62,8 @@ Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
   return (any ? SetOf(formats) : of_model).kernel(one_token);
 }
 
-// Sets the warps that have tiles, for `rounds` rounds of tiles, and the stages of their rings beside
-// `other_bytes` of shared memory. Returns the bytes of a stage of all rings.
+// Sets the warps that have tiles, for `rounds` rounds of tiles, and the stages of their rings
+// beside `other_bytes` of shared memory. Returns the bytes of a stage of all rings.
 int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int tiles_a_block,
              int rounds, int other_bytes, LaunchShape& shape) {
   shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
