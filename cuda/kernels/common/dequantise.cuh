@@ -14,9 +14,9 @@
 // 2^exponent. The addend is the negated min plus a correction that cancels, in the middle of the
 // integers' range, the rounding error of the scale.
 //
-// Code books: levels are integers, or for FP4 numbers that have the upper byte of F16 to themselves.
-// Those of super-blocks are subnormal F16 numbers as well, and so are the magnitudes of groups
-// (group_books.cuh), whose signs are set last.
+// Code books: levels are integers, or for FP4 numbers that have the upper byte of F16 to
+// themselves. Those of super-blocks are subnormal F16 numbers as well, and so are the magnitudes of
+// groups (group_books.cuh), whose signs are set last.
 #ifndef ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 #define ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 
@@ -44,7 +44,7 @@ using FormatBlock = Block<kFormatTypes[static_cast<int>(kFormat)]>;
 // middle of the quants' range, or the integer that is subtracted. Level books: what bytes of levels
 // have too much.
 template <TileFormat kFormat, typename B = FormatBlock<kFormat>>
-inline constexpr int kQuantZero = HasLevelBook(kFormat)                    ? 128
+inline constexpr int kQuantZero = HasLevelBook(kFormat)                   ? 128
                                   : HasSuperBlocks(kFormat) && B::kHasMin ? 1 << (B::kBits - 1)
                                                                           : B::kZero;
 
@@ -209,9 +209,9 @@ struct GroupScales;
 template <TileFormat kFormat>
 struct UnitScales {
   // F16 pairs. kQ4_K, kQ5_K: the scales of sub-blocks 2t and 2t + 1, of row g and of row g + 8,
-  // then the addends; kIQ4_XS, kIQ2_XXS, kIQ3_XXS, kIQ3_S: the scales alone. kQ6_K, kIQ2_XS, kIQ2_S:
-  // the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then the addends. All are
-  // multiplied by the powers of two of SuperBlockFactors. kMXFP4: FactorsOf.
+  // then the addends; kIQ4_XS, kIQ2_XXS, kIQ3_XXS, kIQ3_S: the scales alone. kQ6_K, kIQ2_XS,
+  // kIQ2_S: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then the addends. All
+  // are multiplied by the powers of two of SuperBlockFactors. kMXFP4: FactorsOf.
   uint32_t own[8];
   // Formats with group books: the book's address, with LaneOfBook.
   uint32_t book;
@@ -227,14 +227,14 @@ struct UnitScales {
   // F16 pairs 2^(5 + log2 kUnit) * (2n + 1) of nibbles 2i (lower half) and 2i + 1 of `word`.
   template <int i>
   static __device__ __forceinline__ __half2 OddScales(uint32_t word) {
-    constexpr uint32_t kOne =
-        Magic(5 + (FormatBlock<kFormat>::kUnit == 0.125f ? -3
-                                                         : FormatBlock<kFormat>::kUnit == 0.25f ? -2 : 0));
+    constexpr uint32_t kOne = Magic(5 + (FormatBlock<kFormat>::kUnit == 0.125f  ? -3
+                                         : FormatBlock<kFormat>::kUnit == 0.25f ? -2
+                                                                                : 0));
     constexpr int kLower = 8 * i - 1;
     const uint32_t lower = kLower < 0 ? word << 1 : word >> (kLower < 0 ? 0 : kLower);
     constexpr int kUpper = 13 - 8 * i;
-    const uint32_t upper = kUpper < 0 ? word >> (kUpper < 0 ? -kUpper : 0)
-                                      : word << (kUpper < 0 ? 0 : kUpper);
+    const uint32_t upper =
+        kUpper < 0 ? word >> (kUpper < 0 ? -kUpper : 0) : word << (kUpper < 0 ? 0 : kUpper);
     return __hsub2(
         AsHalf2(AndOr(upper, 0x001e0000u, AndOr(lower, 0x0000001eu, kOne | 0x00010001u))),
         AsHalf2(kOne));
@@ -348,12 +348,12 @@ struct UnitScales {
 // Scales of one group.
 template <TileFormat kFormat>
 struct GroupScales {
-  static constexpr int kParts =
-      kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ||
-              kFormat == TileFormat::kIQ2_XS || kFormat == TileFormat::kIQ2_S ||
-              kFormat == TileFormat::kNVFP4
-          ? 4
-          : 2;
+  static constexpr int kParts = kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ||
+                                        kFormat == TileFormat::kIQ2_XS ||
+                                        kFormat == TileFormat::kIQ2_S ||
+                                        kFormat == TileFormat::kNVFP4
+                                    ? 4
+                                    : 2;
   static constexpr bool kHasMin = FormatBlock<kFormat>::kHasMin;
   static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
   static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
@@ -505,7 +505,8 @@ constexpr uint32_t LevelByte(int level) {
   int power = 0;
   while (magnitude >> power > 1) ++power;
   const int fraction = (magnitude << 2 >> power) & 3;
-  return (level < 0 ? 128u : 0u) | static_cast<uint32_t>((power + kFp4Power<kFormat> + 15) << 2 | fraction);
+  return (level < 0 ? 128u : 0u) |
+         static_cast<uint32_t>((power + kFp4Power<kFormat> + 15) << 2 | fraction);
 }
 // The bytes of four levels, from `first` on.
 template <TileFormat kFormat>
@@ -518,7 +519,8 @@ constexpr uint32_t LevelBytes(int first) {
 }
 
 // Looks up the bytes of the pairs of a step, whose eight quants are nibble i (pair i) of the two
-// halves of `quants`: {pair 0, pair 1}, the first half of each in the low half, and {pair 2, pair 3}.
+// halves of `quants`: {pair 0, pair 1}, the first half of each in the low half, and {pair 2, pair
+// 3}.
 template <TileFormat kFormat>
 __device__ __forceinline__ void LookUpLevels(uint32_t quants, uint32_t (&bytes)[2]) {
   constexpr uint32_t kLevels[4] = {LevelBytes<kFormat>(0), LevelBytes<kFormat>(4),
@@ -553,8 +555,8 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
       const uint32_t level = first ? word & 0x00ff00ffu : __byte_perm(word, 0, 0x4341);
       a[pair] = AsBits(__hfma2(AsHalf2(level), scale, scales.Added(kPart, pair % 2)));
     } else {
-      const uint32_t level = first ? AndOr(word, 0x00ff00ffu, 0x64006400u)
-                                   : __byte_perm(word, 0x64646464u, 0x4341);
+      const uint32_t level =
+          first ? AndOr(word, 0x00ff00ffu, 0x64006400u) : __byte_perm(word, 0x64646464u, 0x4341);
       a[pair] = AsBits(__hmul2(__hsub2(AsHalf2(level), Half2OfBits(0x6480)), scale));
     }
   }
@@ -563,8 +565,7 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
 // Group books: the A fragment of step kStep. `quants` is complete.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void BookFragment(const GroupQuants<kFormat>& quants,
-                                             const GroupScales<kFormat>& scales,
-                                             uint32_t (&a)[4]) {
+                                             const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
   constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
   uint32_t magnitudes[4];
   if constexpr (GroupWeights(kFormat) == 8) {
@@ -578,8 +579,7 @@ __device__ __forceinline__ void BookFragment(const GroupQuants<kFormat>& quants,
   const uint32_t signs = quants.words[GroupQuants<kFormat>::kSigns];
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
-    const uint32_t level =
-        magnitudes[pair] ^ (signs << (15 - (kStep * 4 + pair)) & 0x80008000u);
+    const uint32_t level = magnitudes[pair] ^ (signs << (15 - (kStep * 4 + pair)) & 0x80008000u);
     a[pair] = AsBits(__hmul2(AsHalf2(level), scales.Scale(kPart, pair % 2)));
   }
 }

@@ -15,19 +15,19 @@
 //   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
 //   kIQ2…, kIQ3…
-//          indices of groups of 8 or 4 weights in a code book, whose low 8 bits are
+//          the low 8 bits of indices in a code book of groups of 8 or 4 weights,
 //            kIQ2…     [4 steps][lane] 4 B: byte s is that of step s, row lane % 16, columns 8
 //                      (lane / 16) on: lane l loads row l of the matrices of ldmatrix;
-//            kIQ3…     [4 steps][g][t / 2] 16 B: byte 4s + i is that of step s and of the group that
-//                      has pair i of lanes t;
-//          their high bits, if any, in the same order, low bits of bytes first
+//            kIQ3…     [4 steps][g][t / 2] 16 B: byte 4s + i is that of step s, of the group with
+//                      pair i of lanes t;
+//          their high bits in the same order, the first of them lowest,
 //            kIQ2_XS   [8 steps][lane] 1 B; kIQ2_S [4 steps][lane] 1 B;
 //            kIQ3_S    [4 steps][g][t / 2] 2 B;
-//          signs of weights
-//            kIQ2_S, kIQ3_S  [4 steps][lane] 4 B: bit 4s + i is the first half of pair i in step s,
-//                      bit 16 + 4s + i the second;
-//            others    the same, but lanes with t = 3 have the low half alone, since the last sign
-//                      of eight makes the number of minuses even: [4 steps]{[g][t < 3] 4 B; [g] 2 B};
+//          signs,
+//            kIQ2_S, kIQ3_S  [4 steps][lane] 4 B: bit 4s + i is that of the first half of pair i in
+//                      step s, bit 16 + 4s + i that of the second;
+//            others    [4 steps]{[g][t < 3] 4 B; [g] 2 B}, the same; lanes with t = 3 have the
+//                      first halves only, since the last of eight signs follows from the others;
 //          scales.
 //   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit gives
 //          the position of each bit);
@@ -38,7 +38,7 @@
 //                        [g][row g, row g + 8][block] F16 d.
 //   kQ4_1, kQ5_1         the same, then the same of m.
 //   kMXFP4               [g][row g, row g + 8][block] 1 B: e.
-//   kNVFP4               [g][sub-block][row g, row g + 8] 1 B: the scale without its sign; 0 for NaN.
+//   kNVFP4               [g][sub-block][row g, row g + 8] 1 B: the scale without its sign, not NaN.
 //   kQ4_K, kQ5_K         [lane] 4 B: byte i is the scale (6 bits) of sub-block 2t + i / 2, row
 //                        g + 8 (i % 2), below the high two bits of its min; [lane] 2 B: the low
 //                        nibbles of those mins; [g][row g, row g + 8] {d, dmin}.
@@ -89,11 +89,11 @@ enum class TileFormat : uint8_t {
 };
 
 inline constexpr TensorType kFormatTypes[] = {
-    TensorType::kF16,     TensorType::kQ8_0,   TensorType::kQ4_0,    TensorType::kQ4_1,
-    TensorType::kQ5_0,    TensorType::kQ5_1,   TensorType::kIQ4_NL,  TensorType::kMXFP4,
-    TensorType::kNVFP4,   TensorType::kQ2_K,   TensorType::kQ4_K,    TensorType::kQ5_K,
-    TensorType::kQ6_K,    TensorType::kIQ4_XS, TensorType::kIQ2_XXS, TensorType::kIQ2_XS,
-    TensorType::kIQ2_S,   TensorType::kIQ3_XXS, TensorType::kIQ3_S};
+    TensorType::kF16,   TensorType::kQ8_0,    TensorType::kQ4_0,    TensorType::kQ4_1,
+    TensorType::kQ5_0,  TensorType::kQ5_1,    TensorType::kIQ4_NL,  TensorType::kMXFP4,
+    TensorType::kNVFP4, TensorType::kQ2_K,    TensorType::kQ4_K,    TensorType::kQ5_K,
+    TensorType::kQ6_K,  TensorType::kIQ4_XS,  TensorType::kIQ2_XXS, TensorType::kIQ2_XS,
+    TensorType::kIQ2_S, TensorType::kIQ3_XXS, TensorType::kIQ3_S};
 inline constexpr int kFormatCount = sizeof(kFormatTypes) / sizeof(kFormatTypes[0]);
 
 // The tile format that holds weights of `type` with their values; types without a format of their
@@ -112,8 +112,8 @@ constexpr TileFormat FormatFor(TensorType type) {
 // One bit per format; a set of formats is the OR of its bits.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
 
-// True for super-blocks of 256 weights, whose sub-blocks have scales that are products: the K-quants
-// and most I-quants. A unit holds one super-block of each row.
+// True for super-blocks of 256 weights, whose sub-blocks have scales that are products: the
+// K-quants and most I-quants. A unit holds one super-block of each row.
 constexpr bool HasSuperBlocks(TileFormat format) { return format >= TileFormat::kQ2_K; }
 
 // True for quants that are indices of a code book of 16 levels.
@@ -128,8 +128,8 @@ inline constexpr int kGroupBooks = kFormatCount - static_cast<int>(TileFormat::k
 constexpr int GroupBookNumber(TileFormat format) {
   return static_cast<int>(format) - static_cast<int>(TileFormat::kIQ2_XXS);
 }
-// Weights of a group, bits of its index, and whether the last of eight signs is not in the file; for
-// formats with HasGroupBook.
+// Weights of a group, bits of its index, and whether the last of eight signs is not in the file;
+// for formats with HasGroupBook.
 constexpr int GroupWeights(TileFormat format) { return format >= TileFormat::kIQ3_XXS ? 4 : 8; }
 constexpr int IndexBits(TileFormat format) {
   if (format == TileFormat::kIQ2_S) return 10;

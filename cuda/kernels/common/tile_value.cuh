@@ -149,7 +149,7 @@ __device__ __forceinline__ float TileValue(const TiledMatrix& matrix, int row, i
   const int r = row % kTileRows;
   const int c = col % unit_cols;
   switch (matrix.format) {
-#define ORCD_VALUE(kFormat)  \
+#define ORCD_VALUE(kFormat) \
   case TileFormat::kFormat: \
     return UnitValue<TileFormat::kFormat>(unit, r, c)
     ORCD_VALUE(kF16);

@@ -24,8 +24,7 @@ __device__ uint32_t RoundedHalf(const uint8_t* block, int i) {
   } else if constexpr (Raw::kWeights > 1) {
     const float d = __half2float(__ushort_as_half(Raw::Half(block, 0)));
     const int scale = Raw::Scale(block, i * Raw::kParts / Raw::kWeights);
-    return __half_as_ushort(
-        __float2half_rn(WeightOf<Raw>(d, 0, scale, 0, Raw::Quant(block, i))));
+    return __half_as_ushort(__float2half_rn(WeightOf<Raw>(d, 0, scale, 0, Raw::Quant(block, i))));
   } else {
     const uint32_t bits = *reinterpret_cast<const uint16_t*>(block);
     if constexpr (kType == TensorType::kF16) {
@@ -73,9 +72,8 @@ struct UnitSource {
   }
   __device__ int Sign(int row, int col) const {
     const uint8_t* const block = At(row, col);
-    return block == nullptr
-               ? 0
-               : GroupBook<FormatFor(kType)>::Signs(block, col / 8) >> (col % 8) & 1;
+    return block == nullptr ? 0
+                            : GroupBook<FormatFor(kType)>::Signs(block, col / 8) >> (col % 8) & 1;
   }
   // Byte `byte` of the block that holds column `col`; 0 for padding.
   __device__ uint8_t Byte(int row, int col, int byte) const {
@@ -104,14 +102,14 @@ template <TensorType kType>
 __device__ uint32_t BookByte(const UnitSource<kType>& source, int at) {
   constexpr TileFormat kFormat = FormatFor(kType);
   constexpr bool kOf8 = GroupWeights(kFormat) == 8;
-  // The index of step `step` of lane `lane` (groups of 8), and that of pair `i` of four steps of lanes
-  // 2 `half` and 2 `half` + 1 (groups of 4).
+  // The index of step `step` of lane `lane` (groups of 8), and that of pair `i` of four steps of
+  // lanes 2 `half` and 2 `half` + 1 (groups of 4).
   const auto of_step = [&](int step, int lane) {
     return source.Index(lane % 16, step * kStepCols + lane / 16 * 8);
   };
   const auto of_pair = [&](int group, int half, int i) {
-    return source.Index(half / 2 + i % 2 * 8, (group * kGroupSteps + i / 4) * kStepCols +
-                                                  i % 4 / 2 * 8 + half % 2 * 4);
+    return source.Index(half / 2 + i % 2 * 8,
+                        (group * kGroupSteps + i / 4) * kStepCols + i % 4 / 2 * 8 + half % 2 * 4);
   };
   if (at < HighBitsOffset(kFormat)) {
     return (kOf8 ? of_step(at / 128 * 4 + at % 4, at % 128 / 4)
@@ -141,8 +139,8 @@ __device__ uint32_t BookByte(const UnitSource<kType>& source, int at) {
   for (int i = 0; i < 8; ++i) {
     const int bit = first_bit + i;
     const int step = group * kGroupSteps + bit % 16 / 4;
-    const int sign = source.Sign(RowOf(lane, bit % 4),
-                                 step * kStepCols + ColOf(lane, bit % 4, bit / 16));
+    const int sign =
+        source.Sign(RowOf(lane, bit % 4), step * kStepCols + ColOf(lane, bit % 4, bit / 16));
     byte |= static_cast<uint32_t>(sign) << i;
   }
   return byte;
@@ -276,13 +274,13 @@ __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
     if constexpr (kSixteens) {
       const int row = index / 16;
       const int step = index % 16;
-      return static_cast<uint8_t>(source.ScaleNibble(row, step) |
-                                  source.ScaleNibble(row + 8, step) << 4);
+      return static_cast<uint8_t>(source.ScaleNibble(row, step) | source.ScaleNibble(row + 8, step)
+                                                                      << 4);
     } else {
       const int row = index / 8 + index % 2 * 8;
       const int part = index % 8 / 2 * 2;
-      return static_cast<uint8_t>(source.ScaleNibble(row, part) |
-                                  source.ScaleNibble(row, part + 1) << 4);
+      return static_cast<uint8_t>(source.ScaleNibble(row, part) | source.ScaleNibble(row, part + 1)
+                                                                      << 4);
     }
   } else if constexpr (kFormat != TileFormat::kF16) {
     const int i = index % 64;

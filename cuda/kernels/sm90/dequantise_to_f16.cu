@@ -4,8 +4,9 @@
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
-// quantised bytes read once, 2 bytes per weight written. Formats with group books have one block per
-// row tile, whose warps go on to further groups, since it fills its shared memory with the book.
+// quantised bytes read once, 2 bytes per weight written. Formats with group books have one block
+// per row tile, whose warps go on to further groups, since it fills its shared memory with the
+// book.
 #include <cuda_fp16.h>
 
 #include <array>
@@ -89,8 +90,8 @@ __global__ void __launch_bounds__(kThreads)
   const int units = matrix.units();
   const uint32_t factors = FactorsOf<kFormat>(matrix.exponent);
   const uint8_t* const from = matrix.data + int64_t{tile} * units * UnitBytes(kFormat);
-  uint8_t* const to = out + int64_t{blockIdx.y} * units *
-                                (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16));
+  uint8_t* const to =
+      out + int64_t{blockIdx.y} * units * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16));
   int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
   if constexpr (HasGroupBook(kFormat)) {
     __shared__ __align__(16) uint8_t book[kBookBytes];
@@ -110,10 +111,10 @@ template <TileFormat kFormat>
 cudaError_t LaunchDequantiseOf(const Product& product, int first_tile, int tiles, uint8_t* out,
                                cudaStream_t stream) {
   constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
-  return Launch(DequantiseKernel<kFormat>,
-                dim3(HasGroupBook(kFormat) ? 1 : (product.matrices[0].units() + kUnits - 1) / kUnits,
-                     tiles),
-                kThreads, 0, stream, product, first_tile, out);
+  return Launch(
+      DequantiseKernel<kFormat>,
+      dim3(HasGroupBook(kFormat) ? 1 : (product.matrices[0].units() + kUnits - 1) / kUnits, tiles),
+      kThreads, 0, stream, product, first_tile, out);
 }
 
 // LaunchDequantiseOf of each format but kF16, which is the first.

@@ -11,8 +11,8 @@
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
 //             norm (matvec_prologue.cuh).
-//   Books     formats with group books have them in shared memory, 32 KB each (group_books.cuh), which
-//             the block fills before x is there.
+//   Books     of formats with group books: 32 KB of shared memory each (group_books.cuh), which the
+//             block fills before x is there.
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (one token eight times).
 //   Epilogue  partials of the split, or SwiGLU, straight from registers.
@@ -54,8 +54,8 @@ inline constexpr uint32_t kQ5KM = FormatBit(TileFormat::kQ5_K) | FormatBit(TileF
 // kQ4KM for models some of whose matrices have columns that are not a multiple of 256.
 inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
-inline constexpr uint32_t kIq4XsM = FormatBit(TileFormat::kIQ4_XS) |
-                                    FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
+inline constexpr uint32_t kIq4XsM =
+    FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
 inline constexpr uint32_t kIq3M = FormatBit(TileFormat::kIQ3_S) | kQ4KM;
 inline constexpr uint32_t kMxfp4Q8 = FormatBit(TileFormat::kMXFP4) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
@@ -150,8 +150,7 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
 // c += one tile's units, `units` of them, times x. `factors` and `book`: as in UnitScales.
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t factors,
-                                             uint32_t book, uint32_t x, int units,
-                                             float (&c)[4]) {
+                                             uint32_t book, uint32_t x, int units, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
 #pragma unroll 1
   while (units > 0) {

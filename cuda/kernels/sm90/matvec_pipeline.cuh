@@ -39,7 +39,7 @@ struct LaunchShape {
   int k_blocks;
   // A little more than 2^32 / splits; 0 if splits is 1.
   uint32_t splits_reciprocal;
-  // Offsets in shared memory of the group books (GroupBookNumber); 0 if the product has none of them.
+  // Offsets of the group books in shared memory (GroupBookNumber); 0 for those that are not there.
   int books[kGroupBooks];
   // 0, which the compiler does not know: makes an address depend on a loaded word (Release).
   uint32_t zero;
