@@ -152,7 +152,7 @@ __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], const Atte
                                         uint32_t (&weights)[kKeyChunks][4]) {
   if (!kPlain && rule.score_softcap > 0) {
 #pragma unroll
-    for (auto& chunk : s) Softcap<2>(chunk, rule);
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) Softcap<2>(s[chunk], rule);
   }
   if (min(visible[0], visible[1]) < kKeyTile - 1) {
 #pragma unroll
