@@ -429,7 +429,7 @@ class AttentionTest : public GpuTest {
 class AttentionShapeTest : public AttentionTest,
                            public ::testing::WithParamInterface<AttentionCase> {};
 
-std::string NameOf(const ::testing::TestParamInfo<AttentionCase>& info) {
+std::string CaseName(const ::testing::TestParamInfo<AttentionCase>& info) {
   const AttentionCase& c = info.param;
   std::string name = "dim" + std::to_string(c.head_dim) + "_kv" + std::to_string(c.kv_heads) +
                      "_group" + std::to_string(c.group_heads) + "_block" +
@@ -448,7 +448,7 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{128, 1, 4, 8}, AttentionCase{128, 2, 5, 32},
                       AttentionCase{128, 1, 8, 64}, AttentionCase{64, 1, 9, 16},
                       AttentionCase{64, 1, 16, 16}, AttentionCase{128, 1, 16, 16}),
-    NameOf);
+    CaseName);
 INSTANTIATE_TEST_SUITE_P(Sizes, AttentionShapeTest,
                          ::testing::Values(AttentionCase{16, 2, 2, 16}, AttentionCase{32, 2, 3, 8},
                                            AttentionCase{32, 1, 16, 64},
@@ -457,7 +457,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, AttentionShapeTest,
                                            AttentionCase{256, 2, 2, 16},
                                            AttentionCase{256, 1, 4, 64},
                                            AttentionCase{256, 1, 12, 8}),
-                         NameOf);
+                         CaseName);
 // Windows that end within a block, at a block's end and at a tile's, of one key, and wider than
 // prompts.
 INSTANTIATE_TEST_SUITE_P(
@@ -508,7 +508,7 @@ INSTANTIATE_TEST_SUITE_P(
                       .score_scale = 0.2f},
         AttentionCase{
             .head_dim = 16, .kv_heads = 2, .group_heads = 2, .block_tokens = 8, .window = 16}),
-    NameOf);
+    CaseName);
 
 std::vector<int> Lengths() {
   return {1,   2,   15,  16,  17,  63,  64,  65,  127,  128, 129,
