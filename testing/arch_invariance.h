@@ -30,7 +30,7 @@ namespace orcd {
 struct DrawnOutput {
   absl::Status status;
   std::vector<int32_t> tokens;
-  // Of each token, then of its likeliest rivals.
+  // Each token's own, then those of its likeliest rivals.
   std::vector<float> logprobs;
   FinishReason reason = FinishReason::kEog;
   int32_t cached_prompt_tokens = 0;
