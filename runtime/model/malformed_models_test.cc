@@ -135,7 +135,7 @@ void AddScaling(Cases& cases) {
   cases.AddNumber("rope.scaling.factor", false);
   cases.Add(cases.Key("rope.scaling.factor"), kInvalid,
             [key = cases.Key("rope.scaling.type")](TestModel& m) { m.keys[key] = "yarn"; },
-            {"missing or 0"});
+            {"is missing", "at least 1"});
   cases.Add("rope_factors_short.weight", kInvalid,
             [key = cases.Key("rope.scaling.type")](TestModel& m) { m.keys[key] = "longrope"; },
             {"missing", "longrope"});
@@ -151,6 +151,7 @@ void AddScaling(Cases& cases) {
         },
         message);
   };
+  yarn("rope.scaling.factor", 0.5f, kInvalid, {"is 0.5", "at least 1"});
   yarn("rope.scaling.original_context_length", uint32_t{0}, kInvalid, {"is 0"});
   yarn("rope.scaling.yarn_beta_fast", 0.5f, kInvalid, {"is 0.5", "at least", "which is 1"});
   yarn("rope.scaling.yarn_beta_fast", NAN, kInvalid, {"between"});
@@ -214,8 +215,10 @@ void AddScales(const std::string& architecture, Cases& cases) {
   }
   if (architecture == "mistral3") {
     cases.AddNumber("attention.temperature_scale", false);
+    cases.Set("attention.temperature_length", uint32_t{64}, kInvalid, {"is 64", "which is 32"});
   } else {
     cases.Set("attention.temperature_scale", 0.1f, kUnimplemented, {"is 0.1"});
+    cases.Set("attention.temperature_length", uint32_t{64}, kUnimplemented, {"is 64"});
   }
   if (architecture == "gemma3") cases.AddNumber("rope.freq_base_swa");
   if (architecture == "cohere2" || architecture == "granite") {

@@ -47,6 +47,25 @@ TEST(ModelTest, LoadsAndDescribes) {
   EXPECT_EQ((*model)->digest().size(), 12u + 64);
 }
 
+TEST(ModelTest, ScalesRopeAsItIsAsked) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel model = TestModel::Valid();
+  model.Write(path);
+  NullLoadObserver observer;
+  const ModelLoadOptions options = {.rope_scaling = RopeOverride{.factor = 4}};
+  const auto scaled = Model::Load(path, options, observer);
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  EXPECT_EQ((*scaled)->spec().context_length, 2048);
+  EXPECT_EQ((*scaled)->spec().layers[1].rope.scaling, RopeScaling::kYarn);
+
+  model.keys["qwen2.rope.scaling.factor"] = 2.0f;
+  model.Write(path);
+  const absl::Status status = Model::Load(path, options, observer).status();
+  EXPECT_EQ(GetErrorDetails(status).field, "rope_scaling");
+  EXPECT_THAT(std::string(status.message()), StartsWith(path + ": "));
+}
+
 TEST(ModelTest, TheDigestIsOfTheBytes) {
   TempDir dir;
   TestModel::Valid().Write(dir.File("a.gguf"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -125,7 +126,10 @@ class TensorTaker {
             ORCD_ASSIGN_OR_RETURN(const Rows rows, Find(rule, "", spec_.layers[0]));
             return rows.tensor == nullptr ? absl::OkStatus() : SetRole(rows, weights.*role);
           } else {
-            return TakeOfLayers(rule, role, weights.layers);
+            return TakeOfLayers(rule, weights.layers,
+                                [role](const Rows& rows, LayerWeights& layer) {
+                                  return SetRole(rows, layer.*role);
+                                });
           }
         },
         rule.role);
@@ -160,8 +164,10 @@ class TensorTaker {
   }
 
  private:
-  template <typename Role>
-  absl::Status TakeOfLayers(const TensorRule& rule, Role role, std::vector<LayerWeights>& layers) {
+  using SetLayerRole = std::function<absl::Status(const Rows& rows, LayerWeights& layer)>;
+
+  absl::Status TakeOfLayers(const TensorRule& rule, std::vector<LayerWeights>& layers,
+                            const SetLayerRole& set) {
     // Set once a layer has, or lacks, an optional tensor.
     int with = -1;
     int without = -1;
@@ -172,7 +178,7 @@ class TensorTaker {
         without = i;
       } else {
         with = i;
-        ORCD_RETURN_IF_ERROR(SetRole(rows, layers[i].*role));
+        ORCD_RETURN_IF_ERROR(set(rows, layers[i]));
       }
     }
     if (with < 0 || without < 0) return absl::OkStatus();

@@ -1,16 +1,23 @@
 #include "tools/orcd_inspect/check_command.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/engine/load_model.h"
+#include "runtime/gguf/gguf_reader.h"
+#include "runtime/model/architectures.h"
+#include "runtime/model/weights.h"
+#include "runtime/text/tokenizer.h"
 
 namespace orcd {
 namespace {
@@ -40,8 +47,36 @@ std::string Describe(const Engine& engine) {
       spec.name, spec.architecture, spec.num_layers(), spec.hidden, spec.vocab, spec.context_length,
       model.parameters(), model.quantization(), model.digest(),
       model.chat_template().supported() ? "yes" : "no");
+  if (const int window = spec.window(); window > 0) {
+    const auto local = [](const LayerSpec& layer) { return layer.window > 0; };
+    text += absl::StrFormat("    window: %d positions in %d layers\n", window,
+                            std::ranges::count_if(spec.layers, local));
+  }
   for (const std::string& warning : model.Warnings()) text += "    warning: " + warning + "\n";
   return text;
+}
+
+// Further causes for which Load, which tells of the first one, would refuse the file.
+std::vector<absl::Status> FurtherRefusals(const std::string& path, const absl::Status& first) {
+  std::vector<absl::Status> refusals;
+  const auto gguf = GgufReader::Open(path, AllowedTensorTypes::kSized);
+  if (!gguf.ok()) return refusals;
+  const auto add = [&](const absl::Status& status) {
+    // Load puts the path before the message.
+    if (!status.ok() && !absl::StrContains(first.message(), status.message())) {
+      refusals.push_back(status);
+    }
+  };
+  const auto spec = ReadModelSpec(**gguf);
+  add(spec.ok() ? ModelWeights::FromGguf(**gguf, *spec).status() : spec.status());
+  add(Tokenizer::FromGguf(**gguf).status());
+  return refusals;
+}
+
+void PrintRefusal(const absl::Status& status) {
+  const std::string reason = GetErrorDetails(status).reason;
+  std::cerr << "orcd-inspect check: " << status.message()
+            << (reason.empty() ? "" : " [" + reason + "]") << '\n';
 }
 
 }  // namespace
@@ -63,9 +98,10 @@ void AddCheckCommand(CLI::App& app, int& exit_code) {
       std::cout << Describe(**engine) << std::flush;
       return;
     }
-    const std::string reason = GetErrorDetails(engine.status()).reason;
-    std::cerr << "orcd-inspect check: " << engine.status().message()
-              << (reason.empty() ? "" : " [" + reason + "]") << '\n';
+    PrintRefusal(engine.status());
+    for (const absl::Status& status : FurtherRefusals(options->path, engine.status())) {
+      PrintRefusal(status);
+    }
   });
 }
 

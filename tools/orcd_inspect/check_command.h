@@ -7,8 +7,8 @@
 namespace orcd {
 
 // Adds the subcommand. When it runs, it sets `exit_code`: 0 if Load accepts the file with its
-// default options on this machine's CPU; 1 otherwise, with Load's message on stderr. Both arguments
-// must outlive parsing.
+// default options on this machine's CPU; 1 otherwise, with Load's message on stderr, and a line for
+// each further cause that metadata and tensor list show. Both arguments must outlive parsing.
 void AddCheckCommand(CLI::App& app, int& exit_code);
 
 }  // namespace orcd

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/architecture_models.h"
 #include "testing/random_model/random_model.h"
 
 namespace orcd {
@@ -67,6 +68,22 @@ TEST(CheckCommandTest, SaysWhatLoadRefuses) {
   EXPECT_EQ(result.output, "");
   EXPECT_THAT(result.errors, HasSubstr(path + ": tensor \"blk.1.ffn_up.weight\""));
   EXPECT_THAT(result.errors, HasSubstr("[GGUF_TRUNCATED]"));
+}
+
+TEST(CheckCommandTest, TellsOfEveryCause) {
+  TestModel model = TinyModelOf("llama");
+  model.keys["llama.expert_count"] = uint32_t{8};
+  model.keys["tokenizer.ggml.model"] = "wordpiece";
+  // Q8_1, which is not read here.
+  model.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(9);
+  const std::string path =
+      ::testing::TempDir() + "/check_command_test." + std::to_string(getpid()) + ".causes";
+  model.Write(path);
+  const Result result = Check(path);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("Q8_1"));
+  EXPECT_THAT(result.errors, HasSubstr("llama.expert_count"));
+  EXPECT_THAT(result.errors, HasSubstr("wordpiece"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   const Keys keys(gguf, "cohere2");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNorm, {kLogit, kSlidingWindow},
                                                     NormKind::kLayer));
-  ORCD_ASSIGN_OR_RETURN(spec.logit_scale, keys.NumberBetween(kLogit, 0, 1e6f));
+  ORCD_ASSIGN_OR_RETURN(spec.logit_scale, keys.Scale(kLogit));
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,
                         ReadLocalLayers(keys, spec.num_layers(), kPeriod));

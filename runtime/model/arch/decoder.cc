@@ -22,8 +22,6 @@ namespace {
 // 4 MiB.
 constexpr size_t kMaxNameBytes = 256;
 constexpr float kDefaultRopeBase = 10000;
-// Above every known scale of embeddings, branches, logits and softcaps.
-constexpr float kMaxScale = 1e6f;
 
 // Keys that change what is computed, where they are not `neutral`. Most architectures have none of
 // them, and a file that sets one would be another model without it.
@@ -134,7 +132,7 @@ absl::Status ReadHeads(const Keys& keys, int layers, int hidden, LayerSpec& laye
                                             "equal ones are computed here",
                                             value_length, layer.head_dim));
   }
-  ORCD_ASSIGN_OR_RETURN(layer.score_scale, keys.NumberOrZero("attention.scale", kMaxScale));
+  ORCD_ASSIGN_OR_RETURN(layer.score_scale, keys.ScaleOrZero("attention.scale"));
   if (layer.score_scale == 0) {
     layer.score_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(layer.head_dim)));
   }
@@ -144,8 +142,8 @@ absl::Status ReadHeads(const Keys& keys, int layers, int hidden, LayerSpec& laye
 absl::Status ReadYarn(const Keys& keys, RopeSpec& rope) {
   constexpr std::string_view kFast = "rope.scaling.yarn_beta_fast";
   constexpr std::string_view kSlow = "rope.scaling.yarn_beta_slow";
-  ORCD_ASSIGN_OR_RETURN(rope.beta_fast, keys.NumberBetween(kFast, 0, kMaxScale, rope.beta_fast));
-  ORCD_ASSIGN_OR_RETURN(rope.beta_slow, keys.NumberBetween(kSlow, 0, kMaxScale, rope.beta_slow));
+  ORCD_ASSIGN_OR_RETURN(rope.beta_fast, keys.Scale(kFast, rope.beta_fast));
+  ORCD_ASSIGN_OR_RETURN(rope.beta_slow, keys.Scale(kSlow, rope.beta_slow));
   if (rope.beta_fast < rope.beta_slow) {
     return keys.Invalid(kFast, absl::StrFormat("is %g and has to be at least \"%s\", which is %g",
                                                rope.beta_fast, keys.Key(kSlow), rope.beta_slow));
@@ -153,12 +151,12 @@ absl::Status ReadYarn(const Keys& keys, RopeSpec& rope) {
   // 1 is what every YaRN model has: the share of the blend and a further factor of cosines.
   for (const std::string_view name :
        {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"}) {
-    ORCD_ASSIGN_OR_RETURN(const float factor, keys.NumberBetween(name, 0, kMaxScale, 1.0f));
+    ORCD_ASSIGN_OR_RETURN(const float factor, keys.Scale(name, 1.0f));
     if (factor == 1) continue;
     return keys.Unsupported(name, absl::StrFormat("is %g; only 1 is computed here", factor));
   }
   ORCD_ASSIGN_OR_RETURN(const float log_multiplier,
-                        keys.NumberOrZero("rope.scaling.yarn_log_multiplier", 100));
+                        keys.ScaleOrZero("rope.scaling.yarn_log_multiplier"));
   rope.scaling = RopeScaling::kYarn;
   rope.magnitude *= YarnMagnitude(rope.factor);
   if (log_multiplier != 0) rope.magnitude /= YarnMagnitude(rope.factor, log_multiplier);
@@ -187,13 +185,16 @@ absl::Status ReadRopeScaling(const Keys& keys, int context_length, RopeSpec& rop
     }
   }
   const std::string_view factor_key = keys.Has(kFactor) ? kFactor : "rope.scale_linear";
-  ORCD_ASSIGN_OR_RETURN(rope.factor, keys.NumberOrZero(factor_key, kMaxScale));
-  if (rope.factor == 0 && type == "yarn") {
-    return keys.Invalid(kFactor, "is missing or 0, which YaRN needs; convert the model again");
+  ORCD_ASSIGN_OR_RETURN(rope.factor, keys.ScaleOrZero(factor_key));
+  if (rope.factor < 1 && type == "yarn") {
+    return keys.Invalid(
+        kFactor,
+        absl::StrFormat("is %s and has to be at least 1 for YaRN; convert "
+                        "the model again",
+                        keys.Has(factor_key) ? absl::StrFormat("%g", rope.factor) : "missing"));
   }
   if (rope.factor == 0 || type == "none") rope.factor = 1;
-  ORCD_ASSIGN_OR_RETURN(rope.magnitude,
-                        keys.NumberBetween("rope.scaling.attn_factor", 0, 1000, 1.0f));
+  ORCD_ASSIGN_OR_RETURN(rope.magnitude, keys.Scale("rope.scaling.attn_factor", 1.0f));
 
   const bool factors = has_tensor("rope_freqs.weight");
   const bool long_factors = has_tensor(kShort) || has_tensor(kLong);

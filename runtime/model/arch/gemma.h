@@ -7,8 +7,6 @@
 namespace orcd {
 
 inline constexpr std::string_view kFinalSoftcap = "final_logit_softcapping";
-// Above every known softcap.
-inline constexpr float kMaxSoftcap = 1e6f;
 
 // Sets the embedding scale, post norms and activation. Scores are scaled by
 // 1 / sqrt(hidden / heads) in a model of `layers_of_27b` layers, which nothing else in its file

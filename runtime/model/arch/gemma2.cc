@@ -19,10 +19,8 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
       ModelSpec spec,
       ReadDecoder(keys, RopeKind::kNeox, {kScoreSoftcap, kFinalSoftcap, kSlidingWindow}));
   SetGemma(keys, kLayersOf27b, spec);
-  ORCD_ASSIGN_OR_RETURN(spec.logit_softcap,
-                        keys.NumberBetween(kFinalSoftcap, 0, kMaxSoftcap, kDefaultLogitSoftcap));
-  ORCD_ASSIGN_OR_RETURN(const float softcap,
-                        keys.NumberBetween(kScoreSoftcap, 0, kMaxSoftcap, kDefaultScoreSoftcap));
+  ORCD_ASSIGN_OR_RETURN(spec.logit_softcap, keys.Scale(kFinalSoftcap, kDefaultLogitSoftcap));
+  ORCD_ASSIGN_OR_RETURN(const float softcap, keys.Scale(kScoreSoftcap, kDefaultScoreSoftcap));
   ORCD_ASSIGN_OR_RETURN(const int window,
                         keys.Size(kSlidingWindow, kMaxContextLength, kDefaultWindow));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,

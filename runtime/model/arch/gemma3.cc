@@ -17,7 +17,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   SetGemma(keys, kLayersOf27b, spec);
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::kHead;
   if (keys.Has(kFinalSoftcap)) {
-    ORCD_ASSIGN_OR_RETURN(spec.logit_softcap, keys.NumberBetween(kFinalSoftcap, 0, kMaxSoftcap));
+    ORCD_ASSIGN_OR_RETURN(spec.logit_softcap, keys.Scale(kFinalSoftcap));
   }
   if (!keys.Has(kSlidingWindow)) return spec;
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));

@@ -5,8 +5,6 @@
 namespace orcd {
 namespace {
 
-constexpr float kMaxScale = 1e6f;
-
 absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   constexpr std::string_view kEmbedding = "embedding_scale";
   constexpr std::string_view kResidual = "residual_scale";
@@ -14,10 +12,10 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   const Keys keys(gguf, "granite");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec,
                         ReadDecoder(keys, RopeKind::kNorm, {kEmbedding, kResidual, kLogit}));
-  ORCD_ASSIGN_OR_RETURN(spec.embedding_scale, keys.NumberBetween(kEmbedding, 0, kMaxScale, 1.0f));
-  ORCD_ASSIGN_OR_RETURN(spec.residual_scale, keys.NumberBetween(kResidual, 0, kMaxScale, 1.0f));
+  ORCD_ASSIGN_OR_RETURN(spec.embedding_scale, keys.Scale(kEmbedding, 1.0f));
+  ORCD_ASSIGN_OR_RETURN(spec.residual_scale, keys.Scale(kResidual, 1.0f));
   // Logits are divided by this one.
-  ORCD_ASSIGN_OR_RETURN(const float divisor, keys.NumberBetween(kLogit, 1 / kMaxScale, kMaxScale));
+  ORCD_ASSIGN_OR_RETURN(const float divisor, keys.Scale(kLogit));
   spec.logit_scale = 1 / divisor;
   // The models without RoPE say so by this key alone.
   ORCD_ASSIGN_OR_RETURN(const bool has_rope, keys.Bool("rope.scaling.finetuned", true));

@@ -72,11 +72,15 @@ absl::StatusOr<float> Keys::NumberBetween(std::string_view name, float low, floa
                                        high, kConvertAgain));
 }
 
-absl::StatusOr<float> Keys::NumberOrZero(std::string_view name, float high) const {
+absl::StatusOr<float> Keys::Scale(std::string_view name, std::optional<float> fallback) const {
+  return NumberBetween(name, 1e-6f, 1e6f, fallback);
+}
+
+absl::StatusOr<float> Keys::ScaleOrZero(std::string_view name) const {
   if (!Has(name)) return 0;
   ORCD_ASSIGN_OR_RETURN(const float value, gguf_.GetF32(Key(name)));
   if (value == 0) return 0;
-  return NumberBetween(name, 0, high);
+  return Scale(name);
 }
 
 absl::StatusOr<bool> Keys::Bool(std::string_view name, bool fallback) const {

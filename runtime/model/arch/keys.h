@@ -37,9 +37,12 @@ class Keys {
   // A number above `low` and below `high`; `fallback` if the key is missing and there is one.
   absl::StatusOr<float> NumberBetween(std::string_view name, float low, float high,
                                       std::optional<float> fallback = std::nullopt) const;
-  // As NumberBetween from 0, but 0 is valid and means, like a missing key, that the file does not
-  // set it.
-  absl::StatusOr<float> NumberOrZero(std::string_view name, float high) const;
+  // A factor or bound of what is computed: a number between 1e-6 and 1e6; `fallback` if the key is
+  // missing and there is one.
+  absl::StatusOr<float> Scale(std::string_view name,
+                              std::optional<float> fallback = std::nullopt) const;
+  // As Scale, but 0 is valid and means, like a missing key, that the file does not set it.
+  absl::StatusOr<float> ScaleOrZero(std::string_view name) const;
   absl::StatusOr<bool> Bool(std::string_view name, bool fallback) const;
 
  private:

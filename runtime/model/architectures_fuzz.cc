@@ -1,0 +1,299 @@
+// Edits a valid file of each architecture as libFuzzer's inputs say, keys and list of tensors, and
+// reads it as a model. A file that passes has to be one that backends can rely on.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/gguf/gguf_reader.h"
+#include "runtime/model/architectures.h"
+#include "runtime/model/rope.h"
+#include "testing/architecture_models.h"
+
+namespace {
+
+using orcd::LayerSpec;
+using orcd::TestModel;
+
+constexpr std::string_view kKeys[] = {"block_count",
+                                      "embedding_length",
+                                      "feed_forward_length",
+                                      "context_length",
+                                      "attention.head_count",
+                                      "attention.head_count_kv",
+                                      "attention.key_length",
+                                      "attention.value_length",
+                                      "attention.layer_norm_rms_epsilon",
+                                      "attention.layer_norm_epsilon",
+                                      "attention.scale",
+                                      "attention.causal",
+                                      "attention.sliding_window",
+                                      "attention.sliding_window_pattern",
+                                      "attention.temperature_scale",
+                                      "attn_logit_softcapping",
+                                      "final_logit_softcapping",
+                                      "logit_scale",
+                                      "embedding_scale",
+                                      "residual_scale",
+                                      "rope.dimension_count",
+                                      "rope.dimension_sections",
+                                      "rope.freq_base",
+                                      "rope.freq_base_swa",
+                                      "rope.scale_linear",
+                                      "rope.scaling.type",
+                                      "rope.scaling.factor",
+                                      "rope.scaling.attn_factor",
+                                      "rope.scaling.original_context_length",
+                                      "rope.scaling.finetuned",
+                                      "rope.scaling.yarn_log_multiplier",
+                                      "rope.scaling.yarn_beta_fast",
+                                      "rope.scaling.yarn_beta_slow",
+                                      "expert_count",
+                                      "nextn_predict_layers"};
+
+constexpr const char* kTensors[] = {"output.weight",
+                                    "rope_freqs.weight",
+                                    "rope_factors_short.weight",
+                                    "rope_factors_long.weight",
+                                    "blk.0.attn_qkv.weight",
+                                    "blk.1.attn_qkv.weight",
+                                    "blk.0.attn_qkv.bias",
+                                    "blk.1.attn_qkv.bias",
+                                    "blk.0.attn_q.bias",
+                                    "blk.1.attn_q.bias",
+                                    "blk.0.attn_output.bias",
+                                    "blk.1.attn_output.bias",
+                                    "blk.0.ffn_gate.weight",
+                                    "blk.1.ffn_gate.weight",
+                                    "blk.0.ffn_up.weight",
+                                    "blk.1.ffn_up.weight",
+                                    "blk.2.attn_norm.weight",
+                                    "blk.0.ffn_down.scale"};
+
+constexpr const char* kTexts[] = {"none", "linear", "yarn", "longrope", "su", ""};
+
+// Takes numbers from the input; zeros after its end.
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  bool empty() const { return size_ == 0; }
+  uint32_t Byte() {
+    if (empty()) return 0;
+    --size_;
+    return *data_++;
+  }
+  uint32_t Word() {
+    uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) word = word << 8 | Byte();
+    return word;
+  }
+  template <typename List>
+  const auto& Of(const List& list) {
+    return *std::next(std::begin(list), Byte() % std::size(list));
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
+
+TestModel::Value TakeValue(Input& input) {
+  // Small numbers are what most keys hold.
+  const auto small = [&] { return static_cast<int32_t>(input.Byte()); };
+  switch (input.Byte() % 8) {
+    case 0:
+      return static_cast<uint32_t>(small());
+    case 1:
+      return input.Word();
+    case 2:
+      return static_cast<int32_t>(input.Word());
+    case 3:
+      return std::bit_cast<float>(input.Word());
+    case 4:
+      return static_cast<float>(small()) / 8;
+    case 5:
+      return input.Byte() % 2 != 0;
+    case 6:
+      return std::string(input.Of(kTexts));
+    default:
+      break;
+  }
+  auto array = std::make_shared<orcd::GgufArray>();
+  array->type = input.Byte() % 2 == 0 ? orcd::GgufType::kBool : orcd::GgufType::kU32;
+  const uint32_t size = input.Byte() % 6;
+  for (uint32_t i = 0; i < size; ++i) {
+    const uint32_t value = input.Byte();
+    array->unsigned_values.push_back(array->type == orcd::GgufType::kBool ? value % 2 : value);
+  }
+  return orcd::GgufEntry{orcd::GgufType::kArray,
+                         std::shared_ptr<const orcd::GgufArray>(std::move(array))};
+}
+
+TestModel::Tensor TakeTensor(Input& input) {
+  const orcd::TensorTypeInfo& type = input.Of(orcd::AllTensorTypes());
+  TestModel::Tensor tensor = {type.type, {}, {}};
+  const uint32_t dims = 1 + input.Byte() % 3;
+  for (uint32_t i = 0; i < dims; ++i) tensor.ne.push_back(1 + input.Byte() % 160);
+  tensor.ne[0] = (tensor.ne[0] + type.block_weights - 1) / type.block_weights * type.block_weights;
+  return tensor;
+}
+
+void Edit(Input& input, const std::string& architecture, TestModel& model) {
+  switch (input.Byte() % 6) {
+    case 0:
+    case 1:
+      model.keys[absl::StrCat(architecture, ".", std::string(input.Of(kKeys)))] = TakeValue(input);
+      return;
+    case 2:
+      if (!model.keys.empty()) model.keys.erase(std::string(input.Of(model.keys).first));
+      return;
+    case 3:
+      if (!model.tensors.empty()) model.tensors.erase(std::string(input.Of(model.tensors).first));
+      return;
+    case 4:
+      if (!model.tensors.empty()) {
+        model.tensors[std::string(input.Of(model.tensors).first)] = TakeTensor(input);
+      }
+      return;
+    default:
+      model.tensors[input.Of(kTensors)] = TakeTensor(input);
+      return;
+  }
+}
+
+// A file in memory. Its tensors hold 0.747 in F32.
+std::unique_ptr<orcd::GgufReader> Open(const TestModel& model) {
+  const orcd::GgufWriter writer = model.Writer();
+  const std::string bytes = writer.Header() + std::string(writer.data_bytes(), '\x3f');
+  const int fd = memfd_create("model", MFD_CLOEXEC);
+  if (fd < 0 || write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    std::perror("memfd_create");
+    std::abort();
+  }
+  auto gguf = orcd::GgufReader::Open(absl::StrCat("/proc/self/fd/", fd));
+  close(fd);
+  return gguf.ok() ? *std::move(gguf) : nullptr;
+}
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+bool IsScale(float value) { return value > 0 && std::isfinite(value); }
+
+void CheckSpec(const orcd::ModelSpec& spec) {
+  Require(!spec.layers.empty() && spec.num_layers() <= orcd::kMaxLayers);
+  Require(IsScale(spec.norm_eps) && IsScale(spec.embedding_scale) && IsScale(spec.residual_scale) &&
+          IsScale(spec.logit_scale) && std::isfinite(spec.logit_softcap) &&
+          spec.logit_softcap >= 0);
+  Require(spec.context_length > 0 && spec.context_length <= orcd::kMaxContextLength);
+  bool whole = false;
+  for (LayerSpec layer : spec.layers) {
+    Require(layer.window >= 0 && layer.window < spec.context_length);
+    whole |= layer.window == 0;
+    Require(layer.heads > 0 && layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0);
+    Require(layer.head_dim > 0 && layer.head_dim % 2 == 0 && layer.head_dim <= orcd::kMaxHeadDim);
+    Require(layer.rope.dims % 2 == 0 && layer.rope.dims <= layer.head_dim);
+    Require(IsScale(layer.score_scale) && IsScale(layer.rope.magnitude) &&
+            IsScale(layer.rope.factor));
+    Require(layer.score_softcap >= 0 && std::isfinite(layer.score_softcap));
+    Require(layer.temperature >= 0 && std::isfinite(layer.temperature) &&
+            layer.temperature_length > 0);
+    // Layers differ in these alone.
+    layer.window = spec.layers[0].window;
+    layer.rope = spec.layers[0].rope;
+    Require(layer == spec.layers[0]);
+  }
+  Require(whole);
+}
+
+// Reads the ends of what a role views, so that a view past the file faults.
+class ViewReader {
+ public:
+  void Read(const orcd::Matrix& matrix, int64_t rows, int64_t cols) {
+    Require(matrix.rows == rows && matrix.cols == cols);
+    sum_ += static_cast<int>(matrix.data[0]) + static_cast<int>(matrix.data[matrix.bytes() - 1]);
+  }
+  void Read(orcd::Vector vector, int64_t size, bool needed) {
+    Require(vector.size() == static_cast<size_t>(size) || (vector.empty() && !needed));
+    if (!vector.empty()) sum_ += static_cast<int>(vector.front() + vector.back());
+  }
+  // Keeps the reads from being optimised away.
+  ~ViewReader() { asm volatile("" : : "r"(sum_)); }
+
+ private:
+  int sum_ = 0;
+};
+
+void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights) {
+  Require(weights.layers.size() == spec.layers.size());
+  ViewReader reader;
+  reader.Read(weights.token_embd, spec.vocab, spec.hidden);
+  reader.Read(weights.output, spec.vocab, spec.hidden);
+  reader.Read(weights.output_norm, spec.hidden, true);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const orcd::LayerWeights& w = weights.layers[i];
+    const bool pre_norm = layer.form == orcd::LayerForm::kPreNorm;
+    reader.Read(w.attn_norm, spec.hidden, layer.form != orcd::LayerForm::kPostNorm);
+    reader.Read(w.ffn_norm, spec.hidden, pre_norm);
+    reader.Read(w.attn_post_norm, spec.hidden, layer.post_norms);
+    reader.Read(w.ffn_post_norm, spec.hidden, layer.post_norms);
+    reader.Read(w.attn_q, layer.q_size(), spec.hidden);
+    reader.Read(w.attn_k, layer.kv_size(), spec.hidden);
+    reader.Read(w.attn_v, layer.kv_size(), spec.hidden);
+    reader.Read(w.attn_output, spec.hidden, layer.q_size());
+    reader.Read(w.ffn_gate, layer.ffn, spec.hidden);
+    reader.Read(w.ffn_up, layer.ffn, spec.hidden);
+    reader.Read(w.ffn_down, spec.hidden, layer.ffn);
+    reader.Read(w.attn_q_bias, layer.q_size(), false);
+    reader.Read(w.attn_k_bias, layer.kv_size(), false);
+    reader.Read(w.attn_v_bias, layer.kv_size(), false);
+    reader.Read(w.attn_output_bias, spec.hidden, false);
+    const bool projection = layer.qk_norm == orcd::QkNorm::kProjection;
+    const bool has_norm = layer.qk_norm != orcd::QkNorm::kNone;
+    reader.Read(w.attn_q_norm, projection ? layer.q_size() : layer.head_dim, has_norm);
+    reader.Read(w.attn_k_norm, projection ? layer.kv_size() : layer.head_dim, has_norm);
+    for (const double frequency : orcd::RopeFrequencies(layer.rope, weights, spec.context_length)) {
+      Require(frequency > 0 && std::isfinite(frequency));
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  const std::string architecture(input.Of(orcd::AllArchitectures())->name);
+  std::optional<orcd::RopeOverride> scaling;
+  if (const uint32_t factor = input.Byte(); factor % 4 == 1) {
+    scaling = orcd::RopeOverride{.factor = static_cast<float>(factor) / 16};
+  }
+  TestModel model = orcd::TinyModelOf(architecture);
+  for (int edits = 0; edits < 16 && !input.empty(); ++edits) Edit(input, architecture, model);
+  const auto gguf = Open(model);
+  if (gguf == nullptr) return 0;
+  const auto spec = orcd::ReadModelSpec(*gguf, scaling);
+  if (!spec.ok()) return 0;
+  CheckSpec(*spec);
+  const auto weights = orcd::ModelWeights::FromGguf(*gguf, *spec);
+  if (weights.ok()) CheckWeights(*spec, *weights);
+  return 0;
+}
