@@ -45,7 +45,8 @@ __device__ __forceinline__ float MergeValues(float first, float second,
 // kPlain: the rule is (attention.h).
 template <int kHeadDim, bool kPlain>
 __device__ __forceinline__ float ScoreScale(const AttentionRule& rule) {
-  if (kPlain) return kLog2E / sqrtf(static_cast<float>(kHeadDim));
+  // Decode and prefill may take kernels of which only one is kPlain.
+  if (kPlain || IsPlain(rule, kHeadDim)) return kLog2E / sqrtf(static_cast<float>(kHeadDim));
   return rule.score_softcap > 0 ? 1 : __fmul_rn(rule.score_scale, kLog2E);
 }
 

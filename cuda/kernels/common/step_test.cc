@@ -517,9 +517,8 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
 
 // A key that overflows F16, or is NaN, becomes zeros; with a norm it takes its head with it.
 TEST_F(RopeTest, KeysThatAreNotFiniteBecomeZeros) {
-  for (const QkvRule& rule :
-       {QkvRule{}, QkvRule{.bias = false, .pairs = RopePairs::kNeighbours},
-        QkvRule{.bias = false, .norm = QkvRule::kHeadNorm}}) {
+  for (const QkvRule& rule : {QkvRule{}, QkvRule{.bias = false, .pairs = RopePairs::kNeighbours},
+                              QkvRule{.bias = false, .norm = QkvRule::kHeadNorm}}) {
     SCOPED_TRACE(::testing::PrintToString(rule));
     constexpr int kHeadDim = 64;
     constexpr int kRows = 3 * kHeadDim;

@@ -3,8 +3,8 @@
 //
 // 256 threads a block, 4 blocks an SM; grid (tokens, parts): the values of a token's heads are
 // spread over the blocks of y. A thread makes 8 values at a time. A norm over the whole projection
-// needs all heads of a token, so one block makes them, and reads the partials twice. Floor: splits *
-// 4 bytes read and 2 written (4 for hi/lo queries) a value. Plain products (IsPlain) of more than
+// needs all heads of a token, so one block makes them, and reads the partials twice. Floor: splits
+// * 4 bytes read and 2 written (4 for hi/lo queries) a value. Plain products (IsPlain) of more than
 // 512 tokens use the RoPE epilogue of the F16 GEMM instead (gemm_f16_rope_epilogue.cuh).
 #include <cuda_fp16.h>
 

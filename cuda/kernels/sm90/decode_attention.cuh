@@ -305,8 +305,8 @@ class PlainRowMaker {
   PairSource source_;
 };
 
-// The same for any product. Whole warps make the heads' parts (HeadPart); or, if LaunchRope has made
-// the rows, load them.
+// The same for any product. Whole warps make the heads' parts (HeadPart); or, if LaunchRope has
+// made the rows, load them.
 template <int kHeadDim, int kThreads, int kSplitsTogether, typename Shared>
 class AnyRowMaker {
  public:

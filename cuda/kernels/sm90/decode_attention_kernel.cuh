@@ -1,6 +1,6 @@
 // Decode attention kernel, one query token a sequence, over the paged KV cache; its prologue makes
-// the query, key and value from the QKV partials (bias, norm, RoPE) and stores the key and value. The
-// files decode_attention*.cu have its instances: kPlain for products and rules that are IsPlain
+// the query, key and value from the QKV partials (bias, norm, RoPE) and stores the key and value.
+// The files decode_attention*.cu have its instances: kPlain for products and rules that are IsPlain
 // (step.h, attention.h), else any.
 //
 //   Tile      a block takes key tiles of 128 positions of one sequence and one kv head, by all
@@ -51,7 +51,7 @@ constexpr int kTilesOfOneBlock = 2;
 
 // Key tiles that a block takes at a time.
 template <int kHeadDim, int kWarps>
-constexpr int kTogether = kWarps == kFewWarps && kHeadDim <= 128 ? 2 : 1;
+constexpr int kTogether = kWarps == kFewWarps&& kHeadDim <= 128 ? 2 : 1;
 // Chunks of 16 keys of these tiles that one warp scores.
 template <int kHeadDim, int kWarps>
 constexpr int kChunks = kKeyChunks* kTogether<kHeadDim, kWarps> / kWarps;
@@ -361,8 +361,7 @@ __device__ __forceinline__ void ScoreKeys(const AttentionRule& rule, const Work<
 // Weights of a round's keys relative to the largest scores of all warps; the weights and each
 // lane's sums go to shared memory for the other warps, each tile's largest scores to `state`.
 template <int kHeadDim, int kHalves, int kWarps, bool kPlain>
-__device__ __forceinline__ void WeighKeys(float scale,
-                                          ChunkScores (&s)[kChunks<kHeadDim, kWarps>],
+__device__ __forceinline__ void WeighKeys(float scale, ChunkScores (&s)[kChunks<kHeadDim, kWarps>],
                                           Shared<kHeadDim, kHalves, kWarps, kPlain>& shared,
                                           RowState (&state)[kTogether<kHeadDim, kWarps>][kHalves]) {
   const int warp = threadIdx.x / 32;

@@ -21,7 +21,8 @@ cudaError_t LaunchRare(const DecodeAttentionArgs& args, int sms, cudaStream_t st
 }
 
 cudaError_t PrepareRare() {
-  return AnyError({PrepareHeads<16, false>(), PrepareHeads<32, false>(), PrepareHeads<80, false>(), PrepareHeads<96, false>(), PrepareHeads<256, false>()});
+  return AnyError({PrepareHeads<16, false>(), PrepareHeads<32, false>(), PrepareHeads<80, false>(),
+                   PrepareHeads<96, false>(), PrepareHeads<256, false>()});
 }
 
 }  // namespace orcd::cuda::decode

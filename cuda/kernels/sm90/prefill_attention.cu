@@ -1,5 +1,5 @@
-// Entry points of prefill attention, and the instances of prefill_attention_kernel.cuh for rules that
-// are IsPlain.
+// Entry points of prefill attention, and the instances of prefill_attention_kernel.cuh for rules
+// that are IsPlain.
 #include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/prefill_attention_kernel.cuh"
 

@@ -25,7 +25,9 @@ cudaError_t LaunchAny(const PrefillAttentionArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t PrepareAny() {
-  return AnyError({Prepare<16, false>(), Prepare<32, false>(), Prepare<64, false>(), Prepare<80, false>(), Prepare<96, false>(), Prepare<128, false>(), Prepare<256, false>()});
+  return AnyError({Prepare<16, false>(), Prepare<32, false>(), Prepare<64, false>(),
+                   Prepare<80, false>(), Prepare<96, false>(), Prepare<128, false>(),
+                   Prepare<256, false>()});
 }
 
 }  // namespace orcd::cuda::prefill

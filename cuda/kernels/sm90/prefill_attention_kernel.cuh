@@ -7,7 +7,8 @@
 //             first.
 //   Warps     two consumer warpgroups of 64 rows (setmaxnreg 240) share the key tiles; one producer
 //             warp (setmaxnreg 24) copies KV blocks. One block an SM.
-//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 64), in the cache's layout, filled by
+//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 64), in the cache's layout, filled
+//   by
 //             bulk copies.
 //   Barriers  full[stage]; empty[stage], an arrival of each warpgroup; named barriers 3 and 4
 //             alternate the warpgroups' turns at the tensor cores.
@@ -116,24 +117,33 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
   PipelineStage<kStages> stage;
+  constexpr int kTileStages = kStagesATile<kHeadDim>;
+#pragma unroll 1
   for (int first_key = first_seen & -kKeyTile; first_key < keys; first_key += kKeyTile) {
+    int stage_blocks[kTileStages];
+    const __half* from[kTileStages];
+#pragma unroll
+    for (int i = 0; i < kTileStages; ++i) {
+      const int stage_key = first_key + i * kStageKeys;
+      const int stage_keys = min(kStageKeys, keys - stage_key);
+      stage_blocks[i] =
+          i == 0 || stage_keys > 0 ? (stage_keys + block_tokens - 1) >> block_shift : 0;
+      int index = (stage_key >> block_shift) + lane;
+      // The first block that a query sees stands in for those before it.
+      if (!kPlain) index = max(index, first_seen >> block_shift);
+      const int block = lane < stage_blocks[i] ? blocks[index] : 0;
+      from[i] = cache + block * args.kv.block_size();
+    }
     for (const int64_t offset : {int64_t{0}, values_offset}) {
 #pragma unroll
-      for (int i = 0; i < kStagesATile<kHeadDim>; ++i) {
-        const int from_key = first_key + i * kStageKeys;
-        const int stage_keys = min(kStageKeys, max(0, keys - from_key));
-        const int stage_blocks = (stage_keys + block_tokens - 1) >> block_shift;
-        int index = (from_key >> block_shift) + lane;
-        // The first block that a query sees stands in for those before it.
-        if (!kPlain) index = max(index, first_seen >> block_shift);
-        const int block = lane < stage_blocks ? blocks[index] : 0;
+      for (int i = 0; i < kTileStages; ++i) {
         const uint32_t full = shared.pipeline.Full(stage.index);
         WarpBarrierWait(shared.pipeline.Empty(stage.index), stage.phase ^ 1);
-        if (lane == 0) BarrierExpect(full, stage_blocks * bytes);
+        if (lane == 0) BarrierExpect(full, stage_blocks[i] * bytes);
         __syncwarp();
-        if (lane < stage_blocks) {
-          BulkCopy(SharedAddress(shared.ring[stage.index]) + lane * bytes,
-                   cache + block * args.kv.block_size() + offset, bytes, full);
+        if (lane < stage_blocks[i]) {
+          BulkCopy(SharedAddress(shared.ring[stage.index]) + lane * bytes, from[i] + offset, bytes,
+                   full);
         }
         stage.Next();
       }
@@ -151,7 +161,7 @@ __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], const Atte
                                         uint32_t (&weights)[kKeyChunks][4]) {
   if (!kPlain && rule.score_softcap > 0) {
 #pragma unroll
-    for (auto& chunk : s) Softcap<2>(chunk, rule);
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) Softcap<2>(s[chunk], rule);
   }
   if (min(visible[0], visible[1]) < kKeyTile - 1) {
 #pragma unroll
@@ -207,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int kv_head = blockIdx.y;
   const int group_heads = args.heads / args.kv.kv_heads;
-  constexpr bool kHasLow = kQueryParts<kHeadDim> > 1;
+  constexpr bool kHasLow = kQueryParts < kHeadDim >> 1;
   const bool hi_lo = kHasLow && args.query_split != nullptr && args.query_split[kv_head] > 1;
 
   LaunchDependents();
@@ -400,7 +410,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       // Memory that was not copied may hold anything, and a weight of zero times a NaN is a NaN.
 #pragma unroll
       for (int i = 0; i < kTileStages; ++i) {
-        const int first = max(0, copied - i * kStageKeys);
+        const int first = i == 0 ? copied : max(0, copied - i * kStageKeys);
         for (int j = first * kHeadDim / 8 + thread; j < kStageKeys * kHeadDim / 8; j += 128) {
           reinterpret_cast<uint4*>(values[i])[j] = make_uint4(0, 0, 0, 0);
         }
@@ -455,12 +465,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int j = 0; j < kHeadDim / 8; ++j) {
       const int i = j * 4 + half * 2;
       // Where a head is not whole tiles of columns, it may begin within one.
-      __half* const at = kHeadDim % kActivationCols == 0
-                             ? to + j / 8 * stride + j % 8 * 64
-                             : args.out.data + args.out.Index(token, head * kHeadDim + j * 8) +
-                                   lane % 4 * 2;
-      *reinterpret_cast<__half2*>(at) =
-          __floats2half2_rn(total[i] * share, total[i + 1] * share);
+      __half* const at =
+          kHeadDim % kActivationCols == 0
+              ? to + j / 8 * stride + j % 8 * 64
+              : args.out.data + args.out.Index(token, head * kHeadDim + j * 8) + lane % 4 * 2;
+      *reinterpret_cast<__half2*>(at) = __floats2half2_rn(total[i] * share, total[i + 1] * share);
     }
   }
 }
@@ -475,9 +484,8 @@ cudaError_t Prepare() {
 template <int kHeadDim, bool kPlain>
 cudaError_t LaunchHeads(const PrefillAttentionArgs& args, cudaStream_t stream) {
   if (kQueryParts<kHeadDim> == 1 && args.query_split != nullptr) return cudaErrorInvalidValue;
-  return Launch(PrefillAttentionKernel<kHeadDim, kPlain>,
-                dim3(args.query_tiles, args.kv.kv_heads), kThreads, sizeof(Shared<kHeadDim>),
-                stream, args);
+  return Launch(PrefillAttentionKernel<kHeadDim, kPlain>, dim3(args.query_tiles, args.kv.kv_heads),
+                kThreads, sizeof(Shared<kHeadDim>), stream, args);
 }
 
 // The instances for any rule.
