@@ -22,7 +22,7 @@ int64_t F16TileBytes(TiledMatrix matrix) {
 
 // Part of a matrix: a row tile, in a format.
 int64_t TilePart(int tile, TileFormat format) {
-  return int64_t{tile} * 16 + static_cast<int>(format);
+  return int64_t{tile} * kFormatCount + static_cast<int>(format);
 }
 // Part of a product: a token's row, from a row tile on, in one of its split-K partials.
 int64_t RowPart(int splits, int split, int token, int tile) {
@@ -555,7 +555,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
                                           matrix.tile_bytes(), "a row tile of weights");
       if (tile == 0) {
         weights = content.symbol;
-        first_tile = static_cast<int>(content.part / 16);
+        first_tile = static_cast<int>(content.part / kFormatCount);
       }
       if (content != Content{weights, TilePart(first_tile + tile, matrix.format)}) {
         launch.Complain(absl::StrCat("has, as row tile ", tile, " of ", symbols_.Describe(weights),
