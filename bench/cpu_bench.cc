@@ -82,11 +82,16 @@ class Rate {
 class Streams {
  public:
   Streams(std::unique_ptr<Backend> backend, const ModelSpec& spec, int streams, int tokens)
-      : backend_(std::move(backend)), blocks_(streams), prompt_(tokens) {
+      : backend_(std::move(backend)), blocks_(streams), window_blocks_(streams), prompt_(tokens) {
     const int per_stream = backend_->info().kv_blocks / streams;
+    const int windows_per_stream = backend_->info().window_blocks / streams;
     for (int i = 0; i < streams; ++i) {
       blocks_[i].resize(per_stream);
       std::iota(blocks_[i].begin(), blocks_[i].end(), i * per_stream);
+      // Each in its turn.
+      for (int block = 0; block < per_stream && windows_per_stream > 0; ++block) {
+        window_blocks_[i].push_back(i * windows_per_stream + block % windows_per_stream);
+      }
     }
     for (int i = 0; i < tokens; ++i) prompt_[i] = (i * 7919 + 13) % spec.vocab;
     greedy_.temperature = 0;
@@ -126,6 +131,7 @@ class Streams {
     seq.tokens = tokens;
     seq.start_position = position;
     seq.blocks = blocks_[stream];
+    seq.window_blocks = window_blocks_[stream];
     return seq;
   }
 
@@ -138,6 +144,7 @@ class Streams {
 
   std::unique_ptr<Backend> backend_;
   std::vector<std::vector<int32_t>> blocks_;
+  std::vector<std::vector<int32_t>> window_blocks_;
   std::vector<int32_t> prompt_;
   SamplingParams greedy_;
 };
@@ -168,8 +175,10 @@ absl::Status Measure(const Options& options) {
   backend_options.kv_type = options.f32_kv ? KvType::kF32 : KvType::kF16;
   const int64_t tokens_per_stream =
       options.prompt_tokens + options.decode_steps + backend_options.block_tokens;
+  const KvLayout layout(spec.layers);
   backend_options.kv_cache_bytes = options.streams * tokens_per_stream *
-                                   KvLayout(spec.layers).position_size * (options.f32_kv ? 4 : 2);
+                                   (layout.whole_size + layout.window_size) *
+                                   (options.f32_kv ? 4 : 2);
   start = Seconds();
   ORCD_ASSIGN_OR_RETURN(auto backend, CreateCpuBackend(model, backend_options, observer));
   const BackendInfo info = backend->info();

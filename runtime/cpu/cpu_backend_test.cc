@@ -155,9 +155,9 @@ TEST_F(CpuBackendTest, SaysHowManyBlocksTheLayersWithWindowsHave) {
   const KvLayout layout(WindowKind::model()->spec().layers);
   EXPECT_GT(info.window_blocks, 0);
   EXPECT_GE(info.kv_blocks, info.window_blocks);
-  EXPECT_EQ(info.kv_bytes, uint64_t{2} * 16 *
-                               (info.kv_blocks * layout.whole_size +
-                                info.window_blocks * layout.window_size));
+  EXPECT_EQ(info.kv_bytes,
+            uint64_t{2} * 16 *
+                (info.kv_blocks * layout.whole_size + info.window_blocks * layout.window_size));
 }
 
 // Records which operations a step of 5 tokens shows, with rows and columns.
@@ -177,9 +177,8 @@ class OperationRecorder : public ActivationTap {
   void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
     EXPECT_EQ(static_cast<int64_t>(values.size()), rows * cols);
-    EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) {
-      return std::isfinite(v);
-    })) << NameOf(point);
+    EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
+        << NameOf(point);
     seen_.emplace_back(NameOf(point), layer, rows, cols);
   }
 

@@ -63,9 +63,9 @@ absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
   ORCD_ASSIGN_OR_RETURN(KvCaches caches,
                         KvCaches::Create(spec, kBlockTokens, KvType::kF16, blocks, blocks));
   auto kv = std::make_unique<KvCaches>(std::move(caches));
-  ORCD_ASSIGN_OR_RETURN(auto forward,
-                        Forward::Create(spec, model->weights(), context, cpu::BestKernels(), *pool,
-                                        *kv, max_tokens, /*max_seqs=*/1));
+  ORCD_ASSIGN_OR_RETURN(
+      auto forward, Forward::Create(spec, model->weights(), context, cpu::BestKernels(), *pool, *kv,
+                                    max_tokens, /*max_seqs=*/1));
   return std::make_unique<CpuReference>(std::move(model), std::move(pool), std::move(kv),
                                         std::move(forward));
 }

@@ -77,9 +77,11 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logi
   floats = carver.taken();
 }
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
-    const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
-    ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs) {
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
+                                                         const ModelWeights& weights, int context,
+                                                         const KernelTable& kernels,
+                                                         ThreadPool& pool, KvCaches& caches,
+                                                         int max_step_tokens, int max_seqs) {
   ORCD_ASSIGN_OR_RETURN(
       MappedMemory memory,
       MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_seqs), "activations"));
@@ -290,8 +292,7 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
     Rotate(layer, row);
     KvRow& kv = kv_rows_[row];
     const int32_t block = spec.window == 0 ? kv.block : kv.window_block;
-    kv.finite &=
-        cache.Store(layer, block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
+    kv.finite &= cache.Store(layer, block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
   });
   Tap(tap, kQRope, layer, b.q, rows_, q_size);
   Tap(tap, kKRope, layer, b.k, rows_, kv_size);

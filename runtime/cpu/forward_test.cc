@@ -70,7 +70,8 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
   const auto b = TestTokens(1, 2);
   const auto a_blocks = BlockRange(0, 3);
   const auto b_blocks = BlockRange(9, 1);
-  const ForwardSequence sequences[] = {SequenceOf(a, 0, a_blocks, true), SequenceOf(b, 0, b_blocks, true)};
+  const ForwardSequence sequences[] = {SequenceOf(a, 0, a_blocks, true),
+                                       SequenceOf(b, 0, b_blocks, true)};
   for (KvType type : {KvType::kF16, KvType::kF32}) {
     Machine clean(*model, *GetParam(), type);
     Machine poisoned(*model, *GetParam(), type);

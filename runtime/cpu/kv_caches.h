@@ -26,9 +26,7 @@ struct KvCaches {
 
   // The cache in which a layer's keys and values are.
   KvCache& of(const LayerSpec& layer) { return layer.window == 0 ? whole : *windows; }
-  const KvCache& of(const LayerSpec& layer) const {
-    return layer.window == 0 ? whole : *windows;
-  }
+  const KvCache& of(const LayerSpec& layer) const { return layer.window == 0 ? whole : *windows; }
 
   int64_t window_blocks() const { return windows.has_value() ? windows->blocks() : 0; }
   uint64_t bytes() const {

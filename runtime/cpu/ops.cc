@@ -61,7 +61,8 @@ void Scale(float scale, std::span<float> x) {
 }
 
 void SoftCap(float cap, std::span<float> x) {
-  for (float& value : x) value = static_cast<float>(double{cap} * std::tanh(double{value} / double{cap}));
+  for (float& value : x)
+    value = static_cast<float>(double{cap} * std::tanh(double{value} / double{cap}));
 }
 
 float QueryScale(const LayerSpec& layer, int64_t position) {

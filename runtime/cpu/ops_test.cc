@@ -89,7 +89,8 @@ TEST(RmsNormParts, NormalisesEachPartByItself) {
 
 // Rotates `heads` at `position` as `spec` says, with frequencies that are all different.
 struct Rotated {
-  Rotated(const RopeSpec& spec, int head_dim, int64_t position) : before(RandomFloats(2 * head_dim, 3)) {
+  Rotated(const RopeSpec& spec, int head_dim, int64_t position)
+      : before(RandomFloats(2 * head_dim, 3)) {
     for (int i = 0; i < spec.dims / 2; ++i) frequencies.push_back(std::pow(0.7, i) / (i % 3 + 1));
     const Rope rope(spec, frequencies);
     std::vector<float> angles(head_dim);

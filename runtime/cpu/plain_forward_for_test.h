@@ -58,7 +58,8 @@ class RandomWeights {
   }
 
   Matrix NewMatrix(int64_t rows, int64_t cols) {
-    values_.push_back(RandomFloats(rows * cols, ++seed_, 1.5f / std::sqrt(static_cast<float>(cols))));
+    values_.push_back(
+        RandomFloats(rows * cols, ++seed_, 1.5f / std::sqrt(static_cast<float>(cols))));
     return {TensorType::kF32, rows, cols, reinterpret_cast<const std::byte*>(values_.back().data()),
             cols * static_cast<int64_t>(sizeof(float))};
   }
@@ -193,8 +194,7 @@ class PlainForward {
     }
     double squares = 0;
     for (const double value : x) squares += (value - mean) * (value - mean);
-    const double root =
-        std::sqrt(squares / static_cast<double>(x.size()) + double{spec_.norm_eps});
+    const double root = std::sqrt(squares / static_cast<double>(x.size()) + double{spec_.norm_eps});
     Row y;
     for (size_t i = 0; i < x.size(); ++i) y.push_back((x[i] - mean) / root * double{weight[i]});
     return y;

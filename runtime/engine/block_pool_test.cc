@@ -328,7 +328,7 @@ TEST(BlockPoolTest, RandomSharing) {
                                  [&](const auto& entry) { return entry.second == content; });
     return it == content_of.end() ? -1 : it->first;
   };
-  for (int i = 0; i < 30'000; ++i) {
+  for (int i = 0; i < 40'000; ++i) {
     const int who = below(kLists);
     const int content = below(kContents);
     switch (below(5)) {

@@ -264,9 +264,13 @@ void RunMany(Windows windows) {
   EXPECT_GT(met.expired, kRuns / 4);
   EXPECT_GT(met.unreachable, kRuns / 10);
   EXPECT_GT(met.preemptions, kRuns);
-  EXPECT_GT(met.cached_tokens, 10 * kRuns);
   EXPECT_GT(met.gaps_checked, kRuns / 10);
-  if (windows == Windows::kNone) return;
+  if (windows == Windows::kNone) {
+    EXPECT_GT(met.cached_tokens, 10 * kRuns);
+    return;
+  }
+  // Half of the runs have window blocks for one sequence and for nothing that others left.
+  EXPECT_GT(met.cached_tokens, 3 * kRuns);
   EXPECT_GT(met.parts_after_returns, 10 * kRuns);
   EXPECT_GT(met.starts_after_a_window, kRuns);
 }

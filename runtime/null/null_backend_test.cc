@@ -47,6 +47,14 @@ class Sink : public GenerationSink {
   std::vector<int32_t> tokens;
 };
 
+std::unique_ptr<Backend> MakeNull(std::shared_ptr<const Model> model,
+                                  const BackendOptions& options) {
+  NullLoadObserver observer;
+  auto backend = NullBackendFactory()(std::move(model), options, observer);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
 struct NullKind {
   using Fixture = ::testing::Test;
   static const std::shared_ptr<const Model>& model() {
@@ -54,28 +62,40 @@ struct NullKind {
     return model;
   }
   static std::unique_ptr<Backend> Make(const BackendOptions& options) {
-    NullLoadObserver observer;
-    auto backend = NullBackendFactory()(model(), options, observer);
-    EXPECT_TRUE(backend.ok()) << backend.status();
-    return backend.ok() ? *std::move(backend) : nullptr;
+    return MakeNull(model(), options);
   }
   static constexpr bool kHasLogits = false;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Null, BackendConformanceTest, NullKind);
 
+// A model most of whose layers have a window.
+struct WindowKind : NullKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel({.architecture = "gemma3"});
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeNull(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
+
 class NullBackendTest : public ::testing::Test {
  protected:
   NullBackendTest() {
-    RandomModelOptions options;
-    options.type = "F16";
-    EXPECT_TRUE(WriteRandomModel(options, path_).ok());
+    EXPECT_TRUE(WriteRandomModel({.type = "F16"}, path_).ok());
+    EXPECT_TRUE(WriteRandomModel({.architecture = "gemma3", .type = "F16"}, window_path_).ok());
   }
 
   std::unique_ptr<Engine> Load(const BackendOptions& options,
                                absl::Duration step_time = absl::ZeroDuration()) {
+    return Load(path_, options, step_time);
+  }
+  static std::unique_ptr<Engine> Load(const std::string& path, const BackendOptions& options,
+                                      absl::Duration step_time) {
     NullLoadObserver observer;
     auto engine = LoadModel(
-        path_, {.model = {}, .backend = options, .engine = {}},
+        path, {.model = {}, .backend = options, .engine = {}},
         {.make = NullBackendFactory(step_time), .self_check = false}, [](const absl::Status&) {},
         observer);
     EXPECT_TRUE(engine.ok()) << engine.status();
@@ -97,6 +117,7 @@ class NullBackendTest : public ::testing::Test {
 
   const TempDir dir_;
   const std::string path_ = dir_.File("null.gguf");
+  const std::string window_path_ = dir_.File("window.gguf");
 };
 
 TEST_F(NullBackendTest, SaysWhatItIs) {
@@ -120,6 +141,28 @@ TEST_F(NullBackendTest, TokensDependOnSeedAndHistoryAlone) {
       Load({.max_seqs = 4, .kv_cache_bytes = 20 * 4 * 8, .block_tokens = 4}, absl::Milliseconds(2));
   std::vector<std::shared_ptr<Sink>> sinks;
   for (int seed = 0; seed < 6; ++seed) sinks.push_back(Submit(*engine, seed, 60));
+  for (int seed = 0; seed < 6; ++seed) EXPECT_EQ(sinks[seed]->Wait(), alone[seed]) << seed;
+  EXPECT_GT(engine->stats().preemptions, 0);
+}
+
+TEST_F(NullBackendTest, WithWindowsTokensDependOnSeedAndHistoryAlone) {
+  std::vector<std::vector<int32_t>> alone;
+  for (int seed = 0; seed < 6; ++seed) {
+    const auto engine = Load(window_path_, {.max_seqs = 1}, absl::ZeroDuration());
+    EXPECT_GT(engine->backend_info().window_blocks, 0);
+    alone.push_back(Submit(*engine, seed, 300)->Wait());
+  }
+  EXPECT_NE(alone[0], Submit(*Load({.max_seqs = 1}), 0, 300)->Wait()) << "windows count";
+  const auto engine = Load(window_path_,
+                           {.max_seqs = 4,
+                            .max_step_tokens = 8,
+                            .kv_cache_bytes = int64_t{240} * 4 * 8,
+                            .block_tokens = 4},
+                           absl::Milliseconds(1));
+  const EngineStats idle = engine->stats();
+  EXPECT_LT(idle.window_blocks_total, idle.kv_blocks_total);
+  std::vector<std::shared_ptr<Sink>> sinks;
+  for (int seed = 0; seed < 6; ++seed) sinks.push_back(Submit(*engine, seed, 300));
   for (int seed = 0; seed < 6; ++seed) EXPECT_EQ(sinks[seed]->Wait(), alone[seed]) << seed;
   EXPECT_GT(engine->stats().preemptions, 0);
 }

@@ -11,7 +11,9 @@
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
 #include "testing/files.h"
+#include "testing/random_model/model_shapes.h"
 #include "testing/random_model/random_model.h"
+#include "testing/same_bits.h"
 #include "tools/orcd_inspect/layers_command.h"
 #include "tools/orcd_inspect/logits_command.h"
 
@@ -21,11 +23,14 @@ namespace {
 class NumericsCommandsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto written = WriteRandomModel({.size = "nano", .type = "Q4_K_M", .threads = 1}, model_);
-    ASSERT_TRUE(written.ok()) << written.status();
+    WriteModel({.size = "nano", .type = "Q4_K_M", .threads = 1});
     WriteTokens("1 2 3\n500 999 7 8 9 10 11 12 13 14 15 16 17\n");
   }
 
+  void WriteModel(const RandomModelOptions& options) {
+    auto written = WriteRandomModel(options, model_);
+    ASSERT_TRUE(written.ok()) << written.status();
+  }
   void WriteTokens(const std::string& text) { std::ofstream(tokens_) << text; }
 
   // Returns the exit code; output goes to the test's output.
@@ -43,8 +48,9 @@ class NumericsCommandsTest : public ::testing::Test {
     return exit_code;
   }
 
-  std::vector<float> Logits(const std::string& kv) {
-    EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_, "--kv", kv}),
+  std::vector<float> Logits(const std::string& kv, const std::string& step_tokens = "64") {
+    EXPECT_EQ(Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_, "--kv", kv,
+                   "--step-tokens", step_tokens}),
               0);
     const std::string bytes = ReadFile(out_);
     constexpr size_t kHeader = 128;
@@ -86,6 +92,28 @@ TEST_F(NumericsCommandsTest, LayersPassesFailsAndRefuses) {
   EXPECT_EQ(with({"cpu", "--b", "cpu-f32kv"}), 0);
   EXPECT_EQ(with({"cpu", "--b", "cpu-f32kv", "--tolerance", "1e-12"}), 2);
   EXPECT_NE(with({"cpu", "--b", "abacus"}), 0);
+}
+
+// More tokens than the cache of windows holds at once.
+TEST_F(NumericsCommandsTest, BlocksOfWindowsAreUsedInTurn) {
+  WriteModel({.architecture = "gemma3", .size = "nano", .type = "Q8_0", .threads = 1});
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += std::to_string(i * 617 % 1000) + " ";
+  WriteTokens(text);
+  const std::vector<float> whole = Logits("f16", "300");
+  for (const char* step_tokens : {"1", "50"}) {
+    EXPECT_TRUE(SameBits(Logits("f16", step_tokens), whole)) << step_tokens;
+  }
+}
+
+TEST_F(NumericsCommandsTest, LayersOfEveryArchitecture) {
+  for (const std::string& architecture : ModelShapeArchitectures()) {
+    WriteModel({.architecture = architecture, .size = "nano", .type = "Q8_0", .threads = 1});
+    EXPECT_EQ(Run({"layers", "--model", model_, "--tokens", tokens_, "--a", "cpu", "--b",
+                   "cpu-f32kv", "--step-tokens", "7"}),
+              0)
+        << architecture;
+  }
 }
 
 TEST_F(NumericsCommandsTest, TokensThatCannotBeRun) {
