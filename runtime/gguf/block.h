@@ -1,4 +1,4 @@
-// What a definition of a block type says, and the parts that several definitions share. blocks.h
+// The members of a block type's definition, and the parts that several definitions share. blocks.h
 // has the definitions.
 #ifndef ORCD_RUNTIME_GGUF_BLOCK_H_
 #define ORCD_RUNTIME_GGUF_BLOCK_H_
@@ -99,7 +99,7 @@ struct CodeBook {
   }
 };
 
-// Of IQ4_NL and IQ4_XS.
+// The code book of IQ4_NL and IQ4_XS.
 inline constexpr LevelTable kUnevenLevels = {-127, -104, -83, -65, -49, -35, -22, -10,
                                              1,    13,   25,  38,  53,  69,  89,  113};
 

@@ -32,7 +32,7 @@ struct PlannedTensor {
   TensorType type;
   Content content;
   std::vector<uint64_t> ne;
-  // Of kGiven alone.
+  // Only kGiven has them.
   std::vector<float> values = {};
 };
 

@@ -126,6 +126,8 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
       };
       MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next, c);
     }
+    // A group's words are loaded before the weights of its code book, on which the sums depend.
+    if constexpr (HasGroupBook(kFormat)) return __float_as_uint(c[0]);
     return groups[(kGroups - 1) % 2].quants.words[GroupQuants<kFormat>::kWords - 1];
   } else {
 #pragma unroll 1
