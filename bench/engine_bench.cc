@@ -1,10 +1,14 @@
-// Measures how fast the engine serves a model file on a backend: a number of concurrent requests of
-// a given length, end to end without the network. Counts the tokens that requests receive.
+// Measures how fast the engine serves a model on a backend: a number of concurrent requests of a
+// given length, end to end without the network. Counts the tokens that requests receive. The model
+// is a file, or one of random weights in the shape of --arch and --size.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <mutex>
@@ -26,12 +30,15 @@
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd {
 namespace {
 
 struct Options {
+  // Empty: a random model of these options.
   std::string model;
+  RandomModelOptions random;
   std::string backend = "cpu";
   // Each is PARALLEL:PROMPT:NEW.
   std::vector<std::string> cases = {"1:16:128"};
@@ -158,6 +165,27 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
   return absl::OkStatus();
 }
 
+// A random model's file, which goes with this object.
+class RandomModelFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<RandomModelFile>> Write(const RandomModelOptions& options) {
+    const std::filesystem::path path =
+        std::filesystem::temp_directory_path() / absl::StrCat("engine_bench-", getpid(), ".gguf");
+    ORCD_RETURN_IF_ERROR(WriteRandomModel(options, path).status());
+    return std::unique_ptr<RandomModelFile>(new RandomModelFile(path));
+  }
+  ~RandomModelFile() { std::filesystem::remove(path_); }
+  RandomModelFile(const RandomModelFile&) = delete;
+  RandomModelFile& operator=(const RandomModelFile&) = delete;
+
+  std::string path() const { return path_; }
+
+ private:
+  explicit RandomModelFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  const std::filesystem::path path_;
+};
+
 absl::Status Measure(const Options& options) {
   std::vector<Case> cases;
   LoadModelOptions load;
@@ -175,16 +203,24 @@ absl::Status Measure(const Options& options) {
     backend = {.make = CreateCudaBackend, .make_reference = CreateCpuReference};
   }
 #endif
+  std::unique_ptr<RandomModelFile> random;
+  std::string path = options.model;
+  if (path.empty()) {
+    ORCD_ASSIGN_OR_RETURN(random, RandomModelFile::Write(options.random));
+    path = random->path();
+  }
   NullLoadObserver observer;
   const double start = Seconds();
   ORCD_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       LoadModel(
-          options.model, load, backend,
+          path, load, backend,
           [](const absl::Status& status) { std::cerr << status.message() << "\n"; }, observer));
   const BackendInfo& info = engine->backend_info();
   std::printf("%s on %s, ready in %.2f s; weights %.3f GB, KV %.3f GB, workspace %.3f GB\n",
-              options.model.c_str(), info.device.c_str(), Seconds() - start,
+              absl::StrCat(engine->model().spec().name, " (", engine->model().quantization(), ")")
+                  .c_str(),
+              info.device.c_str(), Seconds() - start,
               static_cast<double>(info.weights_bytes) * 1e-9,
               static_cast<double>(info.kv_bytes) * 1e-9,
               static_cast<double>(info.workspace_bytes) * 1e-9);
@@ -194,8 +230,13 @@ absl::Status Measure(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("Speed of the engine on a model file");
-  app.add_option("model", options.model, "GGUF file")->required();
+  CLI::App app("Speed of the engine on a model");
+  app.add_option("model", options.model, "GGUF file; else --arch, --size and --type say what");
+  app.add_option("--arch", options.random.architecture, "As make-model's, for a random model")
+      ->capture_default_str();
+  app.add_option("--size", options.random.size, "The same")->capture_default_str();
+  app.add_option("--type", options.random.type, "The same")->capture_default_str();
+  app.add_option("--window", options.random.window, "The same");
   std::vector<std::string> backends = {"cpu"};
 #ifdef ORCD_CUDA
   backends.push_back("cuda");

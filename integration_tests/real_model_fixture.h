@@ -35,7 +35,7 @@ class RealModelTest : public ::testing::Test {
   uint64_t model_bytes() const { return std::filesystem::file_size(model_path_); }
   // Loads the model; a fatal test failure if that fails.
   void Load();
-  // What the load said of the model.
+  // The loaded model, as the load described it.
   const v1::ModelDescription& description() const { return description_; }
   // Reads the file once, so that a load after it measures the worker and not the disk.
   void WarmPageCache() const;

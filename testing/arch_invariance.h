@@ -30,7 +30,7 @@ namespace orcd {
 struct DrawnOutput {
   absl::Status status;
   std::vector<int32_t> tokens;
-  // Of each token, then of its likeliest rivals.
+  // Each token's own, then those of its likeliest rivals.
   std::vector<float> logprobs;
   FinishReason reason = FinishReason::kEog;
   int32_t cached_prompt_tokens = 0;
@@ -100,7 +100,8 @@ class ArchInvariance {
   static constexpr int kMaxContext = 192;
   // Small, so that a window leaves blocks behind.
   static constexpr int kBlockTokens = 8;
-  // Holds a sequence of kMaxContext tokens, and not two.
+  static constexpr int64_t kAmpleBytes = int64_t{64} << 20;
+  // Hold a sequence of kMaxContext tokens, and not two.
   static constexpr int kScarceBlocks = 30;
   static constexpr int kParallel = 6;
 
@@ -123,13 +124,20 @@ class ArchInvariance {
     return request;
   }
 
-  std::unique_ptr<Engine> Start(int max_seqs, int max_step_tokens, int64_t blocks) {
+  // Bytes of a block of both kinds of layers, whatever a backend adds to their values.
+  int64_t BlockBytes(const BackendInfo& info) const {
     const KvLayout layout(model_->spec().layers);
+    const double values = static_cast<double>(info.kv_blocks) * layout.whole_size +
+                          static_cast<double>(info.window_blocks) * layout.window_size;
+    return static_cast<int64_t>(static_cast<double>(info.kv_bytes) / values *
+                                static_cast<double>(layout.whole_size + layout.window_size));
+  }
+
+  std::unique_ptr<Engine> Start(int max_seqs, int max_step_tokens, int64_t kv_bytes) {
     BackendOptions options;
     options.max_seqs = max_seqs;
     options.max_step_tokens = max_step_tokens;
-    options.kv_cache_bytes = blocks * kBlockTokens * static_cast<int64_t>(sizeof(uint16_t)) *
-                             (layout.whole_size + layout.window_size);
+    options.kv_cache_bytes = kv_bytes;
     options.max_context = kMaxContext;
     options.block_tokens = kBlockTokens;
     options.threads = 2;
@@ -137,16 +145,16 @@ class ArchInvariance {
     auto backend = make_(model_, options, observer);
     EXPECT_TRUE(backend.ok()) << backend.status();
     if (!backend.ok()) return nullptr;
-    return std::make_unique<Engine>(model_, *std::move(backend),
-                                    EngineOptions{.max_context = kMaxContext},
-                                    [](const absl::Status& fault) { ADD_FAILURE() << fault; });
+    return std::make_unique<Engine>(
+        model_, *std::move(backend),
+        EngineOptions{.max_waiting_tokens = kRequests * kMaxPrompt, .max_context = kMaxContext},
+        [](const absl::Status& fault) { ADD_FAILURE() << fault; });
   }
-  static constexpr int64_t kAmpleBlocks = int64_t{kRequests} * kMaxContext / kBlockTokens;
 
-  std::shared_ptr<DrawnOutputSink> Submit(Engine& engine, int i, bool prefix_cache) const {
+  std::shared_ptr<DrawnOutputSink> Submit(Engine& engine, int i, bool prefix_cache) {
     GenerationRequest request = requests_[i];
     const auto sink = std::make_shared<DrawnOutputSink>();
-    request.id = absl::StrCat(i);
+    request.id = absl::StrCat(submitted_++);
     request.prefix_cache = prefix_cache;
     request.arrival = SteadyNow();
     request.sink = sink;
@@ -156,8 +164,9 @@ class ArchInvariance {
   }
 
   void DrawAlone() {
-    const auto engine = Start(1, 256, kAmpleBlocks);
+    const auto engine = Start(1, 256, kAmpleBytes);
     if (engine == nullptr) return;
+    scarce_bytes_ = kScarceBlocks * BlockBytes(engine->backend_info());
     for (int i = 0; i < kRequests; ++i) {
       const auto sink = Submit(*engine, i, false);
       if (sink == nullptr) return;
@@ -175,7 +184,7 @@ class ArchInvariance {
   }
 
   // All requests at once.
-  void Crowd(Engine& engine, bool prefix_cache, const char* how) const {
+  void Crowd(Engine& engine, bool prefix_cache, const char* how) {
     std::vector<std::shared_ptr<DrawnOutputSink>> sinks;
     for (int i = 0; i < kRequests; ++i) sinks.push_back(Submit(engine, i, prefix_cache));
     for (int i = 0; i < kRequests; ++i) {
@@ -184,7 +193,7 @@ class ArchInvariance {
   }
 
   void CheckPieces() {
-    const auto engine = Start(1, 7, kAmpleBlocks);
+    const auto engine = Start(1, 7, kAmpleBytes);
     if (engine == nullptr) return;
     for (int i = 0; i < kRequests; ++i) {
       const auto sink = Submit(*engine, i, false);
@@ -193,7 +202,7 @@ class ArchInvariance {
   }
 
   void CheckCrowd() {
-    const auto engine = Start(kParallel, 256, kAmpleBlocks);
+    const auto engine = Start(kParallel, 256, kAmpleBytes);
     if (engine == nullptr) return;
     Crowd(*engine, false, "in a crowd");
     Crowd(*engine, true, "in a crowd that fills the prefix cache");
@@ -216,7 +225,7 @@ class ArchInvariance {
   }
 
   void CheckPreempted() {
-    const auto engine = Start(kParallel, 24, kScarceBlocks);
+    const auto engine = Start(kParallel, 24, scarce_bytes_);
     if (engine == nullptr) return;
     // A request gives way only if others have arrived by then.
     constexpr int kMostCrowds = 20;
@@ -231,6 +240,8 @@ class ArchInvariance {
   std::shared_ptr<const Model> model_;
   std::vector<GenerationRequest> requests_;
   std::vector<DrawnOutput> alone_;
+  int64_t scarce_bytes_ = 0;
+  int submitted_ = 0;
 };
 
 }  // namespace orcd

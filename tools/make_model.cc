@@ -29,6 +29,11 @@ int main(int argc, char** argv) {
   app.add_option("--type", options.type, "Tensor types, mixed as llama.cpp mixes them")
       ->check(CLI::IsMember(types))
       ->capture_default_str();
+  app.add_option(
+         "--window", options.window,
+         "Positions that the layers with a window attend to, in place of the architecture's; "
+         "as many as the context: all layers attend to all")
+      ->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "The same seed gives the same bytes")
       ->capture_default_str();
   app.add_option("--vocab-from", options.vocab_from,

@@ -1,5 +1,5 @@
-// What a definition of a block type says, and the parts that several definitions share. blocks.h has
-// the definitions.
+// The members of a block type's definition, and the parts that several definitions share. blocks.h
+// has the definitions.
 #ifndef ORCD_RUNTIME_GGUF_BLOCK_H_
 #define ORCD_RUNTIME_GGUF_BLOCK_H_
 
@@ -13,9 +13,9 @@ namespace orcd {
 // A definition has:
 //   kName             the name that GGUF tools print
 //   kWeights, kBytes  size of a block; plain types are blocks of one weight
-//   kFloats           if not 0, the block's numbers that can be NaN or infinite are kFloats words of
-//   Float, kFloatsAt, kExponent
-//                     type Float from byte kFloatsAt on; they are if all bits of kExponent are set
+//   kFloats, and if it is not 0 Float, kExponent, kFloatsAt
+//                     the block's numbers that can be NaN or infinite: kFloats words of type Float
+//                     from byte kFloatsAt on, which are if all bits of kExponent are set
 //   IsFinite(block)   if kFloats is 0: false if a weight can be NaN or infinite
 // Weight i of types other than plain ones is d Scale kUnit Level(Quant), less m Min if kHasMin
 // (WeightOf):
@@ -99,7 +99,7 @@ struct CodeBook {
   }
 };
 
-// Of IQ4_NL and IQ4_XS.
+// The code book of IQ4_NL and IQ4_XS.
 inline constexpr LevelTable kUnevenLevels = {-127, -104, -83, -65, -49, -35, -22, -10,
                                              1,    13,   25,  38,  53,  69,  89,  113};
 

@@ -18,6 +18,7 @@ struct BlockGolden {
   uint64_t hash;
 };
 
+// clang-format off
 inline constexpr BlockGolden kBlockGoldens[] = {
     {.type_id = 2, .hash = 0x32bfbf17b6c3b525},
     {.type_id = 3, .hash = 0x000a81a35cd1241b},
@@ -44,6 +45,7 @@ inline constexpr BlockGolden kBlockGoldens[] = {
     {.type_id = 39, .hash = 0x7303491639275125},
     {.type_id = 40, .hash = 0x425a755354a47f25},
 };
+// clang-format on
 
 }  // namespace orcd
 

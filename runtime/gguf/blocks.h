@@ -1,8 +1,8 @@
 // The definition of every block type that this project reads: its size, and the meaning of its
 // bytes; block.h says what a definition has. Everything that does not need to be fast reads blocks
-// through it; fast paths (runtime/cpu/dequantize.inc, cuda/kernels/common/dequantise.cuh) are tested
-// against it. All functions are constexpr and so may be called in device code, too. Source: ggml's
-// block definitions.
+// through it; fast paths (runtime/cpu/dequantize.inc, cuda/kernels/common/dequantise.cuh) are
+// tested against it. All functions are constexpr and so may be called in device code, too. Source:
+// ggml's block definitions.
 #ifndef ORCD_RUNTIME_GGUF_BLOCKS_H_
 #define ORCD_RUNTIME_GGUF_BLOCKS_H_
 

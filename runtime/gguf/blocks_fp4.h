@@ -12,8 +12,7 @@
 namespace orcd {
 
 // Twice the values of E2M1, so that they are integers.
-inline constexpr LevelTable kE2m1Levels = {0, 1,  2,  3,  4,  6,  8,  12,
-                                           0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr LevelTable kE2m1Levels = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Blocks without F16 numbers.
 struct Fp4Block : CodeBook<kE2m1Levels> {

@@ -3,8 +3,8 @@
 // All but IQ4_XS find 8 or 4 weights at a time in a code book of such groups (code_books.h). Such a
 // group holds integers of 2 or 3 bits; with the weight's sign above them they are the quants here,
 // whose levels are again a small code book. So every weight is one of at most 16 levels times the
-// scale of its sub-block, whatever the file does to store it. Index and Minus are the index of group
-// n in the code book and the sign of its eighth (IQ1).
+// scale of its sub-block, whatever the file does to store it. Index and Minus are the index of
+// group n in the code book and the sign of its eighth (IQ1).
 #ifndef ORCD_RUNTIME_GGUF_BLOCKS_IQ_H_
 #define ORCD_RUNTIME_GGUF_BLOCKS_IQ_H_
 
@@ -138,8 +138,8 @@ struct Block<TensorType::kIQ3_XXS> : Iq3Block<kIq3XxsLevels> {
   }
 };
 
-// f16 d; u8 qs[64]; u8 qh[8]; u8 signs[32]; u8 sc[4]. Group n has the index qs[n] below bit n % 8 of
-// qh[n / 8]; sc holds nibbles, low first. numpy: (d (1 + 2s)) level.
+// f16 d; u8 qs[64]; u8 qh[8]; u8 signs[32]; u8 sc[4]. Group n has the index qs[n] below bit n % 8
+// of qh[n / 8]; sc holds nibbles, low first. numpy: (d (1 + 2s)) level.
 inline constexpr LevelTable kIq3SLevels = {1,  3,  5,  7,  9,  11,  13,  15,
                                            -1, -3, -5, -7, -9, -11, -13, -15};
 template <>

@@ -17,8 +17,8 @@ struct TernaryBlock : SuperBlock<2, 1, 1>, EvenLevels<1>, HalfScales<kHalfAt, fa
 };
 
 // u8 qs[48]; u8 qh[4]; f16 d. A byte is a fraction of 256 whose first digits to the base 3 are
-// quants. Digit n of qs[m] is weight 32n + m for m < 32, weight 160 + 16n + m - 32 for others; digit
-// n of qh[m] is weight 240 + 4n + m. qs has five digits, qh four.
+// quants. Digit n of qs[m] is weight 32n + m for m < 32, weight 160 + 16n + m - 32 for others;
+// digit n of qh[m] is weight 240 + 4n + m. qs has five digits, qh four.
 template <>
 struct Block<TensorType::kTQ1_0> : TernaryBlock<52> {
   static constexpr std::string_view kName = "TQ1_0";

@@ -1,6 +1,6 @@
 // The code books of the I-quants. An entry is a group of 8 or 4 weights: entry >> 2i & 3 (IQ1, IQ2)
-// or entry >> 4i & 7 (IQ3) is an index of the type's levels (blocks_iq.h). Device code may read them
-// as well, from global memory.
+// or entry >> 4i & 7 (IQ3) is an index of the type's levels (blocks_iq.h). Device code may read
+// them as well, from global memory.
 #ifndef ORCD_RUNTIME_GGUF_CODE_BOOKS_H_
 #define ORCD_RUNTIME_GGUF_CODE_BOOKS_H_
 

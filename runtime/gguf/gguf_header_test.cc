@@ -5,14 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/gguf/block_formats.h"
 #include "runtime/gguf/gguf_writer.h"
 
 namespace orcd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -178,6 +181,37 @@ TEST(GgufHeaderTest, TypesThatCannotBeRunCanBeLookedAt) {
   const auto seen = Parse(file, AllowedTensorTypes::kSized);
   ASSERT_TRUE(seen.ok()) << seen.status();
   EXPECT_EQ(seen->tensors[0].data.size(), 36u);
+}
+
+// A file of one tensor whose data are `bytes` long.
+std::string OneTensorOf(const TensorTypeInfo& type, uint64_t cols, size_t bytes) {
+  Bytes file = Start(1, 0);
+  return Tensor(file, "w", {cols, 2}, static_cast<uint32_t>(type.type), 0)
+      .Pad(32)
+      .Zeros(bytes)
+      .str();
+}
+
+TEST(GgufHeaderTest, EveryTypeWantsWholeBlocks) {
+  for (const TensorTypeInfo& type : AllTensorTypes()) {
+    const uint64_t cols = 3 * type.block_weights;
+    const size_t bytes = size_t{6} * type.block_bytes;
+    const auto whole = Parse(OneTensorOf(type, cols, bytes));
+    ASSERT_TRUE(whole.ok()) << type.name << ": " << whole.status();
+    EXPECT_EQ(whole->tensors[0].data.size(), bytes) << type.name;
+    const auto truncated = Parse(OneTensorOf(type, cols, bytes - 1));
+    EXPECT_THAT(std::string(truncated.status().message()),
+                AllOf(HasSubstr("tensor \"w\""), HasSubstr("passes the end of the file")))
+        << type.name;
+    if (type.block_weights == 1) continue;
+    for (const uint64_t off : {cols - 1, cols + 1, cols - type.block_weights / 2}) {
+      const auto ragged = Parse(OneTensorOf(type, off, 2 * bytes));
+      EXPECT_THAT(std::string(ragged.status().message()),
+                  AllOf(HasSubstr(absl::StrFormat("tensor \"w\" has rows of %d weights", off)),
+                        HasSubstr(absl::StrFormat("multiple of the %d that a block of %s holds",
+                                                  type.block_weights, type.name))));
+    }
+  }
 }
 
 struct BadFile {

@@ -215,8 +215,10 @@ void AddScales(const std::string& architecture, Cases& cases) {
   }
   if (architecture == "mistral3") {
     cases.AddNumber("attention.temperature_scale", false);
+    cases.Set("attention.temperature_length", uint32_t{64}, kInvalid, {"is 64", "which is 32"});
   } else {
     cases.Set("attention.temperature_scale", 0.1f, kUnimplemented, {"is 0.1"});
+    cases.Set("attention.temperature_length", uint32_t{64}, kUnimplemented, {"is 64"});
   }
   if (architecture == "gemma3") cases.AddNumber("rope.freq_base_swa");
   if (architecture == "cohere2" || architecture == "granite") {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -55,8 +56,36 @@ TEST_P(FindNonFiniteTest, FindsTheFirstAnywhere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryType, FindNonFiniteTest, ::testing::ValuesIn(AllTensorTypes()),
+// All but NVFP4.
+std::vector<TensorTypeInfo> TypesThatCanBeNonFinite() {
+  std::vector<TensorTypeInfo> types(AllTensorTypes().begin(), AllTensorTypes().end());
+  std::erase_if(types, [](const auto& info) { return info.type == TensorType::kNVFP4; });
+  return types;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryType, FindNonFiniteTest,
+                         ::testing::ValuesIn(TypesThatCanBeNonFinite()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(NonFiniteScalesTest, NoScaleOfNvfp4MakesAWeightNonFinite) {
+  std::vector<std::byte> block(36, std::byte{0x7e});
+  std::vector<float> weights(64);
+  for (int scale = 0; scale < 256; ++scale) {
+    std::fill_n(block.begin(), 4, static_cast<std::byte>(scale));
+    EXPECT_EQ(FindNonFinite(TensorType::kNVFP4, block.data(), 1), -1);
+    Dequantize(TensorType::kNVFP4, block.data(), 64, weights.data());
+    for (const float w : weights) ASSERT_TRUE(std::isfinite(w)) << scale;
+  }
+}
+
+// Whatever their weights are.
+TEST(NonFiniteScalesTest, ScalesOfMxfp4From253OnAreNotFinite) {
+  std::vector<std::byte> block(17);
+  for (int scale = 0; scale < 256; ++scale) {
+    block[0] = static_cast<std::byte>(scale);
+    EXPECT_EQ(FindNonFinite(TensorType::kMXFP4, block.data(), 1), scale < 253 ? -1 : 0) << scale;
+  }
+}
 
 }  // namespace
 }  // namespace orcd

@@ -1,4 +1,4 @@
-// What the files of each architecture hold beside what all of them have: keys and tensors by the
+// The keys and tensors that files of each architecture hold beside those that all hold, by the
 // names that llama.cpp gives them.
 #ifndef ORCD_TESTING_RANDOM_MODEL_FAMILIES_H_
 #define ORCD_TESTING_RANDOM_MODEL_FAMILIES_H_

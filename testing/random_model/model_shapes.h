@@ -37,7 +37,7 @@ struct RandomModelShape {
   float rope_factor = 0;
 };
 
-// Of each architecture `nano`, then published sizes from small to large; qwen2 first.
+// `nano` of each architecture, then its published sizes from small to large; qwen2 first.
 std::span<const RandomModelShape> AllModelShapes();
 
 // Null if there is no such architecture or size.

@@ -32,7 +32,7 @@ struct PlannedTensor {
   TensorType type;
   Content content;
   std::vector<uint64_t> ne;
-  // Of kGiven alone.
+  // Only kGiven has them.
   std::vector<float> values = {};
 };
 
@@ -315,7 +315,8 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
   ORCD_ASSIGN_OR_RETURN(const FileType* const file_type, GetFileType(options));
   shape.layers = options.layers.value_or(shape.layers);
   shape.tied = options.tied.value_or(shape.tied);
-  shape.context = options.context_length.value_or(shape.context);
+  shape.context = static_cast<int>(options.context_length.value_or(shape.context));
+  shape.window = options.window.value_or(shape.window);
   ORCD_ASSIGN_OR_RETURN(TokenizerMetadata vocabulary, GetVocabulary(options, shape.vocab));
   shape.vocab = static_cast<int>(vocabulary.tokens.size());
   if (options.chat_template) vocabulary.chat_template = *options.chat_template;

@@ -15,8 +15,8 @@ namespace orcd {
 struct RandomModelOptions {
   // One of ModelShapeArchitectures().
   std::string architecture = "qwen2";
-  // Of AllModelShapes(). `nano` (hidden 256, 2 layers or as many as show all kinds of layers, 1024
-  // tokens) is written and loaded in milliseconds; the others are published sizes.
+  // A size in AllModelShapes(). `nano` (hidden 256, 2 layers or as many as show all kinds of
+  // layers, 1024 tokens) is written and loaded in milliseconds; the others are published sizes.
   std::string size = "nano";
   // One of AllFileTypes(), such as `Q4_K_M`: the mixture that llama.cpp writes under that name.
   std::string type = "Q8_0";
@@ -35,6 +35,8 @@ struct RandomModelOptions {
   std::optional<int> layers = {};
   std::optional<bool> tied = {};
   std::optional<uint32_t> context_length = {};
+  // For architectures whose layers have windows; as many as the context: no layer has one.
+  std::optional<int> window = {};
   // Empty: the file has no template.
   std::optional<std::string> chat_template = {};
 };

@@ -90,13 +90,14 @@ float MakeScalesLarge(Block<TensorType::kQ6_K>, std::byte* block) {
 
 // Types whose quants are uniform in a block of random bytes.
 template <typename B>
-concept HasUniformQuants = requires(std::byte* block) { MakeScalesLarge(B(), block); } ||
-                           (B::kWeights == 32 && B::kHalves > 0);
+concept HasUniformQuants = (B::kWeights == 32 && B::kHalves > 0) || requires(std::byte* block) {
+  MakeScalesLarge(B(), block);
+};
 
 // Gets a block of random bytes. Writes scales that centre the weights and give them the standard
 // deviation.
 template <TensorType kType>
-  requires HasUniformQuants<Block<kType>>
+requires HasUniformQuants<Block<kType>>
 void FinishBlock(Block<kType> definition, float sigma, Random& random, std::byte* block) {
   using B = Block<kType>;
   constexpr Spread kSpread = SpreadOf<B>();
@@ -146,9 +147,9 @@ float SigmaOfRandomBlocks(Block<kType> definition) {
 // As above, for types whose quants and scales have distributions of their own.
 template <TensorType kType>
 void FinishBlock(Block<kType> definition, float sigma, Random& random, std::byte* block) {
-  static const float kSigma = SigmaOfRandomBlocks(definition);
+  static const float unit_sigma = SigmaOfRandomBlocks(definition);
   RemoveUnusedQuants(definition, block);
-  const float scale = sigma / kSigma * random.Uniform(0.75f, 1.25f);
+  const float scale = sigma / unit_sigma * random.Uniform(0.75f, 1.25f);
   PutFactor(kType, 0, random.Next() >> 63 != 0 ? -scale : scale, block);
 }
 
@@ -168,8 +169,8 @@ std::byte RoundedAtRandom(float scale, int last, Random& random, const Value& va
 
 // The standard deviation of the levels of FP4.
 float SigmaOfFp4() {
-  static const float kSigma = std::sqrt(static_cast<float>(SpreadOf<Fp4Block>().variance));
-  return kSigma;
+  constexpr Spread kSpread = SpreadOf<Fp4Block>();
+  return std::sqrt(static_cast<float>(kSpread.variance));
 }
 
 // Scales of FP4 are too coarse to be rounded to the nearest.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "runtime/model/architectures.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/tokenizer.h"
+#include "tools/orcd_inspect/rope_scaling.h"
 
 namespace orcd {
 namespace {
@@ -25,6 +27,7 @@ namespace {
 struct CheckOptions {
   std::string path;
   std::string sha256;
+  std::optional<RopeOverride> rope_scaling;
 };
 
 // Runs all of Load, including the self-check, so that no file passes here and fails there.
@@ -32,6 +35,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
   LoadModelOptions load;
   load.model.expected_sha256 = options.sha256;
   load.model.threads = cpu::UsableCores();
+  load.model.rope_scaling = options.rope_scaling;
   NullLoadObserver observer;
   return LoadModel(
       options.path, load, {.make = CreateCpuBackend}, [](const absl::Status&) {}, observer);
@@ -91,6 +95,7 @@ void AddCheckCommand(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--sha256", options->sha256, "Hex SHA-256 that the (first) file has to have")
       ->type_name("HEX");
+  AddRopeScalingOption(*command, options->rope_scaling);
   command->callback([options, &exit_code] {
     const auto engine = Load(*options);
     exit_code = engine.ok() ? 0 : 1;

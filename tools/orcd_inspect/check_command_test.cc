@@ -49,6 +49,13 @@ TEST(CheckCommandTest, AcceptsWhatLoadAccepts) {
   EXPECT_THAT(result.output, HasSubstr("chat supported: yes"));
 }
 
+TEST(CheckCommandTest, ScalesRopeAsTheWorkersFlagDoes) {
+  const std::string path = WriteModel("scaled");
+  const Result result = Check(path + " --rope-scaling yarn:4");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("context 131072"));
+}
+
 TEST(CheckCommandTest, SaysWhyAFileHasNoChat) {
   const auto path = WriteRandomModel(
       {.chat_template = "{{ messages"},

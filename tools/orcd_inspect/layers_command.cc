@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "runtime/model/model.h"
 #include "tools/orcd_inspect/activation_diff.h"
 #include "tools/orcd_inspect/backends.h"
+#include "tools/orcd_inspect/rope_scaling.h"
 #include "tools/orcd_inspect/teacher_forcing.h"
 
 namespace orcd {
@@ -24,6 +26,7 @@ constexpr int kDefaultStepTokens = 16;
 
 struct Options {
   std::string model;
+  std::optional<RopeOverride> rope_scaling;
   int step_tokens = kDefaultStepTokens;
   std::string tokens;
   std::string a;
@@ -33,8 +36,10 @@ struct Options {
 
 absl::Status Compare(const Options& options, ActivationDiff& diff) {
   NullLoadObserver observer;
-  ORCD_ASSIGN_OR_RETURN(const auto model,
-                        Model::Load(options.model, {.with_text = false}, observer));
+  ORCD_ASSIGN_OR_RETURN(
+      const auto model,
+      Model::Load(options.model, {.with_text = false, .rope_scaling = options.rope_scaling},
+                  observer));
   const ModelSpec& spec = model->spec();
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, spec));
   const int64_t count = static_cast<int64_t>(tokens.size());
@@ -89,6 +94,7 @@ void AddLayersCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "layers", "Compare two backends, operation by operation, on the same tokens");
   command->add_option("--model", options->model, "GGUF file")->required();
+  AddRopeScalingOption(*command, options->rope_scaling);
   command->add_option("--tokens", options->tokens, "File of token ids, separated by whitespace")
       ->required();
   command->add_option("--a", options->a, "Backend to judge")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "runtime/model/model.h"
 #include "tools/orcd_inspect/backends.h"
 #include "tools/orcd_inspect/npy.h"
+#include "tools/orcd_inspect/rope_scaling.h"
 #include "tools/orcd_inspect/teacher_forcing.h"
 
 namespace orcd {
@@ -22,6 +24,7 @@ constexpr int kDefaultStepTokens = 64;
 
 struct Options {
   std::string model;
+  std::optional<RopeOverride> rope_scaling;
   int step_tokens = kDefaultStepTokens;
   std::string backend = "cpu";
   std::string tokens;
@@ -43,8 +46,10 @@ class LogitsWriter : public ActivationTap {
 
 absl::Status WriteLogits(const Options& options) {
   NullLoadObserver observer;
-  ORCD_ASSIGN_OR_RETURN(const auto model,
-                        Model::Load(options.model, {.with_text = false}, observer));
+  ORCD_ASSIGN_OR_RETURN(
+      const auto model,
+      Model::Load(options.model, {.with_text = false, .rope_scaling = options.rope_scaling},
+                  observer));
   const ModelSpec& spec = model->spec();
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, spec));
   const int64_t count = static_cast<int64_t>(tokens.size());
@@ -69,6 +74,7 @@ void AddLogitsCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "logits", "Write the logits after each of given tokens, float32 [tokens, vocab]");
   command->add_option("--model", options->model, "GGUF file")->required();
+  AddRopeScalingOption(*command, options->rope_scaling);
   command->add_option("--backend", options->backend, "Device that computes")
       ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();

@@ -118,7 +118,7 @@ TEST(HumanTest, LayersWithAWindowAreCounted) {
   status.mutable_kv_blocks()->set_window_total(80);
   status.mutable_kv_blocks()->set_window_free(60);
   EXPECT_THAT(DescribeStatus(status),
-              HasSubstr("context    32768 tokens (15 layers: the last 512) · chat supported\n"));
+              HasSubstr("context  32768 tokens (15 layers: the last 512) · chat supported\n"));
   EXPECT_THAT(DescribeStatus(status),
               HasSubstr("KV       150 of 200 blocks free (75%) · 16 tokens a block · windows 60 of "
                         "80 blocks free\n"));

@@ -1,5 +1,5 @@
 // Tests of attention: correct, and bit-equal for decode and prefill, for whole prompts and chunks,
-// and for any split of the keys over blocks.
+// and for any split of the keys over blocks; with windows, softcaps and other rules.
 #include "cuda/kernels/common/attention.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
+#include "cuda/kernels/common/qkv_rule_for_test.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/cpu/matrix_for_test.h"
 #include "runtime/gguf/dequantize.h"
@@ -24,10 +25,22 @@ struct AttentionCase {
   int kv_heads;
   int group_heads;
   int block_tokens;
+  int window = 0;
+  float softcap = 0;
+  // 0: 1 / sqrt(head_dim).
+  float score_scale = 0;
 
   int heads() const { return kv_heads * group_heads; }
-  // Parts of the queries of each kv head: one and two in turn.
+  AttentionRule rule() const {
+    return {.score_scale = score_scale > 0
+                               ? score_scale
+                               : static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
+            .score_softcap = softcap,
+            .window = window};
+  }
+  // Parts of the queries of each kv head: one and two in turn; empty if they have no hi/lo split.
   std::vector<int32_t> QuerySplit() const {
+    if (head_dim > 128) return {};
     std::vector<int32_t> parts;
     for (int h = 0; h < kv_heads; ++h) parts.push_back(1 + (h + group_heads) % 2);
     return parts;
@@ -36,8 +49,19 @@ struct AttentionCase {
 
 void PrintTo(const AttentionCase& c, std::ostream* out) {
   *out << c.heads() << "/" << c.kv_heads << " heads of " << c.head_dim << ", blocks of "
-       << c.block_tokens;
+       << c.block_tokens << ", window " << c.window << ", softcap " << c.softcap << ", scale "
+       << c.score_scale;
 }
+
+// QkvProduct::query_split of a case.
+class DeviceQuerySplit {
+ public:
+  explicit DeviceQuerySplit(const AttentionCase& shape) : parts_(shape.QuerySplit()) {}
+  const int32_t* get() const { return parts_.size() == 0 ? nullptr : parts_.data(); }
+
+ private:
+  DeviceArray<int32_t> parts_;
+};
 
 // Part of a sequence in a step: tokens [first, first + count) of sequence `index`.
 struct Part {
@@ -48,6 +72,9 @@ struct Part {
 
 constexpr int kLayers = 2;
 constexpr int kLayer = 1;
+
+// Block that has left the window. No memory is there, so that a read is noticed.
+constexpr int32_t kGoneBlock = 1 << 28;
 
 // Sequences with known queries, keys and values for every position, and a cache that holds them in
 // shuffled blocks. Blocks that no sequence owns hold NaN. The rest of a sequence's last block,
@@ -137,21 +164,26 @@ class Sequences {
     const int dim = shape_.head_dim;
     const int kv_head = head / shape_.group_heads;
     const std::vector<float> q = ToFloats(query(s, position).subspan(size_t{1} * head * dim, dim));
+    const AttentionRule rule = shape_.rule();
+    const int first = FirstSeen(rule, position);
     std::vector<double> scores(position + 1);
     double max = -1e300;
-    for (int p = 0; p <= position; ++p) {
+    for (int p = first; p <= position; ++p) {
       double dot = 0;
       for (int c = 0; c < dim; ++c) {
         dot += double{q[c]} * double{HalfToFloat(keys_[s][KeyIndex(p, kv_head) + c])};
       }
-      scores[p] = dot / std::sqrt(double(dim));
+      scores[p] = dot * double{rule.score_scale};
+      if (shape_.softcap > 0) {
+        scores[p] = double{shape_.softcap} * std::tanh(scores[p] / double{shape_.softcap});
+      }
       max = std::max(max, scores[p]);
     }
     double sum = 0;
     std::vector<double> magnitude(dim);
     out.assign(dim, 0);
     double largest = 0;
-    for (int p = 0; p <= position; ++p) {
+    for (int p = first; p <= position; ++p) {
       const double weight = std::exp(scores[p] - max);
       sum += weight;
       for (int c = 0; c < dim; ++c) {
@@ -227,7 +259,10 @@ class DeviceStep {
                            .first_block = static_cast<int32_t>(blocks.size()),
                            .first_query_tile = query_tiles_,
                            .first_key_tile = key_tiles_});
+      const size_t first_block = blocks.size();
       blocks.insert(blocks.end(), all.blocks(part.index).begin(), all.blocks(part.index).end());
+      const int gone = FirstSeen(all.shape().rule(), part.first) / all.shape().block_tokens;
+      std::fill_n(blocks.begin() + static_cast<int64_t>(first_block), gone, kGoneBlock);
       tokens_ += part.count;
       query_tiles_ += (part.count * all.shape().group_heads + kQueryRows - 1) / kQueryRows;
       key_tiles_ += KeyTiles(part.first + part.count);
@@ -266,14 +301,15 @@ class AttentionTest : public GpuTest {
     }
     const DeviceArray<uint16_t> q(queries);
     const DeviceArray<uint16_t> q_lo(std::vector<uint16_t>(queries.size(), 0));
-    const DeviceArray<int32_t> query_split(all.shape().QuerySplit());
+    const DeviceQuerySplit query_split(all.shape());
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
     EXPECT_EQ(kernels().prefill_attention({.step = step.tables(),
                                            .sequences = step.entries(),
                                            .query_tiles = step.query_tiles(),
                                            .q = reinterpret_cast<const __half*>(q.data()),
                                            .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
-                                           .query_split = query_split.data(),
+                                           .query_split = query_split.get(),
+                                           .rule = all.shape().rule(),
                                            .kv = all.view(),
                                            .layer = kLayer,
                                            .heads = all.shape().heads(),
@@ -308,7 +344,7 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> device_products(products);
     const DeviceArray<float> bias(std::vector<float>(rows, 0.0f));
     const DeviceArray<float> device_angles(angles);
-    const DeviceArray<int32_t> query_split(shape.QuerySplit());
+    const DeviceQuerySplit query_split(shape);
     const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
@@ -321,10 +357,12 @@ class AttentionTest : public GpuTest {
                                                   .partials_tokens = step.tokens(),
                                                   .bias = bias.data(),
                                                   .angles = device_angles.data(),
-                                                  .query_split = query_split.data(),
+                                                  .rope_dims = shape.head_dim,
+                                                  .query_split = query_split.get(),
                                                   .heads = shape.heads(),
                                                   .kv_heads = shape.kv_heads,
                                                   .head_dim = shape.head_dim},
+                                          .rule = shape.rule(),
                                           .kv = all.view(),
                                           .not_finite = not_finite.data(),
                                           .layer = kLayer,
@@ -391,6 +429,17 @@ class AttentionTest : public GpuTest {
 class AttentionShapeTest : public AttentionTest,
                            public ::testing::WithParamInterface<AttentionCase> {};
 
+std::string CaseName(const ::testing::TestParamInfo<AttentionCase>& info) {
+  const AttentionCase& c = info.param;
+  std::string name = "dim" + std::to_string(c.head_dim) + "_kv" + std::to_string(c.kv_heads) +
+                     "_group" + std::to_string(c.group_heads) + "_block" +
+                     std::to_string(c.block_tokens);
+  if (c.window > 0) name += "_window" + std::to_string(c.window);
+  if (c.softcap > 0) name += "_softcap";
+  if (c.score_scale > 0) name += "_scale";
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionShapeTest,
     ::testing::Values(AttentionCase{64, 2, 7, 16}, AttentionCase{128, 2, 6, 16},
@@ -399,11 +448,67 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{128, 1, 4, 8}, AttentionCase{128, 2, 5, 32},
                       AttentionCase{128, 1, 8, 64}, AttentionCase{64, 1, 9, 16},
                       AttentionCase{64, 1, 16, 16}, AttentionCase{128, 1, 16, 16}),
-    [](const auto& info) {
-      const AttentionCase& c = info.param;
-      return "dim" + std::to_string(c.head_dim) + "_kv" + std::to_string(c.kv_heads) + "_group" +
-             std::to_string(c.group_heads) + "_block" + std::to_string(c.block_tokens);
-    });
+    CaseName);
+INSTANTIATE_TEST_SUITE_P(Sizes, AttentionShapeTest,
+                         ::testing::Values(AttentionCase{16, 2, 2, 16}, AttentionCase{32, 2, 3, 8},
+                                           AttentionCase{32, 1, 16, 64},
+                                           AttentionCase{80, 1, 5, 16}, AttentionCase{96, 3, 1, 32},
+                                           AttentionCase{96, 1, 12, 8},
+                                           AttentionCase{256, 2, 2, 16},
+                                           AttentionCase{256, 1, 4, 64},
+                                           AttentionCase{256, 1, 12, 8}),
+                         CaseName);
+// Windows that end within a block, at a block's end and at a tile's, of one key, and wider than
+// prompts.
+INSTANTIATE_TEST_SUITE_P(
+    Rules, AttentionShapeTest,
+    ::testing::Values(
+        AttentionCase{
+            .head_dim = 128, .kv_heads = 2, .group_heads = 4, .block_tokens = 16, .window = 1},
+        AttentionCase{
+            .head_dim = 128, .kv_heads = 1, .group_heads = 6, .block_tokens = 8, .window = 300},
+        AttentionCase{
+            .head_dim = 128, .kv_heads = 1, .group_heads = 12, .block_tokens = 64, .window = 256},
+        AttentionCase{.head_dim = 64,
+                      .kv_heads = 2,
+                      .group_heads = 3,
+                      .block_tokens = 16,
+                      .window = 129,
+                      .softcap = 3},
+        AttentionCase{
+            .head_dim = 64, .kv_heads = 1, .group_heads = 16, .block_tokens = 32, .window = 4096},
+        AttentionCase{.head_dim = 64,
+                      .kv_heads = 2,
+                      .group_heads = 2,
+                      .block_tokens = 16,
+                      .score_scale = 0.0625f},
+        AttentionCase{
+            .head_dim = 256, .kv_heads = 2, .group_heads = 2, .block_tokens = 16, .window = 1024},
+        AttentionCase{.head_dim = 256,
+                      .kv_heads = 1,
+                      .group_heads = 5,
+                      .block_tokens = 32,
+                      .window = 100,
+                      .softcap = 5,
+                      .score_scale = 0.08f},
+        AttentionCase{
+            .head_dim = 96, .kv_heads = 2, .group_heads = 1, .block_tokens = 16, .window = 200},
+        AttentionCase{.head_dim = 80,
+                      .kv_heads = 1,
+                      .group_heads = 7,
+                      .block_tokens = 16,
+                      .window = 63,
+                      .softcap = 4},
+        AttentionCase{.head_dim = 32,
+                      .kv_heads = 2,
+                      .group_heads = 2,
+                      .block_tokens = 16,
+                      .window = 16,
+                      .softcap = 2,
+                      .score_scale = 0.2f},
+        AttentionCase{
+            .head_dim = 16, .kv_heads = 2, .group_heads = 2, .block_tokens = 8, .window = 16}),
+    CaseName);
 
 std::vector<int> Lengths() {
   return {1,   2,   15,  16,  17,  63,  64,  65,  127,  128, 129,
@@ -475,9 +580,13 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
 
 // So many sequences that a block takes all keys of a sequence.
 TEST_F(AttentionTest, ManySequences) {
-  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8},
-                                     AttentionCase{64, 2, 16, 64}, AttentionCase{128, 4, 7, 16},
-                                     AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16}}) {
+  for (const AttentionCase& shape :
+       {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8}, AttentionCase{64, 2, 16, 64},
+        AttentionCase{128, 4, 7, 16}, AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16},
+        AttentionCase{64, 4, 4, 16, 1}, AttentionCase{64, 3, 12, 8, 65},
+        AttentionCase{128, 4, 3, 16, 200}, AttentionCase{128, 3, 16, 64, 128, 2.0f},
+        AttentionCase{96, 3, 2, 16, 130}, AttentionCase{80, 3, 1, 16},
+        AttentionCase{256, 3, 2, 16, 300}, AttentionCase{32, 3, 2, 8, 16}}) {
     SCOPED_TRACE(::testing::PrintToString(shape));
     constexpr int kCount = 100;
     std::vector<int> lengths;
@@ -499,7 +608,10 @@ TEST_F(AttentionTest, ManySequences) {
 
 // The end of one long prompt.
 TEST_F(AttentionTest, LongPrompt) {
-  for (const AttentionCase& shape : {AttentionCase{64, 1, 7, 16}, AttentionCase{128, 1, 4, 16}}) {
+  for (const AttentionCase& shape :
+       {AttentionCase{64, 1, 7, 16}, AttentionCase{128, 1, 4, 16},
+        AttentionCase{128, 1, 4, 16, 700}, AttentionCase{256, 1, 2, 16, 1024},
+        AttentionCase{256, 1, 2, 16}}) {
     SCOPED_TRACE(::testing::PrintToString(shape));
     const Sequences all(shape, {5000});
     const std::vector<Part> parts = {{0, 4000, 1000}};
@@ -512,99 +624,110 @@ TEST_F(AttentionTest, LongPrompt) {
   }
 }
 
-// Decode makes its own rows with the arithmetic of LaunchRope: partials, bias, rotation, and values
-// that are not finite. The parameter is a number of sequences for each of the decode kernels.
-class DecodeRowsTest : public AttentionTest, public ::testing::WithParamInterface<int> {};
+// Decode makes its own rows with the arithmetic of LaunchRope: partials, bias, norm, rotation, and
+// values that are not finite; or it takes those that LaunchRope has made. The parameter is a number
+// of sequences for each of the decode kernels.
+class DecodeRowsTest : public AttentionTest, public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr int kSplits = 3;
+  static constexpr int kLongest = 300;
 
-TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
-  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 12, 16},
-                                     AttentionCase{128, 2, 6, 16}, AttentionCase{128, 2, 9, 16}}) {
-    SCOPED_TRACE(::testing::PrintToString(shape));
-    constexpr int kSplits = 3;
-    constexpr int kLongest = 300;
-    const int count = GetParam();
-    std::vector<int> lengths = {1, 17, 64};
-    for (int i = 3; i + 1 < count; ++i) lengths.push_back(1 + i * 37 % kLongest);
-    lengths.push_back(kLongest);
-    Sequences all(shape, lengths);
-    const std::vector<Part> parts = LastTokens(all);
-    const DeviceStep step(all, parts);
-    const int rows = (shape.heads() + 2 * shape.kv_heads) * shape.head_dim;
-    std::vector<float> products = RandomFloats(size_t{1} * kSplits * count * rows, 8);
-    // A value of the last sequence overflows F16.
-    products[(count - 1) * rows + (shape.heads() + shape.kv_heads) * shape.head_dim + 4] = 1e20f;
-    const DeviceArray<float> device_products(products);
-    const DeviceArray<float> bias(RandomFloats(rows, 9));
-    std::vector<float> angles = RandomFloats(kLongest * shape.head_dim, 10, 0.5f);
-    const DeviceArray<float> device_angles(angles);
-    const DeviceArray<int32_t> query_split(shape.QuerySplit());
-    const QkvProduct qkv = {.partials = device_products.data(),
-                            .splits = kSplits,
-                            .partials_tokens = count,
-                            .bias = bias.data(),
-                            .angles = device_angles.data(),
-                            .query_split = query_split.data(),
-                            .heads = shape.heads(),
-                            .kv_heads = shape.kv_heads,
-                            .head_dim = shape.head_dim};
-    std::vector<TokenEntry> tokens;
-    for (int s = 0; s < count; ++s) {
-      tokens.push_back({.id = 0, .sequence = s, .position = lengths[s] - 1});
-    }
-    const DeviceArray<TokenEntry> device_tokens(tokens);
-    StepTables tables = step.tables();
-    tables.tokens = device_tokens.data();
+  void ExpectRowsOfRope(const AttentionCase& shape, const QkvRule& rule);
+};
 
-    const DeviceArray<int32_t> rope_flags(std::vector<int32_t>(count + 1, 0));
-    const DeviceArray<uint16_t> q(size_t{1} * count * shape.heads() * shape.head_dim);
-    const DeviceArray<uint16_t> q_lo(q.size());
+void DecodeRowsTest::ExpectRowsOfRope(const AttentionCase& shape, const QkvRule& rule) {
+  const int count = GetParam();
+  std::vector<int> lengths = {1, 17, 64};
+  for (int i = 3; i + 1 < count; ++i) lengths.push_back(1 + i * 37 % kLongest);
+  lengths.push_back(kLongest);
+  Sequences all(shape, lengths);
+  const std::vector<Part> parts = LastTokens(all);
+  const DeviceStep step(all, parts);
+  const int rows = (shape.heads() + 2 * shape.kv_heads) * shape.head_dim;
+  std::vector<float> products = RandomFloats(size_t{1} * kSplits * count * rows, 8);
+  // A value of the last sequence overflows F16.
+  products[(count - 1) * rows + (shape.heads() + shape.kv_heads) * shape.head_dim + 4] = 1e20f;
+  const DeviceArray<float> device_products(products);
+  const DeviceQuerySplit query_split(shape);
+  QkvProduct qkv = {.partials = device_products.data(),
+                    .splits = kSplits,
+                    .partials_tokens = count,
+                    .query_split = rule.bias ? query_split.get() : nullptr,
+                    .heads = shape.heads(),
+                    .kv_heads = shape.kv_heads,
+                    .head_dim = shape.head_dim};
+  const QkvTables qkv_tables(qkv, rule, kLongest);
+  qkv_tables.Apply(qkv);
+  std::vector<TokenEntry> tokens;
+  for (int s = 0; s < count; ++s) {
+    tokens.push_back({.id = 0, .sequence = s, .position = lengths[s] - 1});
+  }
+  const DeviceArray<TokenEntry> device_tokens(tokens);
+  StepTables tables = step.tables();
+  tables.tokens = device_tokens.data();
+
+  const DeviceArray<int32_t> rope_flags(std::vector<int32_t>(count + 1, 0));
+  const DeviceArray<uint16_t> q(size_t{1} * count * shape.heads() * shape.head_dim);
+  const DeviceArray<uint16_t> q_lo(q.size());
+  const auto rope = [&](int32_t* flags) {
     ASSERT_EQ(LaunchRope({.step = tables,
                           .qkv = qkv,
                           .q = reinterpret_cast<__half*>(q.data()),
                           .q_lo = reinterpret_cast<__half*>(q_lo.data()),
                           .kv = all.view(),
-                          .not_finite = rope_flags.data(),
+                          .not_finite = flags,
                           .layer = kLayer,
                           .tokens = count},
                          stream()),
               cudaSuccess);
-    const DeviceActivations prefilled(count, shape.heads() * shape.head_dim);
-    ASSERT_EQ(kernels().prefill_attention({.step = tables,
-                                           .sequences = step.entries(),
-                                           .query_tiles = step.query_tiles(),
-                                           .q = reinterpret_cast<const __half*>(q.data()),
-                                           .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
-                                           .query_split = query_split.data(),
-                                           .kv = all.view(),
-                                           .layer = kLayer,
-                                           .heads = shape.heads(),
-                                           .out = prefilled.view()},
-                                          traits(), stream()),
-              cudaSuccess);
-    const std::vector<uint16_t> expected = prefilled.Read();
-    const std::vector<uint16_t> expected_cache = all.cache().Read();
-    std::vector<int32_t> expected_flags(count + 1, 0);
-    expected_flags[count - 1] = 1;
-    EXPECT_EQ(rope_flags.Read(), expected_flags);
+  };
+  rope(rope_flags.data());
+  const DeviceActivations prefilled(count, shape.heads() * shape.head_dim);
+  ASSERT_EQ(kernels().prefill_attention({.step = tables,
+                                         .sequences = step.entries(),
+                                         .query_tiles = step.query_tiles(),
+                                         .q = reinterpret_cast<const __half*>(q.data()),
+                                         .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
+                                         .query_split = qkv.query_split,
+                                         .rule = shape.rule(),
+                                         .kv = all.view(),
+                                         .layer = kLayer,
+                                         .heads = shape.heads(),
+                                         .out = prefilled.view()},
+                                        traits(), stream()),
+            cudaSuccess);
+  const std::vector<uint16_t> expected = prefilled.Read();
+  const std::vector<uint16_t> expected_cache = all.cache().Read();
+  std::vector<int32_t> expected_flags(count + 1, 0);
+  expected_flags[count - 1] = 1;
+  EXPECT_EQ(rope_flags.Read(), expected_flags);
 
+  for (const bool ready : {false, true}) {
+    if (!ready && !DecodeMakesRows(qkv)) continue;
     for (const int splits : {1, 4}) {
+      SCOPED_TRACE(::testing::Message() << (ready ? "ready rows, " : "") << splits << " splits");
       all.Forget(parts);
       const DeviceArray<int32_t> flags(std::vector<int32_t>(count + 1, 0));
       const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                         (shape.head_dim + 2));
       const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
       const DeviceActivations decoded(count, shape.heads() * shape.head_dim);
-      ASSERT_EQ(kernels().decode_attention({.step = tables,
-                                            .sequences = step.entries(),
-                                            .qkv = qkv,
-                                            .kv = all.view(),
-                                            .not_finite = flags.data(),
-                                            .layer = kLayer,
-                                            .key_splits = splits,
-                                            .partials = partials.data(),
-                                            .counters = counters.data(),
-                                            .out = decoded.view()},
-                                           traits(), stream()),
+      if (ready) rope(flags.data());
+      ASSERT_EQ(kernels().decode_attention(
+                    {.step = tables,
+                     .sequences = step.entries(),
+                     .qkv = qkv,
+                     .q = ready ? reinterpret_cast<const __half*>(q.data()) : nullptr,
+                     .q_lo = ready ? reinterpret_cast<const __half*>(q_lo.data()) : nullptr,
+                     .rule = shape.rule(),
+                     .kv = all.view(),
+                     .not_finite = flags.data(),
+                     .layer = kLayer,
+                     .key_splits = splits,
+                     .partials = partials.data(),
+                     .counters = counters.data(),
+                     .out = decoded.view()},
+                    traits(), stream()),
                 cudaSuccess);
       EXPECT_TRUE(SameBits(decoded.Read(), expected));
       EXPECT_TRUE(SameBits(all.cache().Read(), expected_cache));
@@ -613,7 +736,39 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sequences, DecodeRowsTest, ::testing::Values(4, 40, 70));
+TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
+  constexpr RopePairs kNeighbours = RopePairs::kNeighbours;
+  constexpr auto kHead = QkvRule::kHeadNorm;
+  struct Case {
+    AttentionCase shape;
+    QkvRule rule = {};
+  };
+  for (const auto& [shape, rule] : {
+           Case{{64, 2, 7, 16}},
+           Case{{64, 2, 12, 16}},
+           Case{{128, 2, 6, 16}},
+           Case{{128, 2, 9, 16}},
+           // As Llama 3, Qwen3, GLM-4, Ministral 3, Gemma 2 and 3, Phi-3, OLMo 2.
+           Case{{128, 2, 4, 16}, {.bias = false, .pairs = kNeighbours}},
+           Case{{128, 2, 5, 16}, {.bias = false, .norm = kHead}},
+           Case{{128, 2, 16, 16}, {.pairs = kNeighbours, .rope_dims = 64}},
+           Case{{128, 2, 12, 16}, {.bias = false, .pairs = kNeighbours, .temperature = 0.3f}},
+           Case{{256, 2, 2, 16, 100, 5.0f}, {.bias = false}},
+           Case{{256, 2, 4, 16, 128}, {.bias = false, .norm = kHead}},
+           Case{{96, 2, 1, 16, 250}, {.bias = false}},
+           Case{{64, 2, 2, 16}, {.bias = false, .rope_dims = 48}},
+           Case{{128, 2, 2, 16}, {.bias = false, .norm = QkvRule::kProjectionNorm}},
+           // No RoPE, and heads whose last threads make nothing.
+           Case{{80, 2, 3, 16}, {.rope_dims = 0, .norm = kHead}},
+           Case{{16, 2, 2, 8, 16}, {.bias = false, .pairs = kNeighbours}},
+           Case{{32, 2, 2, 16, 20}, {.norm = kHead, .temperature = 0.1f}},
+       }) {
+    SCOPED_TRACE(::testing::PrintToString(shape) + "; " + ::testing::PrintToString(rule));
+    ExpectRowsOfRope(shape, rule);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sequences, DecodeRowsTest, ::testing::Values(4, 40, 140));
 
 }  // namespace
 }  // namespace orcd::cuda

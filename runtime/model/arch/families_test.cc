@@ -394,6 +394,14 @@ TEST(Olmo2Test, Olmo3HasWindowsWithoutScaling) {
   EXPECT_THAT(Windows(spec), ElementsAre(32, 32, 32, 0, 32));
   EXPECT_EQ(spec.layers[0].rope, (RopeSpec{.kind = RopeKind::kNeox, .dims = 16, .base = 1e6f}));
   EXPECT_EQ(spec.layers[3].rope.scaling, RopeScaling::kYarn);
+  EXPECT_FLOAT_EQ(spec.layers[3].rope.magnitude, 1.2079442f);
+}
+
+TEST(Olmo2Test, TheFileMayHaveTheWholeMagnitude) {
+  const ModelSpec spec = Spec("olmo2", {{"rope.scaling.type", "yarn"},
+                                        {"rope.scaling.factor", 8.0f},
+                                        {"rope.scaling.attn_factor", 1.5f}});
+  EXPECT_EQ(spec.layers[1].rope.magnitude, 1.5f);
 }
 
 TEST(Glm4Test, NormsAreBeforeAndAfterAndAPartRotates) {

@@ -14,12 +14,17 @@ constexpr TensorRule kProjectionNorms[] = {
 };
 
 absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+  constexpr std::string_view kMagnitude = "rope.scaling.attn_factor";
   const Keys keys(gguf, "olmo2");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNeox, {kSlidingWindow}));
   for (LayerSpec& layer : spec.layers) {
     layer.form = LayerForm::kPostNorm;
     layer.post_norms = true;
     layer.qk_norm = QkNorm::kProjection;
+    // Files have the model's attention_factor here, which is the whole magnitude of YaRN and no
+    // factor of it.
+    if (layer.rope.scaling != RopeScaling::kYarn || !keys.Has(kMagnitude)) continue;
+    ORCD_ASSIGN_OR_RETURN(layer.rope.magnitude, keys.Scale(kMagnitude));
   }
   if (!keys.Has(kSlidingWindow)) return spec;
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
