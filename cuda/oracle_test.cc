@@ -45,7 +45,7 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
 }
 
 // For one sequence of `tokens` tokens.
-std::unique_ptr<Backend> MakeBackend(const std::shared_ptr<const Model>& model, int tokens) {
+std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int tokens) {
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = tokens;
@@ -65,7 +65,7 @@ std::vector<int32_t> BlocksOf(size_t tokens) {
 // Logits, [tokens, vocab], of tokens that run in steps of `chunk`.
 std::vector<float> Logits(const std::shared_ptr<const Model>& model,
                           std::span<const int32_t> tokens, int chunk) {
-  const auto backend = MakeBackend(model, static_cast<int>(tokens.size()));
+  const auto backend = BackendFor(model, static_cast<int>(tokens.size()));
   if (backend == nullptr) return {};
   return TeacherForce(*backend, tokens, BlocksOf(tokens.size()), chunk);
 }
@@ -155,7 +155,7 @@ TEST_P(GpuFileOracleTest, LogitsAgree) {
 // A step with a tap, which shows logits, has kernels of its own. Steps of one token as service runs
 // them show the log-probabilities of the likeliest tokens.
 TEST_P(GpuFileOracleTest, DrawsAgree) {
-  const auto backend = MakeBackend(model_, 64);
+  const auto backend = BackendFor(model_, 64);
   ASSERT_NE(backend, nullptr);
   const std::vector<int32_t> blocks = BlocksOf(tokens_.size());
   SamplingParams params = Greedy();

@@ -151,8 +151,11 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).key_splits = 2; },
        "decode attention shares keys among other blocks"},
       {"heads_of_another_model", kQ4, kLargePrompt,
-       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv.head_dim = 64; },
-       "a product of many tokens has the wrong heads"},
+       [](const Step& s) {
+         QkvProduct& qkv = EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv;
+         qkv.head_dim = qkv.rope_dims = 64;
+       },
+       "bytes of a bias"},
       {"no_cache", kQ4, kPrompt, [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).kv = {}; },
        "attention has the wrong cache"},
       {"partials_of_attention_over_its_input", kQ4, kDecode,
@@ -244,7 +247,7 @@ std::vector<Fault> Faults() {
        "RoPE has another layer's parts of queries"},
       {"parts_of_another_layers_queries", kQ4, kPrompt,
        [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).query_split = s.buffers.query_split; },
-       "attention has queries, keys and values that do not belong together"},
+       "attention has another layer's parts of queries"},
       {"norm_with_another_layers_weights", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).weight = s.weights.layers()[0].ffn_norm; },
        "layer 2 has keys and values"},
@@ -477,7 +480,7 @@ std::vector<Fault> FaultsOfForms() {
          GemmArgs& args = Get<GemmArgs>(s, Of(1, kDown));
          args.epilogue = AddToResidual{s.buffers.residual[0], s.weights.layers()[0].down.rows, 16};
        },
-       "there is", "gemma2"},
+       "layer 2 has keys and values", "gemma2"},
       {"embedding_at_another_scale", kQ4, kDecode,
        [](const Step& s) { Get<EmbedArgs>(s).scale = 1; }, "layer 0 has keys and values",
        "gemma2"},

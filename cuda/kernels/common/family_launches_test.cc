@@ -17,7 +17,7 @@ namespace {
 
 using cpu::RandomFloats;
 
-constexpr float kEps = 1e-5f;
+constexpr float kFormEps = 1e-5f;
 
 // The norm of a row, as spec.h defines it.
 std::vector<double> NormedRow(NormKind kind, std::vector<double> row, std::span<const float> weight) {
@@ -29,7 +29,7 @@ std::vector<double> NormedRow(NormKind kind, std::vector<double> row, std::span<
   }
   double squares = 0;
   for (const double value : row) squares += value * value;
-  const double scale = 1 / std::sqrt(squares / count + double{kEps});
+  const double scale = 1 / std::sqrt(squares / count + double{kFormEps});
   for (size_t i = 0; i < row.size(); ++i) row[i] *= scale * double{weight[i]};
   return row;
 }
@@ -74,7 +74,7 @@ void NormFormTest::Check(const NormCase& c, int hidden, int tokens) {
                         .residual_scale = c.residual_scale,
                         .weight = c.weight ? device_weight.data() : nullptr,
                         .kind = c.kind,
-                        .eps = kEps,
+                        .eps = kFormEps,
                         .hidden = hidden,
                         .tokens = tokens,
                         .out = out.view(),
@@ -152,7 +152,7 @@ TEST_F(NormFormTest, BitsAreThoseOfARowAloneAndOfTheOtherKernel) {
                           .post_norm = nullptr,
                           .weight = weight.data(),
                           .kind = other_kernel ? NormKind::kLayer : NormKind::kRms,
-                          .eps = kEps,
+                          .eps = kFormEps,
                           .hidden = kHidden,
                           .tokens = tokens,
                           .out = out.view()},
@@ -183,7 +183,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
                    .partials_tokens = 3,
                    .post_norm = post.data(),
                    .weight = post.data(),
-                   .eps = kEps,
+                   .eps = kFormEps,
                    .hidden = kHidden,
                    .tokens = 1,
                    .rows = rows.data()};
@@ -204,7 +204,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
           .splits = 1,
           .partials_tokens = 3,
           .scale = 0.5f,
-          .eps = kEps,
+          .eps = kFormEps,
           .hidden = kHidden,
           .tokens = 3};
   residual.Write(before);
