@@ -79,9 +79,14 @@ struct Format {
   const char* name;
   TileFormat format;
 };
-constexpr Format kFormats[] = {{"F16", TileFormat::kF16},   {"Q8_0", TileFormat::kQ8_0},
-                               {"Q6_K", TileFormat::kQ6_K}, {"Q5_0", TileFormat::kQ5_0},
-                               {"Q4_K", TileFormat::kQ4_K}, {"Q4_0", TileFormat::kQ4_0}};
+constexpr Format kFormats[] = {{"F16", TileFormat::kF16},        {"Q8_0", TileFormat::kQ8_0},
+                               {"Q6_K", TileFormat::kQ6_K},      {"Q5_0", TileFormat::kQ5_0},
+                               {"Q4_K", TileFormat::kQ4_K},      {"Q4_0", TileFormat::kQ4_0},
+                               {"IQ4_XS", TileFormat::kIQ4_XS},  {"IQ4_NL", TileFormat::kIQ4_NL},
+                               {"MXFP4", TileFormat::kMXFP4},    {"NVFP4", TileFormat::kNVFP4},
+                               {"IQ3_S", TileFormat::kIQ3_S},    {"IQ3_XXS", TileFormat::kIQ3_XXS},
+                               {"IQ2_S", TileFormat::kIQ2_S},    {"IQ2_XS", TileFormat::kIQ2_XS},
+                               {"IQ2_XXS", TileFormat::kIQ2_XXS}};
 
 struct Options {
   std::vector<std::string> models = {"7b", "1.5b", "0.5b"};
@@ -186,7 +191,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   const double floor =
       std::max(static_cast<double>(matrix.bytes()) / kBytesASecond, flops / kFlopsASecond);
   std::printf(
-      "%-5s %-8s %-5s T %5d S %d: %9.2f us  %7.0f GB/s  %6.1f TFLOP/s  floor %8.2f us, %.2f\n",
+      "%-5s %-8s %-7s T %5d S %d: %9.2f us  %7.0f GB/s  %6.1f TFLOP/s  floor %8.2f us, %.2f\n",
       model, shape.name, format.name, tokens, splits, seconds * 1e6,
       static_cast<double>(matrix.bytes()) / seconds * 1e-9, flops / seconds * 1e-12, floor * 1e6,
       floor / seconds);

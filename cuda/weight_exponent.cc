@@ -15,11 +15,11 @@ int ExponentOf(const uint8_t* blocks, int64_t bytes) {
   // The largest magnitudes of d and dmin; those of F16 are ordered as their bits are.
   int halves[2] = {};
   for (const uint8_t* block = blocks; block < blocks + bytes; block += B::kBytes) {
-    for (int i = 0; i < B::kFloats; ++i) {
+    for (int i = 0; i < B::kHalves; ++i) {
       halves[i] = std::max(halves[i], B::Half(block, i) & 0x7fff);
     }
   }
-  const float scale = HalfToFloat(static_cast<uint16_t>(halves[0])) * B::kLargestScale;
+  const float scale = HalfToFloat(static_cast<uint16_t>(halves[0])) * (B::kLargestScale * B::kUnit);
   const float min = HalfToFloat(static_cast<uint16_t>(halves[1])) * 0x1p-10f;
   const float largest = std::max(scale, min);
   if (largest == 0) return kLeastExponent;
@@ -32,12 +32,23 @@ int ExponentOf(const uint8_t* blocks, int64_t bytes) {
   return std::clamp(exponent, kLeastExponent, kMostExponent);
 }
 
+int ExponentOfMxfp4(const uint8_t* blocks, int64_t bytes) {
+  using B = Block<TensorType::kMXFP4>;
+  int most = 0;
+  for (const uint8_t* block = blocks; block < blocks + bytes; block += B::kBytes) {
+    most = std::max<int>(most, block[0]);
+  }
+  return std::max(0, most - kMostE8m0);
+}
+
 }  // namespace
 
 int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes) {
+  if (type == TensorType::kMXFP4) return ExponentOfMxfp4(blocks, bytes);
+  if (!HasSuperBlocks(FormatFor(type))) return 0;
   int exponent = 0;
   VisitType(type, [&]<typename B>(B) {
-    if constexpr (B::kParts > 1) exponent = ExponentOf<B>(blocks, bytes);
+    if constexpr (B::kWeights == 256) exponent = ExponentOf<B>(blocks, bytes);
   });
   return exponent;
 }

@@ -8,9 +8,10 @@
 
 namespace orcd::cuda {
 
-// TiledMatrix::exponent of a matrix that has `bytes` bytes of blocks at `blocks`: 0 if the type has
-// no super-blocks, else the least that keeps d * scale * 2^(24 - exponent) and dmin * 2^(14 -
-// exponent) within F16. A matrix in several parts takes the largest of their exponents.
+// TiledMatrix::exponent of a matrix that has `bytes` bytes of blocks at `blocks`. Formats with
+// super-blocks: the least that keeps d * scale * 2^(24 - exponent) and dmin * 2^(14 - exponent)
+// within F16. MXFP4: the least, from 0 on, that keeps e - exponent at or below kMostE8m0. Others:
+// 0. A matrix in several parts takes the largest of their exponents.
 int WeightExponent(TensorType type, const uint8_t* blocks, int64_t bytes);
 
 }  // namespace orcd::cuda

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/common/tile_format.h"
@@ -35,6 +36,28 @@ TEST(WeightExponentTest, KeepsTheLargestScaleWithinF16) {
   EXPECT_EQ(ExponentOf(TensorType::kQ6_K, 208, 1, 0), 16);
   EXPECT_EQ(ExponentOf(TensorType::kQ3_K, 108, 1, 0), 14);
   EXPECT_EQ(ExponentOf(TensorType::kQ2_K, 80, 1, 0), 12);
+}
+
+TEST(WeightExponentTest, OfBooksOfGroupsCountsTheirUnit) {
+  EXPECT_EQ(ExponentOf(TensorType::kIQ4_XS, 0, 1, 0), 14);
+  EXPECT_EQ(ExponentOf(TensorType::kIQ3_S, 0, 1, 0), 13);
+  EXPECT_EQ(ExponentOf(TensorType::kIQ3_XXS, 0, 1, 0), 11);
+  EXPECT_EQ(ExponentOf(TensorType::kIQ2_XS, 0, 1, 0), 10);
+}
+
+TEST(WeightExponentTest, OfMxfp4FollowsTheLargestScale) {
+  for (const auto& [e, exponent] :
+       {std::pair(0, 0), std::pair(129, 0), std::pair(130, 1), std::pair(252, 123)}) {
+    std::vector<uint8_t> blocks(3 * 17);
+    blocks[17] = static_cast<uint8_t>(e);
+    EXPECT_EQ(WeightExponent(TensorType::kMXFP4, blocks.data(), 51), exponent) << e;
+  }
+}
+
+// Types that are held as F16.
+TEST(WeightExponentTest, OfTypesWithoutAFormatIsZero) {
+  EXPECT_EQ(ExponentOf(TensorType::kIQ1_S, 0, 100, 0), 0);
+  EXPECT_EQ(ExponentOf(TensorType::kTQ2_0, 64, 100, 0), 0);
 }
 
 // Tests every F16 value of d in [1, 4).

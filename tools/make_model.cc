@@ -1,22 +1,29 @@
-// make-model: writes a Qwen2 GGUF with random weights, for tests and benchmarks.
+// make-model: writes a GGUF of any architecture with random weights, for tests and benchmarks.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 #include "testing/random_model/random_model.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes a Qwen2 GGUF of random weights in the shapes and types of a real one.",
+  CLI::App app("Writes a GGUF of random weights in the shape and types of a real model.",
                "make-model");
   orcd::RandomModelOptions options;
   std::string path;
+  // In the order of the table, each size once; not every architecture has each.
   std::vector<std::string> sizes;
-  for (const orcd::Qwen2Shape& shape : orcd::AllQwen2Shapes()) sizes.emplace_back(shape.size);
+  for (const orcd::RandomModelShape& shape : orcd::AllModelShapes()) {
+    if (std::ranges::count(sizes, shape.size) == 0) sizes.emplace_back(shape.size);
+  }
   std::vector<std::string> types;
   for (const orcd::FileType& type : orcd::AllFileTypes()) types.emplace_back(type.name);
-  app.add_option("--size", options.size, "Shape of the model")
+  app.add_option("--arch", options.architecture, "Architecture of the model")
+      ->check(CLI::IsMember(orcd::ModelShapeArchitectures()))
+      ->capture_default_str();
+  app.add_option("--size", options.size, "Size of the model, one that the architecture has")
       ->check(CLI::IsMember(sizes))
       ->capture_default_str();
   app.add_option("--type", options.type, "Tensor types, mixed as llama.cpp mixes them")

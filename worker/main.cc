@@ -35,6 +35,7 @@
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/gguf/block_formats.h"
+#include "runtime/model/architectures.h"
 #include "runtime/null/null_backend.h"
 #include "worker/api/health/health_port.h"
 #include "worker/api/health/health_service.h"
@@ -187,6 +188,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   const int threads = Threads(config);
   options.load.model.threads = threads;
   options.load.model.sampling_defaults = config.file_sampling;
+  options.load.model.rope_scaling = config.rope_scaling;
   options.load.backend.max_seqs = config.max_seqs;
   if (config.max_seqs == 0) {
     options.load.backend.max_seqs = config.max_step_tokens == 0
@@ -223,7 +225,9 @@ std::vector<std::string> ServiceNames(const WorkerConfig& config) {
 
 v1::Capabilities MakeCapabilities(const WorkerConfig& config) {
   v1::Capabilities capabilities;
-  capabilities.add_architectures("qwen2");
+  for (const Architecture* architecture : AllArchitectures()) {
+    capabilities.add_architectures(std::string(architecture->name));
+  }
   for (const TensorTypeInfo& type : AllTensorTypes()) {
     capabilities.add_tensor_types(std::string(type.name));
   }

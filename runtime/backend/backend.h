@@ -52,9 +52,10 @@ struct StepSequence {
   // step, by this sequence or by another. The blocks of all sequences of a step together are at
   // most kv_blocks, and each use of a shared block counts.
   std::span<const int32_t> blocks;
-  // The same for the layers that have a window, if the model has any: blocks of their own, with ids
-  // below BackendInfo::window_blocks. Entry p / block_tokens is read for the positions of this step
-  // and for the ModelSpec::window() - 1 before them; the others are kNoBlock.
+  // The same for the layers that have a window, if BackendInfo::window_blocks is above 0; else
+  // empty. Blocks of their own, with ids below window_blocks. Entry p / block_tokens is read for
+  // the positions of this step and for the ModelSpec::window() - 1 before them; each other one may
+  // be kNoBlock. At most as many entries as `blocks`.
   std::span<const int32_t> window_blocks;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;

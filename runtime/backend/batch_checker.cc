@@ -8,12 +8,21 @@
 #include "runtime/base/error.h"
 
 namespace orcd {
+namespace {
+
+template <typename... What>
+absl::Status Wrong(const StepSequence& seq, const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, ": ", what...));
+}
+
+}  // namespace
 
 BatchChecker::BatchChecker(const BackendInfo& info, const ModelSpec& spec)
     : info_(info),
       vocab_(spec.vocab),
       context_length_(info.max_context > 0 ? std::min(info.max_context, spec.context_length)
                                            : spec.context_length),
+      window_(spec.window()),
       used_(info.max_seqs),
       drew_(info.max_seqs) {}
 
@@ -54,9 +63,7 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     return absl::InvalidArgumentError(
         absl::StrCat("slot ", seq.slot, ", must be 0 to ", info_.max_seqs - 1));
   }
-  const auto wrong = [&](auto... what) {
-    return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, ": ", what...));
-  };
+  const auto wrong = [&](const auto&... what) { return Wrong(seq, what...); };
   if (seq.tokens.empty()) return wrong("no tokens to run");
   if (seq.start_position < 0) return wrong("start position ", seq.start_position);
   if (seq.targets.size() > seq.tokens.size()) {
@@ -80,6 +87,7 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
       return wrong("block ", block, ", there are ", info_.kv_blocks);
     }
   }
+  ORCD_RETURN_IF_ERROR(CheckWindowBlocks(seq, end));
   const bool has_sample = seq.start_params == nullptr && drew_[seq.slot];
   for (const int32_t token : seq.tokens) {
     if (token == kPreviousSample && has_sample) continue;
@@ -97,6 +105,33 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
   if (!fits) return wrong("a mask of another vocabulary than ", vocab_, " tokens");
   if (forbidden > kMaxForbidden) {
     return wrong(forbidden, " forbidden ids, at most ", kMaxForbidden);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchChecker::CheckWindowBlocks(const StepSequence& seq, int64_t end) const {
+  const auto count = static_cast<int64_t>(seq.window_blocks.size());
+  if (info_.window_blocks == 0) {
+    if (count == 0) return absl::OkStatus();
+    return Wrong(seq, "window blocks, of which this backend has none");
+  }
+  if (count > static_cast<int64_t>(seq.blocks.size())) {
+    return Wrong(seq, count, " window blocks, more than the ", seq.blocks.size(), " blocks");
+  }
+  if (end > count * info_.block_tokens) {
+    return Wrong(seq, "position ", end - 1, " is not in the ", count, " window blocks given");
+  }
+  const int first = std::max(seq.start_position - window_ + 1, 0) / info_.block_tokens;
+  const auto last = (end - 1) / info_.block_tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t block = seq.window_blocks[i];
+    if (block == kNoBlock) {
+      if (i < first || i > last) continue;
+      return Wrong(seq, "window block ", i, " is missing; the step reads ", first, " to ", last);
+    }
+    if (block < 0 || block >= info_.window_blocks) {
+      return Wrong(seq, "window block ", block, ", there are ", info_.window_blocks);
+    }
   }
   return absl::OkStatus();
 }

@@ -16,7 +16,7 @@ inline constexpr int kMaxForbidden = 128;
 // Keeps track of the slots that have drawn a token. For the thread that launches steps.
 class BatchChecker {
  public:
-  // Uses the numbers of slots, tokens and blocks of `info`.
+  // Uses the numbers of slots, tokens and blocks of `info`, and the window of `spec`.
   BatchChecker(const BackendInfo& info, const ModelSpec& spec);
 
   // kInvalidArgument saying what is wrong with the batch, no part of which may then be run.
@@ -25,10 +25,13 @@ class BatchChecker {
 
  private:
   absl::Status CheckSequence(const StepSequence& seq) const;
+  // `end` is the position after those of the step.
+  absl::Status CheckWindowBlocks(const StepSequence& seq, int64_t end) const;
 
   const BackendInfo info_;
   const int vocab_;
   const int context_length_;
+  const int window_;
   // By slot: true if the batch has an entry for it, and true if kPreviousSample stands for a token.
   std::vector<bool> used_;
   std::vector<bool> drew_;

@@ -109,6 +109,54 @@ TEST_F(BatchCheckerTest, SaysWhatIsWrong) {
   EXPECT_THAT(Check({seq}), HasSubstr("a step of 9 tokens, at most 8"));
 }
 
+// A step of positions 5 to 8 in blocks of 4 tokens with a window of 3, which begins at position 3.
+class WindowBatchCheckerTest : public BatchCheckerTest {
+ protected:
+  WindowBatchCheckerTest() : windows_(WindowInfo(), WindowSpec()) {}
+
+  static BackendInfo WindowInfo() {
+    BackendInfo info = Info();
+    info.window_blocks = 3;
+    return info;
+  }
+  static ModelSpec WindowSpec() {
+    ModelSpec spec = Spec();
+    spec.layers = {{.window = 2}, {.window = 3}, {.window = 0}};
+    return spec;
+  }
+  std::string CheckWindow(const std::vector<int32_t>& window_blocks, int start = 5) {
+    const std::vector<int32_t> tokens = {1, 2, 3, 4};
+    StepBatch batch;
+    batch.seqs = {Sequence(0)};
+    batch.seqs[0].tokens = tokens;
+    batch.seqs[0].start_position = start;
+    batch.seqs[0].window_blocks = window_blocks;
+    return std::string(windows_.Check(batch).message());
+  }
+
+  BatchChecker windows_;
+};
+
+TEST_F(WindowBatchCheckerTest, TakesListsThatHaveWhatTheStepReads) {
+  EXPECT_EQ(CheckWindow({2, 0, 1}), "");
+  EXPECT_EQ(CheckWindow({kNoBlock, 0, 1}, 6), "") << "the window begins with block 1";
+  EXPECT_EQ(CheckWindow({0, kNoBlock, kNoBlock}, 0), "") << "nothing is read after the step";
+}
+
+TEST_F(WindowBatchCheckerTest, SaysWhatIsWrongWithAList) {
+  EXPECT_THAT(CheckWindow({}), HasSubstr("position 8 is not in the 0 window blocks"));
+  EXPECT_THAT(CheckWindow({2, 0}), HasSubstr("position 8 is not in the 2 window blocks"));
+  EXPECT_THAT(CheckWindow({2, 0, 1, 1}), HasSubstr("4 window blocks, more than the 3 blocks"));
+  EXPECT_THAT(CheckWindow({kNoBlock, 0, 1}),
+              HasSubstr("window block 0 is missing; the step reads 0 to 2"));
+  EXPECT_THAT(CheckWindow({2, 0, kNoBlock}), HasSubstr("window block 2 is missing"));
+  EXPECT_THAT(CheckWindow({2, 3, 1}), HasSubstr("window block 3, there are 3"));
+  EXPECT_THAT(CheckWindow({-2, 0, 1}, 6), HasSubstr("window block -2, there are 3"));
+  StepSequence seq = Sequence(0);
+  seq.window_blocks = blocks_;
+  EXPECT_THAT(Check({seq}), HasSubstr("window blocks, of which this backend has none"));
+}
+
 TEST_F(BatchCheckerTest, LimitsTheForbiddenIds) {
   ModelSpec spec = Spec();
   spec.vocab = 1000;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +44,7 @@ class BackendConformanceTest : public Kind::Fixture {
 
   absl::Status Launch(std::vector<StepSequence> seqs) {
     StepBatch batch;
-    batch.seqs = std::move(seqs);
+    batch.seqs = WithWindowBlocks(*backend_, std::move(seqs));
     return backend_->Launch(batch);
   }
   // Runs a step whose sequences may all draw; returns the drawn tokens.
@@ -242,6 +243,49 @@ TYPED_TEST_P(BackendConformanceTest, RefusesStepsThatCannotBeMeant) {
   EXPECT_EQ(this->Draw({seq}).size(), 1u);
 }
 
+// One sequence keeps all window blocks. The other returns those that have left the window, and
+// reuses them. Both draw the same.
+TYPED_TEST_P(BackendConformanceTest, AWindowBlockIsNotReadOnceItHasLeftTheWindow) {
+  const BackendInfo& info = this->backend_->info();
+  if (info.window_blocks == 0) GTEST_SKIP() << "the model has no windows";
+  const int window = TypeParam::model()->spec().window();
+  const int length = window + 4 * info.block_tokens;
+  const int count = (length + info.block_tokens - 1) / info.block_tokens;
+  // Blocks of the window before a step that is no longer than a block, and of that step.
+  const int reused = (window + info.block_tokens - 2) / info.block_tokens + 2;
+  ASSERT_LE(length, info.max_context);
+  ASSERT_LE(2 * count, info.kv_blocks);
+  ASSERT_LE(count + reused, info.window_blocks);
+  ASSERT_LT(reused, count);
+  const auto tokens = TestTokens(length);
+  const auto blocks_a = BlockRange(0, count);
+  const auto blocks_b = BlockRange(count, count);
+  SamplingParams params = Greedy();
+  params.logprobs = 0;
+  int size = 0;
+  for (int first = 0; first < length; first += size) {
+    size = std::min(1 + first * 7 % info.block_tokens, length - first);
+    std::vector<int32_t> window_b(count, kNoBlock);
+    const int oldest = std::max(first - window + 1, 0) / info.block_tokens;
+    for (int i = oldest; i <= (first + size - 1) / info.block_tokens; ++i) {
+      window_b[i] = count + i % reused;
+    }
+    const auto part = std::span(tokens).subspan(first, size);
+    StepSequence a = ContinueSequence(0, first, part, blocks_a);
+    StepSequence b = ContinueSequence(1, first, part, blocks_b);
+    if (first == 0) {
+      a = StartSequence(0, part, blocks_a, params);
+      b = StartSequence(1, part, blocks_b, params);
+    }
+    b.window_blocks = window_b;
+    a.sample = b.sample = true;
+    const auto samples = this->Draw({a, b});
+    ASSERT_EQ(samples.size(), 2u);
+    ASSERT_EQ(samples[0].token, samples[1].token) << first;
+    ASSERT_EQ(samples[0].logprob, samples[1].logprob) << first;
+  }
+}
+
 TYPED_TEST_P(BackendConformanceTest, NoMoreStepsAreInFlightThanItSays) {
   Backend& backend = *this->backend_;
   const auto tokens = TestTokens(3);
@@ -260,7 +304,9 @@ REGISTER_TYPED_TEST_SUITE_P(BackendConformanceTest, ResultsComeInTheOrderOfTheBa
                             ThePreviousSampleIsAsGoodAsItsToken,
                             DrawsWithTheSlotsParametersAndCounts, DrawsNoTokenThatTheMaskForbids,
                             ANewSequenceFindsNothingOfTheOldOneInItsSlot,
-                            RefusesStepsThatCannotBeMeant, NoMoreStepsAreInFlightThanItSays);
+                            RefusesStepsThatCannotBeMeant,
+                            AWindowBlockIsNotReadOnceItHasLeftTheWindow,
+                            NoMoreStepsAreInFlightThanItSays);
 
 }  // namespace orcd
 

@@ -31,8 +31,9 @@ class LayerReference {
 };
 
 // Makes a reference for at most `max_tokens` tokens a call, on `threads` threads; 0: one per core.
+// `context` is the backend's, on which RopeScaling::kLong depends.
 using LayerReferenceFactory = std::function<absl::StatusOr<std::unique_ptr<LayerReference>>(
-    std::shared_ptr<const Model> model, int max_tokens, int threads)>;
+    std::shared_ptr<const Model> model, int context, int max_tokens, int threads)>;
 
 }  // namespace orcd
 

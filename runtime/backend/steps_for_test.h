@@ -72,10 +72,22 @@ inline StepSequence ContinueSequence(int slot, int position, std::span<const int
   return seq;
 }
 
+// Gives sequences without window blocks, if the model has windows, those with the ids of their
+// other blocks.
+inline std::vector<StepSequence> WithWindowBlocks(const Backend& backend,
+                                                  std::vector<StepSequence> seqs) {
+  if (backend.info().window_blocks == 0) return seqs;
+  for (StepSequence& seq : seqs) {
+    if (seq.window_blocks.empty()) seq.window_blocks = seq.blocks;
+  }
+  return seqs;
+}
+
+// The window blocks are those of WithWindowBlocks.
 inline StepResult RunStep(Backend& backend, std::vector<StepSequence> seqs,
                           ActivationTap* tap = nullptr) {
   StepBatch batch;
-  batch.seqs = std::move(seqs);
+  batch.seqs = WithWindowBlocks(backend, std::move(seqs));
   batch.tap = tap;
   const absl::Status launched = backend.Launch(batch);
   EXPECT_TRUE(launched.ok()) << launched;

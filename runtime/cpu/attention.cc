@@ -1,7 +1,6 @@
 #include "runtime/cpu/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace orcd::cpu {
@@ -10,38 +9,64 @@ namespace {
 // Rows of a task, which all use a tile of keys and values while it is in the cache.
 constexpr int64_t kTaskRows = 16;
 
-// Fills in the keys, values and positions of a tile: the groups of KV blocks from `first_group` on,
-// with positions below `end`.
+// Positions [first, end).
+struct Positions {
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
+// Those that a row at `position` attends to.
+Positions AttendedBy(const LayerSpec& layer, int64_t position) {
+  const int64_t before = layer.window == 0 ? position : layer.window - 1;
+  return {std::max<int64_t>(position - before, 0), position + 1};
+}
+
+// Groups of KV blocks, counted from the sequence's first.
+int64_t GroupOf(const KvShape& shape, int64_t position) {
+  return position / shape.block_tokens * shape.groups_per_block() +
+         position % shape.block_tokens / kKvGroup;
+}
+
+// Fills in the keys, values and positions of a tile: those groups from `first_group` on that hold
+// one of the positions attended to.
 void SetTile(const KvCache& cache, int layer, int kv_head, std::span<const int32_t> blocks,
-             int64_t first_group, int64_t end, AttendArgs& args) {
+             int64_t first_group, const Positions& attended, AttendArgs& args) {
   const KvShape& shape = cache.shape();
   args.groups = 0;
   for (int64_t group = first_group; group < first_group + kAttendGroups; ++group) {
     const int64_t block_index = group / shape.groups_per_block();
     const int in_block = static_cast<int>(group % shape.groups_per_block());
-    const int64_t position = block_index * shape.block_tokens + int64_t{in_block} * kKvGroup;
-    if (position >= end) return;
+    const int64_t start = block_index * shape.block_tokens + int64_t{in_block} * kKvGroup;
+    if (start >= attended.end) return;
     const int64_t block_end = (block_index + 1) * shape.block_tokens;
+    const int64_t end = std::min({start + kKvGroup, block_end, attended.end});
+    if (end <= attended.first) continue;
     args.keys[args.groups] = cache.Keys(layer, blocks[block_index], kv_head, in_block);
     args.values[args.groups] = cache.Values(layer, blocks[block_index], kv_head, in_block);
-    args.positions[args.groups] =
-        static_cast<int>(std::min<int64_t>(kKvGroup, std::min(end, block_end) - position));
+    args.first[args.groups] = static_cast<int>(std::max<int64_t>(attended.first - start, 0));
+    args.end[args.groups] = static_cast<int>(end - start);
     ++args.groups;
   }
 }
 
+// All layers have the same shape.
+int64_t StateFloats(const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layers[0];
+  const int64_t padded_head_dim = KvLayout(spec.layers).layers[0].padded_head_dim();
+  return kTaskRows * (layer.heads / layer.kv_heads) * (2 + padded_head_dim);
+}
+
 }  // namespace
 
-Attention::Attention(const KernelTable& kernels, ThreadPool& pool, int heads, const KvCache& cache,
-                     int max_step_tokens, int max_seqs)
+Attention::Attention(const KernelTable& kernels, ThreadPool& pool, const ModelSpec& spec,
+                     const KvCaches& caches, int max_step_tokens, int max_seqs)
     : kernels_(kernels),
       pool_(pool),
-      heads_(heads),
-      cache_(cache),
-      state_floats_(kTaskRows * (heads / cache.layer(0).kv_heads) *
-                    (2 + cache.layer(0).padded_head_dim())),
+      spec_(spec),
+      caches_(caches),
+      state_floats_(StateFloats(spec)),
       states_(pool.threads() * state_floats_) {
-  tasks_.reserve((max_step_tokens / kTaskRows + max_seqs) * cache.layer(0).kv_heads);
+  tasks_.reserve((max_step_tokens / kTaskRows + max_seqs) * spec.layers[0].kv_heads);
 }
 
 void Attention::Plan(std::span<const AttentionRows> sequences) {
@@ -52,7 +77,7 @@ void Attention::Plan(std::span<const AttentionRows> sequences) {
       part.first_row += row;
       part.first_position += row;
       part.rows = std::min(kTaskRows, sequence.rows - row);
-      for (int head = 0; head < cache_.layer(0).kv_heads; ++head) tasks_.push_back({part, head});
+      for (int head = 0; head < spec_.layers[0].kv_heads; ++head) tasks_.push_back({part, head});
     }
   }
 }
@@ -65,11 +90,14 @@ void Attention::Run(int layer, const float* q, float* out) {
 
 void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
                         float* state) const {
-  const KvShape& shape = cache_.shape();
-  const KvLayer& kv = cache_.layer(layer);
-  const int group_heads = heads_ / kv.kv_heads;
+  const LayerSpec& spec = spec_.layers[layer];
+  const KvCache& cache = caches_.of(spec);
+  const std::span<const int32_t> blocks = task.rows.blocks.of(spec);
+  const KvShape& shape = cache.shape();
+  const KvLayer& kv = cache.layer(layer);
+  const int group_heads = spec.heads / spec.kv_heads;
   const int64_t first_head = int64_t{task.kv_head} * group_heads;
-  const int64_t row_floats = int64_t{heads_} * kv.head_dim;
+  const int64_t row_floats = spec.q_size();
   const int64_t states = task.rows.rows * group_heads;
   float* max = state;
   float* sum = max + states;
@@ -80,16 +108,17 @@ void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
   AttendArgs args = {};
   args.head_dim = kv.head_dim;
   args.padded_head_dim = kv.padded_head_dim();
-  args.scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
+  args.scale = spec.score_scale;
+  args.softcap = spec.score_softcap;
   const auto attend = shape.type == KvType::kF16 ? kernels_.attend_f16 : kernels_.attend_f32;
 
-  const int64_t last_position = task.rows.first_position + task.rows.rows - 1;
-  const int64_t last_group = last_position / shape.block_tokens * shape.groups_per_block() +
-                             last_position % shape.block_tokens / kKvGroup;
-  for (int64_t group = 0; group <= last_group; group += kAttendGroups) {
+  const int64_t first = AttendedBy(spec, task.rows.first_position).first;
+  const int64_t last = task.rows.first_position + task.rows.rows - 1;
+  const int64_t first_group = GroupOf(shape, first) / kAttendGroups * kAttendGroups;
+  for (int64_t group = first_group; group <= GroupOf(shape, last); group += kAttendGroups) {
     for (int64_t row = 0; row < task.rows.rows; ++row) {
-      const int64_t end = task.rows.first_position + row + 1;
-      SetTile(cache_, layer, task.kv_head, task.rows.blocks, group, end, args);
+      const Positions attended = AttendedBy(spec, task.rows.first_position + row);
+      SetTile(cache, layer, task.kv_head, blocks, group, attended, args);
       if (args.groups == 0) continue;
       for (int head = 0; head < group_heads; head += kAttendHeads) {
         const int64_t index = row * group_heads + head;

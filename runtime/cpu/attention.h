@@ -1,4 +1,4 @@
-// Causal attention of a step's rows over the keys and values of their sequences in the KV cache.
+// Causal attention of a step's rows over the keys and values of their sequences in the KV caches.
 #ifndef ORCD_RUNTIME_CPU_ATTENTION_H_
 #define ORCD_RUNTIME_CPU_ATTENTION_H_
 
@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/kv_caches.h"
 #include "runtime/cpu/thread_pool.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cpu {
 
@@ -17,19 +18,21 @@ struct AttentionRows {
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t first_position = 0;
-  // KV blocks of every position up to the last of the rows.
-  std::span<const int32_t> blocks;
+  // Of every position that one of the rows attends to.
+  KvBlocks blocks;
 };
 
-// out = softmax(q k^T / sqrt(head_dim)) v, query head h using key-value head h * kv_heads / heads.
-// Positions are taken in order, in tiles at fixed places, with scores and sums in F32. So the
-// result of a row depends on its query, its position and its sequence's keys and values alone. Owns
-// its scratch memory; one Run at a time.
+// out = softmax(s) v with scores s = q k^T * LayerSpec::score_scale, capped if the layer has a
+// score_softcap; query head h uses key-value head h * kv_heads / heads. A row at position p attends
+// to the positions up to p or, in a layer with a window of n, to (p - n, p]. Positions are taken in
+// order, in tiles at fixed places, with scores and sums in F32. So the result of a row depends on
+// its query, its position and the keys and values that it attends to alone. Owns its scratch
+// memory; one Run at a time.
 class Attention {
  public:
-  // All layers have the shape of the cache's first. References must outlive this.
-  Attention(const KernelTable& kernels, ThreadPool& pool, int heads, const KvCache& cache,
-            int max_step_tokens, int max_seqs);
+  // References must outlive this.
+  Attention(const KernelTable& kernels, ThreadPool& pool, const ModelSpec& spec,
+            const KvCaches& caches, int max_step_tokens, int max_seqs);
 
   // Sets the sequences of the following Runs; the spans must live as long.
   void Plan(std::span<const AttentionRows> sequences);
@@ -49,8 +52,8 @@ class Attention {
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  const int heads_;
-  const KvCache& cache_;
+  const ModelSpec& spec_;
+  const KvCaches& caches_;
   const int64_t state_floats_;
   std::vector<Task> tasks_;
   // For each thread: max, sum and out of each row of a task and query head.

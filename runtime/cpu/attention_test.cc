@@ -19,7 +19,6 @@
 namespace orcd::cpu {
 namespace {
 
-constexpr int kLayers = 2;
 constexpr int kLayer = 1;
 
 struct Shape {
@@ -27,6 +26,21 @@ struct Shape {
   int kv_heads;
   int head_dim;
   int block_tokens;
+  int window = 0;
+  float softcap = 0;
+
+  // kLayer has the window, the other layer has none.
+  ModelSpec Spec() const {
+    const LayerSpec layer = {.heads = heads,
+                             .kv_heads = kv_heads,
+                             .head_dim = head_dim,
+                             .score_scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                             .score_softcap = softcap};
+    ModelSpec spec;
+    spec.layers = {layer, layer};
+    spec.layers[kLayer].window = window;
+    return spec;
+  }
 };
 
 // Random queries, keys and values of one sequence.
@@ -44,32 +58,40 @@ struct Sequence {
   std::vector<float> q, k, v;
 };
 
-// A cache whose memory holds NaNs wherever nothing was stored.
-std::unique_ptr<KvCache> PoisonedCache(const Shape& shape, KvType type, int64_t blocks) {
-  const std::vector<LayerSpec> layers(kLayers,
-                                      {.kv_heads = shape.kv_heads, .head_dim = shape.head_dim});
-  auto cache = KvCache::Create({KvLayout(layers), shape.block_tokens, type}, blocks);
-  EXPECT_TRUE(cache.ok()) << cache.status();
-  std::fill(cache->memory().begin(), cache->memory().end(), std::byte{0xFF});
-  return std::make_unique<KvCache>(*std::move(cache));
+// Caches whose memory holds NaNs wherever nothing was stored.
+std::unique_ptr<KvCaches> PoisonedCaches(const Shape& shape, KvType type, int64_t blocks) {
+  auto caches = KvCaches::Create(shape.Spec(), shape.block_tokens, type, blocks, blocks);
+  EXPECT_TRUE(caches.ok()) << caches.status();
+  std::ranges::fill(caches->whole.memory(), std::byte{0xFF});
+  if (caches->windows.has_value()) std::ranges::fill(caches->windows->memory(), std::byte{0xFF});
+  return std::make_unique<KvCaches>(*std::move(caches));
 }
 
+// Stores the keys and values of positions from `first` on.
 void StoreAll(const Shape& shape, const Sequence& s, std::span<const int32_t> blocks,
-              KvCache& cache) {
+              KvCaches& caches, int64_t first = 0) {
+  KvCache& cache = caches.of(shape.Spec().layers[kLayer]);
   const size_t kv = static_cast<size_t>(shape.kv_heads) * shape.head_dim;
-  for (int64_t p = 0; p < s.length; ++p) {
+  for (int64_t p = first; p < s.length; ++p) {
     cache.Store(kLayer, blocks[p / shape.block_tokens], static_cast<int>(p % shape.block_tokens),
                 std::span(s.k).subspan(p * kv, kv), std::span(s.v).subspan(p * kv, kv));
   }
 }
 
+// Those of kLayer. The other cache has none, so that using it does not pass.
+KvBlocks BlocksOf(const Shape& shape, std::span<const int32_t> blocks) {
+  return shape.window == 0 ? KvBlocks{.whole = blocks, .windows = {}}
+                           : KvBlocks{.whole = {}, .windows = blocks};
+}
+
 // The rows [first, end) of a sequence, computed in one step.
-std::vector<float> Attend(const KernelTable& kernels, const Shape& shape, const KvCache& cache,
+std::vector<float> Attend(const KernelTable& kernels, const Shape& shape, const KvCaches& caches,
                           const Sequence& s, std::span<const int32_t> blocks, int64_t first,
                           int64_t end, int threads = 2) {
   ThreadPool pool(threads);
-  Attention attention(kernels, pool, shape.heads, cache, 1024, 4);
-  const AttentionRows rows = {0, end - first, first, blocks};
+  const ModelSpec spec = shape.Spec();
+  Attention attention(kernels, pool, spec, caches, 1024, 4);
+  const AttentionRows rows = {0, end - first, first, BlocksOf(shape, blocks)};
   attention.Plan({&rows, 1});
   const int64_t width = int64_t{shape.heads} * shape.head_dim;
   std::vector<float> out((end - first) * width, std::numeric_limits<float>::quiet_NaN());
@@ -93,23 +115,26 @@ std::vector<double> Reference(const Shape& shape, const Sequence& s, KvType type
     return type == KvType::kF16 ? double{HalfToFloat(FloatToHalf(x))} : double{x};
   };
   const int d = shape.head_dim;
+  const int64_t first = shape.window == 0 ? 0 : std::max<int64_t>(row - shape.window + 1, 0);
   std::vector<double> out(int64_t{shape.heads} * d, 0.0);
   for (int h = 0; h < shape.heads; ++h) {
     const int kv_head = h * shape.kv_heads / shape.heads;
     std::vector<double> weight(row + 1);
     double max = -std::numeric_limits<double>::infinity();
-    for (int64_t p = 0; p <= row; ++p) {
+    for (int64_t p = first; p <= row; ++p) {
       double score = 0;
       for (int i = 0; i < d; ++i) {
         score += double{s.q[(row * shape.heads + h) * d + i]} *
                  stored(s.k[(p * shape.kv_heads + kv_head) * d + i]);
       }
-      weight[p] = score / std::sqrt(static_cast<double>(d));
+      score /= std::sqrt(static_cast<double>(d));
+      if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
+      weight[p] = score;
       max = std::max(max, weight[p]);
     }
     double sum = 0;
-    for (double& w : weight) sum += w = std::exp(w - max);
-    for (int64_t p = 0; p <= row; ++p) {
+    for (int64_t p = first; p <= row; ++p) sum += weight[p] = std::exp(weight[p] - max);
+    for (int64_t p = first; p <= row; ++p) {
       for (int i = 0; i < d; ++i) {
         out[h * d + i] += weight[p] / sum * stored(s.v[(p * shape.kv_heads + kv_head) * d + i]);
       }
@@ -137,40 +162,68 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
 
 TEST_P(AttentionTest, AgreesWithDoublePrecision) {
   const Shape shapes[] = {{14, 2, 64, 16}, {4, 2, 64, 16}, {3, 3, 24, 16}, {40, 1, 128, 16},
-                          {12, 2, 128, 5}, {2, 1, 16, 24}, {7, 1, 8, 32},  {2, 2, 64, 1}};
+                          {12, 2, 128, 5}, {2, 1, 16, 24}, {7, 1, 8, 32},  {2, 2, 64, 1},
+                          {4, 1, 256, 16}, {8, 4, 96, 16, 0, 20.0f},
+                          // Windows of one position, of less and more than a tile, across blocks.
+                          {4, 2, 64, 16, 1}, {4, 2, 64, 16, 5}, {4, 2, 64, 16, 16},
+                          {4, 2, 64, 16, 200}, {4, 1, 64, 5, 41}, {2, 1, 30, 24, 128},
+                          {8, 2, 64, 16, 130, 5.0f}, {2, 1, 64, 16, 4000}};
   for (const Shape& shape : shapes) {
     const Sequence s(shape, 300, 23);
-    auto cache = PoisonedCache(shape, type(), BlocksFor(shape, s.length));
+    auto caches = PoisonedCaches(shape, type(), BlocksFor(shape, s.length));
     const auto blocks = Range(BlocksFor(shape, s.length));
-    StoreAll(shape, s, blocks, *cache);
-    const std::vector<float> out = Attend(kernels(), shape, *cache, s, blocks, 0, s.length);
+    StoreAll(shape, s, blocks, *caches);
+    const std::vector<float> out = Attend(kernels(), shape, *caches, s, blocks, 0, s.length);
     const int64_t width = int64_t{shape.heads} * shape.head_dim;
     for (int64_t row : {0, 1, 15, 16, 17, 127, 128, 129, 299}) {
       const std::vector<double> expected = Reference(shape, s, type(), row);
       for (int64_t i = 0; i < width; ++i) {
         ASSERT_NEAR(out[row * width + i], expected[i], 2e-5)
             << "heads " << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim
-            << ", blocks of " << shape.block_tokens << ", row " << row << ", element " << i;
+            << ", blocks of " << shape.block_tokens << ", window " << shape.window << ", row " << row << ", element " << i;
       }
     }
   }
 }
 
 TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
-  const Shape shape = {14, 2, 64, 16};
-  const Sequence s(shape, 200, 29);
-  auto cache = PoisonedCache(shape, type(), BlocksFor(shape, s.length));
-  const auto blocks = Range(BlocksFor(shape, s.length));
-  StoreAll(shape, s, blocks, *cache);
-  const std::vector<float> whole = Attend(kernels(), shape, *cache, s, blocks, 0, s.length);
-  const int64_t width = int64_t{shape.heads} * shape.head_dim;
-  EXPECT_TRUE(SameBits(Attend(kernels(), shape, *cache, s, blocks, 0, s.length, 5), whole));
-  for (int64_t chunk : {1, 7, 33, 150}) {
-    for (int64_t first = 0; first < s.length; first += chunk) {
-      const int64_t end = std::min(first + chunk, s.length);
-      ASSERT_TRUE(SameBits(Attend(kernels(), shape, *cache, s, blocks, first, end, 1),
-                           std::span(whole).subspan(first * width, (end - first) * width)))
-          << "chunks of " << chunk << " at " << first;
+  for (const int window : {0, 1, 30, 150}) {
+    const Shape shape = {14, 2, 64, 16, window};
+    const Sequence s(shape, 200, 29);
+    auto caches = PoisonedCaches(shape, type(), BlocksFor(shape, s.length));
+    const auto blocks = Range(BlocksFor(shape, s.length));
+    StoreAll(shape, s, blocks, *caches);
+    const std::vector<float> whole = Attend(kernels(), shape, *caches, s, blocks, 0, s.length);
+    const int64_t width = int64_t{shape.heads} * shape.head_dim;
+    EXPECT_TRUE(SameBits(Attend(kernels(), shape, *caches, s, blocks, 0, s.length, 5), whole));
+    for (int64_t chunk : {1, 7, 33, 150}) {
+      for (int64_t first = 0; first < s.length; first += chunk) {
+        const int64_t end = std::min(first + chunk, s.length);
+        ASSERT_TRUE(SameBits(Attend(kernels(), shape, *caches, s, blocks, first, end, 1),
+                             std::span(whole).subspan(first * width, (end - first) * width)))
+            << "window " << window << ", chunks of " << chunk << " at " << first;
+      }
+    }
+  }
+}
+
+// Blocks that every row's window has left may be gone, and other rows of a block may hold anything.
+TEST_P(AttentionTest, NothingBeforeTheWindowIsRead) {
+  for (const int window : {1, 20, 64}) {
+    const Shape shape = {4, 2, 64, 16, window};
+    const Sequence s(shape, 200, 29);
+    const int64_t count = BlocksFor(shape, s.length);
+    auto all = PoisonedCaches(shape, type(), count);
+    StoreAll(shape, s, Range(count), *all);
+    for (const int64_t first : {180, 199}) {
+      const int64_t oldest = first - window + 1;
+      std::vector<int32_t> blocks = Range(count);
+      for (int64_t i = 0; i < oldest / shape.block_tokens; ++i) blocks[i] = kNoBlock;
+      auto some = PoisonedCaches(shape, type(), count);
+      StoreAll(shape, s, blocks, *some, oldest);
+      EXPECT_TRUE(SameBits(Attend(kernels(), shape, *some, s, blocks, first, s.length),
+                           Attend(kernels(), shape, *all, s, Range(count), first, s.length)))
+          << "window " << window << ", rows from " << first;
     }
   }
 }
@@ -179,12 +232,12 @@ TEST_P(AttentionTest, ScatteredBlocksAreAsGoodAsConsecutiveOnes) {
   const Shape shape = {4, 2, 64, 16};
   const Sequence s(shape, 150, 31);
   const int64_t count = BlocksFor(shape, s.length);
-  auto consecutive = PoisonedCache(shape, type(), count);
+  auto consecutive = PoisonedCaches(shape, type(), count);
   StoreAll(shape, s, Range(count), *consecutive);
   std::vector<int32_t> scattered = Range(3 * count);
   std::shuffle(scattered.begin(), scattered.end(), std::mt19937(37));
   scattered.resize(count);
-  auto paged = PoisonedCache(shape, type(), 3 * count);
+  auto paged = PoisonedCaches(shape, type(), 3 * count);
   StoreAll(shape, s, scattered, *paged);
   EXPECT_TRUE(SameBits(Attend(kernels(), shape, *paged, s, scattered, 0, s.length),
                        Attend(kernels(), shape, *consecutive, s, Range(count), 0, s.length)));
@@ -194,34 +247,36 @@ TEST_P(AttentionTest, SequencesBesideOneAnotherDoNotMix) {
   const Shape shape = {4, 2, 64, 16};
   const Sequence a(shape, 70, 41);
   const Sequence b(shape, 20, 43);
-  auto cache = PoisonedCache(shape, type(), 7);
+  auto caches = PoisonedCaches(shape, type(), 7);
   const std::vector<int32_t> a_blocks = {6, 0, 3, 2, 5};
   const std::vector<int32_t> b_blocks = {1, 4};
-  StoreAll(shape, a, a_blocks, *cache);
-  StoreAll(shape, b, b_blocks, *cache);
+  StoreAll(shape, a, a_blocks, *caches);
+  StoreAll(shape, b, b_blocks, *caches);
   // The step has the last row of a and all rows of b.
   const int64_t width = int64_t{shape.heads} * shape.head_dim;
   std::vector<float> q(a.q.end() - width, a.q.end());
   q.insert(q.end(), b.q.begin(), b.q.end());
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
   ThreadPool pool(2);
-  Attention attention(kernels(), pool, shape.heads, *cache, 64, 4);
-  const AttentionRows rows[] = {{0, 1, 69, a_blocks}, {1, 20, 0, b_blocks}};
+  const ModelSpec spec = shape.Spec();
+  Attention attention(kernels(), pool, spec, *caches, 64, 4);
+  const AttentionRows rows[] = {{0, 1, 69, BlocksOf(shape, a_blocks)},
+                                {1, 20, 0, BlocksOf(shape, b_blocks)}};
   attention.Plan(rows);
   attention.Run(kLayer, q.data(), out.data());
   EXPECT_TRUE(
-      SameBits(std::span(out).first(width), Attend(kernels(), shape, *cache, a, a_blocks, 69, 70)));
+      SameBits(std::span(out).first(width), Attend(kernels(), shape, *caches, a, a_blocks, 69, 70)));
   EXPECT_TRUE(SameBits(std::span(out).subspan(width),
-                       Attend(kernels(), shape, *cache, b, b_blocks, 0, 20)));
+                       Attend(kernels(), shape, *caches, b, b_blocks, 0, 20)));
 }
 
 TEST_P(AttentionTest, ANanInAKeyReachesTheRowsThatSeeIt) {
   const Shape shape = {2, 1, 64, 16};
   Sequence s(shape, 40, 47);
   s.k[20 * shape.head_dim + 5] = NAN;
-  auto cache = PoisonedCache(shape, type(), 3);
-  StoreAll(shape, s, Range(3), *cache);
-  const std::vector<float> out = Attend(kernels(), shape, *cache, s, Range(3), 0, 40);
+  auto caches = PoisonedCaches(shape, type(), 3);
+  StoreAll(shape, s, Range(3), *caches);
+  const std::vector<float> out = Attend(kernels(), shape, *caches, s, Range(3), 0, 40);
   const int64_t width = int64_t{shape.heads} * shape.head_dim;
   for (int64_t row = 0; row < 40; ++row) {
     EXPECT_EQ(std::isnan(out[row * width]), row >= 20) << row;

@@ -1,7 +1,6 @@
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,11 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/kv_caches.h"
 #include "runtime/cpu/ops.h"
 #include "runtime/cpu/prefault.h"
 #include "runtime/cpu/thread_pool.h"
@@ -24,8 +24,7 @@ namespace {
 using cpu::AvailableMemoryBytes;
 using cpu::Forward;
 using cpu::ForwardSequence;
-using cpu::KvCache;
-using cpu::KvShape;
+using cpu::KvCaches;
 using cpu::ThreadPool;
 
 // A step of this size takes half a second for a model of half a billion parameters on two cores,
@@ -53,30 +52,22 @@ absl::Status CheckOptions(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
-// The number of blocks that the options ask for, or that suits the model and `available` bytes of
-// memory.
-absl::StatusOr<int64_t> ChooseKvBlocks(const ModelSpec& spec, const BackendOptions& options,
-                                       int64_t block_bytes, int64_t available, int64_t others) {
-  const bool chosen_here = options.kv_cache_bytes == 0;
-  const int64_t bytes =
-      chosen_here ? DefaultKvCacheBytes(available, others) : options.kv_cache_bytes;
-  int64_t blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
-  if (chosen_here) {
-    const int64_t blocks_per_seq =
-        (int64_t{ContextOf(spec, options)} + options.block_tokens - 1) / options.block_tokens;
-    blocks = std::min(blocks, options.max_seqs * blocks_per_seq);
+// The blocks that the options ask for, or that suit the model and `available` bytes of memory.
+absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const BackendOptions& options,
+                                      int64_t available, int64_t others) {
+  const KvBlockBytes block_bytes =
+      KvCaches::BlockBytes(spec, options.block_tokens, options.kv_type);
+  if (options.kv_cache_bytes == 0) {
+    KvPlan plan = PlanKv(spec, options, block_bytes, DefaultKvCacheBytes(available, others));
+    plan.blocks = std::min(plan.blocks, BlocksOfAllSequences(spec, options));
     // If not even one block fits, CheckMemory reports that with all the numbers.
-    blocks = std::max<int64_t>(blocks, 1);
+    plan.blocks = std::max<int64_t>(plan.blocks, 1);
+    if (block_bytes.window > 0) plan.window_blocks = std::max<int64_t>(plan.window_blocks, 1);
+    return plan;
   }
-  if (blocks < 1) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat("a KV cache of ", bytes, " bytes holds no block: one of ",
-                     options.block_tokens, " tokens takes ", block_bytes,
-                     " bytes in this model; raise kv_cache_bytes or lower block_tokens"),
-        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
-  }
-  return blocks;
+  const KvPlan plan = PlanKv(spec, options, block_bytes, options.kv_cache_bytes);
+  ORCD_RETURN_IF_ERROR(CheckHoldsABlock(plan, options, options.kv_cache_bytes));
+  return plan;
 }
 
 absl::Status CheckMemory(uint64_t weights, uint64_t kv, uint64_t activations, int64_t available) {
@@ -94,7 +85,7 @@ class CpuBackend : public Backend {
  public:
   // `kv` and `forward` refer to `pool` and to each other and stay where they are.
   CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
-             std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCache> kv,
+             std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv,
              std::unique_ptr<Forward> forward);
 
   const BackendInfo& info() const override { return info_; }
@@ -112,7 +103,7 @@ class CpuBackend : public Backend {
 
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<ThreadPool> pool_;
-  const std::unique_ptr<KvCache> kv_;
+  const std::unique_ptr<KvCaches> kv_;
   const std::unique_ptr<Forward> forward_;
   BackendInfo info_;
   std::optional<BatchChecker> checker_;
@@ -131,7 +122,7 @@ class CpuBackend : public Backend {
 };
 
 CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
-                       std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCache> kv,
+                       std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv,
                        std::unique_ptr<Forward> forward)
     : model_(std::move(model)),
       pool_(std::move(pool)),
@@ -145,7 +136,8 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_seqs = options.max_seqs;
   info_.max_step_tokens = options.max_step_tokens;
   info_.block_tokens = options.block_tokens;
-  info_.kv_blocks = static_cast<int>(kv_->blocks());
+  info_.kv_blocks = static_cast<int>(kv_->whole.blocks());
+  info_.window_blocks = static_cast<int>(kv_->window_blocks());
   info_.max_context = ContextOf(model_->spec(), options);
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
@@ -220,7 +212,7 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
     }
     sequences_.push_back({.tokens = {tokens_.data() + first, seq.tokens.size()},
                           .first_position = seq.start_position,
-                          .blocks = seq.blocks,
+                          .blocks = {seq.blocks, seq.window_blocks},
                           .logits = seq.sample});
   }
 }
@@ -284,23 +276,24 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
     options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
   }
   const ModelSpec& spec = model->spec();
-  const KvShape shape = {KvLayout(spec.layers), options.block_tokens, options.kv_type};
   const int64_t available = AvailableMemoryBytes();
   const uint64_t activations =
       Forward::ActivationBytes(spec, options.max_step_tokens, options.max_seqs);
-  ORCD_ASSIGN_OR_RETURN(const int64_t blocks,
-                        ChooseKvBlocks(spec, options, shape.block_bytes(), available,
+  ORCD_ASSIGN_OR_RETURN(const KvPlan plan,
+                        ChooseKvBlocks(spec, options, available,
                                        static_cast<int64_t>(model->size_bytes() + activations)));
-  ORCD_RETURN_IF_ERROR(
-      CheckMemory(model->size_bytes(), blocks * shape.block_bytes(), activations, available));
+  ORCD_RETURN_IF_ERROR(CheckMemory(model->size_bytes(), plan.bytes(), activations, available));
 
   auto pool =
       std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu::UsableCores());
-  ORCD_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(shape, blocks));
-  auto kv = std::make_unique<KvCache>(std::move(cache));
-  ORCD_ASSIGN_OR_RETURN(auto forward,
-                        Forward::Create(spec, model->weights(), cpu::BestKernels(), *pool, *kv,
-                                        options.max_step_tokens, options.max_seqs));
+  ORCD_ASSIGN_OR_RETURN(KvCaches caches,
+                        KvCaches::Create(spec, options.block_tokens, options.kv_type, plan.blocks,
+                                         plan.window_blocks));
+  auto kv = std::make_unique<KvCaches>(std::move(caches));
+  ORCD_ASSIGN_OR_RETURN(
+      auto forward,
+      Forward::Create(spec, model->weights(), ContextOf(spec, options), cpu::BestKernels(), *pool,
+                      *kv, options.max_step_tokens, options.max_seqs));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),

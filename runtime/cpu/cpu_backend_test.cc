@@ -28,14 +28,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Results must not depend on the batch, however a type's tiles are dequantised.
-class CpuBackendTypeTest : public ::testing::TestWithParam<const char*> {};
+// Results must not depend on the batch, however a type's tiles are dequantised and whatever the
+// layers are.
+using ModelParam = std::pair<const char*, const char*>;  // Architecture and type.
+class CpuBackendModelTest : public ::testing::TestWithParam<ModelParam> {
+ protected:
+  std::shared_ptr<const Model> MakeModel() const {
+    return NanoModel(GetParam().second, GetParam().first);
+  }
+};
 
-INSTANTIATE_TEST_SUITE_P(Types, CpuBackendTypeTest,
-                         ::testing::Values("F16", "Q8_0", "Q4_K_M", "Q5_0", "Q2_K"));
+INSTANTIATE_TEST_SUITE_P(
+    Models, CpuBackendModelTest,
+    ::testing::Values(ModelParam{"qwen2", "F16"}, ModelParam{"qwen2", "Q8_0"},
+                      ModelParam{"qwen2", "Q4_K_M"}, ModelParam{"qwen2", "Q5_0"},
+                      ModelParam{"qwen2", "Q2_K"}, ModelParam{"gemma2", "Q8_0"},
+                      ModelParam{"gemma3", "Q4_0"}, ModelParam{"mistral3", "Q8_0"},
+                      ModelParam{"olmo2", "Q8_0"}, ModelParam{"cohere2", "Q8_0"}),
+    [](const auto& info) { return std::string(info.param.first) + "_" + info.param.second; });
 
-TEST_P(CpuBackendTypeTest, ChunkedPrefillIsWholePrefill) {
-  const auto model = NanoModel(GetParam());
+TEST_P(CpuBackendModelTest, ChunkedPrefillIsWholePrefill) {
+  const auto model = MakeModel();
   auto backend = MakeTestBackend(model);
   const auto tokens = TestTokens(100);
   const auto blocks = BlockRange(0, 7);
@@ -49,8 +62,8 @@ TEST_P(CpuBackendTypeTest, ChunkedPrefillIsWholePrefill) {
   }
 }
 
-TEST_P(CpuBackendTypeTest, AloneIsBatched) {
-  const auto model = NanoModel(GetParam());
+TEST_P(CpuBackendModelTest, AloneIsBatched) {
+  const auto model = MakeModel();
   auto backend = MakeTestBackend(model);
   const std::vector<std::vector<int32_t>> prompts = {TestTokens(40, 1), TestTokens(1, 2),
                                                      TestTokens(17, 3)};
@@ -68,8 +81,8 @@ TEST_P(CpuBackendTypeTest, AloneIsBatched) {
   EXPECT_TRUE(SameBits(together.logits(), alone));
 }
 
-TEST_P(CpuBackendTypeTest, ThreadsDoNotMatter) {
-  const auto model = NanoModel(GetParam());
+TEST_P(CpuBackendModelTest, ThreadsDoNotMatter) {
+  const auto model = MakeModel();
   const auto tokens = TestTokens(50);
   std::vector<float> first;
   for (int threads : {1, 2, 5}) {
@@ -97,6 +110,18 @@ struct CpuKind {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, BackendConformanceTest, CpuKind);
 
+// A model most of whose layers have a window.
+struct WindowKind : CpuKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "gemma3");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeTestBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
+
 class CpuBackendTest : public ::testing::Test {
  protected:
   const std::shared_ptr<const Model>& model() const { return CpuKind::model(); }
@@ -123,29 +148,49 @@ TEST_F(CpuBackendTest, SaysWhatItIs) {
   EXPECT_GT(info.workspace_bytes, 128u * layer.ffn * sizeof(float));
 }
 
-TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
-  class Recorder : public ActivationTap {
-   public:
-    void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
-                      int64_t cols) override {
-      EXPECT_EQ(static_cast<int64_t>(values.size()), rows * cols);
-      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) {
-        return std::isfinite(v);
-      })) << NameOf(point);
-      seen.emplace_back(NameOf(point), layer, rows, cols);
-    }
-    std::vector<std::tuple<std::string, int, int64_t, int64_t>> seen;
-  };
-  auto backend = MakeTestBackend(model());
-  const auto tokens = TestTokens(5);
-  const auto blocks = BlockRange(0, 1);
-  Recorder recorder;
-  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &recorder);
+TEST_F(CpuBackendTest, SaysHowManyBlocksTheLayersWithWindowsHave) {
+  EXPECT_EQ(MakeTestBackend(model())->info().window_blocks, 0);
+  auto backend = MakeTestBackend(WindowKind::model());
+  const BackendInfo& info = backend->info();
+  const KvLayout layout(WindowKind::model()->spec().layers);
+  EXPECT_GT(info.window_blocks, 0);
+  EXPECT_GE(info.kv_blocks, info.window_blocks);
+  EXPECT_EQ(info.kv_bytes, uint64_t{2} * 16 *
+                               (info.kv_blocks * layout.whole_size +
+                                info.window_blocks * layout.window_size));
+}
 
+// Records which operations a step of 5 tokens shows, with rows and columns.
+class OperationRecorder : public ActivationTap {
+ public:
+  using Operation = std::tuple<std::string, int, int64_t, int64_t>;
+
+  static std::vector<Operation> Record(const std::shared_ptr<const Model>& model) {
+    auto backend = MakeTestBackend(model);
+    const auto tokens = TestTokens(5);
+    const auto blocks = BlockRange(0, 1);
+    OperationRecorder recorder;
+    RunStep(*backend, {StartSequence(0, tokens, blocks)}, &recorder);
+    return recorder.seen_;
+  }
+
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    EXPECT_EQ(static_cast<int64_t>(values.size()), rows * cols);
+    EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) {
+      return std::isfinite(v);
+    })) << NameOf(point);
+    seen_.emplace_back(NameOf(point), layer, rows, cols);
+  }
+
+ private:
+  std::vector<Operation> seen_;
+};
+
+TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   const ModelSpec& c = model()->spec();
   const LayerSpec& l = c.layers[0];
-  std::vector<std::tuple<std::string, int, int64_t, int64_t>> expected = {
-      {"embed", -1, 5, c.hidden}};
+  std::vector<OperationRecorder::Operation> expected = {{"embed", -1, 5, c.hidden}};
   for (int layer = 0; layer < c.num_layers(); ++layer) {
     const std::pair<const char*, int> operations[] = {
         {"attn_norm", c.hidden}, {"q", l.q_size()},         {"k", l.kv_size()},
@@ -157,7 +202,28 @@ TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   }
   expected.emplace_back("output_norm", -1, 5, c.hidden);
   expected.emplace_back("logits", -1, 5, c.vocab);
-  EXPECT_EQ(recorder.seen, expected);
+  EXPECT_EQ(OperationRecorder::Record(model()), expected);
+}
+
+// What TapPoint says of layers that have more or fewer operations.
+TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
+  const auto layer_of = [](const char* architecture) {
+    std::string names;
+    for (const auto& [name, layer, rows, cols] :
+         OperationRecorder::Record(NanoModel("Q8_0", architecture))) {
+      if (layer == 1) names += (names.empty() ? "" : " ") + name;
+    }
+    return names;
+  };
+  EXPECT_EQ(layer_of("gemma3"),
+            "attn_norm q k v q_norm k_norm q_rope k_rope attn attn_output attn_post_norm "
+            "attn_residual ffn_norm ffn_gate ffn_up ffn_act ffn_down ffn_post_norm layer");
+  EXPECT_EQ(layer_of("olmo2"),
+            "q k v q_norm k_norm q_rope k_rope attn attn_output attn_post_norm attn_residual "
+            "ffn_gate ffn_up ffn_act ffn_down ffn_post_norm layer");
+  EXPECT_EQ(layer_of("cohere2"),
+            "attn_norm q k v q_rope k_rope attn attn_output attn_residual ffn_gate ffn_up ffn_act "
+            "ffn_down layer");
 }
 
 TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {

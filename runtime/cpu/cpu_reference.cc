@@ -9,14 +9,14 @@
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/kv_caches.h"
 #include "runtime/cpu/thread_pool.h"
 
 namespace orcd {
 namespace {
 
 using cpu::Forward;
-using cpu::KvCache;
+using cpu::KvCaches;
 using cpu::ThreadPool;
 
 constexpr int kBlockTokens = 16;
@@ -25,19 +25,20 @@ constexpr int kBlockTokens = 16;
 class CpuReference : public LayerReference {
  public:
   CpuReference(std::shared_ptr<const Model> model, std::unique_ptr<ThreadPool> pool,
-               std::unique_ptr<KvCache> kv, std::unique_ptr<Forward> forward)
+               std::unique_ptr<KvCaches> kv, std::unique_ptr<Forward> forward)
       : model_(std::move(model)),
         pool_(std::move(pool)),
         kv_(std::move(kv)),
         forward_(std::move(forward)),
-        blocks_(kv_->blocks()) {
+        blocks_(kv_->whole.blocks()) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
   }
 
   void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                 ActivationTap& tap) override {
-    forward_->RunLayer({.tokens = tokens, .first_position = 0, .blocks = blocks_, .logits = false},
-                       layer, input, tap);
+    forward_->RunLayer(
+        {.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}, .logits = false},
+        layer, input, tap);
   }
   void RunHead(std::span<const float> input, ActivationTap& tap) override {
     forward_->RunHeadOn(input, tap);
@@ -46,23 +47,25 @@ class CpuReference : public LayerReference {
  private:
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<ThreadPool> pool_;
-  const std::unique_ptr<KvCache> kv_;
+  const std::unique_ptr<KvCaches> kv_;
   const std::unique_ptr<Forward> forward_;
+  // Of both caches.
   std::vector<int32_t> blocks_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
-    std::shared_ptr<const Model> model, int max_tokens, int threads) {
+    std::shared_ptr<const Model> model, int context, int max_tokens, int threads) {
   const ModelSpec& spec = model->spec();
   auto pool = std::make_unique<ThreadPool>(threads > 0 ? threads : cpu::UsableCores());
-  ORCD_ASSIGN_OR_RETURN(KvCache cache,
-                        KvCache::Create({KvLayout(spec.layers), kBlockTokens, KvType::kF16},
-                                        (max_tokens + kBlockTokens - 1) / kBlockTokens));
-  auto kv = std::make_unique<KvCache>(std::move(cache));
-  ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(spec, model->weights(), cpu::BestKernels(),
-                                                      *pool, *kv, max_tokens, /*max_seqs=*/1));
+  const int64_t blocks = (max_tokens + kBlockTokens - 1) / kBlockTokens;
+  ORCD_ASSIGN_OR_RETURN(KvCaches caches,
+                        KvCaches::Create(spec, kBlockTokens, KvType::kF16, blocks, blocks));
+  auto kv = std::make_unique<KvCaches>(std::move(caches));
+  ORCD_ASSIGN_OR_RETURN(auto forward,
+                        Forward::Create(spec, model->weights(), context, cpu::BestKernels(), *pool,
+                                        *kv, max_tokens, /*max_seqs=*/1));
   return std::make_unique<CpuReference>(std::move(model), std::move(pool), std::move(kv),
                                         std::move(forward));
 }

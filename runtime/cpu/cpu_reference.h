@@ -13,7 +13,7 @@ namespace orcd {
 // A LayerReferenceFactory: activations in F32, keys and values in F16. Takes memory for
 // `max_tokens` tokens and no copy of the weights.
 absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
-    std::shared_ptr<const Model> model, int max_tokens, int threads);
+    std::shared_ptr<const Model> model, int context, int max_tokens, int threads);
 
 }  // namespace orcd
 

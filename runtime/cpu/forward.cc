@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/model/model_error.h"
+#include "runtime/model/rope.h"
 
 namespace orcd::cpu {
 namespace {
@@ -47,6 +47,15 @@ class Carver {
   int64_t taken_ = 0;
 };
 
+// The layers' specs, each once, in the order in which they first appear.
+std::vector<RopeSpec> DistinctRopes(const ModelSpec& spec) {
+  std::vector<RopeSpec> ropes;
+  for (const LayerSpec& layer : spec.layers) {
+    if (std::ranges::find(ropes, layer.rope) == ropes.end()) ropes.push_back(layer.rope);
+  }
+  return ropes;
+}
+
 }  // namespace
 
 ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logit_rows,
@@ -62,49 +71,45 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logi
   block_out = carver.Take(rows, spec.hidden);
   gate = carver.Take(rows, layer.ffn);
   up = carver.Take(rows, layer.ffn);
-  angles = carver.Take(rows, layer.head_dim);
+  angles = carver.Take(rows, std::ssize(DistinctRopes(spec)) * layer.head_dim);
   head_in = carver.Take(logit_rows, spec.hidden);
   logits = carver.Take(logit_rows, spec.vocab);
   floats = carver.taken();
 }
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
-                                                         const ModelWeights& weights,
-                                                         const KernelTable& kernels,
-                                                         ThreadPool& pool, KvCache& cache,
-                                                         int max_step_tokens, int max_seqs) {
-  if (!spec.uniform()) {
-    return UnsupportedModel("layers",
-                            "the layers differ in shape, which the CPU backend does not compute");
-  }
-  if (spec.layers[0].window != 0) {
-    return UnsupportedModel(
-        "window", "a sliding window of attention, which the CPU backend does not compute");
-  }
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
+    const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
+    ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs) {
   ORCD_ASSIGN_OR_RETURN(
       MappedMemory memory,
       MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_seqs), "activations"));
-  return std::unique_ptr<Forward>(new Forward(spec, weights, kernels, pool, cache, max_step_tokens,
-                                              max_seqs, std::move(memory)));
+  return std::unique_ptr<Forward>(new Forward(spec, weights, context, kernels, pool, caches,
+                                              max_step_tokens, max_seqs, std::move(memory)));
 }
 
 uint64_t Forward::ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_seqs) {
   return ForwardBuffers(spec, max_step_tokens, max_seqs, nullptr).floats * sizeof(float);
 }
 
-Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
-                 ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs,
-                 MappedMemory memory)
+Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
+                 const KernelTable& kernels, ThreadPool& pool, KvCaches& caches,
+                 int max_step_tokens, int max_seqs, MappedMemory memory)
     : spec_(spec),
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
-      cache_(cache),
+      caches_(caches),
       memory_(std::move(memory)),
       buffers_(spec, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
-      rope_(spec.layers[0].head_dim, spec.layers[0].rope, weights.rope_factors),
       matmul_(kernels, pool),
-      attention_(kernels, pool, spec.layers[0].heads, cache, max_step_tokens, max_seqs) {
+      attention_(kernels, pool, spec, caches, max_step_tokens, max_seqs) {
+  const std::vector<RopeSpec> ropes = DistinctRopes(spec);
+  for (const RopeSpec& rope : ropes) {
+    ropes_.emplace_back(rope, RopeFrequencies(rope, weights, context));
+  }
+  for (const LayerSpec& layer : spec.layers) {
+    rope_of_layer_.push_back(std::ranges::find(ropes, layer.rope) - ropes.begin());
+  }
   kv_rows_.reserve(max_step_tokens);
   attention_rows_.reserve(max_seqs);
 }
@@ -151,7 +156,8 @@ void Forward::RunHeadOn(std::span<const float> input, ActivationTap& tap) {
 }
 
 void Forward::Plan(std::span<const ForwardSequence> sequences) {
-  const int block_tokens = cache_.shape().block_tokens;
+  const int block_tokens = caches_.whole.shape().block_tokens;
+  const bool windows = caches_.windows.has_value();
   kv_rows_.clear();
   attention_rows_.clear();
   for (const ForwardSequence& sequence : sequences) {
@@ -161,14 +167,21 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
                                .blocks = sequence.blocks});
     for (size_t i = 0; i < sequence.tokens.size(); ++i) {
       const int64_t position = sequence.first_position + static_cast<int64_t>(i);
+      const int64_t block = position / block_tokens;
       kv_rows_.push_back({.position = position,
-                          .block = sequence.blocks[position / block_tokens],
+                          .block = sequence.blocks.whole[block],
+                          .window_block = windows ? sequence.blocks.windows[block] : kNoBlock,
                           .row = static_cast<int>(position % block_tokens),
                           .finite = true});
     }
   }
   rows_ = static_cast<int64_t>(kv_rows_.size());
   attention_.Plan(attention_rows_);
+  ForRows(rows_, [&](int64_t row) {
+    for (size_t rope = 0; rope < ropes_.size(); ++rope) {
+      ropes_[rope].Angles(kv_rows_[row].position, Angles(row, rope));
+    }
+  });
 }
 
 bool Forward::KvFinite(size_t sequence) const {
@@ -195,46 +208,90 @@ void Forward::Embed(std::span<const ForwardSequence> sequences) {
     }
   }
   ForRows(rows_, [&](int64_t row) {
-    rope_.Angles(kv_rows_[row].position, Row(buffers_.angles, row, spec_.layers[0].head_dim));
+    Scale(spec_.embedding_scale, Row(buffers_.residual, row, spec_.hidden));
   });
+}
+
+std::span<float> Forward::Angles(int64_t row, size_t rope) {
+  const int64_t index = row * std::ssize(ropes_) + static_cast<int64_t>(rope);
+  return Row(buffers_.angles, index, spec_.layers[0].head_dim);
+}
+
+void Forward::NormRow(Vector weight, std::span<const float> x, std::span<float> y) const {
+  if (spec_.norm == NormKind::kRms) {
+    RmsNorm(x, weight, spec_.norm_eps, y);
+  } else {
+    LayerNorm(x, weight, spec_.norm_eps, y);
+  }
 }
 
 void Forward::Norm(Vector weight, const float* x, int64_t rows, float* y) {
   ForRows(rows, [&](int64_t row) {
-    RmsNorm(Row(x, row, spec_.hidden), weight, spec_.rms_eps, Row(y, row, spec_.hidden));
+    NormRow(weight, Row(x, row, spec_.hidden), Row(y, row, spec_.hidden));
   });
 }
 
-void Forward::AddToResidual() {
+void Forward::AddToResidual(int layer, Vector post_norm, TapPoint post_norm_point,
+                            ActivationTap* tap) {
+  const ForwardBuffers& b = buffers_;
+  if (spec_.layers[layer].post_norms) {
+    Norm(post_norm, b.block_out, rows_, b.block_out);
+    Tap(tap, post_norm_point, layer, b.block_out, rows_, spec_.hidden);
+  }
   ForRows(rows_, [&](int64_t row) {
-    Add(Row(buffers_.block_out, row, spec_.hidden), Row(buffers_.residual, row, spec_.hidden));
+    AddScaled(Row(b.block_out, row, spec_.hidden), spec_.residual_scale,
+              Row(b.residual, row, spec_.hidden));
   });
+}
+
+void Forward::Rotate(int layer, int64_t row) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const size_t rope = rope_of_layer_[layer];
+  const auto q = Row(buffers_.q, row, spec.q_size());
+  const auto angles = Angles(row, rope);
+  ropes_[rope].Rotate(angles, spec.head_dim, q);
+  ropes_[rope].Rotate(angles, spec.head_dim, Row(buffers_.k, row, spec.kv_size()));
+  if (spec.temperature > 0) Scale(QueryScale(spec, kv_rows_[row].position), q);
 }
 
 void Forward::RunAttention(int layer, ActivationTap* tap) {
+  const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& w = weights_.layers[layer];
   const ForwardBuffers& b = buffers_;
-  const int q_size = spec_.layers[layer].q_size();
-  const int kv_size = spec_.layers[layer].kv_size();
+  const int q_size = spec.q_size();
+  const int kv_size = spec.kv_size();
 
-  Norm(w.attn_norm, b.residual, rows_, b.normed);
-  Tap(tap, kAttnNorm, layer, b.normed, rows_, spec_.hidden);
+  const float* input = b.residual;
+  if (spec.form != LayerForm::kPostNorm) {
+    Norm(w.attn_norm, b.residual, rows_, b.normed);
+    Tap(tap, kAttnNorm, layer, b.normed, rows_, spec_.hidden);
+    input = b.normed;
+  }
 
   const Product inputs[] = {{&w.attn_q, w.attn_q_bias, b.q},
                             {&w.attn_k, w.attn_k_bias, b.k},
                             {&w.attn_v, w.attn_v_bias, b.v}};
-  matmul_.Run(inputs, b.normed, rows_);
+  matmul_.Run(inputs, input, rows_);
   Tap(tap, kQ, layer, b.q, rows_, q_size);
   Tap(tap, kK, layer, b.k, rows_, kv_size);
   Tap(tap, kV, layer, b.v, rows_, kv_size);
 
+  if (spec.qk_norm != QkNorm::kNone) {
+    ForRows(rows_, [&](int64_t row) {
+      RmsNormParts(w.attn_q_norm, spec_.norm_eps, Row(b.q, row, q_size));
+      RmsNormParts(w.attn_k_norm, spec_.norm_eps, Row(b.k, row, kv_size));
+    });
+    Tap(tap, kQNorm, layer, b.q, rows_, q_size);
+    Tap(tap, kKNorm, layer, b.k, rows_, kv_size);
+  }
+
+  KvCache& cache = caches_.of(spec);
   ForRows(rows_, [&](int64_t row) {
-    const auto angles = Row(b.angles, row, spec_.layers[layer].head_dim);
-    rope_.Rotate(angles, Row(b.q, row, q_size));
-    rope_.Rotate(angles, Row(b.k, row, kv_size));
+    Rotate(layer, row);
     KvRow& kv = kv_rows_[row];
+    const int32_t block = spec.window == 0 ? kv.block : kv.window_block;
     kv.finite &=
-        cache_.Store(layer, kv.block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
+        cache.Store(layer, block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
   });
   Tap(tap, kQRope, layer, b.q, rows_, q_size);
   Tap(tap, kKRope, layer, b.k, rows_, kv_size);
@@ -242,38 +299,56 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
   attention_.Run(layer, b.q, b.attention);
   Tap(tap, kAttn, layer, b.attention, rows_, q_size);
 
-  const Product output = {&w.attn_output, {}, b.block_out};
+  const Product output = {&w.attn_output, w.attn_output_bias, b.block_out};
   matmul_.Run({&output, 1}, b.attention, rows_);
   Tap(tap, kAttnOutput, layer, b.block_out, rows_, spec_.hidden);
 
-  AddToResidual();
+  AddToResidual(layer, w.attn_post_norm, kAttnPostNorm, tap);
   Tap(tap, kAttnResidual, layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunFfn(int layer, ActivationTap* tap) {
+  const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& w = weights_.layers[layer];
   const ForwardBuffers& b = buffers_;
 
-  Norm(w.ffn_norm, b.residual, rows_, b.normed);
-  Tap(tap, kFfnNorm, layer, b.normed, rows_, spec_.hidden);
+  // A parallel FFN takes what attention took.
+  const float* const input = spec.form == LayerForm::kPostNorm ? b.residual : b.normed;
+  if (spec.form == LayerForm::kPreNorm) {
+    Norm(w.ffn_norm, b.residual, rows_, b.normed);
+    Tap(tap, kFfnNorm, layer, b.normed, rows_, spec_.hidden);
+  }
 
-  const Product inputs[] = {{&w.ffn_gate, {}, b.gate}, {&w.ffn_up, {}, b.up}};
-  matmul_.Run(inputs, b.normed, rows_);
-  Tap(tap, kFfnGate, layer, b.gate, rows_, spec_.layers[layer].ffn);
-  Tap(tap, kFfnUp, layer, b.up, rows_, spec_.layers[layer].ffn);
+  const Product inputs[] = {{&w.ffn_gate, w.ffn_gate_bias, b.gate},
+                            {&w.ffn_up, w.ffn_up_bias, b.up}};
+  matmul_.Run(inputs, input, rows_);
+  Tap(tap, kFfnGate, layer, b.gate, rows_, spec.ffn);
+  Tap(tap, kFfnUp, layer, b.up, rows_, spec.ffn);
 
+  const auto activate =
+      spec.activation == Activation::kSilu ? kernels_.silu_multiply : kernels_.gelu_multiply;
   ForRows(rows_, [&](int64_t row) {
-    const int64_t offset = row * spec_.layers[layer].ffn;
-    kernels_.silu_multiply(b.up + offset, spec_.layers[layer].ffn, b.gate + offset);
+    const int64_t offset = row * spec.ffn;
+    activate(b.up + offset, spec.ffn, b.gate + offset);
   });
-  Tap(tap, kFfnAct, layer, b.gate, rows_, spec_.layers[layer].ffn);
+  Tap(tap, kFfnAct, layer, b.gate, rows_, spec.ffn);
 
-  const Product output = {&w.ffn_down, {}, b.block_out};
+  const Product output = {&w.ffn_down, w.ffn_down_bias, b.block_out};
   matmul_.Run({&output, 1}, b.gate, rows_);
   Tap(tap, kFfnDown, layer, b.block_out, rows_, spec_.hidden);
 
-  AddToResidual();
+  AddToResidual(layer, w.ffn_post_norm, kFfnPostNorm, tap);
   Tap(tap, kLayer, layer, b.residual, rows_, spec_.hidden);
+}
+
+void Forward::Logits(const float* normed, int64_t rows, float* logits) {
+  const Product head = {&weights_.output, {}, logits};
+  matmul_.Run({&head, 1}, normed, rows);
+  ForRows(rows, [&](int64_t row) {
+    const auto of_row = Row(logits, row, spec_.vocab);
+    Scale(spec_.logit_scale, of_row);
+    if (spec_.logit_softcap > 0) SoftCap(spec_.logit_softcap, of_row);
+  });
 }
 
 void Forward::RunHead(std::span<const ForwardSequence> sequences) {
@@ -281,18 +356,16 @@ void Forward::RunHead(std::span<const ForwardSequence> sequences) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!sequences[i].logits) continue;
     const int64_t row = attention_rows_[i].first_row + attention_rows_[i].rows - 1;
-    RmsNorm(Row(buffers_.residual, row, spec_.hidden), weights_.output_norm, spec_.rms_eps,
+    NormRow(weights_.output_norm, Row(buffers_.residual, row, spec_.hidden),
             Row(buffers_.head_in, logit_rows_, spec_.hidden));
     ++logit_rows_;
   }
-  const Product head = {&weights_.output, {}, buffers_.logits};
-  matmul_.Run({&head, 1}, buffers_.head_in, logit_rows_);
+  Logits(buffers_.head_in, logit_rows_, buffers_.logits);
 }
 
 std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
   Norm(weights_.output_norm, buffers_.residual + first_row * spec_.hidden, count, buffers_.head_in);
-  const Product head = {&weights_.output, {}, buffers_.logits};
-  matmul_.Run({&head, 1}, buffers_.head_in, count);
+  Logits(buffers_.head_in, count, buffers_.logits);
   return {buffers_.logits, static_cast<size_t>(count * spec_.vocab)};
 }
 
@@ -300,8 +373,7 @@ void Forward::TapHead(ActivationTap& tap) {
   Norm(weights_.output_norm, buffers_.residual, rows_, buffers_.normed);
   Tap(&tap, kOutputNorm, -1, buffers_.normed, rows_, spec_.hidden);
   std::vector<float> logits(rows_ * spec_.vocab);
-  const Product head = {&weights_.output, {}, logits.data()};
-  matmul_.Run({&head, 1}, buffers_.normed, rows_);
+  Logits(buffers_.normed, rows_, logits.data());
   Tap(&tap, kLogits, -1, logits.data(), rows_, spec_.vocab);
 }
 

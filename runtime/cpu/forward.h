@@ -12,7 +12,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/attention.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/kv_cache.h"
+#include "runtime/cpu/kv_caches.h"
 #include "runtime/cpu/mapped_memory.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/cpu/ops.h"
@@ -26,7 +26,7 @@ namespace orcd::cpu {
 struct ForwardSequence {
   std::span<const int32_t> tokens;
   int64_t first_position = 0;
-  std::span<const int32_t> blocks;
+  KvBlocks blocks;
   // True to compute the logits of the last token.
   bool logits = false;
 };
@@ -46,7 +46,7 @@ struct ForwardBuffers {
   float* block_out;  // [rows, hidden], output of attention or the FFN, added to the residual
   float* gate;       // [rows, ffn]
   float* up;         // [rows, ffn]
-  float* angles;     // [rows, head_dim], RoPE's cosines and sines
+  float* angles;     // [rows, distinct RopeSpecs, head_dim], cosines and sines
   float* head_in;    // [logit_rows, hidden]
   float* logits;     // [logit_rows, vocab]
   // Size of all buffers together.
@@ -56,11 +56,11 @@ struct ForwardBuffers {
 // Runs steps through the model. Owns the activations; views the weights. One Run at a time.
 class Forward {
  public:
-  // References must outlive this. kUnimplemented if the spec asks for what is not computed here.
+  // References must outlive this. `context` is the most positions of a sequence.
   static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelSpec& spec,
-                                                         const ModelWeights& weights,
+                                                         const ModelWeights& weights, int context,
                                                          const KernelTable& kernels,
-                                                         ThreadPool& pool, KvCache& cache,
+                                                         ThreadPool& pool, KvCaches& caches,
                                                          int max_step_tokens, int max_seqs);
 
   // Bytes of activations that Create allocates.
@@ -91,38 +91,52 @@ class Forward {
   std::span<float> activations();
 
  private:
-  // Place in the KV cache to which a row of the step writes its keys and values.
+  // Place in the KV caches to which a row of the step writes its keys and values.
   struct KvRow {
     int64_t position;
     int32_t block;
+    // Means nothing if no layer has a window.
+    int32_t window_block;
     int row;
     // True if all keys and values that the row has stored so far are finite.
     bool finite;
   };
 
-  Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
-          ThreadPool& pool, KvCache& cache, int max_step_tokens, int max_seqs, MappedMemory memory);
+  Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
+          const KernelTable& kernels, ThreadPool& pool, KvCaches& caches, int max_step_tokens,
+          int max_seqs, MappedMemory memory);
 
   // Calls body(row) for every row of the step, on all threads if there are many rows.
   void ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body);
 
   void Plan(std::span<const ForwardSequence> sequences);
   void Embed(std::span<const ForwardSequence> sequences);
+  // Adds attention, then the FFN, of a layer to the residual.
   void RunAttention(int layer, ActivationTap* tap);
   void RunFfn(int layer, ActivationTap* tap);
   void RunHead(std::span<const ForwardSequence> sequences);
   void TapHead(ActivationTap& tap);
+  void NormRow(Vector weight, std::span<const float> x, std::span<float> y) const;
   void Norm(Vector weight, const float* x, int64_t rows, float* y);
-  void AddToResidual();
+  // Rotates a row's queries and keys, and scales its queries.
+  void Rotate(int layer, int64_t row);
+  // Adds block_out, normalised first if the layer has post norms, to the residual.
+  void AddToResidual(int layer, Vector post_norm, TapPoint post_norm_point, ActivationTap* tap);
+  // Logits of `rows` rows that were normalised.
+  void Logits(const float* normed, int64_t rows, float* logits);
+  // Cosines and sines of a row for ropes_[rope].
+  std::span<float> Angles(int64_t row, size_t rope);
 
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  KvCache& cache_;
+  KvCaches& caches_;
   MappedMemory memory_;
   const ForwardBuffers buffers_;
-  const Rope rope_;
+  // One for each distinct RopeSpec, and the index among them of each layer's.
+  std::vector<Rope> ropes_;
+  std::vector<size_t> rope_of_layer_;
   MatMul matmul_;
   Attention attention_;
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runtime/base/error.h"
 #include "runtime/cpu/model_for_test.h"
+#include "runtime/cpu/plain_forward_for_test.h"
 #include "testing/same_bits.h"
 
 namespace orcd::cpu {
@@ -18,13 +18,17 @@ namespace {
 
 constexpr int kMaxTokens = 64;
 constexpr int kMaxSeqs = 4;
+constexpr int kContext = 1024;
 
 // A model ready to run, on the kernels given.
 struct Machine {
   Machine(const Model& model, const KernelTable& kernels, KvType type)
+      : Machine(model.spec(), model.weights(), kernels, type) {}
+  Machine(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
+          KvType type)
       : pool(2),
-        cache(*KvCache::Create({KvLayout(model.spec().layers), 16, type}, 16)),
-        forward(*Forward::Create(model.spec(), model.weights(), kernels, pool, cache, kMaxTokens,
+        caches(*KvCaches::Create(spec, 16, type, 16, 16)),
+        forward(*Forward::Create(spec, weights, kContext, kernels, pool, caches, kMaxTokens,
                                  kMaxSeqs)) {}
 
   std::vector<float> Run(std::span<const ForwardSequence> sequences) {
@@ -33,9 +37,25 @@ struct Machine {
   }
 
   ThreadPool pool;
-  KvCache cache;
+  KvCaches caches;
   std::unique_ptr<Forward> forward;
 };
+
+// A sequence whose blocks have the same ids in both caches.
+ForwardSequence SequenceOf(std::span<const int32_t> tokens, int64_t first_position,
+                           std::span<const int32_t> blocks, bool logits) {
+  return {tokens, first_position, {blocks, blocks}, logits};
+}
+
+double NmseOf(std::span<const float> actual, std::span<const double> expected) {
+  double error = 0;
+  double reference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{actual[i]} - expected[i], 2);
+    reference += std::pow(expected[i], 2);
+  }
+  return error / reference;
+}
 
 class ForwardTest : public ::testing::TestWithParam<const KernelTable*> {};
 
@@ -50,19 +70,19 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
   const auto b = TestTokens(1, 2);
   const auto a_blocks = BlockRange(0, 3);
   const auto b_blocks = BlockRange(9, 1);
-  const ForwardSequence sequences[] = {{a, 0, a_blocks, true}, {b, 0, b_blocks, true}};
+  const ForwardSequence sequences[] = {SequenceOf(a, 0, a_blocks, true), SequenceOf(b, 0, b_blocks, true)};
   for (KvType type : {KvType::kF16, KvType::kF32}) {
     Machine clean(*model, *GetParam(), type);
     Machine poisoned(*model, *GetParam(), type);
     std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
-    std::ranges::fill(poisoned.cache.memory(), std::byte{0xFF});
+    std::ranges::fill(poisoned.caches.whole.memory(), std::byte{0xFF});
     const auto expected = clean.Run(sequences);
     ASSERT_EQ(expected.size(), 2u * model->spec().vocab);
     EXPECT_TRUE(std::ranges::all_of(expected, [](float x) { return std::isfinite(x); }));
     EXPECT_TRUE(SameBits(poisoned.Run(sequences), expected));
     // A second token, over a cache that now holds the first ones.
     const auto next = TestTokens(1, 5);
-    const ForwardSequence more[] = {{next, 37, a_blocks, true}};
+    const ForwardSequence more[] = {SequenceOf(next, 37, a_blocks, true)};
     std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(SameBits(poisoned.Run(more), clean.Run(more)));
   }
@@ -77,33 +97,124 @@ TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
   const auto blocks = BlockRange(0, 3);
   const auto all = std::span(blocks);
   Machine machine(*model, *GetParam(), KvType::kF16);
-  const ForwardSequence every[] = {{a, 0, all.subspan(0, 1), true},
-                                   {b, 0, all.subspan(1, 1), true},
-                                   {c, 0, all.subspan(2, 1), true}};
+  const ForwardSequence every[] = {SequenceOf(a, 0, all.subspan(0, 1), true),
+                                   SequenceOf(b, 0, all.subspan(1, 1), true),
+                                   SequenceOf(c, 0, all.subspan(2, 1), true)};
   const auto three = machine.Run(every);
   ASSERT_EQ(three.size(), 3 * vocab);
-  const ForwardSequence some[] = {{a, 0, all.subspan(0, 1), false},
-                                  {b, 0, all.subspan(1, 1), true},
-                                  {c, 0, all.subspan(2, 1), false}};
+  const ForwardSequence some[] = {SequenceOf(a, 0, all.subspan(0, 1), false),
+                                  SequenceOf(b, 0, all.subspan(1, 1), true),
+                                  SequenceOf(c, 0, all.subspan(2, 1), false)};
   EXPECT_TRUE(SameBits(machine.Run(some), std::span(three).subspan(vocab, vocab)));
-  const ForwardSequence none[] = {{a, 0, all.subspan(0, 1), false}};
+  const ForwardSequence none[] = {SequenceOf(a, 0, all.subspan(0, 1), false)};
   EXPECT_TRUE(machine.Run(none).empty());
 }
 
-TEST(ForwardCreateTest, RefusesLayersThatDifferAndWindows) {
-  const auto model = NanoModel("Q8_0");
-  ThreadPool pool(1);
-  KvCache cache;
-  ModelSpec differing = model->spec();
-  differing.layers[1].rope.base *= 2;
-  ModelSpec windowed = model->spec();
-  for (LayerSpec& layer : windowed.layers) layer.window = 4096;
-  for (const auto& [spec, subject] : {std::pair(&differing, "layers"), {&windowed, "window"}}) {
-    const auto forward =
-        Forward::Create(*spec, model->weights(), BestKernels(), pool, cache, kMaxTokens, kMaxSeqs);
-    ASSERT_FALSE(forward.ok());
-    EXPECT_EQ(forward.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_EQ(GetErrorDetails(forward.status()).subject, subject);
+// A small model whose dimensions are no multiples of a vector's.
+ModelSpec SmallSpec(int layers) {
+  ModelSpec spec;
+  spec.hidden = 44;
+  spec.vocab = 70;
+  spec.norm_eps = 1e-5f;
+  spec.layers.assign(layers, {.heads = 6,
+                              .kv_heads = 2,
+                              .head_dim = 20,
+                              .ffn = 50,
+                              .score_scale = 0.2f,
+                              .rope = {.dims = 20, .base = 1e4f}});
+  return spec;
+}
+
+ModelSpec PlainSpec() { return SmallSpec(2); }
+
+// As Gemma 2 and 3.
+ModelSpec SandwichSpec() {
+  ModelSpec spec = SmallSpec(4);
+  spec.embedding_scale = 6.5f;
+  spec.logit_softcap = 3;
+  for (int i = 0; i < 4; ++i) {
+    LayerSpec& layer = spec.layers[i];
+    layer.score_softcap = 2;
+    layer.qk_norm = QkNorm::kHead;
+    layer.post_norms = true;
+    layer.activation = Activation::kGeluTanh;
+    if (i % 3 == 2) {
+      layer.rope.scaling = RopeScaling::kLinear;
+      layer.rope.factor = 8;
+    } else {
+      layer.window = 7;
+      layer.rope.base = 100;
+    }
+  }
+  return spec;
+}
+
+// As OLMo 2, with RoPE of a part of each head.
+ModelSpec PostNormSpec() {
+  ModelSpec spec = SmallSpec(2);
+  for (LayerSpec& layer : spec.layers) {
+    layer.form = LayerForm::kPostNorm;
+    layer.post_norms = true;
+    layer.qk_norm = QkNorm::kProjection;
+    layer.rope.dims = 12;
+  }
+  return spec;
+}
+
+// As Cohere 2.
+ModelSpec ParallelSpec() {
+  ModelSpec spec = SmallSpec(3);
+  spec.norm = NormKind::kLayer;
+  spec.logit_scale = 0.25f;
+  for (int i = 0; i < 3; ++i) {
+    LayerSpec& layer = spec.layers[i];
+    layer.form = LayerForm::kParallel;
+    layer.rope.kind = i == 1 ? RopeKind::kNone : RopeKind::kNorm;
+    layer.window = i == 1 ? 0 : 16;
+  }
+  return spec;
+}
+
+// As Granite and Ministral 3.
+ModelSpec ScaledSpec() {
+  ModelSpec spec = SmallSpec(2);
+  spec.residual_scale = 0.3f;
+  for (LayerSpec& layer : spec.layers) {
+    layer.temperature = 0.5f;
+    layer.temperature_length = 9;
+    layer.rope.kind = RopeKind::kNorm;
+    layer.rope.dims = 16;
+    layer.rope.scaling = RopeScaling::kYarn;
+    layer.rope.factor = 4;
+    layer.rope.original_context = 16;
+    layer.rope.magnitude = 1.2f;
+  }
+  return spec;
+}
+
+TEST_P(ForwardTest, EveryFormIsWhatTheSpecSays) {
+  const std::pair<const char*, ModelSpec> specs[] = {{"plain", PlainSpec()},
+                                                     {"sandwich", SandwichSpec()},
+                                                     {"post-norm", PostNormSpec()},
+                                                     {"parallel", ParallelSpec()},
+                                                     {"scaled", ScaledSpec()}};
+  std::vector<int32_t> tokens = TestTokens(50);
+  for (int32_t& token : tokens) token %= 70;
+  const auto blocks = BlockRange(3, 4);
+  for (const auto& [name, spec] : specs) {
+    const RandomWeights random(spec, 11);
+    const std::vector<double> expected =
+        PlainForward(spec, random.weights(), kContext).Logits(tokens);
+    Machine machine(spec, random.weights(), *GetParam(), KvType::kF32);
+    LogitsTap tap;
+    const ForwardSequence sequence = SequenceOf(tokens, 0, blocks, true);
+    const auto last = machine.forward->Run({&sequence, 1}, &tap);
+    ASSERT_EQ(tap.logits().size(), expected.size());
+    EXPECT_LT(NmseOf(tap.logits(), expected), 1e-11) << name;
+    EXPECT_TRUE(SameBits(last, std::span(tap.logits()).last(spec.vocab))) << name;
+    EXPECT_TRUE(SameBits(machine.forward->LogitsOfRows(46, kMaxSeqs),
+                         std::span(tap.logits()).last(kMaxSeqs * spec.vocab)))
+        << name;
   }
 }
 
@@ -112,18 +223,12 @@ TEST_P(ForwardTest, InstructionSetsAgree) {
   const auto model = NanoModel("Q4_K_M");
   const auto tokens = TestTokens(50);
   const auto blocks = BlockRange(0, 4);
-  const ForwardSequence sequence = {tokens, 0, blocks, true};
+  const ForwardSequence sequence = SequenceOf(tokens, 0, blocks, true);
   Machine best(*model, BestKernels(), KvType::kF32);
   Machine tested(*model, *GetParam(), KvType::kF32);
   const auto expected = best.Run({&sequence, 1});
   const auto actual = tested.Run({&sequence, 1});
-  double error = 0;
-  double reference = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{actual[i]} - double{expected[i]}, 2);
-    reference += std::pow(double{expected[i]}, 2);
-  }
-  EXPECT_LT(error / reference, 1e-10);
+  EXPECT_LT(NmseOf(actual, std::vector<double>(expected.begin(), expected.end())), 1e-10);
 }
 
 }  // namespace

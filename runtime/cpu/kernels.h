@@ -43,12 +43,14 @@ struct AttendArgs {
   int head_dim;
   int padded_head_dim;  // head_dim rounded up to 16
   float scale;          // of the scores
+  float softcap;        // if above 0, a score s becomes softcap * tanh(s / softcap)
   int groups;           // [1, kAttendGroups]
-  // For each group: keys [head_dim, 16], values [16, padded_head_dim], and the number of the 16
-  // positions that are attended to (at least one). Halves or floats.
+  // For each group: keys [head_dim, 16], values [16, padded_head_dim], and those of the 16
+  // positions that are attended to, [first, end) (at least one). Halves or floats.
   const void* keys[kAttendGroups];
   const void* values[kAttendGroups];
-  int positions[kAttendGroups];
+  int first[kAttendGroups];
+  int end[kAttendGroups];
   // The running softmax of each head: greatest score so far, sum of weights relative to it, and
   // weighted sum of values. The initial values are -infinity, 0 and zeros.
   float* max;  // [heads]
@@ -67,8 +69,9 @@ struct KernelTable {
   float (*dot)(TensorType type, const std::byte* weights, const float* x, int64_t cols);
   void (*attend_f16)(const AttendArgs& args);
   void (*attend_f32)(const AttendArgs& args);
-  // gate = silu(gate) * up.
+  // gate = activation(gate) * up.
   void (*silu_multiply)(const float* up, int64_t count, float* gate);
+  void (*gelu_multiply)(const float* up, int64_t count, float* gate);
 };
 
 // The fastest kernels that this processor can run.

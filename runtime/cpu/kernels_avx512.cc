@@ -2,11 +2,11 @@
 #if defined(__x86_64__)
 #include <cstdint>
 
+#include "runtime/cpu/activations.inc"
 #include "runtime/cpu/attend.inc"
 #include "runtime/cpu/dequantize.inc"
 #include "runtime/cpu/kernel_sets.h"
 #include "runtime/cpu/multiply.inc"
-#include "runtime/cpu/silu.inc"
 #include "runtime/cpu/simd.inc"
 
 namespace orcd::cpu {
@@ -19,6 +19,7 @@ const KernelTable kAvx512Kernels = {
     .attend_f16 = AttendTile<uint16_t>,
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,
+    .gelu_multiply = GeluMultiply,
 };
 
 }  // namespace orcd::cpu

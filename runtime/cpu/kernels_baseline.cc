@@ -1,11 +1,11 @@
 // The kernels for any processor of the architecture that the program is built for.
 #include <cstdint>
 
+#include "runtime/cpu/activations.inc"
 #include "runtime/cpu/attend.inc"
 #include "runtime/cpu/dequantize.inc"
 #include "runtime/cpu/kernel_sets.h"
 #include "runtime/cpu/multiply.inc"
-#include "runtime/cpu/silu.inc"
 #include "runtime/cpu/simd.inc"
 
 namespace orcd::cpu {
@@ -18,6 +18,7 @@ const KernelTable kBaselineKernels = {
     .attend_f16 = AttendTile<uint16_t>,
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,
+    .gelu_multiply = GeluMultiply,
 };
 
 }  // namespace orcd::cpu

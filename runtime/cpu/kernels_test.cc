@@ -113,5 +113,39 @@ TEST_P(KernelsTest, SiluMultiplyAtTheEdges) {
   EXPECT_TRUE(std::isnan(gate[6]));
 }
 
+// The formula as it is published; 1 + tanh cancels for negative gates, in F64 as well.
+TEST_P(KernelsTest, GeluMultiplyIsWithinAFewUlpOfTheGate) {
+  for (int64_t count : {1, 15, 16, 17, 4096}) {
+    std::mt19937 rng(static_cast<uint32_t>(count));
+    std::uniform_real_distribution<float> number(-12, 12);
+    std::vector<float> gate(count);
+    std::vector<float> up(count);
+    for (float& x : gate) x = number(rng);
+    for (float& x : up) x = number(rng);
+    const std::vector<float> z = gate;
+    GetParam()->gelu_multiply(up.data(), count, gate.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = z[i];
+      const double u = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
+      const double expected = g / 2 * (1 + std::tanh(u)) * double{up[i]};
+      ASSERT_NEAR(gate[i], expected, 3e-7 * std::abs(g * double{up[i]})) << z[i];
+    }
+  }
+}
+
+TEST_P(KernelsTest, GeluMultiplyAtTheEdges) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> gate = {0.0f, -0.0f, -1000.0f, 1000.0f, inf, NAN, 1.0f};
+  const std::vector<float> up = {2.0f, 2.0f, 2.0f, 2.0f, 2.0f, 2.0f, NAN};
+  GetParam()->gelu_multiply(up.data(), static_cast<int64_t>(gate.size()), gate.data());
+  EXPECT_EQ(gate[0], 0.0f);
+  EXPECT_EQ(gate[1], 0.0f);
+  EXPECT_EQ(gate[2], 0.0f);
+  EXPECT_EQ(gate[3], 2000.0f);
+  EXPECT_EQ(gate[4], inf);
+  EXPECT_TRUE(std::isnan(gate[5]));
+  EXPECT_TRUE(std::isnan(gate[6]));
+}
+
 }  // namespace
 }  // namespace orcd::cpu

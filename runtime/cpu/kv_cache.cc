@@ -40,7 +40,8 @@ bool StoreHead(std::span<const float> key, std::span<const float> value, int row
 }  // namespace
 
 int64_t KvShape::block_bytes() const {
-  return layout.position_size * groups_per_block() * kKvGroup * ValueBytes(type);
+  const int64_t position_size = windows ? layout.window_size : layout.whole_size;
+  return position_size * groups_per_block() * kKvGroup * ValueBytes(type);
 }
 
 absl::StatusOr<KvCache> KvCache::Create(const KvShape& shape, int64_t blocks) {

@@ -1,4 +1,4 @@
-// Keys and values of every layer, in blocks of positions.
+// Keys and values of the layers without a window, or of those with one, in blocks of positions.
 #ifndef ORCD_RUNTIME_CPU_KV_CACHE_H_
 #define ORCD_RUNTIME_CPU_KV_CACHE_H_
 
@@ -14,19 +14,22 @@
 namespace orcd::cpu {
 
 struct KvShape {
+  // Of all layers of the model. A cache holds those without a window, or those with one.
   KvLayout layout;
   int block_tokens = 0;
   KvType type = KvType::kF16;
+  bool windows = false;
 
   // Groups of 16 positions in a block; the last may be used in part.
   int groups_per_block() const { return (block_tokens + 15) / 16; }
-  // Bytes of one block in every layer, keys and values.
+  // Bytes of one block in every layer of the cache, keys and values.
   int64_t block_bytes() const;
 };
 
 // Owns the memory. A block's positions lie in groups of 16. Each group and key-value head has first
 // the keys, [head_dim, 16] (one dimension of 16 positions side by side, as scores are computed),
-// then the values, [16, padded_head_dim]. Any thread; different positions may be written at once.
+// then the values, [16, padded_head_dim]. Layers have their index in the model, and must be in this
+// cache. Any thread; different positions may be written at once.
 class KvCache {
  public:
   static absl::StatusOr<KvCache> Create(const KvShape& shape, int64_t blocks);

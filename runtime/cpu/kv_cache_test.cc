@@ -33,43 +33,57 @@ TEST(KvCacheTest, ReportsValuesBeyondItsType) {
   }
 }
 
-// Every key and value is found where it was stored, after all others were stored.
+// Every key and value is found where it was stored, after all others were stored. Layers with a
+// window are in a cache of their own.
 TEST(KvCacheTest, LayersMayDiffer) {
   const LayerSpec layers[] = {{.kv_heads = 2, .head_dim = 20},
                               {.kv_heads = 1, .head_dim = 64, .window = 128},
-                              {.kv_heads = 3, .head_dim = 16}};
-  constexpr int kBlocks = 3;
+                              {.kv_heads = 3, .head_dim = 16},
+                              {.kv_heads = 2, .head_dim = 16, .window = 8}};
   constexpr int kBlockTokens = 24;
-  auto cache = KvCache::Create({KvLayout(layers), kBlockTokens, KvType::kF32}, kBlocks);
-  ASSERT_TRUE(cache.ok());
+  constexpr int kBlocks = 3;
+  constexpr int kWindowBlocks = 2;
+  const KvShape shape = {KvLayout(layers), kBlockTokens, KvType::kF32};
+  KvShape window_shape = shape;
+  window_shape.windows = true;
+  auto whole = KvCache::Create(shape, kBlocks);
+  auto windows = KvCache::Create(window_shape, kWindowBlocks);
+  ASSERT_TRUE(whole.ok() && windows.ok());
   // A position of a head takes its key and its value, rounded up to 16 floats.
-  constexpr int64_t kPosition = 2 * (20 + 32) + 64 + 64 + 3 * (16 + 16);
-  EXPECT_EQ(cache->bytes(), kPosition * sizeof(float) * kBlocks * 32);
-  EXPECT_EQ(cache->layer(1).window, 128);
+  EXPECT_EQ(whole->bytes(), (2 * (20 + 32) + 3 * (16 + 16)) * sizeof(float) * kBlocks * 32);
+  EXPECT_EQ(windows->bytes(), (64 + 64 + 2 * (16 + 16)) * sizeof(float) * kWindowBlocks * 32);
+  EXPECT_EQ(windows->layer(1).window, 128);
+  const auto cache_of = [&](int layer) -> KvCache& {
+    return layers[layer].window > 0 ? *windows : *whole;
+  };
 
   // Each value names its place.
-  const auto value = [](int layer, int position, int i) {
+  const auto value = [](int layer, int64_t position, int i) {
     return static_cast<float>((layer * kBlocks * kBlockTokens + position) * 64 + i + 1);
   };
-  for (int layer = 0; layer < 3; ++layer) {
+  for (int layer = 0; layer < 4; ++layer) {
+    KvCache& cache = cache_of(layer);
     std::vector<float> keys(layers[layer].kv_size());
     std::vector<float> values(keys.size());
-    for (int p = 0; p < kBlocks * kBlockTokens; ++p) {
-      for (size_t i = 0; i < keys.size(); ++i) values[i] = -(keys[i] = value(layer, p, i));
-      EXPECT_TRUE(cache->Store(layer, p / kBlockTokens, p % kBlockTokens, keys, values));
+    for (int p = 0; p < cache.blocks() * kBlockTokens; ++p) {
+      for (size_t i = 0; i < keys.size(); ++i) {
+        values[i] = -(keys[i] = value(layer, p, static_cast<int>(i)));
+      }
+      EXPECT_TRUE(cache.Store(layer, p / kBlockTokens, p % kBlockTokens, keys, values));
     }
   }
-  for (int layer = 0; layer < 3; ++layer) {
-    const KvLayer& kv = cache->layer(layer);
-    for (int p = 0; p < kBlocks * kBlockTokens; ++p) {
+  for (int layer = 0; layer < 4; ++layer) {
+    const KvCache& cache = cache_of(layer);
+    const KvLayer& kv = cache.layer(layer);
+    for (int p = 0; p < cache.blocks() * kBlockTokens; ++p) {
       const int block = p / kBlockTokens;
       const int row = p % kBlockTokens;
       for (int i = 0; i < kv.kv_heads * kv.head_dim; ++i) {
         const int head = i / kv.head_dim;
         const auto* const keys =
-            reinterpret_cast<const float*>(cache->Keys(layer, block, head, row / 16));
+            reinterpret_cast<const float*>(cache.Keys(layer, block, head, row / 16));
         const auto* const values =
-            reinterpret_cast<const float*>(cache->Values(layer, block, head, row / 16));
+            reinterpret_cast<const float*>(cache.Values(layer, block, head, row / 16));
         const int dim = i % kv.head_dim;
         ASSERT_EQ(keys[dim * 16 + row % 16], value(layer, p, i));
         ASSERT_EQ(values[row % 16 * kv.padded_head_dim() + dim], -value(layer, p, i));

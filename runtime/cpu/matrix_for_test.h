@@ -4,31 +4,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <vector>
 
 #include "runtime/gguf/block_formats.h"
-#include "runtime/gguf/blocks.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/model/weights.h"
+#include "testing/random_model/block_factors.h"
 
 namespace orcd::cpu {
 
-// Offsets of the half-precision scales in a block of the type.
-inline std::vector<int> ScaleOffsets(TensorType type) {
-  std::vector<int> offsets;
-  VisitType(type, [&]<typename B>(B) {
-    if (B::kExponent != 0x7c00) return;
-    for (int i = 0; i < B::kFloats; ++i) offsets.push_back(B::kFloatsAt + 2 * i);
-  });
-  return offsets;
-}
-
-// Owns a matrix whose blocks are random bits and whose scales are random numbers in (-1, 1).
+// Owns a matrix whose blocks are random bits and whose factors are random numbers in (-1, 1).
 class TestMatrix {
  public:
-  // `scale` multiplies the blocks' d and m or dmin, which are up to 1 without it.
+  // `scale` multiplies the blocks' factors (PutFactor), which are up to 1 without it.
   TestMatrix(TensorType type, int64_t rows, int64_t cols, uint32_t seed, float scale = 1) {
     const TensorTypeInfo& info = GetTensorTypeInfo(type);
     const int64_t row_bytes = cols / info.block_weights * info.block_bytes;
@@ -38,14 +27,8 @@ class TestMatrix {
     for (std::byte& byte : bytes_) byte = static_cast<std::byte>(rng());
     for (size_t block = 0; block < bytes_.size(); block += info.block_bytes) {
       std::byte* at = bytes_.data() + block;
-      for (int offset : ScaleOffsets(type)) {
-        const uint16_t half = FloatToHalf(scale * number(rng));
-        std::memcpy(at + offset, &half, sizeof(half));
-      }
-      const float value = number(rng);
-      if (type == TensorType::kF32) std::memcpy(at, &value, sizeof(value));
-      if (type == TensorType::kBF16) {
-        std::memcpy(at, reinterpret_cast<const std::byte*>(&value) + 2, 2);
+      for (int which = 0; which < FactorCount(type); ++which) {
+        PutFactor(type, which, scale * number(rng), at);
       }
     }
     matrix_ = {type, rows, cols, bytes_.data(), row_bytes};

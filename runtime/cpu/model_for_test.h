@@ -26,17 +26,20 @@ inline std::shared_ptr<const Model> LoadTestModel(const std::string& path, bool 
 }
 
 // Writes a random model of the smallest size; returns its path.
-inline std::string WriteNanoModel(const std::string& type) {
-  std::string path =
-      ::testing::TempDir() + "cpu_" + type + "_" + std::to_string(getpid()) + ".gguf";
-  auto written = WriteRandomModel({.size = "nano", .type = type, .threads = 1}, path);
+inline std::string WriteNanoModel(const std::string& type,
+                                  const std::string& architecture = "qwen2") {
+  std::string path = ::testing::TempDir() + "cpu_" + architecture + "_" + type + "_" +
+                     std::to_string(getpid()) + ".gguf";
+  auto written = WriteRandomModel(
+      {.architecture = architecture, .size = "nano", .type = type, .threads = 1}, path);
   EXPECT_TRUE(written.ok()) << written.status();
   return path;
 }
 
 // Loads a random model of the smallest size. Its file is gone once nothing uses it.
-inline std::shared_ptr<const Model> NanoModel(const std::string& type) {
-  const std::string path = WriteNanoModel(type);
+inline std::shared_ptr<const Model> NanoModel(const std::string& type,
+                                              const std::string& architecture = "qwen2") {
+  const std::string path = WriteNanoModel(type, architecture);
   auto model = LoadTestModel(path);
   unlink(path.c_str());
   return model;

@@ -2,28 +2,72 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace orcd::cpu {
+namespace {
 
-void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps,
-             std::span<float> y) {
+// The mean of x - centre squared.
+double MeanSquare(std::span<const float> x, double centre) {
   // Several sums, so that the additions do not wait for each other.
   constexpr size_t kSums = 8;
   double sums[kSums] = {};
+  const auto square = [&](size_t i) {
+    const double distance = double{x[i]} - centre;
+    return distance * distance;
+  };
   size_t i = 0;
   for (; i + kSums <= x.size(); i += kSums) {
-    for (size_t j = 0; j < kSums; ++j) sums[j] += double{x[i + j]} * double{x[i + j]};
+    for (size_t j = 0; j < kSums; ++j) sums[j] += square(i + j);
   }
-  for (; i < x.size(); ++i) sums[i % kSums] += double{x[i]} * double{x[i]};
+  for (; i < x.size(); ++i) sums[i % kSums] += square(i);
   double total = 0;
-  for (double sum : sums) total += sum;
-  const double mean = total / static_cast<double>(x.size());
-  const float scale = static_cast<float>(1.0 / std::sqrt(mean + double{eps}));
-  for (i = 0; i < x.size(); ++i) y[i] = x[i] * scale * weight[i];
+  for (const double sum : sums) total += sum;
+  return total / static_cast<double>(x.size());
 }
 
-void Add(std::span<const float> y, std::span<float> x) {
-  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}  // namespace
+
+void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps,
+             std::span<float> y) {
+  const float scale = static_cast<float>(1.0 / std::sqrt(MeanSquare(x, 0) + double{eps}));
+  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * scale * weight[i];
+}
+
+void LayerNorm(std::span<const float> x, std::span<const float> weight, float eps,
+               std::span<float> y) {
+  double mean = 0;
+  for (const float value : x) mean += double{value};
+  mean /= static_cast<double>(x.size());
+  const double scale = 1.0 / std::sqrt(MeanSquare(x, mean) + double{eps});
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = static_cast<float>((double{x[i]} - mean) * scale) * weight[i];
+  }
+}
+
+void RmsNormParts(std::span<const float> weight, float eps, std::span<float> x) {
+  for (size_t start = 0; start < x.size(); start += weight.size()) {
+    const auto part = x.subspan(start, weight.size());
+    RmsNorm(part, weight, eps, part);
+  }
+}
+
+void AddScaled(std::span<const float> y, float scale, std::span<float> x) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += scale * y[i];
+}
+
+void Scale(float scale, std::span<float> x) {
+  for (float& value : x) value *= scale;
+}
+
+void SoftCap(float cap, std::span<float> x) {
+  for (float& value : x) value = static_cast<float>(double{cap} * std::tanh(double{value} / double{cap}));
+}
+
+float QueryScale(const LayerSpec& layer, int64_t position) {
+  if (!(layer.temperature > 0)) return 1;
+  const auto periods = static_cast<double>(position / layer.temperature_length);
+  return static_cast<float>(1 + double{layer.temperature} * std::log(periods + 1));
 }
 
 bool AllFinite(std::span<const float> values) {
@@ -38,26 +82,20 @@ bool AllFinite(std::span<const float> values) {
   return any == 0;
 }
 
-Rope::Rope(int head_dim, const RopeSpec& spec, std::span<const float> factors)
-    : kind_(spec.kind), frequencies_(head_dim / 2) {
-  for (size_t i = 0; i < frequencies_.size(); ++i) {
-    frequencies_[i] = std::pow(double{spec.base}, -2.0 * static_cast<double>(i) / head_dim);
-    if (!factors.empty()) frequencies_[i] /= double{factors[i]};
-  }
-}
+Rope::Rope(const RopeSpec& spec, std::vector<double> frequencies)
+    : kind_(spec.kind), magnitude_(spec.magnitude), frequencies_(std::move(frequencies)) {}
 
 void Rope::Angles(int64_t position, std::span<float> cos_sin) const {
   const size_t half = frequencies_.size();
   for (size_t i = 0; i < half; ++i) {
     const double angle = static_cast<double>(position) * frequencies_[i];
-    cos_sin[i] = static_cast<float>(std::cos(angle));
-    cos_sin[half + i] = static_cast<float>(std::sin(angle));
+    cos_sin[i] = static_cast<float>(std::cos(angle) * magnitude_);
+    cos_sin[half + i] = static_cast<float>(std::sin(angle) * magnitude_);
   }
 }
 
-void Rope::Rotate(std::span<const float> cos_sin, std::span<float> heads) const {
-  const size_t head_dim = cos_sin.size();
-  const size_t half = head_dim / 2;
+void Rope::Rotate(std::span<const float> cos_sin, int head_dim, std::span<float> heads) const {
+  const size_t half = frequencies_.size();
   const float* cos = cos_sin.data();
   const float* sin = cos + half;
   const auto rotate = [&](size_t i, float& first, float& second) {
@@ -69,10 +107,10 @@ void Rope::Rotate(std::span<const float> cos_sin, std::span<float> heads) const 
   for (size_t start = 0; start < heads.size(); start += head_dim) {
     float* head = heads.data() + start;
     // Two loops, each with a stride that the compiler knows.
-    if (kind_ == RopeKind::kNeox) {
-      for (size_t i = 0; i < half; ++i) rotate(i, head[i], head[i + half]);
-    } else {
+    if (kind_ == RopeKind::kNorm) {
       for (size_t i = 0; i < half; ++i) rotate(i, head[2 * i], head[2 * i + 1]);
+    } else {
+      for (size_t i = 0; i < half; ++i) rotate(i, head[i], head[i + half]);
     }
   }
 }

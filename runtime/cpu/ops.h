@@ -10,13 +10,30 @@
 
 namespace orcd::cpu {
 
-// y = x * weight / sqrt(mean(x^2) + eps), the mean in F64; all [n]. Zhang and Sennrich, "Root mean
-// square layer normalization", 2019.
+// y = x * weight / sqrt(mean(x^2) + eps), the mean in F64; all [n], and y may be x. Zhang and
+// Sennrich, "Root mean square layer normalization", 2019.
 void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps,
              std::span<float> y);
 
-// x += y.
-void Add(std::span<const float> y, std::span<float> x);
+// y = (x - mean(x)) * weight / sqrt(variance(x) + eps), mean and variance in F64; all [n], and y
+// may be x. Ba, Kiros and Hinton, "Layer normalization", 2016, without a bias.
+void LayerNorm(std::span<const float> x, std::span<const float> weight, float eps,
+               std::span<float> y);
+
+// RmsNorm of each part of `x` that is as long as `weight`, in place.
+void RmsNormParts(std::span<const float> weight, float eps, std::span<float> x);
+
+// x += scale * y.
+void AddScaled(std::span<const float> y, float scale, std::span<float> x);
+
+// x *= scale.
+void Scale(float scale, std::span<float> x);
+
+// x = cap * tanh(x / cap), the tanh in F64. `cap` is above 0.
+void SoftCap(float cap, std::span<float> x);
+
+// The factor of a query at `position`; see LayerSpec::temperature.
+float QueryScale(const LayerSpec& layer, int64_t position);
 
 // True if no value is a NaN or an infinity.
 bool AllFinite(std::span<const float> values);
@@ -24,17 +41,18 @@ bool AllFinite(std::span<const float> values);
 // Rotary position embedding, with angles computed in F64. Su et al., "RoFormer", 2021.
 class Rope {
  public:
-  // `factors`, [head_dim / 2], divide the angles; empty: they are 1.
-  Rope(int head_dim, const RopeSpec& spec, std::span<const float> factors);
+  // `frequencies` are those of rope.h, [spec.dims / 2]; empty if there is no RoPE.
+  Rope(const RopeSpec& spec, std::vector<double> frequencies);
 
-  // Cosines [head_dim / 2], then sines [head_dim / 2].
+  // Cosines [dims / 2], then sines [dims / 2], times RopeSpec::magnitude.
   void Angles(int64_t position, std::span<float> cos_sin) const;
 
-  // Rotates each of the heads in `heads`, [n, head_dim].
-  void Rotate(std::span<const float> cos_sin, std::span<float> heads) const;
+  // Rotates the first `dims` dimensions of each of the heads in `heads`, [n, head_dim].
+  void Rotate(std::span<const float> cos_sin, int head_dim, std::span<float> heads) const;
 
  private:
   RopeKind kind_;
+  double magnitude_;
   std::vector<double> frequencies_;
 };
 

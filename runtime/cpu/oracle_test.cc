@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/model_for_test.h"
 #include "testing/numpy.h"
@@ -18,10 +19,8 @@
 namespace orcd::cpu {
 namespace {
 
-constexpr char kRealModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
-constexpr double kPerplexityTolerance = 1e-4;
-
-double NmseBound(KvType type) { return type == KvType::kF32 ? 1e-6 : 1e-5; }
+double NmseBound(KvType type) { return type == KvType::kF32 ? 1e-9 : 1e-5; }
+double PerplexityTolerance(KvType type) { return type == KvType::kF32 ? 1e-5 : 1e-4; }
 std::string KvName(KvType type) { return type == KvType::kF32 ? "f32" : "f16"; }
 
 std::string OracleDir() {
@@ -29,12 +28,13 @@ std::string OracleDir() {
   return dir == nullptr ? std::string() : dir;
 }
 
-std::string RealModelPath() {
+// Where tools/fetch-model puts a model.
+std::string RealModelPath(const std::string& name) {
   if (const char* cache = std::getenv("ORCD_MODEL_CACHE")) {
-    return std::string(cache) + "/" + kRealModel + ".gguf";
+    return std::string(cache) + "/" + name + ".gguf";
   }
   const char* home = std::getenv("HOME");
-  return std::string(home == nullptr ? "" : home) + "/.cache/orcd/models/" + kRealModel + ".gguf";
+  return std::string(home == nullptr ? "" : home) + "/.cache/orcd/models/" + name + ".gguf";
 }
 
 std::vector<int32_t> ReadTokens(const std::string& path) {
@@ -44,16 +44,20 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
   return tokens;
 }
 
+// Logits after each token, in steps of `chunk` tokens.
 std::vector<float> Logits(const std::shared_ptr<const Model>& model,
-                          std::span<const int32_t> tokens, KvType kv_type) {
+                          std::span<const int32_t> tokens, KvType kv_type, int chunk) {
+  const int count = static_cast<int>(tokens.size());
   BackendOptions options;
   options.max_seqs = 1;
-  options.max_step_tokens = static_cast<int>(tokens.size());
+  options.max_step_tokens = count;
+  // The oracle takes LongRoPE's factors for as many positions as there are tokens.
+  options.max_context = count;
   options.kv_cache_bytes = int64_t{64} << 20;
   options.kv_type = kv_type;
   auto backend = MakeTestBackend(model, options);
-  const auto blocks = BlockRange(0, static_cast<int>(tokens.size()) / 16 + 1);
-  return TeacherForce(*backend, tokens, blocks, options.max_step_tokens);
+  const auto blocks = BlockRange(0, (count + options.block_tokens - 1) / options.block_tokens);
+  return TeacherForce(*backend, tokens, blocks, chunk);
 }
 
 struct Errors {
@@ -73,7 +77,36 @@ std::string FileName(const ::testing::TestParamInfo<FileParam>& info) {
   return name;
 }
 
-class FileOracleTest : public ::testing::TestWithParam<FileParam> {};
+class FileOracleTest : public ::testing::TestWithParam<FileParam> {
+ protected:
+  // `what` names the property under which the error is recorded.
+  void ExpectAgreement(std::span<const float> actual, std::span<const float> expected,
+                       int64_t vocab, const std::string& what) {
+    ASSERT_EQ(actual.size(), expected.size());
+    Errors errors;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      errors.squared += Square(double{actual[i]} - double{expected[i]});
+      errors.reference += Square(expected[i]);
+    }
+    EXPECT_LE(errors.Nmse(), NmseBound(std::get<KvType>(GetParam()))) << what;
+    std::printf("NMSE %s %.2e\n", what.c_str(), errors.Nmse());
+    RecordProperty("nmse_" + what, absl::StrCat(errors.Nmse()));
+    for (size_t row = 0; row < expected.size(); row += vocab) {
+      const auto want = expected.subspan(row, vocab);
+      const auto have = actual.subspan(row, vocab);
+      double error = 0;
+      for (int64_t i = 0; i < vocab; ++i) {
+        error = std::max(error, std::abs(double{have[i]} - double{want[i]}));
+      }
+      std::vector<float> sorted(want.begin(), want.end());
+      std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
+      if (double{sorted[0]} - double{sorted[1]} <= error) continue;
+      EXPECT_EQ(std::max_element(have.begin(), have.end()) - have.begin(),
+                std::max_element(want.begin(), want.end()) - want.begin())
+          << what << " token " << row / vocab;
+    }
+  }
+};
 
 TEST_P(FileOracleTest, LogitsAgree) {
   const auto& [file, kv_type] = GetParam();
@@ -89,32 +122,9 @@ TEST_P(FileOracleTest, LogitsAgree) {
   const auto model = LoadTestModel(path.string() + ".gguf", /*with_text=*/false);
   ASSERT_NE(model, nullptr);
   ASSERT_EQ(oracle.shape[1], model->spec().vocab);
-  const std::vector<float> actual = Logits(model, tokens, kv_type);
-  ASSERT_EQ(actual.size(), expected.size());
-
-  Errors errors;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    errors.squared += Square(double{actual[i]} - double{expected[i]});
-    errors.reference += Square(expected[i]);
-  }
-  EXPECT_LE(errors.Nmse(), NmseBound(kv_type));
-  std::printf("NMSE %.2e\n", errors.Nmse());
-
-  const auto vocab = oracle.shape[1];
-  for (size_t row = 0; row < expected.size(); row += vocab) {
-    const auto want = std::span(expected).subspan(row, vocab);
-    const auto have = std::span(actual).subspan(row, vocab);
-    double error = 0;
-    for (int64_t i = 0; i < vocab; ++i) {
-      error = std::max(error, std::abs(double{have[i]} - double{want[i]}));
-    }
-    std::vector<float> sorted(want.begin(), want.end());
-    std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
-    if (double{sorted[0]} - double{sorted[1]} <= error) continue;
-    EXPECT_EQ(std::max_element(have.begin(), have.end()) - have.begin(),
-              std::max_element(want.begin(), want.end()) - want.begin())
-        << "token " << row / vocab;
-  }
+  const int64_t vocab = oracle.shape[1];
+  ExpectAgreement(Logits(model, tokens, kv_type, 64), expected, vocab, "whole");
+  ExpectAgreement(Logits(model, tokens, kv_type, 1), expected, vocab, "by_token");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -129,19 +139,43 @@ INSTANTIATE_TEST_SUITE_P(
     FileName);
 
 INSTANTIATE_TEST_SUITE_P(
-    Llama, FileOracleTest,
-    ::testing::Combine(::testing::Values("arch/llama3-F16", "arch/llama3-Q4_K_M",
-                                         "arch/llama3-tied-F16", "arch/mistral-F16",
-                                         "arch/mistral-Q4_K_M"),
-                       ::testing::Values(KvType::kF32, KvType::kF16)),
+    Architectures, FileOracleTest,
+    ::testing::Combine(
+        ::testing::Values("arch/llama3-F16", "arch/llama3-Q4_K_M", "arch/llama3-tied-F16",
+                          "arch/mistral-F16", "arch/mistral-Q4_K_M", "arch/qwen3-F16",
+                          "arch/qwen3-Q4_K_M", "arch/gemma2-F16", "arch/gemma2-Q4_K_M",
+                          "arch/gemma3-F16", "arch/gemma3-Q4_0", "arch/phi3-F16",
+                          "arch/phi3-longrope-Q4_K_M", "arch/granite-F16", "arch/granite-Q4_K_M",
+                          "arch/olmo2-F16", "arch/olmo2-Q4_K_M", "arch/glm4-F16",
+                          "arch/glm4-Q4_K_M", "arch2/mistral3-F16", "arch2/mistral3-Q4_K_M",
+                          "arch2/seed_oss-F16", "arch2/smollm3-F16", "arch2/cohere2-F16"),
+        ::testing::Values(KvType::kF32, KvType::kF16)),
     FileName);
 
-class RealOracleTest : public ::testing::TestWithParam<KvType> {};
+struct RealModel {
+  // Of the file, as tools/fetch-model knows it.
+  const char* name;
+  // Folder of the expected results.
+  const char* folder;
+  size_t tokens;
+  double perplexity;
+};
+
+constexpr RealModel kQwen = {"qwen2.5-coder-0.5b-instruct-q4_k_m", "real", 273, 38.371506};
+constexpr RealModel kSmolLm2 = {"smollm2-135m-instruct-q4_1", "real2", 207, 19.493149};
+constexpr RealModel kGemma3 = {"gemma-3-270m-q4_k_m", "real2", 164, 27.398895};
+
+using RealParam = std::tuple<RealModel, KvType>;
+class RealOracleTest : public ::testing::TestWithParam<RealParam> {};
 
 TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
-  if (!std::ifstream(RealModelPath())) GTEST_SKIP() << RealModelPath() << " is not there";
-  auto oracle = ReadNpz(OracleDir() + "/real/" + kRealModel + ".npz");
+  const auto& [real, kv_type] = GetParam();
+  const std::string path = RealModelPath(real.name);
+  if (!std::ifstream(path)) {
+    GTEST_SKIP() << path << " is not there; fetch it with tools/fetch-model " << real.name;
+  }
+  auto oracle = ReadNpz(OracleDir() + "/" + real.folder + "/" + real.name + ".npz");
   const std::vector<int32_t> tokens = oracle["tokens"].As<int32_t>();
   const std::vector<int32_t> ids = oracle["ids"].As<int32_t>();
   const std::vector<float> expected = oracle["logits"].As<float>();
@@ -149,14 +183,15 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
   const std::vector<double> margin = oracle["margin"].As<double>();
   ASSERT_EQ(oracle["ids"].type, "<i4");
   ASSERT_EQ(oracle["nll"].type, "<f8");
-  ASSERT_EQ(tokens.size(), 273u);
+  ASSERT_EQ(tokens.size(), real.tokens);
   const size_t columns = ids.size() / tokens.size();
   ASSERT_EQ(columns, 2048u);
 
-  const auto model = LoadTestModel(RealModelPath());
+  const auto model = LoadTestModel(path);
   ASSERT_NE(model, nullptr);
   const size_t vocab = static_cast<size_t>(model->spec().vocab);
-  const std::vector<float> logits = Logits(model, tokens, GetParam());
+  const std::vector<float> logits =
+      Logits(model, tokens, kv_type, static_cast<int>(tokens.size()));
   ASSERT_EQ(logits.size(), tokens.size() * vocab);
 
   Errors errors;
@@ -185,15 +220,27 @@ TEST_P(RealOracleTest, LogitsAndPerplexityAgree) {
   const double count = static_cast<double>(tokens.size() - 1);
   const double perplexity = std::exp(nll_sum / count);
   const double expected_perplexity = std::exp(expected_nll_sum / count);
-  EXPECT_NEAR(expected_perplexity, 38.371506, 1e-5);
-  EXPECT_NEAR(perplexity, expected_perplexity, kPerplexityTolerance * expected_perplexity);
-  EXPECT_LE(errors.Nmse(), NmseBound(GetParam()));
-  std::printf("KV %s: NMSE %.2e, perplexity %.6f, oracle %.6f\n", KvName(GetParam()).c_str(),
-              errors.Nmse(), perplexity, expected_perplexity);
+  EXPECT_NEAR(expected_perplexity, real.perplexity, 1e-5);
+  EXPECT_NEAR(perplexity, expected_perplexity, PerplexityTolerance(kv_type) * expected_perplexity);
+  EXPECT_LE(errors.Nmse(), NmseBound(kv_type));
+  std::printf("NMSE %.2e, perplexity %.6f, oracle %.6f\n", errors.Nmse(), perplexity,
+              expected_perplexity);
+  RecordProperty("nmse", absl::StrCat(errors.Nmse()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kv, RealOracleTest, ::testing::Values(KvType::kF32, KvType::kF16),
-                         [](const auto& info) { return KvName(info.param); });
+std::string RealName(const ::testing::TestParamInfo<RealParam>& info) {
+  const auto& [real, kv_type] = info.param;
+  std::string name = std::string(real.name) + "_kv_" + KvName(kv_type);
+  std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RealOracleTest,
+                         ::testing::Values(RealParam{kQwen, KvType::kF32},
+                                           RealParam{kQwen, KvType::kF16},
+                                           RealParam{kSmolLm2, KvType::kF32},
+                                           RealParam{kGemma3, KvType::kF32}),
+                         RealName);
 
 }  // namespace
 }  // namespace orcd::cpu

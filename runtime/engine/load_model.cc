@@ -16,7 +16,10 @@ absl::Status CheckNumerics(const std::shared_ptr<const Model>& model, Backend& b
   if (!maker.self_check) return absl::OkStatus();
   std::unique_ptr<LayerReference> reference;
   if (maker.make_reference) {
-    ORCD_ASSIGN_OR_RETURN(reference, maker.make_reference(model, kSelfCheckTokens, threads));
+    const int configured = backend.info().max_context;
+    const int context = configured > 0 ? configured : model->spec().context_length;
+    ORCD_ASSIGN_OR_RETURN(reference,
+                          maker.make_reference(model, context, kSelfCheckTokens, threads));
   }
   return SelfCheck(*model, backend, reference.get(), observer);
 }

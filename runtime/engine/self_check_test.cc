@@ -87,7 +87,8 @@ absl::Status CheckWith(
   NullLoadObserver observer;
   auto cpu = CreateCpuBackend(model, options, observer);
   if (!cpu.ok()) return cpu.status();
-  auto reference = CreateCpuReference(model, kSelfCheckTokens, /*threads=*/1);
+  auto reference = CreateCpuReference(model, model->spec().context_length, kSelfCheckTokens,
+                                      /*threads=*/1);
   if (!reference.ok()) return reference.status();
   CorruptBackend backend(*std::move(cpu), std::move(corrupt), std::move(corrupt_sample));
   return SelfCheck(*model, backend, reference->get(), observer);

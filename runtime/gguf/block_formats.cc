@@ -14,16 +14,12 @@ constexpr TensorTypeInfo Type(uint32_t id, std::string_view name, uint32_t block
 }
 
 constexpr std::array kOnlySized = {
-    Type(9, "Q8_1", 32, 36),     Type(15, "Q8_K", 256, 292),   Type(16, "IQ2_XXS", 256, 66),
-    Type(17, "IQ2_XS", 256, 74), Type(18, "IQ3_XXS", 256, 98), Type(19, "IQ1_S", 256, 50),
-    Type(21, "IQ3_S", 256, 110), Type(22, "IQ2_S", 256, 82),   Type(23, "IQ4_XS", 256, 136),
-    Type(24, "I8", 1, 1),        Type(25, "I16", 1, 2),        Type(26, "I32", 1, 4),
-    Type(27, "I64", 1, 8),       Type(28, "F64", 1, 8),        Type(29, "IQ1_M", 256, 56),
-    Type(34, "TQ1_0", 256, 54),  Type(35, "TQ2_0", 256, 66),   Type(39, "MXFP4", 32, 17),
-    Type(40, "NVFP4", 64, 36),   Type(41, "Q1_0", 128, 18),
+    Type(9, "Q8_1", 32, 36), Type(15, "Q8_K", 256, 292), Type(24, "I8", 1, 1),
+    Type(25, "I16", 1, 2),   Type(26, "I32", 1, 4),      Type(27, "I64", 1, 8),
+    Type(28, "F64", 1, 8),   Type(41, "Q1_0", 128, 18),  Type(42, "Q2_0", 64, 18),
 };
 
-constexpr uint32_t kIds = 42;
+constexpr uint32_t kIds = 43;
 
 template <typename F>
 constexpr void VisitAll(const F& f) {

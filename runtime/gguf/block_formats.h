@@ -1,5 +1,5 @@
 // The tensor types of GGUF: ids, names, and the size of their blocks. Source: ggml's block
-// definitions; blocks.h states the layout of each block, bit by bit.
+// definitions; blocks.h and what it includes state the layout of each block, bit by bit.
 #ifndef ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 #define ORCD_RUNTIME_GGUF_BLOCK_FORMATS_H_
 
@@ -24,8 +24,20 @@ enum class TensorType : uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIQ2_XXS = 16,
+  kIQ2_XS = 17,
+  kIQ3_XXS = 18,
+  kIQ1_S = 19,
   kIQ4_NL = 20,
+  kIQ3_S = 21,
+  kIQ2_S = 22,
+  kIQ4_XS = 23,
+  kIQ1_M = 29,
   kBF16 = 30,
+  kTQ1_0 = 34,
+  kTQ2_0 = 35,
+  kMXFP4 = 39,
+  kNVFP4 = 40,
 };
 
 struct TensorTypeInfo {

@@ -22,6 +22,15 @@ inline float HalfBitsToFloat(uint32_t half) {
   return std::bit_cast<float>(sign | (finite & ~is_special) | (special & is_special));
 }
 
+template <typename B>
+float FactorOf(const uint8_t* block) {
+  if constexpr (B::kHalves > 0) {
+    return HalfBitsToFloat(B::Half(block, 0));
+  } else {
+    return std::bit_cast<float>(B::SingleBits(block));
+  }
+}
+
 template <TensorType kType>
 void DequantizeBlock(const uint8_t* block, float* __restrict dst) {
   using B = Block<kType>;
@@ -32,8 +41,9 @@ void DequantizeBlock(const uint8_t* block, float* __restrict dst) {
   } else if constexpr (kType == TensorType::kBF16) {
     *dst = BFloat16ToFloat(LoadHalfBits(block));
   } else {
-    const float d = HalfBitsToFloat(B::Half(block, 0));
-    const float m = B::kHasMin ? HalfBitsToFloat(B::Half(block, 1)) : 0;
+    const float d = FactorOf<B>(block);
+    float m = 0;
+    if constexpr (B::kHasMin) m = HalfBitsToFloat(B::Half(block, 1));
     constexpr int kPartWeights = B::kWeights / B::kParts;
     for (int part = 0; part < B::kParts; ++part) {
       const int scale = B::Scale(block, part);

@@ -3,19 +3,21 @@
 #define ORCD_RUNTIME_MODEL_ARCHITECTURES_H_
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
 
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "runtime/model/rope_override.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
 namespace orcd {
 
 // A dimension of a tensor, in terms of the spec.
-enum class Dim { kOne, kHidden, kVocab, kQ, kKv, kFfn, kRopePairs };
+enum class Dim { kOne, kHidden, kVocab, kQ, kKv, kHeadDim, kFfn, kRopePairs };
 
 // A tensor that files of an architecture hold.
 struct TensorRule {
@@ -43,26 +45,48 @@ struct Architecture {
   std::string_view name;
   // As messages call a model of it, such as `Qwen2`.
   std::string_view family;
-  // Models that run, as messages list them.
+  // Models that run, as messages and documents list them.
   std::string_view models;
+  // Files that the family's logits are compared with, for documents.
+  std::string_view status;
   // kInvalidArgument, with the key and what to change, if a key is missing, of the wrong type, out
   // of range or inconsistent with another; kUnimplemented if the file asks for what is not computed
   // here.
   absl::StatusOr<ModelSpec> (*read)(const GgufReader& gguf);
-  // The tensors that most architectures share, and this one's own.
-  std::array<std::span<const TensorRule>, 2> tensors;
+  // The tensors: those that all architectures share, and further lists. A tensor may be in several.
+  std::array<std::span<const TensorRule>, 4> tensors;
+  // True if files may hold the gate and up matrices as one ffn_up, the gate's rows first.
+  bool fused_ffn = false;
 };
 
 // The rows, each in arch/NAME.cc.
-extern const Architecture kQwen2;
+extern const Architecture kCohere2;
+extern const Architecture kGemma2;
+extern const Architecture kGemma3;
+extern const Architecture kGlm4;
+extern const Architecture kGranite;
 extern const Architecture kLlama;
+extern const Architecture kMistral3;
+extern const Architecture kOlmo2;
+extern const Architecture kPhi3;
+extern const Architecture kQwen2;
+extern const Architecture kQwen3;
+extern const Architecture kQwen3Vl;
+extern const Architecture kSeedOss;
+extern const Architecture kSmolLm3;
+
+// All rows, in order of name.
+std::span<const Architecture* const> AllArchitectures();
 
 // The row of the file's architecture. kInvalidArgument if the file names none, kUnimplemented if
-// there is no row for it.
+// there is no row for it or the file holds a vision projector.
 absl::StatusOr<const Architecture*> FindArchitecture(const GgufReader& gguf);
 
-// Describes the file's model. Errors are those of FindArchitecture and of the architecture's read.
-absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf);
+// Describes the file's model, with `rope_scaling` applied if there is one. A window that is not
+// shorter than the context is none. Errors are those of FindArchitecture, of the architecture's
+// read and of OverrideRopeScaling, and kUnimplemented if every layer has a window.
+absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,
+                                        const std::optional<RopeOverride>& rope_scaling = {});
 
 }  // namespace orcd
 

@@ -131,7 +131,7 @@ std::vector<int32_t> Model::suppressed_ids() const {
 }
 
 absl::Status Model::ReadMetadata(const ModelLoadOptions& options) {
-  ORCD_ASSIGN_OR_RETURN(spec_, ReadModelSpec(*gguf_));
+  ORCD_ASSIGN_OR_RETURN(spec_, ReadModelSpec(*gguf_, options.rope_scaling));
   ORCD_ASSIGN_OR_RETURN(weights_, ModelWeights::FromGguf(*gguf_, spec_));
   for (const TensorView& tensor : gguf_->tensors()) parameters_ += tensor.element_count();
   quantization_ = DescribeQuantization(*gguf_);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/gguf/gguf_reader.h"
+#include "runtime/model/rope_override.h"
 #include "runtime/model/sampling_defaults.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
@@ -34,6 +36,8 @@ struct ModelLoadOptions {
   bool with_text = true;
   // True if the file's sampling parameters (`general.sampling.*`) are read.
   bool sampling_defaults = true;
+  // Scales RoPE of a file that does not scale it itself; see OverrideRopeScaling.
+  std::optional<RopeOverride> rope_scaling = {};
 };
 
 // Immutable; any thread may read. Owns the mapped files; the weights view them.

@@ -1,6 +1,7 @@
 #include "runtime/model/non_finite.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "runtime/gguf/blocks.h"
@@ -16,13 +17,17 @@ constexpr int64_t kGroup = 256;
 template <typename B>
 int64_t Find(const std::byte* blocks, int64_t count) {
   const auto is_bad = [](const std::byte* block) {
-    unsigned bad = 0;
-    for (int i = 0; i < B::kFloats; ++i) {
-      typename B::Float word;
-      std::memcpy(&word, block + B::kFloatsAt + i * sizeof(word), sizeof(word));
-      bad |= static_cast<unsigned>((word & B::kExponent) == B::kExponent);
+    if constexpr (B::kFloats == 0) {
+      return !B::IsFinite(reinterpret_cast<const uint8_t*>(block));
+    } else {
+      unsigned bad = 0;
+      for (int i = 0; i < B::kFloats; ++i) {
+        typename B::Float word;
+        std::memcpy(&word, block + B::kFloatsAt + i * sizeof(word), sizeof(word));
+        bad |= static_cast<unsigned>((word & B::kExponent) == B::kExponent);
+      }
+      return bad != 0;
     }
-    return bad != 0;
   };
   for (int64_t begin = 0; begin < count; begin += kGroup) {
     const int64_t end = std::min(begin + kGroup, count);

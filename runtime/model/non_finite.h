@@ -10,8 +10,9 @@
 namespace orcd {
 
 // The index of the first of `count` blocks (weights, for the plain types) at `blocks` that holds a
-// NaN or an infinity; -1 if there is none. In quantised blocks only the F16 scales can be NaN or
-// infinite. Any alignment.
+// NaN or an infinity; -1 if there is none. In quantised blocks only the scales can be NaN or
+// infinite; those of MXFP4 from 253 on count as infinite, since a weight can then be; those of NVFP4
+// never are. Any alignment.
 int64_t FindNonFinite(TensorType type, const std::byte* blocks, int64_t count);
 
 }  // namespace orcd

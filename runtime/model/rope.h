@@ -19,6 +19,10 @@ namespace orcd {
 // low), 0, 1); the rest of its angle is divided by `factor`.
 std::vector<double> RopeFrequencies(const RopeSpec& rope, const ModelWeights& weights, int context);
 
+// The factor of cosines and sines that YaRN asks for, 1 + 0.1 * multiplier * ln(factor); 1 for a
+// factor not above 1.
+float YarnMagnitude(float factor, float multiplier = 1);
+
 // A table of the angles' cosines and sines, [positions, dims]: for each position the cosines of all
 // pairs, then their sines, each computed in F64 and multiplied by RopeSpec::magnitude.
 std::vector<float> RopeTable(const RopeSpec& rope, const ModelWeights& weights, int context,

@@ -1,7 +1,10 @@
 #include "runtime/model/weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -33,15 +36,51 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       return layer.q_size();
     case Dim::kKv:
       return layer.kv_size();
+    case Dim::kHeadDim:
+      return layer.head_dim;
     case Dim::kFfn:
       return layer.ffn;
-    case Dim::kRopePairs:
-      return layer.head_dim / 2;
+    case Dim::kRopePairs: {
+      // Layers without RoPE have no pairs.
+      int dims = 0;
+      for (const LayerSpec& any : spec.layers) dims = std::max(dims, any.rope.dims);
+      return dims / 2;
+    }
   }
   return 0;
 }
 
-absl::Status SetRole(const TensorView& tensor, Matrix& matrix) {
+// A part of a fused tensor's rows: the rule that is for it, and how many.
+struct FusedPart {
+  std::string_view name;
+  Dim rows;
+};
+
+// A tensor of a layer that holds the rows of several, one after the other.
+struct FusedRule {
+  std::string_view name;
+  std::span<const FusedPart> parts;
+};
+
+constexpr FusedPart kQkvWeight[] = {
+    {"attn_q.weight", Dim::kQ}, {"attn_k.weight", Dim::kKv}, {"attn_v.weight", Dim::kKv}};
+constexpr FusedPart kQkvBias[] = {
+    {"attn_q.bias", Dim::kQ}, {"attn_k.bias", Dim::kKv}, {"attn_v.bias", Dim::kKv}};
+constexpr FusedPart kGateUp[] = {{"ffn_gate.weight", Dim::kFfn}, {"ffn_up.weight", Dim::kFfn}};
+constexpr std::string_view kFusedFfn = "ffn_up.weight";
+constexpr FusedRule kFused[] = {
+    {"attn_qkv.weight", kQkvWeight}, {"attn_qkv.bias", kQkvBias}, {kFusedFfn, kGateUp}};
+
+// Rows of a tensor that have a role; empty if `tensor` is null. The rows of a vector are its
+// elements.
+struct Rows {
+  const TensorView* tensor = nullptr;
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+absl::Status SetRole(const Rows& rows, Matrix& matrix) {
+  const TensorView& tensor = *rows.tensor;
   if (FindTensorType(static_cast<uint32_t>(tensor.type)) == nullptr) {
     return UnsupportedModel(
         tensor.name,
@@ -50,23 +89,25 @@ absl::Status SetRole(const TensorView& tensor, Matrix& matrix) {
                         tensor.name, GetTensorTypeInfo(tensor.type).name));
   }
   matrix = {.type = tensor.type,
-            .rows = static_cast<int64_t>(tensor.ne[1]),
+            .rows = static_cast<int64_t>(rows.count),
             .cols = static_cast<int64_t>(tensor.ne[0]),
-            .data = tensor.data.data(),
+            .data = tensor.data.data() + rows.first * tensor.row_bytes(),
             .row_bytes = static_cast<int64_t>(tensor.row_bytes())};
   return absl::OkStatus();
 }
 
-absl::Status SetRole(const TensorView& tensor, Vector& vector) {
+absl::Status SetRole(const Rows& rows, Vector& vector) {
+  const TensorView& tensor = *rows.tensor;
   if (tensor.type != TensorType::kF32) {
     return InvalidModel(
         tensor.name,
-        absl::StrFormat("tensor \"%s\" is of type %s; norms and biases have to be F32, convert "
-                        "the model again",
+        absl::StrFormat("tensor \"%s\" is of type %s; norms, biases and factors of RoPE have to be "
+                        "F32, convert the model again",
                         tensor.name, GetTensorTypeInfo(tensor.type).name));
   }
   // Aligned: tensors lie at multiples of at least 8 bytes of a mapping, which starts a page.
-  vector = Vector(reinterpret_cast<const float*>(tensor.data.data()), tensor.ne[0]);
+  vector = Vector(reinterpret_cast<const float*>(tensor.data.data()), tensor.ne[0])
+               .subspan(rows.first, rows.count);
   return absl::OkStatus();
 }
 
@@ -78,21 +119,13 @@ class TensorTaker {
       : gguf_(gguf), architecture_(architecture), spec_(spec) {}
 
   absl::Status Take(const TensorRule& rule, ModelWeights& weights) {
-    const auto take = [&](const std::string& name, const LayerSpec& layer,
-                          auto& role) -> absl::Status {
-      ORCD_ASSIGN_OR_RETURN(const TensorView* const tensor, Find(rule, name, layer));
-      return tensor == nullptr ? absl::OkStatus() : SetRole(*tensor, role);
-    };
     return std::visit(
         [&](auto role) -> absl::Status {
           if constexpr (requires { weights.*role; }) {
-            return take(std::string(rule.name), spec_.layers[0], weights.*role);
+            ORCD_ASSIGN_OR_RETURN(const Rows rows, Find(rule, "", spec_.layers[0]));
+            return rows.tensor == nullptr ? absl::OkStatus() : SetRole(rows, weights.*role);
           } else {
-            for (size_t i = 0; i < weights.layers.size(); ++i) {
-              ORCD_RETURN_IF_ERROR(take(absl::StrFormat("blk.%d.%s", i, rule.name), spec_.layers[i],
-                                        weights.layers[i].*role));
-            }
-            return absl::OkStatus();
+            return TakeOfLayers(rule, role, weights.layers);
           }
         },
         rule.role);
@@ -102,40 +135,116 @@ class TensorTaker {
   absl::Status CheckAllTaken() const {
     for (const TensorView& tensor : gguf_.tensors()) {
       if (taken_.contains(tensor.name)) continue;
+      const std::string name = QuoteForMessage(tensor.name);
+      if (tensor.name.ends_with(".scale") || tensor.name.ends_with(".input_scale")) {
+        return UnsupportedModel(
+            tensor.name, absl::StrFormat("tensor %s is a scale of NVFP4 weights, which are not "
+                                         "computed here; use a file of the model in another "
+                                         "quantisation",
+                                         name));
+      }
+      if (tensor.name.starts_with("rope_")) {
+        return UnsupportedModel(
+            tensor.name,
+            absl::StrFormat("tensor %s scales RoPE, which is not computed here for a %s model; use "
+                            "a file of the model without it",
+                            name, architecture_.family));
+      }
       return UnsupportedModel(
           tensor.name,
-          tensor.name.starts_with("rope_")
-              ? absl::StrFormat("tensor %s scales RoPE, which is not computed here; use a file of "
-                                "the model without it",
-                                QuoteForMessage(tensor.name))
-              : absl::StrFormat("tensor %s is no part of a %s model of %d layers; computing "
-                                "without it would be another model, load one that this worker runs",
-                                QuoteForMessage(tensor.name), architecture_.family,
-                                spec_.num_layers()));
+          absl::StrFormat("tensor %s is no part of a %s model of %d layers; computing without it "
+                          "would be another model, load one that this worker runs",
+                          name, architecture_.family, spec_.num_layers()));
     }
     return absl::OkStatus();
   }
 
  private:
-  // Null if the tensor is absent and may be.
-  absl::StatusOr<const TensorView*> Find(const TensorRule& rule, const std::string& name,
-                                         const LayerSpec& layer) {
-    const TensorView* const tensor = gguf_.FindTensor(name);
-    if (tensor == nullptr && !rule.needed) return nullptr;
-    if (tensor == nullptr) {
-      return InvalidModel(
-          name, absl::StrFormat("tensor \"%s\" is missing; every %s model has it, so the file is "
-                                "not whole or was made wrongly: fetch or convert it again",
-                                name, architecture_.family));
+  template <typename Role>
+  absl::Status TakeOfLayers(const TensorRule& rule, Role role, std::vector<LayerWeights>& layers) {
+    // Set once a layer has, or lacks, an optional tensor.
+    int with = -1;
+    int without = -1;
+    for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
+      ORCD_ASSIGN_OR_RETURN(const Rows rows,
+                            Find(rule, absl::StrFormat("blk.%d.", i), spec_.layers[i]));
+      if (rows.tensor == nullptr) {
+        without = i;
+      } else {
+        with = i;
+        ORCD_RETURN_IF_ERROR(SetRole(rows, layers[i].*role));
+      }
     }
-    taken_.insert(tensor->name);
-    ORCD_RETURN_IF_ERROR(CheckShape(rule, *tensor, layer));
-    return tensor;
+    if (with < 0 || without < 0) return absl::OkStatus();
+    const std::string missing = absl::StrFormat("blk.%d.%s", without, rule.name);
+    return InvalidModel(
+        missing, absl::StrFormat("tensor \"%s\" is missing and layer %d has it; either each layer "
+                                 "has it or none, fetch or convert the model again",
+                                 missing, with));
   }
 
-  absl::Status CheckShape(const TensorRule& rule, const TensorView& tensor,
+  // The rows for `rule`, in a tensor of their own or in a fused one; none if they are absent and
+  // may be. `prefix` is the layer's, or empty.
+  absl::StatusOr<Rows> Find(const TensorRule& rule, const std::string& prefix,
+                            const LayerSpec& layer) {
+    const std::string name = absl::StrFormat("%s%s", prefix, rule.name);
+    const TensorView* const own = gguf_.FindTensor(name);
+    const uint64_t count = SizeOf(rule.rows, spec_, layer);
+    // The fused tensor that could have held the rows.
+    std::string_view alternative;
+    for (const FusedRule& fused : kFused) {
+      const auto part = std::ranges::find(fused.parts, rule.name, &FusedPart::name);
+      if (part == fused.parts.end()) continue;
+      if (!IsFused(fused, prefix)) {
+        if (fused.name != kFusedFfn || architecture_.fused_ffn) alternative = fused.name;
+        continue;
+      }
+      const TensorView& whole = *gguf_.FindTensor(absl::StrFormat("%s%s", prefix, fused.name));
+      if (own != nullptr && own != &whole) {
+        return InvalidModel(
+            name, absl::StrFormat("tensor \"%s\" is in the file, and so is \"%s\", which holds the "
+                                  "same rows; one of them has to go, convert the model again",
+                                  name, whole.name));
+      }
+      uint64_t first = 0;
+      uint64_t rows = 0;
+      for (const FusedPart& other : fused.parts) {
+        if (&other == &*part) first = rows;
+        rows += SizeOf(other.rows, spec_, layer);
+      }
+      taken_.insert(whole.name);
+      ORCD_RETURN_IF_ERROR(CheckShape(rule, rows, whole, layer));
+      return Rows{&whole, first, count};
+    }
+    if (own == nullptr && !rule.needed) return Rows{};
+    if (own == nullptr) {
+      const std::string nor =
+          alternative.empty() || alternative == rule.name
+              ? ""
+              : absl::StrFormat(" and no \"%s%s\" holds its rows", prefix, alternative);
+      return InvalidModel(
+          name,
+          absl::StrFormat("tensor \"%s\" is missing%s; every %s model has it, so the file is not "
+                          "whole or was made wrongly: fetch or convert it again",
+                          name, nor, architecture_.family));
+    }
+    taken_.insert(own->name);
+    ORCD_RETURN_IF_ERROR(CheckShape(rule, count, *own, layer));
+    return Rows{own, 0, count};
+  }
+
+  // True if the layer's file holds the parts of `fused` in one tensor.
+  bool IsFused(const FusedRule& fused, const std::string& prefix) const {
+    const auto has = [&](std::string_view name) {
+      return gguf_.FindTensor(absl::StrFormat("%s%s", prefix, name)) != nullptr;
+    };
+    if (!has(fused.name)) return false;
+    // The fused matrix has the name of its second part.
+    return fused.name != kFusedFfn || (architecture_.fused_ffn && !has("ffn_gate.weight"));
+  }
+
+  absl::Status CheckShape(const TensorRule& rule, uint64_t rows, const TensorView& tensor,
                           const LayerSpec& layer) const {
-    const uint64_t rows = SizeOf(rule.rows, spec_, layer);
     // Some files violate this, and the message below would not say which side is wrong.
     if (rule.rows == Dim::kVocab && tensor.row_count() != rows) {
       return InvalidModel(
@@ -166,6 +275,18 @@ class TensorTaker {
   std::set<std::string_view> taken_;
 };
 
+absl::Status CheckFactors(std::string_view name, Vector factors) {
+  for (const float factor : factors) {
+    if (factor > 0 && std::isfinite(factor)) continue;
+    return InvalidModel(name,
+                        absl::StrFormat("tensor \"%s\" holds %g; RoPE divides by its elements, "
+                                        "which must be finite and above zero, convert the model "
+                                        "again",
+                                        name, factor));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, const ModelSpec& spec) {
@@ -179,14 +300,9 @@ absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, cons
   weights.tied = weights.output.data == nullptr;
   if (weights.tied) weights.output = weights.token_embd;
   ORCD_RETURN_IF_ERROR(taker.CheckAllTaken());
-  for (const float factor : weights.rope_factors) {
-    if (factor > 0) continue;
-    return InvalidModel(
-        "rope_freqs.weight",
-        absl::StrFormat("tensor \"rope_freqs.weight\" holds %g; RoPE divides by its "
-                        "elements, which must be above zero, convert the model again",
-                        factor));
-  }
+  ORCD_RETURN_IF_ERROR(CheckFactors("rope_freqs.weight", weights.rope_factors));
+  ORCD_RETURN_IF_ERROR(CheckFactors("rope_factors_short.weight", weights.rope_factors_short));
+  ORCD_RETURN_IF_ERROR(CheckFactors("rope_factors_long.weight", weights.rope_factors_long));
   return weights;
 }
 

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
 
@@ -57,9 +58,11 @@ class NullBackend : public Backend {
   NullBackend(std::shared_ptr<const Model> model, const BackendInfo& info, absl::Duration step_time)
       : model_(std::move(model)),
         vocab_(model_->spec().vocab),
+        window_(info.window_blocks > 0 ? model_->spec().window() : 0),
         info_(info),
         step_time_(step_time),
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens),
+        window_kv_(static_cast<size_t>(info.window_blocks) * info.block_tokens),
         slots_(info.max_seqs),
         checker_(info, model_->spec()) {}
 
@@ -101,11 +104,12 @@ class NullBackend : public Backend {
       slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
     }
     const size_t first = static_cast<size_t>(seq.start_position);
-    uint64_t hash = first == 0 ? 0 : Row(seq, first - 1);
+    uint64_t hash = first == 0 ? 0 : Row(kv_, seq.blocks, first - 1);
     for (size_t i = 0; i < seq.tokens.size(); ++i) {
       const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
       hash = Mix(hash + 1, static_cast<uint64_t>(token));
-      Row(seq, first + i) = hash;
+      if (window_ > 0) hash = RunWindow(seq, first + i, hash);
+      Row(kv_, seq.blocks, first + i) = hash;
       if (i < seq.targets.size()) {
         result.target_logprobs.push_back(
             MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
@@ -120,16 +124,26 @@ class NullBackend : public Backend {
     return result;
   }
 
-  KvRow& Row(const StepSequence& seq, size_t position) {
-    const int32_t block = seq.blocks[position / info_.block_tokens];
-    return kv_[static_cast<size_t>(block) * info_.block_tokens + position % info_.block_tokens];
+  // Stores `hash` for a position and combines it with the first of its window.
+  uint64_t RunWindow(const StepSequence& seq, size_t position, uint64_t hash) {
+    Row(window_kv_, seq.window_blocks, position) = hash;
+    const size_t first = position - std::min<size_t>(position, window_ - 1);
+    return Mix(hash, Row(window_kv_, seq.window_blocks, first));
+  }
+
+  KvRow& Row(std::vector<KvRow>& kv, std::span<const int32_t> blocks, size_t position) const {
+    const int32_t block = blocks[position / info_.block_tokens];
+    return kv[static_cast<size_t>(block) * info_.block_tokens + position % info_.block_tokens];
   }
 
   const std::shared_ptr<const Model> model_;
   const int vocab_;
+  // 0 if the model has none.
+  const int window_;
   const BackendInfo info_;
   const absl::Duration step_time_;
   std::vector<KvRow> kv_;
+  std::vector<KvRow> window_kv_;
   std::vector<Slot> slots_;
   BatchChecker checker_;
   std::deque<Pending> pending_;
@@ -141,28 +155,30 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
   return [step_time](std::shared_ptr<const Model> model, const BackendOptions& options,
                      LoadObserver& observer) -> absl::StatusOr<std::unique_ptr<Backend>> {
     observer.OnProgress(LoadStage::kPlace, 0, 0);
+    BackendOptions asked = options;
+    if (asked.max_step_tokens == 0) {
+      asked.max_step_tokens = std::max(kDefaultStepTokens, asked.max_seqs);
+    }
+    const ModelSpec& spec = model->spec();
+    const int64_t block_bytes = asked.block_tokens * static_cast<int64_t>(sizeof(KvRow));
+    const int64_t bytes = asked.kv_cache_bytes > 0
+                              ? asked.kv_cache_bytes
+                              : kDefaultKvTokens * static_cast<int64_t>(sizeof(KvRow));
+    const KvPlan kv = PlanKv(
+        spec, asked, {.whole = block_bytes, .window = spec.window() > 0 ? block_bytes : 0}, bytes);
+    ORCD_RETURN_IF_ERROR(CheckHoldsABlock(kv, asked, bytes));
     BackendInfo info;
     info.name = "null";
     info.device = "hashes, no model is computed";
-    info.max_seqs = options.max_seqs;
-    info.max_step_tokens = options.max_step_tokens > 0
-                               ? options.max_step_tokens
-                               : std::max(kDefaultStepTokens, options.max_seqs);
-    info.block_tokens = options.block_tokens;
-    const int64_t tokens = options.kv_cache_bytes > 0
-                               ? options.kv_cache_bytes / static_cast<int64_t>(sizeof(KvRow))
-                               : kDefaultKvTokens;
-    info.kv_blocks = static_cast<int>(std::min<int64_t>(tokens / options.block_tokens, 1 << 30));
-    if (info.kv_blocks < 1) {
-      return MakeError(absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("a KV cache of ", options.kv_cache_bytes,
-                                    " bytes holds no block; raise kv_cache_bytes"),
-                       {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
-    }
-    info.max_context = ContextOf(model->spec(), options);
+    info.max_seqs = asked.max_seqs;
+    info.max_step_tokens = asked.max_step_tokens;
+    info.block_tokens = asked.block_tokens;
+    info.kv_blocks = static_cast<int>(kv.blocks);
+    info.window_blocks = static_cast<int>(kv.window_blocks);
+    info.max_context = ContextOf(spec, asked);
     info.max_in_flight = kMaxInFlight;
     info.prompt_logprobs = true;
-    info.kv_bytes = static_cast<uint64_t>(info.kv_blocks) * info.block_tokens * sizeof(KvRow);
+    info.kv_bytes = static_cast<uint64_t>(kv.bytes());
     return std::make_unique<NullBackend>(std::move(model), info, step_time);
   };
 }

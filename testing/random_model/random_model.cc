@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
 #include "runtime/gguf/gguf_writer.h"
 #include "runtime/gguf/split_path.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/families.h"
+#include "testing/random_model/model_shapes.h"
 #include "testing/random_model/random_weights.h"
 #include "testing/random_model/vocabulary.h"
 
@@ -23,13 +25,15 @@ namespace {
 // Bytes of a tensor that one thread generates and writes at a time.
 constexpr uint64_t kChunkBytes = 4 << 20;
 
-enum class Content { kMatrix, kNorm, kOutputNorm, kQkBias, kVBias };
+enum class Content { kMatrix, kNorm, kOutputNorm, kQkBias, kVBias, kGiven };
 
 struct PlannedTensor {
   std::string name;
   TensorType type;
   Content content;
   std::vector<uint64_t> ne;
+  // Of kGiven alone.
+  std::vector<float> values = {};
 };
 
 uint64_t Bytes(const PlannedTensor& tensor) {
@@ -41,35 +45,70 @@ uint64_t Bytes(const PlannedTensor& tensor) {
 // The tensors of a model, in the order in which llama.cpp writes them.
 class TensorPlan {
  public:
-  TensorPlan(const Qwen2Shape& shape, const FileType& file_type)
+  TensorPlan(const RandomModelShape& shape, const FileType& file_type)
       : shape_(shape), file_type_(file_type) {
-    const int q_size = shape.heads * shape.head_dim;
-    const int kv_size = shape.kv_heads * shape.head_dim;
     if (!shape.tied) AddMatrix("output.weight", MatrixRole::kOutput, 0, shape.hidden, shape.vocab);
     AddVector("output_norm.weight", Content::kOutputNorm, shape.hidden);
-    AddMatrix("token_embd.weight", MatrixRole::kTokenEmbd, 0, shape.hidden, shape.vocab);
-    for (int i = 0; i < shape.layers; ++i) {
-      const auto name = [i](std::string_view part) {
-        return absl::StrFormat("blk.%d.%s", i, part);
-      };
-      AddVector(name("attn_k.bias"), Content::kQkBias, kv_size);
-      AddMatrix(name("attn_k.weight"), MatrixRole::kAttnK, i, shape.hidden, kv_size);
-      AddVector(name("attn_norm.weight"), Content::kNorm, shape.hidden);
-      AddMatrix(name("attn_output.weight"), MatrixRole::kAttnOutput, i, q_size, shape.hidden);
-      AddVector(name("attn_q.bias"), Content::kQkBias, q_size);
-      AddMatrix(name("attn_q.weight"), MatrixRole::kAttnQ, i, shape.hidden, q_size);
-      AddVector(name("attn_v.bias"), Content::kVBias, kv_size);
-      AddMatrix(name("attn_v.weight"), MatrixRole::kAttnV, i, shape.hidden, kv_size);
-      AddMatrix(name("ffn_down.weight"), MatrixRole::kFfnDown, i, shape.ffn, shape.hidden);
-      AddMatrix(name("ffn_gate.weight"), MatrixRole::kFfnGate, i, shape.hidden, shape.ffn);
-      AddVector(name("ffn_norm.weight"), Content::kNorm, shape.hidden);
-      AddMatrix(name("ffn_up.weight"), MatrixRole::kFfnUp, i, shape.hidden, shape.ffn);
+    for (RopeVector& vector : RopeVectorsOf(shape)) {
+      AddVector(std::string(vector.name), Content::kGiven, static_cast<int>(vector.values.size()));
+      tensors_.back().values = std::move(vector.values);
     }
+    AddMatrix("token_embd.weight", MatrixRole::kTokenEmbd, 0, shape.hidden, shape.vocab);
+    for (int i = 0; i < shape.layers; ++i) AddLayer(i);
   }
 
   std::vector<PlannedTensor> Take() { return std::move(tensors_); }
 
  private:
+  // The tensors of a layer by name, as llama.cpp sorts them.
+  void AddLayer(int i) {
+    const Family& family = FamilyOf(shape_.architecture);
+    const int hidden = shape_.hidden;
+    const int q_size = shape_.heads * shape_.head_dim;
+    const int kv_size = shape_.kv_heads * shape_.head_dim;
+    const bool is_post = family.norms == LayerNorms::kPost;
+    const bool is_sandwich = family.norms == LayerNorms::kSandwich;
+    const bool by_projection = family.qk_norms == QkNorms::kProjection;
+    const auto matrix = [&](std::string_view part, MatrixRole role, int cols, int rows) {
+      AddMatrix(absl::StrFormat("blk.%d.%s.weight", i, part), role, i, cols, rows);
+    };
+    const auto bias = [&](std::string_view part, Content content, int size) {
+      if (!family.qkv_biases) return;
+      AddVector(absl::StrFormat("blk.%d.%s.bias", i, part), content, size);
+    };
+    const auto norm = [&](std::string_view part, bool there, int size) {
+      if (!there) return;
+      AddVector(absl::StrFormat("blk.%d.%s.weight", i, part), Content::kNorm, size);
+    };
+    const auto qk_norm = [&](std::string_view part, int size) {
+      norm(part, family.qk_norms != QkNorms::kNone, by_projection ? size : shape_.head_dim);
+    };
+    if (!family.fused_qkv) {
+      bias("attn_k", Content::kQkBias, kv_size);
+      matrix("attn_k", MatrixRole::kAttnK, hidden, kv_size);
+    }
+    qk_norm("attn_k_norm", kv_size);
+    norm("attn_norm", !is_post, hidden);
+    matrix("attn_output", MatrixRole::kAttnOutput, q_size, hidden);
+    if (!family.fused_qkv) {
+      bias("attn_q", Content::kQkBias, q_size);
+      matrix("attn_q", MatrixRole::kAttnQ, hidden, q_size);
+    }
+    qk_norm("attn_q_norm", q_size);
+    if (family.fused_qkv) {
+      matrix("attn_qkv", MatrixRole::kAttnQkv, hidden, q_size + 2 * kv_size);
+    } else {
+      bias("attn_v", Content::kVBias, kv_size);
+      matrix("attn_v", MatrixRole::kAttnV, hidden, kv_size);
+    }
+    matrix("ffn_down", MatrixRole::kFfnDown, shape_.ffn, hidden);
+    if (!family.fused_gate) matrix("ffn_gate", MatrixRole::kFfnGate, hidden, shape_.ffn);
+    norm("ffn_norm", is_sandwich || family.norms == LayerNorms::kPre, hidden);
+    matrix("ffn_up", MatrixRole::kFfnUp, hidden, family.fused_gate ? 2 * shape_.ffn : shape_.ffn);
+    norm("post_attention_norm", is_post || is_sandwich || family.norms == LayerNorms::kPreAsPost,
+         hidden);
+    norm("post_ffw_norm", is_post || is_sandwich, hidden);
+  }
   void AddMatrix(std::string name, MatrixRole role, int layer, int cols, int rows) {
     tensors_.push_back({std::move(name),
                         ChooseTensorType(file_type_, shape_, role, layer, cols),
@@ -80,7 +119,7 @@ class TensorPlan {
     tensors_.push_back({std::move(name), TensorType::kF32, content, {static_cast<uint64_t>(size)}});
   }
 
-  const Qwen2Shape& shape_;
+  const RandomModelShape& shape_;
   const FileType& file_type_;
   std::vector<PlannedTensor> tensors_;
 };
@@ -103,6 +142,7 @@ void FillVector(Content content, Random& random, std::span<float> values) {
         break;
       case Content::kVBias:
       case Content::kMatrix:
+      case Content::kGiven:
         value = 0.05f * normal;
         break;
     }
@@ -136,20 +176,12 @@ void SetTokenizer(const TokenizerMetadata& vocabulary, GgufWriter& writer) {
   }
 }
 
-void SetMetadata(const RandomModelOptions& options, const Qwen2Shape& shape,
-                 const FileType& file_type, const TokenizerMetadata& vocabulary,
-                 GgufWriter& writer) {
-  writer.SetString("general.architecture", "qwen2");
+void SetMetadata(const RandomModelShape& shape, const FileType& file_type,
+                 const TokenizerMetadata& vocabulary, GgufWriter& writer) {
+  writer.SetString("general.architecture", shape.architecture);
   writer.SetString("general.type", "model");
-  writer.SetString("general.name", absl::StrFormat("random-qwen2.5-%s", shape.size));
-  writer.SetU32("qwen2.block_count", shape.layers);
-  writer.SetU32("qwen2.context_length", options.context_length.value_or(32'768));
-  writer.SetU32("qwen2.embedding_length", shape.hidden);
-  writer.SetU32("qwen2.feed_forward_length", shape.ffn);
-  writer.SetU32("qwen2.attention.head_count", shape.heads);
-  writer.SetU32("qwen2.attention.head_count_kv", shape.kv_heads);
-  writer.SetF32("qwen2.rope.freq_base", 1e6f);
-  writer.SetF32("qwen2.attention.layer_norm_rms_epsilon", 1e-6f);
+  writer.SetString("general.name", absl::StrFormat("random-%s-%s", shape.architecture, shape.size));
+  SetShapeKeys(shape, writer);
   writer.SetU32("general.file_type", file_type.id);
   SetTokenizer(vocabulary, writer);
   if (!vocabulary.chat_template.empty()) {
@@ -202,9 +234,12 @@ absl::Status WriteChunk(const GgufFile& file, const Chunk& chunk, uint64_t seed,
                         std::vector<std::byte>& buffer) {
   const PlannedTensor& tensor = *chunk.tensor;
   if (tensor.content != Content::kMatrix) {
-    std::vector<float> values(tensor.ne[0]);
-    Random random(seed, tensor.name, 0);
-    FillVector(tensor.content, random, values);
+    std::vector<float> values = tensor.values;
+    if (tensor.content != Content::kGiven) {
+      values.resize(tensor.ne[0]);
+      Random random(seed, tensor.name, 0);
+      FillVector(tensor.content, random, values);
+    }
     return file.Write(chunk.index, 0, std::as_bytes(std::span<const float>(values)));
   }
   const uint64_t row_bytes = Bytes(tensor) / tensor.ne[1];
@@ -248,35 +283,40 @@ absl::StatusOr<TokenizerMetadata> GetVocabulary(const RandomModelOptions& option
   return ReadVocabulary(options.vocab_from, size);
 }
 
-template <typename Range>
-std::string Names(const Range& range,
-                  std::string_view (*name)(const typename Range::element_type&)) {
-  std::string names;
-  for (const auto& element : range) {
-    absl::StrAppendFormat(&names, "%s%s", names.empty() ? "" : ", ", name(element));
+absl::StatusOr<RandomModelShape> GetShape(const RandomModelOptions& options) {
+  if (const auto* shape = FindModelShape(options.architecture, options.size)) return *shape;
+  std::vector<std::string> sizes;
+  for (const RandomModelShape& shape : AllModelShapes()) {
+    if (shape.architecture == options.architecture) sizes.emplace_back(shape.size);
   }
-  return names;
+  if (sizes.empty()) {
+    return InvalidField("architecture",
+                        absl::StrFormat("there is no %s; architectures are %s",
+                                        options.architecture,
+                                        absl::StrJoin(ModelShapeArchitectures(), ", ")));
+  }
+  return InvalidField("size",
+                      absl::StrFormat("there is no %s of %s; sizes are %s", options.size,
+                                      options.architecture, absl::StrJoin(sizes, ", ")));
+}
+
+absl::StatusOr<const FileType*> GetFileType(const RandomModelOptions& options) {
+  if (const FileType* type = FindFileType(options.type)) return type;
+  std::vector<std::string> names;
+  for (const FileType& type : AllFileTypes()) names.emplace_back(type.name);
+  return InvalidField("type", absl::StrFormat("there is no %s; types are %s", options.type,
+                                              absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
                                              const std::string& path) {
-  const Qwen2Shape* known_shape = FindQwen2Shape(options.size);
-  if (known_shape == nullptr) {
-    return InvalidField("size", absl::StrFormat("there is no %s; sizes are %s", options.size,
-                                                Names(AllQwen2Shapes(),
-                                                      [](const Qwen2Shape& s) { return s.size; })));
-  }
-  const FileType* file_type = FindFileType(options.type);
-  if (file_type == nullptr) {
-    return InvalidField(
-        "type", absl::StrFormat("there is no %s; types are %s", options.type,
-                                Names(AllFileTypes(), [](const FileType& t) { return t.name; })));
-  }
-  Qwen2Shape shape = *known_shape;
+  ORCD_ASSIGN_OR_RETURN(RandomModelShape shape, GetShape(options));
+  ORCD_ASSIGN_OR_RETURN(const FileType* const file_type, GetFileType(options));
   shape.layers = options.layers.value_or(shape.layers);
   shape.tied = options.tied.value_or(shape.tied);
+  shape.context = options.context_length.value_or(shape.context);
   ORCD_ASSIGN_OR_RETURN(TokenizerMetadata vocabulary, GetVocabulary(options, shape.vocab));
   shape.vocab = static_cast<int>(vocabulary.tokens.size());
   if (options.chat_template) vocabulary.chat_template = *options.chat_template;
@@ -300,7 +340,7 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
     const std::span<const PlannedTensor> part = std::span(tensors).subspan(first, counts[no]);
     first += counts[no];
     GgufWriter writer;
-    if (no == 0) SetMetadata(options, shape, *file_type, vocabulary, writer);
+    if (no == 0) SetMetadata(shape, *file_type, vocabulary, writer);
     if (options.split > 1) {
       writer.SetU16("split.no", static_cast<uint16_t>(no));
       writer.SetU16("split.count", static_cast<uint16_t>(options.split));

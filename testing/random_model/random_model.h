@@ -1,5 +1,5 @@
-// Writes Qwen2 models with random weights and the shapes, types, metadata and tokenizer of real
-// ones.
+// Writes models with random weights and the shapes, types, keys and tensor names of real ones, as
+// llama.cpp would load them.
 #ifndef ORCD_TESTING_RANDOM_MODEL_RANDOM_MODEL_H_
 #define ORCD_TESTING_RANDOM_MODEL_RANDOM_MODEL_H_
 
@@ -13,8 +13,10 @@
 namespace orcd {
 
 struct RandomModelOptions {
-  // One of AllQwen2Shapes(). `nano` (hidden 256, 2 layers, 1024 tokens) is written and loaded in
-  // milliseconds; the others are the published sizes.
+  // One of ModelShapeArchitectures().
+  std::string architecture = "qwen2";
+  // Of AllModelShapes(). `nano` (hidden 256, 2 layers or as many as show all kinds of layers, 1024
+  // tokens) is written and loaded in milliseconds; the others are published sizes.
   std::string size = "nano";
   // One of AllFileTypes(), such as `Q4_K_M`: the mixture that llama.cpp writes under that name.
   std::string type = "Q8_0";
@@ -39,8 +41,8 @@ struct RandomModelOptions {
 
 // Writes the model to `path`. A split model is written to `path` without its extension plus
 // `-00001-of-0000N.gguf` and so on. A file gets its name once it is complete. Returns the path of
-// the (first) file. kInvalidArgument for an unknown size or type or a split that leaves a file
-// without tensors; else the errors of GgufWriter and, for the vocabulary, GgufReader.
+// the (first) file. kInvalidArgument for an unknown architecture, size or type or a split that leaves
+// a file without tensors; else the errors of GgufWriter and, for the vocabulary, GgufReader.
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
                                              const std::string& path);
 

@@ -16,7 +16,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "testing/files.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 #include "testing/random_model/vocabulary.h"
 
 namespace orcd {
@@ -112,6 +112,105 @@ TEST(RandomModelTest, HasTheMetadataOfARealOne) {
             10.0f);
 }
 
+// Names of layer 0 and of the whole model, as llama.cpp's converter writes them.
+const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
+  static const auto* const all = [] {
+    const std::set<std::string> rest = {"attn_output.weight", "ffn_down.weight", "ffn_up.weight"};
+    const std::set<std::string> split = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
+    const std::set<std::string> gate = {"ffn_gate.weight"};
+    const std::set<std::string> biases = {"attn_q.bias", "attn_k.bias", "attn_v.bias"};
+    const std::set<std::string> pre = {"attn_norm.weight", "ffn_norm.weight"};
+    const std::set<std::string> post = {"post_attention_norm.weight", "post_ffw_norm.weight"};
+    const std::set<std::string> qk = {"attn_q_norm.weight", "attn_k_norm.weight"};
+    const auto join = [&](std::vector<std::set<std::string>> parts) {
+      std::set<std::string> names = rest;
+      for (const std::set<std::string>& part : parts) names.insert(part.begin(), part.end());
+      return names;
+    };
+    return new std::map<std::string, std::set<std::string>>{
+        {"qwen2", join({split, gate, biases, pre})},
+        {"llama", join({split, gate, pre, {"rope_freqs.weight"}})},
+        {"qwen3", join({split, gate, pre, qk})},
+        {"qwen3vl", join({split, gate, pre, qk})},
+        {"mistral3", join({split, gate, pre})},
+        {"gemma2", join({split, gate, pre, post})},
+        {"gemma3", join({split, gate, pre, post, qk})},
+        {"phi3",
+         join({{"attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, pre})},
+        {"granite", join({split, gate, pre})},
+        {"olmo2", join({split, gate, post, qk})},
+        {"glm4", join({split, biases, pre, post})},
+        {"seed_oss",
+         join({split, gate, biases, {"attn_norm.weight", "post_attention_norm.weight"}})},
+        {"smollm3", join({split, gate, pre})},
+        {"cohere2", join({split, gate, {"attn_norm.weight"}})},
+    };
+  }();
+  return *all;
+}
+
+class EveryArchitectureTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(RandomModelTest, EveryArchitectureTest,
+                         ::testing::ValuesIn(ModelShapeArchitectures()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(EveryArchitectureTest, HasTheTensorsAndSizesOfARealOne) {
+  const std::string& architecture = GetParam();
+  const RandomModelShape& shape = *FindModelShape(architecture, "nano");
+  const auto gguf = WriteAndOpen({.architecture = architecture}, architecture + ".gguf");
+  EXPECT_EQ(*gguf->GetString("general.architecture"), architecture);
+  EXPECT_EQ(*gguf->GetU32(architecture + ".block_count"), static_cast<uint32_t>(shape.layers));
+  EXPECT_EQ(gguf->Find("qwen2.block_count") != nullptr, architecture == "qwen2");
+  std::set<std::string> names;
+  for (const TensorView& tensor : gguf->tensors()) {
+    const std::string name(tensor.name);
+    if (name.starts_with("blk.0.")) names.insert(name.substr(6));
+    if (name.starts_with("rope")) names.insert(name);
+  }
+  EXPECT_EQ(names, TensorsOfArchitectures().at(architecture));
+  EXPECT_EQ(gguf->FindTensor("output.weight") == nullptr, shape.tied);
+  const auto rows = [&](const char* name) {
+    const TensorView* tensor = gguf->FindTensor(name);
+    return tensor == nullptr ? 0 : static_cast<int>(tensor->row_count());
+  };
+  const int q_size = shape.heads * shape.head_dim;
+  const int kv_size = shape.kv_heads * shape.head_dim;
+  if (architecture == "phi3") {
+    EXPECT_EQ(rows("blk.0.attn_qkv.weight"), q_size + 2 * kv_size);
+  } else {
+    EXPECT_EQ(rows("blk.0.attn_q.weight"), q_size);
+    EXPECT_EQ(rows("blk.0.attn_v.weight"), kv_size);
+  }
+  const bool fused = architecture == "phi3" || architecture == "glm4";
+  EXPECT_EQ(rows("blk.1.ffn_up.weight"), fused ? 2 * shape.ffn : shape.ffn);
+}
+
+TEST_P(EveryArchitectureTest, PublishedSizesAreMultiplesOfBlocks) {
+  for (const RandomModelShape& shape : AllModelShapes()) {
+    if (shape.architecture != GetParam()) continue;
+    EXPECT_EQ(shape.heads % shape.kv_heads, 0) << shape.size;
+    EXPECT_EQ(shape.hidden % 32, 0) << shape.size;
+    EXPECT_EQ(shape.ffn % 32, 0) << shape.size;
+    EXPECT_LE(shape.rope_dims, shape.head_dim) << shape.size;
+    EXPECT_LE(shape.window, shape.context) << shape.size;
+  }
+}
+
+// Llama 3.1's own numbers, of its rope_freqs.weight.
+TEST(RandomModelTest, FactorsOfRopeAreLlamas) {
+  const auto gguf = WriteAndOpen({.architecture = "llama", .size = "1b", .layers = 1}, "llama-1b");
+  const TensorView* tensor = gguf->FindTensor("rope_freqs.weight");
+  ASSERT_NE(tensor, nullptr);
+  ASSERT_EQ(tensor->element_count(), 32u);
+  const auto* factors = reinterpret_cast<const float*>(tensor->data.data());
+  EXPECT_EQ(factors[0], 1);
+  EXPECT_EQ(factors[14], 1);
+  EXPECT_GT(factors[16], 1);
+  EXPECT_LT(factors[16], 32);
+  EXPECT_EQ(factors[31], 32);
+}
+
 TEST(RandomModelTest, OptionsStandInsteadOfTheSizes) {
   const auto gguf = WriteAndOpen({.tied = true, .context_length = 64, .chat_template = ""}, "tied");
   EXPECT_EQ(gguf->FindTensor("output.weight"), nullptr);
@@ -155,6 +254,9 @@ TEST(RandomModelTest, TakesTheVocabularyOfAnotherFile) {
 }
 
 TEST(RandomModelTest, RefusesWhatThereIsNot) {
+  const auto architecture = WriteRandomModel({.architecture = "bert"}, TestPath("no"));
+  EXPECT_EQ(architecture.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(architecture.status().message()), HasSubstr("qwen2, llama, qwen3"));
   const auto size = WriteRandomModel({.size = "8b"}, TestPath("no"));
   EXPECT_EQ(size.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(size.status().message()), HasSubstr("nano, 0.5b"));
@@ -209,7 +311,7 @@ TEST(VocabularyTest, LargeOneHasThemWhereQwen2HasThem) {
 }
 
 TensorType Choose(const char* file_type, const char* size, MatrixRole role, int layer) {
-  const Qwen2Shape& shape = *FindQwen2Shape(size);
+  const RandomModelShape& shape = *FindModelShape("qwen2", size);
   const int cols = role == MatrixRole::kFfnDown ? shape.ffn : shape.hidden;
   return ChooseTensorType(*FindFileType(file_type), shape, role, layer, cols);
 }
@@ -254,6 +356,8 @@ TEST(ChooseTensorTypeTest, OtherMixtures) {
   EXPECT_EQ(Choose("Q4_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ6_K);
   EXPECT_EQ(Choose("Q8_0", "7b", MatrixRole::kOutput, 0), TensorType::kQ8_0);
   EXPECT_EQ(Choose("F16", "7b", MatrixRole::kOutput, 0), TensorType::kF16);
+  EXPECT_EQ(Choose("Q4_K_M", "7b", MatrixRole::kAttnQkv, 0), TensorType::kQ5_K);
+  EXPECT_EQ(Choose("Q3_K_M", "7b", MatrixRole::kAttnQkv, 0), TensorType::kQ4_K);
 }
 
 }  // namespace

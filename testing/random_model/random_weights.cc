@@ -6,6 +6,7 @@
 
 #include "runtime/gguf/blocks.h"
 #include "runtime/gguf/dequantize.h"
+#include "testing/random_model/block_factors.h"
 
 namespace orcd {
 namespace {
@@ -22,11 +23,6 @@ uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;
   for (char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return hash;
-}
-
-void PutHalf(std::byte* at, float value) {
-  const uint16_t half = FloatToHalf(value);
-  std::memcpy(at, &half, sizeof(half));
 }
 
 // Mean and variance of the levels of uniform quants.
@@ -92,23 +88,107 @@ float MakeScalesLarge(Block<TensorType::kQ6_K>, std::byte* block) {
   return 95.5f;
 }
 
-// Gets a block of random bytes, so that quants are uniform. Writes scales that centre the weights
-// and give them the standard deviation.
+// Types whose quants are uniform in a block of random bytes.
 template <typename B>
-void FinishBlock(float sigma, Random& random, std::byte* block) {
+concept HasUniformQuants = requires(std::byte* block) { MakeScalesLarge(B(), block); } ||
+                           (B::kWeights == 32 && B::kHalves > 0);
+
+// Gets a block of random bytes. Writes scales that centre the weights and give them the standard
+// deviation.
+template <TensorType kType>
+  requires HasUniformQuants<Block<kType>>
+void FinishBlock(Block<kType> definition, float sigma, Random& random, std::byte* block) {
+  using B = Block<kType>;
   constexpr Spread kSpread = SpreadOf<B>();
   float scale = sigma / std::sqrt(static_cast<float>(kSpread.variance));
   if constexpr (B::kParts > 1) {
-    scale /= MakeScalesLarge(B(), block);
+    scale /= MakeScalesLarge(definition, block);
   } else {
     scale *= random.Uniform(0.75f, 1.25f);
     // Without a minimum, levels may be off centre; a random sign balances this over many blocks.
     if (!B::kHasMin && random.Next() >> 63 != 0) scale = -scale;
   }
-  PutHalf(block + B::kFloatsAt, scale);
+  PutFactor(kType, 0, scale, block);
   // A K-quant's minimum is subtracted.
   const float mean = static_cast<float>(kSpread.mean);
-  if (B::kHasMin) PutHalf(block + B::kFloatsAt + 2, scale * (B::kParts > 1 ? mean : -mean));
+  if (B::kHasMin) PutFactor(kType, 1, scale * (B::kParts > 1 ? mean : -mean), block);
+}
+
+template <TensorType kType>
+void RemoveUnusedQuants(Block<kType>, std::byte*) {}
+
+// ggml writes no quant 3; 1, which is 0, takes its place.
+void RemoveUnusedQuants(Block<TensorType::kTQ2_0>, std::byte* block) {
+  for (int i = 0; i < 64; ++i) {
+    const auto bits = static_cast<uint32_t>(block[i]);
+    block[i] = static_cast<std::byte>(bits & ~((bits & bits >> 1 & 0x55) << 1));
+  }
+}
+
+// The standard deviation of weights of random blocks with d = 1.
+template <TensorType kType>
+float SigmaOfRandomBlocks(Block<kType> definition) {
+  constexpr int kBlocks = 1000;
+  Random random(1, definition.kName, 0);
+  std::byte block[definition.kBytes];
+  float weights[definition.kWeights];
+  double squares = 0;
+  for (int i = 0; i < kBlocks; ++i) {
+    random.Fill(block);
+    RemoveUnusedQuants(definition, block);
+    PutFactor(kType, 0, 1, block);
+    Dequantize(kType, block, definition.kWeights, weights);
+    for (const float weight : weights) squares += double{weight} * weight;
+  }
+  return static_cast<float>(std::sqrt(squares / (kBlocks * definition.kWeights)));
+}
+
+// As above, for types whose quants and scales have distributions of their own.
+template <TensorType kType>
+void FinishBlock(Block<kType> definition, float sigma, Random& random, std::byte* block) {
+  static const float kSigma = SigmaOfRandomBlocks(definition);
+  RemoveUnusedQuants(definition, block);
+  const float scale = sigma / kSigma * random.Uniform(0.75f, 1.25f);
+  PutFactor(kType, 0, random.Next() >> 63 != 0 ? -scale : scale, block);
+}
+
+// One of the two neighbouring bytes whose values have `scale` between them, such that the square of
+// the value is right on average. `value` rises with the byte, from 0 to `last`.
+template <typename Value>
+std::byte RoundedAtRandom(float scale, int last, Random& random, const Value& value) {
+  int byte = 0;
+  for (int step = 128; step > 0; step /= 2) {
+    if (byte + step < last && value(byte + step) <= scale) byte += step;
+  }
+  const float lower = value(byte);
+  const float upper = value(byte + 1);
+  const float share = (scale * scale - lower * lower) / (upper * upper - lower * lower);
+  return static_cast<std::byte>(byte + (random.Uniform(0, 1) < share ? 1 : 0));
+}
+
+// The standard deviation of the levels of FP4.
+float SigmaOfFp4() {
+  static const float kSigma = std::sqrt(static_cast<float>(SpreadOf<Fp4Block>().variance));
+  return kSigma;
+}
+
+// Scales of FP4 are too coarse to be rounded to the nearest.
+void FinishBlock(Block<TensorType::kMXFP4> definition, float sigma, Random& random,
+                 std::byte* block) {
+  block[0] = RoundedAtRandom(sigma / SigmaOfFp4(), 252, random, [&](int e) {
+    const auto byte = static_cast<uint8_t>(e);
+    return std::bit_cast<float>(definition.SingleBits(&byte));
+  });
+}
+
+void FinishBlock(Block<TensorType::kNVFP4> definition, float sigma, Random& random,
+                 std::byte* block) {
+  for (int part = 0; part < definition.kParts; ++part) {
+    block[part] = RoundedAtRandom(sigma / SigmaOfFp4(), 0x7e, random, [&](int bits) {
+      const auto byte = static_cast<uint8_t>(bits);
+      return static_cast<float>(definition.Scale(&byte, 0)) * definition.kUnit;
+    });
+  }
 }
 
 template <typename Convert>
@@ -177,10 +257,10 @@ void FillRandomWeights(TensorType type, float sigma, Random& random, std::span<s
       break;
   }
   random.Fill(row);
-  VisitType(type, [&]<typename B>(B) {
-    if constexpr (B::kWeights > 1) {
-      for (size_t at = 0; at < row.size(); at += B::kBytes) {
-        FinishBlock<B>(sigma, random, row.data() + at);
+  VisitType(type, [&](auto definition) {
+    if constexpr (definition.kWeights > 1) {
+      for (size_t at = 0; at < row.size(); at += definition.kBytes) {
+        FinishBlock(definition, sigma, random, row.data() + at);
       }
     }
   });

@@ -43,7 +43,7 @@ std::string WriteModel(const std::string& name) {
 TEST(CheckCommandTest, AcceptsWhatLoadAccepts) {
   const Result result = Check(WriteModel("good"));
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_THAT(result.output, HasSubstr("OK: random-qwen2.5-nano, qwen2, 2 layers"));
+  EXPECT_THAT(result.output, HasSubstr("OK: random-qwen2-nano, qwen2, 2 layers"));
   EXPECT_THAT(result.output, HasSubstr("sha256-tree:"));
   EXPECT_THAT(result.output, HasSubstr("chat supported: yes"));
 }

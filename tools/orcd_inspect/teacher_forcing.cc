@@ -36,9 +36,12 @@ BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = step_tokens;
+  options.max_context = static_cast<int>(tokens);
   options.kv_type = kv_type;
+  const KvLayout layout(spec.layers);
   // One block more than the tokens fill.
-  options.kv_cache_bytes = (tokens + options.block_tokens) * KvLayout(spec.layers).position_size *
+  options.kv_cache_bytes = (tokens + options.block_tokens) *
+                           (layout.whole_size + layout.window_size) *
                            (kv_type == KvType::kF16 ? 2 : 4);
   return options;
 }
@@ -48,6 +51,11 @@ absl::Status RunTokens(Backend& backend, std::span<const int32_t> tokens, int64_
   const int64_t block_tokens = backend.info().block_tokens;
   std::vector<int32_t> blocks((first + count + block_tokens - 1) / block_tokens);
   std::iota(blocks.begin(), blocks.end(), 0);
+  // There are enough of these for a window and a step, so that each is free when its turn comes.
+  std::vector<int32_t> window_blocks;
+  if (const int of_windows = backend.info().window_blocks; of_windows > 0) {
+    for (const int32_t block : blocks) window_blocks.push_back(block % of_windows);
+  }
   const SamplingParams params;
   StepBatch batch;
   batch.tap = &tap;
@@ -59,6 +67,7 @@ absl::Status RunTokens(Backend& backend, std::span<const int32_t> tokens, int64_
   seq.tokens = tokens.subspan(first, count);
   seq.start_position = static_cast<int32_t>(first);
   seq.blocks = blocks;
+  seq.window_blocks = window_blocks;
   ORCD_RETURN_IF_ERROR(backend.Launch(batch));
   return backend.Wait().status();
 }

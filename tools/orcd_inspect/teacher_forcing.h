@@ -18,7 +18,8 @@ namespace orcd {
 // an id outside the vocabulary, for no ids, and for more ids than the model has positions.
 absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& path, const ModelSpec& spec);
 
-// Backend options for one sequence of `tokens` tokens, with `step_tokens` tokens per step.
+// Backend options for one sequence of `tokens` tokens, with `step_tokens` tokens per step. The
+// context is no longer than the tokens.
 BackendOptions TeacherForcingOptions(int64_t tokens, int step_tokens, KvType kv_type,
                                      const ModelSpec& spec);
 

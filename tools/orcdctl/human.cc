@@ -83,7 +83,11 @@ void AddModel(Table& table, const v1::ModelDescription& model) {
       absl::StrFormat("%u layers%shidden %u%s%u heads, %u for KV, of %u%sffn %u%svocab %u",
                       model.layers(), kDot, model.hidden(), kDot, model.heads(), model.kv_heads(),
                       model.head_dim(), kDot, model.ffn(), kDot, model.vocab()));
-  table.Add("context", absl::StrCat(model.context_length(), " tokens", kDot, "chat ",
+  const std::string window = model.window() == 0
+                                 ? ""
+                                 : absl::StrCat(" (", model.window_layers(), " layers: the last ",
+                                                model.window(), ")");
+  table.Add("context", absl::StrCat(model.context_length(), " tokens", window, kDot, "chat ",
                                     model.chat_supported() ? "supported" : "not supported",
                                     model.chat_tools_supported() ? ", with tools" : ""));
   if (model.has_sampling_defaults()) {

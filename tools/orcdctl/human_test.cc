@@ -107,6 +107,15 @@ TEST(HumanTest, StatusOfAReadyWorkerIsAnAlignedTable) {
             "uptime     1 min 1 s\n");
 }
 
+TEST(HumanTest, LayersWithAWindowAreCounted) {
+  v1::WorkerStatus status;
+  *status.mutable_model() = Model();
+  status.mutable_model()->set_window_layers(15);
+  status.mutable_model()->set_window(512);
+  EXPECT_THAT(DescribeStatus(status),
+              HasSubstr("context    32768 tokens (15 layers: the last 512) · chat supported\n"));
+}
+
 TEST(HumanTest, StatusOfAGpuAndItsRates) {
   v1::WorkerStatus status;
   v1::Gpu* gpu = status.mutable_device()->mutable_gpu();

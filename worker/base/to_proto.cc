@@ -130,6 +130,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
                                    const std::string& file) {
   const Model& model = engine.model();
   const ModelSpec& spec = model.spec();
+  // Layers may differ in window and RoPE alone.
   const LayerSpec& layer = spec.layers[0];
   v1::ModelDescription description;
   description.set_model_id(model_id);
@@ -148,6 +149,9 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   description.set_ffn(layer.ffn);
   description.set_vocab(spec.vocab);
   description.set_context_length(engine.max_context());
+  description.set_window(spec.window());
+  description.set_window_layers(static_cast<uint32_t>(
+      std::ranges::count_if(spec.layers, [](const LayerSpec& l) { return l.window > 0; })));
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());
   description.set_chat_tools_supported(model.chat_template().shows_tools());

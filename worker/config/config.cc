@@ -19,7 +19,7 @@ namespace orcd {
 namespace {
 
 constexpr char kDescription[] =
-    "Serves one Qwen2.5 model over gRPC.\n"
+    "Serves one large language model, of a GGUF file, over gRPC.\n"
     "Every flag may also be set as the environment variable ORCD_<FLAG> (--model-dir:\n"
     "ORCD_MODEL_DIR) or in the file of --config (a line each: model-dir = \"/models\"). Flags "
     "come\n"
@@ -46,6 +46,9 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 std::string CheckBytes(const std::string& text) { return Message(ParseBytes(text).status()); }
 std::string CheckShare(const std::string& text) { return Message(ParseShare(text).status()); }
 std::string CheckHost(const std::string& text) { return Message(ParseHost(text).status()); }
+std::string CheckRopeScaling(const std::string& text) {
+  return Message(ParseRopeOverride(text).status());
+}
 std::string CheckWorkerIdFlag(const std::string& text) { return Message(CheckWorkerId(text)); }
 
 LogLevel ToLogLevel(const std::string& name) {
@@ -288,6 +291,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   std::string settle = "0s";
   std::string watchdog = "2m";
   std::string null_step = "0s";
+  std::string rope_scaling;
   std::string kv_type = "f16";
   std::string wait = "yield";
   std::string log_format = "text";
@@ -334,6 +338,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   app.add_flag("--file-sampling,!--no-file-sampling", config.file_sampling,
                "Requests of orcd.v1 get the sampling parameters that they leave out from the "
                "model's file (general.sampling.*), where it has them [on]")
+      ->group("Model");
+  app.add_option("--rope-scaling", rope_scaling,
+                 "YaRN for models whose files scale no RoPE, which makes their context longer: "
+                 "yarn:FACTOR, yarn:FACTOR:ORIGINAL_CONTEXT, or the JSON object that the model's "
+                 "card shows")
+      ->check(CheckRopeScaling)
+      ->option_text("SCALING [none]")
       ->group("Model");
   app.add_flag("--allow-request-templates", config.allow_request_templates,
                "Requests of orcd.v1 may bring their own chat templates: programs that run for at "
@@ -514,6 +525,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
                                   ": a step needs room for a token of every request that runs"));
   }
   if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
+  if (!rope_scaling.empty()) config.rope_scaling = ParseRopeOverride(rope_scaling).value();
   config.kv_cache_bytes = ParseBytes(kv_cache_bytes).value();
   SetTransportLimits(transport, config);
   config.max_connection_age = ToDuration(transport.max_connection_age);

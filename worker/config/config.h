@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
+#include "runtime/model/rope_override.h"
 #include "worker/base/logging.h"
 #include "worker/config/environment.h"
 
@@ -27,6 +28,7 @@ struct WorkerConfig {
   std::string model;
   std::string model_id;
   bool file_sampling = true;
+  std::optional<RopeOverride> rope_scaling;
   bool allow_request_templates = false;
 
   std::string backend = "auto";

@@ -316,6 +316,25 @@ TEST(ConfigTest, FlagsThenEnvironmentThenFile) {
   unlink(path.c_str());
 }
 
+TEST(ConfigTest, RopeScalingIsShortOrTheJsonOfAModelCard) {
+  EXPECT_FALSE(Parse({}).config->rope_scaling.has_value());
+  const ConfigResult brief = Parse({"--rope-scaling=yarn:4:32768"});
+  ASSERT_TRUE(brief.config.has_value()) << brief.output;
+  const RopeOverride expected = {.factor = 4, .original_context = 32'768};
+  EXPECT_EQ(brief.config->rope_scaling, expected);
+  const std::string json =
+      R"({"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768})";
+  const ConfigResult card = Parse({"--rope-scaling", json});
+  ASSERT_TRUE(card.config.has_value()) << card.output;
+  EXPECT_EQ(card.config->rope_scaling, expected);
+  const ConfigResult variable = Parse({}, {{"ORCD_ROPE_SCALING", json}});
+  ASSERT_TRUE(variable.config.has_value()) << variable.output;
+  EXPECT_EQ(variable.config->rope_scaling, expected);
+  const ConfigResult wrong = Parse({"--rope-scaling=linear:4"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.output, AllOf(HasSubstr("--rope-scaling"), HasSubstr("yarn:FACTOR")));
+}
+
 TEST(ConfigTest, AFlagWithoutItsValueTakesNoVariableForIt) {
   EXPECT_EQ(Parse({"--model"}, {{"ORCD_MODEL_DIR", "/x"}}).exit_code, 2);
 }

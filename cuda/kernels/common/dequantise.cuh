@@ -13,6 +13,10 @@
 // within F16's range, the weight is multiplied by 2^-exponent (TiledMatrix), and results by
 // 2^exponent. The addend is the negated min plus a correction that cancels, in the middle of the
 // integers' range, the rounding error of the scale.
+//
+// Code books: levels are integers, or for FP4 numbers that have the upper byte of F16 to
+// themselves. Those of super-blocks are subnormal F16 numbers as well, and so are the magnitudes of
+// groups (group_books.cuh), whose signs are set last.
 #ifndef ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 #define ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 
@@ -20,6 +24,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/common/group_books.cuh"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/tile_format.h"
 #include "runtime/gguf/blocks.h"
@@ -36,10 +41,12 @@ template <TileFormat kFormat>
 using FormatBlock = Block<kFormatTypes[static_cast<int>(kFormat)]>;
 
 // Blocks: the integer that is subtracted from a quant before the multiplication. Super-blocks: the
-// middle of the quants' range, or the integer that is subtracted.
+// middle of the quants' range, or the integer that is subtracted. Level books: what bytes of levels
+// have too much.
 template <TileFormat kFormat, typename B = FormatBlock<kFormat>>
-inline constexpr int kQuantZero = HasSuperBlocks(kFormat) && B::kHasMin ? 1 << (B::kBits - 1)
-                                                                        : B::kZero;
+inline constexpr int kQuantZero = HasLevelBook(kFormat)                   ? 128
+                                  : HasSuperBlocks(kFormat) && B::kHasMin ? 1 << (B::kBits - 1)
+                                                                          : B::kZero;
 
 // Super-block formats with four-bit quants: at their bit positions, the quants of rows g + 8 are
 // 2^4 times larger than those of rows g, so their scales are smaller by that factor.
@@ -58,6 +65,19 @@ __device__ __forceinline__ uint32_t SuperBlockFactors(int exponent) {
   static_assert(kLeastExponent >= 4 && kMostExponent <= 24);
   return static_cast<uint32_t>((34 - exponent) << 10 | (29 - exponent) << 26);
 }
+// The factor that UnitScales takes. kMXFP4: in both halves the integer that, added to e, gives the
+// exponent field of the scale times 2^(kMxfp4Power - exponent) in F16.
+inline constexpr int kMxfp4Power = 14;
+template <TileFormat kFormat>
+__device__ __forceinline__ uint32_t FactorsOf(int exponent) {
+  if constexpr (kFormat == TileFormat::kMXFP4) {
+    constexpr int kBias = 15 - 128 + kMxfp4Power;
+    static_assert(kMostE8m0 + kBias == 30);
+    return static_cast<uint32_t>((kBias - exponent) & 0xffff) * 0x10001u;
+  } else {
+    return SuperBlockFactors(exponent);
+  }
+}
 // Factor of the results of a matrix: 2^exponent.
 __device__ __forceinline__ float ResultFactor(const TiledMatrix& matrix) {
   return __int_as_float((127 + matrix.exponent) << 23);
@@ -67,6 +87,9 @@ __device__ __forceinline__ float ResultFactor(const TiledMatrix& matrix) {
 constexpr int ScalesOffset(TileFormat format) {
   if (format == TileFormat::kF16) return 2048;
   if (format == TileFormat::kQ8_0) return 1024;
+  if (HasGroupBook(format)) {
+    return SignsOffset(format) + SignBytes(format) * UnitCols(format) / 64;
+  }
   return UnitCols(format) / kStepCols * 32 * QuantBits(format);
 }
 
@@ -81,7 +104,7 @@ constexpr int F16PairOffset(int step, int pair) {
 }
 
 // Quants of a group, one lane's share, not yet dequantised.
-template <TileFormat kFormat>
+template <TileFormat kFormat, bool kHasGroupBook = HasGroupBook(kFormat)>
 struct GroupQuants {
   static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
                                 : kFormat == TileFormat::kQ8_0 ? 8
@@ -116,16 +139,82 @@ struct GroupQuants {
                                                     lane * 4);
     }
   }
+  __device__ __forceinline__ GroupQuants Complete() const { return *this; }
 };
+
+// Those of formats with group books: the words of low bits of indices, one of their high bits, if
+// there are any, and the signs.
+template <TileFormat kFormat>
+struct GroupQuants<kFormat, true> {
+  static constexpr bool kOf8 = GroupWeights(kFormat) == 8;
+  static constexpr int kHighBits = IndexBits(kFormat) - 8;
+  static constexpr int kHighWord = kOf8 ? 1 : 4;
+  static constexpr int kSigns = kHighWord + (kHighBits > 0 ? 1 : 0);
+  static constexpr int kWords = kSigns + 1;
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
+    const uint8_t* const high = unit + HighBitsOffset(kFormat);
+    if constexpr (kOf8) {
+      words[0] = *reinterpret_cast<const uint32_t*>(unit + group * 128 + lane * 4);
+      if constexpr (kHighBits == 1) words[1] = high[group / 2 * 32 + lane] >> (group % 2 * 4);
+      if constexpr (kHighBits == 2) words[1] = high[group * 32 + lane];
+    } else {
+      const uint4 v = *reinterpret_cast<const uint4*>(unit + group * 256 + lane / 2 * 16);
+      words[0] = v.x;
+      words[1] = v.y;
+      words[2] = v.z;
+      words[3] = v.w;
+      if constexpr (kHighBits == 1) {
+        words[4] = *reinterpret_cast<const uint16_t*>(high + group * 32 + lane / 2 * 2);
+      }
+    }
+    const uint8_t* const signs = unit + SignsOffset(kFormat) + group * SignBytes(kFormat);
+    if constexpr (!HasEvenSigns(kFormat)) {
+      words[kSigns] = *reinterpret_cast<const uint32_t*>(signs + lane * 4);
+    } else if (lane % 4 < 3) {
+      words[kSigns] = *reinterpret_cast<const uint32_t*>(signs + lane / 4 * 12 + lane % 4 * 4);
+    } else {
+      words[kSigns] = *reinterpret_cast<const uint16_t*>(signs + 96 + lane / 4 * 2);
+    }
+  }
+
+  // The same with the signs that are not in the file. All lanes of the warp call this.
+  __device__ __forceinline__ GroupQuants Complete() const {
+    GroupQuants quants = *this;
+    if constexpr (HasEvenSigns(kFormat)) {
+      uint32_t minuses = words[kSigns] ^ words[kSigns] >> 16;
+      minuses ^= __shfl_xor_sync(~0u, minuses, 1);
+      minuses ^= __shfl_xor_sync(~0u, minuses, 2);
+      if (threadIdx.x % 4 == 3) quants.words[kSigns] |= minuses << 16;
+    }
+    return quants;
+  }
+
+  // Index of step kStep (groups of 8) or of pair kPair (of 16; groups of 4).
+  template <int kNumber>
+  __device__ __forceinline__ uint32_t Index() const {
+    const uint32_t low = words[kNumber / 4] >> (kNumber % 4 * 8) & 0xff;
+    if constexpr (kHighBits == 0) return low;
+    constexpr uint32_t kMask = (1 << kHighBits) - 1;
+    return low | (words[kHighWord] >> (kNumber * kHighBits) & kMask) << 8;
+  }
+};
+
+template <TileFormat kFormat>
+struct GroupScales;
 
 // A lane's share of a unit's scales; GroupScales::Load gets the scales of a group from it by
 // shuffles.
 template <TileFormat kFormat>
 struct UnitScales {
   // F16 pairs. kQ4_K, kQ5_K: the scales of sub-blocks 2t and 2t + 1, of row g and of row g + 8,
-  // then the addends. kQ6_K: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then
-  // the addends. All are multiplied by the powers of two of SuperBlockFactors.
+  // then the addends; kIQ4_XS, kIQ2_XXS, kIQ3_XXS, kIQ3_S: the scales alone. kQ6_K, kIQ2_XS,
+  // kIQ2_S: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then the addends. All
+  // are multiplied by the powers of two of SuperBlockFactors. kMXFP4: FactorsOf.
   uint32_t own[8];
+  // Formats with group books: the book's address, with LaneOfBook.
+  uint32_t book;
 
   // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
   // (`zero` times that of one), less the min.
@@ -135,8 +224,27 @@ struct UnitScales {
     return __hfma2(__hneg2(dmin), mins, __hmul2(lost, zero));
   }
 
-  // `factors`: SuperBlockFactors of the matrix.
-  __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane) {
+  // F16 pairs 2^(5 + log2 kUnit) * (2n + 1) of nibbles 2i (lower half) and 2i + 1 of `word`.
+  template <int i>
+  static __device__ __forceinline__ __half2 OddScales(uint32_t word) {
+    constexpr uint32_t kOne = Magic(5 + (FormatBlock<kFormat>::kUnit == 0.125f  ? -3
+                                         : FormatBlock<kFormat>::kUnit == 0.25f ? -2
+                                                                                : 0));
+    constexpr int kLower = 8 * i - 1;
+    const uint32_t lower = kLower < 0 ? word << 1 : word >> (kLower < 0 ? 0 : kLower);
+    constexpr int kUpper = 13 - 8 * i;
+    const uint32_t upper =
+        kUpper < 0 ? word >> (kUpper < 0 ? -kUpper : 0) : word << (kUpper < 0 ? 0 : kUpper);
+    return __hsub2(
+        AsHalf2(AndOr(upper, 0x001e0000u, AndOr(lower, 0x0000001eu, kOne | 0x00010001u))),
+        AsHalf2(kOne));
+  }
+
+  // `factors`: FactorsOf the matrix's exponent. `of_book`: the address of the format's group book.
+  __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane,
+                                       uint32_t of_book = 0) {
+    if constexpr (kFormat == TileFormat::kMXFP4) own[0] = factors;
+    if constexpr (HasGroupBook(kFormat)) book = of_book;
     const uint8_t* scales = unit + ScalesOffset(kFormat);
     // kQuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
     constexpr uint32_t kZero = kQuantZero<kFormat>;
@@ -201,26 +309,83 @@ struct UnitScales {
         own[4 + i] = AsBits(Added(scale, d, by, AsHalf2(kLowerZero << 16 | kZero), dmin, mins));
       }
     }
+    if constexpr (kFormat == TileFormat::kIQ4_XS) {
+      const uint32_t low = *reinterpret_cast<const uint16_t*>(scales + lane * 2);
+      const uint32_t high = scales[64 + lane];
+      const __half2 d =
+          __hmul2(AsHalf2(*reinterpret_cast<const uint32_t*>(scales + 96 + (lane >> 2) * 4)),
+                  __low2half2(AsHalf2(factors)));
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const uint32_t nibbles = low >> 8 * row | low >> 8 * row << 12;
+        const uint32_t above = high << 4 >> 4 * row;
+        const uint32_t integers =
+            AndOr(nibbles, 0x000f000fu, AndOr(above * 0x4001u, 0x00300030u, kMagic));
+        const __half2 by = __hsub2(AsHalf2(integers), AsHalf2(kMagic | 0x00200020u));
+        own[row] = AsBits(__hmul2(by, row == 0 ? __low2half2(d) : __high2half2(d)));
+      }
+    }
+    if constexpr (HasGroupBook(kFormat)) {
+      constexpr bool kFour = GroupScales<kFormat>::kParts == 4;
+      const uint32_t packed = kFour ? *reinterpret_cast<const uint32_t*>(scales + lane * 4)
+                                    : *reinterpret_cast<const uint16_t*>(scales + lane * 2);
+      const __half2 d = __hmul2(AsHalf2(*reinterpret_cast<const uint32_t*>(
+                                    scales + (kFour ? 128 : 64) + (lane >> 2) * 4)),
+                                __low2half2(AsHalf2(factors)));
+      if constexpr (kFour) {
+        own[0] = AsBits(__hmul2(OddScales<0>(packed), d));
+        own[1] = AsBits(__hmul2(OddScales<1>(packed), d));
+        own[2] = AsBits(__hmul2(OddScales<2>(packed), d));
+        own[3] = AsBits(__hmul2(OddScales<3>(packed), d));
+      } else {
+        own[0] = AsBits(__hmul2(OddScales<0>(packed), __low2half2(d)));
+        own[1] = AsBits(__hmul2(OddScales<1>(packed), __high2half2(d)));
+      }
+    }
   }
 };
 
 // Scales of one group.
 template <TileFormat kFormat>
 struct GroupScales {
-  static constexpr int kParts =
-      kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ? 4 : 2;
+  static constexpr int kParts = kFormat == TileFormat::kQ6_K || kFormat == TileFormat::kQ2_K ||
+                                        kFormat == TileFormat::kIQ2_XS ||
+                                        kFormat == TileFormat::kIQ2_S ||
+                                        kFormat == TileFormat::kNVFP4
+                                    ? 4
+                                    : 2;
   static constexpr bool kHasMin = FormatBlock<kFormat>::kHasMin;
   static constexpr int kScaleWords = kFormat == TileFormat::kF16 ? 0 : kParts;
   static constexpr int kWords = kHasMin ? 2 * kScaleWords : kScaleWords;
   // {part 0, part 1} of row g and of row g + 8; with four parts, {row g, row g + 8} of each part.
   // Scales, then addends.
   uint32_t words[kWords == 0 ? 1 : kWords];
+  // As in UnitScales.
+  uint32_t book;
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
+    if constexpr (HasGroupBook(kFormat)) book = unit_scales.book;
     if constexpr (HasSuperBlocks(kFormat)) {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = __shfl_sync(~0u, unit_scales.own[i], group, 4);
+    } else if constexpr (kFormat == TileFormat::kMXFP4) {
+      const uint32_t bytes =
+          *reinterpret_cast<const uint32_t*>(unit + ScalesOffset(kFormat) + (lane >> 2) * 4);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const uint32_t e = __byte_perm(bytes, 0, row == 0 ? 0x4140 : 0x4342);
+        words[row] = __viaddmin_s16x2_relu(e, unit_scales.own[0], 0x001f001fu) << 10;
+      }
+    } else if constexpr (kFormat == TileFormat::kNVFP4) {
+      const uint2 bytes =
+          *reinterpret_cast<const uint2*>(unit + ScalesOffset(kFormat) + (lane >> 2) * 8);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        // Four bits of exponent and three of mantissa are F16's, times 2^-8.
+        words[part] =
+            __byte_perm(part < 2 ? bytes.x : bytes.y, 0, part % 2 == 0 ? 0x1404 : 0x3424) >> 1;
+      }
     } else if constexpr (kFormat != TileFormat::kF16) {
       const uint8_t* scales = unit + ScalesOffset(kFormat) + (lane >> 2) * 8;
 #pragma unroll
@@ -242,7 +407,7 @@ struct GroupScales {
     }
     // Formats without a min subtract kQuantZero quants: as a subnormal number, times 2^-24.
     const __half2 zero = Half2OfBits(0x8000 | kQuantZero<kFormat>);
-    return Pick(__hmul2(AsHalf2(words[part]), zero), part, row);
+    return Pick(__hmul2(AsHalf2(words[kParts == 4 ? part : row]), zero), part, row);
   }
 
  private:
@@ -326,15 +491,97 @@ __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
   }
 }
 
-// Levels of a code book, plus 128, as bytes: those of the four low nibbles of `quants`.
-template <typename B>
-__device__ __forceinline__ uint32_t LookUpLevels(uint32_t quants) {
-  constexpr uint64_t kLower = LevelWord(B::kLevels, 0) ^ 0x8080808080808080u;
-  constexpr uint64_t kUpper = LevelWord(B::kLevels, 8) ^ 0x8080808080808080u;
-  const uint32_t index = quants & 0x7777u;
-  const uint32_t lower = __byte_perm(static_cast<uint32_t>(kLower), kLower >> 32, index);
-  const uint32_t upper = __byte_perm(static_cast<uint32_t>(kUpper), kUpper >> 32, index);
-  return __byte_perm(lower, upper, 0x3210u | (quants & 0x8888u) >> 1);
+// A level as a byte: plus 128; for FP4, the upper byte of F16, times 2^kFp4Power.
+template <TileFormat kFormat>
+inline constexpr bool kIsFp4 = kFormat == TileFormat::kMXFP4 || kFormat == TileFormat::kNVFP4;
+template <TileFormat kFormat>
+inline constexpr int kFp4Power = kFormat == TileFormat::kMXFP4 ? -kMxfp4Power : 7;
+template <TileFormat kFormat>
+constexpr uint32_t LevelByte(int level) {
+  if (!kIsFp4<kFormat>) return static_cast<uint32_t>(level + kQuantZero<kFormat>);
+  if (level == 0) return 0;
+  // 2^power * (1 + fraction / 4).
+  int magnitude = level < 0 ? -level : level;
+  int power = 0;
+  while (magnitude >> power > 1) ++power;
+  const int fraction = (magnitude << 2 >> power) & 3;
+  return (level < 0 ? 128u : 0u) |
+         static_cast<uint32_t>((power + kFp4Power<kFormat> + 15) << 2 | fraction);
+}
+// The bytes of four levels, from `first` on.
+template <TileFormat kFormat>
+constexpr uint32_t LevelBytes(int first) {
+  uint32_t word = 0;
+  for (int i = 3; i >= 0; --i) {
+    word = word << 8 | LevelByte<kFormat>(FormatBlock<kFormat>::kLevels[first + i]);
+  }
+  return word;
+}
+
+// Looks up the bytes of the pairs of a step, whose eight quants are nibble i (pair i) of the two
+// halves of `quants`: {pair 0, pair 1}, the first half of each in the low half, and {pair 2, pair
+// 3}.
+template <TileFormat kFormat>
+__device__ __forceinline__ void LookUpLevels(uint32_t quants, uint32_t (&bytes)[2]) {
+  constexpr uint32_t kLevels[4] = {LevelBytes<kFormat>(0), LevelBytes<kFormat>(4),
+                                   LevelBytes<kFormat>(8), LevelBytes<kFormat>(12)};
+  const uint32_t order = __byte_perm(quants, 0, 0x3120);
+  const uint32_t index = order & 0x77777777u;
+  const uint32_t is_upper = AndOr(order >> 1, 0x44444444u, 0x32103210u);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t lower = __byte_perm(kLevels[0], kLevels[1], index >> (16 * i));
+    const uint32_t upper = __byte_perm(kLevels[2], kLevels[3], index >> (16 * i));
+    bytes[i] = __byte_perm(lower, upper, is_upper >> (16 * i));
+  }
+}
+
+// Level books: the A fragment of step kStep.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales<kFormat>& scales,
+                                              uint32_t (&a)[4]) {
+  constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
+  uint32_t bytes[2];
+  LookUpLevels<kFormat>(quants, bytes);
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint32_t word = bytes[pair / 2];
+    const bool first = pair % 2 == 0;
+    const __half2 scale = scales.Scale(kPart, pair % 2);
+    if constexpr (kIsFp4<kFormat>) {
+      const uint32_t level = first ? __byte_perm(word, 0, 0x2404) : word & 0xff00ff00u;
+      a[pair] = AsBits(__hmul2(AsHalf2(level), scale));
+    } else if constexpr (HasSuperBlocks(kFormat)) {
+      const uint32_t level = first ? word & 0x00ff00ffu : __byte_perm(word, 0, 0x4341);
+      a[pair] = AsBits(__hfma2(AsHalf2(level), scale, scales.Added(kPart, pair % 2)));
+    } else {
+      const uint32_t level =
+          first ? AndOr(word, 0x00ff00ffu, 0x64006400u) : __byte_perm(word, 0x64646464u, 0x4341);
+      a[pair] = AsBits(__hmul2(__hsub2(AsHalf2(level), Half2OfBits(0x6480)), scale));
+    }
+  }
+}
+
+// Group books: the A fragment of step kStep. `quants` is complete.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void BookFragment(const GroupQuants<kFormat>& quants,
+                                             const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
+  constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
+  uint32_t magnitudes[4];
+  if constexpr (GroupWeights(kFormat) == 8) {
+    LoadGroups<kFormat>(scales.book, quants.template Index<kStep>(), magnitudes);
+  } else {
+    magnitudes[0] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4>());
+    magnitudes[1] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 1>());
+    magnitudes[2] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 2>());
+    magnitudes[3] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 3>());
+  }
+  const uint32_t signs = quants.words[GroupQuants<kFormat>::kSigns];
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint32_t level = magnitudes[pair] ^ (signs << (15 - (kStep * 4 + pair)) & 0x80008000u);
+    a[pair] = AsBits(__hmul2(AsHalf2(level), scales.Scale(kPart, pair % 2)));
+  }
 }
 
 // The A fragment of step kStep of a group.
@@ -357,17 +604,10 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
             __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
       }
     }
-  } else if constexpr (kFormat == TileFormat::kIQ4_NL) {
-    // A step has one word; pair i is nibble i of its two halves.
-    const uint32_t first = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep]);
-    const uint32_t second = LookUpLevels<FormatBlock<kFormat>>(quants.words[kStep] >> 16);
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const uint32_t bytes = __byte_perm(first, second, 0x0400 + 0x0101 * pair);
-      const __half2 level =
-          __hsub2(AsHalf2(AndOr(bytes, 0x00ff00ffu, 0x64006400u)), Half2OfBits(0x6480));
-      a[pair] = AsBits(__hmul2(level, scales.Scale(kStep / 2, pair % 2)));
-    }
+  } else if constexpr (HasLevelBook(kFormat)) {
+    LevelFragment<kFormat, kStep>(quants.words[kStep], scales, a);
+  } else if constexpr (HasGroupBook(kFormat)) {
+    BookFragment<kFormat, kStep>(quants, scales, a);
   } else {
     constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
     a[0] = WeightPair<kFormat, kPart, kStep * 4>(quants.words, scales);

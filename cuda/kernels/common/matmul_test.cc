@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -274,15 +275,14 @@ class ProductTypeTest : public ProductTest, public ::testing::WithParamInterface
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ProductTypeTest, ::testing::ValuesIn([] {
-                           std::vector<TensorType> types;
-                           for (const TensorTypeInfo& info : AllTensorTypes())
-                             types.push_back(info.type);
-                           return types;
-                         }()),
-                         [](const auto& info) {
-                           return std::string(GetTensorTypeInfo(info.param).name);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, ProductTypeTest, ::testing::ValuesIn([] {
+      // Other types than these are held as F16 (RepackTest).
+      std::vector<TensorType> types = {TensorType::kF32, TensorType::kBF16, TensorType::kQ3_K};
+      types.insert(types.end(), std::begin(kFormatTypes), std::end(kFormatTypes));
+      return types;
+    }()),
+    [](const auto& info) { return std::string(GetTensorTypeInfo(info.param).name); });
 
 // A weight is rounded to F16 once. If its scale is a product (d * scale), the scale is rounded as
 // well, and so is a min: an error of at most 2^-11 of each of the three parts, whose norms add up
@@ -296,12 +296,19 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
       roundings = 3;
       break;
     case TileFormat::kQ6_K:
+    case TileFormat::kIQ4_XS:
+    case TileFormat::kIQ2_XXS:
+    case TileFormat::kIQ2_XS:
+    case TileFormat::kIQ2_S:
+    case TileFormat::kIQ3_XXS:
+    case TileFormat::kIQ3_S:
       roundings = 2;
       break;
     default:
       break;
   }
   std::vector<float> scales = {1};
+  if (GetParam() == TensorType::kMXFP4) scales = {1, 0x1p20f};
   // Scales for which kernels multiply by weights times another power of two.
   if (HasSuperBlocks(FormatFor(GetParam()))) scales = {1, 32, 0x1p-6, 0x1p-12};
   for (const float scale : scales) {
@@ -315,7 +322,9 @@ TEST_P(ProductTypeTest, WeightsAreRoundedAsTheRuleSays) {
     for (const float w : exact) largest = std::max(largest, std::abs(w));
     for (size_t i = 0; i < exact.size(); ++i) {
       ASSERT_NEAR(used[i], exact[i], roundings * 0x1p-11 * largest) << i;
-      if (GetParam() == TensorType::kF16) {
+      // Weights that F16 can hold.
+      if (GetParam() == TensorType::kF16 || GetParam() == TensorType::kMXFP4 ||
+          GetParam() == TensorType::kNVFP4) {
         ASSERT_EQ(used[i], exact[i]);
       }
       squared += std::pow(double{used[i]} - double{exact[i]}, 2);
@@ -454,6 +463,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
     constexpr int kMost = 600;
     // Each token's result by the separate gate kernel, from products of eight tokens at a time.
     std::vector<uint16_t> expected;
+    std::vector<uint16_t> expected_gelu;
     const std::vector<float> all = input(kMost);
     for (int t = 0; t < kMost; t += kMatvecTokens) {
       const DeviceActivations x(
@@ -466,9 +476,14 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       plain.epilogue = StoreF32{y.data(), both.tiles.rows};
       ASSERT_EQ(Launch(plain, sms()), cudaSuccess);
       const DeviceActivations out(8, ffn);
-      ASSERT_EQ(LaunchSwiGlu({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()},
-                             stream()),
-                cudaSuccess);
+      SwiGluArgs gate_args = {
+          .products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()};
+      gate_args.activation = Activation::kGeluTanh;
+      ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
+      const std::vector<uint16_t> gelu_rows = out.Read();
+      expected_gelu.insert(expected_gelu.end(), gelu_rows.begin(), gelu_rows.end());
+      gate_args.activation = Activation::kSilu;
+      ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
       const std::vector<uint16_t> rows = out.Read();
       expected.insert(expected.end(), rows.begin(), rows.end());
       if (t > 0) continue;
@@ -500,6 +515,12 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
             << tokens << " tokens";
         EXPECT_EQ(out.WrittenOutside(), 0) << tokens << " tokens";
       }
+      fused.epilogue = SwiGlu{out.view(), Activation::kGeluTanh};
+      ASSERT_EQ(Launch(fused, sms()), cudaSuccess);
+      ASSERT_TRUE(
+          SameBits(std::span<const uint16_t>(out.Read()),
+                   std::span<const uint16_t>(expected_gelu).first(size_t{1} * tokens * ffn)))
+          << tokens << " tokens, GELU";
     }
   }
 }
@@ -586,7 +607,13 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   for (const auto& [first, last] : {std::pair(TensorType::kQ4_K, TensorType::kQ4_K),
                                     std::pair(TensorType::kQ4_K, TensorType::kQ6_K),
                                     std::pair(TensorType::kQ5_0, TensorType::kQ8_0),
-                                    std::pair(TensorType::kQ4_K, TensorType::kF16)}) {
+                                    std::pair(TensorType::kQ4_K, TensorType::kF16),
+                                    std::pair(TensorType::kIQ4_XS, TensorType::kQ5_K),
+                                    std::pair(TensorType::kMXFP4, TensorType::kNVFP4),
+                                    std::pair(TensorType::kIQ3_S, TensorType::kQ4_K),
+                                    std::pair(TensorType::kIQ2_S, TensorType::kIQ3_XXS)}) {
+    SCOPED_TRACE(::testing::Message()
+                 << GetTensorTypeInfo(first).name << " and " << GetTensorTypeInfo(last).name);
     const DeviceMatrix q(first, 512, kCols, 31, stream());
     const DeviceMatrix k(first, 64, kCols, 32, stream());
     const DeviceMatrix v(last, 72, kCols, 33, stream());
@@ -780,17 +807,42 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
 
 // Dequantises a part of a matrix's rows, as for the head.
 TEST_F(ProductTest, DequantisingSomeTilesIsAPartOfDequantisingAll) {
-  const DeviceMatrix matrix(TensorType::kQ6_K, 200, 512, 41, stream());
-  const Product product = {.matrices = {matrix.tiles}, .num_matrices = 1};
-  const int tiles = matrix.tiles.row_tiles();
-  const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
-  ASSERT_EQ(kernels().dequantise(product, 0, tiles, all.data(), stream()), cudaSuccess);
-  const size_t tile_bytes = all.size() / tiles;
-  const DeviceArray<uint8_t> part(5 * tile_bytes);
-  ASSERT_EQ(kernels().dequantise(product, 4, 5, part.data(), stream()), cudaSuccess);
-  EXPECT_TRUE(
-      SameBits(std::span<const uint8_t>(part.Read()),
-               std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
+  for (const TensorType type : {TensorType::kQ6_K, TensorType::kIQ3_S}) {
+    const DeviceMatrix matrix(type, 200, 2560, 41, stream());
+    const Product product = {.matrices = {matrix.tiles}, .num_matrices = 1};
+    const int tiles = matrix.tiles.row_tiles();
+    const DeviceArray<uint8_t> all(F16Bytes(matrix.tiles));
+    ASSERT_EQ(kernels().dequantise(product, 0, tiles, all.data(), stream()), cudaSuccess);
+    const size_t tile_bytes = all.size() / tiles;
+    const DeviceArray<uint8_t> part(5 * tile_bytes);
+    ASSERT_EQ(kernels().dequantise(product, 4, 5, part.data(), stream()), cudaSuccess);
+    EXPECT_TRUE(
+        SameBits(std::span<const uint8_t>(part.Read()),
+                 std::span<const uint8_t>(all.Read()).subspan(4 * tile_bytes, 5 * tile_bytes)));
+  }
+}
+
+// So many columns of eight tokens that the rings of twenty warps and three group books do not fit
+// beside x.
+TEST_F(ProductTest, FewerWarpsShareABlockWithLargeInputs) {
+  constexpr int kCols = 5120;
+  const DeviceMatrix q(TensorType::kIQ3_S, 496, kCols, 81, stream());
+  const DeviceMatrix k(TensorType::kIQ2_S, 64, kCols, 82, stream());
+  const DeviceMatrix v(TensorType::kIQ3_XXS, 72, kCols, 83, stream());
+  const MatmulArgs together = {
+      .product = {.matrices = {q.tiles, k.tiles, v.tiles}, .num_matrices = 3}};
+  // All row tiles in two blocks.
+  const Result few = Multiply(together, 0, 8, 2);
+  int first_row = 0;
+  for (const DeviceMatrix* part : {&q, &k, &v}) {
+    const Result alone =
+        Multiply({.product = {.matrices = {part->tiles}, .num_matrices = 1}}, 0, 8, sms());
+    for (int t = 0; t < 8; ++t) {
+      ASSERT_TRUE(SameBits(few.Row(0, t).subspan(first_row, part->tiles.rows), alone.Row(0, t)))
+          << "rows from " << first_row << ", token " << t;
+    }
+    first_row += part->tiles.rows;
+  }
 }
 
 // The norm that a product of one token makes in its prologue is LaunchNorm's.
@@ -798,7 +850,9 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) {
       SCOPED_TRACE(::testing::Message() << cols << " columns, " << splits << " splits");
-      const DeviceMatrix matrix(TensorType::kQ8_0, 100, cols, 51, stream());
+      // One of them has a book in shared memory.
+      const TensorType type = splits == 3 && cols != 896 ? TensorType::kIQ2_XS : TensorType::kQ8_0;
+      const DeviceMatrix matrix(type, 100, cols, 51, stream());
       const DeviceArray<float> weight(RandomFloats(cols, 52));
       const std::vector<float> residual_values = RandomFloats(cols, 53, 10.0f);
       constexpr int kPartialsTokens = kMatvecTokens;

@@ -195,6 +195,13 @@ __device__ __forceinline__ void BulkCopyToCluster(uint32_t shared, const void* g
       : "memory");
 }
 
+// Loads a word of shared memory that no longer changes, so that the compiler may move the load.
+__device__ __forceinline__ uint32_t LoadFixedWord(uint32_t address) {
+  uint32_t word;
+  asm("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
+  return word;
+}
+
 // --- Tensor cores. -------------------------------------------------------------------------------
 
 // ldmatrix: four matrices of 8 rows of 16 bytes, one register each. Lane 8m + i passes the address

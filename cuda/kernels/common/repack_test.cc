@@ -1,6 +1,7 @@
 // Weights in tiles are those of the file, bit for bit.
 #include "cuda/kernels/common/repack.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -8,16 +9,14 @@
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
-#include "runtime/cpu/matrix_for_test.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/gguf/dequantize.h"
+#include "testing/random_model/block_factors.h"
 
 namespace orcd::cuda {
 namespace {
 
-using cpu::ScaleOffsets;
-
-// Rows of blocks of random bits, except the scales: these are random finite F16 numbers, often at
+// Rows of blocks of random bits, except the F16 scales: these are random finite numbers, often at
 // the ends of the range.
 struct RawMatrix {
   RawMatrix(TensorType type, int rows, int cols, uint32_t seed)
@@ -28,9 +27,13 @@ struct RawMatrix {
     std::mt19937 rng(seed);
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
     for (size_t block = 0; block < bytes.size(); block += info.block_bytes) {
-      for (const int offset : ScaleOffsets(type)) {
-        const uint16_t half = FiniteHalf(rng);
-        std::memcpy(&bytes[block + offset], &half, sizeof(half));
+      if (type == TensorType::kMXFP4) {
+        bytes[block] %= 253;
+      } else if (type != TensorType::kNVFP4) {
+        for (int which = 0; which < FactorCount(type); ++which) {
+          PutFactor(type, which, HalfToFloat(FiniteHalf(rng)),
+                    reinterpret_cast<std::byte*>(&bytes[block]));
+        }
       }
       // Sub-block scales at the ends of their range too: all bits equal.
       if (info.block_weights == 256 && rng() % 4 == 0) {
@@ -69,7 +72,7 @@ struct RawMatrix {
     std::vector<float> values(cols);
     Dequantize(type, reinterpret_cast<const std::byte*>(&bytes[row * row_bytes]), cols,
                values.data());
-    if (type == TensorType::kF32 || type == TensorType::kBF16) {
+    if (FormatFor(type) == TileFormat::kF16) {
       for (float& value : values) value = HalfToFloat(FloatToHalf(value));
     }
     return values;
@@ -91,6 +94,8 @@ class RepackTest : public GpuTest, public ::testing::WithParamInterface<TensorTy
         return {1, 33, 64, 100, 896};
       case 32:
         return {32, 96, 256, 896};
+      case 64:
+        return {64, 192, 896};
       default:
         return {256, 768, 1536};
     }

@@ -11,6 +11,7 @@
 #include "cuda/kernels/common/activations.h"
 #include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/tile_format.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
@@ -90,7 +91,7 @@ struct KvCacheView {
   }
 };
 
-// residual[t] = the embedding of token t; [tokens, hidden] F32. Also records the token id at each
+// residual[t] = scale * the embedding of token t; [tokens, hidden] F32. Also records the token id at each
 // position of the KV blocks (block_token_ids).
 struct EmbedArgs {
   StepTables step = {};
@@ -99,14 +100,19 @@ struct EmbedArgs {
   int32_t* not_finite = nullptr;         // [slots]
   const int32_t* last_sample = nullptr;  // [slots]
   TiledMatrix embedding = {};
+  float scale = 1;
   float* residual = nullptr;
   int tokens = 0;
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 
-// Adds the split-K partials of a product to the residual, then normalises: residual += scale * sum
-// of partials; out = F16(rms_norm(residual) * weight). Zhang and Sennrich, "Root mean square layer
-// normalization", 2019.
+// Largest `hidden` of LaunchNorm.
+inline constexpr int kMaxNormHidden = 8192;
+
+// Adds what a branch (attention or FFN) leaves to the residual, then normalises the residual:
+// branch = scale * sum of partials + bias; branch = norm(branch) * post_norm;
+// residual += residual_scale * branch; out = F16(norm(residual) * weight). RMS norm: Zhang and
+// Sennrich, "Root mean square layer normalization", 2019.
 struct NormArgs {
   float* residual = nullptr;  // [.., hidden], updated in place
   // A product that normalises writes the updated residual here, [hidden], since each of its blocks
@@ -118,16 +124,45 @@ struct NormArgs {
   int splits = 0;
   int partials_tokens = 0;
   float scale = 1;
-  const float* weight = nullptr;  // [hidden]
+  // [hidden] each; null: the branch has no bias, or no norm of its own.
+  const float* bias = nullptr;
+  const float* post_norm = nullptr;
+  float residual_scale = 1;
+  // [hidden]; null: `out` is the residual itself.
+  const float* weight = nullptr;
+  // Of both norms.
+  NormKind kind = NormKind::kRms;
   float eps = 0;
   int hidden = 0;
   // Number of rows. Row i is token i, or rows[i] if `rows` is not null (then the residual stays
   // unchanged).
   int tokens = 0;
   const int32_t* rows = nullptr;
+  // Null data: the residual is updated and nothing more.
   Activations out = {};
+  // Null, or the branches as they are added, before residual_scale, F32 [tokens, hidden]; for taps.
+  float* branch = nullptr;
 };
+
+// True of the norms that kernels have code of their own for, as Qwen2's. Products normalise their
+// input in no other way, and the columns of no other width than a multiple of kActivationCols.
+constexpr bool IsPlain(const NormArgs& norm) {
+  return norm.bias == nullptr && norm.post_norm == nullptr && norm.residual_scale == 1 &&
+         norm.weight != nullptr && norm.kind == NormKind::kRms && norm.branch == nullptr;
+}
+constexpr bool ProductsNormalise(const NormArgs& norm) {
+  return IsPlain(norm) && norm.hidden % kActivationCols == 0;
+}
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream);
+
+// Zeros the columns of `of` that pad its `cols` columns. For sizes that are no multiple of
+// kActivationCols, before a kernel that writes the columns alone; it clears the columns of the same
+// tile as well.
+struct ClearPaddingArgs {
+  Activations of = {};  // [.., cols]
+  int cols = 0;
+};
+cudaError_t LaunchClearPadding(const ClearPaddingArgs& args, cudaStream_t stream);
 
 // Gathers the rows that the head needs: row i of the `gathered_` outputs is row rows[i] of the
 // residual and of the attention output.
@@ -230,18 +265,32 @@ struct RopeArgs {
 };
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
 
-// SwiGLU as a kernel of its own: silu(gate) * up * kSwiGluScale. For taps; products apply it in
-// their epilogue. Shazeer, "GLU variants improve transformer", 2020.
+// The gate as a kernel of its own: activation(gate + bias) * (up + bias) * kSwiGluScale. For taps,
+// and for layers whose gate and up are apart; other products apply it in their epilogue. Shazeer,
+// "GLU variants improve transformer", 2020.
 struct SwiGluArgs {
   // [tokens, 2 * ffn padded to 8], interleaved: 8 rows of the gate before the same 8 rows of up.
   // `apart`: [tokens, 2 * ffn], all rows of the gate before all rows of up.
   const float* products = nullptr;
   bool apart = false;
+  // [gate, up]; null: none.
+  const float* bias = nullptr;
+  Activation activation = Activation::kSilu;
   int ffn = 0;
   int tokens = 0;
   Activations out = {};
 };
 cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream);
+
+// logits *= scale; then, if softcap is above 0, a logit z becomes softcap * tanh(z / softcap).
+struct ScaleLogitsArgs {
+  float* logits = nullptr;  // [rows, vocab]
+  int vocab = 0;
+  int rows = 0;
+  float scale = 1;
+  float softcap = 0;
+};
+cudaError_t LaunchScaleLogits(const ScaleLogitsArgs& args, cudaStream_t stream);
 
 }  // namespace orcd::cuda
 

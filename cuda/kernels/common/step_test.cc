@@ -574,7 +574,7 @@ TEST_F(EmbedTest, EveryTypeAndWhatStandsWhere) {
     const int cols = info.block_weights == 256 ? 512 : 896;
     const TestMatrix source(info.type, kVocab, cols, 3);
     std::vector<float> weights = source.Dequantized();
-    if (info.type == TensorType::kF32 || info.type == TensorType::kBF16) {
+    if (FormatFor(info.type) == TileFormat::kF16) {
       for (float& w : weights) w = HalfToFloat(FloatToHalf(w));
     }
     const DeviceArray<uint8_t> bytes(

@@ -14,6 +14,21 @@
 //          that tensor cores read them from shared memory in place.
 //   kQ8_0  [block of 32][lane] 16 B: words {row g, row g + 8} of step 0, then of step 1, each the
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
+//   kIQ2…, kIQ3…
+//          the low 8 bits of indices in a code book of groups of 8 or 4 weights,
+//            kIQ2…     [4 steps][lane] 4 B: byte s is that of step s, row lane % 16, columns 8
+//                      (lane / 16) on: lane l loads row l of the matrices of ldmatrix;
+//            kIQ3…     [4 steps][g][t / 2] 16 B: byte 4s + i is that of step s, of the group with
+//                      pair i of lanes t;
+//          their high bits in the same order, the first of them lowest,
+//            kIQ2_XS   [8 steps][lane] 1 B; kIQ2_S [4 steps][lane] 1 B;
+//            kIQ3_S    [4 steps][g][t / 2] 2 B;
+//          signs,
+//            kIQ2_S, kIQ3_S  [4 steps][lane] 4 B: bit 4s + i is that of the first half of pair i in
+//                      step s, bit 16 + 4s + i that of the second;
+//            others    [4 steps]{[g][t < 3] 4 B; [g] 2 B}, the same; lanes with t = 3 have the
+//                      first halves only, since the last of eight signs follows from the others;
+//          scales.
 //   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit gives
 //          the position of each bit);
 //          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
@@ -22,6 +37,8 @@
 //   kQ8_0, kQ4_0, kQ5_0, kIQ4_NL
 //                        [g][row g, row g + 8][block] F16 d.
 //   kQ4_1, kQ5_1         the same, then the same of m.
+//   kMXFP4               [g][row g, row g + 8][block] 1 B: e.
+//   kNVFP4               [g][sub-block][row g, row g + 8] 1 B: the scale without its sign, not NaN.
 //   kQ4_K, kQ5_K         [lane] 4 B: byte i is the scale (6 bits) of sub-block 2t + i / 2, row
 //                        g + 8 (i % 2), below the high two bits of its min; [lane] 2 B: the low
 //                        nibbles of those mins; [g][row g, row g + 8] {d, dmin}.
@@ -29,6 +46,12 @@
 //                        [g][row g, row g + 8] F16 d.
 //   kQ2_K                [lane] 8 B: byte 2i + r is scale | min << 4 of step 4t + i, row g + 8r;
 //                        [g][row g, row g + 8] {d, dmin}.
+//   kIQ4_XS, kIQ2_XXS, kIQ3_XXS, kIQ3_S
+//                        [lane] 2 B: nibble p of byte r is the scale, or its low four bits, of
+//                        sub-block 2t + p, row g + 8r; for kIQ4_XS [lane] 1 B: bits 4r + 2p are its
+//                        high two bits; [g][row g, row g + 8] F16 d.
+//   kIQ2_XS, kIQ2_S      [lane] 4 B: nibble r of byte i is the scale of step 4t + i, row g + 8r;
+//                        [g][row g, row g + 8] F16 d.
 #ifndef ORCD_CUDA_KERNELS_COMMON_TILE_FORMAT_H_
 #define ORCD_CUDA_KERNELS_COMMON_TILE_FORMAT_H_
 
@@ -51,18 +74,30 @@ enum class TileFormat : uint8_t {
   kQ5_0,
   kQ5_1,
   kIQ4_NL,
+  kMXFP4,
+  kNVFP4,
   kQ2_K,
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kIQ4_XS,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
 };
 
 inline constexpr TensorType kFormatTypes[] = {
-    TensorType::kF16,  TensorType::kQ8_0, TensorType::kQ4_0,   TensorType::kQ4_1,
-    TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL, TensorType::kQ2_K,
-    TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+    TensorType::kF16,   TensorType::kQ8_0,    TensorType::kQ4_0,    TensorType::kQ4_1,
+    TensorType::kQ5_0,  TensorType::kQ5_1,    TensorType::kIQ4_NL,  TensorType::kMXFP4,
+    TensorType::kNVFP4, TensorType::kQ2_K,    TensorType::kQ4_K,    TensorType::kQ5_K,
+    TensorType::kQ6_K,  TensorType::kIQ4_XS,  TensorType::kIQ2_XXS, TensorType::kIQ2_XS,
+    TensorType::kIQ2_S, TensorType::kIQ3_XXS, TensorType::kIQ3_S};
+inline constexpr int kFormatCount = sizeof(kFormatTypes) / sizeof(kFormatTypes[0]);
 
-// The tile format that holds weights of `type` with their values; F32 and BF16 are rounded to F16.
+// The tile format that holds weights of `type` with their values; types without a format of their
+// own (F32, BF16, IQ1, TQ) are rounded to F16.
 constexpr TileFormat FormatFor(TensorType type) {
   // The scales and quants of kQ6_K can hold those of Q3_K.
   if (type == TensorType::kQ3_K) return TileFormat::kQ6_K;
@@ -77,9 +112,32 @@ constexpr TileFormat FormatFor(TensorType type) {
 // One bit per format; a set of formats is the OR of its bits.
 constexpr uint32_t FormatBit(TileFormat format) { return 1u << static_cast<int>(format); }
 
-// True for the K-quants: super-blocks of 256 weights, whose sub-blocks have scales that are
-// products. A unit holds one super-block of each row.
+// True for super-blocks of 256 weights, whose sub-blocks have scales that are products: the
+// K-quants and most I-quants. A unit holds one super-block of each row.
 constexpr bool HasSuperBlocks(TileFormat format) { return format >= TileFormat::kQ2_K; }
+
+// True for quants that are indices of a code book of 16 levels.
+constexpr bool HasLevelBook(TileFormat format) {
+  return format == TileFormat::kIQ4_NL || format == TileFormat::kIQ4_XS ||
+         format == TileFormat::kMXFP4 || format == TileFormat::kNVFP4;
+}
+
+// True for weights that are found in a code book of groups of 8 or 4.
+constexpr bool HasGroupBook(TileFormat format) { return format >= TileFormat::kIQ2_XXS; }
+inline constexpr int kGroupBooks = kFormatCount - static_cast<int>(TileFormat::kIQ2_XXS);
+constexpr int GroupBookNumber(TileFormat format) {
+  return static_cast<int>(format) - static_cast<int>(TileFormat::kIQ2_XXS);
+}
+// Weights of a group, bits of its index, and whether the last of eight signs is not in the file;
+// for formats with HasGroupBook.
+constexpr int GroupWeights(TileFormat format) { return format >= TileFormat::kIQ3_XXS ? 4 : 8; }
+constexpr int IndexBits(TileFormat format) {
+  if (format == TileFormat::kIQ2_S) return 10;
+  return format == TileFormat::kIQ2_XS || format == TileFormat::kIQ3_S ? 9 : 8;
+}
+constexpr bool HasEvenSigns(TileFormat format) {
+  return format != TileFormat::kIQ2_S && format != TileFormat::kIQ3_S;
+}
 
 // Columns of a unit: a power of two, and its logarithm.
 constexpr int UnitColsLog2(TileFormat format) { return HasSuperBlocks(format) ? 8 : 6; }
@@ -95,6 +153,10 @@ constexpr int UnitBytes(TileFormat format) {
     case TileFormat::kQ4_0:
     case TileFormat::kIQ4_NL:
       return 512 + 64;
+    case TileFormat::kMXFP4:
+      return 512 + 32;
+    case TileFormat::kNVFP4:
+      return 512 + 64;
     case TileFormat::kQ4_1:
       return 512 + 128;
     case TileFormat::kQ5_0:
@@ -109,11 +171,23 @@ constexpr int UnitBytes(TileFormat format) {
       return 2048 + 512 + 128 + 64 + 64;
     case TileFormat::kQ6_K:
       return 2048 + 1024 + 256 + 32;
+    case TileFormat::kIQ4_XS:
+      return 2048 + 64 + 32 + 32;
+    case TileFormat::kIQ2_XXS:
+      return 512 + 448 + 64 + 32;
+    case TileFormat::kIQ2_XS:
+      return 512 + 64 + 448 + 128 + 32;
+    case TileFormat::kIQ2_S:
+      return 512 + 128 + 512 + 128 + 32;
+    case TileFormat::kIQ3_XXS:
+      return 1024 + 448 + 64 + 32;
+    case TileFormat::kIQ3_S:
+      return 1024 + 128 + 512 + 64 + 32;
   }
   return 0;
 }
 
-// Bits of a quant; for the formats other than kF16 and kQ8_0.
+// Bits of a quant; for the formats other than kF16, kQ8_0 and those with group books.
 constexpr int QuantBits(TileFormat format) {
   switch (format) {
     case TileFormat::kQ5_0:
@@ -152,9 +226,11 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
-// Range of TiledMatrix::exponent where it is not 0.
+// Range of TiledMatrix::exponent of super-blocks.
 inline constexpr int kLeastExponent = 4;
 inline constexpr int kMostExponent = 24;
+// The largest e of kMXFP4 that kernels take with an exponent of 0; each further one needs one more.
+inline constexpr int kMostE8m0 = 129;
 
 // A matrix in VRAM.
 struct TiledMatrix {
@@ -164,8 +240,8 @@ struct TiledMatrix {
   int rows = 0;
   int cols = 0;
   // Kernels multiply by the weights times 2^-exponent, which dequantise.cuh makes when it
-  // dequantises them, and multiply the result by 2^exponent. 0 except for formats with super-blocks
-  // (WeightExponent).
+  // dequantises them, and multiply the result by 2^exponent. 0 except for kMXFP4 and formats with
+  // super-blocks (WeightExponent).
   int exponent = 0;
 
   constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }

@@ -15,6 +15,51 @@ __device__ __forceinline__ float HalfAt(const uint8_t* p) {
   return __half2float(*reinterpret_cast<const __half*>(p));
 }
 
+// Formats with group books: the quant of the weight, its level and sign.
+template <TileFormat kFormat>
+__device__ __forceinline__ int GroupQuant(const uint8_t* unit, int row, int col) {
+  constexpr bool kOf8 = GroupWeights(kFormat) == 8;
+  constexpr int kHighBits = IndexBits(kFormat) - 8;
+  const int step = col / kStepCols;
+  const int group = step / kGroupSteps;
+  const int octet = col % kStepCols / 8;
+  const int pair = row / 8 + octet * 2;
+  const int in_group = step % kGroupSteps * 4 + pair;
+  // Number of the index's low byte, and of its high bits.
+  const int half = row % 8 * 2 + col % 8 / 4;
+  const int at = kOf8 ? group * 128 + (row + octet * 16) * 4 + step % kGroupSteps
+                      : group * 256 + half * 16 + in_group;
+  int index = unit[at];
+  const uint8_t* const high = unit + HighBitsOffset(kFormat);
+  if constexpr (kHighBits > 0 && kOf8) {
+    constexpr int kSteps = 8 / kHighBits;
+    const int bits = high[step / kSteps * 32 + row + octet * 16] >> (step % kSteps * kHighBits);
+    index |= (bits & ((1 << kHighBits) - 1)) << 8;
+  } else if constexpr (kHighBits > 0) {
+    index |= (high[group * 32 + half * 2 + in_group / 8] >> (in_group % 8) & 1) << 8;
+  }
+  const uint8_t* const signs = unit + SignsOffset(kFormat) + group * SignBytes(kFormat);
+  // The sign of weight `which` of 8.
+  const auto sign = [&](int which) {
+    const int bit = in_group + which % 2 * 16;
+    const int t = which / 2;
+    if constexpr (!HasEvenSigns(kFormat)) {
+      return signs[(row % 8 * 4 + t) * 4 + bit / 8] >> (bit % 8) & 1;
+    } else {
+      const int first = t < 3 ? row % 8 * 12 + t * 4 : 96 + row % 8 * 2;
+      return signs[first + bit / 8] >> (bit % 8) & 1;
+    }
+  };
+  int minus = 0;
+  if (HasEvenSigns(kFormat) && col % 8 == 7) {
+    for (int which = 0; which < 7; ++which) minus ^= sign(which);
+  } else {
+    minus = sign(col % 8);
+  }
+  return GroupBook<kFormat>::Level(index, col % GroupWeights(kFormat)) |
+         minus << (FormatBlock<kFormat>::kBits - 1);
+}
+
 // Weight at `row` (of 16), `col` (of the unit).
 template <TileFormat kFormat>
 __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col) {
@@ -29,7 +74,9 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
   } else {
     using B = FormatBlock<kFormat>;
     int q = 0;
-    if constexpr (kFormat == TileFormat::kQ8_0) {
+    if constexpr (HasGroupBook(kFormat)) {
+      q = GroupQuant<kFormat>(unit, row, col);
+    } else if constexpr (kFormat == TileFormat::kQ8_0) {
       q = unit[step / 2 * 512 + lane * 16 + (step % 2 * 2 + lower) * 4 + pair / 2 * 2 + half];
     } else {
       const int group = step / kGroupSteps;
@@ -62,6 +109,31 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
       }
       const uint8_t* const d = scales + 256 + row % 8 * 8 + lower * 4;
       return WeightOf<B>(HalfAt(d), HalfAt(d + 2), byte & 15, byte >> 4, q);
+    } else if constexpr (kFormat == TileFormat::kIQ4_XS) {
+      const int part = step / 2;
+      const int owner = row % 8 * 4 + part / 2;
+      const int low = scales[owner * 2 + lower] >> (4 * (part % 2)) & 15;
+      const int high = scales[64 + owner] >> (4 * lower + 2 * (part % 2)) & 3;
+      const float d = HalfAt(scales + 96 + row % 8 * 4 + lower * 2);
+      return WeightOf<B>(d, 0, (low | high << 4) - 32, 0, q);
+    } else if constexpr (kFormat == TileFormat::kIQ2_XS || kFormat == TileFormat::kIQ2_S) {
+      const int owner = row % 8 * 4 + step / 4;
+      const int nibble = scales[owner * 4 + step % 4] >> (4 * lower) & 15;
+      const float d = HalfAt(scales + 128 + row % 8 * 4 + lower * 2);
+      return WeightOf<B>(d, 0, 2 * nibble + 1, 0, q);
+    } else if constexpr (HasGroupBook(kFormat)) {
+      const int part = step / 2;
+      const int owner = row % 8 * 4 + part / 2;
+      const int nibble = scales[owner * 2 + lower] >> (4 * (part % 2)) & 15;
+      const float d = HalfAt(scales + 64 + row % 8 * 4 + lower * 2);
+      return WeightOf<B>(d, 0, 2 * nibble + 1, 0, q);
+    } else if constexpr (kFormat == TileFormat::kMXFP4) {
+      const uint8_t* const e = scales + row % 8 * 4 + lower * 2 + step / 2;
+      return WeightOf<B>(__uint_as_float(B::SingleBits(e)), 0, 1, 0, q);
+    } else if constexpr (kFormat == TileFormat::kNVFP4) {
+      // All bits but the sign set are a number here; the sign tells Scale so.
+      const uint8_t bits = scales[row % 8 * 8 + step * 2 + lower] | 0x80;
+      return WeightOf<B>(1, 0, B::Scale(&bits, 0), 0, q);
     } else {
       const uint8_t* const d = scales + row % 8 * 8 + lower * 4 + step / 2 * 2;
       const float m = B::kHasMin ? HalfAt(d + 64) : 0;
@@ -77,28 +149,29 @@ __device__ __forceinline__ float TileValue(const TiledMatrix& matrix, int row, i
   const int r = row % kTileRows;
   const int c = col % unit_cols;
   switch (matrix.format) {
-    case TileFormat::kF16:
-      return UnitValue<TileFormat::kF16>(unit, r, c);
-    case TileFormat::kQ8_0:
-      return UnitValue<TileFormat::kQ8_0>(unit, r, c);
-    case TileFormat::kQ4_0:
-      return UnitValue<TileFormat::kQ4_0>(unit, r, c);
-    case TileFormat::kQ4_1:
-      return UnitValue<TileFormat::kQ4_1>(unit, r, c);
-    case TileFormat::kQ5_0:
-      return UnitValue<TileFormat::kQ5_0>(unit, r, c);
-    case TileFormat::kQ5_1:
-      return UnitValue<TileFormat::kQ5_1>(unit, r, c);
-    case TileFormat::kIQ4_NL:
-      return UnitValue<TileFormat::kIQ4_NL>(unit, r, c);
-    case TileFormat::kQ2_K:
-      return UnitValue<TileFormat::kQ2_K>(unit, r, c);
-    case TileFormat::kQ4_K:
-      return UnitValue<TileFormat::kQ4_K>(unit, r, c);
-    case TileFormat::kQ5_K:
-      return UnitValue<TileFormat::kQ5_K>(unit, r, c);
-    case TileFormat::kQ6_K:
-      return UnitValue<TileFormat::kQ6_K>(unit, r, c);
+#define ORCD_VALUE(kFormat) \
+  case TileFormat::kFormat: \
+    return UnitValue<TileFormat::kFormat>(unit, r, c)
+    ORCD_VALUE(kF16);
+    ORCD_VALUE(kQ8_0);
+    ORCD_VALUE(kQ4_0);
+    ORCD_VALUE(kQ4_1);
+    ORCD_VALUE(kQ5_0);
+    ORCD_VALUE(kQ5_1);
+    ORCD_VALUE(kIQ4_NL);
+    ORCD_VALUE(kMXFP4);
+    ORCD_VALUE(kNVFP4);
+    ORCD_VALUE(kQ2_K);
+    ORCD_VALUE(kQ4_K);
+    ORCD_VALUE(kQ5_K);
+    ORCD_VALUE(kQ6_K);
+    ORCD_VALUE(kIQ4_XS);
+    ORCD_VALUE(kIQ2_XXS);
+    ORCD_VALUE(kIQ2_XS);
+    ORCD_VALUE(kIQ2_S);
+    ORCD_VALUE(kIQ3_XXS);
+    ORCD_VALUE(kIQ3_S);
+#undef ORCD_VALUE
   }
   return 0;
 }

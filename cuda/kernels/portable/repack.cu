@@ -15,13 +15,18 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// F16 bits of a weight of a plain type.
+// F16 bits of weight `i` of a block of a type that has no tile format of its own, or F16.
 template <TensorType kType>
-__device__ uint32_t PlainHalf(const uint8_t* weight) {
+__device__ uint32_t RoundedHalf(const uint8_t* block, int i) {
+  using Raw = Block<kType>;
   if constexpr (kType == TensorType::kF32) {
-    return __half_as_ushort(__float2half_rn(*reinterpret_cast<const float*>(weight)));
+    return __half_as_ushort(__float2half_rn(*reinterpret_cast<const float*>(block)));
+  } else if constexpr (Raw::kWeights > 1) {
+    const float d = __half2float(__ushort_as_half(Raw::Half(block, 0)));
+    const int scale = Raw::Scale(block, i * Raw::kParts / Raw::kWeights);
+    return __half_as_ushort(__float2half_rn(WeightOf<Raw>(d, 0, scale, 0, Raw::Quant(block, i))));
   } else {
-    const uint32_t bits = *reinterpret_cast<const uint16_t*>(weight);
+    const uint32_t bits = *reinterpret_cast<const uint16_t*>(block);
     if constexpr (kType == TensorType::kF16) {
       return bits;
     } else {
@@ -49,11 +54,36 @@ struct UnitSource {
     return data + source_row * rows.row_bytes +
            static_cast<int64_t>((first_col + col) / Raw::kWeights) * Raw::kBytes;
   }
+  // Number of column `col` of the unit in its block.
+  __device__ int InBlock(int col) const { return (first_col + col) % Raw::kWeights; }
   // The tile's quant. Types without a min are stored with the zero of their tile's format.
   __device__ int Quant(int row, int col) const {
-    constexpr int kMoved = Raw::kHasMin ? 0 : kQuantZero<FormatFor(kType)> - Raw::kZero;
+    constexpr int kMoved = Raw::kHasMin || HasLevelBook(FormatFor(kType))
+                               ? 0
+                               : kQuantZero<FormatFor(kType)> - Raw::kZero;
     const uint8_t* const block = At(row, col);
-    return block == nullptr ? 0 : Raw::Quant(block, (first_col + col) % Raw::kWeights) + kMoved;
+    return block == nullptr ? 0 : Raw::Quant(block, InBlock(col)) + kMoved;
+  }
+  // Formats with group books: the index of the group that begins at `col`, and a weight's sign.
+  __device__ int Index(int row, int col) const {
+    using Book = GroupBook<FormatFor(kType)>;
+    const uint8_t* const block = At(row, col);
+    return block == nullptr ? 0 : Book::Index(block, col / GroupWeights(FormatFor(kType)));
+  }
+  __device__ int Sign(int row, int col) const {
+    const uint8_t* const block = At(row, col);
+    return block == nullptr ? 0
+                            : GroupBook<FormatFor(kType)>::Signs(block, col / 8) >> (col % 8) & 1;
+  }
+  // Byte `byte` of the block that holds column `col`; 0 for padding.
+  __device__ uint8_t Byte(int row, int col, int byte) const {
+    const uint8_t* const block = At(row, col);
+    return block == nullptr ? 0 : block[byte];
+  }
+  // The nibble (2n + 1 is the scale) of a sub-block of a format with group books.
+  __device__ int ScaleNibble(int row, int part) const {
+    const uint8_t* const block = At(row, 0);
+    return block == nullptr ? 0 : Raw::Scale(block, part) / 2;
   }
   __device__ uint32_t Half(int row, int col, int which) const {
     const uint8_t* const block = At(row, col);
@@ -67,6 +97,55 @@ __device__ __forceinline__ int ColOf(int lane, int pair, int half) {
   return lane % 4 * 2 + pair / 2 * 8 + half;
 }
 
+// Byte `at` of a unit's indices and signs, in a format with group books.
+template <TensorType kType>
+__device__ uint32_t BookByte(const UnitSource<kType>& source, int at) {
+  constexpr TileFormat kFormat = FormatFor(kType);
+  constexpr bool kOf8 = GroupWeights(kFormat) == 8;
+  // The index of step `step` of lane `lane` (groups of 8), and that of pair `i` of four steps of
+  // lanes 2 `half` and 2 `half` + 1 (groups of 4).
+  const auto of_step = [&](int step, int lane) {
+    return source.Index(lane % 16, step * kStepCols + lane / 16 * 8);
+  };
+  const auto of_pair = [&](int group, int half, int i) {
+    return source.Index(half / 2 + i % 2 * 8,
+                        (group * kGroupSteps + i / 4) * kStepCols + i % 4 / 2 * 8 + half % 2 * 4);
+  };
+  if (at < HighBitsOffset(kFormat)) {
+    return (kOf8 ? of_step(at / 128 * 4 + at % 4, at % 128 / 4)
+                 : of_pair(at / 256, at % 256 / 16, at % 16)) &
+           255;
+  }
+  uint32_t byte = 0;
+  if (at < SignsOffset(kFormat)) {
+    constexpr int kHighBits = std::max(IndexBits(kFormat) - 8, 1);
+    at -= HighBitsOffset(kFormat);
+    for (int i = 0; i < 8 / kHighBits; ++i) {
+      const int index = kOf8 ? of_step(at / 32 * (8 / kHighBits) + i, at % 32)
+                             : of_pair(at / 32, at % 32 / 2, at % 2 * 8 + i);
+      byte |= static_cast<uint32_t>(index >> 8) << (i * kHighBits);
+    }
+    return byte;
+  }
+  at -= SignsOffset(kFormat);
+  const int group = at / SignBytes(kFormat);
+  at %= SignBytes(kFormat);
+  int lane = at / 4;
+  int first_bit = at % 4 * 8;
+  if constexpr (HasEvenSigns(kFormat)) {
+    lane = at < 96 ? at / 12 * 4 + at % 12 / 4 : (at - 96) / 2 * 4 + 3;
+    first_bit = (at < 96 ? at % 4 : at % 2) * 8;
+  }
+  for (int i = 0; i < 8; ++i) {
+    const int bit = first_bit + i;
+    const int step = group * kGroupSteps + bit % 16 / 4;
+    const int sign =
+        source.Sign(RowOf(lane, bit % 4), step * kStepCols + ColOf(lane, bit % 4, bit / 16));
+    byte |= static_cast<uint32_t>(sign) << i;
+  }
+  return byte;
+}
+
 // Word `index` of a unit's quants.
 template <TensorType kType>
 __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
@@ -77,7 +156,9 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
     const int col = index % 256 / 32 * 8 + index % 4 * 2;
     for (int half = 0; half < 2; ++half) {
       const uint8_t* const block = source.At(row, col + half);
-      if (block != nullptr) word |= PlainHalf<kType>(block) << (16 * half);
+      if (block != nullptr) {
+        word |= RoundedHalf<kType>(block, source.InBlock(col + half)) << (16 * half);
+      }
     }
   } else if constexpr (kFormat == TileFormat::kQ8_0) {
     const int lane = index % 128 / 4;
@@ -88,6 +169,8 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
                   source.Quant(RowOf(lane, pair), step * kStepCols + ColOf(lane, pair, i % 2)))
               << (8 * i);
     }
+  } else if constexpr (HasGroupBook(kFormat)) {
+    for (int i = 0; i < 4; ++i) word |= BookByte<kType>(source, index * 4 + i) << (8 * i);
   } else {
     constexpr int kBits = QuantBits(kFormat);
     // Every lane's words 0 to 3 come first, then the words beyond them.
@@ -158,6 +241,46 @@ __device__ uint8_t ScaleByte(const UnitSource<kType>& source, int index) {
       return source.Half(i / 4 + i % 4 / 2 * 8, 0, 0) >> (i % 2 * 8) & 255;
     } else {
       return source.Half(i / 8 + i % 8 / 4 * 8, 0, i % 4 / 2) >> (i % 2 * 8) & 255;
+    }
+  } else if constexpr (kFormat == TileFormat::kMXFP4) {
+    return source.Byte(index / 4 + index % 4 / 2 * 8, index % 2 * 32, 0);
+  } else if constexpr (kFormat == TileFormat::kNVFP4) {
+    const int byte = source.Byte(index / 8 + index % 2 * 8, 0, index % 8 / 2);
+    return byte == 0x7f ? 0 : byte & 0x7f;
+  } else if constexpr (kFormat == TileFormat::kIQ4_XS) {
+    // The scale plus 32 of a lane's sub-block.
+    const auto scale = [&](int lane, int row, int part) {
+      const uint8_t* const block = source.At(lane / 4 + row * 8, 0);
+      return block == nullptr ? 0 : Raw::Scale(block, lane % 4 * 2 + part) + 32;
+    };
+    if (index < 64) {
+      return static_cast<uint8_t>((scale(index / 2, index % 2, 0) & 15) |
+                                  (scale(index / 2, index % 2, 1) & 15) << 4);
+    }
+    if (index < 96) {
+      int byte = 0;
+      for (int i = 0; i < 4; ++i) byte |= scale(index - 64, i / 2, i % 2) >> 4 << (2 * i);
+      return static_cast<uint8_t>(byte);
+    }
+    const int i = index - 96;
+    return source.Half(i / 4 + i % 4 / 2 * 8, 0, 0) >> (i % 2 * 8) & 255;
+  } else if constexpr (HasGroupBook(kFormat)) {
+    constexpr bool kSixteens = Raw::kParts == 16;
+    constexpr int kHalvesAt = kSixteens ? 128 : 64;
+    if (index >= kHalvesAt) {
+      const int i = index - kHalvesAt;
+      return source.Half(i / 4 + i % 4 / 2 * 8, 0, 0) >> (i % 2 * 8) & 255;
+    }
+    if constexpr (kSixteens) {
+      const int row = index / 16;
+      const int step = index % 16;
+      return static_cast<uint8_t>(source.ScaleNibble(row, step) | source.ScaleNibble(row + 8, step)
+                                                                      << 4);
+    } else {
+      const int row = index / 8 + index % 2 * 8;
+      const int part = index % 8 / 2 * 2;
+      return static_cast<uint8_t>(source.ScaleNibble(row, part) | source.ScaleNibble(row, part + 1)
+                                                                      << 4);
     }
   } else if constexpr (kFormat != TileFormat::kF16) {
     const int i = index % 64;

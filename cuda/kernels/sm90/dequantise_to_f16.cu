@@ -4,12 +4,13 @@
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
-// quantised bytes read once, 2 bytes per weight written.
+// quantised bytes read once, 2 bytes per weight written. Formats with group books have one block
+// per row tile, whose warps go on to further groups, since it fills its shared memory with the
+// book.
 #include <cuda_fp16.h>
 
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -33,9 +34,10 @@ constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format
 template <TileFormat kFormat>
 __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
                                            const GroupScales<kFormat>& scales, uint8_t* to) {
+  const GroupQuants<kFormat> complete = quants.Complete();
   const auto store = [&]<int kStep>(std::integral_constant<int, kStep>) {
     uint32_t a[4];
-    Fragment<kFormat, kStep>(quants, scales, a);
+    Fragment<kFormat, kStep>(complete, scales, a);
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       *reinterpret_cast<uint32_t*>(to + F16PairOffset(kStep, pair)) = a[pair];
@@ -47,22 +49,15 @@ __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
   store(std::integral_constant<int, 3>());
 }
 
-// grid (units / (UnitsAWarp * warps), tiles).
+// Dequantises the units of a row tile from `first` on, UnitsAWarp at most of `units` that the tile
+// has. `book`: as in UnitScales.
 template <TileFormat kFormat>
-__global__ void __launch_bounds__(kThreads)
-    DequantiseKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
-  LaunchDependents();
-  int tile = first_tile + static_cast<int>(blockIdx.y);
-  const TiledMatrix matrix = FindTile(product, tile);
-  const int units = matrix.units();
-  const uint32_t factors = SuperBlockFactors(matrix.exponent);
-  const int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
+__device__ __forceinline__ void DequantiseUnits(const uint8_t* tile, int first, int units,
+                                                uint32_t factors, uint32_t book, uint8_t* out) {
   const int lane = threadIdx.x % 32;
-  const uint8_t* unit = matrix.data + (int64_t{tile} * units + first) * UnitBytes(kFormat);
+  const uint8_t* const unit = tile + int64_t{first} * UnitBytes(kFormat);
   uint8_t* to =
-      out +
-      (int64_t{blockIdx.y} * units + first) * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) +
-      lane * 4;
+      out + int64_t{first} * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) + lane * 4;
   // All groups are loaded before any is stored, and before WaitForDependency: the kernel before may
   // still read the destination.
   Group<kFormat> groups[kGroups];
@@ -70,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < UnitsAWarp(kFormat); ++i) {
     if (first + i >= units) break;
     UnitScales<kFormat> unit_scales;
-    unit_scales.Load(unit + i * UnitBytes(kFormat), factors, lane);
+    unit_scales.Load(unit + i * UnitBytes(kFormat), factors, lane, book);
 #pragma unroll
     for (int group = 0; group < UnitGroups(kFormat); ++group) {
       groups[i * UnitGroups(kFormat) + group].Load(unit + i * UnitBytes(kFormat), unit_scales,
@@ -85,13 +80,41 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// grid (units / (UnitsAWarp * warps), or 1 for formats with group books, tiles).
+template <TileFormat kFormat>
+__global__ void __launch_bounds__(kThreads)
+    DequantiseKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
+  LaunchDependents();
+  int tile = first_tile + static_cast<int>(blockIdx.y);
+  const TiledMatrix matrix = FindTile(product, tile);
+  const int units = matrix.units();
+  const uint32_t factors = FactorsOf<kFormat>(matrix.exponent);
+  const uint8_t* const from = matrix.data + int64_t{tile} * units * UnitBytes(kFormat);
+  uint8_t* const to =
+      out + int64_t{blockIdx.y} * units * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16));
+  int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
+  if constexpr (HasGroupBook(kFormat)) {
+    __shared__ __align__(16) uint8_t book[kBookBytes];
+    FillBook<kFormat>(book, threadIdx.x, kThreads);
+    __syncthreads();
+    const uint32_t lane_book = SharedAddress(book) + LaneOfBook<kFormat>(threadIdx.x % 32);
+#pragma unroll 1
+    for (; first < units; first += kWarps * UnitsAWarp(kFormat)) {
+      DequantiseUnits<kFormat>(from, first, units, factors, lane_book, to);
+    }
+  } else {
+    DequantiseUnits<kFormat>(from, first, units, factors, 0, to);
+  }
+}
+
 template <TileFormat kFormat>
 cudaError_t LaunchDequantiseOf(const Product& product, int first_tile, int tiles, uint8_t* out,
                                cudaStream_t stream) {
   constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
-  return Launch(DequantiseKernel<kFormat>,
-                dim3((product.matrices[0].units() + kUnits - 1) / kUnits, tiles), kThreads, 0,
-                stream, product, first_tile, out);
+  return Launch(
+      DequantiseKernel<kFormat>,
+      dim3(HasGroupBook(kFormat) ? 1 : (product.matrices[0].units() + kUnits - 1) / kUnits, tiles),
+      kThreads, 0, stream, product, first_tile, out);
 }
 
 // LaunchDequantiseOf of each format but kF16, which is the first.
@@ -99,7 +122,7 @@ template <size_t... kBefore>
 constexpr auto Launches(std::index_sequence<kBefore...>) {
   return std::array{LaunchDequantiseOf<static_cast<TileFormat>(kBefore + 1)>...};
 }
-constexpr auto kLaunches = Launches(std::make_index_sequence<std::size(kFormatTypes) - 1>());
+constexpr auto kLaunches = Launches(std::make_index_sequence<kFormatCount - 1>());
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // the number of warps, stages and bytes of shared memory.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/sm90/kernel_set.h"
@@ -44,7 +45,9 @@ constexpr auto& kSets =
             FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
             FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
             FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
-            matvec::kAllFormats>;
+            matvec::kIq4XsM, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4), matvec::kIq3M,
+            FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
+            FormatBit(TileFormat::kIQ2_XS), FormatBit(TileFormat::kIQ2_XXS), matvec::kAllFormats>;
 
 // Returns the first set that contains all of `formats`.
 const FormatSet& SetOf(uint32_t formats) {
@@ -57,6 +60,36 @@ Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
   const FormatSet& of_model = SetOf(formats | model_formats);
   const bool any = of_model.formats == matvec::kAllFormats;
   return (any ? SetOf(formats) : of_model).kernel(one_token);
+}
+
+// Sets the warps that have tiles, for `rounds` rounds of tiles, and the stages of their rings
+// beside `other_bytes` of shared memory. Returns the bytes of a stage of all rings.
+int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int tiles_a_block,
+             int rounds, int other_bytes, LaunchShape& shape) {
+  shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
+  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
+                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
+                                                              : kSmallStageCols;
+  shape.stage_bytes = 0;
+  int most_stages = 0;
+  for (int i = 0; i < args.num_matrices; ++i) {
+    const TileFormat format = args.matrices[i].format;
+    const int in_stage = matvec::StageUnits(format, shape.stage_cols);
+    const int units = (split_cols + UnitCols(format) - 1) / UnitCols(format);
+    shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
+    most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
+  }
+  const int all_rings_stage = shape.tile_warps * shape.stage_bytes;
+  constexpr int kMinStages = 2;
+  const auto stages_in = [&](int ring_bytes) {
+    return std::min({ring_bytes / all_rings_stage, matvec::kMaxStages, most_stages});
+  };
+  shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - other_bytes);
+  if (shape.stages < std::min(kMinStages, most_stages)) {
+    shape.stages =
+        std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - other_bytes)));
+  }
+  return all_rings_stage;
 }
 
 }  // namespace
@@ -91,8 +124,6 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   shape.splits_reciprocal =
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
-  const int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
-  shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
 
   int split_cols = 0;
   for (int s = 0; s < args.splits; ++s) {
@@ -105,31 +136,28 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   if (args.norm.residual != nullptr) {
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
-                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
-                                                              : kSmallStageCols;
-  int most_stages = 0;
-  for (int i = 0; i < args.num_matrices; ++i) {
-    const TileFormat format = args.matrices[i].format;
-    const int in_stage = matvec::StageUnits(format, shape.stage_cols);
-    const int units = (split_cols + UnitCols(format) - 1) / UnitCols(format);
-    shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
-    most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
-  }
-  const int all_rings_stage = shape.tile_warps * shape.stage_bytes;
-  constexpr int kMinStages = 2;
-  const auto stages_in = [&](int ring_bytes) {
-    return std::min({ring_bytes / all_rings_stage, matvec::kMaxStages, most_stages});
-  };
-  shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - x_bytes);
-  if (shape.stages < std::min(kMinStages, most_stages)) {
-    shape.stages = std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - x_bytes)));
+  // Copies of the books' entries begin at the first of the banks.
+  x_bytes = (x_bytes + 127) / 128 * 128;
+  const uint32_t books = formats >> static_cast<int>(TileFormat::kIQ2_XXS);
+  const int other_bytes = x_bytes + std::popcount(books) * kBookBytes;
+  int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
+  int all_rings_stage = 0;
+  do {
+    all_rings_stage =
+        SetRings(args, formats, split_cols, tiles_a_block, rounds++, other_bytes, shape);
+    // Fewer warps if the rings do not fit.
+  } while (shape.stages * all_rings_stage + other_bytes > kMaxSharedBytes && shape.tile_warps > 1);
+  int book = shape.stages * all_rings_stage + x_bytes;
+  for (int i = 0; i < kGroupBooks; ++i) {
+    if ((books >> i & 1) == 0) continue;
+    shape.books[i] = book;
+    book += kBookBytes;
   }
   const bool two =
       args.norm.residual == nullptr && shape.stages >= 2 && 2 * all_rings_stage <= kTwoStagesAhead;
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
   const int shared_bytes =
-      std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
+      std::max(shape.stages * all_rings_stage + other_bytes, kMinSharedBytesOfTwo - kStaticBytes);
   return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
                         dim3(std::max(device.sms, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,

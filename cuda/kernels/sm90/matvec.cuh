@@ -11,6 +11,8 @@
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
 //             norm (matvec_prologue.cuh).
+//   Books     of formats with group books: 32 KB of shared memory each (group_books.cuh), which the
+//             block fills before x is there.
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (one token eight times).
 //   Epilogue  partials of the split, or SwiGLU, straight from registers.
@@ -52,6 +54,10 @@ inline constexpr uint32_t kQ5KM = FormatBit(TileFormat::kQ5_K) | FormatBit(TileF
 // kQ4KM for models some of whose matrices have columns that are not a multiple of 256.
 inline constexpr uint32_t kSmallQ4KM =
     kQ4KM | FormatBit(TileFormat::kQ5_0) | FormatBit(TileFormat::kQ8_0);
+inline constexpr uint32_t kIq4XsM =
+    FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
+inline constexpr uint32_t kIq3M = FormatBit(TileFormat::kIQ3_S) | kQ4KM;
+inline constexpr uint32_t kMxfp4Q8 = FormatBit(TileFormat::kMXFP4) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
 using Kernel = void (*)(MatmulParams args, LaunchShape shape);
@@ -72,10 +78,11 @@ __device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[8]) {
 
 // c += the columns of step kStep of a group times x, whose fragments are `b`.
 template <TileFormat kFormat, int kStep>
-__device__ __forceinline__ void MultiplyStep(const Group<kFormat>& group, const uint32_t (&b)[8],
-                                             float (&c)[4]) {
+__device__ __forceinline__ void MultiplyStep(const GroupQuants<kFormat>& quants,
+                                             const GroupScales<kFormat>& scales,
+                                             const uint32_t (&b)[8], float (&c)[4]) {
   uint32_t a[4];
-  Fragment<kFormat, kStep>(group.quants, group.scales, a);
+  Fragment<kFormat, kStep>(quants, scales, a);
   Mma(c, a, b[2 * kStep], b[2 * kStep + 1]);
 }
 
@@ -88,10 +95,11 @@ __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint3
   uint32_t b[8];
   LoadX<kOneToken>(x, b);
   load_next();
-  MultiplyStep<kFormat, 0>(group, b, c);
-  MultiplyStep<kFormat, 1>(group, b, c);
-  MultiplyStep<kFormat, 2>(group, b, c);
-  MultiplyStep<kFormat, 3>(group, b, c);
+  const GroupQuants<kFormat> quants = group.quants.Complete();
+  MultiplyStep<kFormat, 0>(quants, group.scales, b, c);
+  MultiplyStep<kFormat, 1>(quants, group.scales, b, c);
+  MultiplyStep<kFormat, 2>(quants, group.scales, b, c);
+  MultiplyStep<kFormat, 3>(quants, group.scales, b, c);
 }
 
 // Distance of a group's x from the next group's.
@@ -103,11 +111,11 @@ constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
 // completed (Ring::Release depends on the word).
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units, uint32_t factors,
-                                                  uint32_t x, float (&c)[4]) {
+                                                  uint32_t book, uint32_t x, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
   const int lane = threadIdx.x % 32;
   UnitScales<kFormat> unit_scales;
-  unit_scales.Load(unit, factors, lane);
+  unit_scales.Load(unit, factors, lane, book);
   Group<kFormat> groups[2];
   groups[0].Load(unit, unit_scales, 0, lane);
   if constexpr (kGroups > 1) {
@@ -139,15 +147,15 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
   }
 }
 
-// c += one tile's units, `units` of them, times x. `factors`: SuperBlockFactors.
+// c += one tile's units, `units` of them, times x. `factors` and `book`: as in UnitScales.
 template <TileFormat kFormat, bool kOneToken>
 __device__ __forceinline__ void MultiplyTile(Ring& ring, int stage_units, uint32_t factors,
-                                             uint32_t x, int units, float (&c)[4]) {
+                                             uint32_t book, uint32_t x, int units, float (&c)[4]) {
   constexpr int kGroups = UnitGroups(kFormat);
 #pragma unroll 1
   while (units > 0) {
     const int in_stage = kGroups == 1 ? min(units, stage_units) : 1;
-    ring.Release(MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, factors, x, c));
+    ring.Release(MultiplyStage<kFormat, kOneToken>(ring.Await(), in_stage, factors, book, x, c));
     x += in_stage * kGroups * kGroupX<kOneToken>;
     units -= in_stage;
   }
@@ -163,7 +171,8 @@ __device__ __forceinline__ void StoreTile(const MatmulParams& args, int tile, in
     const int token = lane % 4 * 2 + i;
     if (token >= (kOneToken ? 1 : args.tokens)) return;
     if (args.swiglu.out.data != nullptr) {
-      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] = SwiGluUnit(c[i], c[2 + i]);
+      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] =
+          SwiGluUnit(c[i], c[2 + i], 1, args.swiglu.activation);
       continue;
     }
 #pragma unroll
@@ -180,20 +189,39 @@ __device__ __forceinline__ void StoreTile(const MatmulParams& args, int tile, in
 // Dispatches on the matrix's format, among those of the set only. c += columns [begin, end) of a
 // tile times x, times 2^-exponent.
 template <bool kOneToken, uint32_t kFormats, int kFormat = 0>
-__device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, Ring& ring, int stage_cols,
-                                            uint32_t x, int begin, int end, float (&c)[4]) {
-  constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
-  if constexpr (kFormat <= static_cast<int>(TileFormat::kQ6_K)) {
+__device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, const LaunchShape& shape,
+                                            Ring& ring, const uint8_t* shared, uint32_t x,
+                                            int begin, int end, float (&c)[4]) {
+  if constexpr (kFormat < kFormatCount) {
+    constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
     if constexpr ((kFormats & FormatBit(kThis)) != 0) {
       if (kFormats == FormatBit(kThis) || matrix.format == kThis) {
         constexpr int kCols = UnitCols(kThis);
         const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
-        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, stage_cols),
-                                       SuperBlockFactors(matrix.exponent), x, units, c);
+        uint32_t book = 0;
+        if constexpr (HasGroupBook(kThis)) {
+          book = SharedAddress(shared) + shape.books[GroupBookNumber(kThis)] +
+                 LaneOfBook<kThis>(threadIdx.x % 32);
+        }
+        MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, shape.stage_cols),
+                                       FactorsOf<kThis>(matrix.exponent), book, x, units, c);
         return;
       }
     }
-    MultiplyAny<kOneToken, kFormats, kFormat + 1>(matrix, ring, stage_cols, x, begin, end, c);
+    MultiplyAny<kOneToken, kFormats, kFormat + 1>(matrix, shape, ring, shared, x, begin, end, c);
+  }
+}
+
+// Fills the books of the set's formats that the product has.
+template <uint32_t kFormats, int kFormat = static_cast<int>(TileFormat::kIQ2_XXS)>
+__device__ __forceinline__ void FillBooks(const LaunchShape& shape, uint8_t* shared) {
+  if constexpr (kFormat < kFormatCount) {
+    constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
+    if constexpr ((kFormats & FormatBit(kThis)) != 0) {
+      const int book = shape.books[GroupBookNumber(kThis)];
+      if (book != 0) FillBook<kThis>(shared + book, threadIdx.x, ConsumerThreads());
+    }
+    FillBooks<kFormats, kFormat + 1>(shape, shared);
   }
 }
 
@@ -232,6 +260,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
                             .row = reinterpret_cast<float4*>(x) + (end - begin) / 4,
                             .weight_is_there = SharedAddress(&barriers.norm)};
   if (makes && threadIdx.x == 0) CopyNormWeight(args.norm, begin, end, room);
+  FillBooks<kFormats>(shape, shared);
   // Address of x, the block's split.
   uint32_t x_address = SharedAddress(x);
   if (makes) {
@@ -245,7 +274,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
 #pragma unroll 1
   while (tile < shape.tiles) {
     float c[4] = {};
-    MultiplyAny<kOneToken, kFormats>(matrix, ring, shape.stage_cols, x_address, begin, end, c);
+    MultiplyAny<kOneToken, kFormats>(matrix, shape, ring, shared, x_address, begin, end, c);
     for (float& value : c) value *= ResultFactor(matrix);
     StoreTile<kOneToken>(args, tile, tasks.split, c);
     tile += tasks.stride;

@@ -1,13 +1,19 @@
 #include "runtime/model/arch/decoder.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
 #include "runtime/model/model_error.h"
+#include "runtime/model/rope.h"
 
 namespace orcd {
 namespace {
@@ -16,60 +22,87 @@ namespace {
 // 4 MiB.
 constexpr size_t kMaxNameBytes = 256;
 constexpr float kDefaultRopeBase = 10000;
+// Above every known scale of embeddings, branches, logits and softcaps.
+constexpr float kMaxScale = 1e6f;
 
-// Reads an architecture's keys, by the names that all architectures use.
-class Keys {
- public:
-  Keys(const GgufReader& gguf, std::string_view architecture)
-      : gguf_(gguf), architecture_(architecture) {}
-
-  const GgufReader& gguf() const { return gguf_; }
-  std::string Key(std::string_view name) const {
-    return absl::StrFormat("%s.%s", architecture_, name);
-  }
-  bool Has(std::string_view name) const { return gguf_.Find(Key(name)) != nullptr; }
-
-  // An error about a key; `what` follows the key in the message.
-  absl::Status Invalid(std::string_view name, std::string_view what) const {
-    return InvalidModel(Key(name), absl::StrFormat("key \"%s\" %s", Key(name), what));
-  }
-  absl::Status Unsupported(std::string_view name, std::string_view what) const {
-    return UnsupportedModel(Key(name), absl::StrFormat("key \"%s\" %s", Key(name), what));
-  }
-
-  // A number from 1 to `max`. If the key is missing, `fallback`, or an error if that is 0.
-  absl::StatusOr<int> Size(std::string_view name, int max, int fallback = 0) const {
-    if (fallback != 0 && !Has(name)) return fallback;
-    const absl::StatusOr<uint32_t> value = gguf_.GetU32(Key(name));
-    if (!value.ok()) return MissingKeyIsInvalid(value.status());
-    if (*value > 0 && *value <= static_cast<uint32_t>(max)) return static_cast<int>(*value);
-    return Invalid(name, absl::StrFormat("is %d and has to be from 1 to %d; the file is damaged or "
-                                         "was made wrongly, convert it again",
-                                         *value, max));
-  }
-
-  // A number between `low` and `high`, both excluded.
-  absl::StatusOr<float> NumberBetween(std::string_view name, float low, float high) const {
-    const absl::StatusOr<float> value = gguf_.GetF32(Key(name));
-    if (!value.ok()) return MissingKeyIsInvalid(value.status());
-    if (*value > low && *value < high) return *value;
-    return Invalid(name, absl::StrFormat("is %g and has to be between %g and %g; the file is "
-                                         "damaged or was made wrongly, convert it again",
-                                         *value, low, high));
-  }
-
- private:
-  const GgufReader& gguf_;
-  const std::string_view architecture_;
+// Keys that change what is computed, where they are not `neutral`. Most architectures have none of
+// them, and a file that sets one would be another model without it.
+struct GraphKey {
+  std::string_view name;
+  double neutral;
+};
+constexpr GraphKey kGraphKeys[] = {
+    {"embedding_scale", 1},
+    {"residual_scale", 1},
+    {"logit_scale", 1},
+    {"attn_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},
+    {"attention.temperature_scale", 0},
+    {"attention.temperature_length", 0},
+    {"attention.clamp_kqv", 0},
+    {"attention.max_alibi_bias", 0},
+    {"attention.shared_kv_layers", 0},
+    {"embedding_length_per_layer_input", 0},
+    {kSlidingWindow, 0},
 };
 
-absl::Status ReadHeads(const Keys& keys, int hidden, LayerSpec& layer) {
+// The entry's number; NaN if it is none.
+double NumberOf(const GgufEntry& entry) {
+  if (const auto* value = std::get_if<uint64_t>(&entry.value)) return static_cast<double>(*value);
+  if (const auto* value = std::get_if<int64_t>(&entry.value)) return static_cast<double>(*value);
+  if (const auto* value = std::get_if<double>(&entry.value)) return *value;
+  return NAN;
+}
+
+absl::Status CheckGraphKeys(const Keys& keys, std::initializer_list<std::string_view> own_keys,
+                            int context_length) {
+  for (const GraphKey& key : kGraphKeys) {
+    const GgufEntry* const entry = keys.gguf().Find(keys.Key(key.name));
+    if (entry == nullptr || std::ranges::find(own_keys, key.name) != own_keys.end()) continue;
+    const double value = NumberOf(*entry);
+    if (value == key.neutral || (key.name == kSlidingWindow && value >= context_length)) continue;
+    return keys.Unsupported(
+        key.name, absl::StrFormat("is %s, which is not computed here for the architecture \"%s\"; "
+                                  "use a file of the model without it",
+                                  std::isnan(value) ? "no number" : absl::StrFormat("%g", value),
+                                  keys.architecture()));
+  }
+  return absl::OkStatus();
+}
+
+// Refuses models of other kinds that share an architecture's name.
+absl::Status CheckKind(const Keys& keys) {
+  constexpr std::string_view kCausal = "attention.causal";
+  ORCD_ASSIGN_OR_RETURN(const bool causal, keys.Bool(kCausal, true));
+  if (!causal) {
+    return keys.Unsupported(kCausal,
+                            "is false: this model makes embeddings; this worker runs "
+                            "models that generate text");
+  }
+  const struct {
+    std::string_view name;
+    std::string_view what;
+  } counts[] = {
+      {"expert_count", "mixtures of experts are not computed here, load a model without experts"},
+      {"nextn_predict_layers",
+       "layers that predict further tokens are not computed here, use a file of the model without "
+       "them"}};
+  for (const auto& [name, what] : counts) {
+    if (!keys.Has(name)) continue;
+    ORCD_ASSIGN_OR_RETURN(const uint32_t count, keys.gguf().GetU32(keys.Key(name)));
+    if (count > 0) return keys.Unsupported(name, absl::StrFormat("is %d; %s", count, what));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadHeads(const Keys& keys, int layers, int hidden, LayerSpec& layer) {
   constexpr std::string_view kHeads = "attention.head_count";
   constexpr std::string_view kKvHeads = "attention.head_count_kv";
   constexpr std::string_view kKeyLength = "attention.key_length";
   constexpr std::string_view kValueLength = "attention.value_length";
-  ORCD_ASSIGN_OR_RETURN(layer.heads, keys.Size(kHeads, kMaxHeads));
-  ORCD_ASSIGN_OR_RETURN(layer.kv_heads, keys.Size(kKvHeads, kMaxHeads, layer.heads));
+  ORCD_ASSIGN_OR_RETURN(layer.heads, keys.SizeOfLayers(kHeads, kMaxHeads, layers));
+  ORCD_ASSIGN_OR_RETURN(layer.kv_heads,
+                        keys.SizeOfLayers(kKvHeads, kMaxHeads, layers, layer.heads));
   if (layer.heads % layer.kv_heads != 0) {
     return keys.Invalid(kKvHeads, absl::StrFormat("is %d and has to divide \"%s\", which is %d",
                                                   layer.kv_heads, keys.Key(kHeads), layer.heads));
@@ -95,73 +128,157 @@ absl::Status ReadHeads(const Keys& keys, int hidden, LayerSpec& layer) {
   }
   ORCD_ASSIGN_OR_RETURN(const int value_length,
                         keys.Size(kValueLength, kMaxHeadDim, layer.head_dim));
-  if (value_length == layer.head_dim) return absl::OkStatus();
-  return keys.Unsupported(kValueLength,
-                          absl::StrFormat("is %d and a head's keys have %d dimensions; only equal "
-                                          "ones are computed here",
-                                          value_length, layer.head_dim));
-}
-
-absl::Status ReadRope(const Keys& keys, LayerSpec& layer) {
-  constexpr std::string_view kBase = "rope.freq_base";
-  constexpr std::string_view kDimensions = "rope.dimension_count";
-  constexpr std::string_view kType = "rope.scaling.type";
-  layer.rope.base = kDefaultRopeBase;
-  if (keys.Has(kBase)) {
-    ORCD_ASSIGN_OR_RETURN(layer.rope.base, keys.NumberBetween(kBase, 1, 1e12f));
+  if (value_length != layer.head_dim) {
+    return keys.Unsupported(kValueLength,
+                            absl::StrFormat("is %d and a head's keys have %d dimensions; only "
+                                            "equal ones are computed here",
+                                            value_length, layer.head_dim));
   }
-  ORCD_ASSIGN_OR_RETURN(const int dimensions, keys.Size(kDimensions, kMaxHeadDim, layer.head_dim));
-  if (dimensions != layer.head_dim) {
-    return keys.Unsupported(kDimensions,
-                            absl::StrFormat("is %d and a head has %d dimensions; only rotation of "
-                                            "whole heads is computed here",
-                                            dimensions, layer.head_dim));
-  }
-  constexpr std::string_view kNoScaling =
-      "RoPE scaling is not computed here, use a file of the model without it";
-  if (keys.Has(kType)) {
-    ORCD_ASSIGN_OR_RETURN(const std::string_view type, keys.gguf().GetString(keys.Key(kType)));
-    if (type == "none") return absl::OkStatus();
-    return keys.Unsupported(kType, absl::StrFormat("is %s; %s", QuoteForMessage(type), kNoScaling));
-  }
-  // Without a type, a factor means linear scaling; `scale_linear` is its older name.
-  for (const std::string_view name : {"rope.scaling.factor", "rope.scale_linear"}) {
-    if (!keys.Has(name)) continue;
-    ORCD_ASSIGN_OR_RETURN(const float factor, keys.gguf().GetF32(keys.Key(name)));
-    if (factor == 1 || factor == 0) continue;
-    return keys.Unsupported(name, absl::StrFormat("is %g; %s", factor, kNoScaling));
+  ORCD_ASSIGN_OR_RETURN(layer.score_scale, keys.NumberOrZero("attention.scale", kMaxScale));
+  if (layer.score_scale == 0) {
+    layer.score_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(layer.head_dim)));
   }
   return absl::OkStatus();
 }
 
+absl::Status ReadYarn(const Keys& keys, RopeSpec& rope) {
+  constexpr std::string_view kFast = "rope.scaling.yarn_beta_fast";
+  constexpr std::string_view kSlow = "rope.scaling.yarn_beta_slow";
+  ORCD_ASSIGN_OR_RETURN(rope.beta_fast, keys.NumberBetween(kFast, 0, kMaxScale, rope.beta_fast));
+  ORCD_ASSIGN_OR_RETURN(rope.beta_slow, keys.NumberBetween(kSlow, 0, kMaxScale, rope.beta_slow));
+  if (rope.beta_fast < rope.beta_slow) {
+    return keys.Invalid(kFast, absl::StrFormat("is %g and has to be at least \"%s\", which is %g",
+                                               rope.beta_fast, keys.Key(kSlow), rope.beta_slow));
+  }
+  // 1 is what every YaRN model has: the share of the blend and a further factor of cosines.
+  for (const std::string_view name :
+       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"}) {
+    ORCD_ASSIGN_OR_RETURN(const float factor, keys.NumberBetween(name, 0, kMaxScale, 1.0f));
+    if (factor == 1) continue;
+    return keys.Unsupported(name, absl::StrFormat("is %g; only 1 is computed here", factor));
+  }
+  ORCD_ASSIGN_OR_RETURN(const float log_multiplier,
+                        keys.NumberOrZero("rope.scaling.yarn_log_multiplier", 100));
+  rope.scaling = RopeScaling::kYarn;
+  rope.magnitude *= YarnMagnitude(rope.factor);
+  if (log_multiplier != 0) rope.magnitude /= YarnMagnitude(rope.factor, log_multiplier);
+  return absl::OkStatus();
+}
+
+// Sets `scaling` and its parameters from the file's keys and tensors.
+absl::Status ReadRopeScaling(const Keys& keys, int context_length, RopeSpec& rope) {
+  constexpr std::string_view kType = "rope.scaling.type";
+  constexpr std::string_view kFactor = "rope.scaling.factor";
+  constexpr std::string_view kOriginal = "rope.scaling.original_context_length";
+  constexpr std::string_view kShort = "rope_factors_short.weight";
+  constexpr std::string_view kLong = "rope_factors_long.weight";
+  const auto has_tensor = [&](std::string_view name) {
+    return keys.gguf().FindTensor(name) != nullptr;
+  };
+  // Without a type, a factor means linear scaling; `scale_linear` is its older name.
+  std::string_view type = "linear";
+  if (keys.Has(kType)) {
+    ORCD_ASSIGN_OR_RETURN(type, keys.gguf().GetString(keys.Key(kType)));
+    if (type != "none" && type != "linear" && type != "yarn" && type != "longrope") {
+      return keys.Unsupported(
+          kType, absl::StrFormat("is %s; only none, linear, yarn and longrope are computed here, "
+                                 "use a file of the model without this scaling",
+                                 QuoteForMessage(type)));
+    }
+  }
+  const std::string_view factor_key = keys.Has(kFactor) ? kFactor : "rope.scale_linear";
+  ORCD_ASSIGN_OR_RETURN(rope.factor, keys.NumberOrZero(factor_key, kMaxScale));
+  if (rope.factor == 0 && type == "yarn") {
+    return keys.Invalid(kFactor, "is missing or 0, which YaRN needs; convert the model again");
+  }
+  if (rope.factor == 0 || type == "none") rope.factor = 1;
+  ORCD_ASSIGN_OR_RETURN(rope.magnitude,
+                        keys.NumberBetween("rope.scaling.attn_factor", 0, 1000, 1.0f));
+
+  const bool factors = has_tensor("rope_freqs.weight");
+  const bool long_factors = has_tensor(kShort) || has_tensor(kLong);
+  if (type == "longrope" || long_factors) {
+    for (const std::string_view name : {kShort, kLong}) {
+      if (has_tensor(name)) continue;
+      return InvalidModel(name, absl::StrFormat("tensor \"%s\" is missing, which RoPE scaling by "
+                                                "longrope needs; convert the model again",
+                                                name));
+    }
+  }
+  if ((factors && long_factors) || ((factors || long_factors) && rope.factor != 1)) {
+    return keys.Unsupported(factor_key,
+                            absl::StrFormat("is %g and the file also holds factors of RoPE as a "
+                                            "tensor; only one of them is computed here, use a file "
+                                            "of the model with one scaling",
+                                            rope.factor));
+  }
+  if (factors) rope.scaling = RopeScaling::kFactors;
+  if (type == "linear" && rope.factor != 1) rope.scaling = RopeScaling::kLinear;
+  if (type == "yarn" && rope.factor != 1) ORCD_RETURN_IF_ERROR(ReadYarn(keys, rope));
+  if (long_factors) rope.scaling = RopeScaling::kLong;
+  if (rope.scaling != RopeScaling::kYarn && rope.scaling != RopeScaling::kLong) {
+    return absl::OkStatus();
+  }
+  ORCD_ASSIGN_OR_RETURN(rope.original_context,
+                        keys.Size(kOriginal, kMaxContextLength, context_length));
+  return absl::OkStatus();
+}
+
+absl::Status ReadRope(const Keys& keys, int head_dim, int context_length, RopeSpec& rope) {
+  constexpr std::string_view kDimensions = "rope.dimension_count";
+  constexpr std::string_view kSections = "rope.dimension_sections";
+  ORCD_ASSIGN_OR_RETURN(rope.base,
+                        keys.NumberBetween("rope.freq_base", 1, 1e12f, kDefaultRopeBase));
+  ORCD_ASSIGN_OR_RETURN(rope.dims, keys.Size(kDimensions, kMaxHeadDim, head_dim));
+  if (rope.dims > head_dim || rope.dims % 2 != 0) {
+    return keys.Invalid(kDimensions, absl::StrFormat("is %d and has to be even and at most a "
+                                                     "head's %d dimensions; convert the model "
+                                                     "again",
+                                                     rope.dims, head_dim));
+  }
+  if (keys.Has(kSections)) {
+    // Text has the same position on every axis, so the sections change nothing.
+    ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> sections,
+                          keys.gguf().GetI32s(keys.Key(kSections)));
+    const int64_t pairs = std::accumulate(sections.begin(), sections.end(), int64_t{0});
+    if (std::ranges::any_of(sections, [](int32_t size) { return size < 0; }) ||
+        pairs > rope.dims / 2) {
+      return keys.Invalid(
+          kSections, absl::StrFormat("has to hold numbers from 0 whose sum, %d, is at most %d, "
+                                     "half of \"%s\"; convert the model again",
+                                     pairs, rope.dims / 2, keys.Key(kDimensions)));
+    }
+  }
+  return ReadRopeScaling(keys, context_length, rope);
+}
+
 }  // namespace
 
-absl::StatusOr<ModelSpec> ReadDecoder(const GgufReader& gguf, std::string_view architecture) {
-  const Keys keys(gguf, architecture);
+absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
+                                      std::initializer_list<std::string_view> own_keys,
+                                      NormKind norm) {
+  const GgufReader& gguf = keys.gguf();
   ModelSpec spec;
   LayerSpec layer;
-  spec.architecture = architecture;
+  spec.architecture = keys.architecture();
   if (gguf.Find("general.name") != nullptr) {
     ORCD_ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.name"));
     spec.name = ReplaceInvalidUtf8(name.substr(0, kMaxNameBytes));
   }
-  constexpr std::string_view kCausal = "attention.causal";
-  if (keys.Has(kCausal)) {
-    ORCD_ASSIGN_OR_RETURN(const bool causal, gguf.GetBool(keys.Key(kCausal)));
-    if (!causal) {
-      return keys.Unsupported(kCausal,
-                              "is false: this model makes embeddings; this worker runs "
-                              "models that generate text");
-    }
-  }
+  ORCD_RETURN_IF_ERROR(CheckKind(keys));
   ORCD_ASSIGN_OR_RETURN(const int layers, keys.Size("block_count", kMaxLayers));
   ORCD_ASSIGN_OR_RETURN(spec.hidden, keys.Size("embedding_length", kMaxHidden));
-  ORCD_ASSIGN_OR_RETURN(layer.ffn, keys.Size("feed_forward_length", kMaxFfn));
+  ORCD_ASSIGN_OR_RETURN(layer.ffn, keys.SizeOfLayers("feed_forward_length", kMaxFfn, layers));
   ORCD_ASSIGN_OR_RETURN(spec.context_length, keys.Size("context_length", kMaxContextLength));
-  ORCD_RETURN_IF_ERROR(ReadHeads(keys, spec.hidden, layer));
-  ORCD_ASSIGN_OR_RETURN(spec.rms_eps,
-                        keys.NumberBetween("attention.layer_norm_rms_epsilon", 0, 0.1f));
-  ORCD_RETURN_IF_ERROR(ReadRope(keys, layer));
+  ORCD_RETURN_IF_ERROR(CheckGraphKeys(keys, own_keys, spec.context_length));
+  ORCD_RETURN_IF_ERROR(ReadHeads(keys, layers, spec.hidden, layer));
+  spec.norm = norm;
+  ORCD_ASSIGN_OR_RETURN(
+      spec.norm_eps, keys.NumberBetween(norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon"
+                                                               : "attention.layer_norm_epsilon",
+                                        0, 0.1f));
+  layer.rope.kind = rope;
+  ORCD_RETURN_IF_ERROR(ReadRope(keys, layer.head_dim, spec.context_length, layer.rope));
 
   constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
   const auto tokens = gguf.GetStrings(kTokensKey);
@@ -175,6 +292,26 @@ absl::StatusOr<ModelSpec> ReadDecoder(const GgufReader& gguf, std::string_view a
   spec.vocab = static_cast<int>(tokens->size());
   spec.layers.assign(layers, layer);
   return spec;
+}
+
+absl::StatusOr<std::vector<bool>> ReadLocalLayers(const Keys& keys, int layers, int period) {
+  constexpr std::string_view kPattern = "attention.sliding_window_pattern";
+  std::vector<bool> local(layers);
+  const GgufEntry* const entry = keys.gguf().Find(keys.Key(kPattern));
+  if (entry != nullptr && entry->type == GgufType::kArray) {
+    const GgufArray& array = *std::get<std::shared_ptr<const GgufArray>>(entry->value);
+    if (array.type != GgufType::kBool || array.size() != local.size()) {
+      return keys.Invalid(kPattern,
+                          absl::StrFormat("is an array of %d %s and has to be a period or "
+                                          "hold a bool for each of %d layers",
+                                          array.size(), GgufTypeName(array.type), layers));
+    }
+    for (int i = 0; i < layers; ++i) local[i] = array.unsigned_values[i] != 0;
+    return local;
+  }
+  ORCD_ASSIGN_OR_RETURN(period, keys.Size(kPattern, kMaxLayers, period));
+  for (int i = 0; i < layers; ++i) local[i] = i % period != period - 1;
+  return local;
 }
 
 }  // namespace orcd

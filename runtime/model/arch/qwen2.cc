@@ -21,15 +21,17 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
                                   "the file: convert the model again with its config.json",
                                   kBaseKey));
   }
-  return ReadDecoder(gguf, "qwen2");
+  return ReadDecoder(Keys(gguf, "qwen2"), RopeKind::kNeox);
 }
 
 }  // namespace
 
-constinit const Architecture kQwen2 = {.name = "qwen2",
-                                       .family = "Qwen2",
-                                       .models = "Qwen2 and Qwen2.5",
-                                       .read = Read,
-                                       .tensors = {kDecoderTensors, kBiases}};
+constinit const Architecture kQwen2 = {
+    .name = "qwen2",
+    .family = "Qwen2",
+    .models = "Qwen2 and Qwen2.5",
+    .status = "Qwen2.5-Coder-0.5B, random models of every file type",
+    .read = Read,
+    .tensors = {kDecoderTensors, kPreNorms, kBiases}};
 
 }  // namespace orcd

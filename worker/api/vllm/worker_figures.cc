@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -16,6 +17,29 @@ namespace {
 int32_t Saturate(uint64_t value) {
   return static_cast<int32_t>(std::min<uint64_t>(value, std::numeric_limits<int32_t>::max()));
 }
+
+// The names that Hugging Face's config.json gives the classes of these models, by
+// general.architecture.
+struct ModelClass {
+  std::string_view architecture;
+  std::string_view name;
+};
+constexpr ModelClass kModelClasses[] = {
+    {"cohere2", "Cohere2ForCausalLM"},
+    {"gemma2", "Gemma2ForCausalLM"},
+    {"gemma3", "Gemma3ForCausalLM"},
+    {"glm4", "Glm4ForCausalLM"},
+    {"granite", "GraniteForCausalLM"},
+    {"llama", "LlamaForCausalLM"},
+    {"mistral3", "Ministral3ForCausalLM"},
+    {"olmo2", "Olmo2ForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"qwen3vl", "Qwen3VLForConditionalGeneration"},
+    {"seed_oss", "SeedOssForCausalLM"},
+    {"smollm3", "SmolLM3ForCausalLM"},
+};
 
 }  // namespace
 
@@ -101,7 +125,9 @@ vllm_wire::GetModelInfoResponse ToModelInfo(const v1::ModelDescription& model) {
   info.set_vocab_size(model.vocab());
   info.set_served_model_name(model.model_id());
   info.set_model_type(model.architecture());
-  if (model.architecture() == "qwen2") info.add_architectures("Qwen2ForCausalLM");
+  for (const ModelClass& known : kModelClasses) {
+    if (known.architecture == model.architecture()) info.add_architectures(std::string(known.name));
+  }
   for (uint32_t id : model.eog_token_ids()) info.add_eos_token_ids(Saturate(id));
   info.set_max_req_input_len(Saturate(std::max(model.context_length(), 1U) - 1));
   return info;

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/model/architectures.h"
 
 namespace orcd {
 namespace {
@@ -127,6 +128,14 @@ TEST(WorkerFiguresTest, ModelInfo) {
   EXPECT_THAT(info.tokenizer_path(), StartsWith("/"));
   EXPECT_THAT(info.tokenizer_path(), HasSubstr("abcd"));
   EXPECT_EQ(info.model_path(), info.tokenizer_path());
+}
+
+TEST(WorkerFiguresTest, EveryArchitectureHasTheNameOfItsClass) {
+  for (const Architecture* architecture : AllArchitectures()) {
+    v1::ModelDescription model;
+    model.set_architecture(std::string(architecture->name));
+    EXPECT_EQ(ToModelInfo(model).architectures_size(), 1) << architecture->name;
+  }
 }
 
 }  // namespace
