@@ -24,6 +24,7 @@
 #include "runtime/backend/batch_checker.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/model/rope.h"
 
 namespace orcd {
 namespace {
@@ -63,7 +64,7 @@ struct Parts {
   DeviceWeights weights;
   DeviceMemory activations;
   DeviceMemory kv;
-  cuda::KvCacheView kv_view;
+  cuda::KvCaches kv_views;
   // Tables of the steps in flight, one after another.
   DeviceMemory tables;
   // One for each step in flight.
@@ -217,7 +218,8 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.max_seqs = p.plan.options.max_seqs;
   info_.max_step_tokens = p.plan.options.max_step_tokens;
   info_.block_tokens = p.plan.options.block_tokens;
-  info_.kv_blocks = p.kv_view.blocks;
+  info_.kv_blocks = p.kv_views.whole.blocks;
+  info_.window_blocks = p.kv_views.windows.blocks;
   info_.max_in_flight = kMaxInFlight;
   info_.max_context = p.plan.forward.context_length;
   info_.weights_bytes = p.plan.weights_bytes;
@@ -342,9 +344,39 @@ int Readers(const BackendOptions& options) {
   return std::clamp(threads, 1, kMaxReaders);
 }
 
+// Computes the angles of every kind of RoPE, and copies them to the GPU.
+absl::Status CopyAngles(Parts& p) {
+  const ModelSpec& spec = p.model->spec();
+  const std::vector<RopeSpec> ropes = cuda::RopesOf(spec);
+  for (size_t i = 0; i < ropes.size(); ++i) {
+    const std::vector<float> table =
+        RopeTable(ropes[i], p.model->weights(), ContextOf(spec, p.plan.options),
+                  p.plan.forward.context_length);
+    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpy(p.buffers->angles[i], table.data(),
+                                         table.size() * sizeof(float), cudaMemcpyHostToDevice),
+                              "copying RoPE's angles");
+  }
+  // Other streams do not wait for this one.
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr), "copying RoPE's angles");
+  return absl::OkStatus();
+}
+
+// The caches in their memory, one after the other.
+cuda::KvCaches CachesAt(uint8_t* data, const ModelSpec& spec, const MemoryPlan& plan) {
+  const auto view = [&](uint8_t* from, int64_t blocks) {
+    return cuda::KvCacheView{.data = reinterpret_cast<__half*>(from),
+                             .blocks = static_cast<int>(blocks),
+                             .block_tokens = plan.options.block_tokens,
+                             .kv_heads = spec.layers[0].kv_heads,
+                             .head_dim = spec.layers[0].head_dim};
+  };
+  return {.whole = view(data, plan.kv.blocks),
+          .windows = view(data + plan.kv.blocks * plan.kv.block_bytes.whole,
+                          plan.kv.window_blocks)};
+}
+
 absl::Status AllocateWorkspace(Parts& p) {
   const ModelSpec& spec = p.model->spec();
-  const LayerSpec& layer = spec.layers[0];
   const BackendOptions& options = p.plan.options;
   const ForwardBuffers counted(spec, p.weights, p.plan.forward, nullptr);
   ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
@@ -353,15 +385,14 @@ absl::Status AllocateWorkspace(Parts& p) {
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.activations.data(), 0, p.activations.size()),
                             "clearing activations");
   p.buffers.emplace(spec, p.weights, p.plan.forward, p.activations.data());
-  ORCD_RETURN_IF_CUDA_ERROR(
-      cuda::LaunchRopeAngles(layer.rope.base, layer.head_dim, p.plan.forward.context_length,
-                             p.buffers->angles, p.stream.get()),
-      "computing RoPE's angles");
+  ORCD_RETURN_IF_ERROR(CopyAngles(p));
   for (int i = 0; i < spec.num_layers(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const float* const bias = p.weights.layers()[i].qkv_bias;
+    if (bias == nullptr || !cuda::SplitsQueries(layer.head_dim)) continue;
     ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchQuerySplit(p.weights.layers()[i].qkv_bias + layer.q_size(), layer.kv_heads,
-                               layer.head_dim, p.buffers->query_split + i * layer.kv_heads,
-                               p.stream.get()),
+        cuda::LaunchQuerySplit(bias + layer.q_size(), layer.kv_heads, layer.head_dim,
+                               p.buffers->query_split + i * layer.kv_heads, p.stream.get()),
         "choosing the parts of queries");
   }
 
@@ -393,7 +424,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   p.model = std::move(model);
   const ModelSpec& spec = p.model->spec();
   const ModelWeights& weights = p.model->weights();
-  ORCD_RETURN_IF_ERROR(cuda::CheckFeatures(spec, weights));
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
                         DeviceWeights::Plan(weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
@@ -408,12 +438,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
   // The KV cache must not hold a value that is not finite.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.kv.data(), 0, p.kv.size()), "clearing the KV cache");
-  p.kv_view = {.data = reinterpret_cast<__half*>(p.kv.data()),
-               .blocks = p.plan.kv_blocks,
-               .block_tokens = p.plan.options.block_tokens,
-               .kv_heads = spec.layers[0].kv_heads,
-               .head_dim = spec.layers[0].head_dim};
-  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_view, p.device);
+  p.kv_views = CachesAt(p.kv.data(), spec, p.plan);
+  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_views, p.device);
   ORCD_RETURN_IF_ERROR(CaptureGraphs(p));
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
   return std::make_unique<CudaBackend>(std::move(parts));

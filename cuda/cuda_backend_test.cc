@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -14,12 +16,14 @@
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
+#include "cuda/oracle_files_for_test.h"
 #include "cuda/shaped_model_for_test.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/sampling/sampler.h"
+#include "testing/random_model/model_shapes.h"
 
 namespace orcd::cuda {
 namespace {
@@ -87,6 +91,13 @@ void ExpectNear(const RecordingTap& actual, const RecordingTap& reference) {
   }
 }
 
+// TestTokens that the model has.
+std::vector<int32_t> TokensOf(const Model& model, int count, int seed) {
+  std::vector<int32_t> tokens = TestTokens(count, seed);
+  for (int32_t& token : tokens) token %= model.spec().vocab;
+  return tokens;
+}
+
 // Runs the same steps on both: prompts, single tokens, a further chunk.
 void ExpectLayersAgree(const std::shared_ptr<const Model>& model) {
   ASSERT_NE(model, nullptr);
@@ -95,8 +106,8 @@ void ExpectLayersAgree(const std::shared_ptr<const Model>& model) {
   auto cpu = cpu::MakeTestBackend(model, options);
   ASSERT_NE(gpu, nullptr);
   ASSERT_NE(cpu, nullptr);
-  const std::vector<int32_t> a = TestTokens(64, 1);
-  const std::vector<int32_t> b = TestTokens(30, 2);
+  const std::vector<int32_t> a = TokensOf(*model, 64, 1);
+  const std::vector<int32_t> b = TokensOf(*model, 30, 2);
   const auto a_blocks = BlockRange(9, 4);
   const auto b_blocks = BlockRange(2, 2);
   const auto part = [](const std::vector<int32_t>& tokens, int first, int count) {
@@ -130,11 +141,13 @@ INSTANTIATE_TEST_SUITE_P(Types, TypeTest,
 
 TEST_P(TypeTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(NanoModel(GetParam())); }
 
-TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) {
-  auto backend = MakeBackend(NanoModel(GetParam()), OptionsFor(4, 1024));
+void ExpectChunksDoNotMatter(const std::shared_ptr<const Model>& model) {
+  ASSERT_NE(model, nullptr);
+  auto backend = MakeBackend(model, OptionsFor(4, 1024));
   ASSERT_NE(backend, nullptr);
-  const auto tokens = TestTokens(600);
-  const auto whole = TeacherForce(*backend, tokens, BlockRange(0, 38), 600);
+  const auto tokens = TokensOf(*model, std::min(600, model->spec().context_length), 0);
+  const auto whole =
+      TeacherForce(*backend, tokens, BlockRange(0, 38), static_cast<int>(tokens.size()));
   for (const int chunk : {7, 64, 250, 512}) {
     // Other blocks, in another order, so that nothing is left from the run before.
     auto others = BlockRange(50, 38);
@@ -147,6 +160,8 @@ TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) {
   EXPECT_TRUE(
       SameBits(std::span<const float>(singly), std::span<const float>(whole).first(singly.size())));
 }
+
+TEST_P(TypeTest, ChunkedPrefillIsWholePrefill) { ExpectChunksDoNotMatter(NanoModel(GetParam())); }
 
 class ShapeTest : public GpuTest, public ::testing::WithParamInterface<ModelShape> {};
 
@@ -182,17 +197,18 @@ struct Way {
   bool by_number = false;
 };
 
-std::vector<Request> MakeRequests(int count) {
+std::vector<Request> MakeRequests(const Model& model, int count) {
+  const int known = std::min(model.spec().vocab, 1000);
   std::vector<Request> requests(count);
   for (int i = 0; i < count; ++i) {
-    requests[i].prompt = TestTokens(1 + i * 7 % 40, i);
+    requests[i].prompt = TokensOf(model, 1 + i * 7 % 40, i);
     SamplingParams& params = requests[i].params;
     params.seed = 100 + i;
     params.temperature = i % 4 == 0 ? 0.0f : 0.5f + 0.1f * static_cast<float>(i % 9);
     if (i % 5 == 1) params.top_k = 40;
     if (i % 5 == 2) params.top_p = 0.9f;
     if (i % 3 == 1) params.repetition_penalty = 1.2f;
-    if (i % 7 == 3) params.logit_bias = {{3, 5.0f}, {500, -5.0f}};
+    if (i % 7 == 3) params.logit_bias = {{3, 5.0f}, {known / 2, -5.0f}};
     // Log-probabilities show the logits' bits.
     params.logprobs = 20;
   }
@@ -205,7 +221,8 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
                                                 const Way& way = {}) {
   const BackendInfo& info = backend.info();
   const int count = static_cast<int>(requests.size());
-  std::vector<int32_t> order(info.kv_blocks);
+  // Sequences have the same ids of both kinds of blocks.
+  std::vector<int32_t> order(info.window_blocks > 0 ? info.window_blocks : info.kv_blocks);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), std::mt19937(way.blocks_seed));
   std::vector<std::vector<int32_t>> blocks;
@@ -271,6 +288,7 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
                                             std::span<const int32_t>(&tokens[i], 1), blocks[i]));
       batch.seqs.back().sample = true;
     }
+    batch.seqs = WithWindowBlocks(backend, std::move(batch.seqs));
     const absl::Status launched = backend.Launch(batch);
     EXPECT_TRUE(launched.ok()) << launched;
     if (!launched.ok()) return samples;
@@ -331,7 +349,7 @@ void ExpectCompanyDoesNotMatter(const std::shared_ptr<const Model>& model, int s
   constexpr int kMost = 256;
   auto backend = MakeBackend(model, OptionsFor(kMost, 2048));
   ASSERT_NE(backend, nullptr);
-  const std::vector<Request> requests = MakeRequests(kMost);
+  const std::vector<Request> requests = MakeRequests(*model, kMost);
   std::vector<int> chosen;
   std::vector<std::vector<SampledToken>> alone(kMost);
   for (const int i : {0, 1, 2, 4, 7, 8, 12, 15, 31, 40, 63, 64, 100, 128, 201, 255}) {
@@ -359,7 +377,7 @@ void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
   auto backend = MakeBackend(model, OptionsFor(48, 1024));
   ASSERT_NE(backend, nullptr);
   for (const int count : {1, 3, 20, 48}) {
-    const std::vector<Request> requests = MakeRequests(count);
+    const std::vector<Request> requests = MakeRequests(*model, count);
     const auto expected = Generate(*backend, requests, 12);
     const struct {
       const char* name;
@@ -381,6 +399,74 @@ void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
 
 TEST_P(TypeTest, TheWayDoesNotMatter) { ExpectTheWayDoesNotMatter(NanoModel(GetParam())); }
 
+// A model of every architecture: a file of the oracle, or `ARCHITECTURE TYPE` of a random model.
+class FamilyTest : public GpuTest, public ::testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    const std::string& name = GetParam();
+    const size_t space = name.find(' ');
+    if (space != std::string::npos) {
+      model_ = NanoModel(name.substr(space + 1), name.substr(0, space));
+    } else {
+      const char* const dir = std::getenv("ORCD_ORACLE_DIR");
+      if (dir == nullptr) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+      model_ = cpu::LoadTestModel(std::string(dir) + "/" + name + ".gguf", /*with_text=*/false);
+    }
+    ASSERT_NE(model_, nullptr);
+    GpuTest::SetUp();
+  }
+
+  std::shared_ptr<const Model> model_;
+};
+
+std::vector<std::string> RandomFamilies(const std::string& type) {
+  std::vector<std::string> families;
+  for (const std::string& architecture : ModelShapeArchitectures()) {
+    families.push_back(architecture + " " + type);
+  }
+  return families;
+}
+std::string RandomFamilyName(const ::testing::TestParamInfo<std::string>& info) {
+  return info.param.substr(0, info.param.find(' '));
+}
+
+INSTANTIATE_TEST_SUITE_P(RandomF16, FamilyTest, ::testing::ValuesIn(RandomFamilies("F16")),
+                         RandomFamilyName);
+INSTANTIATE_TEST_SUITE_P(RandomQ4_K_M, FamilyTest, ::testing::ValuesIn(RandomFamilies("Q4_K_M")),
+                         RandomFamilyName);
+INSTANTIATE_TEST_SUITE_P(Oracle, FamilyTest,
+                         ::testing::ValuesIn(std::vector<std::string>(
+                             std::begin(kArchitectureOracles), std::end(kArchitectureOracles))),
+                         [](const auto& info) {
+                           std::string name = info.param.substr(info.param.find('/') + 1);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST_P(FamilyTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(model_); }
+TEST_P(FamilyTest, ChunkedPrefillIsWholePrefill) { ExpectChunksDoNotMatter(model_); }
+TEST_P(FamilyTest, TheWayDoesNotMatter) { ExpectTheWayDoesNotMatter(model_); }
+TEST_P(FamilyTest, CompanyDoesNotMatter) { ExpectCompanyDoesNotMatter(model_, 4); }
+
+// More than kMaxPartialsTokens tokens in a step, whose products have epilogues of their own, and
+// several tiles of keys, some of which have left every window.
+TEST_P(FamilyTest, LongPromptsInChunksAreWhole) {
+  const int most = model_->spec().context_length - 16;
+  if (most < 600) GTEST_SKIP() << "the model's context is short";
+  auto backend = MakeBackend(model_, OptionsFor(4, 2048));
+  ASSERT_NE(backend, nullptr);
+  std::vector<Request> requests = MakeRequests(*model_, 2);
+  requests[0].prompt = TokensOf(*model_, std::min(1500, most), 5);
+  requests[1].prompt = TokensOf(*model_, 530, 6);
+  const auto expected = Generate(*backend, requests, 8);
+  for (const int chunk : {100, 512, 600}) {
+    SCOPED_TRACE(::testing::Message() << "in chunks of " << chunk);
+    ExpectSame(Generate(*backend, requests, 8, {.chunk = chunk, .blocks_seed = 3}), expected);
+    if (HasFatalFailure()) return;
+  }
+  ExpectSame(Generate(*backend, requests, 8, {.eager = true}), expected);
+}
+
 // Checks one model of each shape in all ways, as models take a while to write.
 TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
   const auto model = MakeShapedModel(GetParam());
@@ -401,7 +487,7 @@ TEST_P(ShapeTest, AgreesWithTheCpuAndWithItself) {
   SCOPED_TRACE("a long prompt");
   auto backend = MakeBackend(model, OptionsFor(4, 4096));
   ASSERT_NE(backend, nullptr);
-  std::vector<Request> requests = MakeRequests(2);
+  std::vector<Request> requests = MakeRequests(*model, 2);
   requests[0].prompt = TestTokens(2300, 5);
   requests[1].prompt = TestTokens(900, 6);
   const auto expected = Generate(*backend, requests, 8);
@@ -423,7 +509,7 @@ TEST_P(RepetitionTest, DrawsTheSameAgain) {
   constexpr int kSteps = 250;
   auto backend = MakeBackend(model, OptionsFor(kSequences, 2048));
   ASSERT_NE(backend, nullptr);
-  const std::vector<Request> requests = MakeRequests(kSequences);
+  const std::vector<Request> requests = MakeRequests(*model, kSequences);
   const auto expected = Generate(*backend, requests, kSteps, {.ahead = true});
   for (int repetition = 0; repetition < 2; ++repetition) {
     SCOPED_TRACE(::testing::Message() << "repetition " << repetition);
@@ -445,6 +531,18 @@ struct CudaKind {
   static constexpr double kLogprobError = 1e-6;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BackendConformanceTest, CudaKind);
+
+// Layers with and without a window.
+struct CudaWindowKind : CudaKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "gemma2");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaWindows, BackendConformanceTest, CudaWindowKind);
 
 class CudaBackendTest : public GpuTest, public CudaKind {};
 

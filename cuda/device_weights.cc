@@ -69,16 +69,30 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
     formats_ |= FormatBit(tiles.format);
     layout.placements.push_back({&upper, lower, &tiles});
   };
-  const auto vector = [&](std::initializer_list<Vector> parts) {
+  struct Part {
+    Vector values;
+    int64_t size;
+  };
+  // Consecutive vectors; absent ones become zeros. Null if all are absent.
+  const auto vectors = [&](std::initializer_list<Part> parts) -> const float* {
     int64_t size = 0;
-    for (const Vector& part : parts) size += static_cast<int64_t>(part.size());
+    bool there = false;
+    for (const Part& part : parts) {
+      size += part.size;
+      there = there || !part.values.empty();
+    }
+    if (!there) return nullptr;
     float* const begin = carver.Take<float>(size);
     float* to = begin;
-    for (const Vector& part : parts) {
-      layout.vectors.push_back({part, to});
-      if (slab != nullptr) to += part.size();
+    for (const Part& part : parts) {
+      layout.vectors.push_back(
+          {part.values.empty() ? nullptr : part.values.data(), part.size, to});
+      if (slab != nullptr) to += part.size;
     }
     return begin;
+  };
+  const auto vector = [&](const Vector& values) {
+    return vectors({{values, static_cast<int64_t>(values.size())}});
   };
 
   place(embedding_, weights.token_embd);
@@ -86,23 +100,34 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
     DeviceLayer& to = layers_[i];
-    to.attn_norm = vector({layer.attn_norm});
+    to.attn_norm = vector(layer.attn_norm);
     place(to.qkv[0], layer.attn_q);
     place(to.qkv[1], layer.attn_k);
     place(to.qkv[2], layer.attn_v);
-    to.qkv_bias = vector({layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias});
+    to.qkv_bias = vectors({{layer.attn_q_bias, layer.attn_q.rows},
+                           {layer.attn_k_bias, layer.attn_k.rows},
+                           {layer.attn_v_bias, layer.attn_v.rows}});
+    to.q_norm = vector(layer.attn_q_norm);
+    to.k_norm = vector(layer.attn_k_norm);
     place(to.attn_output, layer.attn_output);
-    to.ffn_norm = vector({layer.ffn_norm});
-    // The rows of a tile are read, repacked and multiplied as one type.
-    if (layer.ffn_gate.type == layer.ffn_up.type) {
+    to.attn_output_bias = vector(layer.attn_output_bias);
+    to.attn_post_norm = vector(layer.attn_post_norm);
+    to.ffn_norm = vector(layer.ffn_norm);
+    to.gate_up_bias = vectors(
+        {{layer.ffn_gate_bias, layer.ffn_gate.rows}, {layer.ffn_up_bias, layer.ffn_up.rows}});
+    // The rows of a tile are read, repacked and multiplied as one type, and epilogues add no bias.
+    if (layer.ffn_gate.type == layer.ffn_up.type && layer.ffn_gate_bias.empty() &&
+        layer.ffn_up_bias.empty()) {
       place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
     } else {
       place(to.gate_up, layer.ffn_gate);
       place(to.up, layer.ffn_up);
     }
     place(to.down, layer.ffn_down);
+    to.down_bias = vector(layer.ffn_down_bias);
+    to.ffn_post_norm = vector(layer.ffn_post_norm);
   }
-  output_norm_ = vector({weights.output_norm});
+  output_norm_ = vector(weights.output_norm);
   tied_ = weights.tied;
   if (!tied_) place(output_, weights.output);
   planned_bytes_ = carver.taken();
@@ -167,9 +192,12 @@ class DeviceWeights::Copier {
 
   absl::Status CopyVectors(const std::vector<VectorPlacement>& vectors) {
     for (const VectorPlacement& v : vectors) {
-      ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(v.to, v.values.data(), v.values.size_bytes(),
-                                                cudaMemcpyHostToDevice, stream_.get()),
-                                "copying weights");
+      const size_t bytes = v.size * sizeof(float);
+      ORCD_RETURN_IF_CUDA_ERROR(
+          v.values == nullptr
+              ? cudaMemsetAsync(v.to, 0, bytes, stream_.get())
+              : cudaMemcpyAsync(v.to, v.values, bytes, cudaMemcpyHostToDevice, stream_.get()),
+          "copying weights");
     }
     return absl::OkStatus();
   }

@@ -16,20 +16,27 @@
 
 namespace orcd::cuda {
 
-// Views into the slab. Vectors are F32.
+// Views into the slab. Vectors are F32, and null where the layer has none.
 struct DeviceLayer {
   const float* attn_norm = nullptr;  // [hidden]
   TiledMatrix qkv[3];                // q, k, v
-  const float* qkv_bias = nullptr;   // [q, k, v rows]
+  const float* qkv_bias = nullptr;   // [q, k, v rows], zeros for those of the three without a bias
+  const float* q_norm = nullptr;     // As LayerWeights::attn_q_norm.
+  const float* k_norm = nullptr;
   TiledMatrix attn_output;
-  const float* ffn_norm = nullptr;  // [hidden]
-  // If gate and up have one type: tiles of 8 gate rows above the same 8 up rows, 2 * ffn rows with
-  // ffn padded to 8. If they have two types: the gate alone, and `up`, which has no rows otherwise,
-  // is separate.
+  const float* attn_output_bias = nullptr;  // [hidden]
+  const float* attn_post_norm = nullptr;    // [hidden]
+  const float* ffn_norm = nullptr;          // [hidden]
+  // If gate and up have one type and no bias: tiles of 8 gate rows above the same 8 up rows, 2 *
+  // ffn rows with ffn padded to 8. Else: the gate alone, and `up`, which has no rows otherwise, is
+  // separate.
   TiledMatrix gate_up;
   TiledMatrix up;
   bool gate_apart() const { return up.rows > 0; }
+  const float* gate_up_bias = nullptr;  // [gate, up rows]
   TiledMatrix down;
+  const float* down_bias = nullptr;      // [hidden]
+  const float* ffn_post_norm = nullptr;  // [hidden]
 };
 
 // Owns the slab of weights. Immutable once made.
@@ -68,8 +75,10 @@ class DeviceWeights {
     const Matrix* lower;
     TiledMatrix* tiles;
   };
+  // Null values are zeros.
   struct VectorPlacement {
-    Vector values;
+    const float* values;
+    int64_t size;
     float* to;
   };
 

@@ -168,9 +168,9 @@ TEST_F(ErrorsTest, ShapesThatTheKernelsDoNotTake) {
   };
   EXPECT_TRUE(StatusOf(MakeShapedModel(good), Small()).ok());
   ModelShape shape = good;
-  shape.name = "heads_of_32";
-  shape.head_dim = 32;
-  expect_unsupported(shape, "heads of 32");
+  shape.name = "heads_of_48";
+  shape.head_dim = 48;
+  expect_unsupported(shape, "heads of 48");
   shape = good;
   shape.name = "many_heads";
   shape.heads = 20;
@@ -178,8 +178,8 @@ TEST_F(ErrorsTest, ShapesThatTheKernelsDoNotTake) {
   expect_unsupported(shape, "20 heads on 1");
   shape = good;
   shape.name = "odd_ffn";
-  shape.ffn = 520;
-  expect_unsupported(shape, "520");
+  shape.ffn = 516;
+  expect_unsupported(shape, "516");
 }
 
 class Canceller : public LoadObserver {

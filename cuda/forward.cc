@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -34,6 +35,11 @@ int64_t F16Bytes(const TiledMatrix& matrix) {
   return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
 }
 
+// Index of `rope` among `ropes`, which have it.
+size_t IndexOf(const RopeSpec& rope, const std::vector<RopeSpec>& ropes) {
+  return static_cast<size_t>(std::find(ropes.begin(), ropes.end(), rope) - ropes.begin());
+}
+
 // Returns the epilogue of a product's rows from `row` on.
 Epilogue FromRow(Epilogue epilogue, int row) {
   if (auto* const store = std::get_if<StoreF32>(&epilogue)) store->y += row;
@@ -42,6 +48,57 @@ Epilogue FromRow(Epilogue epilogue, int row) {
 }
 
 }  // namespace
+
+std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
+  std::vector<RopeSpec> ropes;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.rope.kind == RopeKind::kNone) continue;
+    if (IndexOf(layer.rope, ropes) == ropes.size()) ropes.push_back(layer.rope);
+  }
+  return ropes;
+}
+
+std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& weights,
+                                  const ForwardBuffers& buffers) {
+  const std::vector<RopeSpec> ropes = RopesOf(spec);
+  std::vector<LayerPlan> plans;
+  int in_whole = 0;
+  int in_windows = 0;
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const DeviceLayer& w = weights.layers()[i];
+    LayerPlan& plan = plans.emplace_back();
+    plan.qkv = {.bias = w.qkv_bias,
+                .q_norm = w.q_norm,
+                .k_norm = w.k_norm,
+                .norm_eps = spec.norm_eps,
+                .norm_projection = layer.qk_norm == QkNorm::kProjection,
+                .temperature = layer.temperature,
+                .temperature_length = layer.temperature_length,
+                .heads = layer.heads,
+                .kv_heads = layer.kv_heads,
+                .head_dim = layer.head_dim};
+    if (layer.rope.kind != RopeKind::kNone) {
+      plan.qkv.angles = buffers.angles[IndexOf(layer.rope, ropes)];
+      plan.qkv.rope_dims = layer.rope.dims;
+      plan.qkv.rope_pairs =
+          layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours : RopePairs::kHalves;
+    }
+    if (w.qkv_bias != nullptr && SplitsQueries(layer.head_dim)) {
+      plan.qkv.query_split = buffers.query_split + i * layer.kv_heads;
+    }
+    plan.rule = {.score_scale = layer.score_scale,
+                 .score_softcap = layer.score_softcap,
+                 .window = layer.window};
+    plan.cache_layer = layer.window > 0 ? in_windows++ : in_whole++;
+    // An epilogue adds by instructions that are exact for powers of two only.
+    const bool unscaled = spec.residual_scale == 1;
+    plan.attn_adds =
+        unscaled && w.attn_output_bias == nullptr && w.attn_post_norm == nullptr;
+    plan.ffn_adds = unscaled && w.down_bias == nullptr && w.ffn_post_norm == nullptr;
+  }
+  return plans;
+}
 
 ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weights,
                                const ForwardLimits& limits, uint8_t* slab) {
@@ -88,7 +145,9 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   gathered_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
   gathered_attended = activations(rows, shape.q_size());
   head_in = activations(rows, spec.hidden);
-  angles = carver.Take<float>(int64_t{limits.context_length} * shape.head_dim);
+  for (const RopeSpec& rope : RopesOf(spec)) {
+    angles.push_back(carver.Take<float>(int64_t{limits.context_length} * rope.dims));
+  }
   query_split = carver.Take<int32_t>(int64_t{spec.num_layers()} * shape.kv_heads);
   gate_and_up = gate_and_up_floats == 0 ? nullptr : carver.Take<float>(gate_and_up_floats);
   dequantised = carver.Take<uint8_t>(dequantised_bytes);
@@ -118,16 +177,17 @@ class Forward::Tap {
     return Part(point, layer, values, cols, 0, cols);
   }
   // Columns of rows that are `stride` floats apart: the first is `first`, and each 8 columns begin
-  // `apart` after the 8 before.
+  // `apart` after the 8 before. A bias of [cols], if not null, is added.
   absl::Status Part(TapPoint point, int layer, const float* values, int stride, int first, int cols,
-                    int apart = 8) {
+                    int apart = 8, const float* bias = nullptr) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
                           reader_.Floats(values, int64_t{tokens_} * stride));
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> added, Bias(bias, cols));
     std::vector<float> part;
     part.reserve(int64_t{tokens_} * cols);
     for (int t = 0; t < tokens_; ++t) {
       const float* const row = rows.data() + int64_t{t} * stride + first;
-      for (int i = 0; i < cols; ++i) part.push_back(row[i / 8 * apart + i % 8]);
+      for (int i = 0; i < cols; ++i) part.push_back(row[i / 8 * apart + i % 8] + added[i]);
     }
     tap_.OnActivation(point, layer, part, tokens_, cols);
     return absl::OkStatus();
@@ -143,37 +203,53 @@ class Forward::Tap {
     return F16(point, layer, std::get<Activations>(product.prologue), cols, 1);
   }
   // A product that is left as split-K partials.
-  absl::Status Product(TapPoint point, int layer, const float* values, int splits, int stride,
-                       int cols, float scale) {
+  absl::Status Product(TapPoint point, int layer, const Branch& branch, int cols) {
+    const int splits = branch.splits;
+    const int stride = branch.partials_tokens;
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> partials,
-                          reader_.Floats(values, int64_t{splits} * stride * cols));
+                          reader_.Floats(branch.partials, int64_t{splits} * stride * cols));
+    ORCD_ASSIGN_OR_RETURN(const std::vector<float> bias, Bias(branch.bias, cols));
     std::vector<float> rows(int64_t{tokens_} * cols);
     for (int s = 0; s < splits; ++s) {
       for (size_t i = 0; i < rows.size(); ++i) rows[i] += partials[int64_t{s} * stride * cols + i];
     }
-    for (float& value : rows) value *= scale;
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = rows[i] * branch.scale + bias[i % cols];
     tap_.OnActivation(point, layer, rows, tokens_, cols);
     return absl::OkStatus();
   }
+  int64_t tokens() const { return tokens_; }
 
  private:
+  absl::StatusOr<std::vector<float>> Bias(const float* bias, int cols) {
+    if (bias == nullptr) return std::vector<float>(cols);
+    return reader_.Floats(bias, cols);
+  }
+
   ActivationTap& tap_;
   ActivationReader reader_;
   const int tokens_;
 };
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-                 const KvCacheView& kv, const DeviceInfo& device)
+                 const KvCaches& kv, const DeviceInfo& device)
     : spec_(spec),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
+      plans_(PlanLayers(spec, weights, buffers)),
       device_(device.traits),
       kernels_(*device.kernels) {}
 
-Activations Forward::View(__half* data, int tokens) const {
+Activations Forward::View(__half* data, int tokens) {
   return {.data = data, .tokens = RoundUp(tokens, 8)};
+}
+
+absl::Status Forward::ClearPadding(const Step& step, const Activations& to, int cols) {
+  if (cols % kActivationCols == 0) return absl::OkStatus();
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchClearPadding({.of = to, .cols = cols}, step.stream),
+                            "clearing padding");
+  return absl::OkStatus();
 }
 
 absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
@@ -183,13 +259,15 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
+  branch_ = {};
 
   ORCD_RETURN_IF_CUDA_ERROR(LaunchEmbed({.step = tables,
                                          .block_token_ids = buffers_.block_token_ids,
-                                         .block_tokens = kv_.block_tokens,
+                                         .block_tokens = kv_.whole.block_tokens,
                                          .not_finite = buffers_.not_finite,
                                          .last_sample = buffers_.last_sample,
                                          .embedding = weights_.embedding(),
+                                         .scale = spec_.embedding_scale,
                                          .residual = residual_,
                                          .tokens = shape.tokens},
                                         stream),
@@ -213,6 +291,12 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     left_tables.logit_tokens = nullptr;
   }
   const Step rest = {left_tables, left, stream, step.tap};
+  if (layer_.form == LayerForm::kParallel && left.tokens < shape.tokens) {
+    // The FFN takes the rows that are left of attention's input.
+    MatmulArgs unused;
+    ORCD_RETURN_IF_ERROR(
+        Norm(rest, weights_.layers()[last].attn_norm, unused, /*in_product=*/false));
+  }
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
@@ -230,10 +314,18 @@ absl::Status Forward::MultiplySplitK(const Step& step, float* to, MatmulArgs arg
   return Multiply(step, args);
 }
 
-absl::Status Forward::MultiplyForResidual(const Step& step, float scale, MatmulArgs args) {
-  if (!ProductsAdd(step)) return MultiplySplitK(step, buffers_.products, args);
-  args.epilogue = AddToResidual{residual_, spec_.hidden, scale};
-  return MultiplySplitK(step, nullptr, args);
+absl::Status Forward::MultiplyForResidual(const Step& step, bool can_add, Branch branch,
+                                          MatmulArgs args) {
+  if (can_add && HasEpilogues(step)) {
+    args.epilogue = AddToResidual{residual_, spec_.hidden, branch.scale};
+    return MultiplySplitK(step, nullptr, args);
+  }
+  ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products, args));
+  branch.partials = buffers_.products;
+  branch.splits = splits_;
+  branch.partials_tokens = products_tokens_;
+  branch_ = branch;
+  return absl::OkStatus();
 }
 
 absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
@@ -323,63 +415,99 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
   return absl::OkStatus();
 }
 
-bool Forward::NormsInProducts(const Step& step) const {
-  return step.shape.tokens == 1 && step.tap == nullptr;
-}
-
-bool Forward::ProductsAdd(const Step& step) const {
+bool Forward::HasEpilogues(const Step& step) const {
   return step.shape.tokens > kMaxPartialsTokens && step.tap == nullptr;
 }
 
-bool Forward::RopeEpilogues(const Step& step) const {
-  return ProductsAdd(step) && !step.shape.decode;
+bool Forward::RopeEpilogues(const Step& step, const LayerPlan& plan) const {
+  return HasEpilogues(step) && !step.shape.decode && IsPlain(plan.qkv);
 }
 
-absl::Status Forward::Norm(const Step& step, const float* weight, float scale, bool add,
-                           MatmulArgs& args, bool head) {
-  const float* const partials = add && !ProductsAdd(step) ? buffers_.products : nullptr;
-  const int tokens = head ? step.shape.logit_rows : step.shape.tokens;
+NormArgs Forward::NormOf(const Branch& branch, const float* weight) const {
   NormArgs norm = {.residual = residual_,
-                   .partials = partials,
-                   .splits = partials == nullptr ? 0 : splits_,
-                   .partials_tokens = products_tokens_,
-                   .scale = scale,
+                   .partials = branch.partials,
+                   .splits = branch.splits,
+                   .partials_tokens = branch.partials_tokens,
+                   .scale = branch.scale,
+                   .bias = branch.bias,
+                   .post_norm = branch.post_norm,
+                   .residual_scale = spec_.residual_scale,
                    .weight = weight,
-                   .eps = spec_.rms_eps,
-                   .hidden = spec_.hidden,
-                   .tokens = tokens};
-  if (NormsInProducts(step)) {
+                   .kind = spec_.norm,
+                   .eps = spec_.norm_eps,
+                   .hidden = spec_.hidden};
+  if (norm.bias == nullptr && norm.post_norm == nullptr) {
+    norm.scale *= norm.residual_scale;
+    norm.residual_scale = 1;
+  }
+  return norm;
+}
+
+absl::Status Forward::RunNorm(const Step& step, const Branch& branch, NormArgs norm) {
+  DeviceMemory shown;
+  if (step.tap != nullptr && norm.post_norm != nullptr) {
+    ORCD_ASSIGN_OR_RETURN(
+        shown, DeviceMemory::Allocate(step.tap->tokens() * spec_.hidden * sizeof(float), "a tap"));
+    norm.branch = reinterpret_cast<float*>(shown.data());
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm(norm, step.stream), "a norm");
+  if (norm.branch == nullptr) return absl::OkStatus();
+  return step.tap->Rows(branch.post_norm_point, branch.layer, norm.branch, spec_.hidden);
+}
+
+absl::Status Forward::Norm(const Step& step, const float* weight, MatmulArgs& args, bool in_product,
+                           bool head) {
+  const Branch branch = std::exchange(branch_, {});
+  NormArgs norm = NormOf(branch, weight);
+  norm.tokens = head ? step.shape.logit_rows : step.shape.tokens;
+  if (in_product && step.shape.tokens == 1 && step.tap == nullptr && ProductsNormalise(norm)) {
     norm.new_residual = new_residual_;
     args.prologue = norm;
     std::swap(residual_, new_residual_);
     return absl::OkStatus();
   }
   if (head) norm.rows = step.tables.logit_tokens;
-  norm.out = View(head ? buffers_.head_in : buffers_.normed, tokens);
+  norm.out = View(head ? buffers_.head_in : buffers_.normed, norm.tokens);
   args.prologue = norm.out;
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchNorm(norm, step.stream), head ? "the output norm" : "a norm");
-  return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, norm.out, spec_.hidden));
+  return RunNorm(step, branch, norm);
+}
+
+absl::Status Forward::AddBranch(const Step& step) {
+  const Branch branch = std::exchange(branch_, {});
+  if (branch.partials == nullptr) return absl::OkStatus();
+  NormArgs norm = NormOf(branch, nullptr);
+  norm.tokens = step.shape.tokens;
+  return RunNorm(step, branch, norm);
+}
+
+const KvCacheView& Forward::CacheOf(const LayerPlan& plan) const {
+  return plan.in_windows() ? kv_.windows : kv_.whole;
+}
+
+StepTables Forward::TablesOf(const Step& step, const LayerPlan& plan) {
+  return plan.in_windows() ? step.tables.OfWindows() : step.tables;
 }
 
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
+  const LayerPlan& plan = plans_[layer];
   attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
       .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
-  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, 1 / kSwiGluScale, layer > 0, qkv_args));
+  // A parallel FFN takes the same input.
+  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, qkv_args,
+                            /*in_product=*/layer_.form != LayerForm::kParallel));
   if (step.tap != nullptr) {
     if (layer > 0) ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, layer - 1, residual_, spec_.hidden));
-    ORCD_RETURN_IF_ERROR(step.tap->Normed(kAttnNorm, layer, qkv_args, spec_.hidden));
+    if (layer_.form != LayerForm::kPostNorm) {
+      ORCD_RETURN_IF_ERROR(step.tap->Normed(kAttnNorm, layer, qkv_args, spec_.hidden));
+    }
   }
-  QkvProduct qkv = {.bias = w.qkv_bias,
-                    .angles = buffers_.angles,
-                    .query_split = buffers_.query_split + layer * layer_.kv_heads,
-                    .heads = layer_.heads,
-                    .kv_heads = layer_.kv_heads,
-                    .head_dim = layer_.head_dim};
-  if (RopeEpilogues(step)) {
-    qkv_args.epilogue = StoreQkv{RopeOf(step, layer, qkv)};
+  QkvProduct qkv = plan.qkv;
+  if (RopeEpilogues(step, plan)) {
+    qkv_args.epilogue = StoreQkv{RopeOf(step, plan, qkv)};
     ORCD_RETURN_IF_ERROR(MultiplySplitK(step, nullptr, qkv_args));
   } else {
     ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.qkv, qkv_args));
@@ -387,29 +515,37 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.splits = splits_;
     qkv.partials_tokens = products_tokens_;
   }
-  if (step.shape.decode && step.tap == nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(kernels_.decode_attention({.step = step.tables,
-                                                         .sequences = step.shape.sequences,
-                                                         .qkv = qkv,
-                                                         .kv = kv_,
-                                                         .not_finite = buffers_.not_finite,
-                                                         .layer = layer,
-                                                         .key_splits = step.shape.key_splits,
-                                                         .partials = buffers_.attention_partials,
-                                                         .counters = buffers_.attention_counters,
-                                                         .out = attended_},
-                                                        device_, step.stream),
-                              "attention");
+  const bool decodes = step.shape.decode && step.tap == nullptr;
+  const bool makes_rows = decodes && DecodeMakesRows(qkv);
+  if (!makes_rows && !RopeEpilogues(step, plan)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, attended_, layer_.q_size()));
+  if (decodes) {
+    ORCD_RETURN_IF_CUDA_ERROR(
+        kernels_.decode_attention({.step = TablesOf(step, plan),
+                                   .sequences = step.shape.sequences,
+                                   .qkv = qkv,
+                                   .q = makes_rows ? nullptr : buffers_.q,
+                                   .q_lo = makes_rows ? nullptr : buffers_.q_lo,
+                                   .rule = plan.rule,
+                                   .kv = CacheOf(plan),
+                                   .not_finite = buffers_.not_finite,
+                                   .layer = plan.cache_layer,
+                                   .key_splits = step.shape.key_splits,
+                                   .partials = buffers_.attention_partials,
+                                   .counters = buffers_.attention_counters,
+                                   .out = attended_},
+                                  device_, step.stream),
+        "attention");
   } else {
-    if (!RopeEpilogues(step)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
-    ORCD_RETURN_IF_CUDA_ERROR(kernels_.prefill_attention({.step = step.tables,
+    ORCD_RETURN_IF_CUDA_ERROR(kernels_.prefill_attention({.step = TablesOf(step, plan),
                                                           .sequences = step.shape.sequences,
                                                           .query_tiles = step.shape.query_tiles,
                                                           .q = buffers_.q,
                                                           .q_lo = buffers_.q_lo,
                                                           .query_split = qkv.query_split,
-                                                          .kv = kv_,
-                                                          .layer = layer,
+                                                          .rule = plan.rule,
+                                                          .kv = CacheOf(plan),
+                                                          .layer = plan.cache_layer,
                                                           .heads = layer_.heads,
                                                           .out = attended_},
                                                          device_, step.stream),
@@ -426,7 +562,8 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
       .rows = step.tables.logit_tokens,
       .count = step.shape.logit_rows,
       .hidden = spec_.hidden,
-      .attended_cols = layer_.q_size(),
+      // With the zeros behind them.
+      .attended_cols = RoundUp(layer_.q_size(), kActivationCols),
       .gathered_residual = buffers_.gathered_residual,
       .gathered_attended = View(buffers_.gathered_attended, step.shape.logit_rows)};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
@@ -438,21 +575,24 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(
-      step, 1,
+      step, plans_[layer].attn_adds,
+      {.bias = w.attn_output_bias,
+       .post_norm = w.attn_post_norm,
+       .post_norm_point = kAttnPostNorm,
+       .layer = layer},
       {.prologue = attended_, .product = {.matrices = {w.attn_output}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
-  return step.tap->Product(kAttnOutput, layer, buffers_.products, splits_, products_tokens_,
-                           spec_.hidden, 1);
+  return step.tap->Product(kAttnOutput, layer, branch_, spec_.hidden);
 }
 
-RopeArgs Forward::RopeOf(const Step& step, int layer, const QkvProduct& qkv) const {
-  return {.step = step.tables,
+RopeArgs Forward::RopeOf(const Step& step, const LayerPlan& plan, const QkvProduct& qkv) const {
+  return {.step = TablesOf(step, plan),
           .qkv = qkv,
           .q = buffers_.q,
           .q_lo = buffers_.q_lo,
-          .kv = kv_,
+          .kv = CacheOf(plan),
           .not_finite = buffers_.not_finite,
-          .layer = layer,
+          .layer = plan.cache_layer,
           .tokens = step.shape.tokens};
 }
 
@@ -461,75 +601,115 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   const int q_size = layer_.q_size();
   const int kv_size = layer_.kv_size();
   const int rows = q_size + 2 * kv_size;
-  DeviceMemory biased;
-  DeviceMemory rotated;
+  RopeArgs args = RopeOf(step, plans_[layer], qkv);
+  DeviceMemory shown;
   if (step.tap != nullptr) {
-    const size_t bytes = int64_t{tokens} * rows * sizeof(float);
-    ORCD_ASSIGN_OR_RETURN(biased, DeviceMemory::Allocate(bytes, "a tap"));
-    ORCD_ASSIGN_OR_RETURN(rotated, DeviceMemory::Allocate(bytes, "a tap"));
+    const int64_t floats = int64_t{tokens} * rows;
+    ORCD_ASSIGN_OR_RETURN(shown, DeviceMemory::Allocate(3 * floats * sizeof(float), "a tap"));
+    args.biased = reinterpret_cast<float*>(shown.data());
+    args.normed = args.biased + floats;
+    args.rotated = args.normed + floats;
   }
-  float* const before = reinterpret_cast<float*>(biased.data());
-  float* const after = reinterpret_cast<float*>(rotated.data());
-  RopeArgs args = RopeOf(step, layer, qkv);
-  args.biased = before;
-  args.rotated = after;
   ORCD_RETURN_IF_CUDA_ERROR(LaunchRope(args, step.stream), "RoPE");
   if (step.tap == nullptr) return absl::OkStatus();
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kQ, layer, before, rows, 0, q_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kK, layer, before, rows, q_size, kv_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kV, layer, before, rows, q_size + kv_size, kv_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kQRope, layer, after, rows, 0, q_size));
-  return step.tap->Part(kKRope, layer, after, rows, q_size, kv_size);
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kQ, layer, args.biased, rows, 0, q_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kK, layer, args.biased, rows, q_size, kv_size));
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kV, layer, args.biased, rows, q_size + kv_size, kv_size));
+  if (layer_.qk_norm != QkNorm::kNone) {
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kQNorm, layer, args.normed, rows, 0, q_size));
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kKNorm, layer, args.normed, rows, q_size, kv_size));
+  }
+  ORCD_RETURN_IF_ERROR(step.tap->Part(kQRope, layer, args.rotated, rows, 0, q_size));
+  return step.tap->Part(kKRope, layer, args.rotated, rows, q_size, kv_size);
 }
 
 absl::Status Forward::RunFfn(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
   const int tokens = step.shape.tokens;
+  const int ffn = layer_.ffn;
   const Activations gated = View(buffers_.gated, tokens);
 
   MatmulArgs args = {
       .product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1}};
-  ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, 1, true, args));
-  if (step.tap == nullptr && !w.gate_apart()) {
-    args.epilogue = SwiGlu{gated};
-    ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  if (layer_.form == LayerForm::kParallel) {
+    // The product of `down` takes the place of that of attention.
+    ORCD_RETURN_IF_ERROR(AddBranch(step));
+    args.prologue = View(buffers_.normed, tokens);
   } else {
-    const int rows = w.gate_up.rows + w.up.rows;
-    DeviceMemory shown;
-    float* y = buffers_.gate_and_up;
-    if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->Rows(kAttnResidual, layer, residual_, spec_.hidden));
+    ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, args));
+  }
+  if (step.tap != nullptr) {
+    ORCD_RETURN_IF_ERROR(step.tap->Rows(kAttnResidual, layer, residual_, spec_.hidden));
+    if (layer_.form == LayerForm::kPreNorm) {
       ORCD_RETURN_IF_ERROR(step.tap->Normed(kFfnNorm, layer, args, spec_.hidden));
-      ORCD_ASSIGN_OR_RETURN(
-          shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
-      y = reinterpret_cast<float*>(shown.data());
-    }
-    args.epilogue = StoreF32{y, rows};
-    ORCD_RETURN_IF_ERROR(Multiply(step, args));
-    if (step.tap != nullptr) {
-      // In one matrix, 8 rows of gate and 8 of up alternate.
-      const int up = w.gate_apart() ? layer_.ffn : 8;
-      const int apart = w.gate_apart() ? 8 : kTileRows;
-      ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, layer_.ffn, apart));
-      ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, up, layer_.ffn, apart));
-    }
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchSwiGlu({.products = y,
-                                            .apart = w.gate_apart(),
-                                            .ffn = layer_.ffn,
-                                            .tokens = tokens,
-                                            .out = gated},
-                                           step.stream),
-                              "the gate");
-    if (step.tap != nullptr) {
-      ORCD_RETURN_IF_ERROR(step.tap->F16(kFfnAct, layer, gated, layer_.ffn, 1 / kSwiGluScale));
     }
   }
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, ffn));
+  if (step.tap == nullptr && !w.gate_apart()) {
+    args.epilogue = SwiGlu{gated, layer_.activation};
+    ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  } else {
+    ORCD_RETURN_IF_ERROR(RunGateApart(step, layer, args, gated));
+  }
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(
-      step, 1 / kSwiGluScale,
+      step, plans_[layer].ffn_adds,
+      {.scale = 1 / kSwiGluScale,
+       .bias = w.down_bias,
+       .post_norm = w.ffn_post_norm,
+       .post_norm_point = kFfnPostNorm,
+       .layer = layer},
       {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
-  return step.tap->Product(kFfnDown, layer, buffers_.products, splits_, products_tokens_,
-                           spec_.hidden, 1 / kSwiGluScale);
+  return step.tap->Product(kFfnDown, layer, branch_, spec_.hidden);
+}
+
+absl::Status Forward::RunGateApart(const Step& step, int layer, MatmulArgs args,
+                                   const Activations& gated) {
+  const DeviceLayer& w = weights_.layers()[layer];
+  const int tokens = step.shape.tokens;
+  const int ffn = layer_.ffn;
+  const int rows = w.gate_up.rows + w.up.rows;
+  DeviceMemory shown;
+  float* y = buffers_.gate_and_up;
+  if (step.tap != nullptr) {
+    ORCD_ASSIGN_OR_RETURN(
+        shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
+    y = reinterpret_cast<float*>(shown.data());
+  }
+  args.epilogue = StoreF32{y, rows};
+  ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  if (step.tap != nullptr) {
+    // In one matrix, 8 rows of gate and 8 of up alternate.
+    const int up = w.gate_apart() ? ffn : 8;
+    const int apart = w.gate_apart() ? 8 : kTileRows;
+    const float* const bias = w.gate_up_bias;
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, ffn, apart, bias));
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, up, ffn, apart,
+                                        bias == nullptr ? nullptr : bias + ffn));
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchSwiGlu({.products = y,
+                                          .apart = w.gate_apart(),
+                                          .bias = w.gate_up_bias,
+                                          .activation = layer_.activation,
+                                          .ffn = ffn,
+                                          .tokens = tokens,
+                                          .out = gated},
+                                         step.stream),
+                            "the gate");
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->F16(kFfnAct, layer, gated, ffn, 1 / kSwiGluScale);
+}
+
+absl::Status Forward::ScaleLogits(const Step& step, float* logits, int rows) const {
+  if (spec_.logit_scale == 1 && spec_.logit_softcap == 0) return absl::OkStatus();
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchScaleLogits({.logits = logits,
+                                               .vocab = spec_.vocab,
+                                               .rows = rows,
+                                               .scale = spec_.logit_scale,
+                                               .softcap = spec_.logit_softcap},
+                                              step.stream),
+                            "scaling logits");
+  return absl::OkStatus();
 }
 
 absl::Status Forward::RunHead(const Step& step) {
@@ -538,17 +718,16 @@ absl::Status Forward::RunHead(const Step& step) {
   MatmulArgs args = {
       .product = {.matrices = {weights_.output()}, .num_matrices = 1, .tokens = rows},
       .epilogue = StoreF32{buffers_.logits, spec_.vocab}};
-  // With a tap, TapHead has already added the last product to the residual.
-  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kSwiGluScale, step.tap == nullptr,
-                            args,
-                            /*head=*/true));
-  return Multiply(step, args);
+  ORCD_RETURN_IF_ERROR(
+      Norm(step, weights_.output_norm(), args, /*in_product=*/true, /*head=*/true));
+  ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  return ScaleLogits(step, buffers_.logits, rows);
 }
 
 absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
   MatmulArgs args = {.product = {.matrices = {weights_.output()}, .num_matrices = 1}};
-  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), 1 / kSwiGluScale, true, args));
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), args));
   ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, spec_.num_layers() - 1, residual_, spec_.hidden));
   ORCD_RETURN_IF_ERROR(step.tap->Normed(kOutputNorm, -1, args, spec_.hidden));
   ORCD_ASSIGN_OR_RETURN(
@@ -557,6 +736,7 @@ absl::Status Forward::TapHead(const Step& step) {
   float* const y = reinterpret_cast<float*>(logits.data());
   args.epilogue = StoreF32{y, spec_.vocab};
   ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  ORCD_RETURN_IF_ERROR(ScaleLogits(step, y, tokens));
   return step.tap->Rows(kLogits, -1, y, spec_.vocab);
 }
 

@@ -44,6 +44,9 @@ struct ForwardLimits {
   int64_t kv_tokens = 0;
 };
 
+// The rules of rotation that occur in a model, each once, in the order of the layers.
+std::vector<RopeSpec> RopesOf(const ModelSpec& spec);
+
 // Addresses of a step's intermediate results, all in one slab.
 struct ForwardBuffers {
   // If `slab` is null, only sizes are meaningful, such as `bytes`.
@@ -63,8 +66,9 @@ struct ForwardBuffers {
   float* gathered_residual;   // [logit rows, hidden]
   __half* gathered_attended;  // Activations [logit rows, heads * head_dim]
   __half* head_in;            // Activations [logit rows, hidden]
-  float* angles;              // [positions, head_dim]
-  int32_t* query_split;       // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
+  // QkvProduct::angles of each of RopesOf, [positions, dims].
+  std::vector<float*> angles;
+  int32_t* query_split;  // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
   // [tokens, 2 * ffn]; null unless a layer has gate and up in separate matrices.
   float* gate_and_up;
   uint8_t* dequantised;  // F16 tiles of dequantised weights: a matrix or a part of it
@@ -83,12 +87,38 @@ struct ForwardBuffers {
   size_t bytes;
 };
 
+// The caches of the layers without a window and of those with one.
+struct KvCaches {
+  KvCacheView whole;
+  KvCacheView windows;
+};
+
+// What the launches of a layer follow from.
+struct LayerPlan {
+  // All but the partials.
+  QkvProduct qkv;
+  AttentionRule rule;
+  // Number of the layer within its cache.
+  int cache_layer = 0;
+  // What products of many tokens add to the residual, they can add in their epilogue.
+  bool attn_adds = false;
+  bool ffn_adds = false;
+
+  bool in_windows() const { return rule.window > 0; }
+};
+
+// True if queries of such heads may have two F16 parts.
+constexpr bool SplitsQueries(int head_dim) { return head_dim <= 128; }
+
+std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& weights,
+                                  const ForwardBuffers& buffers);
+
 // Launches the kernels of steps. Owns nothing: views the weights and the buffers. One thread.
 class Forward {
  public:
   // References must outlive this.
   Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-          const KvCacheView& kv, const DeviceInfo& device);
+          const KvCaches& kv, const DeviceInfo& device);
 
   // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
   // (null in service), waits for every operation to show its result, and allocates memory to do so.
@@ -106,49 +136,78 @@ class Forward {
     Tap* tap;
   };
 
-  Activations View(__half* data, int tokens) const;
+  // What the next norm adds to the residual: a product that was left as split-K partials.
+  struct Branch {
+    const float* partials = nullptr;
+    int splits = 0;
+    int partials_tokens = 0;
+    float scale = 1;
+    const float* bias = nullptr;
+    const float* post_norm = nullptr;
+    // For taps.
+    TapPoint post_norm_point = TapPoint::kAttnPostNorm;
+    int layer = 0;
+  };
+
+  static Activations View(__half* data, int tokens);
+  // Zeros what a kernel that writes `cols` columns to `to` leaves unwritten.
+  static absl::Status ClearPadding(const Step& step, const Activations& to, int cols);
   absl::Status Multiply(const Step& step, MatmulArgs args);
   // Dequantises the weights to F16 in `buffers_.dequantised` first.
   absl::Status MultiplyDequantised(const Step& step, MatmulArgs args);
   // Writes the product to `to` as splits_ split-K partials, or their sum.
   absl::Status MultiplySplitK(const Step& step, float* to, MatmulArgs args);
-  // Multiplies. The product times `scale` is added to the residual: by the epilogue if ProductsAdd,
-  // else by the next norm, from split-K partials.
-  absl::Status MultiplyForResidual(const Step& step, float scale, MatmulArgs args);
-  // True if products normalise their input themselves, in their prologue.
-  bool NormsInProducts(const Step& step) const;
-  // True if products add to the residual themselves, in their epilogue.
-  bool ProductsAdd(const Step& step) const;
+  // Multiplies, for `branch`, which has all but the partials. Many tokens' products are added to the
+  // residual by the epilogue if it `can_add`, others by the next norm, from `branch_`.
+  absl::Status MultiplyForResidual(const Step& step, bool can_add, Branch branch, MatmulArgs args);
+  // True if a step has products large enough to add to the residual and to make queries, keys and
+  // values, in their epilogue.
+  bool HasEpilogues(const Step& step) const;
   // True if the product of q, k and v has a RoPE epilogue: it writes queries, keys and values.
-  bool RopeEpilogues(const Step& step) const;
-  // Adds `scale` times the last product, if `add` and no epilogue has added it, to the residual,
-  // and normalises it: into `normed` (`head`: the rows with logits, into `head_in`) or, if
-  // NormsInProducts, in the prologue of product `args`.
-  absl::Status Norm(const Step& step, const float* weight, float scale, bool add, MatmulArgs& args,
+  bool RopeEpilogues(const Step& step, const LayerPlan& plan) const;
+  // Adds `branch_` to the residual, if it is not empty, and normalises the residual: into `normed`
+  // (`head`: the rows with logits, into `head_in`) or, with one token, in the prologue of product
+  // `args`, if `in_product` and products can. A null weight does not normalise.
+  absl::Status Norm(const Step& step, const float* weight, MatmulArgs& args, bool in_product = true,
                     bool head = false);
+  // Adds `branch_`, if it is not empty, to the residual.
+  absl::Status AddBranch(const Step& step);
+  // The arguments of a norm that adds `branch`, but for the rows and what it writes.
+  NormArgs NormOf(const Branch& branch, const float* weight) const;
+  // Launches the norm, which adds `branch`.
+  absl::Status RunNorm(const Step& step, const Branch& branch, NormArgs norm);
   // Writes to `attended_`.
   absl::Status RunAttention(const Step& step, int layer);
   // Gathers the rows of the residual and of `attended_` that have logits.
   absl::Status GatherLogitRows(const Step& step);
   absl::Status RunAttentionOutput(const Step& step, int layer);
-  RopeArgs RopeOf(const Step& step, int layer, const QkvProduct& qkv) const;
+  const KvCacheView& CacheOf(const LayerPlan& plan) const;
+  static StepTables TablesOf(const Step& step, const LayerPlan& plan);
+  RopeArgs RopeOf(const Step& step, const LayerPlan& plan, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
+  // Multiplies by gate and up, and then applies the gate, in a kernel of its own.
+  absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args,
+                            const Activations& gated);
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
+  // Scales logits, [rows, vocab], if the model does.
+  absl::Status ScaleLogits(const Step& step, float* logits, int rows) const;
 
   const ModelSpec& spec_;
-  // All layers have its shape.
+  // All layers have its shape and form.
   const LayerSpec& layer_;
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;
-  const KvCacheView kv_;
+  const KvCaches kv_;
+  const std::vector<LayerPlan> plans_;
   const DeviceTraits& device_;
   const KernelSet& kernels_;
   // The residual, and the buffer it moves to if a product updates it out of place.
   float* residual_ = nullptr;
   float* new_residual_ = nullptr;
   Activations attended_;
+  Branch branch_;
   // Number of split-K partials of the last product, and their stride in tokens.
   int splits_ = 1;
   int products_tokens_ = 0;

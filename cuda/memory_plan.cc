@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
 
 namespace orcd::cuda {
@@ -31,20 +32,33 @@ absl::Status Unsupported(const std::string& what) {
       {.reason = "MODEL_UNSUPPORTED"});
 }
 
+// Widths of rows are multiples of the vectors in which kernels read and write them.
+constexpr int kVector = 8;
+
 absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet& kernels) {
   const LayerSpec& layer = spec.layers[0];
   if (std::ranges::count(kernels.head_dims, layer.head_dim) == 0 ||
       !AttentionTakesBlocks(block_tokens)) {
     return Unsupported(absl::StrCat(
         "heads of ", layer.head_dim, " values in KV blocks of ", block_tokens, " tokens (",
-        absl::StrJoin(kernels.head_dims, " or "), " values; 8, 16, 32 or 64 tokens are)"));
+        absl::StrJoin(kernels.head_dims, ", "), " values; 8, 16, 32 or 64 tokens are)"));
   }
   if (layer.heads / layer.kv_heads > kernels.max_group_heads) {
     return Unsupported(absl::StrCat(layer.heads, " heads on ", layer.kv_heads, " key-value heads"));
   }
-  if (spec.hidden % kActivationCols != 0 || layer.ffn % kActivationCols != 0) {
-    return Unsupported(absl::StrCat("a hidden size of ", spec.hidden, " and an FFN of ", layer.ffn,
-                                    " (multiples of ", kActivationCols, " are)"));
+  if (spec.hidden % kVector != 0 || spec.hidden > kMaxNormHidden) {
+    return Unsupported(absl::StrCat("a hidden size of ", spec.hidden, " (multiples of ", kVector,
+                                    " up to ", kMaxNormHidden, " are)"));
+  }
+  if (layer.ffn % kVector != 0) {
+    return Unsupported(
+        absl::StrCat("an FFN of ", layer.ffn, " (multiples of ", kVector, " are)"));
+  }
+  for (const LayerSpec& other : spec.layers) {
+    if (other.rope.kind != RopeKind::kNone && other.rope.dims % kVector != 0) {
+      return Unsupported(absl::StrCat("RoPE of ", other.rope.dims, " dimensions (multiples of ",
+                                      kVector, " are)"));
+    }
   }
   if (spec.vocab > kernels.max_vocab) {
     return Unsupported(absl::StrCat("a vocabulary of ", spec.vocab));
@@ -66,20 +80,6 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
 
 }  // namespace
 
-absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights) {
-  if (!spec.uniform()) return Unsupported("layers that differ in shape");
-  if (spec.layers[0].window != 0) return Unsupported("a sliding window of attention");
-  const RopeSpec& rope = spec.layers[0].rope;
-  if (rope.kind != RopeKind::kNeox) return Unsupported("RoPE over neighbouring dimensions");
-  if (rope.factors) return Unsupported("RoPE with factors (rope_freqs.weight)");
-  for (const LayerWeights& layer : weights.layers) {
-    for (const Vector& bias : {layer.attn_q_bias, layer.attn_k_bias, layer.attn_v_bias}) {
-      if (bias.empty()) return Unsupported("a layer without biases on q, k and v");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, const DeviceInfo& device) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
@@ -91,18 +91,19 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   }
   plan.weights_bytes = weights.planned_bytes();
   plan.staging_bytes = weights.staging_bytes();
-  plan.kv_block_bytes =
-      KvLayout(spec.layers).position_size * options.block_tokens * sizeof(uint16_t);
+  const KvLayout layout(spec.layers);
+  constexpr int64_t kElement = sizeof(uint16_t);
+  const KvBlockBytes block_bytes = {.whole = layout.whole_size * options.block_tokens * kElement,
+                                    .window = layout.window_size * options.block_tokens * kElement};
 
-  // Tables and workspace grow a little with the number of blocks, so set_blocks computes them for
-  // its number.
+  // Tables and workspace grow a little with the number of blocks, so set_kv computes them for its
+  // number.
   const int most_context = ContextOf(spec, options);
-  const int64_t blocks_a_seq =
-      (int64_t{most_context} + options.block_tokens - 1) / options.block_tokens;
-  const auto set_blocks = [&](int64_t blocks) {
-    plan.kv_blocks =
-        static_cast<int>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
-    const int64_t kv_tokens = int64_t{plan.kv_blocks} * options.block_tokens;
+  const int64_t most_blocks = BlocksOfAllSequences(spec, options);
+  const auto set_kv = [&](int64_t bytes, int64_t at_most) {
+    plan.kv = PlanKv(spec, plan.options, block_bytes, std::max<int64_t>(bytes, 0));
+    plan.kv.blocks = std::min(plan.kv.blocks, at_most);
+    const int64_t kv_tokens = plan.kv.blocks * options.block_tokens;
     // No sequence is longer than the cache.
     const int context = static_cast<int>(std::min<int64_t>(most_context, kv_tokens));
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
@@ -110,9 +111,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                     .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], options.max_seqs, context),
                     .context_length = context,
                     .kv_tokens = kv_tokens};
+    const int64_t max_blocks = std::min(most_blocks, plan.kv.blocks);
     plan.step = {.max_tokens = plan.options.max_step_tokens,
                  .max_seqs = options.max_seqs,
-                 .max_blocks = std::min<int64_t>(blocks_a_seq * options.max_seqs, plan.kv_blocks),
+                 .max_blocks = max_blocks,
+                 .max_window_blocks = block_bytes.window > 0 ? max_blocks : 0,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
     plan.workspace_bytes = ForwardBuffers(spec, weights, plan.forward, nullptr).bytes +
@@ -120,39 +123,29 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   };
 
   const bool chosen_here = options.kv_cache_bytes == 0;
+  int64_t kv_bytes = options.kv_cache_bytes;
   if (chosen_here) {
-    set_blocks(0);
+    set_kv(0, 0);
     const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
     if (taken >= device.free_bytes) {
-      set_blocks(1);
+      set_kv(block_bytes.whole + block_bytes.window, 1);
       return DoesNotFit(plan, device);
     }
     const double fraction =
         options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
-    const auto bytes =
-        static_cast<uint64_t>(static_cast<double>(device.free_bytes - taken) * fraction);
-    int64_t blocks = std::min(static_cast<int64_t>(bytes / plan.kv_block_bytes),
-                              blocks_a_seq * options.max_seqs);
-    set_blocks(blocks);
+    kv_bytes = static_cast<int64_t>(static_cast<double>(device.free_bytes - taken) * fraction);
+    set_kv(kv_bytes, most_blocks);
     // The workspace grows with the blocks. Fewer blocks leave free the share of memory that
     // `fraction` does not grant.
-    while (blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
-                                 static_cast<double>(plan.kv_bytes()) / fraction >
-                             static_cast<double>(device.free_bytes)) {
-      blocks -= blocks / 64 + 1;
-      set_blocks(blocks);
+    while (plan.kv.blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
+                                         static_cast<double>(plan.kv_bytes()) / fraction >
+                                     static_cast<double>(device.free_bytes)) {
+      set_kv(plan.kv.bytes() - (plan.kv.blocks / 64 + 1) * block_bytes.whole, most_blocks);
     }
   } else {
-    set_blocks(options.kv_cache_bytes / static_cast<int64_t>(plan.kv_block_bytes));
+    set_kv(kv_bytes, std::numeric_limits<int32_t>::max());
   }
-  if (plan.kv_blocks < 1) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat("a KV cache of ", options.kv_cache_bytes, " bytes holds no block: one of ",
-                     options.block_tokens, " tokens takes ", plan.kv_block_bytes,
-                     " bytes in this model; raise kv_cache_bytes"),
-        {.reason = "INSUFFICIENT_MEMORY", .subject = "KV cache"});
-  }
+  ORCD_RETURN_IF_ERROR(CheckHoldsABlock(plan.kv, options, kv_bytes));
   if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > device.free_bytes) {
     return DoesNotFit(plan, device);
   }

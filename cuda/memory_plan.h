@@ -11,6 +11,7 @@
 #include "cuda/forward.h"
 #include "cuda/step_tables.h"
 #include "runtime/backend/backend.h"
+#include "runtime/backend/kv_plan.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
@@ -27,14 +28,10 @@ struct MemoryPlan {
   uint64_t workspace_bytes = 0;
   // Buffers through which weights are uploaded, freed afterwards.
   uint64_t staging_bytes = 0;
-  uint64_t kv_block_bytes = 0;
-  int kv_blocks = 0;
+  KvPlan kv;
 
-  uint64_t kv_bytes() const { return kv_block_bytes * static_cast<uint64_t>(kv_blocks); }
+  uint64_t kv_bytes() const { return static_cast<uint64_t>(kv.bytes()); }
 };
-
-// kUnimplemented naming the feature of the model that the kernels lack.
-absl::Status CheckFeatures(const ModelSpec& spec, const ModelWeights& weights);
 
 // `weights` are laid out, not uploaded.
 // kInvalidArgument naming the option that is out of range; kUnimplemented if the kernels do not

@@ -1,19 +1,23 @@
-// Compares the whole model on the GPU with logits that another program computed in F64 and stored
-// in $ORCD_ORACLE_DIR. The real model is $ORCD_REAL_MODEL, or lies where tools/fetch-model puts it.
+// Compares whole models on the GPU with logits that another program computed in F64 and stored in
+// $ORCD_ORACLE_DIR. Real models are named by variables of the environment, or lie where
+// tools/fetch-model puts them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
+#include "cuda/oracle_files_for_test.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/model/model.h"
 #include "testing/numpy.h"
@@ -25,9 +29,7 @@ using cpu::NumpyArray;
 using cpu::ReadNpy;
 using cpu::ReadNpz;
 
-constexpr char kRealModel[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 constexpr double kNmse = 1e-5;
-constexpr double kPerplexityTolerance = 2e-4;
 
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -42,19 +44,30 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
   return tokens;
 }
 
-// Logits, [tokens, vocab], of tokens that run in steps of `chunk`.
-std::vector<float> Logits(const std::shared_ptr<const Model>& model,
-                          std::span<const int32_t> tokens, int chunk) {
+// For one sequence of `tokens` tokens.
+std::unique_ptr<Backend> MakeBackend(const std::shared_ptr<const Model>& model, int tokens) {
   BackendOptions options;
   options.max_seqs = 1;
-  options.max_step_tokens = static_cast<int>(tokens.size());
+  options.max_step_tokens = tokens;
+  // The oracle takes LongRoPE's factors for as many positions as there are tokens.
+  options.max_context = tokens;
   options.kv_cache_bytes = int64_t{64} << 20;
   NullLoadObserver observer;
   auto backend = CreateCudaBackend(model, options, observer);
   EXPECT_TRUE(backend.ok()) << backend.status();
-  if (!backend.ok()) return {};
-  const auto blocks = BlockRange(0, static_cast<int>(tokens.size()) / 16 + 1);
-  return TeacherForce(**backend, tokens, blocks, chunk);
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+std::vector<int32_t> BlocksOf(size_t tokens) {
+  return BlockRange(0, (static_cast<int>(tokens) + 15) / 16);
+}
+
+// Logits, [tokens, vocab], of tokens that run in steps of `chunk`.
+std::vector<float> Logits(const std::shared_ptr<const Model>& model,
+                          std::span<const int32_t> tokens, int chunk) {
+  const auto backend = MakeBackend(model, static_cast<int>(tokens.size()));
+  if (backend == nullptr) return {};
+  return TeacherForce(*backend, tokens, BlocksOf(tokens.size()), chunk);
 }
 
 std::shared_ptr<const Model> LoadModel(const std::string& path, bool with_text) {
@@ -66,59 +79,161 @@ std::shared_ptr<const Model> LoadModel(const std::string& path, bool with_text) 
 
 double Square(double x) { return x * x; }
 
-class GpuNanoOracleTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
+// NMSE of logits, and the likeliest token of each row, which must be the same unless the margin is
+// within the error.
+void ExpectAgreement(std::span<const float> actual, std::span<const float> expected, int64_t vocab,
+                     const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double squared = 0;
+  double reference = 0;
+  for (size_t row = 0; row < expected.size(); row += vocab) {
+    const auto want = expected.subspan(row, vocab);
+    const auto have = actual.subspan(row, vocab);
+    double error = 0;
+    for (int64_t i = 0; i < vocab; ++i) {
+      const double difference = double{have[i]} - double{want[i]};
+      squared += Square(difference);
+      reference += Square(want[i]);
+      error = std::max(error, std::abs(difference));
+    }
+    std::vector<float> sorted(want.begin(), want.end());
+    std::partial_sort(sorted.begin(), sorted.begin() + 2, sorted.end(), std::greater<>());
+    if (double{sorted[0]} - double{sorted[1]} <= 2 * error) continue;
+    EXPECT_EQ(std::max_element(have.begin(), have.end()) - have.begin(),
+              std::max_element(want.begin(), want.end()) - want.begin())
+        << what << ", token " << row / vocab;
+  }
+  std::printf("%s: NMSE %.2e\n", what.c_str(), squared / reference);
+  EXPECT_LE(squared / reference, kNmse) << what;
+}
 
-INSTANTIATE_TEST_SUITE_P(All, GpuNanoOracleTest,
-                         ::testing::Values("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0",
-                                           "Q4_K_M", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"),
-                         [](const auto& info) { return std::string(info.param); });
+// A model's path in the oracle's folder, without `.gguf`; the tokens lie beside it.
+class GpuFileOracleTest : public GpuTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+    GpuTest::SetUp();
+    const std::filesystem::path path = std::filesystem::path(OracleDir()) / GetParam();
+    tokens_ = ReadTokens(path.parent_path() / "tokens.txt");
+    const NumpyArray oracle = ReadNpy(path.string() + ".npy");
+    ASSERT_EQ(oracle.type, "<f4");
+    ASSERT_EQ(oracle.shape.size(), 2u);
+    ASSERT_EQ(oracle.shape[0], 64);
+    expected_ = oracle.As<float>();
+    // The files' tokenizers are made up; only the weights mean something.
+    model_ = LoadModel(path.string() + ".gguf", /*with_text=*/false);
+    ASSERT_NE(model_, nullptr);
+    vocab_ = oracle.shape[1];
+    ASSERT_EQ(vocab_, model_->spec().vocab);
+  }
 
-TEST_P(GpuNanoOracleTest, LogitsAgree) {
-  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
-  const std::string dir = OracleDir() + "/logits/";
-  const std::vector<int32_t> tokens = ReadTokens(dir + "tokens.txt");
-  const NumpyArray oracle = ReadNpy(dir + "nano-" + GetParam() + ".npy");
-  ASSERT_EQ(oracle.type, "<f4");
-  ASSERT_EQ(oracle.shape, (std::vector<int64_t>{64, 1024}));
-  const std::vector<float> expected = oracle.As<float>();
-  // The files' tokenizer is made up; only the weights mean something.
-  const auto model = LoadModel(dir + "nano-" + GetParam() + ".gguf", /*with_text=*/false);
-  ASSERT_NE(model, nullptr);
+  std::vector<int32_t> tokens_;
+  std::vector<float> expected_;
+  std::shared_ptr<const Model> model_;
+  int64_t vocab_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Nano, GpuFileOracleTest,
+    ::testing::Values("logits/nano-F16", "logits/nano-BF16", "logits/nano-Q8_0", "logits/nano-Q6_K",
+                      "logits/nano-Q5_K_M", "logits/nano-Q5_1", "logits/nano-Q5_0",
+                      "logits/nano-Q4_K_M", "logits/nano-Q4_1", "logits/nano-Q4_0",
+                      "logits/nano-Q3_K_M", "logits/nano-Q2_K"),
+    OracleFileName);
+
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuFileOracleTest,
+                         ::testing::ValuesIn(kArchitectureOracles), OracleFileName);
+
+TEST_P(GpuFileOracleTest, LogitsAgree) {
   // One step of all tokens, and steps of a single token.
   for (const int chunk : {64, 1}) {
-    const std::vector<float> actual = Logits(model, tokens, chunk);
-    ASSERT_EQ(actual.size(), expected.size());
-    double squared = 0;
-    double reference = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      squared += Square(double{actual[i]} - double{expected[i]});
-      reference += Square(expected[i]);
-    }
-    std::printf("%s in steps of %d: NMSE %.2e\n", GetParam(), chunk, squared / reference);
-    EXPECT_LE(squared / reference, kNmse);
+    ExpectAgreement(Logits(model_, tokens_, chunk), expected_, vocab_,
+                    std::string(GetParam()) + " in steps of " + std::to_string(chunk));
   }
 }
 
-class GpuRealOracleTest : public GpuTest {
+// A step with a tap, which shows logits, has kernels of its own. Steps of one token as service runs
+// them show the log-probabilities of the likeliest tokens.
+TEST_P(GpuFileOracleTest, DrawsAgree) {
+  const auto backend = MakeBackend(model_, 64);
+  ASSERT_NE(backend, nullptr);
+  const std::vector<int32_t> blocks = BlocksOf(tokens_.size());
+  SamplingParams params = Greedy();
+  params.logprobs = 20;
+  double squared = 0;
+  double reference = 0;
+  for (int t = 0; t < static_cast<int>(tokens_.size()); ++t) {
+    const auto token = std::span<const int32_t>(tokens_).subspan(t, 1);
+    StepSequence seq = t == 0 ? StartSequence(0, token, blocks, params)
+                              : ContinueSequence(0, t, token, blocks);
+    seq.sample = true;
+    const auto samples = SamplesOf(RunStep(*backend, {seq}));
+    ASSERT_EQ(samples.size(), 1u);
+    ASSERT_TRUE(samples[0].finite);
+    const auto row = std::span<const float>(expected_).subspan(t * vocab_, vocab_);
+    const float most = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (const float logit : row) sum += std::exp(double{logit} - double{most});
+    ASSERT_EQ(samples[0].top.size(), 20u);
+    for (const auto& [id, logprob] : samples[0].top) {
+      const double expected = double{row[id]} - double{most} - std::log(sum);
+      squared += Square(double{logprob} - expected);
+      reference += Square(row[id]);
+    }
+  }
+  std::printf("%s drawn: NMSE %.2e\n", GetParam(), squared / reference);
+  EXPECT_LE(squared / reference, kNmse);
+}
+
+struct RealModel {
+  // Of the file, as tools/fetch-model knows it.
+  const char* name;
+  // Folder of the expected results.
+  const char* folder;
+  // The variable that names the file, if it is not where tools/fetch-model puts it.
+  const char* variable;
+  size_t tokens;
+  double nmse;
+  double perplexity_tolerance;
+};
+
+void PrintTo(const RealModel& model, std::ostream* out) { *out << model.name; }
+
+class GpuRealOracleTest : public GpuTest, public ::testing::WithParamInterface<RealModel> {
  protected:
-  // Empty if ORCD_REAL_MODEL is not set and the file is not in the cache.
+  // Empty if the model's variable is not set and the file is not in the cache.
   static std::string ModelPath() {
-    if (std::string asked = Variable("ORCD_REAL_MODEL"); !asked.empty()) return asked;
+    if (std::string asked = Variable(GetParam().variable); !asked.empty()) return asked;
     const std::string cache = Variable("ORCD_MODEL_CACHE");
     const std::string folder = cache.empty() ? Variable("HOME") + "/.cache/orcd/models" : cache;
-    const std::string path = folder + "/" + kRealModel + ".gguf";
+    const std::string path = folder + "/" + GetParam().name + ".gguf";
     return std::ifstream(path) ? path : std::string();
   }
 };
 
-TEST_F(GpuRealOracleTest, LogitsAndPerplexityAgree) {
+INSTANTIATE_TEST_SUITE_P(
+    Models, GpuRealOracleTest,
+    ::testing::Values(RealModel{"qwen2.5-coder-0.5b-instruct-q4_k_m", "real", "ORCD_REAL_MODEL",
+                                273, 1e-5, 2e-4},
+                      RealModel{"smollm2-135m-instruct-q4_1", "real2", "ORCD_SMOLLM2_MODEL", 207,
+                                2e-5, 1e-3},
+                      RealModel{"gemma-3-270m-q4_k_m", "real2", "ORCD_GEMMA3_MODEL", 164, 2e-5,
+                                1e-3}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
+      return name;
+    });
+
+TEST_P(GpuRealOracleTest, LogitsAndPerplexityAgree) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const RealModel& real = GetParam();
   const std::string path = ModelPath();
   if (path.empty()) {
-    GTEST_SKIP() << "ORCD_REAL_MODEL is not set, and " << kRealModel
+    GTEST_SKIP() << real.variable << " is not set, and " << real.name
                  << " is not where tools/fetch-model puts it";
   }
-  auto oracle = ReadNpz(OracleDir() + "/real/" + kRealModel + ".npz");
+  auto oracle = ReadNpz(OracleDir() + "/" + real.folder + "/" + real.name + ".npz");
   const std::vector<int32_t> tokens = oracle["tokens"].As<int32_t>();
   const std::vector<int32_t> ids = oracle["ids"].As<int32_t>();
   const std::vector<float> expected = oracle["logits"].As<float>();
@@ -126,7 +241,7 @@ TEST_F(GpuRealOracleTest, LogitsAndPerplexityAgree) {
   const std::vector<double> margin = oracle["margin"].As<double>();
   ASSERT_EQ(oracle["ids"].type, "<i4");
   ASSERT_EQ(oracle["nll"].type, "<f8");
-  ASSERT_EQ(tokens.size(), 273u);
+  ASSERT_EQ(tokens.size(), real.tokens);
   const size_t columns = ids.size() / tokens.size();
   ASSERT_EQ(columns, 2048u);
 
@@ -166,8 +281,8 @@ TEST_F(GpuRealOracleTest, LogitsAndPerplexityAgree) {
   const double expected_perplexity = std::exp(expected_nll_sum / count);
   std::printf("NMSE %.2e, perplexity %.6f, oracle %.6f\n", squared / reference, perplexity,
               expected_perplexity);
-  EXPECT_NEAR(perplexity, expected_perplexity, kPerplexityTolerance * expected_perplexity);
-  EXPECT_LE(squared / reference, kNmse);
+  EXPECT_NEAR(perplexity, expected_perplexity, real.perplexity_tolerance * expected_perplexity);
+  EXPECT_LE(squared / reference, real.nmse);
 }
 
 }  // namespace

@@ -54,6 +54,9 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   draws = carver.Take<DrawEntry>(shape.logit_rows);
   logit_tokens = carver.Take<int32_t>(shape.logit_rows);
   blocks = carver.Take<int32_t>(limits.max_blocks);
+  window_blocks = limits.max_window_blocks == 0
+                      ? nullptr
+                      : carver.Take<int32_t>(limits.max_window_blocks);
   biases = carver.Take<LogitBias>(limits.max_biases);
   forbidden = carver.Take<int32_t>(limits.max_forbidden);
   bytes = carver.taken();
@@ -66,7 +69,11 @@ size_t TableBytes(const StepLimits& limits) {
 }
 
 StepTables TableLayout::tables() const {
-  return {.tokens = tokens, .sequences = sequences, .blocks = blocks, .logit_tokens = logit_tokens};
+  return {.tokens = tokens,
+          .sequences = sequences,
+          .blocks = blocks,
+          .window_blocks = window_blocks,
+          .logit_tokens = logit_tokens};
 }
 
 std::vector<int> DecodeBuckets(int max_seqs) {
@@ -133,6 +140,9 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
     }
     const int used_blocks = (end + block_tokens - 1) / block_tokens;
     std::copy_n(seq.blocks.begin(), used_blocks, host.blocks + blocks);
+    if (host.window_blocks != nullptr) {
+      std::copy_n(seq.window_blocks.begin(), used_blocks, host.window_blocks + blocks);
+    }
     if (seq.sample) {
       const SamplingParams& params = slots[seq.slot].params;
       DrawEntry& draw = host.draws[rows];
@@ -163,7 +173,8 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
   const uint8_t* const begin = reinterpret_cast<const uint8_t*>(host.tokens);
   if (forbidden > 0) return reinterpret_cast<const uint8_t*>(host.forbidden + forbidden) - begin;
   if (biases > 0) return reinterpret_cast<const uint8_t*>(host.biases + biases) - begin;
-  return reinterpret_cast<const uint8_t*>(host.blocks + blocks) - begin;
+  const int32_t* const last = host.window_blocks != nullptr ? host.window_blocks : host.blocks;
+  return reinterpret_cast<const uint8_t*>(last + blocks) - begin;
 }
 
 }  // namespace orcd::cuda

@@ -24,6 +24,8 @@ struct StepLimits {
   int max_seqs = 0;
   // Totals over all sequences: KV blocks, logit biases, forbidden tokens.
   int64_t max_blocks = 0;
+  // As max_blocks; 0 if no layer has a window.
+  int64_t max_window_blocks = 0;
   int64_t max_biases = 0;
   int64_t max_forbidden = 0;
 };
@@ -44,6 +46,7 @@ struct TableLayout {
   // A step uses few entries of these tables. They come last, so that the copy ends at the last
   // entry in use.
   int32_t* blocks;
+  int32_t* window_blocks;  // at the same indices; null if no layer has a window
   LogitBias* biases;
   int32_t* forbidden;
   size_t bytes;

@@ -1,7 +1,9 @@
 #include "cuda/forward_check/checked_model_for_test.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -37,20 +39,26 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
 ModelSpec SpecOf(const ModelCase& c) {
   ModelSpec spec;
   spec.hidden = c.shape.hidden;
+  const int head_dim = c.shape.head_dim;
   spec.layers.assign(c.layers, {.heads = c.shape.heads,
                                 .kv_heads = c.shape.kv_heads,
-                                .head_dim = c.shape.head_dim,
-                                .ffn = c.shape.ffn});
+                                .head_dim = head_dim,
+                                .ffn = c.shape.ffn,
+                                .score_scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                                .rope = {.dims = head_dim, .base = 1e6f}});
   spec.vocab = c.shape.vocab;
-  spec.rms_eps = 1e-6f;
+  spec.norm_eps = 1e-6f;
   spec.context_length = 32768;
+  if (c.form.change) c.form.change(spec);
   return spec;
 }
 
 // Weights that are only shapes and types. The types are those of the model's first and last layers
 // and of layers between.
 ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
-  const auto vector = [](int size) { return Vector(Nowhere<float>(9), size); };
+  const auto vector = [](int size, bool there = true) {
+    return there ? Vector(Nowhere<float>(9), size) : Vector();
+  };
   const auto matrix = [&](MatrixRole role, int rows, int cols, int layer = 0) {
     const int of_all = layer * (c.shape.layers - 1) / std::max(spec.num_layers() - 1, 1);
     return Matrix{.type = c.mixed ? MixedType(role, layer, cols)
@@ -63,21 +71,32 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
   weights.token_embd = matrix(MatrixRole::kTokenEmbd, spec.vocab, spec.hidden);
   weights.output = matrix(MatrixRole::kOutput, spec.vocab, spec.hidden);
   weights.output_norm = vector(spec.hidden);
+  const ModelForm& form = c.form;
   for (int i = 0; i < spec.num_layers(); ++i) {
     const LayerSpec& layer = spec.layers[i];
+    const bool qk_norms = layer.qk_norm != QkNorm::kNone;
+    const bool whole = layer.qk_norm == QkNorm::kProjection;
     weights.layers.push_back(
-        {.attn_norm = vector(spec.hidden),
+        {.attn_norm = vector(spec.hidden, layer.form != LayerForm::kPostNorm),
          .attn_q = matrix(MatrixRole::kAttnQ, layer.q_size(), spec.hidden, i),
          .attn_k = matrix(MatrixRole::kAttnK, layer.kv_size(), spec.hidden, i),
          .attn_v = matrix(MatrixRole::kAttnV, layer.kv_size(), spec.hidden, i),
-         .attn_q_bias = vector(layer.q_size()),
-         .attn_k_bias = vector(layer.kv_size()),
-         .attn_v_bias = vector(layer.kv_size()),
+         .attn_q_bias = vector(layer.q_size(), form.qkv_biases),
+         .attn_k_bias = vector(layer.kv_size(), form.qkv_biases),
+         .attn_v_bias = vector(layer.kv_size(), form.qkv_biases),
+         .attn_q_norm = vector(whole ? layer.q_size() : layer.head_dim, qk_norms),
+         .attn_k_norm = vector(whole ? layer.kv_size() : layer.head_dim, qk_norms),
          .attn_output = matrix(MatrixRole::kAttnOutput, spec.hidden, layer.q_size(), i),
-         .ffn_norm = vector(spec.hidden),
+         .attn_output_bias = vector(spec.hidden, form.other_biases),
+         .attn_post_norm = vector(spec.hidden, layer.post_norms),
+         .ffn_norm = vector(spec.hidden, layer.form == LayerForm::kPreNorm),
          .ffn_gate = matrix(MatrixRole::kFfnGate, layer.ffn, spec.hidden, i),
          .ffn_up = matrix(MatrixRole::kFfnUp, layer.ffn, spec.hidden, i),
-         .ffn_down = matrix(MatrixRole::kFfnDown, spec.hidden, layer.ffn, i)});
+         .ffn_down = matrix(MatrixRole::kFfnDown, spec.hidden, layer.ffn, i),
+         .ffn_gate_bias = vector(layer.ffn, form.other_biases),
+         .ffn_up_bias = vector(layer.ffn, form.other_biases),
+         .ffn_down_bias = vector(spec.hidden, form.other_biases),
+         .ffn_post_norm = vector(spec.hidden, layer.post_norms)});
   }
   return weights;
 }
@@ -100,37 +119,105 @@ DeviceWeights Placed(const ModelWeights& model) {
   return weights;
 }
 
-// Qwen2, as the model's definition has it. Tokens without logits contribute only keys and values to
-// the last layer.
+// The model as spec.h defines it. Tokens without logits contribute only keys and values to the last
+// layer.
 struct Expected {
   std::vector<Symbol> keys_and_values;
   Symbol logits;
 };
-Expected Define(SymbolicGpu& gpu, const DeviceWeights& weights, const StepShape& step) {
-  const auto at = [&](const void* data) { return gpu.WeightAt(data); };
-  Expected expected;
-  Symbol residual = gpu.Embedded(at(weights.embedding().data));
-  for (const DeviceLayer& w : weights.layers()) {
-    Symbol x = gpu.Normed(residual, at(w.attn_norm));
-    const Symbol qkv = gpu.Qkv(gpu.Product(at(w.qkv[0].data), x), gpu.Product(at(w.qkv[1].data), x),
-                               gpu.Product(at(w.qkv[2].data), x), at(w.qkv_bias));
-    expected.keys_and_values.push_back(qkv);
-    Symbol attended = gpu.Attention(qkv);
-    if (&w == &weights.layers().back() && step.logit_rows < step.tokens) {
-      residual = gpu.Rows(residual);
-      attended = gpu.Rows(attended);
+
+class Definition {
+ public:
+  Definition(SymbolicGpu& gpu, const ModelSpec& spec, const DeviceWeights& weights)
+      : gpu_(gpu), spec_(spec), weights_(weights) {}
+
+  Expected Of(const StepShape& step) {
+    Expected expected;
+    residual_ = gpu_.Embedded(At(weights_.embedding().data), spec_.embedding_scale);
+    for (int i = 0; i < spec_.num_layers(); ++i) {
+      const LayerSpec& layer = spec_.layers[i];
+      const DeviceLayer& w = weights_.layers()[i];
+      const bool gathers = i == spec_.num_layers() - 1 && step.logit_rows < step.tokens;
+      const Symbol qkv = QkvOf(layer, w, Normed(w.attn_norm));
+      expected.keys_and_values.push_back(qkv);
+      Symbol attended = gpu_.Attention(
+          qkv, {layer.score_scale, layer.score_softcap, layer.window});
+      if (gathers) {
+        residual_ = gpu_.Rows(residual_);
+        attended = gpu_.Rows(attended);
+      }
+      const Symbol before = Normed(w.attn_norm);
+      AddBranch(gpu_.Product(At(w.attn_output.data), attended), 1, w.attn_output_bias,
+                w.attn_post_norm);
+      const Symbol x = layer.form == LayerForm::kParallel ? before : Normed(w.ffn_norm);
+      AddBranch(gpu_.Product(At(w.down.data), Gate(layer, w, x)), 1 / kSwiGluScale, w.down_bias,
+                w.ffn_post_norm);
     }
-    residual = gpu.Add(residual, gpu.Product(at(w.attn_output.data), attended), 1);
-    x = gpu.Normed(residual, at(w.ffn_norm));
-    x = w.gate_apart() ? gpu.Gate(gpu.Product(at(w.gate_up.data), x), gpu.Product(at(w.up.data), x))
-                       : gpu.Gate(gpu.Product(at(w.gate_up.data), x));
-    residual = gpu.Add(residual, gpu.Product(at(w.down.data), x), 1 / kSwiGluScale);
+    // The output norm gathers the rows that the tables name. With one token that products
+    // normalise there is none to choose.
+    const DeviceLayer& last = weights_.layers().back();
+    const bool in_product = step.tokens == 1 && last.down_bias == nullptr &&
+                            last.ffn_post_norm == nullptr && spec_.norm == NormKind::kRms &&
+                            spec_.hidden % kActivationCols == 0;
+    if (step.logit_rows == step.tokens && !in_product) residual_ = gpu_.Rows(residual_);
+    expected.logits = gpu_.Product(At(weights_.output().data), Normed(weights_.output_norm()));
+    if (spec_.logit_scale != 1 || spec_.logit_softcap != 0) {
+      expected.logits =
+          gpu_.ScaledLogits(expected.logits, spec_.logit_scale, spec_.logit_softcap);
+    }
+    return expected;
   }
-  // The output norm gathers the rows that the tables name. With one token there is none to choose.
-  if (step.logit_rows == step.tokens && step.tokens > 1) residual = gpu.Rows(residual);
-  expected.logits =
-      gpu.Product(at(weights.output().data), gpu.Normed(residual, at(weights.output_norm())));
-  return expected;
+
+ private:
+  Symbol At(const void* data) const { return gpu_.WeightAt(data); }
+  Symbol Normed(const float* weight) { return gpu_.Normed(residual_, At(weight), spec_.norm); }
+
+  Symbol QkvOf(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
+    const bool norms = layer.qk_norm != QkNorm::kNone;
+    const bool rotates = layer.rope.kind != RopeKind::kNone;
+    return gpu_.Qkv(
+        {.q = gpu_.Product(At(w.qkv[0].data), x),
+         .k = gpu_.Product(At(w.qkv[1].data), x),
+         .v = gpu_.Product(At(w.qkv[2].data), x),
+         .bias = At(w.qkv_bias),
+         .q_norm = norms ? At(w.q_norm) : -1,
+         .k_norm = norms ? At(w.k_norm) : -1,
+         .angles = rotates ? gpu_.Angles(layer.rope) : -1,
+         .rules = QkvRules(layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours
+                                                              : RopePairs::kHalves,
+                           rotates ? layer.rope.dims : 0, norms,
+                           layer.qk_norm == QkNorm::kProjection, layer.temperature,
+                           layer.temperature_length)});
+  }
+
+  Symbol Gate(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
+    const Symbol gate = gpu_.Product(At(w.gate_up.data), x);
+    if (!w.gate_apart()) return gpu_.Gate(gate, layer.activation);
+    return gpu_.Gate(gate, gpu_.Product(At(w.up.data), x), At(w.gate_up_bias), layer.activation);
+  }
+
+  void AddBranch(Symbol product, float scale, const float* bias, const float* post_norm) {
+    if (bias == nullptr && post_norm == nullptr) {
+      residual_ = gpu_.Add(residual_, product, scale * spec_.residual_scale);
+      return;
+    }
+    residual_ = gpu_.Add(residual_,
+                         gpu_.Branch(product, scale, At(bias), At(post_norm), spec_.norm),
+                         spec_.residual_scale);
+  }
+
+  SymbolicGpu& gpu_;
+  const ModelSpec& spec_;
+  const DeviceWeights& weights_;
+  Symbol residual_ = -1;
+};
+
+KvCacheView CacheOf(const ModelSpec& spec, int where, int blocks) {
+  return {.data = Nowhere<__half>(where),
+          .blocks = blocks,
+          .block_tokens = 16,
+          .kv_heads = spec.layers[0].kv_heads,
+          .head_dim = spec.layers[0].head_dim};
 }
 
 DeviceInfo DeviceOf(const KernelSet& kernels) {
@@ -146,7 +233,136 @@ std::string ModelCase::name() const {
   std::string name = absl::StrCat(std::string(shape.size), "_",
                                   mixed ? "mixed" : std::string(file_type.name), "_", layers);
   std::erase(name, '.');
-  return name;
+  return form.name == "qwen2" ? name : absl::StrCat(form.name, "_", name);
+}
+
+RandomModelShape OddShape() {
+  RandomModelShape shape = *FindModelShape("qwen2", "nano");
+  shape.size = "odd";
+  shape.hidden = 96;
+  shape.heads = 7;
+  shape.kv_heads = 7;
+  shape.head_dim = 32;
+  shape.ffn = 160;
+  return shape;
+}
+
+std::vector<ModelForm> AllForms() {
+  const auto each = [](ModelSpec& spec, const std::function<void(LayerSpec&, int)>& change) {
+    for (int i = 0; i < spec.num_layers(); ++i) change(spec.layers[i], i);
+  };
+  return {
+      {.name = "qwen2", .qkv_biases = true},
+      {.name = "llama",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) { layer.rope.kind = RopeKind::kNorm; });
+           }},
+      {.name = "qwen3",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) { layer.qk_norm = QkNorm::kHead; });
+           }},
+      {.name = "mistral3",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) {
+               layer.rope.kind = RopeKind::kNorm;
+               layer.temperature = 0.1f;
+               layer.temperature_length = 16384;
+             });
+           }},
+      {.name = "gemma2",
+       .change =
+           [=](ModelSpec& spec) {
+             spec.embedding_scale = 60;
+             spec.logit_softcap = 30;
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.post_norms = true;
+               layer.activation = Activation::kGeluTanh;
+               layer.score_softcap = 50;
+               layer.window = i % 2 == 0 ? 4096 : 0;
+             });
+           }},
+      {.name = "gemma3",
+       .change =
+           [=](ModelSpec& spec) {
+             spec.embedding_scale = 60;
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.post_norms = true;
+               layer.activation = Activation::kGeluTanh;
+               layer.qk_norm = QkNorm::kHead;
+               layer.window = i % 3 != 1 ? 1024 : 0;
+               if (layer.window > 0) layer.rope.base = 10'000;
+             });
+           }},
+      {.name = "granite",
+       .change =
+           [=](ModelSpec& spec) {
+             spec.embedding_scale = 12;
+             spec.residual_scale = 0.22f;
+             spec.logit_scale = 0.125f;
+             each(spec, [](LayerSpec& layer, int) {
+               layer.rope.kind = RopeKind::kNorm;
+               layer.score_scale = 0.015625f;
+             });
+           }},
+      {.name = "olmo2",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) {
+               layer.form = LayerForm::kPostNorm;
+               layer.post_norms = true;
+               layer.qk_norm = QkNorm::kProjection;
+             });
+           }},
+      {.name = "glm4",
+       .qkv_biases = true,
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) {
+               layer.post_norms = true;
+               layer.rope.kind = RopeKind::kNorm;
+               layer.rope.dims = layer.head_dim / 2;
+             });
+           }},
+      {.name = "smollm3",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.rope.kind = i % 4 == 3 ? RopeKind::kNone : RopeKind::kNorm;
+             });
+           }},
+      {.name = "cohere2",
+       .change =
+           [=](ModelSpec& spec) {
+             spec.norm = NormKind::kLayer;
+             spec.logit_scale = 0.25f;
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.form = LayerForm::kParallel;
+               layer.window = i % 4 == 3 ? 0 : 4096;
+               layer.rope.kind = i % 4 == 3 ? RopeKind::kNone : RopeKind::kNorm;
+             });
+           }},
+      {.name = "biases", .qkv_biases = true, .other_biases = true},
+      // All at once: the branches have a bias, a norm and a scale.
+      {.name = "scaled_branches",
+       .qkv_biases = true,
+       .other_biases = true,
+       .change =
+           [=](ModelSpec& spec) {
+             spec.residual_scale = 0.22f;
+             each(spec, [](LayerSpec& layer, int) { layer.post_norms = true; });
+           }},
+  };
+}
+
+ModelForm FormOf(const std::string& name) {
+  const std::vector<ModelForm> forms = AllForms();
+  const auto found =
+      std::ranges::find_if(forms, [&](const ModelForm& form) { return form.name == name; });
+  if (found == forms.end()) std::abort();
+  return *found;
 }
 
 StepShape DecodeStep(int sequences) {
@@ -174,11 +390,7 @@ CheckedModel::CheckedModel(const ModelCase& c)
                 .context_length = spec_.context_length,
                 .kv_tokens = 100'000},
                Nowhere(2)),
-      kv_({.data = Nowhere<__half>(3),
-           .blocks = 1000,
-           .block_tokens = 16,
-           .kv_heads = spec_.layers[0].kv_heads,
-           .head_dim = spec_.layers[0].head_dim}),
+      kv_({.whole = CacheOf(spec_, 3, 1000), .windows = CacheOf(spec_, 10, 500)}),
       device_(DeviceOf(kernels_)),
       forward_(spec_, weights_, buffers_, kv_, device_),
       gpu_(spec_, weights_, buffers_, kv_) {}
@@ -190,6 +402,7 @@ std::string CheckedModel::Check(const StepShape& step,
     return StepTables{.tokens = Nowhere<TokenEntry>(4) + which,
                       .sequences = Nowhere<SequenceEntry>(5) + which,
                       .blocks = Nowhere<int32_t>(6) + which,
+                      .window_blocks = Nowhere<int32_t>(11) + which,
                       .logit_tokens = Nowhere<int32_t>(7) + which};
   };
   const int which = steps_++ % 2;
@@ -200,7 +413,7 @@ std::string CheckedModel::Check(const StepShape& step,
   if (!enqueued.ok()) return enqueued.ToString();
   if (fault) fault({gpu_.recorded(), buffers_, weights_, tables_of(1 - which)});
   gpu_.Run();
-  const Expected expected = Define(gpu_, weights_, step);
+  const Expected expected = Definition(gpu_, spec_, weights_).Of(step);
   for (int layer = 0; layer < spec_.num_layers() && gpu_.problem().empty(); ++layer) {
     const Symbol found = gpu_.keys_and_values(layer);
     if (found == expected.keys_and_values[layer]) continue;

@@ -13,17 +13,36 @@
 #include "cuda/forward_check/symbolic_gpu.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/model/spec.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 
 namespace orcd::cuda {
 
+// How a model differs from Qwen2's.
+struct ModelForm {
+  std::string name = {};
+  bool qkv_biases = false;
+  // Of the output of attention, gate, up and down.
+  bool other_biases = false;
+  // May change a spec whose layers are alike and have no norms or rules of their own.
+  std::function<void(ModelSpec& spec)> change = {};
+};
+
+// Forms of the dense families, Qwen2's first, and some that no family has.
+std::vector<ModelForm> AllForms();
+// Fails the program if there is none of that name.
+ModelForm FormOf(const std::string& name);
+
+// Sizes that are no multiples of 64, and heads that together are wider than the hidden size.
+RandomModelShape OddShape();
+
 // A published model as its files are, with some of its layers.
 struct ModelCase {
-  Qwen2Shape shape;
+  RandomModelShape shape;
   FileType file_type;
   int layers;
   // Gives each matrix a type of its own, instead of the file type's.
   bool mixed = false;
+  ModelForm form = FormOf("qwen2");
 
   // Unique among cases, of letters, digits and underscores.
   std::string name() const;
@@ -57,7 +76,7 @@ class CheckedModel {
   const ModelSpec spec_;
   const DeviceWeights weights_;
   const ForwardBuffers buffers_;
-  const KvCacheView kv_;
+  const KvCaches kv_;
   const KernelSet kernels_ = SymbolicKernels();
   const DeviceInfo device_;
   Forward forward_;

@@ -14,7 +14,7 @@
 #include "cuda/forward_check/symbolic_gpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 
 namespace orcd::cuda {
 namespace {
@@ -57,10 +57,12 @@ struct Fault {
   std::function<void(const Step&)> plant;
   // A part of what the check says.
   std::string finding;
+  // Of AllForms.
+  const char* form = "qwen2";
 };
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
-// Qwen2.5-7B with three layers; "mixed": with gate and up of different types.
+// Qwen2.5-7B with three layers, in a form; "mixed": with gate and up of different types.
 constexpr char kF16[] = "F16";
 constexpr char kQ4[] = "Q4_K_M";
 constexpr char kMixed[] = "mixed";
@@ -346,38 +348,222 @@ std::vector<Fault> Faults() {
   };
 }
 
-ModelCase ModelOf(const char* file_type) {
+// What is special in the forms of other families.
+std::vector<Fault> FaultsOfForms() {
+  return {
+      // --- Attention. ---
+      {"keys_of_a_window_in_the_whole_cache", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s, 0).kv = Get<RopeArgs>(s, 1).kv; },
+       "RoPE has the wrong tables", "gemma2"},
+      {"whole_cache_with_the_tables_of_windows", kQ4, kDecode,
+       [](const Step& s) {
+         DecodeAttentionArgs& args = Get<DecodeAttentionArgs>(s, 1);
+         args.step = args.step.OfWindows();
+       },
+       "decode attention has the wrong tables", "gemma2"},
+      {"windows_with_the_tables_of_the_whole_cache", kQ4, kPrompt,
+       [](const Step& s) {
+         Get<PrefillAttentionArgs>(s, 0).step = Get<PrefillAttentionArgs>(s, 1).step;
+       },
+       "attention has the wrong tables", "gemma2"},
+      {"another_layer_of_the_cache_of_windows", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 2).layer = 0; },
+       "attention has queries, keys and values that do not belong together", "gemma2"},
+      {"layer_of_the_model_in_the_cache_of_windows", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 2).layer = 2; },
+       "attention has the wrong cache", "gemma2"},
+      {"no_window", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 0).rule.window = 0; },
+       "layer 1 has keys and values", "gemma2"},
+      {"scores_without_their_softcap", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 0).rule.score_softcap = 0; },
+       "layer 1 has keys and values", "gemma2"},
+      {"scores_at_another_scale", kQ4, kPrompt,
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).rule.score_scale = 1; },
+       "layer 2 has keys and values", "granite"},
+      {"angles_of_another_layer", kQ4, kPrompt,
+       [](const Step& s) {
+         Get<RopeArgs>(s, 0).qkv.angles = Get<RopeArgs>(s, 1).qkv.angles;
+       },
+       "layer 0 has keys and values", "gemma3"},
+      {"other_pairs_rotated", kQ4, kDecode,
+       [](const Step& s) {
+         Get<DecodeAttentionArgs>(s, 1).qkv.rope_pairs = RopePairs::kHalves;
+       },
+       "layer 1 has keys and values", "llama"},
+      {"more_dimensions_rotated", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).qkv.rope_dims = 128; },
+       "decode attention has the wrong dimensions", "glm4"},
+      {"rope_in_a_layer_without", kQ4, kDecode,
+       [](const Step& s) {
+         DecodeAttentionArgs& args = Get<DecodeAttentionArgs>(s, 3);
+         args.qkv.rope_dims = 128;
+         args.qkv.angles = s.buffers.angles[0];
+       },
+       "layer 3 has keys and values", "smollm3"},
+      {"queries_without_their_temperature", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s, 1).qkv.temperature = 0; },
+       "layer 1 has keys and values", "mistral3"},
+      {"norm_of_another_layers_keys", kQ4, kDecode,
+       [](const Step& s) {
+         Get<DecodeAttentionArgs>(s, 1).qkv.k_norm = s.weights.layers()[0].k_norm;
+       },
+       "layer 1 has keys and values", "qwen3"},
+      {"norm_of_each_head_in_place_of_all", kQ4, kDecode,
+       [](const Step& s) { Get<RopeArgs>(s, 1).qkv.norm_projection = false; },
+       "bytes of a norm of queries", "olmo2"},
+      {"attention_before_rope_in_decode", kQ4, kDecode,
+       [](const Step& s) { Hasten<DecodeAttentionArgs>(s, 1); },
+       "decode attention has queries, keys and values that do not belong together", "olmo2"},
+      {"parts_of_queries_without_a_bias", kQ4, kDecode,
+       [](const Step& s) {
+         Get<DecodeAttentionArgs>(s, 1).qkv.query_split = s.buffers.query_split;
+       },
+       "decode attention has parts of queries without a bias", "llama"},
+
+      // --- Branches and norms. ---
+      {"branch_without_its_norm", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).post_norm = nullptr; },
+       "layer 2 has keys and values", "gemma2"},
+      {"norm_of_another_layers_branch", kQ4, kLargePrompt,
+       [](const Step& s) {
+         Get<NormArgs>(s, AttnNorm(1)).post_norm = s.weights.layers()[1].ffn_post_norm;
+       },
+       "layer 1 has keys and values", "gemma3"},
+      {"branch_not_added_by_the_head", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, kOutputNorm).partials = nullptr; }, "the logits are",
+       "gemma2"},
+      {"norm_before_attention", kQ4, kDecode,
+       [](const Step& s) {
+         Get<NormArgs>(s, AttnNorm(1)).weight = s.weights.layers()[1].attn_post_norm;
+       },
+       "layer 1 has keys and values", "olmo2"},
+      {"branch_at_another_scale", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).scale = 1; },
+       "layer 2 has keys and values", "granite"},
+      {"product_at_another_scale_of_one_token", kQ4, kOne,
+       [](const Step& s) { NormOfOne(s, Of(1, kGateUp)).scale = 1; },
+       "layer 2 has keys and values", "granite"},
+      {"normalised_branch_at_another_scale", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).residual_scale = 1; },
+       "layer 2 has keys and values", "scaled_branches"},
+      {"parallel_branch_not_added", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).partials = nullptr; },
+       "layer 2 has keys and values", "cohere2"},
+      {"parallel_ffn_of_what_attention_made", kQ4, kDecode,
+       [](const Step& s) { Input(s, Of(1, kGateUp)).data = s.buffers.attended; },
+       "layer 2 has keys and values", "cohere2"},
+      {"parallel_branch_added_after_the_other", kQ4, kDecode,
+       [](const Step& s) {
+         const size_t i = Find<NormArgs>(s, FfnNorm(1));
+         const KernelLaunch add = s.launches[i];
+         s.launches.erase(s.launches.begin() + static_cast<ptrdiff_t>(i));
+         s.launches.insert(s.launches.begin() +
+                               static_cast<ptrdiff_t>(Find<GemmArgs>(s, Of(1, kDown)) + 1),
+                           add);
+       },
+       "layer 2 has keys and values", "cohere2"},
+      {"rms_norm_in_place_of_a_layer_norm", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, AttnNorm(1)).kind = NormKind::kRms; },
+       "layer 1 has keys and values", "cohere2"},
+      {"layer_norm_in_a_product", kQ4, kOne,
+       [](const Step& s) {
+         const NormArgs norm = Get<NormArgs>(s, AttnNorm(1));
+         Get<MatvecArgs>(s, Of(1, kQkv)).prologue = norm;
+       },
+       "a product of few tokens cannot normalise its input so", "cohere2"},
+      {"product_adds_what_has_a_norm", kQ4, kLargePrompt,
+       [](const Step& s) {
+         GemmArgs& args = Get<GemmArgs>(s, Of(1, kDown));
+         args.epilogue = AddToResidual{s.buffers.residual[0], s.weights.layers()[0].down.rows, 16};
+       },
+       "there is", "gemma2"},
+      {"embedding_at_another_scale", kQ4, kDecode,
+       [](const Step& s) { Get<EmbedArgs>(s).scale = 1; }, "layer 0 has keys and values",
+       "gemma2"},
+
+      // --- Biases, gates, logits. ---
+      {"bias_of_another_layers_output", kQ4, kDecode,
+       [](const Step& s) {
+         Get<NormArgs>(s, FfnNorm(1)).bias = s.weights.layers()[0].attn_output_bias;
+       },
+       "layer 2 has keys and values", "biases"},
+      {"no_bias_of_down", kQ4, kLargePrompt,
+       [](const Step& s) { Get<NormArgs>(s, AttnNorm(2)).bias = nullptr; },
+       "layer 2 has keys and values", "biases"},
+      {"bias_of_another_layers_gate", kQ4, kDecode,
+       [](const Step& s) {
+         Get<SwiGluArgs>(s, 1).bias = s.weights.layers()[0].gate_up_bias;
+       },
+       "layer 2 has keys and values", "biases"},
+      {"another_activation", kQ4, kDecode,
+       [](const Step& s) {
+         EpilogueOf<SwiGlu>(s, Of(1, kGateUp)).activation = Activation::kSilu;
+       },
+       "layer 2 has keys and values", "gemma2"},
+      {"another_activation_of_a_gate_apart", kMixed, kDecode,
+       [](const Step& s) { Get<SwiGluArgs>(s, 1).activation = Activation::kSilu; },
+       "layer 2 has keys and values", "gemma2"},
+      {"logits_without_their_softcap", kQ4, kDecode,
+       [](const Step& s) { Get<ScaleLogitsArgs>(s).softcap = 0; }, "the logits are", "gemma2"},
+      {"logits_at_another_scale", kQ4, kOne,
+       [](const Step& s) { Get<ScaleLogitsArgs>(s).scale = 1; }, "the logits are", "granite"},
+      {"logits_of_a_row_fewer_scaled", kQ4, kPrompt,
+       [](const Step& s) { --Get<ScaleLogitsArgs>(s).rows; },
+       "scaling logits has the wrong rows, 7 of 8", "granite"},
+      {"logits_scaled_twice", kQ4, kDecode,
+       [](const Step& s) { s.launches.push_back(s.launches.back()); }, "the logits are",
+       "cohere2"},
+  };
+}
+
+ModelCase ModelOf(const char* file_type, const char* form = "qwen2") {
   const bool mixed = std::string_view(file_type) == kMixed;
-  return {*FindQwen2Shape("7b"), *FindFileType(mixed ? "F16" : file_type), 3, mixed};
+  return {*FindModelShape("qwen2", "7b"), *FindFileType(mixed ? "F16" : file_type),
+          std::string_view(form) == "smollm3" ? 4 : 3, mixed, FormOf(form)};
 }
 
 class ForwardFaultTest : public ::testing::TestWithParam<Fault> {};
 
 INSTANTIATE_TEST_SUITE_P(Planted, ForwardFaultTest, ::testing::ValuesIn(Faults()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(InForms, ForwardFaultTest, ::testing::ValuesIn(FaultsOfForms()),
+                         [](const auto& info) { return info.param.name; });
 
 // The steps find in the buffers what the steps before have left there.
 TEST_P(ForwardFaultTest, IsFound) {
   const Fault& fault = GetParam();
-  CheckedModel model(ModelOf(fault.file_type));
+  CheckedModel model(ModelOf(fault.file_type, fault.form));
   ASSERT_EQ(model.Check(fault.step), "");
   EXPECT_THAT(model.Check(fault.step, fault.plant), ::testing::HasSubstr(fault.finding));
 }
 
+void ExpectEveryLaunchMatters(const ModelCase& c) {
+  CheckedModel model(c);
+  for (const StepShape& step :
+       {kOne, kDecode, kSummed, kLargeDecode, kPrompt, kWholePrompt, kLargePrompt}) {
+    for (size_t launches = 1, i = 0; i < launches; ++i) {
+      ASSERT_EQ(model.Check(step), "");
+      const std::string found = model.Check(step, [&](const Step& s) {
+        launches = s.launches.size();
+        s.launches.erase(s.launches.begin() + static_cast<ptrdiff_t>(i));
+      });
+      EXPECT_NE(found, "") << c.name() << ", " << step.tokens << " tokens, launch " << i;
+    }
+  }
+}
+
 TEST(MissingLaunchTest, IsFound) {
   for (const char* const file_type : {kF16, kQ4, kMixed}) {
-    CheckedModel model(ModelOf(file_type));
-    for (const StepShape& step :
-         {kOne, kDecode, kSummed, kLargeDecode, kPrompt, kWholePrompt, kLargePrompt}) {
-      for (size_t launches = 1, i = 0; i < launches; ++i) {
-        ASSERT_EQ(model.Check(step), "");
-        const std::string found = model.Check(step, [&](const Step& s) {
-          launches = s.launches.size();
-          s.launches.erase(s.launches.begin() + static_cast<ptrdiff_t>(i));
-        });
-        EXPECT_NE(found, "") << file_type << ", " << step.tokens << " tokens, launch " << i;
-      }
-    }
+    ExpectEveryLaunchMatters(ModelOf(file_type));
+  }
+}
+
+TEST(MissingLaunchTest, IsFoundInEveryForm) {
+  for (const ModelForm& form : AllForms()) {
+    ExpectEveryLaunchMatters(ModelOf(kQ4, form.name.c_str()));
+    // Launches that clear padding are among those of odd sizes.
+    ExpectEveryLaunchMatters({OddShape(), *FindFileType(kF16), 2, false, form});
   }
 }
 

@@ -5,21 +5,35 @@
 
 #include "cuda/forward_check/checked_model_for_test.h"
 #include "gtest/gtest.h"
-#include "testing/random_model/qwen2_shapes.h"
+#include "testing/random_model/model_shapes.h"
 
 namespace orcd::cuda {
 namespace {
 
 std::vector<ModelCase> Cases() {
   std::vector<ModelCase> cases;
-  for (const Qwen2Shape& shape : AllQwen2Shapes()) {
+  for (const RandomModelShape& shape : AllModelShapes()) {
+    if (shape.architecture != "qwen2") continue;
     for (const FileType& type : AllFileTypes()) cases.push_back({shape, type, 3});
   }
-  cases.push_back({*FindQwen2Shape("7b"), *FindFileType("Q4_K_M"), 1});
+  cases.push_back({*FindModelShape("qwen2", "7b"), *FindFileType("Q4_K_M"), 1});
   // Enough layers for each matrix to have each type, and for gate and up to have each pair of
   // neighbouring types.
   for (const char* const size : {"0.5b", "7b"}) {
-    cases.push_back({*FindQwen2Shape(size), *FindFileType("F16"), 14, /*mixed=*/true});
+    cases.push_back({*FindModelShape("qwen2", size), *FindFileType("F16"), 14, /*mixed=*/true});
+  }
+  for (const ModelForm& form : AllForms()) {
+    if (form.name == "qwen2") continue;
+    for (const char* const type : {"F16", "Q4_K_M"}) {
+      cases.push_back({*FindModelShape("qwen2", "7b"), *FindFileType(type), 5, false, form});
+      cases.push_back({OddShape(), *FindFileType(type), 4, false, form});
+    }
+    cases.push_back({*FindModelShape("qwen2", "1.5b"), *FindFileType("F16"), 5, true, form});
+  }
+  // Heads of 256 values, which have no hi/lo split.
+  for (const char* const form : {"qwen2", "gemma3"}) {
+    cases.push_back({*FindModelShape("gemma3", "4b"), *FindFileType("Q4_K_M"), 3, false,
+                     FormOf(form)});
   }
   return cases;
 }

@@ -2,6 +2,7 @@
 #include "cuda/memory_plan.h"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cuda/device_weights.h"
@@ -10,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
+#include "runtime/backend/kv_plan.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
@@ -31,7 +33,11 @@ DeviceInfo Device() {
 ModelSpec LongContext() {
   ModelSpec spec;
   spec.hidden = 3584;
-  spec.layers.assign(28, {.heads = 28, .kv_heads = 4, .head_dim = 128, .ffn = 18944});
+  spec.layers.assign(28, {.heads = 28,
+                          .kv_heads = 4,
+                          .head_dim = 128,
+                          .ffn = 18944,
+                          .rope = {.dims = 128, .base = 1e6f}});
   spec.vocab = 152064;
   spec.context_length = 1'010'000;
   return spec;
@@ -53,7 +59,7 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
   EXPECT_EQ(some.forward.context_length, 4096);
   // RoPE's angles alone are 128 floats a position.
   EXPECT_GT(all.workspace_bytes, some.workspace_bytes + 500'000'000);
-  EXPECT_EQ(some.kv_blocks, 64 * 256) << "as many as its sequences can use";
+  EXPECT_EQ(some.kv.blocks, 64 * 256) << "as many as its sequences can use";
 
   ModelSpec spec = LongContext();
   spec.context_length = 4096;
@@ -66,34 +72,91 @@ TEST(MemoryPlanTest, IsForTheContextThatIsServed) {
 }
 
 TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
-  constexpr float kOne[] = {1};
-  ModelSpec spec = LongContext();
-  ModelWeights weights;
-  weights.layers.resize(28);
-  for (LayerWeights& w : weights.layers) w.attn_q_bias = w.attn_k_bias = w.attn_v_bias = kOne;
-  const auto refusal = [&] { return std::string(CheckFeatures(spec, weights).message()); };
-  EXPECT_EQ(refusal(), "");
-  weights.layers[27].attn_k_bias = {};
-  EXPECT_THAT(refusal(), HasSubstr("a layer without biases on q, k and v"));
-  for (LayerSpec& layer : spec.layers) layer.rope.factors = true;
-  EXPECT_THAT(refusal(), HasSubstr("RoPE with factors"));
-  for (LayerSpec& layer : spec.layers) layer.rope.kind = RopeKind::kNorm;
-  EXPECT_THAT(refusal(), HasSubstr("RoPE over neighbouring dimensions"));
-  for (LayerSpec& layer : spec.layers) layer.window = 4096;
-  EXPECT_THAT(refusal(), HasSubstr("a sliding window of attention"));
-  spec.layers[27].ffn /= 2;
-  EXPECT_THAT(refusal(), HasSubstr("layers that differ in shape"));
+  const auto refusal = [](const std::function<void(ModelSpec&)>& change) {
+    ModelSpec spec = LongContext();
+    change(spec);
+    return std::string(PlanMemory(spec, DeviceWeights(), {}, Device()).status().message());
+  };
+  const auto layers = [](const std::function<void(LayerSpec&)>& change) {
+    return [change](ModelSpec& spec) {
+      for (LayerSpec& layer : spec.layers) change(layer);
+    };
+  };
+  EXPECT_EQ(refusal([](ModelSpec&) {}), "");
+  EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.head_dim = 48; })),
+              HasSubstr("heads of 48 values"));
+  EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.kv_heads = 1; })),
+              HasSubstr("28 heads on 1 key-value heads"));
+  EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.ffn = 18948; })),
+              HasSubstr("an FFN of 18948"));
+  EXPECT_THAT(refusal([](ModelSpec& spec) { spec.hidden = 3588; }),
+              HasSubstr("a hidden size of 3588"));
+  EXPECT_THAT(refusal([](ModelSpec& spec) { spec.hidden = 16384; }),
+              HasSubstr("a hidden size of 16384"));
+  EXPECT_THAT(refusal([](ModelSpec& spec) { spec.vocab = 300'000; }),
+              HasSubstr("a vocabulary of 300000"));
+  EXPECT_THAT(refusal([](ModelSpec& spec) { spec.layers[5].rope.dims = 20; }),
+              HasSubstr("RoPE of 20 dimensions"));
 }
 
-// Kernels find a layer by KvCacheView, which takes all layers to be alike.
-TEST(MemoryPlanTest, LayersLieWhereKernelsFindThem) {
-  const ModelSpec spec = LongContext();
-  const KvLayout layout(spec.layers);
-  const KvCacheView view = {.blocks = 100, .block_tokens = 16, .kv_heads = 4, .head_dim = 128};
+// Gemma 3 12B, five of whose six layers have a window.
+ModelSpec WithWindows() {
+  ModelSpec spec;
+  spec.hidden = 3840;
+  spec.layers.assign(48, {.heads = 16, .kv_heads = 8, .head_dim = 256, .ffn = 15360});
   for (int i = 0; i < spec.num_layers(); ++i) {
-    EXPECT_EQ(layout.layers[i].offset * view.blocks * view.block_tokens, view.Offset(i, 0, 0));
+    LayerSpec& layer = spec.layers[i];
+    layer.window = i % 6 == 5 ? 0 : 1024;
+    layer.rope = {.dims = 256, .base = layer.window == 0 ? 1e6f : 1e4f};
   }
-  EXPECT_EQ(Plan({}).kv_block_bytes, spec.num_layers() * view.block_size() * sizeof(uint16_t));
+  spec.vocab = 262'144;
+  spec.context_length = 131'072;
+  return spec;
+}
+
+// Kernels find a layer by KvCacheView, which takes all layers of a cache to be alike.
+TEST(MemoryPlanTest, LayersLieWhereKernelsFindThem) {
+  for (const ModelSpec& spec : {LongContext(), WithWindows()}) {
+    const KvLayout layout(spec.layers);
+    const LayerSpec& first = spec.layers[0];
+    const KvCacheView view = {
+        .blocks = 100, .block_tokens = 16, .kv_heads = first.kv_heads, .head_dim = first.head_dim};
+    int in_whole = 0;
+    int in_windows = 0;
+    for (const KvLayer& layer : layout.layers) {
+      const int number = layer.window == 0 ? in_whole++ : in_windows++;
+      EXPECT_EQ(layer.offset * view.blocks * view.block_tokens, view.Offset(number, 0, 0));
+    }
+    const auto plan = PlanMemory(spec, DeviceWeights(), {}, Device());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const int64_t block_bytes = view.block_size() * sizeof(uint16_t);
+    EXPECT_EQ(plan->kv.block_bytes.whole, in_whole * block_bytes);
+    EXPECT_EQ(plan->kv.block_bytes.window, in_windows * block_bytes);
+  }
+}
+
+TEST(MemoryPlanTest, DividesTheCacheAsPlanKvDoes) {
+  BackendOptions options;
+  options.max_seqs = 8;
+  options.max_step_tokens = 512;
+  options.kv_cache_bytes = int64_t{20} << 30;
+  const auto plan = PlanMemory(WithWindows(), DeviceWeights(), options, Device());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const KvPlan expected =
+      PlanKv(WithWindows(), plan->options, plan->kv.block_bytes, options.kv_cache_bytes);
+  EXPECT_EQ(plan->kv.blocks, expected.blocks);
+  EXPECT_EQ(plan->kv.window_blocks, expected.window_blocks);
+  EXPECT_GT(plan->kv.window_blocks, 0);
+  EXPECT_LT(plan->kv.window_blocks, plan->kv.blocks);
+  EXPECT_EQ(plan->step.max_window_blocks, plan->step.max_blocks);
+  EXPECT_LE(plan->kv_bytes(), static_cast<uint64_t>(options.kv_cache_bytes));
+  // Two tables of angles of 256 floats a position.
+  ModelSpec one_base = WithWindows();
+  for (LayerSpec& layer : one_base.layers) layer.rope.base = 1e6f;
+  const auto smaller = PlanMemory(one_base, DeviceWeights(), options, Device());
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  EXPECT_EQ(plan->workspace_bytes,
+            smaller->workspace_bytes + uint64_t{256} * 4 * plan->forward.context_length);
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {
@@ -101,8 +164,8 @@ TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {
   options.max_seqs = 4;
   options.kv_cache_bytes = int64_t{1} << 28;
   const MemoryPlan plan = Plan(options);
-  EXPECT_EQ(plan.forward.context_length, plan.kv_blocks * 16);
-  EXPECT_EQ(plan.step.max_blocks, plan.kv_blocks);
+  EXPECT_EQ(plan.forward.context_length, plan.kv.blocks * 16);
+  EXPECT_EQ(plan.step.max_blocks, plan.kv.blocks);
   EXPECT_LE(plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes(), 70 * kGiB);
 }
 

@@ -22,7 +22,7 @@ int64_t F16TileBytes(TiledMatrix matrix) {
 
 // Part of a matrix: a row tile, in a format.
 int64_t TilePart(int tile, TileFormat format) {
-  return int64_t{tile} * 16 + static_cast<int>(format);
+  return int64_t{tile} * kFormatCount + static_cast<int>(format);
 }
 // Part of a product: a token's row, from a row tile on, in one of its split-K partials.
 int64_t RowPart(int splits, int split, int token, int tile) {
@@ -111,27 +111,47 @@ class SymbolicGpu::Launch {
   void ExpectRows(int rows) {
     Expect(rows == gpu_.rows_, absl::StrCat("rows, ", rows, " of ", gpu_.rows_));
   }
-  void ExpectTables(const StepTables& tables) {
+  void ExpectTables(const StepTables& tables, bool of_windows = false) {
+    const int32_t* const blocks = of_windows ? gpu_.tables_.window_blocks : gpu_.tables_.blocks;
     Expect(tables.tokens == gpu_.tables_.tokens && tables.sequences == gpu_.tables_.sequences &&
-               tables.blocks == gpu_.tables_.blocks,
+               tables.blocks == blocks,
            "tables");
   }
-  void ExpectCache(const KvCacheView& kv) {
-    Expect(kv.data == gpu_.kv_.data && kv.blocks == gpu_.kv_.blocks &&
-               kv.block_tokens == gpu_.kv_.block_tokens && kv.kv_heads == gpu_.kv_.kv_heads &&
-               kv.head_dim == gpu_.kv_.head_dim,
-           "cache");
+  // Checks a layer's cache and the tables for it. Returns the model's layer, 0 if it has none such.
+  int ExpectLayer(const StepTables& tables, const KvCacheView& kv, int cache_layer) {
+    const bool in_windows = kv.data != nullptr && kv.data == gpu_.kv_.windows.data;
+    const KvCacheView& expected = in_windows ? gpu_.kv_.windows : gpu_.kv_.whole;
+    const std::vector<int>& layers = in_windows ? gpu_.window_layers_ : gpu_.whole_layers_;
+    ExpectTables(tables, in_windows);
+    const bool right = kv.data == expected.data && kv.blocks == expected.blocks &&
+                       kv.block_tokens == expected.block_tokens &&
+                       kv.kv_heads == expected.kv_heads && kv.head_dim == expected.head_dim &&
+                       cache_layer >= 0 && cache_layer < static_cast<int>(layers.size());
+    Expect(right, "cache");
+    return right ? layers[cache_layer] : 0;
   }
-  // Checks what a launch that writes keys and values is given for it.
+  // Checks what a launch that writes keys and values is given for it. Returns the model's layer.
   template <typename Args>
-  void ExpectWrites(const Args& args) {
+  int ExpectWrites(const Args& args) {
     const LayerSpec& layer = gpu_.layer_;
-    ExpectTables(args.step);
-    ExpectCache(args.kv);
+    const int of = ExpectLayer(args.step, args.kv, args.layer);
     Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");
     Expect(args.qkv.heads == layer.heads && args.qkv.kv_heads == layer.kv_heads &&
                args.qkv.head_dim == layer.head_dim,
            "heads");
+    return of;
+  }
+  // Writes `cols` columns of activations. The columns that pad them must be zeros by then.
+  void WriteColumns(const Activations& to, int cols, const Content& content) {
+    const int64_t bytes = ActivationBytes(to.tokens, cols);
+    if (cols % kActivationCols != 0) {
+      const int64_t tile_bytes = ActivationBytes(to.tokens, kActivationCols);
+      const auto* const tile = reinterpret_cast<const uint8_t*>(to.data) + bytes - tile_bytes;
+      const SymbolicMemory::Piece* const piece = gpu_.memory_.Find(Address(tile));
+      Expect(piece != nullptr && piece->content.symbol == gpu_.symbols_.Make("padding"),
+             "padding");
+    }
+    Write(to.data, bytes, content);
   }
   // Leaves something at `at` that no other launch reads.
   void Scratch(const void* at, int64_t bytes) {
@@ -166,11 +186,12 @@ class SymbolicGpu::Launch {
 };
 
 SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
-                         const ForwardBuffers& buffers, const KvCacheView& kv)
+                         const ForwardBuffers& buffers, const KvCaches& kv)
     : spec_(spec),
       layer_(spec.layers[0]),
       buffers_(buffers),
       kv_(kv),
+      splits_queries_(weights.layers()[0].qkv_bias != nullptr && layer_.head_dim <= 128),
       keys_and_values_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
@@ -185,17 +206,28 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
                   Splits(qkv_tiles, spec.hidden));
     }
     PlaceVector(name("qkv_bias"), layer.qkv_bias, layer_.q_size() + 2 * layer_.kv_size());
+    const bool whole = layer_.qk_norm == QkNorm::kProjection;
+    PlaceVector(name("q_norm"), layer.q_norm, whole ? layer_.q_size() : layer_.head_dim);
+    PlaceVector(name("k_norm"), layer.k_norm, whole ? layer_.kv_size() : layer_.head_dim);
     PlaceMatrix(name("attn_output"), layer.attn_output,
                 Splits(layer.attn_output.row_tiles(), layer.attn_output.cols));
+    PlaceVector(name("attn_output_bias"), layer.attn_output_bias, spec.hidden);
+    PlaceVector(name("attn_post_norm"), layer.attn_post_norm, spec.hidden);
     PlaceVector(name("ffn_norm"), layer.ffn_norm, spec.hidden);
+    PlaceVector(name("gate_up_bias"), layer.gate_up_bias, 2 * layer_.ffn);
+    PlaceVector(name("down_bias"), layer.down_bias, spec.hidden);
+    PlaceVector(name("ffn_post_norm"), layer.ffn_post_norm, spec.hidden);
     PlaceMatrix(name("gate_up"), layer.gate_up);
     if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
     PlaceMatrix(name("down"), layer.down, Splits(layer.down.row_tiles(), layer.down.cols));
   }
   PlaceVector("output_norm", weights.output_norm(), spec.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
-  memory_.Write(Address(buffers.angles), 4, {symbols_.Make("angles")});
+  for (size_t i = 0; const RopeSpec& rope : RopesOf(spec)) {
+    memory_.Write(Address(buffers.angles[i++]), 4, {Angles(rope)});
+  }
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    (spec.layers[layer].window > 0 ? window_layers_ : whole_layers_).push_back(layer);
     memory_.Write(Address(buffers.query_split + layer * layer_.kv_heads), layer_.kv_heads * 4,
                   {QuerySplit(layer)});
   }
@@ -238,6 +270,7 @@ void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix
 }
 
 void SymbolicGpu::PlaceVector(const std::string& name, const float* data, int size) {
+  if (data == nullptr) return;
   const Symbol symbol = symbols_.Make(name);
   weights_[Address(data)] = symbol;
   memory_.Write(Address(data), int64_t{size} * 4, {symbol});
@@ -248,7 +281,9 @@ void SymbolicGpu::Complain(const std::string& what) {
   if (problem_.empty()) problem_ = what;
 }
 
-Symbol SymbolicGpu::WeightAt(const void* data) const { return weights_.at(Address(data)); }
+Symbol SymbolicGpu::WeightAt(const void* data) const {
+  return data == nullptr ? -1 : weights_.at(Address(data));
+}
 
 Symbol SymbolicGpu::Add(Symbol residual, Symbol product, float scale) {
   return symbols_.Make(absl::StrCat("residual + ", scale, " *"), {residual, product});
@@ -256,6 +291,10 @@ Symbol SymbolicGpu::Add(Symbol residual, Symbol product, float scale) {
 
 Symbol SymbolicGpu::Logits(int rows) {
   Launch launch(*this, "the sampler");
+  return LogitsHeld(launch, rows);
+}
+
+Symbol SymbolicGpu::LogitsHeld(Launch& launch, int rows) {
   Symbol product = -1;
   for (int row = 0; row < rows; ++row) {
     for (int col = 0; col < spec_.vocab;) {
@@ -280,37 +319,61 @@ void SymbolicGpu::Perform(const EmbedArgs& args) {
   launch.Expect(args.not_finite == buffers_.not_finite, "marks of values that are not finite");
   launch.Expect(args.last_sample == buffers_.last_sample, "samples");
   launch.Expect(
-      args.block_token_ids == buffers_.block_token_ids && args.block_tokens == kv_.block_tokens,
+      args.block_token_ids == buffers_.block_token_ids &&
+          args.block_tokens == kv_.whole.block_tokens,
       "ids of tokens in blocks");
   const TiledMatrix& matrix = args.embedding;
   const Symbol embedding = launch.Read(matrix.data, matrix.tile_bytes(), "a row tile").symbol;
-  launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4, {Embedded(embedding)});
+  launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4,
+               {Embedded(embedding, args.scale)});
+}
+
+Symbol SymbolicGpu::AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual) {
+  if (args.partials == nullptr) return residual;
+  const Symbol product =
+      launch.ProductRows(args.partials, args.splits, tokens, args.partials_tokens, args.hidden, 0,
+                         args.hidden, "a product");
+  if (args.bias == nullptr && args.post_norm == nullptr) {
+    return Add(residual, product, args.scale * args.residual_scale);
+  }
+  const auto vector = [&](const float* data, const std::string& what) {
+    return data == nullptr ? -1 : launch.Whole(data, int64_t{args.hidden} * 4, what);
+  };
+  const Symbol branch = Branch(product, args.scale, vector(args.bias, "a bias"),
+                               vector(args.post_norm, "a norm's weights"), args.kind);
+  return Add(residual, branch, args.residual_scale);
 }
 
 void SymbolicGpu::Perform(const NormArgs& args) {
   Launch launch(*this, "a norm");
   launch.ExpectRows(args.tokens);
-  launch.Expect(args.eps == spec_.rms_eps, "epsilon");
+  launch.Expect(args.eps == spec_.norm_eps, "epsilon");
   launch.Expect(args.rows == nullptr || args.rows == tables_.logit_tokens, "tables");
   // If rows are gathered, the residual holds all tokens.
-  const int64_t bytes =
-      int64_t{args.rows != nullptr ? shape_.tokens : args.tokens} * args.hidden * 4;
+  const int tokens = args.rows != nullptr ? shape_.tokens : args.tokens;
+  const int64_t bytes = int64_t{tokens} * args.hidden * 4;
   const bool updates = args.partials != nullptr && args.rows == nullptr;
   Symbol residual = (updates ? launch.Look(args.residual, bytes, "the residual")
                              : launch.Read(args.residual, bytes, "the residual"))
                         .symbol;
-  if (args.partials != nullptr) {
-    const int tokens = static_cast<int>(bytes / args.hidden / 4);
-    const Symbol product =
-        launch.ProductRows(args.partials, args.splits, tokens, args.partials_tokens, args.hidden, 0,
-                           args.hidden, "a product");
-    residual = Add(residual, product, args.scale);
-    if (updates) launch.Write(args.residual, bytes, {residual});
-  }
+  residual = AddBranch(launch, args, tokens, residual);
+  if (updates) launch.Write(args.residual, bytes, {residual});
+  if (args.out.data == nullptr) return;
   if (args.rows != nullptr) residual = Rows(residual);
-  const Symbol weight = launch.Whole(args.weight, int64_t{args.hidden} * 4, "a norm's weights");
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.hidden),
-               {Normed(residual, weight)});
+  const Symbol weight =
+      args.weight == nullptr
+          ? -1
+          : launch.Whole(args.weight, int64_t{args.hidden} * 4, "a norm's weights");
+  launch.WriteColumns(args.out, args.hidden, {Normed(residual, weight, args.kind)});
+}
+
+void SymbolicGpu::Perform(const ClearPaddingArgs& args) {
+  Launch launch(*this, "clearing padding");
+  const int64_t tile_bytes = ActivationBytes(args.of.tokens, kActivationCols);
+  launch.Expect(args.cols % kActivationCols != 0, "columns");
+  launch.Write(reinterpret_cast<const uint8_t*>(args.of.data) +
+                   args.cols / kActivationCols * tile_bytes,
+               tile_bytes, {symbols_.Make("padding")});
 }
 
 void SymbolicGpu::Perform(const GatherRowsArgs& args) {
@@ -329,21 +392,47 @@ void SymbolicGpu::Perform(const GatherRowsArgs& args) {
                {Rows(attended)});
 }
 
-namespace {
+std::string QkvRules(RopePairs pairs, int rope_dims, bool norms, bool norm_projection,
+                     float temperature, int temperature_length) {
+  std::string rules = rope_dims == 0 ? "" : absl::StrCat("pairs ", static_cast<int>(pairs));
+  if (norms) absl::StrAppend(&rules, norm_projection ? " norms of all" : " norms of heads");
+  if (temperature > 0) absl::StrAppend(&rules, " ", temperature, " ", temperature_length);
+  return rules;
+}
 
-// Reads RoPE's angles and the number of F16 parts of the layer's queries.
-template <typename Launch>
-void ReadConstants(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int layer) {
-  launch.Whole(qkv.angles, 4, "the angles");
-  if (launch.Whole(qkv.query_split, int64_t{qkv.kv_heads} * 4, "the parts of queries") !=
-      gpu.QuerySplit(layer)) {
+QkvParts SymbolicGpu::ReadConstants(Launch& launch, const QkvProduct& qkv, int layer) {
+  const auto vector = [&](const float* data, int size, const std::string& what) {
+    return data == nullptr ? -1 : launch.Whole(data, int64_t{size} * 4, what);
+  };
+  const int q_size = qkv.heads * qkv.head_dim;
+  const int kv_size = qkv.kv_heads * qkv.head_dim;
+  const bool has_norms = qkv.q_norm != nullptr || qkv.k_norm != nullptr;
+  const bool whole = qkv.norm_projection;
+  QkvParts parts;
+  parts.bias = vector(qkv.bias, q_size + 2 * kv_size, "a bias");
+  parts.q_norm = vector(qkv.q_norm, whole ? q_size : qkv.head_dim, "a norm of queries");
+  parts.k_norm = vector(qkv.k_norm, whole ? kv_size : qkv.head_dim, "a norm of keys");
+  parts.angles = qkv.rope_dims == 0 ? -1 : vector(qkv.angles, 1, "the angles");
+  parts.rules = QkvRules(qkv.rope_pairs, qkv.rope_dims, has_norms, whole, qkv.temperature,
+                         qkv.temperature_length);
+  launch.Expect(!has_norms || qkv.norm_eps == spec_.norm_eps, "epsilon");
+  launch.Expect(qkv.rope_dims == 0 || qkv.rope_dims == spec_.layers[layer].rope.dims, "dimensions");
+  ExpectQuerySplit(launch, qkv.query_split, layer);
+  return parts;
+}
+
+void SymbolicGpu::ExpectQuerySplit(Launch& launch, const int32_t* parts, int layer) {
+  if (!splits_queries_) {
+    if (parts != nullptr) launch.Complain("has parts of queries without a bias");
+    return;
+  }
+  if (launch.Whole(parts, int64_t{layer_.kv_heads} * 4, "the parts of queries") !=
+      QuerySplit(layer)) {
     launch.Complain("has another layer's parts of queries");
   }
 }
 
-// Reads the products of q, k and v, and the bias.
-template <typename Launch>
-Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int tokens, int layer) {
+Symbol SymbolicGpu::ReadQkv(Launch& launch, const QkvProduct& qkv, int tokens, int layer) {
   const int q_size = qkv.heads * qkv.head_dim;
   const int kv_size = qkv.kv_heads * qkv.head_dim;
   const int rows = q_size + 2 * kv_size;
@@ -351,53 +440,55 @@ Symbol ReadQkv(SymbolicGpu& gpu, Launch& launch, const QkvProduct& qkv, int toke
     return launch.ProductRows(qkv.partials, qkv.splits, tokens, qkv.partials_tokens, rows,
                               first_col, cols, what);
   };
-  const Symbol q = read(0, q_size, "q");
-  const Symbol k = read(q_size, kv_size, "k");
-  const Symbol v = read(q_size + kv_size, kv_size, "v");
-  const Symbol bias = launch.Whole(qkv.bias, int64_t{rows} * 4, "a bias");
-  ReadConstants(gpu, launch, qkv, layer);
-  return gpu.Qkv(q, k, v, bias);
+  QkvParts parts = ReadConstants(launch, qkv, layer);
+  parts.q = read(0, q_size, "q");
+  parts.k = read(q_size, kv_size, "k");
+  parts.v = read(q_size + kv_size, kv_size, "v");
+  return Qkv(parts);
 }
-
-}  // namespace
 
 void SymbolicGpu::Perform(const RopeArgs& args) {
   Launch launch(*this, "RoPE");
-  WriteQkv(launch, args, ReadQkv(*this, launch, args.qkv, args.tokens, args.layer));
+  const int layer = launch.ExpectLayer(args.step, args.kv, args.layer);
+  WriteQkv(launch, args, ReadQkv(launch, args.qkv, args.tokens, layer));
 }
 
 void SymbolicGpu::WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv) {
-  launch.ExpectWrites(args);
+  const int layer = launch.ExpectWrites(args);
   launch.ExpectRows(args.tokens);
   const int64_t bytes = int64_t{args.tokens} * layer_.q_size() * 2;
   launch.Write(args.q, bytes, {qkv, 0});
   launch.Write(args.q_lo, bytes, {qkv, 1});
-  keys_and_values_[args.layer] = qkv;
+  keys_and_values_[layer] = qkv;
+}
+
+// Reads the queries that LaunchRope made, and returns what attention makes of them.
+template <typename Args>
+Symbol SymbolicGpu::Attend(Launch& launch, const Args& args, const int32_t* query_split,
+                           int layer) {
+  const int64_t bytes = int64_t{shape_.tokens} * layer_.q_size() * 2;
+  const Content q = launch.Read(args.q, bytes, "queries");
+  const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
+  if (rest != Content{q.symbol, 1} || keys_and_values_[layer] != q.symbol) {
+    launch.Complain("has queries, keys and values that do not belong together");
+  }
+  ExpectQuerySplit(launch, query_split, layer);
+  return Attention(q.symbol, args.rule);
 }
 
 void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
   Launch launch(*this, "attention");
-  launch.ExpectTables(args.step);
-  launch.ExpectCache(args.kv);
+  const int layer = launch.ExpectLayer(args.step, args.kv, args.layer);
   launch.Expect(args.heads == layer_.heads, "heads");
   launch.Expect(args.sequences == shape_.sequences && args.query_tiles == shape_.query_tiles,
                 "sequences");
-  const int64_t bytes = int64_t{shape_.tokens} * layer_.q_size() * 2;
-  const Content q = launch.Read(args.q, bytes, "queries");
-  const Content rest = launch.Read(args.q_lo, bytes, "what F16 leaves out of queries");
-  const Symbol parts =
-      launch.Whole(args.query_split, int64_t{layer_.kv_heads} * 4, "the parts of queries");
-  if (rest != Content{q.symbol, 1} || keys_and_values_[args.layer] != q.symbol ||
-      parts != QuerySplit(args.layer)) {
-    launch.Complain("has queries, keys and values that do not belong together");
-  }
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()),
-               {Attention(q.symbol)});
+  launch.WriteColumns(args.out, layer_.q_size(),
+                      {Attend(launch, args, args.query_split, layer)});
 }
 
 void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
   Launch launch(*this, "decode attention");
-  launch.ExpectWrites(args);
+  const int layer = launch.ExpectWrites(args);
   launch.ExpectRows(args.sequences);
   if (args.key_splits != shape_.key_splits) launch.Complain("shares keys among other blocks");
   if (args.key_splits > 1) {
@@ -406,9 +497,15 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
                    int64_t{args.sequences} * layer_.heads * (layer_.head_dim + 2) * 4);
     launch.Whole(args.counters, 4, "the zeros of its counters");
   }
-  const Symbol qkv = ReadQkv(*this, launch, args.qkv, args.sequences, args.layer);
-  keys_and_values_[args.layer] = qkv;
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, layer_.q_size()), {Attention(qkv)});
+  if (!DecodeMakesRows(args.qkv)) {
+    launch.WriteColumns(args.out, layer_.q_size(),
+                        {Attend(launch, args, args.qkv.query_split, layer)});
+    return;
+  }
+  launch.Expect(args.q == nullptr && args.q_lo == nullptr, "queries");
+  const Symbol qkv = ReadQkv(launch, args.qkv, args.sequences, layer);
+  keys_and_values_[layer] = qkv;
+  launch.WriteColumns(args.out, layer_.q_size(), {Attention(qkv, args.rule)});
 }
 
 void SymbolicGpu::Perform(const MatvecArgs& args) {
@@ -420,16 +517,13 @@ void SymbolicGpu::Perform(const MatvecArgs& args) {
     return;
   }
   const auto& norm = std::get<NormArgs>(args.prologue);
-  launch.Expect(norm.eps == spec_.rms_eps, "epsilon");
-  Symbol residual = launch.Whole(norm.residual, int64_t{cols} * 4, "the residual");
-  if (norm.partials != nullptr) {
-    const Symbol product = launch.ProductRows(norm.partials, norm.splits, 1, norm.partials_tokens,
-                                              cols, 0, cols, "a product");
-    residual = Add(residual, product, norm.scale);
-  }
+  launch.Expect(norm.eps == spec_.norm_eps, "epsilon");
+  launch.Expect(norm.hidden == cols, "columns of its norm");
+  const Symbol residual =
+      AddBranch(launch, norm, 1, launch.Whole(norm.residual, int64_t{cols} * 4, "the residual"));
   launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
   const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
-  Multiply(launch, args, Normed(residual, weight));
+  Multiply(launch, args, Normed(residual, weight, norm.kind));
 }
 
 void SymbolicGpu::Perform(const GemmArgs& args) {
@@ -461,7 +555,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
                                           matrix.tile_bytes(), "a row tile of weights");
       if (tile == 0) {
         weights = content.symbol;
-        first_tile = static_cast<int>(content.part / 16);
+        first_tile = static_cast<int>(content.part / kFormatCount);
       }
       if (content != Content{weights, TilePart(first_tile + tile, matrix.format)}) {
         launch.Complain(absl::StrCat("has, as row tile ", tile, " of ", symbols_.Describe(weights),
@@ -493,8 +587,7 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
     } else if (qkv != nullptr) {
       qkv_products_[qkv->first_row + first_row] = product;
     } else if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
-      launch.Write(swiglu->out.data, ActivationBytes(swiglu->out.tokens, matrix.rows / 2),
-                   {Gate(product)});
+      launch.WriteColumns(swiglu->out, matrix.rows / 2, {Gate(product, swiglu->activation)});
     } else {
       const auto& add = std::get<AddToResidual>(args.epilogue);
       const int64_t bytes = int64_t{p.tokens} * add.stride * 4;
@@ -507,12 +600,13 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   const int values_at = layer_.q_size() + layer_.kv_size();
   if (qkv != nullptr && qkv_products_.contains(values_at)) {
     const RopeArgs& rope = qkv->rope;
-    const Symbol bias =
-        launch.Whole(rope.qkv.bias, int64_t{values_at + layer_.kv_size()} * 4, "a bias");
-    ReadConstants(*this, launch, rope.qkv, rope.layer);
     if (qkv_products_.size() != 3) launch.Complain("makes queries of other than three matrices");
-    WriteQkv(launch, rope,
-             Qkv(qkv_products_[0], qkv_products_[layer_.q_size()], qkv_products_[values_at], bias));
+    QkvParts parts =
+        ReadConstants(launch, rope.qkv, launch.ExpectLayer(rope.step, rope.kv, rope.layer));
+    parts.q = qkv_products_[0];
+    parts.k = qkv_products_[layer_.q_size()];
+    parts.v = qkv_products_[values_at];
+    WriteQkv(launch, rope, Qkv(parts));
     qkv_products_.clear();
   }
 }
@@ -528,7 +622,22 @@ void SymbolicGpu::Perform(const SwiGluArgs& args) {
   };
   const Symbol gate = read(0, "the gate's product");
   const Symbol up = read(args.ffn, "up's product");
-  launch.Write(args.out.data, ActivationBytes(args.out.tokens, args.ffn), {Gate(gate, up)});
+  const Symbol bias = args.bias == nullptr
+                          ? -1
+                          : launch.Whole(args.bias, int64_t{args.ffn} * 2 * 4, "a bias");
+  launch.WriteColumns(args.out, args.ffn, {Gate(gate, up, bias, args.activation)});
+}
+
+void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
+  Launch launch(*this, "scaling logits");
+  launch.ExpectRows(args.rows);
+  launch.Expect(args.logits == buffers_.logits && args.vocab == spec_.vocab, "logits");
+  const Symbol scaled =
+      ScaledLogits(LogitsHeld(launch, args.rows), args.scale, args.softcap);
+  for (int row = 0; row < args.rows; ++row) {
+    launch.Write(args.logits + int64_t{row} * args.vocab, int64_t{args.vocab} * 4,
+                 {scaled, RowPart(1, 0, row, 0)});
+  }
 }
 
 void SymbolicGpu::Perform(const DequantiseArgs& args) {
@@ -560,6 +669,12 @@ cudaError_t Record(const Args& args, cudaStream_t stream) {
 
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) { return Record(args, stream); }
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) { return Record(args, stream); }
+cudaError_t LaunchClearPadding(const ClearPaddingArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchScaleLogits(const ScaleLogitsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
 cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }

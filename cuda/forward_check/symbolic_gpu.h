@@ -38,11 +38,27 @@ struct DequantiseArgs {
 };
 
 struct KernelLaunch {
-  std::variant<EmbedArgs, NormArgs, GatherRowsArgs, RopeArgs, PrefillAttentionArgs,
-               DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs, DequantiseArgs>
+  std::variant<EmbedArgs, NormArgs, ClearPaddingArgs, GatherRowsArgs, RopeArgs,
+               PrefillAttentionArgs, DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs,
+               DequantiseArgs, ScaleLogitsArgs>
       args;
   cudaStream_t stream;
 };
+
+// The expressions of which a QkvProduct makes queries, keys and values; -1 for those that it does
+// without, and the rest of its rules as text.
+struct QkvParts {
+  Symbol q = -1;
+  Symbol k = -1;
+  Symbol v = -1;
+  Symbol bias = -1;
+  Symbol q_norm = -1;
+  Symbol k_norm = -1;
+  Symbol angles = -1;
+  std::string rules;
+};
+std::string QkvRules(RopePairs pairs, int rope_dims, bool norms, bool norm_projection,
+                     float temperature, int temperature_length);
 
 // One instance at a time, on one thread: launches go to the latest. Addresses of the step's tables
 // and of the cache are checked, and not what lies there.
@@ -50,7 +66,7 @@ class SymbolicGpu {
  public:
   // Weights and buffers lie at addresses that are never dereferenced. References must outlive this.
   SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-              const KvCacheView& kv);
+              const KvCaches& kv);
   ~SymbolicGpu();
   SymbolicGpu(const SymbolicGpu&) = delete;
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
@@ -64,33 +80,57 @@ class SymbolicGpu {
   void Run();
 
   const Symbols& symbols() const { return symbols_; }
-  // The expression of the model's matrix or vector at `data`.
+  // The expression of the model's matrix or vector at `data`; -1 for null.
   Symbol WeightAt(const void* data) const;
   // The expression of the layer's keys and values in the cache; -1 if there are none.
   Symbol keys_and_values(int layer) const { return keys_and_values_[layer]; }
-  // The product that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold one
-  // product.
+  // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
+  // one.
   Symbol Logits(int rows);
   // The first error of the step; empty if there is none.
   const std::string& problem() const { return problem_; }
 
   // The expressions that launches make. Tests build the expected results with them.
-  Symbol Embedded(Symbol embedding) {
-    return symbols_.Make(absl::StrCat("tokens of step ", step_), {embedding});
+  Symbol Embedded(Symbol embedding, float scale) {
+    return symbols_.Make(absl::StrCat("tokens of step ", step_, " times ", scale), {embedding});
   }
   Symbol Product(Symbol weights, Symbol x) { return symbols_.Make("product", {weights, x}); }
   Symbol Add(Symbol residual, Symbol product, float scale);
-  Symbol Normed(Symbol residual, Symbol weight) {
-    return symbols_.Make("norm", {residual, weight});
+  // A branch with a bias or a norm of its own, as it is added to the residual.
+  Symbol Branch(Symbol product, float scale, Symbol bias, Symbol post_norm, NormKind kind) {
+    const Symbol biased = symbols_.Make(absl::StrCat(scale, " *, plus"), {product, bias});
+    return post_norm < 0 ? biased : Normed(biased, post_norm, kind);
+  }
+  // Without a weight, the residual itself.
+  Symbol Normed(Symbol residual, Symbol weight, NormKind kind) {
+    if (weight < 0) return symbols_.Make("as F16", {residual});
+    return symbols_.Make(kind == NormKind::kRms ? "norm" : "layer norm", {residual, weight});
   }
   Symbol Rows(Symbol of) { return symbols_.Make("rows", {of}); }
-  Symbol Gate(Symbol product) { return symbols_.Make("gate", {product}); }
-  Symbol Gate(Symbol gate, Symbol up) { return symbols_.Make("gate apart", {gate, up}); }
-  Symbol Qkv(Symbol q, Symbol k, Symbol v, Symbol bias) {
-    return symbols_.Make("qkv", {q, k, v, bias});
+  Symbol Gate(Symbol product, Activation activation) {
+    return symbols_.Make(absl::StrCat("gate ", static_cast<int>(activation)), {product});
+  }
+  Symbol Gate(Symbol gate, Symbol up, Symbol bias, Activation activation) {
+    return symbols_.Make(absl::StrCat("gate apart ", static_cast<int>(activation)),
+                         {gate, up, bias});
+  }
+  Symbol Qkv(const QkvParts& parts) {
+    return symbols_.Make(absl::StrCat("qkv ", parts.rules),
+                         {parts.q, parts.k, parts.v, parts.bias, parts.q_norm, parts.k_norm,
+                          parts.angles});
+  }
+  Symbol Angles(const RopeSpec& rope) {
+    return symbols_.Make(absl::StrCat("angles of base ", rope.base, " and dims ", rope.dims));
   }
   Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("parts of queries ", layer)); }
-  Symbol Attention(Symbol qkv) { return symbols_.Make("attention", {qkv}); }
+  Symbol Attention(Symbol qkv, const AttentionRule& rule) {
+    return symbols_.Make(absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ",
+                                      rule.window),
+                         {qkv});
+  }
+  Symbol ScaledLogits(Symbol product, float scale, float softcap) {
+    return symbols_.Make(absl::StrCat("logits ", scale, " ", softcap), {product});
+  }
 
  private:
   class Launch;
@@ -103,6 +143,7 @@ class SymbolicGpu {
 
   void Perform(const EmbedArgs& args);
   void Perform(const NormArgs& args);
+  void Perform(const ClearPaddingArgs& args);
   void Perform(const GatherRowsArgs& args);
   void Perform(const RopeArgs& args);
   void Perform(const PrefillAttentionArgs& args);
@@ -111,6 +152,7 @@ class SymbolicGpu {
   void Perform(const GemmArgs& args);
   void Perform(const SwiGluArgs& args);
   void Perform(const DequantiseArgs& args);
+  void Perform(const ScaleLogitsArgs& args);
 
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1);
   void PlaceVector(const std::string& name, const float* data, int size);
@@ -119,11 +161,26 @@ class SymbolicGpu {
   void Multiply(Launch& launch, const MatmulArgs& args, Symbol x);
   // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
   void WriteQkv(Launch& launch, const RopeArgs& args, Symbol qkv);
+  // Reads what `qkv` needs beside the products, for the layer in `kv`.
+  QkvParts ReadConstants(Launch& launch, const QkvProduct& qkv, int layer);
+  void ExpectQuerySplit(Launch& launch, const int32_t* parts, int layer);
+  template <typename Args>
+  Symbol Attend(Launch& launch, const Args& args, const int32_t* query_split, int layer);
+  // Reads the products as well, and returns the whole.
+  Symbol ReadQkv(Launch& launch, const QkvProduct& qkv, int tokens, int layer);
+  // Adds the branch of `args`, if it has one, to `residual`.
+  Symbol AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual);
+  Symbol LogitsHeld(Launch& launch, int rows);
 
   const ModelSpec& spec_;
   const LayerSpec& layer_;
   const ForwardBuffers& buffers_;
-  const KvCacheView kv_;
+  const KvCaches kv_;
+  // The model's layers that are in each cache, in order.
+  std::vector<int> whole_layers_;
+  std::vector<int> window_layers_;
+  // True if queries may have two F16 parts, as keys have a bias.
+  const bool splits_queries_;
   StepTables tables_;
   StepShape shape_;
   cudaStream_t stream_ = nullptr;

@@ -1,7 +1,11 @@
 // Causal attention over the paged cache. The query heads that share a kv head are computed
 // together.
 //
-// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQuerySplit).
+// Queries have one F16 part, or two where a head has a hi/lo split (LaunchQuerySplit); heads of 256
+// values have no such split.
+//
+// A layer with a window has a cache of its own: its launches get StepTables::OfWindows() and the
+// view of that cache. Key tiles are those of the sequence, whatever the window.
 //
 // Decode and prefill, whole or in chunks, use one order of summation (numeric_contract.h): keys are
 // taken in tiles of 128 positions, and tiles are merged in order. (Dao, "FlashAttention-2", 2023;
@@ -12,6 +16,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
@@ -29,16 +34,50 @@ constexpr bool AttentionTakesBlocks(int block_tokens) {
          (block_tokens & (block_tokens - 1)) == 0;
 }
 
+// The keys that a query sees, and their weights (LayerSpec): with s = score_scale * (q . k), a key
+// weighs e^s or, if score_softcap is above 0, e^(score_softcap * tanh(s / score_softcap)).
+struct AttentionRule {
+  float score_scale = 0;
+  float score_softcap = 0;
+  // Number of positions that a query attends to, its own the last; 0: all up to its own.
+  int window = 0;
+};
+
+// True of the rule that kernels have code of their own for: heads of 64 or 128 values, and the
+// scale 1 / sqrt(head_dim), give or take roundings, alone.
+constexpr bool IsPlain(const AttentionRule& rule, int head_dim) {
+  const float square = rule.score_scale * rule.score_scale * static_cast<float>(head_dim);
+  return (head_dim == 64 || head_dim == 128) && rule.score_scale > 0 && square > 1 - 1e-6f &&
+         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0;
+}
+
+// First position that a query at `position` sees.
+constexpr int FirstSeen(const AttentionRule& rule, int position) {
+  return rule.window == 0 ? 0 : std::max(0, position + 1 - rule.window);
+}
+
+// True if the prologue of decode attention makes the queries, keys and values of such a product;
+// otherwise LaunchRope has to, before it.
+constexpr bool DecodeMakesRows(const QkvProduct& qkv) {
+  return !qkv.norm_projection || (qkv.q_norm == nullptr && qkv.k_norm == nullptr);
+}
+
 // Decode attention, one token a sequence. The prologue turns the QKV product's partials into
-// queries, keys and values and stores keys and values in the cache; then the queries attend to all
+// queries, keys and values and stores keys and values in the cache; then the queries attend to the
 // keys.
 struct DecodeAttentionArgs {
   StepTables step = {};
   // One token each, in the order of the step's tokens.
   int sequences = 0;
   QkvProduct qkv = {};
+  // Null if DecodeMakesRows(qkv). Else what LaunchRope has made, with the keys and values in the
+  // cache (RopeArgs), and of `qkv` only query_split and the shape count.
+  const __half* q = nullptr;
+  const __half* q_lo = nullptr;
+  AttentionRule rule = {};
   KvCacheView kv = {};
   int32_t* not_finite = nullptr;  // See RopeArgs.
+  // Within `kv`.
   int layer = 0;
   // Thread blocks that share the keys of a sequence (Flash-Decoding splits).
   int key_splits = 1;
@@ -64,7 +103,9 @@ struct PrefillAttentionArgs {
   const __half* q = nullptr;
   const __half* q_lo = nullptr;
   const int32_t* query_split = nullptr;
+  AttentionRule rule = {};
   KvCacheView kv = {};
+  // Within `kv`.
   int layer = 0;
   int heads = 0;
   Activations out = {};  // [tokens, heads * head_dim]

@@ -24,7 +24,8 @@ inline constexpr int kMaxPartialsTokens = 512;
 
 // A product is prologue x product x epilogue.
 //
-// The input: activations, [tokens, cols]; or, of one token, what LaunchNorm would make.
+// The input: activations, [tokens, cols]; or, of one token, what LaunchNorm would make of arguments
+// that are ProductsNormalise.
 using Prologue = std::variant<Activations, NormArgs>;
 
 struct Product {
@@ -69,14 +70,15 @@ struct AddToResidual {
   int stride = 0;
   float scale = 1;
 };
-// silu(gate) * up * kSwiGluScale. For one split of one matrix, whose tiles hold 8 rows of the gate
+// activation(gate) * up * kSwiGluScale. For one split of one matrix, whose tiles hold 8 rows of the gate
 // above 8 rows of the up projection.
 struct SwiGlu {
   Activations out = {};  // [tokens, rows / 2]
+  Activation activation = Activation::kSilu;
 };
 // Writes what LaunchRope would make of the result: `rope` has all arguments but the partials. The
-// matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights and
-// more than kMaxPartialsTokens tokens.
+// matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights, more
+// than kMaxPartialsTokens tokens, and products that are IsPlain.
 struct StoreQkv {
   RopeArgs rope = {};
   int first_row = 0;

@@ -463,6 +463,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
     constexpr int kMost = 600;
     // Each token's result by the separate gate kernel, from products of eight tokens at a time.
     std::vector<uint16_t> expected;
+    std::vector<uint16_t> expected_gelu;
     const std::vector<float> all = input(kMost);
     for (int t = 0; t < kMost; t += kMatvecTokens) {
       const DeviceActivations x(
@@ -475,9 +476,14 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       plain.epilogue = StoreF32{y.data(), both.tiles.rows};
       ASSERT_EQ(Launch(plain, sms()), cudaSuccess);
       const DeviceActivations out(8, ffn);
-      ASSERT_EQ(LaunchSwiGlu({.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()},
-                             stream()),
-                cudaSuccess);
+      SwiGluArgs gate_args = {
+          .products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()};
+      gate_args.activation = Activation::kGeluTanh;
+      ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
+      const std::vector<uint16_t> gelu_rows = out.Read();
+      expected_gelu.insert(expected_gelu.end(), gelu_rows.begin(), gelu_rows.end());
+      gate_args.activation = Activation::kSilu;
+      ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
       const std::vector<uint16_t> rows = out.Read();
       expected.insert(expected.end(), rows.begin(), rows.end());
       if (t > 0) continue;
@@ -509,6 +515,12 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
             << tokens << " tokens";
         EXPECT_EQ(out.WrittenOutside(), 0) << tokens << " tokens";
       }
+      fused.epilogue = SwiGlu{out.view(), Activation::kGeluTanh};
+      ASSERT_EQ(Launch(fused, sms()), cudaSuccess);
+      ASSERT_TRUE(
+          SameBits(std::span<const uint16_t>(out.Read()),
+                   std::span<const uint16_t>(expected_gelu).first(size_t{1} * tokens * ffn)))
+          << tokens << " tokens, GELU";
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/ptx.cuh"
 
@@ -40,9 +41,12 @@ __device__ __forceinline__ float MergeValues(float first, float second,
   return fmaf(second, factors.second, first * factors.first);
 }
 
-// Factor that turns scores into base-2 logarithms of weights.
-__device__ __forceinline__ float ScoreScale(int head_dim) {
-  return kLog2E / sqrtf(static_cast<float>(head_dim));
+// Factor that turns scores, after Softcap if there is one, into base-2 logarithms of weights.
+// kPlain: the rule is (attention.h).
+template <int kHeadDim, bool kPlain>
+__device__ __forceinline__ float ScoreScale(const AttentionRule& rule) {
+  if (kPlain) return kLog2E / sqrtf(static_cast<float>(kHeadDim));
+  return rule.score_softcap > 0 ? 1 : __fmul_rn(rule.score_scale, kLog2E);
 }
 
 // Scores of 16 keys, as fragments of 16 rows by 8 keys.
@@ -60,6 +64,34 @@ __device__ __forceinline__ void Mask(ChunkScores& s, int first_key, const int (&
 #pragma unroll
     for (int i = 0; i < kHalves * 2; ++i) {
       if (first_key + j * 8 + lane % 4 * 2 + i % 2 > visible[i / 2]) s[j][i] = -INFINITY;
+    }
+  }
+}
+
+// The same for keys before first_visible[h], the first key that row g + 8h sees.
+template <int kHalves>
+__device__ __forceinline__ void MaskBefore(ChunkScores& s, int first_key,
+                                           const int (&first_visible)[kHalves]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+#pragma unroll
+    for (int i = 0; i < kHalves * 2; ++i) {
+      if (first_key + j * 8 + lane % 4 * 2 + i % 2 < first_visible[i / 2]) s[j][i] = -INFINITY;
+    }
+  }
+}
+
+// Scores with a softcap: base-2 logarithms of weights. Before masks.
+template <int kHalves>
+__device__ __forceinline__ void Softcap(ChunkScores& s, const AttentionRule& rule) {
+  const float inner = __fdiv_rn(rule.score_scale, rule.score_softcap);
+  const float outer = __fmul_rn(rule.score_softcap, kLog2E);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+#pragma unroll
+    for (int i = 0; i < kHalves * 2; ++i) {
+      s[j][i] = __fmul_rn(tanhf(__fmul_rn(s[j][i], inner)), outer);
     }
   }
 }

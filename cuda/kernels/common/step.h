@@ -11,6 +11,7 @@
 #include "cuda/kernels/common/activations.h"
 #include "cuda/kernels/common/numeric_contract.h"
 #include "cuda/kernels/common/tile_format.h"
+#include "runtime/model/spec.h"
 
 namespace orcd::cuda {
 
@@ -45,12 +46,25 @@ struct TokenEntry {
 struct StepTables {
   const TokenEntry* tokens = nullptr;
   const SequenceEntry* sequences = nullptr;
+  // Blocks of the cache that a launch reads and writes: of the layers without a window, or of those
+  // with one (OfWindows).
   const int32_t* blocks = nullptr;
+  // Blocks of the cache of windows, at the same indices as `blocks`; null if no layer has a window.
+  // Entries of blocks that have left every window are not read.
+  const int32_t* window_blocks = nullptr;
   // [gathered rows] token whose logits the row holds; null: row i is token i.
   const int32_t* logit_tokens = nullptr;
+
+  // The tables for a layer with a window.
+  constexpr StepTables OfWindows() const {
+    StepTables tables = *this;
+    tables.blocks = window_blocks;
+    return tables;
+  }
 };
 
-// The paged KV cache, F16: [layer][block][keys, values][kv_head], and within one head the core
+// A paged KV cache, of the layers without a window or of those with one; layers are counted within
+// it. F16: [layer][block][keys, values][kv_head], and within one head the core
 // matrices of 8 tokens by 8 columns that tensor cores take, [token / 8][column / 8][token %
 // 8][column % 8].
 struct KvCacheView {
@@ -59,6 +73,7 @@ struct KvCacheView {
   // A power of two, at least 8.
   int block_tokens = 0;
   int kv_heads = 0;
+  // A multiple of 16.
   int head_dim = 0;
 
   // Elements of one head's keys, or values, in a block.
@@ -76,7 +91,7 @@ struct KvCacheView {
   }
 };
 
-// residual[t] = the embedding of token t; [tokens, hidden] F32. Also records the token id at each
+// residual[t] = scale * the embedding of token t; [tokens, hidden] F32. Also records the token id at each
 // position of the KV blocks (block_token_ids).
 struct EmbedArgs {
   StepTables step = {};
@@ -85,14 +100,19 @@ struct EmbedArgs {
   int32_t* not_finite = nullptr;         // [slots]
   const int32_t* last_sample = nullptr;  // [slots]
   TiledMatrix embedding = {};
+  float scale = 1;
   float* residual = nullptr;
   int tokens = 0;
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 
-// Adds the split-K partials of a product to the residual, then normalises: residual += scale * sum
-// of partials; out = F16(rms_norm(residual) * weight). Zhang and Sennrich, "Root mean square layer
-// normalization", 2019.
+// Largest `hidden` of LaunchNorm.
+inline constexpr int kMaxNormHidden = 8192;
+
+// Adds what a branch (attention or FFN) leaves to the residual, then normalises the residual:
+// branch = scale * sum of partials + bias; branch = norm(branch) * post_norm;
+// residual += residual_scale * branch; out = F16(norm(residual) * weight). RMS norm: Zhang and
+// Sennrich, "Root mean square layer normalization", 2019.
 struct NormArgs {
   float* residual = nullptr;  // [.., hidden], updated in place
   // A product that normalises writes the updated residual here, [hidden], since each of its blocks
@@ -104,16 +124,45 @@ struct NormArgs {
   int splits = 0;
   int partials_tokens = 0;
   float scale = 1;
-  const float* weight = nullptr;  // [hidden]
+  // [hidden] each; null: the branch has no bias, or no norm of its own.
+  const float* bias = nullptr;
+  const float* post_norm = nullptr;
+  float residual_scale = 1;
+  // [hidden]; null: `out` is the residual itself.
+  const float* weight = nullptr;
+  // Of both norms.
+  NormKind kind = NormKind::kRms;
   float eps = 0;
   int hidden = 0;
   // Number of rows. Row i is token i, or rows[i] if `rows` is not null (then the residual stays
   // unchanged).
   int tokens = 0;
   const int32_t* rows = nullptr;
+  // Null data: the residual is updated and nothing more.
   Activations out = {};
+  // Null, or the branches as they are added, before residual_scale, F32 [tokens, hidden]; for taps.
+  float* branch = nullptr;
 };
+
+// True of the norms that kernels have code of their own for, as Qwen2's. Products normalise their
+// input in no other way, and the columns of no other width than a multiple of kActivationCols.
+constexpr bool IsPlain(const NormArgs& norm) {
+  return norm.bias == nullptr && norm.post_norm == nullptr && norm.residual_scale == 1 &&
+         norm.weight != nullptr && norm.kind == NormKind::kRms && norm.branch == nullptr;
+}
+constexpr bool ProductsNormalise(const NormArgs& norm) {
+  return IsPlain(norm) && norm.hidden % kActivationCols == 0;
+}
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream);
+
+// Zeros the columns of `of` that pad its `cols` columns. For sizes that are no multiple of
+// kActivationCols, before a kernel that writes the columns alone; it clears the columns of the same
+// tile as well.
+struct ClearPaddingArgs {
+  Activations of = {};  // [.., cols]
+  int cols = 0;
+};
+cudaError_t LaunchClearPadding(const ClearPaddingArgs& args, cudaStream_t stream);
 
 // Gathers the rows that the head needs: row i of the `gathered_` outputs is row rows[i] of the
 // residual and of the attention output.
@@ -130,41 +179,70 @@ struct GatherRowsArgs {
 };
 cudaError_t LaunchGatherRows(const GatherRowsArgs& args, cudaStream_t stream);
 
-// The unsummed QKV product and the tables that turn it into queries, keys and values: bias, RoPE.
-// Su et al., "RoFormer", 2021; rotated pairs are (i, i + head_dim / 2).
+// The dimensions of a head that RoPE rotates together, for i below rope_dims / 2.
+enum class RopePairs {
+  // i and i + rope_dims / 2.
+  kHalves,
+  // 2i and 2i + 1.
+  kNeighbours
+};
+
+// The unsummed QKV product and what turns it into queries, keys and values. In this order: the sum
+// of the partials, the bias, the RMS norm of queries and keys, RoPE (Su et al., "RoFormer", 2021),
+// and the queries' temperature.
 struct QkvProduct {
   // Split-K partials in the layout of StoreF32::y, rows q, k, v; at most kMaxSplits of them.
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
-  const float* bias = nullptr;  // [q, k, v]
-  // [positions, head_dim]: cosines, then sines.
+  const float* bias = nullptr;  // [q, k, v]; null: none
+  // [positions, rope_dims]: cosines of the pairs, then their sines (RopeTable).
   const float* angles = nullptr;
+  // The first dimensions of a head, which are rotated: a multiple of 8; 0: no RoPE.
+  int rope_dims = 0;
+  RopePairs rope_pairs = RopePairs::kHalves;
+  // Weights of the norms, null for none. Over each head, [head_dim] each; or, if norm_projection,
+  // over all heads together, [heads * head_dim] and [kv_heads * head_dim].
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  bool norm_projection = false;
+  // If above 0, a query at position p is multiplied by
+  // 1 + temperature * ln(floor(p / temperature_length) + 1).
+  float temperature = 0;
+  int temperature_length = 1;
   // [kv_heads] number of F16 parts (1, or 2 for a hi/lo split) of the queries of each kv head, from
-  // LaunchQuerySplit.
+  // LaunchQuerySplit; null: one part each.
   const int32_t* query_split = nullptr;
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
 };
 
-// Fills `angles`, [positions, head_dim], in the layout of QkvProduct: position * base^(-2i /
-// head_dim), computed in F64.
-cudaError_t LaunchRopeAngles(float base, int head_dim, int positions, float* angles,
-                             cudaStream_t stream);
+// True of the products that kernels have code of their own for, as Qwen2's: with a bias, rotated
+// halves of whole heads, no norm and no temperature. The RoPE epilogue of a GEMM (StoreQkv) takes
+// no others, and of these heads of 64 or 128 values only.
+constexpr bool IsPlain(const QkvProduct& qkv) {
+  return qkv.bias != nullptr && qkv.query_split != nullptr &&
+         (qkv.head_dim == 64 || qkv.head_dim == 128) && qkv.rope_dims == qkv.head_dim &&
+         qkv.rope_pairs == RopePairs::kHalves && qkv.q_norm == nullptr && qkv.k_norm == nullptr &&
+         qkv.temperature == 0;
+}
 
 // A query is one F16 number, or a hi/lo split: two F16 numbers, the second the rounding error of
 // the first. Heads whose keys have large biases need the split, since their scores are small
 // differences of large products. (Measured with Qwen2.5-Coder-0.5B: 5 of its 48 kv heads have such
 // biases, bench/results/correctness.json.)
 //
+// A model without biases on keys needs no hi/lo split: QkvProduct::query_split is null.
+//
 // Fills `parts`, [kv_heads], with 2 for kv heads that have a bias of at least kLargeKeyBias in
 // magnitude, else 1; `key_bias` is [kv_heads, head_dim].
 cudaError_t LaunchQuerySplit(const float* key_bias, int kv_heads, int head_dim, int32_t* parts,
                              cudaStream_t stream);
 
-// Sums the partials of the QKV product, adds the bias and applies RoPE; stores queries in q and
-// q_lo, and keys and values in the cache.
+// Makes queries, keys and values of any QKV product (QkvProduct); stores queries in q and q_lo, and
+// keys and values in the cache.
 struct RopeArgs {
   StepTables step = {};
   QkvProduct qkv = {};
@@ -176,26 +254,43 @@ struct RopeArgs {
   // [slots] set to 1 if a key or a value of the slot is not finite; the cache then gets zeros
   // instead.
   int32_t* not_finite = nullptr;
+  // Within `kv`.
   int layer = 0;
   int tokens = 0;
-  // Null, or the values before and after the rotation, F32 [tokens, q, k, v rows]; for taps.
+  // Null, or the values with their bias, after the norm, and at last; F32 [tokens, q, k, v rows];
+  // for taps. `normed` may be null, and is not written if the product is IsPlain.
   float* biased = nullptr;
+  float* normed = nullptr;
   float* rotated = nullptr;
 };
 cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream);
 
-// SwiGLU as a kernel of its own: silu(gate) * up * kSwiGluScale. For taps; products apply it in
-// their epilogue. Shazeer, "GLU variants improve transformer", 2020.
+// The gate as a kernel of its own: activation(gate + bias) * (up + bias) * kSwiGluScale. For taps,
+// and for layers whose gate and up are apart; other products apply it in their epilogue. Shazeer,
+// "GLU variants improve transformer", 2020.
 struct SwiGluArgs {
   // [tokens, 2 * ffn padded to 8], interleaved: 8 rows of the gate before the same 8 rows of up.
   // `apart`: [tokens, 2 * ffn], all rows of the gate before all rows of up.
   const float* products = nullptr;
   bool apart = false;
+  // [gate, up]; null: none.
+  const float* bias = nullptr;
+  Activation activation = Activation::kSilu;
   int ffn = 0;
   int tokens = 0;
   Activations out = {};
 };
 cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream);
+
+// logits *= scale; then, if softcap is above 0, a logit z becomes softcap * tanh(z / softcap).
+struct ScaleLogitsArgs {
+  float* logits = nullptr;  // [rows, vocab]
+  int vocab = 0;
+  int rows = 0;
+  float scale = 1;
+  float softcap = 0;
+};
+cudaError_t LaunchScaleLogits(const ScaleLogitsArgs& args, cudaStream_t stream);
 
 }  // namespace orcd::cuda
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
+#include "cuda/kernels/common/qkv_rule_for_test.h"
 #include "cuda/kernels/common/repack.h"
 #include "runtime/cpu/matrix_for_test.h"
 #include "runtime/cpu/ops.h"
@@ -313,6 +314,60 @@ TEST_F(RopeTest, QueriesHaveTwoPartsWhereKeyBiasesAreLarge) {
   EXPECT_EQ(parts.Read(), (std::vector<int32_t>{1, 2, 1, 2, 1}));
 }
 
+// A token's row of q, k and v after the norm, and at last, in F64.
+struct ExpectedRow {
+  std::vector<double> normed;
+  std::vector<double> last;
+  // Largest magnitude of a value that was rotated with this one.
+  std::vector<double> size;
+};
+
+ExpectedRow MakeRow(const QkvProduct& qkv, const QkvRule& rule, const QkvTables& tables,
+                    const std::vector<float>& biased, int position) {
+  const int dim = qkv.head_dim;
+  const int rotated_heads = qkv.heads + qkv.kv_heads;
+  ExpectedRow row;
+  row.normed.assign(biased.begin(), biased.end());
+  const auto norm = [&](int first, int count, const std::vector<float>& weight) {
+    double squares = 0;
+    for (int i = 0; i < count; ++i) squares += row.normed[first + i] * row.normed[first + i];
+    const double scale = 1 / std::sqrt(squares / count + double{QkvTables::kNormEps});
+    for (int i = 0; i < count; ++i) row.normed[first + i] *= scale * double{weight[i]};
+  };
+  if (rule.norm == QkvRule::kHeadNorm) {
+    for (int h = 0; h < rotated_heads; ++h) {
+      norm(h * dim, dim, h < qkv.heads ? tables.q_norm : tables.k_norm);
+    }
+  } else if (rule.norm == QkvRule::kProjectionNorm) {
+    norm(0, qkv.heads * dim, tables.q_norm);
+    norm(qkv.heads * dim, qkv.kv_heads * dim, tables.k_norm);
+  }
+  row.last = row.normed;
+  row.size.resize(row.last.size());
+  for (size_t i = 0; i < row.size.size(); ++i) row.size[i] = std::abs(row.last[i]);
+  const int pairs = tables.rope_dims / 2;
+  for (int h = 0; h < rotated_heads; ++h) {
+    for (int i = 0; i < pairs; ++i) {
+      const bool halves = rule.pairs == RopePairs::kHalves;
+      const int first = h * dim + (halves ? i : 2 * i);
+      const int second = halves ? first + pairs : first + 1;
+      const float* const angles = &tables.angles[size_t{1} * position * tables.rope_dims];
+      const double x = row.normed[first];
+      const double y = row.normed[second];
+      row.last[first] = x * double{angles[i]} - y * double{angles[pairs + i]};
+      row.last[second] = y * double{angles[i]} + x * double{angles[pairs + i]};
+      row.size[first] = row.size[second] = std::abs(x) + std::abs(y);
+    }
+  }
+  const double temperature =
+      1 + double{rule.temperature} * std::log(position / QkvTables::kTemperatureLength + 1.0);
+  for (int i = 0; i < qkv.heads * dim; ++i) {
+    row.last[i] *= temperature;
+    row.size[i] *= temperature;
+  }
+  return row;
+}
+
 TEST_F(RopeTest, SumsRotatesAndStores) {
   struct Case {
     int heads;
@@ -320,11 +375,27 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     int head_dim;
     int splits;
     int block_tokens;
+    QkvRule rule = {};
   };
-  for (const auto& [heads, kv_heads, head_dim, splits, block_tokens] :
+  constexpr RopePairs kNeighbours = RopePairs::kNeighbours;
+  constexpr auto kHead = QkvRule::kHeadNorm;
+  constexpr auto kProjection = QkvRule::kProjectionNorm;
+  for (const auto& [heads, kv_heads, head_dim, splits, block_tokens, rule] :
        {Case{14, 2, 64, 2, 16}, Case{28, 4, 128, 1, 16}, Case{4, 2, 64, 8, 8},
-        Case{12, 2, 128, 3, 64}, Case{1, 1, 64, 1, 32}}) {
-    SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim);
+        Case{12, 2, 128, 3, 64}, Case{1, 1, 64, 1, 32},
+        Case{8, 2, 128, 3, 16, {.bias = false, .pairs = kNeighbours}},
+        Case{5, 1, 64, 2, 16, {.bias = false}},
+        Case{6, 2, 128, 2, 16, {.bias = false, .norm = kHead}},
+        Case{4, 2, 256, 1, 16, {.bias = false, .norm = kHead}},
+        Case{3, 3, 96, 2, 8, {.rope_dims = 72, .norm = kHead}},
+        Case{4, 2, 64, 1, 16, {.bias = false, .rope_dims = 48}},
+        Case{4, 2, 32, 4, 16, {.pairs = kNeighbours, .rope_dims = 16}},
+        Case{4, 2, 80, 1, 16, {.rope_dims = 0, .norm = kHead}},
+        Case{4, 2, 16, 1, 16, {.pairs = kNeighbours, .temperature = 0.3f}},
+        Case{3, 3, 32, 2, 16, {.bias = false, .norm = kProjection}},
+        Case{8, 2, 128, 2, 16, {.pairs = kNeighbours, .norm = kProjection, .temperature = 0.1f}}}) {
+    SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
+                                      << ", " << ::testing::PrintToString(rule));
     constexpr int kLayers = 2;
     constexpr int kLayer = 1;
     constexpr int kBlocks = 40;
@@ -338,25 +409,25 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const int tokens = static_cast<int>(step.tokens.size());
     const int all_heads = heads + 2 * kv_heads;
     const int rows = all_heads * head_dim;
-    const int positions = 128;
-    const cpu::Rope rope(head_dim, {.base = 1e6f}, {});
-    std::vector<float> angles(positions * head_dim);
-    for (int p = 0; p < positions; ++p) {
-      rope.Angles(p, std::span(angles).subspan(p * head_dim, head_dim));
-    }
     const int partials_tokens = tokens + 1;
     std::vector<float> parts = RandomFloats(size_t{1} * splits * partials_tokens * rows, 4);
-    std::vector<float> bias = RandomFloats(rows, 5, 3.0f);
-    // A key of sequence 0 overflows F16, and a value of sequence 2 is NaN.
-    parts[size_t{5} * rows + heads * head_dim + 3] = 1e6f;
+    // A value of sequence 0 overflows F16, and one of sequence 2 is NaN.
+    parts[size_t{5} * rows + (heads + kv_heads) * head_dim + 3] = 1e6f;
     parts[size_t{72} * rows + (heads + kv_heads) * head_dim + 9] = kNan;
     const DeviceArray<float> device_parts(parts);
-    const DeviceArray<float> device_bias(bias);
-    const DeviceArray<float> device_angles(angles);
-    // The second kv head's queries have one part.
+    // The second kv head's queries have one part; without biases all have.
     std::vector<int32_t> query_split;
-    for (int h = 0; h < kv_heads; ++h) query_split.push_back(h == 1 ? 1 : 2);
+    for (int h = 0; h < kv_heads; ++h) query_split.push_back(h == 1 || !rule.bias ? 1 : 2);
     const DeviceArray<int32_t> device_query_split(query_split);
+    QkvProduct qkv = {.partials = device_parts.data(),
+                      .splits = splits,
+                      .partials_tokens = partials_tokens,
+                      .query_split = rule.bias ? device_query_split.data() : nullptr,
+                      .heads = heads,
+                      .kv_heads = kv_heads,
+                      .head_dim = head_dim};
+    const QkvTables tables(qkv, rule, 128);
+    tables.Apply(qkv);
     const DeviceArray<uint16_t> q(size_t{1} * tokens * heads * head_dim);
     const DeviceArray<uint16_t> q_lo(q.size());
     KvCacheView view = {.blocks = kBlocks,
@@ -367,17 +438,10 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     view.data = reinterpret_cast<__half*>(cache.data());
     const DeviceArray<int32_t> not_finite(std::vector<int32_t>{0, 0, 0, 0});
     const DeviceArray<float> biased(size_t{1} * tokens * rows);
+    const DeviceArray<float> normed(size_t{1} * tokens * rows);
     const DeviceArray<float> rotated(size_t{1} * tokens * rows);
     ASSERT_EQ(LaunchRope({.step = step.tables(),
-                          .qkv = {.partials = device_parts.data(),
-                                  .splits = splits,
-                                  .partials_tokens = partials_tokens,
-                                  .bias = device_bias.data(),
-                                  .angles = device_angles.data(),
-                                  .query_split = device_query_split.data(),
-                                  .heads = heads,
-                                  .kv_heads = kv_heads,
-                                  .head_dim = head_dim},
+                          .qkv = qkv,
                           .q = reinterpret_cast<__half*>(q.data()),
                           .q_lo = reinterpret_cast<__half*>(q_lo.data()),
                           .kv = view,
@@ -385,6 +449,7 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
                           .layer = kLayer,
                           .tokens = tokens,
                           .biased = biased.data(),
+                          .normed = normed.data(),
                           .rotated = rotated.data()},
                          stream()),
               cudaSuccess);
@@ -393,21 +458,22 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     const std::vector<uint16_t> rest = q_lo.Read();
     std::vector<uint16_t> expected_cache(cache.size(), 0xFFFF);
     const std::vector<float> seen_biased = biased.Read();
+    const std::vector<float> seen_normed = normed.Read();
     const std::vector<float> seen_rotated = rotated.Read();
     for (int t = 0; t < tokens; ++t) {
       const TokenEntry& token = step.tokens[t];
       if (token.sequence < 0) continue;
-      std::vector<float> row(rows);
+      std::vector<float> before(rows);
       for (int i = 0; i < rows; ++i) {
         float sum = parts[size_t{1} * t * rows + i];
         for (int s = 1; s < splits; ++s) {
           sum += parts[(size_t{1} * s * partials_tokens + t) * rows + i];
         }
-        row[i] = sum + bias[i];
+        before[i] = rule.bias ? sum + tables.bias[i] : sum;
       }
-      const std::vector<float> before = row;
-      rope.Rotate(std::span(angles).subspan(token.position * head_dim, head_dim),
-                  std::span(row).first((heads + kv_heads) * head_dim));
+      const ExpectedRow row = MakeRow(qkv, rule, tables, before, token.position);
+      // Roundings of the products and, if there is one, of the norm's sum and scale.
+      const double relative = rule.norm == QkvRule::kNoNorm ? 0x1p-22 : 0x1p-20;
       for (int i = 0; i < rows; ++i) {
         const size_t at = size_t{1} * t * rows + i;
         if (std::isnan(before[i])) {
@@ -415,12 +481,12 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
           continue;
         }
         ASSERT_EQ(seen_biased[at], before[i]) << "token " << t << " row " << i;
-        double size = std::abs(double{before[i]});
-        if (i < (heads + kv_heads) * head_dim) {
-          const int pair = i % head_dim < head_dim / 2 ? i + head_dim / 2 : i - head_dim / 2;
-          size += std::abs(double{before[pair]});
+        if (!IsPlain(qkv)) {
+          ASSERT_NEAR(seen_normed[at], row.normed[i], relative * std::abs(row.normed[i]))
+              << "token " << t << " row " << i;
         }
-        ASSERT_NEAR(seen_rotated[at], row[i], 0x1p-22 * size) << "token " << t << " row " << i;
+        ASSERT_NEAR(seen_rotated[at], row.last[i], 2 * relative * row.size[i])
+            << "token " << t << " row " << i;
       }
       // The stored values are the tapped ones, rounded.
       for (int i = 0; i < rows; ++i) {
@@ -433,8 +499,6 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
           const float left_out = seen_rotated[size_t{1} * t * rows + i] - HalfToFloat(half);
           if (query_split[head / (heads / kv_heads)] == 1) {
             ASSERT_TRUE(IsPoison(rest[at]));
-          } else if (std::isnan(left_out)) {
-            ASSERT_TRUE(std::isnan(HalfToFloat(rest[at])));
           } else {
             ASSERT_EQ(rest[at], FloatToHalf(left_out));
           }
@@ -448,6 +512,56 @@ TEST_F(RopeTest, SumsRotatesAndStores) {
     EXPECT_TRUE(SameBits(q.Read(), expected_q));
     EXPECT_TRUE(SameBits(cache.Read(), expected_cache));
     EXPECT_EQ(not_finite.Read(), (std::vector<int32_t>{0, 1, 1, 0}));
+  }
+}
+
+// A key that overflows F16, or is NaN, becomes zeros; with a norm it takes its head with it.
+TEST_F(RopeTest, KeysThatAreNotFiniteBecomeZeros) {
+  for (const QkvRule& rule :
+       {QkvRule{}, QkvRule{.bias = false, .pairs = RopePairs::kNeighbours},
+        QkvRule{.bias = false, .norm = QkvRule::kHeadNorm}}) {
+    SCOPED_TRACE(::testing::PrintToString(rule));
+    constexpr int kHeadDim = 64;
+    constexpr int kRows = 3 * kHeadDim;
+    StepOfSequences step({{.slot = 1, .first_position = 0, .tokens = 2}}, 16, 1);
+    step.Upload();
+    std::vector<float> parts = RandomFloats(2 * kRows, 4);
+    parts[kHeadDim + 3] = kNan;
+    const DeviceArray<float> device_parts(parts);
+    const DeviceArray<int32_t> query_split(std::vector<int32_t>{1});
+    QkvProduct qkv = {.partials = device_parts.data(),
+                      .splits = 1,
+                      .partials_tokens = 2,
+                      .query_split = query_split.data(),
+                      .heads = 1,
+                      .kv_heads = 1,
+                      .head_dim = kHeadDim};
+    const QkvTables tables(qkv, rule, 2);
+    tables.Apply(qkv);
+    const DeviceArray<uint16_t> q(2 * kHeadDim);
+    KvCacheView view = {.blocks = 1, .block_tokens = 16, .kv_heads = 1, .head_dim = kHeadDim};
+    const DeviceArray<uint16_t> cache(view.block_size());
+    view.data = reinterpret_cast<__half*>(cache.data());
+    const DeviceArray<int32_t> not_finite(std::vector<int32_t>{0, 0});
+    ASSERT_EQ(LaunchRope({.step = step.tables(),
+                          .qkv = qkv,
+                          .q = reinterpret_cast<__half*>(q.data()),
+                          .kv = view,
+                          .not_finite = not_finite.data(),
+                          .tokens = 2},
+                         stream()),
+              cudaSuccess);
+    const std::vector<uint16_t> cached = cache.Read();
+    int zeros = 0;
+    for (int token = 0; token < 2; ++token) {
+      for (int col = 0; col < kHeadDim; ++col) {
+        const uint16_t key = cached[view.InBlock(token, col)];
+        EXPECT_TRUE(std::isfinite(HalfToFloat(key)));
+        if (key == 0) ++zeros;
+      }
+    }
+    EXPECT_EQ(zeros, rule.norm == QkvRule::kNoNorm ? 2 : kHeadDim);
+    EXPECT_EQ(not_finite.Read(), (std::vector<int32_t>{0, 1}));
   }
 }
 

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
   for (int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); col < args.embedding.cols;
        col += static_cast<int>(gridDim.y) * kThreads) {
     args.residual[int64_t{blockIdx.x} * args.embedding.cols + col] =
-        TileValue(args.embedding, id, col);
+        TileValue(args.embedding, id, col) * args.scale;
   }
 }
 

@@ -1,11 +1,13 @@
-// RMS norm of rows (LaunchNorm, step.h), after adding the split-K partials of the product before to
-// the residual. The order of sums depends on `hidden` only (NormThreads, matmul.h).
+// Norm of rows (LaunchNorm, step.h), after adding the split-K partials of the product before to the
+// residual. The order of sums depends on `hidden` only (NormThreads, matmul.h).
 //
 //   NormKernel      one row a block of up to 1,024 threads; a thread's loads of residual, weight
 //                   and all partials are in flight at once. The row is kept in shared memory, where
 //                   the squares are summed in the order of NormThreads.
 //   ManyNormKernel  512 rows or more without partials: two rows a block; pairs of threads exchange
 //                   columns so that each store is a vector of 16 bytes.
+//   AnyNormKernel   norms that are not IsPlain, one row a block of NormThreads threads: the branch
+//                   may have a bias and a norm of its own, and norms may be layer norms.
 //   Floor           a value: 4 bytes of residual read, and 4 * splits of partials read and 4
 //                   written with them; 2 written.
 #include <cuda_fp16.h>
@@ -146,6 +148,96 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   }
 }
 
+// A row as AnyNormKernel holds it: each thread's vectors. Threads without a vector hold zeros.
+using RowVectors = float4[kMaxNormVectors];
+
+template <typename Function>
+__device__ __forceinline__ void ForEachVector(int vectors, const Function& function) {
+#pragma unroll
+  for (int v = 0; v < kMaxNormVectors; ++v) {
+    const int i = threadIdx.x + v * blockDim.x;
+    if (i < vectors) function(i, v);
+  }
+}
+
+__device__ __forceinline__ float4 ScaledBy(const float4& value, float scale, const float4& by) {
+  return make_float4(value.x * scale * by.x, value.y * scale * by.y, value.z * scale * by.z,
+                     value.w * scale * by.w);
+}
+
+// Makes `row` norm(row) * weight. `scratch`: two floats per warp, which no other call uses.
+__device__ __forceinline__ void NormaliseRow(const NormArgs& args, const float* weight,
+                                             RowVectors& row, float* scratch) {
+  const int vectors = args.hidden / kVector;
+  if (args.kind == NormKind::kLayer) {
+    float sum = 0;
+    ForEachVector(vectors, [&](int, int v) { sum += row[v].x + row[v].y + row[v].z + row[v].w; });
+    const float mean = BlockSum(sum, scratch) / static_cast<float>(args.hidden);
+    ForEachVector(vectors, [&](int, int v) {
+      row[v] = make_float4(row[v].x - mean, row[v].y - mean, row[v].z - mean, row[v].w - mean);
+    });
+  }
+  float squares = 0;
+  ForEachVector(vectors, [&](int, int v) { AddSquares(row[v], squares); });
+  const float scale =
+      RmsScale(BlockSum(squares, scratch + blockDim.x / 32), args.hidden, args.eps);
+  ForEachVector(vectors, [&](int i, int v) {
+    row[v] = ScaledBy(row[v], scale, __ldg(reinterpret_cast<const float4*>(weight) + i));
+  });
+}
+
+__global__ void __launch_bounds__(kMaxNormThreads)
+    AnyNormKernel(const __grid_constant__ NormArgs args) {
+  constexpr int kMaxWarps = kMaxNormThreads / 32;
+  __shared__ float scratch[2][2 * kMaxWarps];
+  LaunchDependents();
+  WaitForDependency();
+  const int vectors = args.hidden / kVector;
+  const int token = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  float4* const residual = reinterpret_cast<float4*>(args.residual + int64_t{token} * args.hidden);
+  RowVectors row;
+  ForEachVector(vectors, [&](int i, int v) { row[v] = residual[i]; });
+  if (args.partials != nullptr) {
+    const float4* const partials =
+        reinterpret_cast<const float4*>(args.partials + int64_t{token} * args.hidden);
+    const int64_t stride = int64_t{args.partials_tokens} * vectors;
+    const bool own = args.bias != nullptr || args.post_norm != nullptr || args.branch != nullptr;
+    RowVectors branch;
+    ForEachVector(vectors, [&](int i, int v) {
+      float4 sum = __ldcg(partials + i);
+      for (int s = 1; s < args.splits; ++s) {
+        const float4 part = __ldcg(partials + i + s * stride);
+        sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+      }
+      branch[v] = sum;
+      if (!own) return;
+      const float4 bias = args.bias == nullptr
+                              ? make_float4(0, 0, 0, 0)
+                              : __ldg(reinterpret_cast<const float4*>(args.bias) + i);
+      branch[v] = make_float4(fmaf(sum.x, args.scale, bias.x), fmaf(sum.y, args.scale, bias.y),
+                              fmaf(sum.z, args.scale, bias.z), fmaf(sum.w, args.scale, bias.w));
+    });
+    if (args.post_norm != nullptr) NormaliseRow(args, args.post_norm, branch, scratch[0]);
+    const float scale = own ? args.residual_scale : args.scale * args.residual_scale;
+    ForEachVector(vectors, [&](int i, int v) {
+      if (args.branch != nullptr) {
+        reinterpret_cast<float4*>(args.branch + int64_t{token} * args.hidden)[i] = branch[v];
+      }
+      row[v] = make_float4(
+          fmaf(branch[v].x, scale, row[v].x), fmaf(branch[v].y, scale, row[v].y),
+          fmaf(branch[v].z, scale, row[v].z), fmaf(branch[v].w, scale, row[v].w));
+      if (args.rows == nullptr) residual[i] = row[v];
+    });
+  }
+  if (args.out.data == nullptr) return;
+  if (args.weight != nullptr) NormaliseRow(args, args.weight, row, scratch[1]);
+  ForEachVector(vectors, [&](int i, int v) {
+    *reinterpret_cast<uint2*>(args.out.data + args.out.Index(blockIdx.x, i * kVector)) =
+        make_uint2(AsBits(__floats2half2_rn(row[v].x, row[v].y)),
+                   AsBits(__floats2half2_rn(row[v].z, row[v].w)));
+  });
+}
+
 // Rows so many that two a block fill the SMs.
 constexpr int kManyRows = 512;
 
@@ -168,7 +260,12 @@ constexpr auto kLaunches = Launches(std::make_index_sequence<kMaxSplits>());
 }  // namespace
 
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
-  if (args.hidden > kMaxNormThreads * kMaxNormVectors * kVector) return cudaErrorInvalidValue;
+  static_assert(kMaxNormHidden == kMaxNormThreads * kMaxNormVectors * kVector);
+  if (args.hidden > kMaxNormHidden || args.hidden % kVector != 0) return cudaErrorInvalidValue;
+  if (!IsPlain(args) || args.out.data == nullptr) {
+    return LaunchInDecode(AnyNormKernel, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
+                          args);
+  }
   if (args.partials == nullptr) {
     const bool many = args.tokens >= kManyRows && args.rows == nullptr;
     return many && args.hidden % (2 * kVector) == 0

@@ -1,5 +1,5 @@
-// RoPE arithmetic: queries, keys and values from the split-K partials of the QKV product; summed,
-// biased, rotated.
+// RoPE arithmetic of products that are IsPlain (step.h): queries, keys and values from the split-K
+// partials of the QKV product; summed, biased, rotated. head_values.cuh has that of all others.
 #ifndef ORCD_CUDA_KERNELS_PORTABLE_ROPE_CUH_
 #define ORCD_CUDA_KERNELS_PORTABLE_ROPE_CUH_
 
@@ -142,15 +142,12 @@ struct PairSource {
   }
 };
 
-// Sums the partials of a thread's pairs, then biases and rotates them. kTogether: partials whose
-// loads are in flight at once. `half_dim` is qkv.head_dim / 2, a compile-time constant for some
-// callers.
+// Sums the partials of kPairs values at `parts` of the first split and of as many `second` values
+// further. kTogether: partials whose loads are in flight at once.
 template <int kTogether>
-__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
-                                                  const PairConstants& constants,
-                                                  const PairSource& source, int half_dim) {
+__device__ __forceinline__ void SumPartials(const QkvProduct& qkv, const float* parts, int second,
+                                            float (&sums)[2][kPairs]) {
   const int stride = qkv.partials_tokens * PairSource::Rows(qkv);
-  float sums[2][kPairs];
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     // x + -0 is x for every x.
@@ -163,9 +160,9 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
       if (first + s >= qkv.splits) break;
-      const float* const from = source.parts + (first + s) * stride;
+      const float* const from = parts + (first + s) * stride;
       LoadFour(from, part[s][0]);
-      LoadFour(from + half_dim, part[s][1]);
+      LoadFour(from + second, part[s][1]);
     }
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
@@ -177,6 +174,16 @@ __device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
       }
     }
   }
+}
+
+// Sums the partials of a thread's pairs, then biases and rotates them. `half_dim` is
+// qkv.head_dim / 2, a compile-time constant for some callers.
+template <int kTogether>
+__device__ __forceinline__ RotatedPairs LoadPairs(const QkvProduct& qkv,
+                                                  const PairConstants& constants,
+                                                  const PairSource& source, int half_dim) {
+  float sums[2][kPairs];
+  SumPartials<kTogether>(qkv, source.parts, half_dim, sums);
   return Rotate(sums, constants.bias, constants.angles, source.rotates);
 }
 
@@ -194,21 +201,21 @@ __device__ __forceinline__ int CacheBlock(const RopeArgs& args, int sequence, in
 __device__ __forceinline__ bool IsSplit(const QkvProduct& qkv, int head) {
   return __ldg(qkv.query_split + head / (qkv.heads / qkv.kv_heads)) > 1;
 }
-// Stores pairs of a query, the first at `index`.
-__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, bool hi_lo,
-                                           const RotatedPairs& values) {
+// Stores values of a query: kPairs at `index`, and as many `second` columns further.
+__device__ __forceinline__ void StoreQuery(const RopeArgs& args, int64_t index, int second,
+                                           bool hi_lo, const RotatedPairs& values) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint2 halves = values.Halves(half);
-    const int64_t at = index + half * args.qkv.head_dim / 2;
+    const int64_t at = index + half * second;
     *reinterpret_cast<uint2*>(args.q + at) = halves;
     if (hi_lo) *reinterpret_cast<uint2*>(args.q_lo + at) = values.Low(half, halves);
   }
 }
-// Stores pairs of a key or a value in `block` of the cache. kv_head counts the heads of keys, then
-// those of values.
+// Stores values of a key or of a value in `block` of the cache: kPairs from column `col` on, and as
+// many `second` elements further. kv_head counts the heads of keys, then those of values.
 __device__ __forceinline__ void StoreCached(const RopeArgs& args, int token, int position,
-                                            int block, int kv_head, int col,
+                                            int block, int kv_head, int col, int second,
                                             const RotatedPairs& values) {
   // The heads of keys and then those of values follow one another in the cache.
   __half* const to = args.kv.data + args.kv.Offset(args.layer, block, kv_head) +
@@ -219,8 +226,7 @@ __device__ __forceinline__ void StoreCached(const RopeArgs& args, int token, int
     if (Sanitize(halves)) {
       args.not_finite[args.step.sequences[args.step.tokens[token].sequence].slot] = 1;
     }
-    // Groups of 8 columns are 64 values apart.
-    *reinterpret_cast<uint2*>(to + half * args.qkv.head_dim / 2 * 8) = halves;
+    *reinterpret_cast<uint2*>(to + half * second) = halves;
   }
 }
 

@@ -1,5 +1,5 @@
-// SwiGLU as a kernel of its own (LaunchSwiGlu, step.h), for taps only: products apply it in their
-// epilogue. One block of 256 threads a token.
+// The gate as a kernel of its own (LaunchSwiGlu, step.h), for taps and for gates that are apart from
+// up: other products apply it in their epilogue. One block of 256 threads a token.
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/step.h"
@@ -18,7 +18,13 @@ __global__ void __launch_bounds__(kThreads) SwiGluKernel(const __grid_constant__
   const float* const products = args.products + int64_t{blockIdx.x} * rows;
   for (int i = threadIdx.x; i < args.ffn; i += kThreads) {
     const int row = args.apart ? i : i / 8 * kTileRows + i % 8;
-    args.out.data[args.out.Index(blockIdx.x, i)] = SwiGluUnit(products[row], products[row + to_up]);
+    float gate = products[row];
+    float up = products[row + to_up];
+    if (args.bias != nullptr) {
+      gate += args.bias[i];
+      up += args.bias[args.ffn + i];
+    }
+    args.out.data[args.out.Index(blockIdx.x, i)] = SwiGluUnit(gate, up, 1, args.activation);
   }
 }
 

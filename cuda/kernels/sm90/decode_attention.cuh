@@ -10,6 +10,7 @@
 
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/portable/head_values.cuh"
 #include "cuda/kernels/portable/rope.cuh"
 #include "cuda/kernels/sm90/pipeline.cuh"
 
@@ -22,6 +23,10 @@ inline constexpr int kHalfTile = kKeyTile / 2;
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
 
+// True if all consumer warps have equal shares of a head's columns.
+template <int kHeadDim>
+inline constexpr bool kEvenColumns = kHeadDim % 64 == 0;
+
 // Index of a value in core matrices of kHeadDim columns.
 template <int kHeadDim>
 __device__ __forceinline__ int CoreIndex(int row, int col) {
@@ -29,20 +34,28 @@ __device__ __forceinline__ int CoreIndex(int row, int col) {
 }
 
 // Work of a block: key tiles first_tile, first_tile + tile_stride… of a sequence and a kv head.
+// kPlain: without a window.
+template <bool kPlain>
 struct Work {
   SequenceEntry sequence;
   int kv_head;
   int position;
+  // First position that the query sees.
+  int first_seen;
+  // First tile that it sees, and number of tiles up to the last.
+  int begin;
   int tiles;
   int first_tile;
   int tile_stride;
 
   // Finds the block's sequence and kv head, but not its tiles; false if there is no such sequence.
-  __device__ __forceinline__ bool Find(const StepTables& step) {
+  __device__ __forceinline__ bool Find(const StepTables& step, const AttentionRule& rule) {
     sequence = step.sequences[blockIdx.x];
     if (sequence.tokens == 0) return false;
     kv_head = blockIdx.y;
     position = sequence.first_position;
+    first_seen = kPlain ? 0 : FirstSeen(rule, position);
+    begin = first_seen / kKeyTile;
     tiles = KeyTiles(position + 1);
     return true;
   }
@@ -99,7 +112,7 @@ struct TileRing {
 // Producer warp: copies the tiles of a block through the ring, in rounds of kTogether tiles: the
 // keys of each in two halves, then the values of each in two. kOnce: evict-first in the L2 cache,
 // for steps that copy so much that the QKV partials would be evicted.
-template <int kHeadDim, int kStages, int kTogether, bool kOnce>
+template <int kHeadDim, int kStages, int kTogether, bool kOnce, bool kPlain>
 class TileCopier {
  public:
   static_assert(kTogether <= 2);
@@ -112,7 +125,7 @@ class TileCopier {
   static constexpr int kAtOnce = kStages;
   static constexpr int kAll = std::numeric_limits<int>::max();
 
-  __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work& work,
+  __device__ __forceinline__ TileCopier(const DecodeAttentionArgs& args, const Work<kPlain>& work,
                                         Ring& ring)
       : args_(args), work_(work), ring_(ring), block_shift_(Log2(args.kv.block_tokens)) {}
 
@@ -165,18 +178,20 @@ class TileCopier {
   }
 
   // The lane's KV block of round `round`: a tile has at most 16 blocks, and the upper 16 lanes hold
-  // those of the second tile. The sequence's last block stands in for blocks that do not exist.
+  // those of the second tile. The first and the last block that the query sees stand in for those
+  // that it does not see, or that do not exist.
   __device__ __forceinline__ int Block(int round) const {
     const int lane = threadIdx.x % 32;
     const int first = Tile(round * kTogether + lane / 16) * kKeyTile >> block_shift_;
     const int last = work_.position >> block_shift_;
-    return first > last
-               ? 0
-               : args_.step.blocks[work_.sequence.first_block + min(first + lane % 16, last)];
+    if (first > last) return 0;
+    const int block = min(first + lane % 16, last);
+    return args_.step.blocks[work_.sequence.first_block +
+                             (kPlain ? block : max(block, work_.first_seen >> block_shift_))];
   }
 
   const DecodeAttentionArgs& args_;
-  const Work& work_;
+  const Work<kPlain>& work_;
   Ring& ring_;
   const int block_shift_;
   // State of Run: the stage, the item, and the lane's source address of the round's keys.
@@ -200,14 +215,14 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
 }
 
 // Prologue: makes the queries, and the token's own key and value, in shared memory (`q` and `own`);
-// if this block has the last tile, also stores the key and value in the cache. kThreads: threads
-// that make them; in most models each makes one item (kPairs pairs of a row). kSplitsTogether:
-// partials of an item whose loads are in flight at once.
+// if this block has the last tile, also stores the key and value in the cache. Of products that are
+// IsPlain. kThreads: threads that make them; in most models each makes one item (kPairs pairs of a
+// row). kSplitsTogether: partials of an item whose loads are in flight at once.
 template <int kHeadDim, int kThreads, int kSplitsTogether, typename Shared>
-class RowMaker {
+class PlainRowMaker {
  public:
-  __device__ __forceinline__ RowMaker(const DecodeAttentionArgs& args, const Work& work,
-                                      int group_heads, Shared& shared)
+  __device__ __forceinline__ PlainRowMaker(const DecodeAttentionArgs& args, const Work<true>& work,
+                                           int group_heads, Shared& shared)
       : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
 
   // Loads what no kernel of the step writes; does not wait for the kernel before.
@@ -279,7 +294,7 @@ class RowMaker {
   }
 
   const DecodeAttentionArgs& args_;
-  const Work& work_;
+  const Work<true>& work_;
   const int group_heads_;
   Shared& shared_;
   int items_ = 0;
@@ -290,13 +305,125 @@ class RowMaker {
   PairSource source_;
 };
 
+// The same for any product. Whole warps make the heads' parts (HeadPart); or, if LaunchRope has made
+// the rows, load them.
+template <int kHeadDim, int kThreads, int kSplitsTogether, typename Shared>
+class AnyRowMaker {
+ public:
+  __device__ __forceinline__ AnyRowMaker(const DecodeAttentionArgs& args, const Work<false>& work,
+                                         int group_heads, Shared& shared)
+      : args_(args), work_(work), group_heads_(group_heads), shared_(shared) {}
+
+  // Loads what no kernel of the step writes; does not wait for the kernel before.
+  __device__ __forceinline__ void Prefetch() {
+    const bool has_last = (work_.tiles - 1 - work_.first_tile) % work_.tile_stride == 0;
+    rows_ = group_heads_ + (has_last ? 2 : 0);
+    const int block = work_.position >> Log2(args_.kv.block_tokens);
+    const int own_block = LoadEarly(args_.step.blocks + work_.sequence.first_block + block);
+    own_row_ = args_.kv.data + args_.kv.Offset(args_.layer, own_block, work_.kv_head) +
+               args_.kv.InBlock(work_.position & (args_.kv.block_tokens - 1), 0);
+    if (args_.q == nullptr) LoadConstants<true>(threadIdx.x);
+  }
+
+  // Makes the rows; all threads, after Prefetch and WaitForDependency.
+  __device__ __forceinline__ void Make() {
+    if (args_.q != nullptr) {
+      CopyRows();
+      return;
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i - static_cast<int>(threadIdx.x) % 32 < rows_ * kHeadThreads;
+         i += kThreads) {
+      if (i >= kThreads) LoadConstants<false>(i);
+      const PartValues values = MakeValues<kSplitsTogether>(
+          args_.qkv, part_, constants_, work_.sequence.first_token, work_.position);
+      if (part_.exists) Store(i / kHeadThreads, values);
+    }
+  }
+
+ private:
+  static constexpr int kHeadThreads = HeadThreads(kHeadDim);
+
+  // Finds part i of the rows and loads its constants.
+  template <bool kBeforeWait>
+  __device__ __forceinline__ void LoadConstants(int i) {
+    const int row = i / kHeadThreads;
+    const int which = row - group_heads_;
+    const QkvProduct& qkv = args_.qkv;
+    const int head = which < 0 ? work_.kv_head * group_heads_ + row
+                               : qkv.heads + which * qkv.kv_heads + work_.kv_head;
+    part_.Find(qkv, head, i % kHeadThreads);
+    part_.exists = part_.exists && row < rows_;
+    constants_.template Load<kBeforeWait>(qkv, part_, work_.position);
+  }
+
+  // The row of keys (`which` 0) or of values in the cache.
+  __device__ __forceinline__ __half* Cached(int which) const {
+    return own_row_ + which * args_.kv.kv_heads * args_.kv.block_tokens * kHeadDim;
+  }
+
+  __device__ __forceinline__ void Store(int row, const PartValues& values) const {
+    const int which = row - group_heads_;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = part_.cols[half];
+      uint2 bits = values.Halves(half);
+      if (which < 0) {
+        const int at = CoreIndex<kHeadDim>(row, col);
+        *reinterpret_cast<uint2*>(&shared_.q[0][at]) = bits;
+        *reinterpret_cast<uint2*>(&shared_.q[1][at]) = values.Low(half, bits);
+        continue;
+      }
+      if (Sanitize(bits)) args_.not_finite[work_.sequence.slot] = 1;
+      *reinterpret_cast<uint2*>(&shared_.own[which][col]) = bits;
+      *reinterpret_cast<uint2*>(Cached(which) + CoreIndex<kHeadDim>(0, col)) = bits;
+    }
+  }
+
+  // Loads rows that LaunchRope has made.
+  __device__ __forceinline__ void CopyRows() const {
+    constexpr int kPieces = kHeadDim / 8;
+    const bool hi_lo =
+        args_.qkv.query_split != nullptr && __ldg(args_.qkv.query_split + work_.kv_head) > 1;
+    for (int i = threadIdx.x; i < rows_ * kPieces; i += kThreads) {
+      const int row = i / kPieces;
+      const int col = i % kPieces * 8;
+      const int which = row - group_heads_;
+      if (which >= 0) {
+        *reinterpret_cast<uint4*>(&shared_.own[which][col]) =
+            __ldcg(reinterpret_cast<const uint4*>(Cached(which) + CoreIndex<kHeadDim>(0, col)));
+        continue;
+      }
+      const int64_t head = int64_t{work_.sequence.first_token} * args_.qkv.heads +
+                           work_.kv_head * group_heads_ + row;
+      const int at = CoreIndex<kHeadDim>(row, col);
+      *reinterpret_cast<uint4*>(&shared_.q[0][at]) =
+          __ldcg(reinterpret_cast<const uint4*>(args_.q + head * kHeadDim + col));
+      if (hi_lo) {
+        *reinterpret_cast<uint4*>(&shared_.q[1][at]) =
+            __ldcg(reinterpret_cast<const uint4*>(args_.q_lo + head * kHeadDim + col));
+      }
+    }
+  }
+
+  const DecodeAttentionArgs& args_;
+  const Work<false>& work_;
+  const int group_heads_;
+  Shared& shared_;
+  int rows_ = 0;
+  // As in PlainRowMaker.
+  __half* own_row_ = nullptr;
+  HeadPart part_;
+  PartConstants constants_;
+};
+
 // Overwrites columns first_col… (kCols of them) of row `own_row` with the token's own row, which
 // the copy from the cache lacks; a whole warp.
 template <int kHeadDim, int kCols>
 __device__ __forceinline__ void PatchRows(int own_row, int first_col, const __half* own,
                                           __half* rows) {
   const int col = first_col + threadIdx.x % 32 * 8;
-  if (col < first_col + kCols) {
+  if (col < first_col + kCols && (kEvenColumns<kHeadDim> || col < kHeadDim)) {
     *reinterpret_cast<uint4*>(&rows[CoreIndex<kHeadDim>(own_row, col)]) =
         *reinterpret_cast<const uint4*>(&own[col]);
   }

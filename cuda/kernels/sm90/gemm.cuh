@@ -299,8 +299,8 @@ __device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* const v = &c[4 * (j + i)];
-      halves[i] =
-          AsBits(__halves2half2(SwiGluUnit(v[0], v[2], factor), SwiGluUnit(v[1], v[3], factor)));
+      halves[i] = AsBits(__halves2half2(SwiGluUnit(v[0], v[2], factor, args.swiglu.activation),
+                                        SwiGluUnit(v[1], v[3], factor, args.swiglu.activation)));
     }
     StoreMatricesTransposed(
         SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);

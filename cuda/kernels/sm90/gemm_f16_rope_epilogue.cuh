@@ -110,9 +110,12 @@ class RopeEpilogue {
         Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
     const int token = token_ + index * kTokensAtOnce;
     if (head_ < args_.qkv.heads) {
-      StoreQuery(args_, QueryIndex(args_, token, head_, col_), hi_lo_, pairs);
+      StoreQuery(args_, QueryIndex(args_, token, head_, col_), args_.qkv.head_dim / 2, hi_lo_,
+                 pairs);
     } else {
-      StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_, pairs);
+      // Groups of 8 columns are 64 elements apart.
+      StoreCached(args_, token, place.position, place.block, head_ - args_.qkv.heads, col_,
+                  args_.qkv.head_dim / 2 * 8, pairs);
     }
   }
 

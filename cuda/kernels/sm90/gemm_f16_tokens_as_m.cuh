@@ -31,7 +31,8 @@ __device__ __forceinline__ void StoreSwiGluTokensAsM(const MatmulParams& args,
       const float* const gate = &c[8 * i + 2 * h];
       const float* const up = gate + 4;
       *reinterpret_cast<__half2*>(to + h * (kActivationCols * 8)) =
-          __halves2half2(SwiGluUnit(gate[0], up[0], factor), SwiGluUnit(gate[1], up[1], factor));
+          __halves2half2(SwiGluUnit(gate[0], up[0], factor, args.swiglu.activation),
+                         SwiGluUnit(gate[1], up[1], factor, args.swiglu.activation));
     }
   }
 }

@@ -4,7 +4,7 @@
 namespace orcd::cuda::sm90 {
 namespace {
 
-constexpr int kHeadDims[] = {64, 128};
+constexpr int kHeadDims[] = {16, 32, 64, 80, 96, 128, 256};
 // A row of logits is held in the shared memory of eight SMs.
 constexpr int kMaxVocab = 8 * 36000;
 

@@ -98,6 +98,10 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   if (x == nullptr ? p.tokens != 1 : x->tokens < p.tokens || (few && x->tokens > kMatvecTokens)) {
     return "has an input of other tokens";
   }
+  if (const auto* const norm = std::get_if<NormArgs>(&args.prologue);
+      norm != nullptr && !ProductsNormalise(*norm)) {
+    return "cannot normalise its input so";
+  }
   if (store != nullptr && p.splits > 1 &&
       (store->sum ? few || !f16 || !aligned(store->stride, many ? 4 : 2) : many)) {
     return "cannot store its result so";
@@ -108,7 +112,10 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
     return "has several parts for SwiGLU";
   }
-  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens)) return "cannot make qkv";
+  if (qkv != nullptr &&
+      !(many && f16 && qkv->rope.tokens == p.tokens && IsPlain(qkv->rope.qkv))) {
+    return "cannot make qkv";
+  }
   return nullptr;
 }
 

@@ -173,7 +173,8 @@ __device__ __forceinline__ void StoreTile(const MatmulParams& args, int tile, in
     const int token = lane % 4 * 2 + i;
     if (token >= (kOneToken ? 1 : args.tokens)) return;
     if (args.swiglu.out.data != nullptr) {
-      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] = SwiGluUnit(c[i], c[2 + i]);
+      args.swiglu.out.data[args.swiglu.out.Index(token, tile * 8 + g)] =
+          SwiGluUnit(c[i], c[2 + i], 1, args.swiglu.activation);
       continue;
     }
 #pragma unroll

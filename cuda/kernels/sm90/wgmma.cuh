@@ -17,10 +17,13 @@ namespace orcd::cuda {
   "+f"(c[(first)]), "+f"(c[(first) + 1]), "+f"(c[(first) + 2]), "+f"(c[(first) + 3]), \
       "+f"(c[(first) + 4]), "+f"(c[(first) + 5]), "+f"(c[(first) + 6]), "+f"(c[(first) + 7])
 
+#define ORCD_NUMBERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define ORCD_NUMBERS_16 ORCD_TEN() ", %10, %11, %12, %13, %14, %15"
 #define ORCD_NUMBERS_30 ORCD_TEN() ", " ORCD_TEN(1) ", " ORCD_TEN(2)
 #define ORCD_NUMBERS_60 ORCD_NUMBERS_30 ", " ORCD_TEN(3) ", " ORCD_TEN(4) ", " ORCD_TEN(5)
 #define ORCD_NUMBERS_32 ORCD_NUMBERS_30 ", %30, %31"
+#define ORCD_NUMBERS_40 ORCD_NUMBERS_30 ", " ORCD_TEN(3)
+#define ORCD_NUMBERS_48 ORCD_NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define ORCD_NUMBERS_56 \
   ORCD_NUMBERS_30 ", " ORCD_TEN(3) ", " ORCD_TEN(4) ", %50, %51, %52, %53, %54, %55"
 #define ORCD_NUMBERS_64 ORCD_NUMBERS_60 ", %60, %61, %62, %63"
@@ -30,9 +33,12 @@ namespace orcd::cuda {
   ORCD_NUMBERS_80 ", " ORCD_TEN(8) ", " ORCD_TEN(9) ", " ORCD_TEN(10) ", " ORCD_TEN(11) ", %120, " \
   "%121, %122, %123, %124, %125, %126, %127"
 
+#define ORCD_REGISTERS_8 ORCD_EIGHT(0)
 #define ORCD_REGISTERS_16 ORCD_EIGHT(0), ORCD_EIGHT(8)
 #define ORCD_REGISTERS_32 ORCD_REGISTERS_16, ORCD_EIGHT(16), ORCD_EIGHT(24)
-#define ORCD_REGISTERS_56 ORCD_REGISTERS_32, ORCD_EIGHT(32), ORCD_EIGHT(40), ORCD_EIGHT(48)
+#define ORCD_REGISTERS_40 ORCD_REGISTERS_32, ORCD_EIGHT(32)
+#define ORCD_REGISTERS_48 ORCD_REGISTERS_40, ORCD_EIGHT(40)
+#define ORCD_REGISTERS_56 ORCD_REGISTERS_48, ORCD_EIGHT(48)
 #define ORCD_REGISTERS_64 ORCD_REGISTERS_56, ORCD_EIGHT(56)
 #define ORCD_REGISTERS_72 ORCD_REGISTERS_64, ORCD_EIGHT(64)
 #define ORCD_REGISTERS_80 ORCD_REGISTERS_72, ORCD_EIGHT(72)
@@ -84,8 +90,14 @@ template <int kCols>
 struct Wgmma;
 
 template <>
+struct Wgmma<16> {
+  ORCD_MULTIPLY_TRANSPOSED(16, 8, 8, 9, 10, 11, 12, 13)
+};
+
+template <>
 struct Wgmma<32> {
   ORCD_MULTIPLY(32, 16, 16, 17, 18, 19, 20)
+  ORCD_MULTIPLY_TRANSPOSED(32, 16, 16, 17, 18, 19, 20, 21)
 };
 
 template <>
@@ -93,6 +105,16 @@ struct Wgmma<64> {
   ORCD_MULTIPLY(64, 32, 32, 33, 34, 35, 36)
   ORCD_MULTIPLY_SHARED(64, 32, 32, 33, 34)
   ORCD_MULTIPLY_TRANSPOSED(64, 32, 32, 33, 34, 35, 36, 37)
+};
+
+template <>
+struct Wgmma<80> {
+  ORCD_MULTIPLY_TRANSPOSED(80, 40, 40, 41, 42, 43, 44, 45)
+};
+
+template <>
+struct Wgmma<96> {
+  ORCD_MULTIPLY_TRANSPOSED(96, 48, 48, 49, 50, 51, 52, 53)
 };
 
 template <>
@@ -126,17 +148,23 @@ struct Wgmma<256> {
 #undef ORCD_MULTIPLY
 #undef ORCD_MULTIPLY_SHARED
 #undef ORCD_MULTIPLY_TRANSPOSED
+#undef ORCD_NUMBERS_8
 #undef ORCD_NUMBERS_16
 #undef ORCD_NUMBERS_30
 #undef ORCD_NUMBERS_60
 #undef ORCD_NUMBERS_32
+#undef ORCD_NUMBERS_40
+#undef ORCD_NUMBERS_48
 #undef ORCD_NUMBERS_56
 #undef ORCD_NUMBERS_64
 #undef ORCD_NUMBERS_72
 #undef ORCD_NUMBERS_80
 #undef ORCD_NUMBERS_128
+#undef ORCD_REGISTERS_8
 #undef ORCD_REGISTERS_16
 #undef ORCD_REGISTERS_32
+#undef ORCD_REGISTERS_40
+#undef ORCD_REGISTERS_48
 #undef ORCD_REGISTERS_56
 #undef ORCD_REGISTERS_64
 #undef ORCD_REGISTERS_72
