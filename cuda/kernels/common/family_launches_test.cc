@@ -173,7 +173,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
   constexpr int kHidden = 256;
   const std::vector<float> before = RandomFloats(3 * kHidden, 1);
   const std::vector<float> parts = RandomFloats(3 * kHidden, 2);
-  const DeviceArray<float> residual(before);
+  DeviceArray<float> residual(before);
   const DeviceArray<float> partials(parts);
   const DeviceArray<float> post(RandomFloats(kHidden, 3));
   const DeviceArray<int32_t> rows(std::vector<int32_t>{2});
