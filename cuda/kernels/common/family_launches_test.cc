@@ -20,7 +20,8 @@ using cpu::RandomFloats;
 constexpr float kFormEps = 1e-5f;
 
 // The norm of a row, as spec.h defines it.
-std::vector<double> NormedRow(NormKind kind, std::vector<double> row, std::span<const float> weight) {
+std::vector<double> NormedRow(NormKind kind, std::vector<double> row,
+                              std::span<const float> weight) {
   const double count = static_cast<double>(row.size());
   if (kind == NormKind::kLayer) {
     double sum = 0;
@@ -173,7 +174,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
   constexpr int kHidden = 256;
   const std::vector<float> before = RandomFloats(3 * kHidden, 1);
   const std::vector<float> parts = RandomFloats(3 * kHidden, 2);
-  const DeviceArray<float> residual(before);
+  DeviceArray<float> residual(before);
   const DeviceArray<float> partials(parts);
   const DeviceArray<float> post(RandomFloats(kHidden, 3));
   const DeviceArray<int32_t> rows(std::vector<int32_t>{2});
@@ -248,10 +249,10 @@ TEST_F(FamilyGateTest, HasBiasesAndEitherActivation) {
           const float* const row = &products[size_t{1} * t * 2 * kFfn];
           const double gate = row[i] + (biased ? bias[i] : 0.0f);
           const double up = row[kFfn + i] + (biased ? bias[kFfn + i] : 0.0f);
-          const double cubic = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
-          const double value = activation == Activation::kSilu
-                                   ? gate / (1 + std::exp(-gate))
-                                   : gate / 2 * (1 + std::tanh(cubic));
+          const double cubic =
+              std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+          const double value = activation == Activation::kSilu ? gate / (1 + std::exp(-gate))
+                                                               : gate / 2 * (1 + std::tanh(cubic));
           const double expected = value * up * double{kSwiGluScale};
           // Rounding of F16, and of the exponent where its function is steep.
           const double steep = activation == Activation::kSilu ? std::abs(gate) : std::abs(cubic);
