@@ -89,10 +89,10 @@ TEST_F(Gemma3Test, TheBaseModelCompletesTextAndDoesNotChat) {
   const Generation chat = client().Generate(ChatRequest("Hello", 5));
   EXPECT_TRUE(IsError(chat.error, StatusCode::FAILED_PRECONDITION, "CHAT_TEMPLATE_UNKNOWN"));
 
-  const v1::GenerateRequest request = Greedy(TextRequest("The capital of France is", 8));
+  const v1::GenerateRequest request = Greedy(TextRequest("January, February, March,", 8));
   const Generation first = client().Generate(request);
   ASSERT_TRUE(IsComplete(first));
-  EXPECT_THAT(first.text, HasSubstr("Paris"));
+  EXPECT_THAT(first.text, HasSubstr("April, May"));
   const Generation again = client().Generate(request);
   ASSERT_TRUE(IsComplete(again));
   EXPECT_EQ(again.ids, first.ids);

@@ -72,7 +72,8 @@ void SetCohere2(const RandomModelShape& shape, GgufWriter& writer) {
 
 void SetQwen3Vl(const RandomModelShape& shape, GgufWriter& writer) {
   writer.SetI32s(Key(shape, "rope.dimension_sections"), std::vector<int32_t>{24, 20, 20, 0});
-  writer.SetU32(Key(shape, "n_deepstack_layers"), 3);
+  // llama.cpp adds to the layers before the last alone.
+  writer.SetU32(Key(shape, "n_deepstack_layers"), std::min(3, shape.layers - 1));
 }
 
 constexpr Family kFamilies[] = {
@@ -86,7 +87,12 @@ constexpr Family kFamilies[] = {
      .norms = LayerNorms::kSandwich,
      .qk_norms = QkNorms::kHead,
      .set_keys = SetGemma3},
-    {.architecture = "phi3", .fused_qkv = true, .fused_gate = true, .set_keys = SetPhi3},
+    // llama.cpp takes the vocabulary of a model whose name has "phi3" in it for Phi-3's own.
+    {.architecture = "phi3",
+     .model_name = "phi-4",
+     .fused_qkv = true,
+     .fused_gate = true,
+     .set_keys = SetPhi3},
     {.architecture = "granite", .set_keys = SetGranite},
     {.architecture = "olmo2", .norms = LayerNorms::kPost, .qk_norms = QkNorms::kProjection},
     {.architecture = "glm4",

@@ -29,6 +29,8 @@ enum class QkNorms { kNone, kHead, kProjection };
 
 struct Family {
   std::string_view architecture;
+  // A part of general.name; empty: the architecture.
+  std::string_view model_name = {};
   LayerNorms norms = LayerNorms::kPre;
   QkNorms qk_norms = QkNorms::kNone;
   bool qkv_biases = false;

@@ -180,7 +180,10 @@ void SetMetadata(const RandomModelShape& shape, const FileType& file_type,
                  const TokenizerMetadata& vocabulary, GgufWriter& writer) {
   writer.SetString("general.architecture", shape.architecture);
   writer.SetString("general.type", "model");
-  writer.SetString("general.name", absl::StrFormat("random-%s-%s", shape.architecture, shape.size));
+  const std::string_view name = FamilyOf(shape.architecture).model_name;
+  writer.SetString(
+      "general.name",
+      absl::StrFormat("random-%s-%s", name.empty() ? shape.architecture : name, shape.size));
   SetShapeKeys(shape, writer);
   writer.SetU32("general.file_type", file_type.id);
   SetTokenizer(vocabulary, writer);
