@@ -161,13 +161,25 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
                          });
 
 TEST_P(AttentionTest, AgreesWithDoublePrecision) {
-  const Shape shapes[] = {{14, 2, 64, 16}, {4, 2, 64, 16}, {3, 3, 24, 16}, {40, 1, 128, 16},
-                          {12, 2, 128, 5}, {2, 1, 16, 24}, {7, 1, 8, 32},  {2, 2, 64, 1},
-                          {4, 1, 256, 16}, {8, 4, 96, 16, 0, 20.0f},
+  const Shape shapes[] = {{14, 2, 64, 16},
+                          {4, 2, 64, 16},
+                          {3, 3, 24, 16},
+                          {40, 1, 128, 16},
+                          {12, 2, 128, 5},
+                          {2, 1, 16, 24},
+                          {7, 1, 8, 32},
+                          {2, 2, 64, 1},
+                          {4, 1, 256, 16},
+                          {8, 4, 96, 16, 0, 20.0f},
                           // Windows of one position, of less and more than a tile, across blocks.
-                          {4, 2, 64, 16, 1}, {4, 2, 64, 16, 5}, {4, 2, 64, 16, 16},
-                          {4, 2, 64, 16, 200}, {4, 1, 64, 5, 41}, {2, 1, 30, 24, 128},
-                          {8, 2, 64, 16, 130, 5.0f}, {2, 1, 64, 16, 4000}};
+                          {4, 2, 64, 16, 1},
+                          {4, 2, 64, 16, 5},
+                          {4, 2, 64, 16, 16},
+                          {4, 2, 64, 16, 200},
+                          {4, 1, 64, 5, 41},
+                          {2, 1, 30, 24, 128},
+                          {8, 2, 64, 16, 130, 5.0f},
+                          {2, 1, 64, 16, 4000}};
   for (const Shape& shape : shapes) {
     const Sequence s(shape, 300, 23);
     auto caches = PoisonedCaches(shape, type(), BlocksFor(shape, s.length));
@@ -180,7 +192,8 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
       for (int64_t i = 0; i < width; ++i) {
         ASSERT_NEAR(out[row * width + i], expected[i], 2e-5)
             << "heads " << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim
-            << ", blocks of " << shape.block_tokens << ", window " << shape.window << ", row " << row << ", element " << i;
+            << ", blocks of " << shape.block_tokens << ", window " << shape.window << ", row "
+            << row << ", element " << i;
       }
     }
   }
@@ -264,8 +277,8 @@ TEST_P(AttentionTest, SequencesBesideOneAnotherDoNotMix) {
                                 {1, 20, 0, BlocksOf(shape, b_blocks)}};
   attention.Plan(rows);
   attention.Run(kLayer, q.data(), out.data());
-  EXPECT_TRUE(
-      SameBits(std::span(out).first(width), Attend(kernels(), shape, *caches, a, a_blocks, 69, 70)));
+  EXPECT_TRUE(SameBits(std::span(out).first(width),
+                       Attend(kernels(), shape, *caches, a, a_blocks, 69, 70)));
   EXPECT_TRUE(SameBits(std::span(out).subspan(width),
                        Attend(kernels(), shape, *caches, b, b_blocks, 0, 20)));
 }
