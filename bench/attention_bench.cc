@@ -116,36 +116,33 @@ class Step {
     ORCD_ASSIGN_OR_RETURN(step.token_entries_, Upload(token_entries));
     ORCD_ASSIGN_OR_RETURN(step.blocks_, Upload(blocks));
     ORCD_ASSIGN_OR_RETURN(step.cache_, Zeros(step.layers_ * layer_bytes));
-    ORCD_ASSIGN_OR_RETURN(
-        step.partials_, Zeros(int64_t{4} * splits * cuda::PartialsTokens(all_tokens) * rows));
-    ORCD_ASSIGN_OR_RETURN(step.constants_,
-                          Zeros(int64_t{4} * (rows + positions * shape.head_dim)));
+    ORCD_ASSIGN_OR_RETURN(step.partials_,
+                          Zeros(int64_t{4} * splits * cuda::PartialsTokens(all_tokens) * rows));
+    ORCD_ASSIGN_OR_RETURN(step.constants_, Zeros(int64_t{4} * (rows + positions * shape.head_dim)));
     ORCD_ASSIGN_OR_RETURN(step.q_, Zeros(q_size * 2));
     ORCD_ASSIGN_OR_RETURN(step.out_, Zeros(cuda::ActivationBytes((all_tokens + 7) / 8 * 8,
                                                                  shape.heads * shape.head_dim)));
     ORCD_ASSIGN_OR_RETURN(step.tiles_, Zeros(int64_t{4} * sequences * cuda::KeyTiles(positions) *
                                              shape.heads * (shape.head_dim + 2)));
     ORCD_ASSIGN_OR_RETURN(step.counters_, Zeros(int64_t{4} * sequences * (shape.kv_heads + 1)));
-    ORCD_ASSIGN_OR_RETURN(step.query_split_,
-                          Upload(std::vector<int32_t>(shape.kv_heads, 1)));
+    ORCD_ASSIGN_OR_RETURN(step.query_split_, Upload(std::vector<int32_t>(shape.kv_heads, 1)));
     step.view_.data = reinterpret_cast<__half*>(step.cache_.data());
     float* const constants = reinterpret_cast<float*>(step.constants_.data());
-    step.qkv_ = {.partials = reinterpret_cast<float*>(step.partials_.data()),
-                 .splits = splits,
-                 .partials_tokens = cuda::PartialsTokens(all_tokens),
-                 .bias = shape.bias ? constants : nullptr,
-                 .angles = constants + rows,
-                 .rope_dims = shape.head_dim,
-                 .rope_pairs = shape.pairs,
-                 .q_norm = shape.norm ? constants : nullptr,
-                 .k_norm = shape.norm ? constants : nullptr,
-                 .norm_eps = 1e-6f,
-                 .query_split = shape.bias
-                                    ? reinterpret_cast<int32_t*>(step.query_split_.data())
-                                    : nullptr,
-                 .heads = shape.heads,
-                 .kv_heads = shape.kv_heads,
-                 .head_dim = shape.head_dim};
+    step.qkv_ = {
+        .partials = reinterpret_cast<float*>(step.partials_.data()),
+        .splits = splits,
+        .partials_tokens = cuda::PartialsTokens(all_tokens),
+        .bias = shape.bias ? constants : nullptr,
+        .angles = constants + rows,
+        .rope_dims = shape.head_dim,
+        .rope_pairs = shape.pairs,
+        .q_norm = shape.norm ? constants : nullptr,
+        .k_norm = shape.norm ? constants : nullptr,
+        .norm_eps = 1e-6f,
+        .query_split = shape.bias ? reinterpret_cast<int32_t*>(step.query_split_.data()) : nullptr,
+        .heads = shape.heads,
+        .kv_heads = shape.kv_heads,
+        .head_dim = shape.head_dim};
     return step;
   }
 
@@ -264,9 +261,9 @@ absl::StatusOr<double> Seconds(const Step& step,
   ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
   static_cast<void>(cudaGraphDestroy(captured));
   const cuda::Graph graph(executable);
-  ORCD_ASSIGN_OR_RETURN(
-      const double seconds,
-      MedianSeconds(stream.get(), 0, [&] { return cudaGraphLaunch(graph.get(), stream.get()); }));
+  ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), 0, [&] {
+                          return cudaGraphLaunch(graph.get(), stream.get());
+                        }));
   return seconds / launches;
 }
 
