@@ -14,7 +14,7 @@
 namespace orcd::cpu {
 
 struct KvShape {
-  // Of all layers of the model. A cache holds those without a window, or those with one.
+  // All layers of the model. A cache holds those without a window, or those with one.
   KvLayout layout;
   int block_tokens = 0;
   KvType type = KvType::kF16;

@@ -26,7 +26,7 @@ struct Encounters {
   int64_t preemptions = 0;
   int64_t gaps_checked = 0;
   int64_t poisoned = 0;
-  // Of FakeBackend.
+  // As FakeBackend counts them.
   int64_t parts_after_returns = 0;
   int64_t starts_after_a_window = 0;
 };
