@@ -37,7 +37,7 @@ TEST(OracleFilesTest, DenseOnesAreReadAndOthersRefusedByName) {
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       if (entry.path().extension() != ".gguf") continue;
       const std::string name = Name(entry.path());
-      // Of some, the types of tensors cannot be read either.
+      // Some also have tensors of types that are not read.
       const auto gguf = GgufReader::Open(entry.path().string(), AllowedTensorTypes::kSized);
       ASSERT_TRUE(gguf.ok()) << gguf.status();
       const auto spec = ReadModelSpec(**gguf);

@@ -16,7 +16,7 @@ using ::testing::FloatNear;
 using ::testing::IsEmpty;
 using ::testing::Pointwise;
 
-// Of the same frequency computed elsewhere in F64.
+// Error relative to the same frequency computed elsewhere in F64.
 constexpr double kRelative = 1e-12;
 
 void ExpectFrequencies(const RopeSpec& rope, const std::vector<double>& wanted) {
@@ -29,7 +29,7 @@ void ExpectFrequencies(const RopeSpec& rope, const std::vector<double>& wanted) 
 
 TEST(RopeFrequenciesTest, OfNoScaling) {
   ExpectFrequencies({.dims = 8, .base = 10000}, {1, 0.1, 0.01, 0.001});
-  // Of a part of a head's dimensions the frequencies are those of the part.
+  // If a part of a head rotates, its own size counts.
   ExpectFrequencies({.kind = RopeKind::kNorm, .dims = 4, .base = 1e6}, {1, 0.001});
 }
 

@@ -83,7 +83,7 @@ enum class Activation {
   kGeluTanh
 };
 
-// What is added to the residual stream x in a layer, and from which norm:
+// The branches that a layer adds to the residual stream x, and their norms.
 enum class LayerForm {
   // x += attention(norm(x)); x += ffn(norm(x)). With post norms, each branch's output is normalised
   // before it is added.
@@ -140,7 +140,7 @@ struct ModelSpec {
   int vocab = 0;
   // Number of positions that the model was made for.
   int context_length = 0;
-  // Of all norms but those of queries and keys, which are RMS norms.
+  // The kind of all norms but those of queries and keys, which are RMS norms.
   NormKind norm = NormKind::kRms;
   float norm_eps = 0;
   // An embedding, each branch that is added to the residual stream, and the logits are multiplied

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/model/architectures.h"
 #include "testing/architecture_models.h"
@@ -20,11 +21,14 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr RopeKind kNone = RopeKind::kNone;
+constexpr RopeKind kNorm = RopeKind::kNorm;
+
 using NewKeys = std::map<std::string, TestModel::Value>;
 
 TestModel With(const std::string& architecture, const NewKeys& keys) {
   TestModel model = TinyModelOf(architecture);
-  for (const auto& [name, value] : keys) model.keys[architecture + "." + name] = value;
+  for (const auto& [name, value] : keys) model.keys[absl::StrCat(architecture, ".", name)] = value;
   return model;
 }
 
@@ -48,7 +52,7 @@ ModelSpec Spec(const std::string& architecture, const NewKeys& keys = {}) {
 
 TestModel Without(const std::string& architecture, const std::vector<std::string>& names) {
   TestModel model = TinyModelOf(architecture);
-  for (const std::string& name : names) model.keys.erase(architecture + "." + name);
+  for (const std::string& name : names) model.keys.erase(absl::StrCat(architecture, ".", name));
   return model;
 }
 
@@ -430,15 +434,11 @@ TEST(SeedOssTest, TheFfnsNormHasAnotherName) {
 }
 
 TEST(SmolLm3Test, EveryFourthLayerHasNoRope) {
-  const auto kNone = RopeKind::kNone;
-  const auto kNorm = RopeKind::kNorm;
   EXPECT_THAT(Kinds(Spec("smollm3", {{"block_count", uint32_t{9}}})),
               ElementsAre(kNorm, kNorm, kNorm, kNone, kNorm, kNorm, kNorm, kNone, kNorm));
 }
 
 TEST(Cohere2Test, LocalLayersAloneHaveRope) {
-  const auto kNone = RopeKind::kNone;
-  const auto kNorm = RopeKind::kNorm;
   TestModel model = Without("cohere2", {"attention.sliding_window_pattern"});
   model.keys["cohere2.block_count"] = uint32_t{5};
   model.keys["cohere2.rope.scaling.type"] = "none";
