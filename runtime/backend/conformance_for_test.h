@@ -244,10 +244,10 @@ TYPED_TEST_P(BackendConformanceTest, RefusesStepsThatCannotBeMeant) {
 }
 
 // One sequence keeps all window blocks. The other returns those that have left the window, and
-// reuses them. Both draw the same.
+// reuses them. Both draw the same. A model without windows passes.
 TYPED_TEST_P(BackendConformanceTest, AWindowBlockIsNotReadOnceItHasLeftTheWindow) {
   const BackendInfo& info = this->backend_->info();
-  if (info.window_blocks == 0) GTEST_SKIP() << "the model has no windows";
+  if (info.window_blocks == 0) return;
   const int window = TypeParam::model()->spec().window();
   const int length = window + 4 * info.block_tokens;
   const int count = (length + info.block_tokens - 1) / info.block_tokens;

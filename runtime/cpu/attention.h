@@ -18,7 +18,7 @@ struct AttentionRows {
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t first_position = 0;
-  // Of every position that one of the rows attends to.
+  // They hold every position that one of the rows attends to.
   KvBlocks blocks;
 };
 

@@ -204,7 +204,7 @@ TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
   EXPECT_EQ(OperationRecorder::Record(model()), expected);
 }
 
-// What TapPoint says of layers that have more or fewer operations.
+// Layers that have more or fewer operations show what TapPoint says.
 TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
   const auto layer_of = [](const char* architecture) {
     std::string names;

@@ -49,7 +49,7 @@ class CpuReference : public LayerReference {
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<KvCaches> kv_;
   const std::unique_ptr<Forward> forward_;
-  // Of both caches.
+  // The same in both caches.
   std::vector<int32_t> blocks_;
 };
 

@@ -15,7 +15,7 @@ namespace orcd::cpu {
 
 struct KvCaches {
   KvCache whole;
-  // Of the layers with a window; absent if the model has none.
+  // Holds the layers with a window; absent if the model has none.
   std::optional<KvCache> windows;
 
   // `window_blocks` means nothing if no layer has a window.

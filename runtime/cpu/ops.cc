@@ -67,8 +67,9 @@ void SoftCap(float cap, std::span<float> x) {
 
 float QueryScale(const LayerSpec& layer, int64_t position) {
   if (!(layer.temperature > 0)) return 1;
-  const auto periods = static_cast<double>(position / layer.temperature_length);
-  return static_cast<float>(1 + double{layer.temperature} * std::log(periods + 1));
+  const int64_t periods = position / layer.temperature_length;
+  return static_cast<float>(1 +
+                            double{layer.temperature} * std::log(static_cast<double>(periods + 1)));
 }
 
 bool AllFinite(std::span<const float> values) {

@@ -28,7 +28,7 @@ std::string OracleDir() {
   return dir == nullptr ? std::string() : dir;
 }
 
-// Where tools/fetch-model puts a model.
+// The place in which tools/fetch-model puts a model.
 std::string RealModelPath(const std::string& name) {
   if (const char* cache = std::getenv("ORCD_MODEL_CACHE")) {
     return std::string(cache) + "/" + name + ".gguf";
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
     FileName);
 
 struct RealModel {
-  // Of the file, as tools/fetch-model knows it.
+  // Name under which tools/fetch-model knows the file.
   const char* name;
   // Folder of the expected results.
   const char* folder;
