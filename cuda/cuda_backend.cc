@@ -370,9 +370,9 @@ cuda::KvCaches CachesAt(uint8_t* data, const ModelSpec& spec, const MemoryPlan& 
                              .kv_heads = spec.layers[0].kv_heads,
                              .head_dim = spec.layers[0].head_dim};
   };
-  return {.whole = view(data, plan.kv.blocks),
-          .windows = view(data + plan.kv.blocks * plan.kv.block_bytes.whole,
-                          plan.kv.window_blocks)};
+  return {
+      .whole = view(data, plan.kv.blocks),
+      .windows = view(data + plan.kv.blocks * plan.kv.block_bytes.whole, plan.kv.window_blocks)};
 }
 
 absl::Status AllocateWorkspace(Parts& p) {

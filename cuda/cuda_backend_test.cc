@@ -569,8 +569,8 @@ TEST_F(CudaBackendTest, SaysWhatItIs) {
 TEST_F(CudaBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
   auto backend = MakeBackend(model(), OptionsFor(8, 512));
   ASSERT_NE(backend, nullptr);
-  std::vector<Request> first = MakeRequests(8);
-  std::vector<Request> second = MakeRequests(8);
+  std::vector<Request> first = MakeRequests(*model(), 8);
+  std::vector<Request> second = MakeRequests(*model(), 8);
   std::reverse(second.begin(), second.end());
   for (Request& request : first) {
     request.params.presence_penalty = 2.0f;
@@ -603,7 +603,7 @@ std::shared_ptr<const Model> ModelWithABadToken() {
 }
 
 TEST_F(CudaBackendTest, HowItWaitsChangesNothing) {
-  const std::vector<Request> requests = MakeRequests(6);
+  const std::vector<Request> requests = MakeRequests(*model(), 6);
   std::vector<std::vector<SampledToken>> expected;
   for (const WaitMode mode : {WaitMode::kYield, WaitMode::kSpin, WaitMode::kBlock}) {
     BackendOptions options = OptionsFor(8, 256);
@@ -623,7 +623,7 @@ TEST_F(CudaBackendTest, HowItWaitsChangesNothing) {
 TEST_F(CudaBackendTest, WhatIsNotFiniteStaysInItsSequence) {
   auto backend = MakeBackend(ModelWithABadToken(), OptionsFor(8, 512));
   ASSERT_NE(backend, nullptr);
-  std::vector<Request> requests = MakeRequests(4);
+  std::vector<Request> requests = MakeRequests(*model(), 4);
   for (Request& request : requests) {
     request.params = Greedy();
     request.params.logprobs = 20;

@@ -85,8 +85,7 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
     float* const begin = carver.Take<float>(size);
     float* to = begin;
     for (const Part& part : parts) {
-      layout.vectors.push_back(
-          {part.values.empty() ? nullptr : part.values.data(), part.size, to});
+      layout.vectors.push_back({part.values.empty() ? nullptr : part.values.data(), part.size, to});
       if (slab != nullptr) to += part.size;
     }
     return begin;

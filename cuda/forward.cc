@@ -93,8 +93,7 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
     plan.cache_layer = layer.window > 0 ? in_windows++ : in_whole++;
     // An epilogue adds by instructions that are exact for powers of two only.
     const bool unscaled = spec.residual_scale == 1;
-    plan.attn_adds =
-        unscaled && w.attn_output_bias == nullptr && w.attn_post_norm == nullptr;
+    plan.attn_adds = unscaled && w.attn_output_bias == nullptr && w.attn_post_norm == nullptr;
     plan.ffn_adds = unscaled && w.down_bias == nullptr && w.ffn_post_norm == nullptr;
   }
   return plans;
@@ -672,8 +671,8 @@ absl::Status Forward::RunGateApart(const Step& step, int layer, MatmulArgs args,
   DeviceMemory shown;
   float* y = buffers_.gate_and_up;
   if (step.tap != nullptr) {
-    ORCD_ASSIGN_OR_RETURN(
-        shown, DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
+    ORCD_ASSIGN_OR_RETURN(shown,
+                          DeviceMemory::Allocate(int64_t{tokens} * rows * sizeof(float), "a tap"));
     y = reinterpret_cast<float*>(shown.data());
   }
   args.epilogue = StoreF32{y, rows};

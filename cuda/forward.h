@@ -157,8 +157,8 @@ class Forward {
   absl::Status MultiplyDequantised(const Step& step, MatmulArgs args);
   // Writes the product to `to` as splits_ split-K partials, or their sum.
   absl::Status MultiplySplitK(const Step& step, float* to, MatmulArgs args);
-  // Multiplies, for `branch`, which has all but the partials. Many tokens' products are added to the
-  // residual by the epilogue if it `can_add`, others by the next norm, from `branch_`.
+  // Multiplies, for `branch`, which has all but the partials. Many tokens' products are added to
+  // the residual by the epilogue if it `can_add`, others by the next norm, from `branch_`.
   absl::Status MultiplyForResidual(const Step& step, bool can_add, Branch branch, MatmulArgs args);
   // True if a step has products large enough to add to the residual and to make queries, keys and
   // values, in their epilogue.
@@ -187,8 +187,7 @@ class Forward {
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
   // Multiplies by gate and up, and then applies the gate, in a kernel of its own.
-  absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args,
-                            const Activations& gated);
+  absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
   // Scales logits, [rows, vocab], if the model does.

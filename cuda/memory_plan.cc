@@ -51,8 +51,7 @@ absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet
                                     " up to ", kMaxNormHidden, " are)"));
   }
   if (layer.ffn % kVector != 0) {
-    return Unsupported(
-        absl::StrCat("an FFN of ", layer.ffn, " (multiples of ", kVector, " are)"));
+    return Unsupported(absl::StrCat("an FFN of ", layer.ffn, " (multiples of ", kVector, " are)"));
   }
   for (const LayerSpec& other : spec.layers) {
     if (other.rope.kind != RopeKind::kNone && other.rope.dims % kVector != 0) {

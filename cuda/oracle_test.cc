@@ -45,7 +45,7 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
 }
 
 // For one sequence of `tokens` tokens.
-std::unique_ptr<Backend> MakeBackend(const std::shared_ptr<const Model>& model, int tokens) {
+std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int tokens) {
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = tokens;
@@ -65,7 +65,7 @@ std::vector<int32_t> BlocksOf(size_t tokens) {
 // Logits, [tokens, vocab], of tokens that run in steps of `chunk`.
 std::vector<float> Logits(const std::shared_ptr<const Model>& model,
                           std::span<const int32_t> tokens, int chunk) {
-  const auto backend = MakeBackend(model, static_cast<int>(tokens.size()));
+  const auto backend = BackendFor(model, static_cast<int>(tokens.size()));
   if (backend == nullptr) return {};
   return TeacherForce(*backend, tokens, BlocksOf(tokens.size()), chunk);
 }
@@ -133,13 +133,14 @@ class GpuFileOracleTest : public GpuTest, public ::testing::WithParamInterface<c
   int64_t vocab_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Nano, GpuFileOracleTest,
-    ::testing::Values("logits/nano-F16", "logits/nano-BF16", "logits/nano-Q8_0", "logits/nano-Q6_K",
-                      "logits/nano-Q5_K_M", "logits/nano-Q5_1", "logits/nano-Q5_0",
-                      "logits/nano-Q4_K_M", "logits/nano-Q4_1", "logits/nano-Q4_0",
-                      "logits/nano-Q3_K_M", "logits/nano-Q2_K"),
-    OracleFileName);
+INSTANTIATE_TEST_SUITE_P(Nano, GpuFileOracleTest,
+                         ::testing::Values("logits/nano-F16", "logits/nano-BF16",
+                                           "logits/nano-Q8_0", "logits/nano-Q6_K",
+                                           "logits/nano-Q5_K_M", "logits/nano-Q5_1",
+                                           "logits/nano-Q5_0", "logits/nano-Q4_K_M",
+                                           "logits/nano-Q4_1", "logits/nano-Q4_0",
+                                           "logits/nano-Q3_K_M", "logits/nano-Q2_K"),
+                         OracleFileName);
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GpuFileOracleTest,
                          ::testing::ValuesIn(kArchitectureOracles), OracleFileName);
@@ -155,7 +156,7 @@ TEST_P(GpuFileOracleTest, LogitsAgree) {
 // A step with a tap, which shows logits, has kernels of its own. Steps of one token as service runs
 // them show the log-probabilities of the likeliest tokens.
 TEST_P(GpuFileOracleTest, DrawsAgree) {
-  const auto backend = MakeBackend(model_, 64);
+  const auto backend = BackendFor(model_, 64);
   ASSERT_NE(backend, nullptr);
   const std::vector<int32_t> blocks = BlocksOf(tokens_.size());
   SamplingParams params = Greedy();
@@ -164,8 +165,8 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
   double reference = 0;
   for (int t = 0; t < static_cast<int>(tokens_.size()); ++t) {
     const auto token = std::span<const int32_t>(tokens_).subspan(t, 1);
-    StepSequence seq = t == 0 ? StartSequence(0, token, blocks, params)
-                              : ContinueSequence(0, t, token, blocks);
+    StepSequence seq =
+        t == 0 ? StartSequence(0, token, blocks, params) : ContinueSequence(0, t, token, blocks);
     seq.sample = true;
     const auto samples = SamplesOf(RunStep(*backend, {seq}));
     ASSERT_EQ(samples.size(), 1u);
@@ -211,19 +212,19 @@ class GpuRealOracleTest : public GpuTest, public ::testing::WithParamInterface<R
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, GpuRealOracleTest,
-    ::testing::Values(RealModel{"qwen2.5-coder-0.5b-instruct-q4_k_m", "real", "ORCD_REAL_MODEL",
-                                273, 1e-5, 2e-4},
-                      RealModel{"smollm2-135m-instruct-q4_1", "real2", "ORCD_SMOLLM2_MODEL", 207,
-                                2e-5, 1e-3},
-                      RealModel{"gemma-3-270m-q4_k_m", "real2", "ORCD_GEMMA3_MODEL", 164, 2e-5,
-                                1e-3}),
-    [](const auto& info) {
-      std::string name = info.param.name;
-      std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, GpuRealOracleTest,
+                         ::testing::Values(RealModel{"qwen2.5-coder-0.5b-instruct-q4_k_m", "real",
+                                                     "ORCD_REAL_MODEL", 273, 1e-5, 2e-4},
+                                           RealModel{"smollm2-135m-instruct-q4_1", "real2",
+                                                     "ORCD_SMOLLM2_MODEL", 207, 2e-5, 1e-3},
+                                           RealModel{"gemma-3-270m-q4_k_m", "real2",
+                                                     "ORCD_GEMMA3_MODEL", 164, 2e-5, 1e-3}),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           std::ranges::replace_if(
+                               name, [](char c) { return c == '-' || c == '.'; }, '_');
+                           return name;
+                         });
 
 TEST_P(GpuRealOracleTest, LogitsAndPerplexityAgree) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";

@@ -54,9 +54,8 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   draws = carver.Take<DrawEntry>(shape.logit_rows);
   logit_tokens = carver.Take<int32_t>(shape.logit_rows);
   blocks = carver.Take<int32_t>(limits.max_blocks);
-  window_blocks = limits.max_window_blocks == 0
-                      ? nullptr
-                      : carver.Take<int32_t>(limits.max_window_blocks);
+  window_blocks =
+      limits.max_window_blocks == 0 ? nullptr : carver.Take<int32_t>(limits.max_window_blocks);
   biases = carver.Take<LogitBias>(limits.max_biases);
   forbidden = carver.Take<int32_t>(limits.max_forbidden);
   bytes = carver.taken();

@@ -140,8 +140,7 @@ class Definition {
       const bool gathers = i == spec_.num_layers() - 1 && step.logit_rows < step.tokens;
       const Symbol qkv = QkvOf(layer, w, Normed(w.attn_norm));
       expected.keys_and_values.push_back(qkv);
-      Symbol attended = gpu_.Attention(
-          qkv, {layer.score_scale, layer.score_softcap, layer.window});
+      Symbol attended = gpu_.Attention(qkv, {layer.score_scale, layer.score_softcap, layer.window});
       if (gathers) {
         residual_ = gpu_.Rows(residual_);
         attended = gpu_.Rows(attended);
@@ -162,8 +161,7 @@ class Definition {
     if (step.logit_rows == step.tokens && !in_product) residual_ = gpu_.Rows(residual_);
     expected.logits = gpu_.Product(At(weights_.output().data), Normed(weights_.output_norm()));
     if (spec_.logit_scale != 1 || spec_.logit_softcap != 0) {
-      expected.logits =
-          gpu_.ScaledLogits(expected.logits, spec_.logit_scale, spec_.logit_softcap);
+      expected.logits = gpu_.ScaledLogits(expected.logits, spec_.logit_scale, spec_.logit_softcap);
     }
     return expected;
   }
@@ -183,11 +181,10 @@ class Definition {
          .q_norm = norms ? At(w.q_norm) : -1,
          .k_norm = norms ? At(w.k_norm) : -1,
          .angles = rotates ? gpu_.Angles(layer.rope) : -1,
-         .rules = QkvRules(layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours
-                                                              : RopePairs::kHalves,
-                           rotates ? layer.rope.dims : 0, norms,
-                           layer.qk_norm == QkNorm::kProjection, layer.temperature,
-                           layer.temperature_length)});
+         .rules = QkvRules(
+             layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours : RopePairs::kHalves,
+             rotates ? layer.rope.dims : 0, norms, layer.qk_norm == QkNorm::kProjection,
+             layer.temperature, layer.temperature_length)});
   }
 
   Symbol Gate(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
@@ -201,9 +198,9 @@ class Definition {
       residual_ = gpu_.Add(residual_, product, scale * spec_.residual_scale);
       return;
     }
-    residual_ = gpu_.Add(residual_,
-                         gpu_.Branch(product, scale, At(bias), At(post_norm), spec_.norm),
-                         spec_.residual_scale);
+    residual_ =
+        gpu_.Add(residual_, gpu_.Branch(product, scale, At(bias), At(post_norm), spec_.norm),
+                 spec_.residual_scale);
   }
 
   SymbolicGpu& gpu_;

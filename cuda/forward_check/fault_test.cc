@@ -151,8 +151,11 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).key_splits = 2; },
        "decode attention shares keys among other blocks"},
       {"heads_of_another_model", kQ4, kLargePrompt,
-       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv.head_dim = 64; },
-       "a product of many tokens has the wrong heads"},
+       [](const Step& s) {
+         QkvProduct& qkv = EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.qkv;
+         qkv.head_dim = qkv.rope_dims = 64;
+       },
+       "bytes of a bias"},
       {"no_cache", kQ4, kPrompt, [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).kv = {}; },
        "attention has the wrong cache"},
       {"partials_of_attention_over_its_input", kQ4, kDecode,
@@ -244,7 +247,7 @@ std::vector<Fault> Faults() {
        "RoPE has another layer's parts of queries"},
       {"parts_of_another_layers_queries", kQ4, kPrompt,
        [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).query_split = s.buffers.query_split; },
-       "attention has queries, keys and values that do not belong together"},
+       "attention has another layer's parts of queries"},
       {"norm_with_another_layers_weights", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).weight = s.weights.layers()[0].ffn_norm; },
        "layer 2 has keys and values"},
@@ -382,14 +385,10 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).rule.score_scale = 1; },
        "layer 2 has keys and values", "granite"},
       {"angles_of_another_layer", kQ4, kPrompt,
-       [](const Step& s) {
-         Get<RopeArgs>(s, 0).qkv.angles = Get<RopeArgs>(s, 1).qkv.angles;
-       },
+       [](const Step& s) { Get<RopeArgs>(s, 0).qkv.angles = Get<RopeArgs>(s, 1).qkv.angles; },
        "layer 0 has keys and values", "gemma3"},
       {"other_pairs_rotated", kQ4, kDecode,
-       [](const Step& s) {
-         Get<DecodeAttentionArgs>(s, 1).qkv.rope_pairs = RopePairs::kHalves;
-       },
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).qkv.rope_pairs = RopePairs::kHalves; },
        "layer 1 has keys and values", "llama"},
       {"more_dimensions_rotated", kQ4, kDecode,
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).qkv.rope_dims = 128; },
@@ -439,11 +438,11 @@ std::vector<Fault> FaultsOfForms() {
        },
        "layer 1 has keys and values", "olmo2"},
       {"branch_at_another_scale", kQ4, kDecode,
-       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).scale = 1; },
-       "layer 2 has keys and values", "granite"},
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).scale = 1; }, "layer 2 has keys and values",
+       "granite"},
       {"product_at_another_scale_of_one_token", kQ4, kOne,
-       [](const Step& s) { NormOfOne(s, Of(1, kGateUp)).scale = 1; },
-       "layer 2 has keys and values", "granite"},
+       [](const Step& s) { NormOfOne(s, Of(1, kGateUp)).scale = 1; }, "layer 2 has keys and values",
+       "granite"},
       {"normalised_branch_at_another_scale", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).residual_scale = 1; },
        "layer 2 has keys and values", "scaled_branches"},
@@ -458,9 +457,8 @@ std::vector<Fault> FaultsOfForms() {
          const size_t i = Find<NormArgs>(s, FfnNorm(1));
          const KernelLaunch add = s.launches[i];
          s.launches.erase(s.launches.begin() + static_cast<ptrdiff_t>(i));
-         s.launches.insert(s.launches.begin() +
-                               static_cast<ptrdiff_t>(Find<GemmArgs>(s, Of(1, kDown)) + 1),
-                           add);
+         s.launches.insert(
+             s.launches.begin() + static_cast<ptrdiff_t>(Find<GemmArgs>(s, Of(1, kDown)) + 1), add);
        },
        "layer 2 has keys and values", "cohere2"},
       {"rms_norm_in_place_of_a_layer_norm", kQ4, kDecode,
@@ -477,10 +475,9 @@ std::vector<Fault> FaultsOfForms() {
          GemmArgs& args = Get<GemmArgs>(s, Of(1, kDown));
          args.epilogue = AddToResidual{s.buffers.residual[0], s.weights.layers()[0].down.rows, 16};
        },
-       "there is", "gemma2"},
+       "layer 2 has keys and values", "gemma2"},
       {"embedding_at_another_scale", kQ4, kDecode,
-       [](const Step& s) { Get<EmbedArgs>(s).scale = 1; }, "layer 0 has keys and values",
-       "gemma2"},
+       [](const Step& s) { Get<EmbedArgs>(s).scale = 1; }, "layer 0 has keys and values", "gemma2"},
 
       // --- Biases, gates, logits. ---
       {"bias_of_another_layers_output", kQ4, kDecode,
@@ -492,14 +489,10 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) { Get<NormArgs>(s, AttnNorm(2)).bias = nullptr; },
        "layer 2 has keys and values", "biases"},
       {"bias_of_another_layers_gate", kQ4, kDecode,
-       [](const Step& s) {
-         Get<SwiGluArgs>(s, 1).bias = s.weights.layers()[0].gate_up_bias;
-       },
+       [](const Step& s) { Get<SwiGluArgs>(s, 1).bias = s.weights.layers()[0].gate_up_bias; },
        "layer 2 has keys and values", "biases"},
       {"another_activation", kQ4, kDecode,
-       [](const Step& s) {
-         EpilogueOf<SwiGlu>(s, Of(1, kGateUp)).activation = Activation::kSilu;
-       },
+       [](const Step& s) { EpilogueOf<SwiGlu>(s, Of(1, kGateUp)).activation = Activation::kSilu; },
        "layer 2 has keys and values", "gemma2"},
       {"another_activation_of_a_gate_apart", kMixed, kDecode,
        [](const Step& s) { Get<SwiGluArgs>(s, 1).activation = Activation::kSilu; },
@@ -512,8 +505,7 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) { --Get<ScaleLogitsArgs>(s).rows; },
        "scaling logits has the wrong rows, 7 of 8", "granite"},
       {"logits_scaled_twice", kQ4, kDecode,
-       [](const Step& s) { s.launches.push_back(s.launches.back()); }, "the logits are",
-       "cohere2"},
+       [](const Step& s) { s.launches.push_back(s.launches.back()); }, "the logits are", "cohere2"},
   };
 }
 

@@ -32,8 +32,8 @@ std::vector<ModelCase> Cases() {
   }
   // Heads of 256 values, which have no hi/lo split.
   for (const char* const form : {"qwen2", "gemma3"}) {
-    cases.push_back({*FindModelShape("gemma3", "4b"), *FindFileType("Q4_K_M"), 3, false,
-                     FormOf(form)});
+    cases.push_back(
+        {*FindModelShape("gemma3", "4b"), *FindFileType("Q4_K_M"), 3, false, FormOf(form)});
   }
   return cases;
 }

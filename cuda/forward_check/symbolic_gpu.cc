@@ -148,8 +148,7 @@ class SymbolicGpu::Launch {
       const int64_t tile_bytes = ActivationBytes(to.tokens, kActivationCols);
       const auto* const tile = reinterpret_cast<const uint8_t*>(to.data) + bytes - tile_bytes;
       const SymbolicMemory::Piece* const piece = gpu_.memory_.Find(Address(tile));
-      Expect(piece != nullptr && piece->content.symbol == gpu_.symbols_.Make("padding"),
-             "padding");
+      Expect(piece != nullptr && piece->content.symbol == gpu_.symbols_.Make("padding"), "padding");
     }
     Write(to.data, bytes, content);
   }
@@ -318,10 +317,9 @@ void SymbolicGpu::Perform(const EmbedArgs& args) {
   launch.ExpectRows(args.tokens);
   launch.Expect(args.not_finite == buffers_.not_finite, "marks of values that are not finite");
   launch.Expect(args.last_sample == buffers_.last_sample, "samples");
-  launch.Expect(
-      args.block_token_ids == buffers_.block_token_ids &&
-          args.block_tokens == kv_.whole.block_tokens,
-      "ids of tokens in blocks");
+  launch.Expect(args.block_token_ids == buffers_.block_token_ids &&
+                    args.block_tokens == kv_.whole.block_tokens,
+                "ids of tokens in blocks");
   const TiledMatrix& matrix = args.embedding;
   const Symbol embedding = launch.Read(matrix.data, matrix.tile_bytes(), "a row tile").symbol;
   launch.Write(args.residual, int64_t{args.tokens} * spec_.hidden * 4,
@@ -360,10 +358,9 @@ void SymbolicGpu::Perform(const NormArgs& args) {
   if (updates) launch.Write(args.residual, bytes, {residual});
   if (args.out.data == nullptr) return;
   if (args.rows != nullptr) residual = Rows(residual);
-  const Symbol weight =
-      args.weight == nullptr
-          ? -1
-          : launch.Whole(args.weight, int64_t{args.hidden} * 4, "a norm's weights");
+  const Symbol weight = args.weight == nullptr ? -1
+                                               : launch.Whole(args.weight, int64_t{args.hidden} * 4,
+                                                              "a norm's weights");
   launch.WriteColumns(args.out, args.hidden, {Normed(residual, weight, args.kind)});
 }
 
@@ -371,9 +368,9 @@ void SymbolicGpu::Perform(const ClearPaddingArgs& args) {
   Launch launch(*this, "clearing padding");
   const int64_t tile_bytes = ActivationBytes(args.of.tokens, kActivationCols);
   launch.Expect(args.cols % kActivationCols != 0, "columns");
-  launch.Write(reinterpret_cast<const uint8_t*>(args.of.data) +
-                   args.cols / kActivationCols * tile_bytes,
-               tile_bytes, {symbols_.Make("padding")});
+  launch.Write(
+      reinterpret_cast<const uint8_t*>(args.of.data) + args.cols / kActivationCols * tile_bytes,
+      tile_bytes, {symbols_.Make("padding")});
 }
 
 void SymbolicGpu::Perform(const GatherRowsArgs& args) {
@@ -482,8 +479,7 @@ void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
   launch.Expect(args.heads == layer_.heads, "heads");
   launch.Expect(args.sequences == shape_.sequences && args.query_tiles == shape_.query_tiles,
                 "sequences");
-  launch.WriteColumns(args.out, layer_.q_size(),
-                      {Attend(launch, args, args.query_split, layer)});
+  launch.WriteColumns(args.out, layer_.q_size(), {Attend(launch, args, args.query_split, layer)});
 }
 
 void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
@@ -622,9 +618,8 @@ void SymbolicGpu::Perform(const SwiGluArgs& args) {
   };
   const Symbol gate = read(0, "the gate's product");
   const Symbol up = read(args.ffn, "up's product");
-  const Symbol bias = args.bias == nullptr
-                          ? -1
-                          : launch.Whole(args.bias, int64_t{args.ffn} * 2 * 4, "a bias");
+  const Symbol bias =
+      args.bias == nullptr ? -1 : launch.Whole(args.bias, int64_t{args.ffn} * 2 * 4, "a bias");
   launch.WriteColumns(args.out, args.ffn, {Gate(gate, up, bias, args.activation)});
 }
 
@@ -632,8 +627,7 @@ void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
   Launch launch(*this, "scaling logits");
   launch.ExpectRows(args.rows);
   launch.Expect(args.logits == buffers_.logits && args.vocab == spec_.vocab, "logits");
-  const Symbol scaled =
-      ScaledLogits(LogitsHeld(launch, args.rows), args.scale, args.softcap);
+  const Symbol scaled = ScaledLogits(LogitsHeld(launch, args.rows), args.scale, args.softcap);
   for (int row = 0; row < args.rows; ++row) {
     launch.Write(args.logits + int64_t{row} * args.vocab, int64_t{args.vocab} * 4,
                  {scaled, RowPart(1, 0, row, 0)});

@@ -115,18 +115,18 @@ class SymbolicGpu {
                          {gate, up, bias});
   }
   Symbol Qkv(const QkvParts& parts) {
-    return symbols_.Make(absl::StrCat("qkv ", parts.rules),
-                         {parts.q, parts.k, parts.v, parts.bias, parts.q_norm, parts.k_norm,
-                          parts.angles});
+    return symbols_.Make(
+        absl::StrCat("qkv ", parts.rules),
+        {parts.q, parts.k, parts.v, parts.bias, parts.q_norm, parts.k_norm, parts.angles});
   }
   Symbol Angles(const RopeSpec& rope) {
     return symbols_.Make(absl::StrCat("angles of base ", rope.base, " and dims ", rope.dims));
   }
   Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("parts of queries ", layer)); }
   Symbol Attention(Symbol qkv, const AttentionRule& rule) {
-    return symbols_.Make(absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ",
-                                      rule.window),
-                         {qkv});
+    return symbols_.Make(
+        absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ", rule.window),
+        {qkv});
   }
   Symbol ScaledLogits(Symbol product, float scale, float softcap) {
     return symbols_.Make(absl::StrCat("logits ", scale, " ", softcap), {product});

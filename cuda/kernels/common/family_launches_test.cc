@@ -17,10 +17,11 @@ namespace {
 
 using cpu::RandomFloats;
 
-constexpr float kEps = 1e-5f;
+constexpr float kFormEps = 1e-5f;
 
 // The norm of a row, as spec.h defines it.
-std::vector<double> NormedRow(NormKind kind, std::vector<double> row, std::span<const float> weight) {
+std::vector<double> NormedRow(NormKind kind, std::vector<double> row,
+                              std::span<const float> weight) {
   const double count = static_cast<double>(row.size());
   if (kind == NormKind::kLayer) {
     double sum = 0;
@@ -29,7 +30,7 @@ std::vector<double> NormedRow(NormKind kind, std::vector<double> row, std::span<
   }
   double squares = 0;
   for (const double value : row) squares += value * value;
-  const double scale = 1 / std::sqrt(squares / count + double{kEps});
+  const double scale = 1 / std::sqrt(squares / count + double{kFormEps});
   for (size_t i = 0; i < row.size(); ++i) row[i] *= scale * double{weight[i]};
   return row;
 }
@@ -74,7 +75,7 @@ void NormFormTest::Check(const NormCase& c, int hidden, int tokens) {
                         .residual_scale = c.residual_scale,
                         .weight = c.weight ? device_weight.data() : nullptr,
                         .kind = c.kind,
-                        .eps = kEps,
+                        .eps = kFormEps,
                         .hidden = hidden,
                         .tokens = tokens,
                         .out = out.view(),
@@ -152,7 +153,7 @@ TEST_F(NormFormTest, BitsAreThoseOfARowAloneAndOfTheOtherKernel) {
                           .post_norm = nullptr,
                           .weight = weight.data(),
                           .kind = other_kernel ? NormKind::kLayer : NormKind::kRms,
-                          .eps = kEps,
+                          .eps = kFormEps,
                           .hidden = kHidden,
                           .tokens = tokens,
                           .out = out.view()},
@@ -173,7 +174,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
   constexpr int kHidden = 256;
   const std::vector<float> before = RandomFloats(3 * kHidden, 1);
   const std::vector<float> parts = RandomFloats(3 * kHidden, 2);
-  const DeviceArray<float> residual(before);
+  DeviceArray<float> residual(before);
   const DeviceArray<float> partials(parts);
   const DeviceArray<float> post(RandomFloats(kHidden, 3));
   const DeviceArray<int32_t> rows(std::vector<int32_t>{2});
@@ -183,7 +184,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
                    .partials_tokens = 3,
                    .post_norm = post.data(),
                    .weight = post.data(),
-                   .eps = kEps,
+                   .eps = kFormEps,
                    .hidden = kHidden,
                    .tokens = 1,
                    .rows = rows.data()};
@@ -204,7 +205,7 @@ TEST_F(NormFormTest, AddsWithoutAnOutputAndLeavesOutputsOfChosenRowsAlone) {
           .splits = 1,
           .partials_tokens = 3,
           .scale = 0.5f,
-          .eps = kEps,
+          .eps = kFormEps,
           .hidden = kHidden,
           .tokens = 3};
   residual.Write(before);
@@ -248,10 +249,10 @@ TEST_F(FamilyGateTest, HasBiasesAndEitherActivation) {
           const float* const row = &products[size_t{1} * t * 2 * kFfn];
           const double gate = row[i] + (biased ? bias[i] : 0.0f);
           const double up = row[kFfn + i] + (biased ? bias[kFfn + i] : 0.0f);
-          const double cubic = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
-          const double value = activation == Activation::kSilu
-                                   ? gate / (1 + std::exp(-gate))
-                                   : gate / 2 * (1 + std::tanh(cubic));
+          const double cubic =
+              std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+          const double value = activation == Activation::kSilu ? gate / (1 + std::exp(-gate))
+                                                               : gate / 2 * (1 + std::tanh(cubic));
           const double expected = value * up * double{kSwiGluScale};
           // Rounding of F16, and of the exponent where its function is steep.
           const double steep = activation == Activation::kSilu ? std::abs(gate) : std::abs(cubic);

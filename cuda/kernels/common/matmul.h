@@ -70,8 +70,8 @@ struct AddToResidual {
   int stride = 0;
   float scale = 1;
 };
-// activation(gate) * up * kSwiGluScale. For one split of one matrix, whose tiles hold 8 rows of the gate
-// above 8 rows of the up projection.
+// activation(gate) * up * kSwiGluScale. For one split of one matrix, whose tiles hold 8 rows of the
+// gate above 8 rows of the up projection.
 struct SwiGlu {
   Activations out = {};  // [tokens, rows / 2]
   Activation activation = Activation::kSilu;

@@ -476,8 +476,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       plain.epilogue = StoreF32{y.data(), both.tiles.rows};
       ASSERT_EQ(Launch(plain, sms()), cudaSuccess);
       const DeviceActivations out(8, ffn);
-      SwiGluArgs gate_args = {
-          .products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()};
+      SwiGluArgs gate_args = {.products = y.data(), .ffn = ffn, .tokens = 8, .out = out.view()};
       gate_args.activation = Activation::kGeluTanh;
       ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
       const std::vector<uint16_t> gelu_rows = out.Read();

@@ -9,7 +9,8 @@
 //   Attention  a score is one such chain; if the query has two F16 parts, each step adds the low
 //              part's product first. Keys are taken in tiles of kKeyTile positions, each with its
 //              own maximum, and tiles are merged in order (softmax.cuh).
-//   Norms      squares are added in the order of NormThreads, then as reduce.cuh says.
+//   Norms      squares are added in the order of NormThreads, then as reduce.cuh says; those of
+//              queries and keys as head_values.cuh and rope.cu say.
 //   Rounding   The weights (by the rule of dequantise.cuh), the inputs of products, queries, keys,
 //              values and the softmax's weights are F16. Everything else is F32.
 #ifndef ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_

@@ -91,8 +91,8 @@ struct KvCacheView {
   }
 };
 
-// residual[t] = scale * the embedding of token t; [tokens, hidden] F32. Also records the token id at each
-// position of the KV blocks (block_token_ids).
+// residual[t] = scale * the embedding of token t; [tokens, hidden] F32. Also records the token id
+// at each position of the KV blocks (block_token_ids).
 struct EmbedArgs {
   StepTables step = {};
   int32_t* block_token_ids = nullptr;  // [block][block_tokens]

@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kThreads)
   WaitForDependency();
   constexpr int kHalves = sizeof(uint4) / sizeof(__half);
   const int tile = args.cols / kActivationCols;
-  uint4* const at = reinterpret_cast<uint4*>(args.of.data + args.of.Index(0, tile * kActivationCols));
+  uint4* const at =
+      reinterpret_cast<uint4*>(args.of.data + args.of.Index(0, tile * kActivationCols));
   const int i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < args.of.tokens * (kActivationCols / kHalves)) at[i] = make_uint4(0, 0, 0, 0);
 }

@@ -160,7 +160,10 @@ struct PartValues : RotatedPairs {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) rotated[half][i] = values[half][i] * temperature;
+      for (int i = 0; i < kPairs; ++i) {
+        // Never fused into the subtraction of Low.
+        rotated[half][i] = __fmul_rn(values[half][i], temperature);
+      }
     }
   }
 };

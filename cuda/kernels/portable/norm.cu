@@ -179,8 +179,7 @@ __device__ __forceinline__ void NormaliseRow(const NormArgs& args, const float* 
   }
   float squares = 0;
   ForEachVector(vectors, [&](int, int v) { AddSquares(row[v], squares); });
-  const float scale =
-      RmsScale(BlockSum(squares, scratch + blockDim.x / 32), args.hidden, args.eps);
+  const float scale = RmsScale(BlockSum(squares, scratch + blockDim.x / 32), args.hidden, args.eps);
   ForEachVector(vectors, [&](int i, int v) {
     row[v] = ScaledBy(row[v], scale, __ldg(reinterpret_cast<const float4*>(weight) + i));
   });
@@ -223,9 +222,8 @@ __global__ void __launch_bounds__(kMaxNormThreads)
       if (args.branch != nullptr) {
         reinterpret_cast<float4*>(args.branch + int64_t{token} * args.hidden)[i] = branch[v];
       }
-      row[v] = make_float4(
-          fmaf(branch[v].x, scale, row[v].x), fmaf(branch[v].y, scale, row[v].y),
-          fmaf(branch[v].z, scale, row[v].z), fmaf(branch[v].w, scale, row[v].w));
+      row[v] = make_float4(fmaf(branch[v].x, scale, row[v].x), fmaf(branch[v].y, scale, row[v].y),
+                           fmaf(branch[v].z, scale, row[v].z), fmaf(branch[v].w, scale, row[v].w));
       if (args.rows == nullptr) residual[i] = row[v];
     });
   }

@@ -1,5 +1,5 @@
-// The gate as a kernel of its own (LaunchSwiGlu, step.h), for taps and for gates that are apart from
-// up: other products apply it in their epilogue. One block of 256 threads a token.
+// The gate as a kernel of its own (LaunchSwiGlu, step.h), for taps and for gates that are apart
+// from up: other products apply it in their epilogue. One block of 256 threads a token.
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/step.h"

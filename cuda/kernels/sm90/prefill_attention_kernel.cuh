@@ -7,16 +7,16 @@
 //             first.
 //   Warps     two consumer warpgroups of 64 rows (setmaxnreg 240) share the key tiles; one producer
 //             warp (setmaxnreg 24) copies KV blocks. One block an SM.
-//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 64), in the cache's layout, filled
-//   by
-//             bulk copies.
+//   Pipeline  5 stages of 128 keys, or values (of 256 columns: 4 of 64), in the cache's layout,
+//             filled by bulk copies.
 //   Barriers  full[stage]; empty[stage], an arrival of each warpgroup; named barriers 3 and 4
 //             alternate the warpgroups' turns at the tensor cores.
 //   Loop      in its turn a warpgroup multiplies weights by values and the next tile's keys by
 //             queries; out of its turn it merges its tile and weighs its scores. wgmma m64n128k16
 //             for scores, m64 n(head_dim) k16 for values with the weights in registers; with a
-//             hi/lo split of Q two wgmmas a step. 256 columns leave registers for the products of
-//             64 columns at a time, which are merged in the warpgroup's turn.
+//             hi/lo split of Q two wgmmas a step. Wide heads, of 256 columns, leave no registers
+//             for the weights, which go through shared memory, nor for all products, which are
+//             merged 64 columns at a time in the warpgroup's turn.
 //   Epilogue  F16, straight from registers.
 //   Floor     4 * query rows * keys * head_dim FLOP. A prompt of 4,096, 7B, H200, 2026-11-25: 263
 //   µs
@@ -42,17 +42,30 @@ namespace orcd::cuda::prefill {
 constexpr int kGroups = 2;
 constexpr int kGroupRows = kQueryRows / kGroups;
 constexpr int kThreads = (kGroups + 1) * 128;
-constexpr int kStages = 5;
+
+// Heads for which the usual loop has too few registers and too little shared memory.
+template <int kHeadDim>
+constexpr bool kIsWide = kHeadDim > 128;
+template <int kHeadDim>
+constexpr int kStages = kIsWide<kHeadDim> ? 4 : 5;
 
 // F16 parts of a query that shared memory has room for.
 template <int kHeadDim>
-constexpr int kQueryParts = kHeadDim > 128 ? 1 : 2;
+constexpr int kQueryParts = kIsWide<kHeadDim> ? 1 : 2;
 // Stages of a tile's keys, or values.
 template <int kHeadDim>
-constexpr int kStagesATile = kHeadDim > 128 ? 2 : 1;
+constexpr int kStagesATile = kIsWide<kHeadDim> ? 2 : 1;
 // Columns whose products with the weights registers have room for.
 template <int kHeadDim>
-constexpr int kColsAtOnce = kHeadDim > 128 ? 64 : kHeadDim;
+constexpr int kColsAtOnce = kIsWide<kHeadDim> ? 64 : kHeadDim;
+
+// Ends the life of values that a wgmma is about to overwrite, which the compiler cannot know: it
+// would keep their registers.
+template <int kCount>
+__device__ __forceinline__ void Discard(float (&values)[kCount]) {
+#pragma unroll
+  for (float& value : values) asm volatile("" : "=f"(value));
+}
 
 template <int kHeadDim>
 struct Shared {
@@ -61,8 +74,10 @@ struct Shared {
   // High and low parts of the queries, in core matrices; the low part if there is a hi/lo split.
   __half q[kGroups][kQueryParts<kHeadDim>][kGroupRows * kHeadDim];
   // Stages have a tile's keys, the next its values, then the next tile's keys…
-  __half ring[kStages][kStageKeys * kHeadDim];
-  Pipeline<kStages> pipeline;
+  __half ring[kStages<kHeadDim>][kStageKeys * kHeadDim];
+  Pipeline<kStages<kHeadDim>> pipeline;
+  // Wide heads: the weights of a tile's keys, in core matrices.
+  alignas(16) __half weights[kGroups][kIsWide<kHeadDim> ? kGroupRows * kKeyTile : 8];
 };
 
 // Turns of the two warpgroups at the tensor cores, so that one multiplies while the other weighs
@@ -116,7 +131,7 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   const __half* const cache = args.kv.data + args.kv.Offset(args.layer, 0, kv_head);
   const int64_t values_offset = args.kv.kv_heads * args.kv.head_size();
   const int32_t* const blocks = args.step.blocks + work.sequence.first_block;
-  PipelineStage<kStages> stage;
+  PipelineStage<kStages<kHeadDim>> stage;
   constexpr int kTileStages = kStagesATile<kHeadDim>;
 #pragma unroll 1
   for (int first_key = first_seen & -kKeyTile; first_key < keys; first_key += kKeyTile) {
@@ -151,14 +166,15 @@ __device__ __forceinline__ void Produce(const PrefillAttentionArgs& args, const 
   }
 }
 
-// Softmax of a warp's rows over one key tile: the weights, as A fragments, and the rows' state for
-// the tile. visible[h] and first_visible[h]: the last and the first key of the tile that row g + 8h
-// sees; kKeyTile - 1 or more, and 0 or less: all keys.
-template <bool kPlain>
+// Softmax of a warp's rows over one key tile: put(chunk, i, weights) gets register i of each
+// chunk's weights as an A fragment, and `state` the rows' state for the tile. visible[h] and
+// first_visible[h]: the last and the first key of the tile that row g + 8h sees; kKeyTile - 1 or
+// more, and 0 or less: all keys.
+template <bool kPlain, typename Put>
 __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], const AttentionRule& rule,
                                         float scale, const int (&visible)[2],
                                         const int (&first_visible)[2], RowState (&state)[2],
-                                        uint32_t (&weights)[kKeyChunks][4]) {
+                                        const Put& put) {
   if (!kPlain && rule.score_softcap > 0) {
 #pragma unroll
     for (int chunk = 0; chunk < kKeyChunks; ++chunk) Softcap<2>(s[chunk], rule);
@@ -200,7 +216,7 @@ __device__ __forceinline__ void Softmax(ChunkScores (&s)[kKeyChunks], const Atte
       sums[half] = chunk == 0 ? added[half] : sums[half] + added[half];
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) weights[chunk][i] = PackWeights(s[chunk][i / 2], i % 2);
+    for (int i = 0; i < 4; ++i) put(chunk, i, PackWeights(s[chunk][i / 2], i % 2));
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) state[half] = {max[half], RowSum(sums[half])};
@@ -306,12 +322,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
   const Turn turn = {group};
   turn.Init();
-  PipelineStage<kStages> stage;
+  PipelineStage<kStages<kHeadDim>> stage;
   constexpr int kTileStages = kStagesATile<kHeadDim>;
   constexpr int kStageKeys = Shared<kHeadDim>::kStageKeys;
   // Waits for the next keys, or values, which are in kTileStages stages.
   const auto await = [&](__half*(&at)[kTileStages]) {
-    PipelineStage<kStages> next = stage;
+    PipelineStage<kStages<kHeadDim>> next = stage;
 #pragma unroll
     for (__half*& half : at) {
       shared.pipeline.Wait(next);
@@ -356,20 +372,37 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   constexpr int kCols = kColsAtOnce<kHeadDim>;
+  constexpr bool kWide = kIsWide<kHeadDim>;
+  // Weights of a tile, as A fragments; wide heads have them in shared memory.
+  uint32_t weights[kKeyChunks][4];
+  const uint64_t weight_matrix =
+      SharedMatrix(SharedAddress(shared.weights[group]), 128, kKeyTile * 16);
+  const auto put = [&](int chunk, int i, uint32_t bits) {
+    if constexpr (kWide) {
+      const int row_group = thread / 32 * 2 + i % 2;
+      const int core = row_group * (kKeyTile / 8) + chunk * 2 + i / 2;
+      *reinterpret_cast<uint32_t*>(&shared.weights[group][core * 64 + lane * 2]) = bits;
+    } else {
+      weights[chunk][i] = bits;
+    }
+  };
   // Multiplies the weights by the values of kCols columns from `first_col` on.
-  const auto multiply = [&](const uint32_t(&weights)[kKeyChunks][4],
-                            __half* const(&values)[kTileStages], int first_col,
+  const auto multiply = [&](__half* const(&values)[kTileStages], int first_col,
                             float(&out)[kCols / 2]) {
     constexpr int kSteps = kKeyChunks / kTileStages;
+    if constexpr (kWide) Discard(out);
     WgmmaFence();
 #pragma unroll
     for (int step = 0; step < kKeyChunks; ++step) {
       const uint64_t value_matrix =
-          SharedMatrix(SharedAddress(values[step / kSteps]), kRowGroupBytes, 128);
-      Wgmma<kCols>::MultiplyTransposed(
-          out, weights[step],
-          value_matrix + (first_col * 16 >> 4) + step % kSteps * (2 * kRowGroupBytes >> 4),
-          step > 0);
+          SharedMatrix(SharedAddress(values[step / kSteps]), kRowGroupBytes, 128) +
+          (first_col * 16 >> 4) + step % kSteps * (2 * kRowGroupBytes >> 4);
+      if constexpr (kWide) {
+        Wgmma<kCols>::MultiplySharedTransposed(out, weight_matrix + step * (256 >> 4), value_matrix,
+                                               step > 0);
+      } else {
+        Wgmma<kCols>::MultiplyTransposed(out, weights[step], value_matrix, step > 0);
+      }
     }
     WgmmaCommit();
     WgmmaWait<0>();
@@ -398,14 +431,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     RowState state[2];
-    uint32_t weights[kKeyChunks][4];
+    // All warps of the warpgroup have multiplied the weights of the tile before.
+    if constexpr (kWide) GroupSync(group);
     Softmax<kPlain>(reinterpret_cast<ChunkScores(&)[kKeyChunks]>(s), args.rule, scale,
                     {positions[0] - first_key, positions[1] - first_key}, first_visible, state,
-                    weights);
+                    put);
     __half* values[kTileStages];
     await(values);
     // Whole blocks, each a power of two.
     const int copied = (keys - first_key + args.kv.block_tokens - 1) & -args.kv.block_tokens;
+    if (kWide) {
+      SharedStoreFence();
+      GroupSync(group);
+    }
     if (copied < kKeyTile) {
       // Memory that was not copied may hold anything, and a weight of zero times a NaN is a NaN.
 #pragma unroll
@@ -421,22 +459,26 @@ __global__ void __launch_bounds__(kThreads, 1)
     float out[kCols / 2];
     MergeFactors factors[2];
     turn.Begin();
-    if constexpr (kCols < kHeadDim) {
+    if constexpr (kWide) {
       for (int half = 0; half < 2; ++half) factors[half] = Merge(total_state[half], state[half]);
 #pragma unroll
       for (int col = 0; col < kHeadDim; col += kCols) {
-        multiply(weights, values, col, out);
+        multiply(values, col, out);
         merge(factors, col, out);
       }
     } else {
-      multiply(weights, values, 0, out);
+      multiply(values, 0, out);
     }
     release();
+    if constexpr (kWide) {
+#pragma unroll
+      for (auto& scores : s) Discard(scores);
+    }
     // The wgmmas of the next scores run while this tile is merged.
     if (tile + 1 < seen_tiles) score();
     turn.End(tile == tiles - 1);
 
-    if constexpr (kCols == kHeadDim) {
+    if constexpr (!kWide) {
       for (int half = 0; half < 2; ++half) factors[half] = Merge(total_state[half], state[half]);
       merge(factors, 0, out);
     }

@@ -57,17 +57,21 @@ namespace orcd::cuda {
                  : ORCD_REGISTERS_##count                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
   }
-#define ORCD_MULTIPLY_SHARED(cols, count, i0, i1, i2)                                             \
-  __device__ __forceinline__ static void MultiplyShared(float(&c)[count], uint64_t a, uint64_t b, \
-                                                        bool add) {                               \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2                                     \
-                 ", 0;\n"                                                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #cols                                        \
-                 "k16.f32.f16.f16 {" ORCD_NUMBERS_##count "}, %" #i0 ", %" #i1                    \
-                                                          ", add, 1, 1, 0, 0;\n}"                 \
-                 : ORCD_REGISTERS_##count                                                         \
-                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                             \
+#define ORCD_MULTIPLY_SHARED_WITH(Name, transposed, cols, count, i0, i1, i2)                    \
+  __device__ __forceinline__ static void Name(float(&c)[count], uint64_t a, uint64_t b,         \
+                                              bool add) {                                       \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2                                   \
+                 ", 0;\n"                                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #cols                                      \
+                 "k16.f32.f16.f16 {" ORCD_NUMBERS_##count "}, %" #i0 ", %" #i1                  \
+                                                          ", add, 1, 1, 0, " #transposed ";\n}" \
+                 : ORCD_REGISTERS_##count                                                       \
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));                                           \
   }
+#define ORCD_MULTIPLY_SHARED(cols, count, i0, i1, i2) \
+  ORCD_MULTIPLY_SHARED_WITH(MultiplyShared, 0, cols, count, i0, i1, i2)
+#define ORCD_MULTIPLY_SHARED_TRANSPOSED(cols, count, i0, i1, i2) \
+  ORCD_MULTIPLY_SHARED_WITH(MultiplySharedTransposed, 1, cols, count, i0, i1, i2)
 #define ORCD_MULTIPLY_TRANSPOSED(cols, count, i0, i1, i2, i3, i4, i5)                      \
   __device__ __forceinline__ static void MultiplyTransposed(                               \
       float(&c)[count], const uint32_t(&a)[4], uint64_t b, bool add) {                     \
@@ -86,6 +90,7 @@ namespace orcd::cuda {
 //   Multiply            a in registers, b K-major (SharedMatrix)
 //   MultiplyShared      a and b in shared memory (SharedMatrix); without `add`, c is overwritten
 //   MultiplyTransposed  a in registers, b MN-major: 16 rows (SharedMatrix, its strides exchanged)
+//   MultiplySharedTransposed  the same with a in shared memory
 template <int kCols>
 struct Wgmma;
 
@@ -104,6 +109,7 @@ template <>
 struct Wgmma<64> {
   ORCD_MULTIPLY(64, 32, 32, 33, 34, 35, 36)
   ORCD_MULTIPLY_SHARED(64, 32, 32, 33, 34)
+  ORCD_MULTIPLY_SHARED_TRANSPOSED(64, 32, 32, 33, 34)
   ORCD_MULTIPLY_TRANSPOSED(64, 32, 32, 33, 34, 35, 36, 37)
 };
 
@@ -147,6 +153,8 @@ struct Wgmma<256> {
 
 #undef ORCD_MULTIPLY
 #undef ORCD_MULTIPLY_SHARED
+#undef ORCD_MULTIPLY_SHARED_TRANSPOSED
+#undef ORCD_MULTIPLY_SHARED_WITH
 #undef ORCD_MULTIPLY_TRANSPOSED
 #undef ORCD_NUMBERS_8
 #undef ORCD_NUMBERS_16
