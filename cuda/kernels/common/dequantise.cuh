@@ -201,6 +201,33 @@ struct GroupQuants<kFormat, true> {
   }
 };
 
+// A level as a byte: plus 128; for FP4, the upper byte of F16, times 2^kFp4Power.
+template <TileFormat kFormat>
+inline constexpr bool kIsFp4 = kFormat == TileFormat::kMXFP4 || kFormat == TileFormat::kNVFP4;
+template <TileFormat kFormat>
+inline constexpr int kFp4Power = kFormat == TileFormat::kMXFP4 ? -kMxfp4Power : 7;
+template <TileFormat kFormat>
+constexpr uint32_t LevelByte(int level) {
+  if (!kIsFp4<kFormat>) return static_cast<uint32_t>(level + kQuantZero<kFormat>);
+  if (level == 0) return 0;
+  // 2^power * (1 + fraction / 4).
+  int magnitude = level < 0 ? -level : level;
+  int power = 0;
+  while (magnitude >> power > 1) ++power;
+  const int fraction = (magnitude << 2 >> power) & 3;
+  return (level < 0 ? 128u : 0u) |
+         static_cast<uint32_t>((power + kFp4Power<kFormat> + 15) << 2 | fraction);
+}
+// The bytes of four levels, from `first` on.
+template <TileFormat kFormat>
+constexpr uint32_t LevelBytes(int first) {
+  uint32_t word = 0;
+  for (int i = 3; i >= 0; --i) {
+    word = word << 8 | LevelByte<kFormat>(FormatBlock<kFormat>::kLevels[first + i]);
+  }
+  return word;
+}
+
 template <TileFormat kFormat>
 struct GroupScales;
 
@@ -215,6 +242,8 @@ struct UnitScales {
   uint32_t own[8];
   // Formats with group books: the book's address, with LaneOfBook.
   uint32_t book;
+  // Level books: LevelBytes from 0 and from 8 on.
+  uint32_t levels[2];
 
   // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
   // (`zero` times that of one), less the min.
@@ -245,6 +274,10 @@ struct UnitScales {
                                        uint32_t of_book = 0) {
     if constexpr (kFormat == TileFormat::kMXFP4) own[0] = factors;
     if constexpr (HasGroupBook(kFormat)) book = of_book;
+    if constexpr (HasLevelBook(kFormat)) {
+      levels[0] = InRegister(LevelBytes<kFormat>(0));
+      levels[1] = InRegister(LevelBytes<kFormat>(8));
+    }
     const uint8_t* scales = unit + ScalesOffset(kFormat);
     // kQuantZero of a row's quants at their bit positions: a subnormal number, times 2^-24.
     constexpr uint32_t kZero = kQuantZero<kFormat>;
@@ -362,10 +395,15 @@ struct GroupScales {
   uint32_t words[kWords == 0 ? 1 : kWords];
   // As in UnitScales.
   uint32_t book;
+  uint32_t levels[2];
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
     if constexpr (HasGroupBook(kFormat)) book = unit_scales.book;
+    if constexpr (HasLevelBook(kFormat)) {
+      levels[0] = unit_scales.levels[0];
+      levels[1] = unit_scales.levels[1];
+    }
     if constexpr (HasSuperBlocks(kFormat)) {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = __shfl_sync(~0u, unit_scales.own[i], group, 4);
@@ -491,48 +529,21 @@ __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
   }
 }
 
-// A level as a byte: plus 128; for FP4, the upper byte of F16, times 2^kFp4Power.
-template <TileFormat kFormat>
-inline constexpr bool kIsFp4 = kFormat == TileFormat::kMXFP4 || kFormat == TileFormat::kNVFP4;
-template <TileFormat kFormat>
-inline constexpr int kFp4Power = kFormat == TileFormat::kMXFP4 ? -kMxfp4Power : 7;
-template <TileFormat kFormat>
-constexpr uint32_t LevelByte(int level) {
-  if (!kIsFp4<kFormat>) return static_cast<uint32_t>(level + kQuantZero<kFormat>);
-  if (level == 0) return 0;
-  // 2^power * (1 + fraction / 4).
-  int magnitude = level < 0 ? -level : level;
-  int power = 0;
-  while (magnitude >> power > 1) ++power;
-  const int fraction = (magnitude << 2 >> power) & 3;
-  return (level < 0 ? 128u : 0u) |
-         static_cast<uint32_t>((power + kFp4Power<kFormat> + 15) << 2 | fraction);
-}
-// The bytes of four levels, from `first` on.
-template <TileFormat kFormat>
-constexpr uint32_t LevelBytes(int first) {
-  uint32_t word = 0;
-  for (int i = 3; i >= 0; --i) {
-    word = word << 8 | LevelByte<kFormat>(FormatBlock<kFormat>::kLevels[first + i]);
-  }
-  return word;
-}
-
 // Looks up the bytes of the pairs of a step, whose eight quants are nibble i (pair i) of the two
 // halves of `quants`: {pair 0, pair 1}, the first half of each in the low half, and {pair 2, pair
 // 3}.
+// `levels`: as in UnitScales.
 template <TileFormat kFormat>
-__device__ __forceinline__ void LookUpLevels(uint32_t quants, uint32_t (&bytes)[2]) {
-  constexpr uint32_t kLevels[4] = {LevelBytes<kFormat>(0), LevelBytes<kFormat>(4),
-                                   LevelBytes<kFormat>(8), LevelBytes<kFormat>(12)};
+__device__ __forceinline__ void LookUpLevels(uint32_t quants, const uint32_t (&levels)[2],
+                                             uint32_t (&bytes)[2]) {
   const uint32_t order = __byte_perm(quants, 0, 0x3120);
   const uint32_t index = order & 0x77777777u;
   const uint32_t is_upper = AndOr(order >> 1, 0x44444444u, 0x32103210u);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t lower = __byte_perm(kLevels[0], kLevels[1], index >> (16 * i));
-    const uint32_t upper = __byte_perm(kLevels[2], kLevels[3], index >> (16 * i));
-    bytes[i] = __byte_perm(lower, upper, is_upper >> (16 * i));
+    const uint32_t lower = Permute(levels[0], LevelBytes<kFormat>(4), index >> (16 * i));
+    const uint32_t upper = Permute(levels[1], LevelBytes<kFormat>(12), index >> (16 * i));
+    bytes[i] = Permute(lower, upper, is_upper >> (16 * i));
   }
 }
 
@@ -542,7 +553,7 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
                                               uint32_t (&a)[4]) {
   constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
   uint32_t bytes[2];
-  LookUpLevels<kFormat>(quants, bytes);
+  LookUpLevels<kFormat>(quants, scales.levels, bytes);
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     const uint32_t word = bytes[pair / 2];

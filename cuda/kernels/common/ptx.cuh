@@ -260,6 +260,17 @@ __device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
   return result;
 }
+// __byte_perm without its mask: no nibble of `order` is above 7.
+__device__ __forceinline__ uint32_t Permute(uint32_t low, uint32_t high, uint32_t order) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(order));
+  return result;
+}
+// The same value, which the assembler then keeps in a register: it moves a constant to one again
+// for every use. All lanes of the warp call this.
+__device__ __forceinline__ uint32_t InRegister(uint32_t constant) {
+  return __shfl_sync(~0u, constant, 0);
+}
 __device__ __forceinline__ __half2 AsHalf2(uint32_t bits) {
   return *reinterpret_cast<__half2*>(&bits);
 }
