@@ -768,6 +768,7 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
                                  .blocks = device_blocks.data()},
                         .qkv = {.bias = bias.data(),
                                 .angles = angles.data(),
+                                .rope_dims = head_dim,
                                 .query_split = query_split.data(),
                                 .heads = heads,
                                 .kv_heads = kv_heads,

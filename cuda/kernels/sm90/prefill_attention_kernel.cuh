@@ -485,14 +485,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   // No wgmmas are in flight here; the compiler does not know that.
   WgmmaWait<0>();
+  // Tiles that only the other warpgroup sees. In its turn it waits for the next tile's keys, whose
+  // stages may be those of this tile's keys: they are released before the turn is awaited.
+  const auto skip = [&] {
+    __half* at[kTileStages];
+    await(at);
+    release();
+  };
   for (int tile = seen_tiles; tile < tiles; ++tile) {
+    skip();
     turn.Begin();
     turn.End(tile == tiles - 1);
-    for (int i = 0; i < 2; ++i) {
-      __half* at[kTileStages];
-      await(at);
-      release();
-    }
+    skip();
   }
 
 #pragma unroll
