@@ -486,10 +486,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   // No wgmmas are in flight here; the compiler does not know that.
   WgmmaWait<0>();
   // Tiles that only the other warpgroup sees. In its turn it waits for the next tile's keys, whose
-  // stages may be those of this tile's keys: they are released before the turn is awaited.
+  // stages may be those of this tile's keys: they are released before the turn is awaited. One
+  // thread waits for the stages, since warps that lag behind it would miss their phase.
   const auto skip = [&] {
     __half* at[kTileStages];
-    await(at);
+    if (thread == 0) await(at);
     release();
   };
   for (int tile = seen_tiles; tile < tiles; ++tile) {
