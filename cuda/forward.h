@@ -93,14 +93,14 @@ struct KvCaches {
   KvCacheView windows;
 };
 
-// What the launches of a layer follow from.
+// Decides the launches of a layer.
 struct LayerPlan {
   // All but the partials.
   QkvProduct qkv;
   AttentionRule rule;
   // Number of the layer within its cache.
   int cache_layer = 0;
-  // What products of many tokens add to the residual, they can add in their epilogue.
+  // True if products of many tokens can add to the residual in their epilogue.
   bool attn_adds = false;
   bool ffn_adds = false;
 
@@ -136,7 +136,7 @@ class Forward {
     Tap* tap;
   };
 
-  // What the next norm adds to the residual: a product that was left as split-K partials.
+  // A product that was left as split-K partials, which the next norm adds to the residual.
   struct Branch {
     const float* partials = nullptr;
     int splits = 0;

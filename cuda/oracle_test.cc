@@ -187,7 +187,7 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
 }
 
 struct RealModel {
-  // Of the file, as tools/fetch-model knows it.
+  // The name by which tools/fetch-model knows the file.
   const char* name;
   // Folder of the expected results.
   const char* folder;

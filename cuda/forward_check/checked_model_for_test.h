@@ -17,11 +17,11 @@
 
 namespace orcd::cuda {
 
-// How a model differs from Qwen2's.
+// The differences between a model and Qwen2's.
 struct ModelForm {
   std::string name = {};
   bool qkv_biases = false;
-  // Of the output of attention, gate, up and down.
+  // The output of attention, gate, up and down have biases.
   bool other_biases = false;
   // May change a spec whose layers are alike and have no norms or rules of their own.
   std::function<void(ModelSpec& spec)> change = {};

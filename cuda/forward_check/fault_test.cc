@@ -57,7 +57,7 @@ struct Fault {
   std::function<void(const Step&)> plant;
   // A part of what the check says.
   std::string finding;
-  // Of AllForms.
+  // A name in AllForms.
   const char* form = "qwen2";
 };
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
@@ -351,7 +351,7 @@ std::vector<Fault> Faults() {
   };
 }
 
-// What is special in the forms of other families.
+// Faults in what only the forms of other families have.
 std::vector<Fault> FaultsOfForms() {
   return {
       // --- Attention. ---

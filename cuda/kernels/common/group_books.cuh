@@ -24,7 +24,7 @@ constexpr int SignsOffset(TileFormat format) {
 }
 constexpr int SignBytes(TileFormat format) { return HasEvenSigns(format) ? 112 : 128; }
 
-// Of group n of kWeights weights of a block: Index, its index in the book. Signs is the signs of
+// Index is the place in the book of group n of kWeights weights of a block. Signs is the signs of
 // the weights from 8n on, bit by bit (of seven, if HasEvenSigns). Level(index, i) is the number of
 // the magnitude of weight i in the format's levels.
 template <TileFormat kFormat>

@@ -1,4 +1,4 @@
-// What a model makes of a QKV product, with random weights and angles, for tests.
+// The rule by which a model treats a QKV product, with random weights and angles, for tests.
 #ifndef ORCD_CUDA_KERNELS_COMMON_QKV_RULE_FOR_TEST_H_
 #define ORCD_CUDA_KERNELS_COMMON_QKV_RULE_FOR_TEST_H_
 

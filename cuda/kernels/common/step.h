@@ -130,7 +130,7 @@ struct NormArgs {
   float residual_scale = 1;
   // [hidden]; null: `out` is the residual itself.
   const float* weight = nullptr;
-  // Of both norms.
+  // Both norms have this kind and epsilon.
   NormKind kind = NormKind::kRms;
   float eps = 0;
   int hidden = 0;

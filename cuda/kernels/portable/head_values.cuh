@@ -56,7 +56,7 @@ struct HeadPart {
   }
 };
 
-// What no kernel of a step writes. kEarly: loads before WaitForDependency.
+// Constants, which no kernel of a step writes. kEarly: loads before WaitForDependency.
 struct PartConstants {
   float bias[2][kPairs];
   float weight[2][kPairs];

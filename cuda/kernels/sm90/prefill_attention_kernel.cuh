@@ -511,7 +511,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {
       const int i = j * 4 + half * 2;
-      // Where a head is not whole tiles of columns, it may begin within one.
+      // A head that is not whole tiles of columns may begin within one.
       __half* const at =
           kHeadDim % kActivationCols == 0
               ? to + j / 8 * stride + j % 8 * 64
