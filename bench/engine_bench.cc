@@ -217,13 +217,11 @@ absl::Status Measure(const Options& options) {
           path, load, backend,
           [](const absl::Status& status) { std::cerr << status.message() << "\n"; }, observer));
   const BackendInfo& info = engine->backend_info();
-  std::printf("%s on %s, ready in %.2f s; weights %.3f GB, KV %.3f GB, workspace %.3f GB\n",
-              absl::StrCat(engine->model().spec().name, " (", engine->model().quantization(), ")")
-                  .c_str(),
-              info.device.c_str(), Seconds() - start,
-              static_cast<double>(info.weights_bytes) * 1e-9,
-              static_cast<double>(info.kv_bytes) * 1e-9,
-              static_cast<double>(info.workspace_bytes) * 1e-9);
+  std::printf(
+      "%s on %s, ready in %.2f s; weights %.3f GB, KV %.3f GB, workspace %.3f GB\n",
+      absl::StrCat(engine->model().spec().name, " (", engine->model().quantization(), ")").c_str(),
+      info.device.c_str(), Seconds() - start, static_cast<double>(info.weights_bytes) * 1e-9,
+      static_cast<double>(info.kv_bytes) * 1e-9, static_cast<double>(info.workspace_bytes) * 1e-9);
   for (const Case& what : cases) ORCD_RETURN_IF_ERROR(RunCase(*engine, what, options));
   return absl::OkStatus();
 }
