@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cuda/gpu_for_test.h"
 #include "cuda/oracle_files_for_test.h"
 #include "cuda/shaped_model_for_test.h"
@@ -422,7 +423,7 @@ class FamilyTest : public GpuTest, public ::testing::WithParamInterface<std::str
 std::vector<std::string> RandomFamilies(const std::string& type) {
   std::vector<std::string> families;
   for (const std::string& architecture : ModelShapeArchitectures()) {
-    families.push_back(architecture + " " + type);
+    families.push_back(absl::StrCat(architecture, " ", type));
   }
   return families;
 }

@@ -359,8 +359,8 @@ ExpectedRow MakeRow(const QkvProduct& qkv, const QkvRule& rule, const QkvTables&
       row.size[first] = row.size[second] = std::abs(x) + std::abs(y);
     }
   }
-  const double temperature =
-      1 + double{rule.temperature} * std::log(position / QkvTables::kTemperatureLength + 1.0);
+  const int lengths = position / QkvTables::kTemperatureLength;
+  const double temperature = 1 + double{rule.temperature} * std::log(lengths + 1.0);
   for (int i = 0; i < qkv.heads * dim; ++i) {
     row.last[i] *= temperature;
     row.size[i] *= temperature;
