@@ -3,26 +3,17 @@
 #include "testing/arch_invariance.h"
 
 #include <string>
-#include <vector>
 
 #include "cuda/cuda_backend.h"
 #include "gtest/gtest.h"
-#include "runtime/model/architectures.h"
 
 namespace orcd::cuda {
 namespace {
 
-std::vector<std::string> Architectures() {
-  std::vector<std::string> names;
-  for (const Architecture* architecture : AllArchitectures()) {
-    names.emplace_back(architecture->name);
-  }
-  return names;
-}
-
 class GpuArchInvarianceTest : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Architectures, GpuArchInvarianceTest, ::testing::ValuesIn(Architectures()),
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuArchInvarianceTest,
+                         ::testing::ValuesIn(ArchitectureNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(GpuArchInvarianceTest, ARequestDrawsTheSameWhateverIsAroundIt) {

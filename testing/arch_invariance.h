@@ -20,11 +20,21 @@
 #include "runtime/base/steady_time.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/request.h"
+#include "runtime/model/architectures.h"
 #include "runtime/model/model.h"
 #include "testing/event.h"
 #include "testing/random_model/random_model.h"
 
 namespace orcd {
+
+// The names of all architectures.
+inline std::vector<std::string> ArchitectureNames() {
+  std::vector<std::string> names;
+  for (const Architecture* architecture : AllArchitectures()) {
+    names.emplace_back(architecture->name);
+  }
+  return names;
+}
 
 // The output of one request.
 struct DrawnOutput {

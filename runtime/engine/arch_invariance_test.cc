@@ -3,27 +3,18 @@
 #include "testing/arch_invariance.h"
 
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/model/architectures.h"
 #include "testing/random_model/model_shapes.h"
 
 namespace orcd {
 namespace {
 
-std::vector<std::string> Architectures() {
-  std::vector<std::string> names;
-  for (const Architecture* architecture : AllArchitectures()) {
-    names.emplace_back(architecture->name);
-  }
-  return names;
-}
-
 class ArchInvarianceTest : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Architectures, ArchInvarianceTest, ::testing::ValuesIn(Architectures()),
+INSTANTIATE_TEST_SUITE_P(Architectures, ArchInvarianceTest,
+                         ::testing::ValuesIn(ArchitectureNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ArchInvarianceTest, ARequestDrawsTheSameWhateverIsAroundIt) {
