@@ -44,6 +44,7 @@ struct Options {
   std::vector<std::string> cases = {"1:16:128"};
   int repetitions = 3;
   float temperature = 0;
+  bool cached = false;
   int64_t kv_cache_bytes = 0;
 };
 
@@ -139,8 +140,8 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
       request.sampling.seed = i;
       request.stop.ignore_eog = true;
       request.stop.max_tokens = what.tokens;
-      // Off, so that every repetition computes the whole prompt.
-      request.prefix_cache = false;
+      // Without it, every repetition computes the whole prompt.
+      request.prefix_cache = options.cached;
       request.sink = sinks.emplace_back(std::make_shared<Sink>(tally));
       request.arrival = absl::Now();
       ORCD_RETURN_IF_ERROR(engine.Submit(std::move(request)));
@@ -245,6 +246,7 @@ int Main(int argc, char** argv) {
   app.add_option("--case", options.cases, "PARALLEL:PROMPT:NEW")->capture_default_str();
   app.add_option("--repetitions", options.repetitions)->capture_default_str();
   app.add_option("--temperature", options.temperature)->capture_default_str();
+  app.add_flag("--cached", options.cached, "The prompts are in the prefix cache");
   app.add_option("--kv-cache-bytes", options.kv_cache_bytes, "0: the backend chooses")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

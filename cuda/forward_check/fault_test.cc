@@ -388,7 +388,9 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) { Get<RopeArgs>(s, 0).qkv.angles = Get<RopeArgs>(s, 1).qkv.angles; },
        "layer 0 has keys and values", "gemma3"},
       {"other_pairs_rotated", kQ4, kDecode,
-       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).qkv.rope_pairs = RopePairs::kHalves; },
+       [](const Step& s) {
+         Get<DecodeAttentionArgs>(s, 1).qkv.rope_pairs = RopePairs::kNeighbours;
+       },
        "layer 1 has keys and values", "llama"},
       {"more_dimensions_rotated", kQ4, kDecode,
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).qkv.rope_dims = 128; },
@@ -418,7 +420,7 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) {
          Get<DecodeAttentionArgs>(s, 1).qkv.query_split = s.buffers.query_split;
        },
-       "decode attention has parts of queries without a bias", "llama"},
+       "decode attention has parts of queries without a bias", "qwen3"},
 
       // --- Branches and norms. ---
       {"branch_without_its_norm", kQ4, kDecode,

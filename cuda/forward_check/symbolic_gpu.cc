@@ -190,7 +190,6 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
       layer_(spec.layers[0]),
       buffers_(buffers),
       kv_(kv),
-      splits_queries_(weights.layers()[0].qkv_bias != nullptr && layer_.head_dim <= 128),
       keys_and_values_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
@@ -205,6 +204,7 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
                   Splits(qkv_tiles, spec.hidden));
     }
     PlaceVector(name("qkv_bias"), layer.qkv_bias, layer_.q_size() + 2 * layer_.kv_size());
+    splits_queries_.push_back(layer.qkv_bias != nullptr && layer_.head_dim <= 128);
     const bool whole = layer_.qk_norm == QkNorm::kProjection;
     PlaceVector(name("q_norm"), layer.q_norm, whole ? layer_.q_size() : layer_.head_dim);
     PlaceVector(name("k_norm"), layer.k_norm, whole ? layer_.kv_size() : layer_.head_dim);
@@ -419,7 +419,7 @@ QkvParts SymbolicGpu::ReadConstants(Launch& launch, const QkvProduct& qkv, int l
 }
 
 void SymbolicGpu::ExpectQuerySplit(Launch& launch, const int32_t* parts, int layer) {
-  if (!splits_queries_) {
+  if (!splits_queries_[layer]) {
     if (parts != nullptr) launch.Complain("has parts of queries without a bias");
     return;
   }

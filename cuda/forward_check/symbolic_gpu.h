@@ -180,7 +180,7 @@ class SymbolicGpu {
   std::vector<int> whole_layers_;
   std::vector<int> window_layers_;
   // True if queries may have two F16 parts, as keys have a bias.
-  const bool splits_queries_;
+  std::vector<bool> splits_queries_;
   StepTables tables_;
   StepShape shape_;
   cudaStream_t stream_ = nullptr;
