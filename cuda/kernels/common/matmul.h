@@ -78,7 +78,7 @@ struct SwiGlu {
 };
 // Writes what LaunchRope would make of the result: `rope` has all arguments but the partials. The
 // matrices are whole heads, from row `first_row` of q, k and v on. For `gemm` of F16 weights, more
-// than kMaxPartialsTokens tokens, and products that are IsPlain.
+// than kMaxPartialsTokens tokens, and products that RopeEpilogueTakes.
 struct StoreQkv {
   RopeArgs rope = {};
   int first_row = 0;

@@ -706,9 +706,19 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
                                    .num_matrices = 3}};
     args.product.splits = Splits(RowTiles(args.product), cols);
     const DeviceArray<float> bias(RandomFloats(rows, 74, 3.0f));
-    for (const int tokens : {513, 700, 1100}) {
-      SCOPED_TRACE(::testing::Message() << heads << "/" << kv_heads << " heads of " << head_dim
-                                        << ", " << tokens << " tokens");
+    const DeviceArray<float> q_norm(RandomFloats(head_dim, 76));
+    const DeviceArray<float> k_norm(RandomFloats(head_dim, 77));
+    struct Form {
+      int tokens;
+      bool bias;
+      bool norms;
+    };
+    for (const auto& [tokens, has_bias, norms] :
+         {Form{513, true, false}, Form{700, true, false}, Form{1100, true, false},
+          Form{700, false, false}, Form{513, false, true}, Form{1100, false, true}}) {
+      SCOPED_TRACE(::testing::Message()
+                   << heads << "/" << kv_heads << " heads of " << head_dim << ", " << tokens
+                   << " tokens" << (has_bias ? ", bias" : "") << (norms ? ", norms" : ""));
       // Three sequences, and a last token that pads a bucket.
       const int lengths[] = {37, tokens - 37 - 2, 1};
       const int first_positions[] = {5, 0, 90};
@@ -766,10 +776,13 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
         return RopeArgs{.step = {.tokens = device_entries.data(),
                                  .sequences = device_sequences.data(),
                                  .blocks = device_blocks.data()},
-                        .qkv = {.bias = bias.data(),
+                        .qkv = {.bias = has_bias ? bias.data() : nullptr,
                                 .angles = angles.data(),
                                 .rope_dims = head_dim,
-                                .query_split = query_split.data(),
+                                .q_norm = norms ? q_norm.data() : nullptr,
+                                .k_norm = norms ? k_norm.data() : nullptr,
+                                .norm_eps = 1e-5f,
+                                .query_split = has_bias ? query_split.data() : nullptr,
                                 .heads = heads,
                                 .kv_heads = kv_heads,
                                 .head_dim = head_dim},

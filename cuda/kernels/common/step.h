@@ -219,14 +219,23 @@ struct QkvProduct {
   int head_dim = 0;
 };
 
-// True of the products that kernels have code of their own for, as Qwen2's: with a bias, rotated
-// halves of whole heads, no norm and no temperature. The RoPE epilogue of a GEMM (StoreQkv) takes
-// no others, and of these heads of 64 or 128 values only.
+// True of products whose whole heads of 64 or 128 values are rotated, in halves, and no more.
+constexpr bool RotatesHalves(const QkvProduct& qkv) {
+  return (qkv.head_dim == 64 || qkv.head_dim == 128) && qkv.rope_dims == qkv.head_dim &&
+         qkv.rope_pairs == RopePairs::kHalves && qkv.temperature == 0;
+}
+// True of the products that kernels have code of their own for, as Qwen2's: with a bias and without
+// norms.
 constexpr bool IsPlain(const QkvProduct& qkv) {
-  return qkv.bias != nullptr && qkv.query_split != nullptr &&
-         (qkv.head_dim == 64 || qkv.head_dim == 128) && qkv.rope_dims == qkv.head_dim &&
-         qkv.rope_pairs == RopePairs::kHalves && qkv.q_norm == nullptr && qkv.k_norm == nullptr &&
-         qkv.temperature == 0;
+  return RotatesHalves(qkv) && qkv.bias != nullptr && qkv.query_split != nullptr &&
+         qkv.q_norm == nullptr && qkv.k_norm == nullptr;
+}
+// True of the products that the RoPE epilogue of a GEMM (StoreQkv) takes: with a bias, or norms of
+// queries' and keys' heads as Qwen3's, or neither.
+constexpr bool RopeEpilogueTakes(const QkvProduct& qkv) {
+  const bool norms = qkv.q_norm != nullptr && qkv.k_norm != nullptr && !qkv.norm_projection;
+  const bool no_norms = qkv.q_norm == nullptr && qkv.k_norm == nullptr;
+  return RotatesHalves(qkv) && (no_norms || (norms && qkv.bias == nullptr));
 }
 
 // A query is one F16 number, or a hi/lo split: two F16 numbers, the second the rounding error of

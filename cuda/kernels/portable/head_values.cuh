@@ -82,6 +82,29 @@ struct PartConstants {
   }
 };
 
+// The sum of a part's squares, one after another.
+__device__ __forceinline__ float SquaresOf(const float (&values)[2][kPairs]) {
+  float sum = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) sum = fmaf(values[half][i], values[half][i], sum);
+  }
+  return sum;
+}
+
+// Adds up the squares of a head's parts; its threads are neighbours in a warp. The others of the
+// warp may be elsewhere.
+__device__ __forceinline__ float SquaresOfHead(float squares, int head_dim) {
+  const int threads = HeadThreads(head_dim);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t of_head = (threads == 32 ? 0 : 1u << threads) - 1;
+  for (int offset = threads / 2; offset > 0; offset /= 2) {
+    squares += __shfl_xor_sync(of_head << (lane & -threads), squares, offset);
+  }
+  return squares;
+}
+
 // The values of a part; `normed` is set only if the head has a norm.
 struct PartValues : RotatedPairs {
   float normed[2][kPairs];
@@ -103,17 +126,6 @@ struct PartValues : RotatedPairs {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) biased[half][i] += constants.bias[half][i];
     }
-  }
-
-  // The sum of the squares, one after another.
-  __device__ __forceinline__ float Squares() const {
-    float sum = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) sum = fmaf(biased[half][i], biased[half][i], sum);
-    }
-    return sum;
   }
 
   // Norm, RoPE and temperature, after Sum. `squares` are those of the `cols` values that a norm
@@ -178,10 +190,7 @@ __device__ __forceinline__ PartValues MakeValues(const QkvProduct& qkv, const He
   values.Sum<kTogether>(qkv, part, constants, token);
   float squares = 0;
   if (qkv.q_norm != nullptr || qkv.k_norm != nullptr) {
-    squares = values.Squares();
-    for (int offset = HeadThreads(qkv.head_dim) / 2; offset > 0; offset /= 2) {
-      squares += __shfl_xor_sync(~0u, squares, offset);
-    }
+    squares = SquaresOfHead(SquaresOf(values.biased), qkv.head_dim);
   }
   values.Finish(qkv, part, constants, position, squares, qkv.head_dim);
   return values;

@@ -92,7 +92,7 @@ __device__ __forceinline__ float2 ProjectionSquares(const QkvProduct& qkv, int t
     constants.Load<false>(qkv, part, position);
     PartValues values;
     values.Sum<1>(qkv, part, constants, t);
-    squares[part.head < qkv.heads ? 0 : 1] += values.Squares();
+    squares[part.head < qkv.heads ? 0 : 1] += SquaresOf(values.biased);
   }
   return make_float2(BlockSum(squares[0], scratch[0]), BlockSum(squares[1], scratch[1]));
 }

@@ -85,6 +85,12 @@ struct PairAngles {
 struct PairBias {
   float bias[2][kPairs];
 
+  // Sets the bias that changes no value: x + -0 is x.
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) bias[0][i] = bias[1][i] = -0.0f;
+  }
+
   template <bool kEarly = false>
   __device__ __forceinline__ void Load(const QkvProduct& qkv, int head, int col) {
     constexpr auto kLoad = kEarly ? LoadFourEarly : LoadFour;

@@ -3,6 +3,7 @@
 #ifndef ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_EPILOGUE_CUH_
 #define ORCD_CUDA_KERNELS_SM90_GEMM_F16_ROPE_EPILOGUE_CUH_
 
+#include "cuda/kernels/portable/head_values.cuh"
 #include "cuda/kernels/portable/rope.cuh"
 #include "cuda/kernels/sm90/gemm.cuh"
 #include "cuda/kernels/sm90/gemm_f16_epilogue.cuh"
@@ -43,7 +44,10 @@ class RopeEpilogue {
     const int row = (pair & -half_dim) + pair;
     head_ = (args.qkv.first_row + first_row + row) >> Log2(args_.qkv.head_dim);
     col_ = pair & (half_dim - 1);
-    hi_lo_ = head_ < args_.qkv.heads && IsSplit(args_.qkv, head_);
+    const bool query = head_ < args_.qkv.heads;
+    rotates_ = head_ < args_.qkv.heads + args_.qkv.kv_heads;
+    hi_lo_ = query && args_.qkv.query_split != nullptr && IsSplit(args_.qkv, head_);
+    norm_ = !rotates_ ? nullptr : query ? args_.qkv.q_norm : args_.qkv.k_norm;
     token_ = first_token + at_once;
     tokens_ = tokens + at_once;
     const auto at = [&](int of_row) {
@@ -57,8 +61,16 @@ class RopeEpilogue {
   // Stores the kStagedTokens tokens of part `part`, after they have been staged.
   __device__ __forceinline__ void StoreStaged(int part) const {
     if (head_ >= args_.qkv.heads + 2 * args_.qkv.kv_heads) return;
+    // The bias or, where the head has a norm, the norm's weights.
     PairBias bias;
-    bias.Load(args_.qkv, head_, col_);
+    if (norm_ != nullptr) {
+      LoadFour(norm_ + col_, bias.bias[0]);
+      LoadFour(norm_ + col_ + args_.qkv.head_dim / 2, bias.bias[1]);
+    } else if (args_.qkv.bias != nullptr) {
+      bias.Load(args_.qkv, head_, col_);
+    } else {
+      bias.Clear();
+    }
 #pragma unroll 1
     for (int first = 0; first < kTokens; first += kTogether) {
       Together now;
@@ -86,6 +98,20 @@ class RopeEpilogue {
     PairAngles angles[kTogether];
   };
 
+  // The norm of a head's values (PartValues::Finish); all threads that have the head.
+  __device__ __forceinline__ void Normalise(const PairBias& weights,
+                                            float (&values)[2][kPairs]) const {
+    const float squares = SquaresOfHead(SquaresOf(values), args_.qkv.head_dim);
+    const float scale = RmsScale(squares, args_.qkv.head_dim, args_.qkv.norm_eps);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        values[half][i] = values[half][i] * scale * weights.bias[half][i];
+      }
+    }
+  }
+
   __device__ __forceinline__ void Load(int first, Together& to) const {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) to.token[i] = tokens_[(first + i) * kTokensAtOnce];
@@ -106,8 +132,15 @@ class RopeEpilogue {
       sums[half][2] = four.z;
       sums[half][3] = four.w;
     }
-    const RotatedPairs pairs =
-        Rotate(sums, bias, angles, head_ < args_.qkv.heads + args_.qkv.kv_heads);
+    RotatedPairs pairs;
+    if (norm_ != nullptr) {
+      Normalise(bias, sums);
+      PairBias none;
+      none.Clear();
+      pairs = Rotate(sums, none, angles, rotates_);
+    } else {
+      pairs = Rotate(sums, bias, angles, rotates_);
+    }
     const int token = token_ + index * kTokensAtOnce;
     if (head_ < args_.qkv.heads) {
       StoreQuery(args_, QueryIndex(args_, token, head_, col_), args_.qkv.head_dim / 2, hi_lo_,
@@ -122,7 +155,10 @@ class RopeEpilogue {
   const RopeArgs& args_;
   int head_;
   int col_;
+  bool rotates_;
   bool hi_lo_;
+  // Weights of the head's norm; null if it has none.
+  const float* norm_;
   int token_;
   const RopeToken* tokens_;
   const uint8_t* staged_[2];

@@ -112,7 +112,8 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
   if (std::holds_alternative<SwiGlu>(args.epilogue) && (p.num_matrices > 1 || p.splits > 1)) {
     return "has several parts for SwiGLU";
   }
-  if (qkv != nullptr && !(many && f16 && qkv->rope.tokens == p.tokens && IsPlain(qkv->rope.qkv))) {
+  if (qkv != nullptr &&
+      !(many && f16 && qkv->rope.tokens == p.tokens && RopeEpilogueTakes(qkv->rope.qkv))) {
     return "cannot make qkv";
   }
   return nullptr;
