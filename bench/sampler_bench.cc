@@ -1,6 +1,7 @@
 // Measures the GPU's sampler: microseconds per launch, by number of rows and by sampling
-// parameters, also with a mask that allows half of the tokens. Rows of logits come from two distributions: one like a model's, Zipf's law over
-// shuffled tokens, and a normal one, in which a third of the vocabulary is likely.
+// parameters, also with a mask that allows half of the tokens. Rows of logits come from two
+// distributions: one like a model's, Zipf's law over shuffled tokens, and a normal one, in which a
+// third of the vocabulary is likely.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

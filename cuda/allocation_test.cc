@@ -107,7 +107,8 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
     seqs.back().sample = true;
   }
   ASSERT_EQ(SamplesOf(RunStep(backend, seqs)).size(), 3u);
-  // One sequence has a mask, which comes with the batch in two of three steps and late in the third.
+  // One sequence has a mask, which comes with the batch in two of three steps and late in the
+  // third.
   const std::vector<uint32_t> words = AllBut(std::vector<int32_t>{5, 6, 7}, model->spec().vocab);
   const TokenMask mask = {words};
   const auto launch = [&](int step) {

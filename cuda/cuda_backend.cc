@@ -108,9 +108,8 @@ struct Pending {
   // The shape that was launched.
   StepShape shape;
   int rows = 0;
-  // Rows of masks in the tables, and how many more GiveMasks has to bring before tokens are drawn.
+  // Masks in the tables, behind which those that follow have their rows.
   int masks = 0;
-  int masks_to_follow = 0;
   // In the order of the batch.
   std::vector<Part> parts;
 
@@ -153,8 +152,9 @@ absl::Status EnqueueDraws(Parts& p, const StepShape& shape, int turn, bool all_s
     const TableLayout device(shape, p.plan.step, p.device_tables(turn));
     ORCD_RETURN_IF_CUDA_ERROR(
         p.device.kernels->sample(
-            cuda::SampleArgsOf(device, shape, *p.buffers, p.model->spec(), p.plan.options.block_tokens,
-                         reinterpret_cast<DrawResult*>(p.results.data())),
+            cuda::SampleArgsOf(device, shape, *p.buffers, p.model->spec(),
+                               p.plan.options.block_tokens,
+                               reinterpret_cast<DrawResult*>(p.results.data())),
             p.device.traits, p.stream.get()),
         "drawing tokens");
   }
@@ -283,9 +283,6 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   if (pending_.size() == kMaxInFlight) {
     return absl::FailedPreconditionError("a step was launched before an older was waited for");
   }
-  if (!pending_.empty() && pending_.back().masks_to_follow > 0) {
-    return absl::FailedPreconditionError("a step was launched before the masks of the last came");
-  }
   ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
   Pending pending;
@@ -306,7 +303,6 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
       batch, layer, p.plan.options.block_tokens, slots_, pending.shape,
       {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs}, host);
   pending.masks = used.masks;
-  pending.masks_to_follow = used.masks_to_follow;
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
   const bool draws = used.masks_to_follow == 0;
   if (graph != nullptr) {
@@ -325,33 +321,28 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
 
 absl::Status CudaBackend::GiveMasks(std::span<const TokenMask> masks) {
   Parts& p = *parts_;
-  if (pending_.empty() || pending_.back().masks_to_follow == 0) {
-    return absl::FailedPreconditionError("there is no step whose masks follow");
-  }
   ORCD_RETURN_IF_ERROR(checker_->CheckMasks(masks));
   ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
-  Pending& pending = pending_.back();
+  const Pending& pending = pending_.back();
   const int turn = pending.turn;
   const TableLayout host = HostTables(p, pending);
   cuda::WriteMasks(masks, pending.masks, host);
   // The copy behind that of the step's tables overlaps the layers.
   for (const cudaError_t error :
-       {CopyMasks(p, turn, host, pending.masks, pending.masks_to_follow),
+       {CopyMasks(p, turn, host, pending.masks, static_cast<int>(masks.size())),
         cudaEventRecord(p.copied[turn].get(), p.copies.get()),
         cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
     ORCD_RETURN_IF_CUDA_ERROR(error, "copying masks");
   }
   ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, turn, pending.all_sample()));
-  ORCD_RETURN_IF_ERROR(EndStep(p, turn));
-  pending.masks_to_follow = 0;
-  return absl::OkStatus();
+  return EndStep(p, turn);
 }
 
 absl::StatusOr<StepResult> CudaBackend::Wait() {
   Parts& p = *parts_;
   if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
-  if (pending_.front().masks_to_follow > 0) {
-    return absl::FailedPreconditionError("a step was waited for before its masks came");
+  if (pending_.size() == 1 && checker_->masks_awaited() > 0) {
+    return absl::FailedPreconditionError("a step was waited for before its masks were given");
   }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();

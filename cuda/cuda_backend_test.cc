@@ -222,9 +222,8 @@ std::vector<uint32_t> MaskOf(const Request& request, int draw) {
 // The masks of a step, in the order of its sequences.
 class StepMasks {
  public:
-  // Gives `seq` a mask, unless `words` are empty: at once, or `late` by GiveTo.
+  // Gives `seq` a mask, at once or `late` by GiveTo. One without words allows every token.
   void Add(StepSequence& seq, std::vector<uint32_t> words, bool late) {
-    if (words.empty()) return;
     words_.push_back(std::move(words));
     seq.mask_follows = late;
     (late ? late_.emplace_back() : seq.mask).words = words_.back();
@@ -353,9 +352,8 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
     std::vector<int32_t> tokens(count, kPreviousSample);
     for (int i = 0; i < count; ++i) {
       if (way.by_number) tokens[i] = samples[i].back().token;
-      StepSequence seq =
-          ContinueSequence(i, static_cast<int>(requests[i].prompt.size()) + step - 1,
-                           std::span<const int32_t>(&tokens[i], 1), blocks[i]);
+      StepSequence seq = ContinueSequence(i, static_cast<int>(requests[i].prompt.size()) + step - 1,
+                                          std::span<const int32_t>(&tokens[i], 1), blocks[i]);
       seq.sample = true;
       add(seq, i);
     }
@@ -496,13 +494,13 @@ void ExpectLateMasksDoNotMatter(const std::shared_ptr<const Model>& model) {
     const struct {
       const char* name;
       Way way;
-    } ways[] = {{"late", {.late_every = 1}},
-                {"late, ahead", {.ahead = true, .late_every = 1}},
-                {"every second late, ahead", {.ahead = true, .late_every = 2}},
-                {"eager", {.eager = true}},
-                {"late, eager", {.eager = true, .late_every = 1}},
-                {"prompts in chunks of 3, late, ahead",
-                 {.ahead = true, .chunk = 3, .late_every = 1}}};
+    } ways[] = {
+        {"late", {.late_every = 1}},
+        {"late, ahead", {.ahead = true, .late_every = 1}},
+        {"every second late, ahead", {.ahead = true, .late_every = 2}},
+        {"eager", {.eager = true}},
+        {"late, eager", {.eager = true, .late_every = 1}},
+        {"prompts in chunks of 3, late, ahead", {.ahead = true, .chunk = 3, .late_every = 1}}};
     for (const auto& [name, way] : ways) {
       SCOPED_TRACE(::testing::Message() << count << " requests, " << name);
       ExpectSame(Generate(*backend, requests, 12, way), expected);

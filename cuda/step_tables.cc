@@ -186,7 +186,11 @@ TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int bloc
 void WriteMasks(std::span<const TokenMask> masks, int first_row, const TableLayout& host) {
   uint32_t* to = host.masks + first_row * host.mask_words;
   for (const TokenMask& mask : masks) {
-    std::ranges::copy(mask.words, to);
+    if (mask.empty()) {
+      std::fill_n(to, host.mask_words, ~0u);
+    } else {
+      std::ranges::copy(mask.words, to);
+    }
     to += host.mask_words;
   }
 }

@@ -62,7 +62,7 @@ struct TableLayout {
 struct TablesInUse {
   // Of the tables before the masks, from the layout's first byte on.
   size_t bytes = 0;
-  // Rows of masks: those of the batch, and behind them those that follow.
+  // Rows of masks: those of the batch, and behind them those of masks that follow.
   int masks = 0;
   int masks_to_follow = 0;
 };
@@ -101,7 +101,7 @@ TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int bloc
                         const std::vector<SlotState>& slots, const StepShape& shape,
                         const StepName& name, const TableLayout& host);
 
-// Writes masks, none of which is empty, into the rows of `host` from `first_row` on.
+// Writes masks into the rows of `host` from `first_row` on.
 void WriteMasks(std::span<const TokenMask> masks, int first_row, const TableLayout& host);
 
 // The sampler's arguments for a step whose logits a Forward has left in `buffers`. `results` has

@@ -1,6 +1,6 @@
 // A model whose steps run on memory of expressions. Keys and values, and the logits from which
-// tokens are drawn, must be those of the model's definition, wherever data lies and whenever weights
-// are dequantised.
+// tokens are drawn, must be those of the model's definition, wherever data lies and whenever
+// weights are dequantised.
 #ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 #define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 

@@ -334,7 +334,9 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<RopeArgs>(s, 1).step = s.other_tables.tables(); },
        "RoPE has the wrong tables"},
       {"stale_tables_of_a_product", kQ4, kLargePrompt,
-       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables.tables(); },
+       [](const Step& s) {
+         EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables.tables();
+       },
        "a product of many tokens has the wrong tables"},
       {"stale_tables_of_attention", kQ4, kPrompt,
        [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).step = s.other_tables.tables(); },
@@ -373,15 +375,16 @@ std::vector<Fault> Faults() {
        [](const Step& s) { Get<SampleArgs>(s).logits += Get<SampleArgs>(s).vocab; },
        "the sampler has the wrong logits"},
       {"samples_where_no_step_finds_them", kQ4, kOne,
-       [](const Step& s) { ++Get<SampleArgs>(s).last_sample; }, "the sampler has the wrong samples"},
+       [](const Step& s) { ++Get<SampleArgs>(s).last_sample; },
+       "the sampler has the wrong samples"},
       {"penalties_for_other_tokens", kQ4, kOne,
        [](const Step& s) { ++Get<SampleArgs>(s).block_token_ids; },
        "the sampler has the wrong ids of tokens in blocks"},
       {"marks_not_read_by_the_sampler", kQ4, kOne,
        [](const Step& s) { Get<SampleArgs>(s).not_finite = nullptr; },
        "the sampler has the wrong marks of values that are not finite"},
-      {"drawn_twice", kQ4, kDecode,
-       [](const Step& s) { s.launches.push_back(s.launches.back()); }, "the sampler draws again"},
+      {"drawn_twice", kQ4, kDecode, [](const Step& s) { s.launches.push_back(s.launches.back()); },
+       "the sampler draws again"},
   };
 }
 

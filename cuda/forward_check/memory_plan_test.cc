@@ -169,7 +169,8 @@ TEST(MemoryPlanTest, EverySequenceMayHaveAMaskInBothSteps) {
   StepLimits without = plan.step;
   without.mask_words = 0;
   EXPECT_EQ(TableBytes(plan.step) - TableBytes(without), 64u * 152'064 / 8);
-  const uint64_t buffers = ForwardBuffers(LongContext(), DeviceWeights(), plan.forward, nullptr).bytes;
+  const uint64_t buffers =
+      ForwardBuffers(LongContext(), DeviceWeights(), plan.forward, nullptr).bytes;
   EXPECT_EQ(plan.workspace_bytes, buffers + 2 * TableBytes(plan.step));
 }
 

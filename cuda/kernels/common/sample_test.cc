@@ -52,10 +52,10 @@ std::string Describe(const Draw& draw) {
              p.temperature, static_cast<float>(p.top_k), p.top_p, p.min_p, p.typical_p,
              p.repetition_penalty, p.frequency_penalty, p.presence_penalty}) +
          " (temperature, top_k, top_p, min_p, typical_p, repetition, frequency, presence), " +
-         std::to_string(p.logit_bias.size()) + " biases, " + std::to_string(allowed) + " allowed of " +
-         std::to_string(vocab) + (p.masked_logprobs ? ", masked log-probabilities" : "") +
-         ", seed " + std::to_string(p.seed) + ", history of " +
-         std::to_string(draw.history.size());
+         std::to_string(p.logit_bias.size()) + " biases, " + std::to_string(allowed) +
+         " allowed of " + std::to_string(vocab) +
+         (p.masked_logprobs ? ", masked log-probabilities" : "") + ", seed " +
+         std::to_string(p.seed) + ", history of " + std::to_string(draw.history.size());
 }
 
 class SampleTest : public GpuTest {
@@ -492,8 +492,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
     for (const float bad : {kNan, -kNan, kInfinity}) {
       for (const int at : {0, 1, vocab / 2, vocab - 1}) {
         for (const float temperature : {0.0f, 1.0f}) {
-          Draw draw = {
-              .logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}};
+          Draw draw = {.logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}};
           draw.logits[at] = bad;
           draw.params.temperature = temperature;
           draw.params.logprobs = 3;
@@ -502,8 +501,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
       }
     }
     // No token to draw: none from the start, and none that the mask allows.
-    Draw none = {
-        .logits = std::vector<float>(vocab, -kInfinity), .params = {}, .history = {5}};
+    Draw none = {.logits = std::vector<float>(vocab, -kInfinity), .params = {}, .history = {5}};
     none.params.logprobs = 3;
     draws.push_back(none);
     none.logits[7] = 2;
