@@ -514,8 +514,9 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
   __syncthreads();
 }
 
-// Sets the logits of this thread's tokens that the mask does not allow to -infinity.
-__device__ void ApplyMask(const uint32_t* mask, const Row& row) {
+// Sets the logits of this thread's tokens that the draw's mask does not allow to -infinity.
+__device__ void ApplyMask(const SampleArgs& args, const DrawEntry& draw, const Row& row) {
+  const uint32_t* const mask = args.masks + int64_t{draw.mask} * ((args.vocab + 31) / 32);
   const int end = row.first() + row.count();
 #pragma unroll 1
   for (int token = row.first(); token < end;) {
@@ -528,10 +529,9 @@ __device__ void ApplyMask(const uint32_t* mask, const Row& row) {
   }
 }
 
-// Applies bias, penalties and the mask, which may be null. `counts`: counters for half of the
-// block's tokens.
-__device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const uint32_t* mask,
-                       const Row& row, uint16_t* counts) {
+// Applies bias, penalties and the mask. `counts`: counters for half of the block's tokens.
+__device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row& row,
+                       uint16_t* counts) {
   for (int i = threadIdx.x; i < draw.biases; i += kThreads) {
     const LogitBias bias = args.biases[draw.first_bias + i];
     if (float* const logit = row.Find(bias.token)) *logit += bias.bias;
@@ -542,7 +542,7 @@ __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const uint
     CountAndPenalise(args, draw, row, counted, counted, counts);
   }
   __syncthreads();
-  if (mask != nullptr) ApplyMask(mask, row);
+  if (draw.mask >= 0) ApplyMask(args, draw, row);
 }
 
 // Key of the likeliest token.
@@ -684,10 +684,8 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   cg::this_cluster().barrier_wait();
   best = row.Min(best);
   bool finite = best != 0 && not_finite == 0;
-  const uint32_t* const mask =
-      draw.mask < 0 ? nullptr : args.masks + int64_t{draw.mask} * ((args.vocab + 31) / 32);
-  if (finite && mask != nullptr && draw.logprobs >= 0 && draw.masked_logprobs != 0) {
-    ApplyMask(mask, row);
+  if (finite && draw.mask >= 0 && draw.logprobs >= 0 && draw.masked_logprobs != 0) {
+    ApplyMask(args, draw, row);
     best = BestOf(row);
   }
   const auto max_of = [](uint64_t key) { return LogitOf(static_cast<uint32_t>(key >> 32)); };
@@ -717,8 +715,8 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
     }
   }
 
-  if (finite && (draw.biases > 0 || draw.has_penalties != 0 || mask != nullptr)) {
-    Adjust(args, draw, mask, row, counts);
+  if (finite && (draw.biases > 0 || draw.has_penalties != 0 || draw.mask >= 0)) {
+    Adjust(args, draw, row, counts);
     best = BestOf(row);
   }
   const float max = max_of(best);
