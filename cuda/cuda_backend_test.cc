@@ -213,7 +213,7 @@ std::vector<uint32_t> MaskOf(const Request& request, int draw) {
   for (uint32_t& word : words) {
     word = draw % 4 == 0   ? ~(1u << rng() % 32)
            : draw % 4 == 1 ? static_cast<uint32_t>(rng())
-                           : static_cast<uint32_t>(rng() & rng() & rng());
+                           : 1u << rng() % 32;
   }
   if (vocab % 32 != 0) words.back() |= ~0u << vocab % 32;
   return words;

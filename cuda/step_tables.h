@@ -60,7 +60,7 @@ struct TableLayout {
 
 // The entries of a step's tables that hold something.
 struct TablesInUse {
-  // Of the tables before the masks, from the layout's first byte on.
+  // Bytes of the tables before the masks, from the layout's first byte on.
   size_t bytes = 0;
   // Rows of masks: those of the batch, and behind them those of masks that follow.
   int masks = 0;
