@@ -38,9 +38,10 @@ struct StepSequence {
   // counts, the last sample. [0, max_seqs); at most one entry a slot in a step.
   int32_t slot = 0;
   // Set in the first step of a sequence in this slot, which need not begin at position 0; the
-  // slot's former state is forgotten. `start_history` is every token of the sequence known so far
-  // (for the penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those
-  // after them were generated. The pointees live until Launch returns.
+  // slot's former state is forgotten. A sequence may start again in its slot, also while a step of
+  // it is in flight, whose results stay what they are. `start_history` is every token of the
+  // sequence known so far (for the penalties), `tokens` included; its first start_prompt_tokens are
+  // the prompt, and those after them were generated. The pointees live until Launch returns.
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
   int32_t start_prompt_tokens = 0;
@@ -59,8 +60,11 @@ struct StepSequence {
   std::span<const int32_t> window_blocks;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
-  // The tokens that it may draw: all but at most kMaxForbidden (batch_checker.h).
+  // The tokens that it may draw; at least one.
   TokenMask mask;
+  // True if the mask is not known yet and comes by GiveMasks; `mask` is empty then. Requires
+  // `sample` and BackendInfo::late_masks.
+  bool mask_follows = false;
   // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
   // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
   std::span<const int32_t> targets;
@@ -213,6 +217,8 @@ struct BackendInfo {
   int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
   int max_in_flight = 1;
+  // True if masks may follow a launch (StepSequence::mask_follows).
+  bool late_masks = false;
   // True if StepSequence::targets are computed.
   bool prompt_logprobs = false;
   uint64_t weights_bytes = 0;
@@ -234,6 +240,12 @@ class Backend {
   // Starts a step; the CPU backend computes it here. The batch is consumed before this returns.
   // After an error the step did not run, and nothing after it can be trusted.
   virtual absl::Status Launch(const StepBatch& batch) = 0;
+
+  // Gives the masks of the parts of the last launched step that have mask_follows, in its order.
+  // Called once after each launch of such a step, before the next Launch and before the Wait for
+  // that step. The masks are copied; a mask allows at least one token, and one without words allows
+  // all. The step's layers run meanwhile: only the draws wait. An error is as one of Launch.
+  virtual absl::Status GiveMasks(std::span<const TokenMask> masks) = 0;
 
   // Waits for the oldest step that was launched and not waited for. An error is final for the
   // backend.

@@ -13,9 +13,6 @@ namespace orcd {
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBiases = 1024;
-// Ids that are never drawn. Backends take at most 128 forbidden ids (kMaxForbidden), of which stop
-// ids and end ids need the rest.
-inline constexpr int kMaxSuppressedIds = 24;
 // The penalties count a token at most this often, so that a backend can count in 16 bits.
 inline constexpr int32_t kMaxTokenCount = 65534;
 
@@ -39,6 +36,9 @@ struct SamplingParams {
   uint64_t seed = 0;
   // -1: no log-probabilities; 0: of the drawn token; N: also of the N likeliest.
   int32_t logprobs = -1;
+  // True if log-probabilities are those of the tokens that the mask allows, renormalised, instead
+  // of the model's own distribution.
+  bool masked_logprobs = false;
 
   bool greedy() const { return temperature <= 0.0f; }
   bool has_penalties() const {
