@@ -128,9 +128,7 @@ bool LlgConstraint::Step(int32_t token) {
   return llg_matcher_consume_token(matcher_.get(), static_cast<uint32_t>(token)) == 0;
 }
 
-bool LlgConstraint::Refuel() {
-  return steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask();
-}
+bool LlgConstraint::Refuel() { return steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask(); }
 
 bool LlgConstraint::ComputeMask() {
   const absl::Time begin = SteadyNow();

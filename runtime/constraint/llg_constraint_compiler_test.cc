@@ -62,14 +62,18 @@ TEST_F(ConstraintCompilerTest, CompilesEveryKindOfRule) {
       {{.rule = JsonObjectRule{}, .start = {}}, R"({"a":[1]})", "[1]"},
       {{.rule = RegexRule{"[a-c]{2}"}, .start = {}}, "ab", "abc"},
       {{.rule = GrammarRule{GrammarDialect::kLark, "start: \"a\" | \"b\" start"}, .start = {}},
-       "bba", "bb"},
+       "bba",
+       "bb"},
       {{.rule = GrammarRule{GrammarDialect::kEbnf, "root ::= \"a\" | \"b\" root"}, .start = {}},
-       "bba", "bb"},
+       "bba",
+       "bb"},
       {{.rule = ChoiceRule{{"red", "reddish"}}, .start = {}}, "reddish", "redd"},
       {{.rule = StructuralTagRule{{{"<f>", R"({"type":"integer"})", "</f>"}}, {"<f>"}},
         .start = {}},
-       "so <f>12</f> it is", "so <f>a</f>"},
-      {{.rule = RegexRule{"x+"}, .start = StartAfterString{"</think>"}}, "abc</think>xx",
+       "so <f>12</f> it is",
+       "so <f>a</f>"},
+      {{.rule = RegexRule{"x+"}, .start = StartAfterString{"</think>"}},
+       "abc</think>xx",
        "abc</think>y"},
       {{.rule = RegexRule{"x+"}, .start = StartAfterToken{'t'}}, "abctxx", "abcty"},
   };
@@ -92,8 +96,7 @@ TEST_F(ConstraintCompilerTest, RefusesByReason) {
       {{.rule = RegexRule{"("}, .start = {}}, "CONSTRAINT_INVALID"},
       {{.rule = GrammarRule{GrammarDialect::kLark, "start: nothing"}, .start = {}},
        "CONSTRAINT_INVALID"},
-      {{.rule = JsonSchemaRule{absl::StrCat("\"", std::string(200'000, 'x'), "\"")},
-        .start = {}},
+      {{.rule = JsonSchemaRule{absl::StrCat("\"", std::string(200'000, 'x'), "\"")}, .start = {}},
        "CONSTRAINT_TOO_LARGE"},
   };
   for (const auto& [spec, reason] : cases) {
@@ -121,10 +124,10 @@ TEST_F(ConstraintCompilerTest, KeepsItsMemoryFlatForManySchemas) {
   const int count = testing::kSanitized ? 200 : 2000;
   size_t filled = 0;
   for (int i = 0; i < count; ++i) {
-    const auto constraint = Make({.rule = JsonSchemaRule{absl::StrCat(
-                                      R"({"type":"object","properties":{"name)", i,
-                                      R"(":{"enum":["red","green"]}}})")},
-                                  .start = {}});
+    const auto constraint =
+        Make({.rule = JsonSchemaRule{absl::StrCat(R"({"type":"object","properties":{"name)", i,
+                                                  R"(":{"enum":["red","green"]}}})")},
+              .start = {}});
     ASSERT_TRUE(constraint.ok()) << constraint.status();
     ASSERT_LE(compiler_->stats().cache_bytes, limits.cache_bytes);
     if (i == count / 4) filled = Resident();

@@ -48,8 +48,7 @@ std::vector<int32_t> Forced(Constraint& constraint) {
   return {forced.begin(), forced.end()};
 }
 
-class RandomWalkTest
-    : public ::testing::TestWithParam<std::pair<std::string, std::string>> {
+class RandomWalkTest : public ::testing::TestWithParam<std::pair<std::string, std::string>> {
  protected:
   void SetUp() override {
     rule_ = MakeRule(GetParam().first, GetParam().second);
@@ -91,9 +90,9 @@ TEST_P(RandomWalkTest, AcceptsWhatTheMaskAllowsAndNothingElse) {
       if (tokens.size() < 12) {
         for (int i = 0; i < 6; ++i) {
           std::vector<int32_t> next = tokens;
-          next.push_back(i % 2 == 0 ? allowed[random_() % allowed.size()]
-                                    : static_cast<int32_t>(
-                                          random_() % Vocab().tokenizer->vocab_size()));
+          next.push_back(i % 2 == 0
+                             ? allowed[random_() % allowed.size()]
+                             : static_cast<int32_t>(random_() % Vocab().tokenizer->vocab_size()));
           const bool is_allowed = std::ranges::binary_search(allowed, next.back());
           // Any tokenization of a forced text is accepted.
           if (!is_allowed && is_forced) continue;
@@ -126,8 +125,7 @@ TEST_P(RandomWalkTest, RollbackIsAFreshReplay) {
         constraint->Rollback(static_cast<int>(count));
         tokens.resize(tokens.size() - count);
         const auto fresh = Replay(*rule_, tokens);
-        ASSERT_THAT(Forced(*constraint), ElementsAreArray(Forced(*fresh)))
-            << Vocab().Text(tokens);
+        ASSERT_THAT(Forced(*constraint), ElementsAreArray(Forced(*fresh))) << Vocab().Text(tokens);
         ASSERT_THAT(Allowed(*constraint), ElementsAreArray(Allowed(*fresh)))
             << Vocab().Text(tokens);
         ASSERT_EQ(constraint->Ended(), fresh->Ended());
@@ -243,8 +241,7 @@ TEST(LlgConstraintTest, AllowsControlTokensOnlyByName) {
   EXPECT_FALSE(std::ranges::binary_search(allowed, Vocab().control));
   EXPECT_TRUE(std::ranges::binary_search(allowed, Vocab().call)) << "it is text";
   EXPECT_TRUE(std::ranges::binary_search(allowed, Vocab().end));
-  EXPECT_FALSE(
-      std::ranges::binary_search(allowed, Vocab().tokenizer->vocab_size() - 1))
+  EXPECT_FALSE(std::ranges::binary_search(allowed, Vocab().tokenizer->vocab_size() - 1))
       << "unused";
   const auto named = MakeRule("lark", "start: <|im_start|> /[a-z]+/");
   EXPECT_THAT(Forced(*named->Make(nullptr)), ElementsAre(Vocab().control));

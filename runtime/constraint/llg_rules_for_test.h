@@ -1,4 +1,5 @@
-// For tests: rules of the library's kinds, and a small vocabulary with tokens of several characters.
+// For tests: rules of the library's kinds, and a small vocabulary with tokens of several
+// characters.
 #ifndef ORCD_RUNTIME_CONSTRAINT_LLG_RULES_FOR_TEST_H_
 #define ORCD_RUNTIME_CONSTRAINT_LLG_RULES_FOR_TEST_H_
 
@@ -26,9 +27,10 @@ class JsonVocabulary {
  public:
   JsonVocabulary() {
     for (const char* word :
-         {"true", "false", "null", "name", "value", "{\"", "\":", "\",", "\"}", "},", " \"", "  ",
-          "\n", "the", " the", "red", "reddish", "green", "10", "100", "2024", "-0", "ab", "abc",
-          "aa", "aaaa", "é", "日本", "\\n", "\\u00", "[]", "{}", "[{", "}]"}) {
+         {"true", "false", "null",  "name", "value", "{\"",  "\":", "\",",     "\"}",
+          "},",   " \"",   "  ",    "\n",   "the",   " the", "red", "reddish", "green",
+          "10",   "100",   "2024",  "-0",   "ab",    "abc",  "aa",  "aaaa",    "é",
+          "日本", "\\n",   "\\u00", "[]",   "{}",    "[{",   "}]"}) {
       AddWord(word);
     }
     end = small_.Add("<|im_end|>", TokenType::kControl);
