@@ -272,8 +272,35 @@ TEST(LlgRuleTextTest, SchemasThatTheLibraryAloneMisreads) {
   const Rule both = Schema(R"({"type":"string","pattern":"^2","format":"date-time"})");
   both.Complete({"\"2024-02-29T10:00:00Z\""});
   both.Forbidden({"\"1"});
+  const Rule host = Schema(R"({"type":"string","format":"hostname"})");
+  host.Complete({"\"a-b.example\""});
+  host.Forbidden({"\"xn--", "\"-", "\"a.."});
+  const Rule white = Schema(R"({"type":"string","pattern":"^[^\\s]\\S\\d$"})");
+  white.Complete({"\"aé1\""});
+  white.Forbidden({"\"\ufeff", "\"a\ufeff", "\"ab٣"});
   const Rule unbounded = Schema(R"({"type":"string","maxLength":9007199254740991})");
   unbounded.Complete({"\"the name\""});
+}
+
+// The library descends with references and groups.
+TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
+  std::string chain = "{\"$defs\":{";
+  for (int i = 0; i < 900; ++i) {
+    chain += "\"" + std::to_string(i) + "\":";
+    for (int level = 0; level < 8; ++level) chain += "{\"anyOf\":[";
+    chain += "{\"$ref\":\"#/$defs/" + std::to_string(i + 1) + "\"}";
+    for (int level = 0; level < 8; ++level) chain += "]}";
+    chain += ",";
+  }
+  Schema(chain + "\"900\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/0\"}").Complete({"null"});
+
+  std::string groups = "start: a0\n";
+  for (int i = 0; i < 1900; ++i) {
+    groups += "a" + std::to_string(i) + ": " + std::string(25, '(') + "a" + std::to_string(i + 1) +
+              std::string(25, ')') + "\n";
+  }
+  Rule({.rule = GrammarRule{GrammarDialect::kLark, groups + "a1900: \"the\""}, .start = {}})
+      .Complete({"the"});
 }
 
 TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
@@ -294,6 +321,7 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
       {R"({"type":"integer","minimum":3,"maximum":2})", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {R"({"type":"array","items":false,"minItems":1})", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {"false", "CONSTRAINT_UNSATISFIABLE", "f: "},
+      {R"({"$ref":"#"})", "CONSTRAINT_UNSATISFIABLE", "f: "},
   };
   for (const Case& c : cases) {
     const auto rule = Compile({.rule = JsonSchemaRule{c.schema}, .start = {}});
