@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_shape.h"
 #include "worker/api/kserve/tensors.h"
-#include "worker/base/json_shape.h"
 
 namespace orcd::kserve {
 namespace {
