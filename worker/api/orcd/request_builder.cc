@@ -10,11 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/error.h"
+#include "runtime/text/thinking.h"
 
 namespace orcd {
 namespace {
 
 constexpr size_t kMaxRequestIdLength = 128;
+constexpr size_t kMaxStartStringBytes = 256;
 
 uint64_t Random64() {
   uint64_t value = 0;
@@ -28,6 +30,30 @@ absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
   if (count <= kMaxTopLogprobs) return absl::OkStatus();
   return InvalidField(
       field, absl::StrCat(count, " is more than the ", kMaxTopLogprobs, " that are allowed"));
+}
+
+absl::Status CheckStart(const ConstraintSpec& spec, int vocab) {
+  if (const auto* after = std::get_if<StartAfterToken>(&spec.start)) {
+    if (after->token >= 0 && after->token < vocab) return absl::OkStatus();
+    return InvalidField(absl::StrCat(spec.field, ".after_token"),
+                        absl::StrCat(static_cast<uint32_t>(after->token),
+                                     " is outside the vocabulary of ", vocab, " tokens"));
+  }
+  if (const auto* after = std::get_if<StartAfterString>(&spec.start)) {
+    if (!after->text.empty() && after->text.size() <= kMaxStartStringBytes) return absl::OkStatus();
+    return InvalidField(absl::StrCat(spec.field, ".after_string"),
+                        absl::StrCat("has ", after->text.size(), " bytes; 1 to ",
+                                     kMaxStartStringBytes, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+bool EndsInThinking(const Tokenizer& tokenizer, const Prompt& prompt) {
+  if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
+    return text->parse_special && orcd::EndsInThinking(tokenizer, text->text);
+  }
+  const auto* ids = std::get_if<std::vector<int32_t>>(&prompt);
+  return ids != nullptr && orcd::EndsInThinking(tokenizer, *ids);
 }
 
 }  // namespace
@@ -66,6 +92,25 @@ void RequestBuilder::SetLogprobs(uint32_t count) {
 void RequestBuilder::SetPromptLogprobs(uint32_t count) {
   request_.prompt_logprobs = Saturate(count);
   error_.Update(CheckTopLogprobs("prompt_logprobs", count));
+}
+
+void RequestBuilder::SetConstraint(absl::StatusOr<ConstraintSpec> spec, ConstraintStart start) {
+  error_.Update(spec.status());
+  if (!spec.ok()) return;
+  constraint_ = *std::move(spec);
+  constraint_start_ = start;
+}
+
+absl::Status RequestBuilder::CompileConstraint(const Model& model, ConstraintCompiler& compiler) {
+  if (!constraint_) return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(CheckStart(*constraint_, model.spec().vocab));
+  if (constraint_start_ == ConstraintStart::kAfterThinking && prompt_.ok() &&
+      EndsInThinking(model.tokenizer(), *prompt_)) {
+    constraint_->start = StartAfterToken{ThinkingEndId(model.tokenizer())};
+  }
+  ORCD_ASSIGN_OR_RETURN(request_.constraint, compiler.Compile(*constraint_, request_.samples));
+  request_.sampling.masked_logprobs = true;
+  return absl::OkStatus();
 }
 
 absl::Status RequestBuilder::CheckParameters(const Model& model) {
