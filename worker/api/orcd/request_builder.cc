@@ -16,7 +16,6 @@ namespace orcd {
 namespace {
 
 constexpr size_t kMaxRequestIdLength = 128;
-constexpr size_t kMaxStartStringBytes = 256;
 
 uint64_t Random64() {
   uint64_t value = 0;
@@ -32,28 +31,21 @@ absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
       field, absl::StrCat(count, " is more than the ", kMaxTopLogprobs, " that are allowed"));
 }
 
+// Other protocols than orcd.v1 name no token.
 absl::Status CheckStart(const ConstraintSpec& spec, int vocab) {
-  if (const auto* after = std::get_if<StartAfterToken>(&spec.start)) {
-    if (after->token >= 0 && after->token < vocab) return absl::OkStatus();
-    return InvalidField(absl::StrCat(spec.field, ".after_token"),
-                        absl::StrCat(static_cast<uint32_t>(after->token),
-                                     " is outside the vocabulary of ", vocab, " tokens"));
-  }
-  if (const auto* after = std::get_if<StartAfterString>(&spec.start)) {
-    if (!after->text.empty() && after->text.size() <= kMaxStartStringBytes) return absl::OkStatus();
-    return InvalidField(absl::StrCat(spec.field, ".after_string"),
-                        absl::StrCat("has ", after->text.size(), " bytes; 1 to ",
-                                     kMaxStartStringBytes, " are allowed"));
-  }
-  return absl::OkStatus();
+  const auto* after = std::get_if<StartAfterToken>(&spec.start);
+  if (after == nullptr || (after->token >= 0 && after->token < vocab)) return absl::OkStatus();
+  return InvalidField("constraint.after_token",
+                      absl::StrCat(static_cast<uint32_t>(after->token),
+                                   " is outside the vocabulary of ", vocab, " tokens"));
 }
 
-bool EndsInThinking(const Tokenizer& tokenizer, const Prompt& prompt) {
+bool PromptEndsInThinking(const Tokenizer& tokenizer, const Prompt& prompt) {
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
-    return text->parse_special && orcd::EndsInThinking(tokenizer, text->text);
+    return text->parse_special && EndsInThinking(tokenizer, text->text);
   }
   const auto* ids = std::get_if<std::vector<int32_t>>(&prompt);
-  return ids != nullptr && orcd::EndsInThinking(tokenizer, *ids);
+  return ids != nullptr && EndsInThinking(tokenizer, *ids);
 }
 
 }  // namespace
@@ -105,7 +97,7 @@ absl::Status RequestBuilder::CompileConstraint(const Model& model, ConstraintCom
   if (!constraint_) return absl::OkStatus();
   ORCD_RETURN_IF_ERROR(CheckStart(*constraint_, model.spec().vocab));
   if (constraint_start_ == ConstraintStart::kAfterThinking && prompt_.ok() &&
-      EndsInThinking(model.tokenizer(), *prompt_)) {
+      PromptEndsInThinking(model.tokenizer(), *prompt_)) {
     constraint_->start = StartAfterToken{ThinkingEndId(model.tokenizer())};
   }
   ORCD_ASSIGN_OR_RETURN(request_.constraint, compiler.Compile(*constraint_, request_.samples));
