@@ -11,7 +11,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/structural_tag.h"
 #include "worker/api/kserve/tensors.h"
+#include "worker/api/orcd/grammar_dialect.h"
+#include "worker/base/json_members.h"
 #include "worker/base/json_shape.h"
 
 namespace orcd::kserve {
@@ -19,15 +22,19 @@ namespace {
 
 using nlohmann::json;
 
-// The served parameters have at most one list or map inside the object. Schemas of constraints,
-// which are refused by name, have more.
-constexpr int kMaxDepth = 64;
+// Enough for a JSON Schema as deep as any that is served, in the parameter that has it deepest.
+constexpr int kMaxDepth = 128;
 constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 // A JSON value with the path under which errors name it.
 class Value {
  public:
-  Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
+  // `text` is the value as the client wrote it; empty for a value of a type that has no members.
+  Value(std::string field, const json& value, std::string_view text = {})
+      : field_(std::move(field)), value_(value), text_(text) {}
+
+  const std::string& field() const { return field_; }
+  std::string_view text() const { return text_; }
 
   absl::StatusOr<float> Float() const {
     const std::optional<double> number = Number();
@@ -110,6 +117,42 @@ class Value {
     return absl::OkStatus();
   }
 
+  // Calls `do_it` with the name and value of each member of an object, except null members. The
+  // object may also be the content of a text.
+  template <typename Do>
+  absl::Status ForEachField(const Do& do_it) const {
+    if (value_.is_string()) {
+      const std::string& inside = value_.get_ref<const std::string&>();
+      const JsonShape shape = ScanJson(inside, kMaxDepth);
+      const json object = shape.is_json && !shape.too_deep && !shape.twice
+                              ? json::parse(inside, nullptr, /*allow_exceptions=*/false)
+                              : json();
+      if (!object.is_object()) return Wrong("an object, or a text that holds one as JSON");
+      return Value(field_, object, inside).ForEachField(do_it);
+    }
+    if (!value_.is_object()) return Wrong("an object, or a text that holds one as JSON");
+    const JsonMembers texts(text_);
+    for (const auto& [name, member] : value_.items()) {
+      if (member.is_null()) continue;
+      ORCD_RETURN_IF_ERROR(
+          do_it(name, Value(absl::StrCat(field_, ".", name), member, texts.TextOf(name))));
+    }
+    return absl::OkStatus();
+  }
+  // A member of an object. Unset if it is null, or if this is no object or has no such member.
+  std::optional<Value> Member(const std::string& name) const {
+    if (!value_.is_object() || !value_.contains(name) || value_[name].is_null()) {
+      return std::nullopt;
+    }
+    return Value(absl::StrCat(field_, ".", name), value_[name], JsonMembers(text_).TextOf(name));
+  }
+  // A JSON document that is sent as an object, or as the content of a text.
+  absl::StatusOr<std::string> Document() const {
+    if (value_.is_string()) return value_.get<std::string>();
+    if (value_.is_object()) return std::string(text_);
+    return Wrong("an object, or a text that holds one as JSON");
+  }
+
   absl::Status Wrong(std::string_view must_be) const {
     std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
     return InvalidField(field_,
@@ -119,6 +162,7 @@ class Value {
  private:
   const std::string field_;
   const json& value_;
+  const std::string_view text_;
 };
 
 using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
@@ -219,10 +263,94 @@ absl::Status SetLogitBias(const Value& value, RequestBuilder& request) {
   });
 }
 
+absl::Status SetRule(const Value& value, decltype(ConstraintSpec::rule) rule,
+                     RequestBuilder& request) {
+  if (request.constraint() != nullptr) {
+    return InvalidField(value.field(), absl::StrCat("comes beside ", request.constraint()->field,
+                                                    "; send one of them"));
+  }
+  request.SetConstraint(ConstraintSpec{.rule = std::move(rule), .start = {}, .field = value.field()},
+                        ConstraintStart::kAfterThinking);
+  return absl::OkStatus();
+}
+
+absl::Status SetJsonSchema(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string schema, value.Document());
+  return SetRule(value, JsonSchemaRule{std::move(schema)}, request);
+}
+
+absl::Status SetJsonObject(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(const bool is_asked, value.Bool());
+  return is_asked ? SetRule(value, JsonObjectRule{}, request) : absl::OkStatus();
+}
+
+absl::Status SetRegex(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string expression, value.Text());
+  return SetRule(value, RegexRule{std::move(expression)}, request);
+}
+
+absl::Status SetGrammar(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string grammar, value.Text());
+  return SetRule(value, GrammarOf(std::move(grammar)), request);
+}
+
+absl::Status SetChoice(const Value& value, RequestBuilder& request) {
+  ChoiceRule rule;
+  ORCD_RETURN_IF_ERROR(value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(rule.choices.emplace_back(), element.Text());
+    return absl::OkStatus();
+  }));
+  return SetRule(value, std::move(rule), request);
+}
+
+absl::Status SetStructuralTag(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(const std::string document, value.Document());
+  ORCD_ASSIGN_OR_RETURN(StructuralTagRule rule, ParseStructuralTag(document, value.field()));
+  return SetRule(value, std::move(rule), request);
+}
+
 struct Parameter {
   const char* name;
   Setter set;
 };
+
+// The members of vLLM's StructuredOutputsParams that are a rule. The others say how, and are
+// accepted only with a value that asks for nothing.
+constexpr Parameter kStructuredOutputs[] = {
+    {"json", SetJsonSchema},  {"json_object", SetJsonObject},
+    {"regex", SetRegex},      {"grammar", SetGrammar},
+    {"choice", SetChoice},    {"structural_tag", SetStructuralTag},
+};
+
+absl::Status SetStructuredOutputs(const Value& value, RequestBuilder& request) {
+  return value.ForEachField([&](const std::string& name, const Value& member) -> absl::Status {
+    for (const Parameter& rule : kStructuredOutputs) {
+      if (name == rule.name) return rule.set(member, request);
+    }
+    if (member.IsEmpty() || !member.Bool().value_or(true)) return absl::OkStatus();
+    return InvalidField(value.field(),
+                        absl::StrCat("has ", Quoted(name),
+                                     ", which is not supported; leave it out. Supported: json, "
+                                     "json_object, regex, grammar, choice, structural_tag"));
+  });
+}
+
+// OpenAI's.
+absl::Status SetResponseFormat(const Value& value, RequestBuilder& request) {
+  const std::optional<Value> named = value.Member("type");
+  if (!named) return value.Wrong("an object with a type");
+  ORCD_ASSIGN_OR_RETURN(const std::string type, named->Text());
+  if (type == "text") return absl::OkStatus();
+  if (type == "json_object") return SetRule(value, JsonObjectRule{}, request);
+  if (type == "structural_tag") return SetStructuralTag(value, request);
+  if (type != "json_schema") {
+    return named->Wrong("text, json_object, json_schema or structural_tag");
+  }
+  const std::optional<Value> wrapper = value.Member("json_schema");
+  const std::optional<Value> schema = wrapper ? wrapper->Member("schema") : std::nullopt;
+  if (!schema) return value.Wrong("an object with json_schema.schema, as its type says");
+  return SetJsonSchema(*schema, request);
+}
 
 constexpr Parameter kParameters[] = {
     {"temperature", SetFloat<&SamplingParams::temperature>},
@@ -244,6 +372,20 @@ constexpr Parameter kParameters[] = {
     {"detokenize", MustBe<true>},
     {"skip_special_tokens", SetSkipSpecialTokens},
     {"include_stop_str_in_output", MustBe<false>},
+    {"json_schema", SetJsonSchema},
+    {"json_object", SetJsonObject},
+    {"regex", SetRegex},
+    {"grammar", SetGrammar},
+    {"choice", SetChoice},
+    {"structural_tag", SetStructuralTag},
+    {"structured_outputs", SetStructuredOutputs},
+    // Older names.
+    {"guided_decoding", SetStructuredOutputs},
+    {"guided_json", SetJsonSchema},
+    {"guided_regex", SetRegex},
+    {"guided_grammar", SetGrammar},
+    {"guided_choice", SetChoice},
+    {"response_format", SetResponseFormat},
 };
 
 // Parameters of vLLM, including older versions, whose function is not supported: accepted only with
@@ -286,9 +428,9 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
   if (text.empty()) return absl::OkStatus();
   const JsonShape shape = ScanJson(text, kMaxDepth);
   if (shape.too_deep) {
-    return InvalidField(kSamplingParameters, absl::StrCat("has more than ", kMaxDepth,
-                                                          " objects and lists in each other; no "
-                                                          "parameter that is served has two"));
+    return InvalidField(kSamplingParameters,
+                        absl::StrCat("has more than ", kMaxDepth,
+                                     " objects and lists in each other; a schema may have 64"));
   }
   if (shape.twice) {
     return InvalidField(kSamplingParameters,
@@ -304,8 +446,9 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
         "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
         "100}");
   }
+  const JsonMembers texts(text);
   for (const auto& [name, value] : parameters.items()) {
-    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value));
+    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value, texts.TextOf(name)));
   }
   return absl::OkStatus();
 }
@@ -332,11 +475,11 @@ absl::Status SamplingParameters::AddParameter(const std::string& name,
     case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
       break;
   }
-  return Add("parameters", name, translated);
+  return Add("parameters", name, translated, /*text=*/"");
 }
 
 absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
-                                     const json& value) {
+                                     const json& value, std::string_view text) {
   // A null parameter counts as absent, whatever its name.
   if (value.is_null()) return absl::OkStatus();
   const Parameter* const parameter = Find(name);
@@ -349,7 +492,7 @@ absl::Status SamplingParameters::Add(std::string_view source, const std::string&
     return InvalidField(source, absl::StrCat("has ", Quoted(name), " again, which came in ",
                                              kSamplingParameters, "; send it once"));
   }
-  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value), request_);
+  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value, text), request_);
 }
 
 }  // namespace orcd::kserve

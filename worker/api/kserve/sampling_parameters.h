@@ -15,8 +15,8 @@ namespace orcd::kserve {
 
 // Collects the sampling parameters of one request. A parameter that is absent, or null under any
 // name, keeps the default that worker.proto gives. A number may be sent as text, as Triton's own
-// examples do. All errors are kInvalidArgument (INVALID_FIELD) and name the parameter. For one
-// thread.
+// examples do. All errors are kInvalidArgument and name the parameter: INVALID_FIELD, or a reason of
+// ParseStructuralTag. For one thread.
 class SamplingParameters {
  public:
   // `request` receives the parameters and must outlive this.
@@ -28,7 +28,9 @@ class SamplingParameters {
   absl::Status AddParameter(const std::string& name, const inference::InferParameter& value);
 
  private:
-  absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value);
+  // `text` is the JSON that `value` was read from, where it is an object.
+  absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value,
+                   std::string_view text);
 
   RequestBuilder& request_;
   // Names of the parameters added so far.
