@@ -314,8 +314,8 @@ struct Parameter {
   Setter set;
 };
 
-// The members of vLLM's StructuredOutputsParams that are a rule. The others say how, and are
-// accepted only with a value that asks for nothing.
+// The members of vLLM's StructuredOutputsParams that are a rule. The others are switches, which may
+// be off.
 constexpr Parameter kStructuredOutputs[] = {
     {"json", SetJsonSchema},  {"json_object", SetJsonObject},
     {"regex", SetRegex},      {"grammar", SetGrammar},
@@ -327,7 +327,7 @@ absl::Status SetStructuredOutputs(const Value& value, RequestBuilder& request) {
     for (const Parameter& rule : kStructuredOutputs) {
       if (name == rule.name) return rule.set(member, request);
     }
-    if (member.IsEmpty() || !member.Bool().value_or(true)) return absl::OkStatus();
+    if (!member.Bool().value_or(true)) return absl::OkStatus();
     return InvalidField(value.field(),
                         absl::StrCat("has ", Quoted(name),
                                      ", which is not supported; leave it out. Supported: json, "
