@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -11,16 +10,16 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_shape.h"
 #include "runtime/constraint/structural_tag.h"
 #include "worker/api/kserve/tensors.h"
 #include "worker/api/orcd/grammar_dialect.h"
-#include "worker/base/json_members.h"
-#include "worker/base/json_shape.h"
 
 namespace orcd::kserve {
 namespace {
 
-using nlohmann::json;
+// A schema's properties are generated in its order.
+using json = OrderedJson;
 
 // Enough for a JSON Schema as deep as any that is served, in the parameter that has it deepest.
 constexpr int kMaxDepth = 128;
@@ -29,12 +28,9 @@ constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 // A JSON value with the path under which errors name it.
 class Value {
  public:
-  // `text` is the value as the client wrote it; empty for a value of a type that has no members.
-  Value(std::string field, const json& value, std::string_view text = {})
-      : field_(std::move(field)), value_(value), text_(text) {}
+  Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
 
   const std::string& field() const { return field_; }
-  std::string_view text() const { return text_; }
 
   absl::StatusOr<float> Float() const {
     const std::optional<double> number = Number();
@@ -128,28 +124,25 @@ class Value {
                               ? json::parse(inside, nullptr, /*allow_exceptions=*/false)
                               : json();
       if (!object.is_object()) return Wrong("an object, or a text that holds one as JSON");
-      return Value(field_, object, inside).ForEachField(do_it);
+      return Value(field_, object).ForEachField(do_it);
     }
     if (!value_.is_object()) return Wrong("an object, or a text that holds one as JSON");
-    const JsonMembers texts(text_);
     for (const auto& [name, member] : value_.items()) {
       if (member.is_null()) continue;
-      ORCD_RETURN_IF_ERROR(
-          do_it(name, Value(absl::StrCat(field_, ".", name), member, texts.TextOf(name))));
+      ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, ".", name), member)));
     }
     return absl::OkStatus();
   }
   // A member of an object. Unset if it is null, or if this is no object or has no such member.
   std::optional<Value> Member(const std::string& name) const {
-    if (!value_.is_object() || !value_.contains(name) || value_[name].is_null()) {
-      return std::nullopt;
-    }
-    return Value(absl::StrCat(field_, ".", name), value_[name], JsonMembers(text_).TextOf(name));
+    const json* const member = FindMember(value_, name);
+    if (member == nullptr || member->is_null()) return std::nullopt;
+    return Value(absl::StrCat(field_, ".", name), *member);
   }
   // A JSON document that is sent as an object, or as the content of a text.
   absl::StatusOr<std::string> Document() const {
     if (value_.is_string()) return value_.get<std::string>();
-    if (value_.is_object()) return std::string(text_);
+    if (value_.is_object()) return value_.dump();
     return Wrong("an object, or a text that holds one as JSON");
   }
 
@@ -162,7 +155,6 @@ class Value {
  private:
   const std::string field_;
   const json& value_;
-  const std::string_view text_;
 };
 
 using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
@@ -446,9 +438,8 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
         "is no JSON object; send one such as {\"temperature\": 0.7, \"max_tokens\": "
         "100}");
   }
-  const JsonMembers texts(text);
   for (const auto& [name, value] : parameters.items()) {
-    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value, texts.TextOf(name)));
+    ORCD_RETURN_IF_ERROR(Add(kSamplingParameters, name, value));
   }
   return absl::OkStatus();
 }
@@ -475,11 +466,11 @@ absl::Status SamplingParameters::AddParameter(const std::string& name,
     case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
       break;
   }
-  return Add("parameters", name, translated, /*text=*/"");
+  return Add("parameters", name, translated);
 }
 
 absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
-                                     const json& value, std::string_view text) {
+                                     const json& value) {
   // A null parameter counts as absent, whatever its name.
   if (value.is_null()) return absl::OkStatus();
   const Parameter* const parameter = Find(name);
@@ -492,7 +483,7 @@ absl::Status SamplingParameters::Add(std::string_view source, const std::string&
     return InvalidField(source, absl::StrCat("has ", Quoted(name), " again, which came in ",
                                              kSamplingParameters, "; send it once"));
   }
-  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value, text), request_);
+  return parameter->set(Value(absl::StrCat(std::string(source), ".", name), value), request_);
 }
 
 }  // namespace orcd::kserve

@@ -2,13 +2,13 @@
 #ifndef ORCD_WORKER_API_KSERVE_SAMPLING_PARAMETERS_H_
 #define ORCD_WORKER_API_KSERVE_SAMPLING_PARAMETERS_H_
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "inference/grpc_service.pb.h"
+#include "runtime/constraint/ordered_json.h"
 #include "worker/api/orcd/request_builder.h"
 
 namespace orcd::kserve {
@@ -28,9 +28,7 @@ class SamplingParameters {
   absl::Status AddParameter(const std::string& name, const inference::InferParameter& value);
 
  private:
-  // `text` is the JSON that `value` was read from, where it is an object.
-  absl::Status Add(std::string_view source, const std::string& name, const nlohmann::json& value,
-                   std::string_view text);
+  absl::Status Add(std::string_view source, const std::string& name, const OrderedJson& value);
 
   RequestBuilder& request_;
   // Names of the parameters added so far.

@@ -196,8 +196,8 @@ std::optional<ConstraintSpec> ConstraintOf(const std::string& json) {
 }
 
 // Properties are generated in the schema's order.
-TEST(SamplingParametersTest, ASchemaKeepsItsText) {
-  constexpr char kSchema[] = R"({"type": "object", "properties": {"b": {"enum": [1, [2]]}, "a": {}}})";
+TEST(SamplingParametersTest, ASchemaKeepsItsOrder) {
+  constexpr char kSchema[] = R"({"type":"object","properties":{"b":{"enum":[1,[2]]},"a":{}}})";
   const std::string as_text = nlohmann::json(kSchema).dump();
   for (const std::string& value : {std::string(kSchema), as_text}) {
     const struct {
