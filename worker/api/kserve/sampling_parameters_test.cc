@@ -278,9 +278,9 @@ TEST(SamplingParametersTest, WrongConstraintsAreNamed) {
       {R"({"choice": ["a", 5]})", p + "choice[1]"},
       {R"({"choice": {"a": 1}})", p + "choice"},
       {R"({"structural_tag": "{}"})", p + "structural_tag"},
-      {R"({"regex": "a", "choice": ["a"]})", p + "regex"},
+      {R"({"regex": "a", "choice": ["a"]})", p + "choice"},
       {R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})",
-       p + "structured_outputs.regex"},
+       p + "structured_outputs.choice"},
       {R"({"structured_outputs": {"whitespace_pattern": "x"}})", p + "structured_outputs"},
       {R"({"structured_outputs": {"jsn": {}, "disable_fallback": true}})",
        p + "structured_outputs"},
@@ -301,7 +301,7 @@ TEST(SamplingParametersTest, WrongConstraintsAreNamed) {
     EXPECT_EQ(GetErrorDetails(status).field, field) << json;
   }
   EXPECT_THAT(std::string(Add(R"({"regex": "a", "choice": ["a"]})").message()),
-              HasSubstr("beside sampling_parameters.choice"));
+              HasSubstr("beside sampling_parameters.regex"));
 }
 
 // Triton's example client sends numbers as text.
