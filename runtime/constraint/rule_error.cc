@@ -46,7 +46,7 @@ std::string OneLine(std::string_view text) {
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
-  if (line.size() <= kMaxLine && text.size() <= 2 * kMaxLine) return line;
+  if (line.size() <= kMaxLine) return line;
   size_t end = kMaxLine - kCut.size();
   while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;
   return line.substr(0, end).append(kCut);
