@@ -17,11 +17,11 @@ class CanonicalTokens {
  public:
   explicit CanonicalTokens(const Tokenizer& tokenizer);
 
-  // The tokens of `text`, which is valid UTF-8 and continues another text: no BOS, no control token,
-  // no token that ends a generation, no space put before it. Unlike those of Tokenizer::Encode, the
-  // bytes of these tokens are exactly `text`; where the vocabulary has no token for a byte, they are
-  // the bytes before it. Where Encode spells a text otherwise (U+2581 in SentencePiece's kinds),
-  // the character consists of tokens of one byte each.
+  // The tokens of `text`, which is valid UTF-8 and continues another text: no BOS, no control
+  // token, no token that ends a generation, no space put before it. Unlike those of
+  // Tokenizer::Encode, the bytes of these tokens are exactly `text`; where the vocabulary has no
+  // token for a byte, they are the bytes before it. Where Encode spells a text otherwise (U+2581 in
+  // SentencePiece's kinds), the character consists of tokens of one byte each.
   std::vector<int32_t> Encode(std::string_view text) const;
 
  private:

@@ -276,9 +276,9 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
   }
   const auto* start = std::get_if<StartAfterToken>(&spec.start);
   const auto pending = [&](std::shared_ptr<Job> job) -> std::shared_ptr<PendingConstraint> {
-    return std::make_shared<Pending>(
-        shared_, std::move(job), std::move(live),
-        start == nullptr ? std::nullopt : std::optional(start->token), before_start_);
+    return std::make_shared<Pending>(shared_, std::move(job), std::move(live),
+                                     start == nullptr ? std::nullopt : std::optional(start->token),
+                                     before_start_);
   };
 
   // A text that is too long is refused without a copy of it.
@@ -364,12 +364,12 @@ void CompilePool::Run() {
     const absl::Duration took = ThreadTime() - used;
     if (observer_ != nullptr) observer_->OnCompiled(SteadyNow() - begin);
     if (rule.ok() && took > limits_.compile_time) {
-      rule = MakeError(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat(spec.field, " took ", absl::FormatDuration(took),
-                                    " to compile, of the ",
-                                    absl::FormatDuration(limits_.compile_time),
-                                    " that a constraint may take; simplify it"),
-                       {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
+      rule =
+          MakeError(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat(spec.field, " took ", absl::FormatDuration(took),
+                                 " to compile, of the ", absl::FormatDuration(limits_.compile_time),
+                                 " that a constraint may take; simplify it"),
+                    {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
     }
     CompiledOutcome outcome = {.status = rule.status(), .rule = nullptr};
     if (rule.ok()) outcome.rule = *std::move(rule);

@@ -82,8 +82,7 @@ class CompilePoolTest : public ::testing::Test {
   void Start() {
     pool_ = std::make_unique<CompilePool>(
         *tokenizer_, limits_, observer_,
-        [this](const ConstraintSpec& spec)
-            -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
+        [this](const ConstraintSpec& spec) -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
           const std::string& text = std::get<RegexRule>(spec.rule).expression;
           {
             std::lock_guard lock(mutex_);

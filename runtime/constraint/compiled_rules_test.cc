@@ -47,7 +47,8 @@ TEST(CompiledRulesTest, DropsWhatDoesNotFitAlone) {
 
 TEST(CompiledRulesTest, KeepsRefusalsAndCountsTheirKeys) {
   CompiledRules rules(1 << 20);
-  rules.Add(std::string(100'000, 'k'), {.status = absl::InvalidArgumentError("no"), .rule = nullptr});
+  rules.Add(std::string(100'000, 'k'),
+            {.status = absl::InvalidArgumentError("no"), .rule = nullptr});
   EXPECT_GE(rules.bytes(), 100'000u);
   const CompiledOutcome* outcome = rules.Find(std::string(100'000, 'k'));
   ASSERT_NE(outcome, nullptr);

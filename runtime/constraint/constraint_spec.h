@@ -1,4 +1,4 @@
-// What a request may ask of its output's form.
+// The rules that a request may ask of its output's form.
 #ifndef ORCD_RUNTIME_CONSTRAINT_CONSTRAINT_SPEC_H_
 #define ORCD_RUNTIME_CONSTRAINT_CONSTRAINT_SPEC_H_
 
@@ -45,7 +45,7 @@ struct StructuralTagRule {
   std::vector<std::string> triggers;
 };
 
-// Where the rule begins; what comes before is free. The output may not end before the rule is
+// The place where the rule begins; what comes before is free. The output may not end before the rule is
 // fulfilled.
 struct StartAtFirstToken {};
 struct StartAfterToken {

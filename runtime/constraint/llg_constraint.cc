@@ -29,7 +29,7 @@ LlgConstraint::LlgConstraint(std::shared_ptr<const LlgRule> rule, std::shared_pt
 
 TokenMask LlgConstraint::Mask(int) {
   if (!status_.ok()) return {};
-  if (tokens_.empty() && !has_end_) return rule_->first_mask();
+  if (matcher_ == nullptr) return rule_->first_mask();
   if (has_mask_) return {words_};
   if (const std::span<const int32_t> forced = Forced(); !forced.empty()) {
     const std::span<const uint32_t> first = rule_->first_mask().words;
@@ -64,7 +64,8 @@ void LlgConstraint::Accept(int32_t token) {
   if (!forced.empty() && !follows) runs_.back().left_at = tokens_.size() - runs_.back().begin;
   if (!Step(token)) return FailByLibrary();
   tokens_.push_back(token);
-  if (!run_goes_on && !AddRun()) FailByLibrary();
+  if (run_goes_on) return;
+  if (!AddRun() || (Forced().empty() && !Refuel())) FailByLibrary();
 }
 
 void LlgConstraint::Rollback(int count) {
@@ -87,8 +88,9 @@ void LlgConstraint::Rollback(int count) {
   // The library cannot undo tokens of grammars that use `stop` or `max_tokens`.
   matcher_ = rule_->CloneMatcher();
   for (const int32_t token : tokens_) {
-    if (!Step(token)) return FailByLibrary();
+    if (!Step(token) || !Refuel()) return FailByLibrary();
   }
+  has_mask_ = false;
 }
 
 bool LlgConstraint::Ended() const {
@@ -122,9 +124,11 @@ bool LlgConstraint::AddRun() {
 }
 
 bool LlgConstraint::Step(int32_t token) {
-  if (llg_matcher_consume_token(matcher_.get(), static_cast<uint32_t>(token)) != 0) return false;
-  return ++steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask();
+  ++steps_without_mask_;
+  return llg_matcher_consume_token(matcher_.get(), static_cast<uint32_t>(token)) == 0;
 }
+
+bool LlgConstraint::Refuel() { return steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask(); }
 
 bool LlgConstraint::ComputeMask() {
   const absl::Time begin = SteadyNow();

@@ -49,6 +49,8 @@ class LlgConstraint final : public Constraint {
   bool AddRun();
   // Steps the matcher; false if it refuses.
   bool Step(int32_t token);
+  // Computes a mask if the last one is long ago; false if the matcher fails.
+  bool Refuel();
   // Sets `words_`; false if the matcher fails.
   bool ComputeMask();
   void FailByLibrary();

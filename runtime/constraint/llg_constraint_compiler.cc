@@ -19,8 +19,9 @@ absl::StatusOr<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::Create(
     std::shared_ptr<ConstraintObserver> observer) {
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const LlgVocabulary> vocabulary,
                         LlgVocabulary::Create(tokenizer));
-  auto compile = [vocabulary = std::move(vocabulary), observer](const ConstraintSpec& spec)
-      -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
+  auto compile =
+      [vocabulary = std::move(vocabulary), observer](
+          const ConstraintSpec& spec) -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
     ORCD_ASSIGN_OR_RETURN(const RuleText text, ToRuleText(spec, vocabulary->tokenizer()));
     return LlgRule::Compile(vocabulary, spec, text, observer);
   };
