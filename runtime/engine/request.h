@@ -152,7 +152,9 @@ struct GenerationRequest {
   int32_t prompt_logprobs = -1;
   // The rules that the output keeps; null: none. The request waits in the queue, without a slot,
   // until this is ready, and ends with its status if that is an error. `resume` is accepted by it
-  // first; a token that it does not allow ends the request with kInvalidArgument.
+  // first; a token that it does not allow ends the request with kInvalidArgument. The end is
+  // allowed exactly where the rules are fulfilled, and ends the generation also if stop.ignore_eog
+  // is set; stop.min_tokens holds as long as the rules allow another token.
   std::shared_ptr<PendingConstraint> constraint;
   // Waiting requests are served in order of priority plus time waited; [-kMaxPriority,
   // kMaxPriority].

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -46,6 +47,9 @@ class ControlledBackend : public Backend {
     absl::SleepFor(absl::Milliseconds(controls_.step_ms.load()));
     if (controls_.fail_steps) return absl::InternalError("the device is on fire");
     return backend_->Launch(batch);
+  }
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    return backend_->GiveMasks(masks);
   }
   absl::StatusOr<StepResult> Wait() override { return backend_->Wait(); }
 
