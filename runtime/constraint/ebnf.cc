@@ -125,7 +125,11 @@ class Writer {
 
   // The text of any node, in a rule's definition.
   std::string Rule(const EbnfNode& node, int groups) {
-    if (IsFlat(node)) return IsAtom(node) ? Terminal(node, 0) : DefineNew("G", Terminal(node, 0));
+    if (IsFlat(node)) {
+      const bool is_empty = node.kind == Kind::kSequence && node.parts.empty();
+      std::string text = Terminal(node, 0);
+      return is_empty || IsAtom(node) ? text : DefineNew("G", text);
+    }
     switch (node.kind) {
       case Kind::kSequence: {
         std::string text;
