@@ -81,13 +81,6 @@ TEST(CanonicalTokensTest, SpellEveryText) {
   }
 }
 
-TEST(CanonicalTokensTest, EndBeforeAByteWithoutToken) {
-  SmallVocabulary vocabulary;
-  vocabulary.types()['b'] = static_cast<int32_t>(TokenType::kUnused);
-  const auto tokenizer = Make(vocabulary.View());
-  EXPECT_THAT(CanonicalTokens(*tokenizer).Encode("aabc"), ElementsAre('a', 'a'));
-}
-
 TEST(CanonicalTokensTest, TakeLittleTimeForHostileTexts) {
   SmallSpmVocabulary vocabulary;
   vocabulary.Add("▁", -1);

@@ -257,21 +257,17 @@ TEST(LlgConstraintTest, EndsOnlyWhereTheRuleDoesEvenIfItNamesTheEnd) {
 }
 
 TEST(LlgConstraintTest, RunsOutOfFuelWithItsName) {
-  // Each state of the walk is new and large.
-  const auto rule = TryRule("regex", "(.*a.{60}b.{60}c){20}");
-  if (!rule.ok()) {
-    EXPECT_EQ(GetErrorDetails(rule.status()).reason, "CONSTRAINT_TOO_LARGE") << rule.status();
-    return;
-  }
+  // Most states of the walk are new.
+  const auto rule = MakeRule("regex", "(.*a.{50}b){20}");
   std::mt19937_64 random(5);
-  const auto constraint = (*rule)->Make(nullptr);
+  const auto constraint = rule->Make(nullptr);
   for (int i = 0; i < 2000 && constraint->status().ok(); ++i) {
     const TokenMask mask = constraint->Mask(0);
     if (!constraint->status().ok()) {
       EXPECT_TRUE(mask.empty());
       break;
     }
-    constraint->Accept("abc"[random() % 3]);
+    constraint->Accept("ab"[random() % 2]);
   }
   ASSERT_FALSE(constraint->status().ok());
   EXPECT_EQ(constraint->status().code(), absl::StatusCode::kResourceExhausted)
