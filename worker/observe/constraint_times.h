@@ -1,4 +1,4 @@
-// How long constraints take, for Prometheus.
+// The times that constraints take, for Prometheus.
 #ifndef ORCD_WORKER_OBSERVE_CONSTRAINT_TIMES_H_
 #define ORCD_WORKER_OBSERVE_CONSTRAINT_TIMES_H_
 
