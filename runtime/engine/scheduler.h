@@ -98,7 +98,7 @@ class Scheduler {
 
   // The constraint of a request is ready, or its preparation failed. Does nothing if the request is
   // not live or does not wait for that.
-  void OnConstraintReady(std::string_view id, absl::Time now);
+  void OnConstraintReady(const std::string& id, absl::Time now);
 
   // Ends the requests whose deadline has passed, then fills `batch` with the next step. False if
   // there is nothing to compute before a step in flight is committed, a constraint is ready, or
@@ -236,8 +236,7 @@ class Scheduler {
   void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
-  // Takes a drawn token, which the constraint has accepted, and what the constraint forces after
-  // it.
+  // Takes a drawn token, which the constraint has accepted.
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
   // Appends the tokens in sequence.forced, and ends the sequence if it must.
   void TakeForced(Sequence& sequence, absl::Time now);
