@@ -108,6 +108,8 @@ struct FinishedEvent {
   int32_t cached_prompt_tokens = 0;
   // Tokens drawn by this engine, those that ended a sample included; the sum over all samples.
   int32_t generated_tokens = 0;
+  // The part of them that the constraint forced, so that they were not drawn.
+  int32_t forced_tokens = 0;
   // One for each sample if there are several and none failed; else empty.
   std::vector<SampleEnd> samples;
   absl::Duration queue_time;

@@ -700,6 +700,7 @@ void Scheduler::TakeForced(Sequence& sequence, absl::Time now) {
     forced.push_back(has_eos ? tokenizer_.eos_id() : end_ids.front());
   }
   for (const int32_t token : forced) {
+    ++sequence.live->forced;
     ++counts_.forced_tokens;
     TakeToken(sequence, CertainToken(token, sequence.sampling.logprobs), now);
     if (sequence.finished) return;
@@ -814,6 +815,7 @@ void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
   event.prompt_tokens = live.prompt_tokens();
   event.cached_prompt_tokens = live.cached_prompt_tokens;
   event.generated_tokens = live.drawn;
+  event.forced_tokens = live.forced;
   event.queue_time = Between(live.request.arrival, live.first_step);
   event.prefill_time = Between(live.first_step, live.first_token);
   event.decode_time = Between(live.first_token, live.last_token);

@@ -188,6 +188,7 @@ TEST_F(SchedulerConstraintTest, WhatIsForcedAsAWholeNeedsNoStep) {
       EXPECT_EQ(sink.finished->reason, FinishReason::kEog);
       EXPECT_EQ(sink.finished->stop_token, model_->tokenizer().eos_id());
       EXPECT_EQ(sink.finished->generated_tokens, 4);
+      EXPECT_EQ(sink.finished->forced_tokens, 4);
     }
     EXPECT_EQ(scheduler_->counts().forced_tokens, 12);
     EXPECT_EQ(scheduler_->blocks().free(), 64);

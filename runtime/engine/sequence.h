@@ -47,6 +47,8 @@ struct LiveRequest {
   bool prompt_computed = false;
   int cached_prompt_tokens = 0;
   int drawn = 0;
+  // Those of them that the constraint forced.
+  int forced = 0;
   // Position of the next prompt token whose log-probability is to be reported.
   int next_prompt_logprob = 1;
   std::vector<SampleEnd> ends;

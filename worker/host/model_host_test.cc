@@ -275,6 +275,25 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   EXPECT_EQ(states_.back(), v1::WORKER_STATE_IDLE);
 }
 
+TEST_F(ModelHostTest, ALoadedModelHasACompilerOfConstraints) {
+  const absl::StatusOr<v1::ModelDescription> loaded = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->constraints_supported(), ConstraintCompiler::IsBuilt());
+  EXPECT_FALSE(loaded->has_thinking_end_token_id());
+  ConstraintSpec spec;
+  spec.rule = RegexRule{"a+"};
+  {
+    const absl::StatusOr<EngineLease> lease = host_->Admit("");
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const auto pending = lease->constraints().Compile(spec, /*samples=*/1);
+    EXPECT_EQ(pending.ok(), ConstraintCompiler::IsBuilt()) << pending.status();
+    EXPECT_EQ(&lease->Borrow().constraints(), &lease->constraints());
+  }
+  EXPECT_TRUE(host_->Status().has_constraints());
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_FALSE(host_->Status().has_constraints());
+}
+
 TEST_F(ModelHostTest, LoadingTheSameModelAgainAnswersAtOnce) {
   const auto first = Load({.model = "nano.gguf", .model_id = "a"});
   ASSERT_TRUE(first.ok());
