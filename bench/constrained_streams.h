@@ -49,14 +49,14 @@ class StreamRunner {
     const auto begin = std::chrono::steady_clock::now();
     StreamResult result;
     result.lengths.resize(work.size());
-    Endings endings;
+    const auto endings = std::make_shared<Endings>();
     size_t submitted = 0;
     for (size_t finished = 0; finished < work.size(); ++finished) {
       while (submitted < work.size() && submitted - finished < static_cast<size_t>(streams)) {
         ORCD_RETURN_IF_ERROR(Submit(work[submitted], submitted, endings));
         ++submitted;
       }
-      const auto [index, event] = endings.Next();
+      const auto [index, event] = endings->Next();
       ORCD_RETURN_IF_ERROR(event.status);
       result.lengths[index] = event.generated_tokens;
       result.tokens += event.generated_tokens;
@@ -92,17 +92,19 @@ class StreamRunner {
 
   class Sink : public GenerationSink {
    public:
-    Sink(Endings& endings, size_t index) : endings_(endings), index_(index) {}
+    Sink(std::shared_ptr<Endings> endings, size_t index)
+        : endings_(std::move(endings)), index_(index) {}
     void OnStarted(const StartedEvent&) override {}
     void OnDelta(DeltaEvent) override {}
-    void OnFinished(const FinishedEvent& event) override { endings_.Add(index_, event); }
+    void OnFinished(const FinishedEvent& event) override { endings_->Add(index_, event); }
 
    private:
-    Endings& endings_;
+    const std::shared_ptr<Endings> endings_;
     const size_t index_;
   };
 
-  absl::Status Submit(const StreamWork& work, size_t index, Endings& endings) {
+  absl::Status Submit(const StreamWork& work, size_t index,
+                      const std::shared_ptr<Endings>& endings) {
     GenerationRequest request;
     request.id = absl::StrCat("stream-", ++requests_);
     for (int p = 0; p < prompt_tokens_; ++p) {
