@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/constraint/constraint_compiler.h"
 #include "runtime/engine/engine.h"

@@ -46,8 +46,8 @@ double Microseconds() {
 // The value that `share` of all values do not exceed; 0 if there are none.
 double Quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  const auto rank = std::min(values.size() - 1,
-                             static_cast<size_t>(share * static_cast<double>(values.size())));
+  const auto rank =
+      std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank),
                    values.end());
   return values[rank];
@@ -56,8 +56,7 @@ double Quantile(std::vector<double> values, double share) {
 void Print(const std::string& what, const std::vector<double>& microseconds) {
   std::printf("%-34s %8zu times, p50 %9.1f us, p90 %9.1f us, p99 %9.1f us, max %9.1f us\n",
               what.c_str(), microseconds.size(), Quantile(microseconds, 0.5),
-              Quantile(microseconds, 0.9), Quantile(microseconds, 0.99),
-              Quantile(microseconds, 1));
+              Quantile(microseconds, 0.9), Quantile(microseconds, 0.99), Quantile(microseconds, 1));
 }
 
 struct Times {
@@ -101,10 +100,12 @@ absl::Status Walk(Constraint& constraint, const Tokenizer& tokenizer,
     if (follows && document.empty()) break;
     const double begin = Microseconds();
     const std::span<const int32_t> forced = constraint.Forced();
-    // The split of a document into tokens need not be the one that is forced.
-    if (!forced.empty() && !follows) {
-      const std::vector<int32_t> ids(forced.begin(), forced.end());
+    if (!forced.empty()) {
+      // The split of a document into tokens need not be the one that is forced.
+      const std::vector<int32_t> ids = follows ? std::vector<int32_t>{document.front()}
+                                               : std::vector<int32_t>(forced.begin(), forced.end());
       for (const int32_t id : ids) constraint.Accept(id);
+      if (follows) document = document.subspan(1);
       times.forced += static_cast<int64_t>(ids.size());
       count += static_cast<int>(ids.size()) - 1;
       continue;
@@ -162,13 +163,12 @@ absl::Status MeasureCorpus(const ConstraintUse& use, const Options& options) {
     Times own;
     for (const std::string& document : schema.valid) {
       ORCD_ASSIGN_OR_RETURN(const auto again, CompileNow(*use.compiler, spec));
-      const std::vector<int32_t> ids =
-          use.tokenizer->Encode(document, std::span<const TextSpan>());
-      ORCD_RETURN_IF_ERROR(Walk(*again->Make(), *use.tokenizer, ids, options.walk_tokens, random,
-                                documents));
+      const std::vector<int32_t> ids = use.tokenizer->Encode(document, std::span<const TextSpan>());
+      ORCD_RETURN_IF_ERROR(
+          Walk(*again->Make(), *use.tokenizer, ids, options.walk_tokens, random, documents));
     }
-    const absl::Status walked = Walk(*(*pending)->Make(), *use.tokenizer, {}, options.walk_tokens,
-                                     random, own);
+    const absl::Status walked =
+        Walk(*(*pending)->Make(), *use.tokenizer, {}, options.walk_tokens, random, own);
     if (!walked.ok()) {
       std::printf("failed: %s: %s\n", schema.name.c_str(), std::string(walked.message()).c_str());
       ++failed;
@@ -201,11 +201,11 @@ absl::Status MeasureDistinct(const ConstraintUse& use, int count) {
   constexpr int kLines = 10;
   const double begin = Microseconds();
   for (int i = 0; i < count; ++i) {
-    const std::string schema = absl::StrCat(
-        R"({"type":"object","properties":{"id":{"const":)", i,
-        R"(},"name":{"type":"string","pattern":"^[a-z]{1,)", 4 + i % 40,
-        R"(}$"},"tags":{"type":"array","items":{"enum":["a","b)", i,
-        R"("]},"maxItems":3}},"required":["id"],"additionalProperties":false})");
+    const std::string schema =
+        absl::StrCat(R"({"type":"object","properties":{"id":{"const":)", i,
+                     R"(},"name":{"type":"string","pattern":"^[a-z]{1,)", 4 + i % 40,
+                     R"(}$"},"tags":{"type":"array","items":{"enum":["a","b)", i,
+                     R"("]},"maxItems":3}},"required":["id"],"additionalProperties":false})");
     ORCD_ASSIGN_OR_RETURN(const auto pending,
                           CompileNow(*use.compiler, {.rule = JsonSchemaRule{schema}, .start = {}}));
     const std::unique_ptr<Constraint> constraint = pending->Make();

@@ -1,8 +1,8 @@
 // Measures how fast the engine serves a model on a backend: a number of concurrent requests of a
 // given length, end to end without the network. Counts the tokens that requests receive. The model
-// is a file, or one of random weights in the shape of --arch and --size. With --schemas, each request
-// has one of a file's JSON Schemas as its constraint, and runs beside a request without that
-// generates as many tokens.
+// is a file, or one of random weights in the shape of --arch and --size. With --schemas, each
+// request has one of a file's JSON Schemas as its constraint, and runs beside a request without
+// that generates as many tokens.
 #include <unistd.h>
 
 #include <algorithm>
@@ -173,8 +173,8 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
   return absl::OkStatus();
 }
 
-// Measures the case with constraints and without, in turns. The prompts are as long as the case says
-// and the outputs at most.
+// Measures the case with constraints and without, in turns. The prompts are as long as the case
+// says and the outputs at most.
 absl::Status RunConstrainedCase(Engine& engine, ConstraintCompiler& compiler,
                                 const std::vector<ConstraintSpec>& specs, const Case& what,
                                 const Options& options) {
@@ -196,11 +196,11 @@ absl::Status RunConstrainedCase(Engine& engine, ConstraintCompiler& compiler,
     forced = engine.stats().forced_tokens - forced_before;
     std::vector<StreamWork> without;
     for (const int length : constrained.lengths) without.push_back({.max_tokens = length});
-    ORCD_ASSIGN_OR_RETURN(const StreamResult free, runner.Run(without, what.parallel));
+    ORCD_ASSIGN_OR_RETURN(const StreamResult plain, runner.Run(without, what.parallel));
     // The first repetition is a warm-up, in which the schemas are compiled.
     if (repetition == 0) continue;
     best_with = std::max(best_with, constrained.rate());
-    best_without = std::max(best_without, free.rate());
+    best_without = std::max(best_without, plain.rate());
   }
   std::printf(
       "%4d x (%d in + up to %d out), %zu requests: %10.1f tok/s constrained, %10.1f without, ratio "

@@ -205,7 +205,8 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
       {"1,500 optional properties", Schema(wide)},
       {"a reference to itself", Schema(R"({"$ref":"#"})")},
       {"references in a circle",
-       Schema(R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})")},
+       Schema(
+           R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})")},
       {"references that double", Schema(doubling)},
       {"pattern with many states", Schema(R"({"type":"string","pattern":"(.*a.{50}b){20}"})")},
       {"regex with many states", Regex("(.*a.{50}b){20}")},
@@ -214,7 +215,8 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
       {"regex of nested stars", Regex("((x+x+)+y)+")},
       {"regex of nested groups", Regex(Repeat("(", 20'000) + "a" + Repeat(")", 20'000))},
       {"regex of classes", Regex(Repeat("\\w", 5000))},
-      {"grammar of nested groups", Lark("start: " + Repeat("(", 20'000) + "\"a\"" + Repeat(")", 20'000))},
+      {"grammar of nested groups",
+       Lark("start: " + Repeat("(", 20'000) + "\"a\"" + Repeat(")", 20'000))},
       {"grammar that repeats 10^9 times", Lark("start: (\"a\"{0,1000000000}){0,1000000000}")},
       {"grammar that recurses left", Lark("start: start start | \"a\"")},
       {"grammar of itself", Ebnf("root ::= root")},
@@ -225,7 +227,8 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
   const int64_t before = worker().ReadMemory().anonymous;
   for (const auto& [name, constraint] : cases) {
     const std::string reason = Send(name, constraint);
-    EXPECT_TRUE(reason.empty() || absl::StartsWith(reason, "CONSTRAINT_")) << name << ": " << reason;
+    EXPECT_TRUE(reason.empty() || absl::StartsWith(reason, "CONSTRAINT_"))
+        << name << ": " << reason;
   }
   constexpr int64_t kMostMemory = 1 << 30;
   const WorkerProcess::Memory memory = worker().ReadMemory();
@@ -286,7 +289,8 @@ TEST_F(HostileConstraintTest, CancelsDuringCompilationLeaveNothing) {
     for (int i = 0; i < kAtOnce; ++i) {
       std::string choices = R"({"enum":[)";
       for (int word = 0; word < 3000; ++word) {
-        absl::StrAppend(&choices, word == 0 ? "" : ",", "\"", round, "-", i, "-", word * 7919, "\"");
+        absl::StrAppend(&choices, word == 0 ? "" : ",", "\"", round, "-", i, "-", word * 7919,
+                        "\"");
       }
       choices += "]}";
       calls.push_back(

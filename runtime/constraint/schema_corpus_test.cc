@@ -1,5 +1,7 @@
 // Every schema of the corpus accepts its valid documents, however they are split into tokens, and
 // does not accept its invalid ones to their end.
+#include "testing/schemas/schema_corpus.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +21,6 @@
 #include "runtime/gguf/gguf_reader.h"
 #include "testing/event.h"
 #include "testing/files.h"
-#include "testing/schemas/schema_corpus.h"
 #include "testing/test_model.h"
 
 namespace orcd {
@@ -57,7 +58,8 @@ class SchemaCorpusTest : public ::testing::TestWithParam<bool> {
 
   // A constraint in its initial state; null, with a failure, if the schema is refused.
   std::unique_ptr<Constraint> Make(const SchemaCase& schema) {
-    const auto pending = compiler_->Compile({.rule = JsonSchemaRule{schema.schema}, .start = {}}, 1);
+    const auto pending =
+        compiler_->Compile({.rule = JsonSchemaRule{schema.schema}, .start = {}}, 1);
     EXPECT_TRUE(pending.ok()) << schema.name << ": " << pending.status();
     if (!pending.ok()) return nullptr;
     const auto ready = std::make_shared<Event>();

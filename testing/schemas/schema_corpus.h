@@ -1,4 +1,5 @@
-// For tests and benches: JSON Schemas with documents that they accept and documents that they refuse.
+// For tests and benches: JSON Schemas with documents that they accept and documents that they
+// refuse.
 #ifndef ORCD_TESTING_SCHEMAS_SCHEMA_CORPUS_H_
 #define ORCD_TESTING_SCHEMAS_SCHEMA_CORPUS_H_
 
