@@ -1,12 +1,12 @@
 # A room is a folder of sources whose names tell their purpose: x.cc joins the room's library,
 # x_test.cc its test binary. Every room is compiled with the same warnings, as errors.
 #
-#   orcd_room(NAME [FOLDERS folder…] DEPS target… [TEST_DEPS target…])
+#   orcd_room(NAME [FOLDERS folder…] [WITHOUT pattern] DEPS target… [TEST_DEPS target…])
 #
 # makes the library NAME and, if the folder has tests, the test NAME_test. Files of FOLDERS below it
-# belong to both.
+# belong to both. Files whose names begin with WITHOUT, a regular expression, belong to neither.
 function(orcd_room name)
-  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "WITHOUT" "FOLDERS;DEPS;TEST_DEPS" ${ARGN})
   list(TRANSFORM ARG_FOLDERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(PREPEND ARG_FOLDERS ${CMAKE_CURRENT_SOURCE_DIR})
   list(TRANSFORM ARG_FOLDERS APPEND /*.cc OUTPUT_VARIABLE source_globs)
@@ -16,6 +16,11 @@ function(orcd_room name)
   file(GLOB headers CONFIGURE_DEPENDS ${header_globs})
   file(GLOB tests CONFIGURE_DEPENDS ${test_globs})
   list(FILTER sources EXCLUDE REGEX "[/_](test|fuzz|main|bench)\\.cc$")
+  if(ARG_WITHOUT)
+    foreach(files sources headers tests)
+      list(FILTER ${files} EXCLUDE REGEX "/${ARG_WITHOUT}[^/]*$")
+    endforeach()
+  endif()
 
   if(sources)
     add_library(${name} STATIC ${sources} ${headers})

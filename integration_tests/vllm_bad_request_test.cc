@@ -100,16 +100,6 @@ void AddWhatIsNotServed(std::vector<BadMessage>& cases) {
                           const std::function<void(Params&)>& spoil) {
     cases.push_back(BadParams(name, field, spoil));
   };
-  params("json_schema", "json_schema",
-         [](Params& p) { p.set_json_schema("{\"type\":\"object\"}"); });
-  params("empty json_schema", "json_schema", [](Params& p) { p.set_json_schema(""); });
-  params("large json_schema", "json_schema",
-         [](Params& p) { p.set_json_schema(std::string(1 << 20, '{')); });
-  params("regex", "regex", [](Params& p) { p.set_regex("(a+)+$"); });
-  params("grammar", "grammar", [](Params& p) { p.set_grammar("root ::= root"); });
-  params("structural_tag", "structural_tag", [](Params& p) { p.set_structural_tag("{}"); });
-  params("json_object", "json_object", [](Params& p) { p.set_json_object(true); });
-  params("choice", "choice", [](Params& p) { p.mutable_choice(); });
   params("truncate_prompt_tokens", "truncate_prompt_tokens",
          [](Params& p) { p.set_truncate_prompt_tokens(5); });
   params("truncate_prompt_tokens -1", "truncate_prompt_tokens",

@@ -178,7 +178,8 @@ absl::Status Stalled(absl::Duration stalled) {
       {.reason = "ENGINE_STALLED"});
 }
 
-ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& chosen) {
+ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& chosen,
+                             const Metrics& metrics) {
   ModelHostOptions options;
   options.instance_id = MakeInstanceId();
   options.worker_id = config.worker_id.empty() ? DefaultWorkerId(config.listen, options.instance_id)
@@ -207,6 +208,8 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.engine.max_context = config.max_context;
   options.load.engine.max_waiting_tokens = config.max_waiting_tokens;
   options.backend = chosen.maker;
+  options.constraints = config.constraints;
+  options.constraint_observer = metrics.constraint_times();
   options.device = chosen.device;
   options.settle = config.settle;
   options.drain_timeout = config.drain_timeout;
@@ -437,7 +440,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     metrics.OnFault(kind);
     ending.Set(ExitCode::kFault);
   });
-  ModelHostOptions host_options = HostOptions(config, *backend);
+  ModelHostOptions host_options = HostOptions(config, *backend, metrics);
   std::optional<SpanExporter> exporter;
   if (!config.otlp_endpoint.empty()) {
     exporter.emplace(ExporterOptions(config, host_options, credentials->otlp, metrics), log);

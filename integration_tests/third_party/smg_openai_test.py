@@ -42,8 +42,23 @@ WEATHER_TOOL = {
             "type": "object",
             "properties": {"city": {"type": "string"}},
             "required": ["city"],
+            "additionalProperties": False,
         },
     },
+}
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "born": {"type": "integer", "minimum": 1000, "maximum": 2099},
+        "fields": {
+            "type": "array",
+            "items": {"enum": ["mathematics", "poetry", "computing"]},
+            "maxItems": 2,
+        },
+    },
+    "required": ["name", "born", "fields"],
+    "additionalProperties": False,
 }
 
 
@@ -347,19 +362,80 @@ class SmgOpenAiTest(unittest.TestCase):
         self.assertEqual((name, reason), ("get_weather", "tool_calls"))
         self.assertEqual(json.loads(arguments), {"city": "Paris"})
 
-    def test_what_is_not_served_is_the_clients_error(self):
-        schema = {"name": "x", "schema": {"type": "object"}}
+    def text_of(self, **options):
+        """The whole text of a chat, which must be complete, streamed and not."""
+        whole = self.chat(max_tokens=120, **options).choices[0]
+        self.assertEqual(whole.finish_reason, "stop", whole.message.content)
+        text, reason, _ = self.read(self.chat(max_tokens=120, stream=True, **options))
+        self.assertEqual((text, reason), (whole.message.content, "stop"))
+        return text
+
+    def test_a_response_format_holds(self):
+        asked = {"messages": [{"role": "user", "content": "Who was Ada Lovelace? Be brief."}]}
+        for temperature in (0, 1):
+            person = json.loads(
+                self.text_of(
+                    response_format={
+                        "type": "json_schema",
+                        "json_schema": {"name": "person", "strict": True, "schema": PERSON},
+                    },
+                    temperature=temperature,
+                    seed=3,
+                    **asked,
+                )
+            )
+            self.assertEqual(list(person), ["name", "born", "fields"])
+            self.assertIsInstance(person["name"], str)
+            self.assertIn(person["born"], range(1000, 2100))
+            self.assertLessEqual(len(person["fields"]), 2)
+            self.assertLessEqual(set(person["fields"]), {"mathematics", "poetry", "computing"})
+        anything = self.text_of(
+            messages=[{"role": "user", "content": "Give me {\"ok\": true} as JSON and no more."}],
+            response_format={"type": "json_object"},
+        )
+        self.assertIsInstance(json.loads(anything), dict)
+
+    def test_the_gateways_own_constraints_hold(self):
+        self.assertRegex(
+            self.text_of(extra_body={"regex": "[A-Z]{3}-[0-9]{4}"}), r"^[A-Z]{3}-[0-9]{4}$"
+        )
+        self.assertIn(
+            self.text_of(extra_body={"ebnf": 'root ::= "yes" | "no"'}),
+            ("yes", "no"),
+        )
+
+    def test_a_forced_tool_choice_holds(self):
+        # Nothing in the chat makes the model call a function.
+        options = {
+            "messages": [{"role": "user", "content": "Say hello to Paris."}],
+            "tools": [WEATHER_TOOL],
+            "max_tokens": 120,
+        }
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for choice in ("required", named):
+            whole = self.chat(tool_choice=choice, **options).choices[0]
+            (call,) = whole.message.tool_calls
+            self.assertEqual(call.function.name, "get_weather")
+            arguments = json.loads(call.function.arguments)
+            self.assertEqual(list(arguments), ["city"])
+            self.assertIsInstance(arguments["city"], str)
+            name, text = "", ""
+            for event in self.chat(tool_choice=choice, stream=True, **options):
+                for part in (p for c in event.choices for p in c.delta.tool_calls or []):
+                    name += part.function.name or ""
+                    text += part.function.arguments or ""
+            self.assertEqual((name, json.loads(text)), ("get_weather", arguments))
+
+    def test_a_rule_that_cannot_be_served_is_the_clients_error(self):
+        schema = {"name": "x", "schema": {"not": {"type": "object"}}}
         refused = {
             "json_schema": {"response_format": {"type": "json_schema", "json_schema": schema}},
-            "regex": {"extra_body": {"regex": "[a-z]+"}},
+            "regex": {"extra_body": {"regex": "("}},
         }
         for field, options in refused.items():
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.chat(max_tokens=4, **options)
             self.assertIn(f"sampling_params.{field}", str(caught.exception))
-        with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(max_tokens=4, tools=[WEATHER_TOOL], tool_choice="required")
-        self.assertIn("tool_choice", str(caught.exception))
 
     def assert_free(self):
         self.stack.smg.wait_for(

@@ -188,7 +188,7 @@ class TritonClientTest(unittest.TestCase):
         self.load()
         for asked, code, said in [
             ((MODEL, inputs(temprature=1)), "INVALID_ARGUMENT", "temprature"),
-            ((MODEL, inputs(guided_json={})), "INVALID_ARGUMENT", "guided_json"),
+            ((MODEL, inputs(logprobs=1)), "INVALID_ARGUMENT", "logprobs"),
             ((MODEL, inputs(n=2)), "INVALID_ARGUMENT", "sampling_parameters.n"),
             (("gpt-5", inputs()), "NOT_FOUND", "gpt-5"),
             ((MODEL, inputs(), "7"), "NOT_FOUND", "7"),

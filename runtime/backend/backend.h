@@ -38,9 +38,10 @@ struct StepSequence {
   // counts, the last sample. [0, max_seqs); at most one entry a slot in a step.
   int32_t slot = 0;
   // Set in the first step of a sequence in this slot, which need not begin at position 0; the
-  // slot's former state is forgotten. `start_history` is every token of the sequence known so far
-  // (for the penalties), `tokens` included; its first start_prompt_tokens are the prompt, and those
-  // after them were generated. The pointees live until Launch returns.
+  // slot's former state is forgotten. A sequence may start again in its slot, also while a step of
+  // it is in flight, whose results stay what they are. `start_history` is every token of the
+  // sequence known so far (for the penalties), `tokens` included; its first start_prompt_tokens are
+  // the prompt, and those after them were generated. The pointees live until Launch returns.
   const SamplingParams* start_params = nullptr;
   std::span<const int32_t> start_history;
   int32_t start_prompt_tokens = 0;
@@ -242,8 +243,8 @@ class Backend {
 
   // Gives the masks of the parts of the last launched step that have mask_follows, in its order.
   // Called once after each launch of such a step, before the next Launch and before the Wait for
-  // that step. The masks are copied; a mask allows at least one token. The step's layers run
-  // meanwhile: only the draws wait. An error is as one of Launch.
+  // that step. The masks are copied; a mask allows at least one token, and one without words allows
+  // all. The step's layers run meanwhile: only the draws wait. An error is as one of Launch.
   virtual absl::Status GiveMasks(std::span<const TokenMask> masks) = 0;
 
   // Waits for the oldest step that was launched and not waited for. An error is final for the

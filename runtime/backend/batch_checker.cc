@@ -27,6 +27,10 @@ BatchChecker::BatchChecker(const BackendInfo& info, const ModelSpec& spec)
       drew_(info.max_seqs) {}
 
 absl::Status BatchChecker::Check(const StepBatch& batch) {
+  if (masks_awaited_ > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        masks_awaited_, " masks of the last step were not given before the next was launched"));
+  }
   if (batch.seqs.empty() || batch.seqs.size() > used_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", batch.seqs.size(), " sequences, must be 1 to ", used_.size()));
@@ -54,8 +58,36 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
   for (const StepSequence& seq : batch.seqs) {
     if (seq.start_params != nullptr) drew_[seq.slot] = false;
     if (seq.sample) drew_[seq.slot] = true;
+    if (seq.mask_follows) ++masks_awaited_;
   }
   return absl::OkStatus();
+}
+
+absl::Status BatchChecker::CheckMasks(std::span<const TokenMask> masks) {
+  if (masks_awaited_ == 0) {
+    return absl::FailedPreconditionError("masks were given and none is awaited");
+  }
+  if (masks.size() != static_cast<size_t>(masks_awaited_)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(masks.size(), " masks were given and ", masks_awaited_, " are awaited"));
+  }
+  for (size_t i = 0; i < masks.size(); ++i) {
+    if (const std::string wrong = WrongWithMask(masks[i]); !wrong.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("mask ", i, ": ", wrong));
+    }
+  }
+  masks_awaited_ = 0;
+  return absl::OkStatus();
+}
+
+std::string BatchChecker::WrongWithMask(const TokenMask& mask) const {
+  if (mask.empty()) return "";
+  const size_t words = TokenMask::WordsFor(vocab_);
+  if (mask.words.size() != words ||
+      (vocab_ % 32 != 0 && mask.words.back() >> vocab_ % 32 != ~0u >> vocab_ % 32)) {
+    return absl::StrCat("a mask of another vocabulary than ", vocab_, " tokens");
+  }
+  return mask.AllowsAny(vocab_) ? "" : "a mask that allows no token";
 }
 
 absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
@@ -96,16 +128,12 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
                    has_sample ? "" : " and nothing was drawn for the slot yet");
     }
   }
-  bool fits = seq.mask.empty() || seq.mask.words.size() == TokenMask::WordsFor(vocab_);
-  int forbidden = 0;
-  seq.mask.ForEachForbidden([&](int32_t token) {
-    fits = fits && token < vocab_;
-    ++forbidden;
-  });
-  if (!fits) return wrong("a mask of another vocabulary than ", vocab_, " tokens");
-  if (forbidden > kMaxForbidden) {
-    return wrong(forbidden, " forbidden ids, at most ", kMaxForbidden);
+  if (seq.mask_follows) {
+    if (!info_.late_masks) return wrong("a mask that follows, which this backend does not support");
+    if (!seq.sample) return wrong("a mask follows and nothing is drawn");
+    if (!seq.mask.empty()) return wrong("a mask was given and another follows");
   }
+  if (const std::string what = WrongWithMask(seq.mask); !what.empty()) return wrong(what);
   return absl::OkStatus();
 }
 

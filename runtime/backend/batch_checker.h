@@ -2,6 +2,8 @@
 #ifndef ORCD_RUNTIME_BACKEND_BATCH_CHECKER_H_
 #define ORCD_RUNTIME_BACKEND_BATCH_CHECKER_H_
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,21 +12,30 @@
 
 namespace orcd {
 
-// Most tokens that StepSequence::mask does not allow: a request's own and the model's end ids.
-inline constexpr int kMaxForbidden = 128;
-
-// Keeps track of the slots that have drawn a token. For the thread that launches steps.
+// Keeps track of the slots that have drawn a token, and of masks that must follow a step. For the
+// thread that launches steps.
 class BatchChecker {
  public:
   // Uses the numbers of slots, tokens and blocks of `info`, and the window of `spec`.
   BatchChecker(const BackendInfo& info, const ModelSpec& spec);
 
-  // kInvalidArgument saying what is wrong with the batch, no part of which may then be run.
-  // Otherwise the step counts as launched.
+  // kInvalidArgument saying what is wrong with the batch, no part of which may then be run;
+  // kFailedPrecondition if masks of the last step are missing. Otherwise the step counts as
+  // launched.
   absl::Status Check(const StepBatch& batch);
+
+  // kInvalidArgument saying what is wrong with the masks that Backend::GiveMasks was given, or
+  // kFailedPrecondition if none are awaited; none of them may then be used. Otherwise they count as
+  // given.
+  absl::Status CheckMasks(std::span<const TokenMask> masks);
+
+  // Number of masks that must follow the last step.
+  int masks_awaited() const { return masks_awaited_; }
 
  private:
   absl::Status CheckSequence(const StepSequence& seq) const;
+  // Empty if the mask is right.
+  std::string WrongWithMask(const TokenMask& mask) const;
   // `end` is the position after those of the step.
   absl::Status CheckWindowBlocks(const StepSequence& seq, int64_t end) const;
 
@@ -35,6 +46,7 @@ class BatchChecker {
   // By slot: true if the batch has an entry for it, and true if kPreviousSample stands for a token.
   std::vector<bool> used_;
   std::vector<bool> drew_;
+  int masks_awaited_ = 0;
 };
 
 }  // namespace orcd

@@ -1,4 +1,4 @@
-// What a request may ask of its output's form.
+// The rules that a request may ask of its output's form.
 #ifndef ORCD_RUNTIME_CONSTRAINT_CONSTRAINT_SPEC_H_
 #define ORCD_RUNTIME_CONSTRAINT_CONSTRAINT_SPEC_H_
 
@@ -34,7 +34,8 @@ struct ChoiceRule {
   std::vector<std::string> choices;
 };
 // Free text in which each trigger begins a tag that must then be complete: `begin`, JSON that the
-// schema accepts, `end`. Every `begin` begins with one of the triggers.
+// schema accepts, `end`. Every `begin` begins with one of the triggers. An empty schema accepts any
+// JSON; `end` may be empty.
 struct StructuralTagRule {
   struct Tag {
     std::string begin;
@@ -43,9 +44,13 @@ struct StructuralTagRule {
   };
   std::vector<Tag> tags;
   std::vector<std::string> triggers;
+  // The output begins with a tag, without text before it.
+  bool at_least_one = false;
+  // The output ends after its first tag.
+  bool stop_after_first = false;
 };
 
-// Where the rule begins; what comes before is free. The output may not end before the rule is
+// The place where the rule begins; what comes before is free. The output may not end before the rule is
 // fulfilled.
 struct StartAtFirstToken {};
 struct StartAfterToken {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +91,7 @@ class CpuBackend : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   absl::Status Launch(const StepBatch& batch) override;
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override;
   absl::StatusOr<StepResult> Wait() override;
 
  private:
@@ -180,6 +182,10 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
     result_ = std::move(result);
   }
   return absl::OkStatus();
+}
+
+absl::Status CpuBackend::GiveMasks(std::span<const TokenMask> masks) {
+  return checker_->CheckMasks(masks);
 }
 
 absl::StatusOr<StepResult> CpuBackend::Wait() {

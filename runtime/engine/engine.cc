@@ -1,6 +1,7 @@
 #include "runtime/engine/engine.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,19 +49,26 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
       max_waiting_(options.max_waiting),
       max_waiting_tokens_(WaitingTokens(options, info_)),
       on_fault_(std::move(on_fault)),
+      mask_threads_(MaskThreads::DefaultThreads()),
       scheduler_(model_->tokenizer(), info_,
                  {.max_context = max_context_,
                   .window = model_->spec().window(),
                   .model_digest = model_->digest(),
-                  .suppressed_ids = model_->suppressed_ids()},
+                  .suppressed_ids = model_->tokenizer().suppressed_ids(),
+                  .mask_threads = &mask_threads_},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
                   .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
       rate_(scheduler_.rate()) {
+  door_->engine = this;
   PublishStats();
   thread_ = std::thread([this] { Run(); });
 }
 
 Engine::~Engine() {
+  {
+    std::lock_guard lock(door_->mutex);
+    door_->engine = nullptr;
+  }
   {
     std::lock_guard lock(inbox_mutex_);
     stopping_ = true;
@@ -139,6 +147,7 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
                                      most, "; there is nothing left to generate"));
   }
   OutputText text(request.stop.strings, request.stop.min_tokens);
+  const bool ignores_eog = request.stop.ignore_eog && request.constraint == nullptr;
   for (size_t i = 0; i < resume.size(); ++i) {
     const int32_t token = resume[i];
     const std::string field = absl::StrCat("resume_token_ids[", i, "]");
@@ -148,7 +157,7 @@ absl::Status Engine::CheckResume(const GenerationRequest& request) const {
     }
     const std::vector<int32_t>& ids = request.stop.ids;
     const bool ends = std::find(ids.begin(), ids.end(), token) != ids.end() ||
-                      (!request.stop.ignore_eog && model_->tokenizer().IsEog(token));
+                      (!ignores_eog && model_->tokenizer().IsEog(token));
     if (!ends) {
       text.Append(ShownBytes(model_->tokenizer(), token, request.show_special_tokens));
     }
@@ -318,10 +327,7 @@ void Engine::Run() {
   }
   for (Message& message : messages) Handle(std::move(message));
   // The backend must not be destroyed while a step runs.
-  while (scheduler_.steps_in_flight() > 0) {
-    absl::StatusOr<StepResult> result = backend_->Wait();
-    if (!result.ok()) break;
-    scheduler_.Commit(*result, SteadyNow());
+  while (scheduler_.steps_in_flight() > 0 && FinishStep().ok()) {
   }
   scheduler_.FailAll(MakeError(absl::StatusCode::kCancelled, "the model was unloaded",
                                {.reason = "MODEL_UNLOADED"}));
@@ -334,7 +340,16 @@ bool Engine::TakeMessages(bool wait, std::vector<Message>& messages) {
   std::unique_lock lock(inbox_mutex_);
   if (wait) {
     busy_at_.store(0, std::memory_order_relaxed);
-    inbox_changed_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+    const auto has_news = [this] { return stopping_ || !inbox_.empty(); };
+    // Requests wait here for their constraints alone. Without any, nobody's deadline is left.
+    if (scheduler_.waiting() == 0 || scheduler_.next_deadline() == absl::InfiniteFuture()) {
+      inbox_changed_.wait(lock, has_news);
+    } else {
+      // Clocks cannot add the longest durations.
+      const absl::Duration left =
+          std::min(scheduler_.next_deadline() - SteadyNow(), absl::Duration(absl::Hours(1)));
+      inbox_changed_.wait_for(lock, absl::ToChronoNanoseconds(left), has_news);
+    }
   }
   busy_at_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
   messages.swap(inbox_);
@@ -354,7 +369,18 @@ void Engine::Handle(Message message) {
     scheduler_.ObserveBlocks(std::move(observe->observer));
     return;
   }
-  scheduler_.Add(std::get<GenerationRequest>(std::move(message)), SteadyNow());
+  if (auto* ready = std::get_if<ReadyMessage>(&message)) {
+    scheduler_.OnConstraintReady(ready->id, SteadyNow());
+    return;
+  }
+  auto& request = std::get<GenerationRequest>(message);
+  const std::shared_ptr<PendingConstraint> constraint = request.constraint;
+  std::function<void()> on_ready = [door = door_, id = request.id] {
+    std::lock_guard lock(door->mutex);
+    if (door->engine != nullptr) door->engine->Post(ReadyMessage{id});
+  };
+  scheduler_.Add(std::move(request), SteadyNow());
+  if (constraint != nullptr) constraint->OnReady(std::move(on_ready));
 }
 
 absl::StatusOr<bool> Engine::Advance() {
@@ -364,16 +390,30 @@ absl::StatusOr<bool> Engine::Advance() {
       // A client that receives this step's tokens must also see the step in stats().
       PublishStats();
       ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
+      ORCD_RETURN_IF_ERROR(GiveMasks());
       // Waits for the oldest step only once the pipeline is full.
       if (scheduler_.steps_in_flight() < info_.max_in_flight) return true;
     }
   }
   if (scheduler_.steps_in_flight() == 0) return false;
+  ORCD_RETURN_IF_ERROR(FinishStep());
+  return true;
+}
+
+absl::Status Engine::FinishStep() {
   ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
   last_step_ = SteadyNow();
   ++steps_;
   scheduler_.Commit(result, last_step_);
-  return true;
+  return GiveMasks();
+}
+
+absl::Status Engine::GiveMasks() {
+  // While two steps are in flight, the masks of the newer depend on what the older draws. They are
+  // given once that is known, which is before a third can be launched.
+  if (scheduler_.steps_in_flight() != 1) return absl::OkStatus();
+  const std::span<const TokenMask> masks = scheduler_.LateMasks();
+  return masks.empty() ? absl::OkStatus() : backend_->GiveMasks(masks);
 }
 
 void Engine::Fail(const absl::Status& status) {
@@ -389,6 +429,7 @@ void Engine::PublishStats() {
   EngineStats stats;
   stats.running = scheduler_.running();
   stats.waiting = scheduler_.waiting();
+  stats.awaiting_constraints = scheduler_.awaiting_constraints();
   stats.max_running = info_.max_seqs;
   stats.max_waiting = max_waiting_;
   stats.max_waiting_tokens = max_waiting_tokens_;
@@ -404,6 +445,7 @@ void Engine::PublishStats() {
   stats.cached_prompt_tokens = counts.cached_prompt_tokens;
   stats.computed_prompt_tokens = counts.computed_prompt_tokens;
   stats.generated_tokens = counts.generated_tokens;
+  stats.forced_tokens = counts.forced_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = steps_;
   stats.last_step = last_step_;

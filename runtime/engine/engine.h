@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
+#include "runtime/engine/mask_threads.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/service_rate.h"
@@ -41,6 +42,8 @@ struct EngineOptions {
 struct EngineStats {
   int running = 0;
   int waiting = 0;
+  // The part of the waiting whose constraints are being prepared.
+  int awaiting_constraints = 0;
   int max_running = 0;
   int max_waiting = 0;
   int64_t max_waiting_tokens = 0;
@@ -59,6 +62,8 @@ struct EngineStats {
   int64_t cached_prompt_tokens = 0;
   int64_t computed_prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  // The part of the generated tokens that constraints forced, so that they were not drawn.
+  int64_t forced_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
   // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.
@@ -132,7 +137,17 @@ class Engine {
   struct ObserveMessage {
     std::weak_ptr<BlockObserver> observer;
   };
-  using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage>;
+  // The constraint of the request `id` is ready.
+  struct ReadyMessage {
+    std::string id;
+  };
+  using Message = std::variant<GenerationRequest, CancelMessage, ObserveMessage, ReadyMessage>;
+  // Through which constraints that become ready reach the engine, which they may outlive.
+  struct Door {
+    std::mutex mutex;
+    // Null once the engine ends.
+    Engine* engine = nullptr;
+  };
   // The record of an admitted request (a live one), kept for Submit's checks.
   struct AdmittedRequest {
     int samples = 0;
@@ -152,12 +167,17 @@ class Engine {
   void OnRemoved(const std::string& id);
 
   void Run();
-  // Moves the inbox to `messages`; if `wait`, sleeps until the inbox holds something. False once
-  // the engine is stopping.
+  // Moves the inbox to `messages`; if `wait`, sleeps until the inbox holds something or a deadline
+  // of a request that waits may have passed. False once the engine is stopping.
   bool TakeMessages(bool wait, std::vector<Message>& messages);
   void Handle(Message message);
   // Launches a step or waits for one. False if there is nothing to do.
   absl::StatusOr<bool> Advance();
+  // Waits for the oldest step in flight and takes its results.
+  absl::Status FinishStep();
+  // Gives the backend the masks that follow the newest step, if the tokens that they depend on are
+  // known.
+  absl::Status GiveMasks();
   void Fail(const absl::Status& status);
   void PublishStats();
 
@@ -170,7 +190,10 @@ class Engine {
   const int64_t max_waiting_tokens_;
   const std::function<void(const absl::Status&)> on_fault_;
 
+  const std::shared_ptr<Door> door_ = std::make_shared<Door>();
+
   // Engine thread only.
+  MaskThreads mask_threads_;
   Scheduler scheduler_;
   int64_t steps_ = 0;
   absl::Time last_step_ = absl::InfinitePast();

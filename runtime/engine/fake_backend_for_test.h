@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,20 +21,18 @@ namespace orcd {
 
 class FakeBackend : public Backend {
  public:
-  // Returns the token after `context` under `seed`; the end token comes up once in `kEogEvery`
-  // draws.
+  // Returns the token after `context` under `seed`, one that `mask` allows; without a mask the end
+  // token comes up once in `kEogEvery` draws.
   static constexpr int kEogEvery = 40;
   static int32_t NextToken(const std::vector<int32_t>& context, uint64_t seed, int vocab,
-                           std::span<const int32_t> forbidden, int32_t eog) {
+                           const TokenMask& mask, int32_t eog) {
     uint64_t hash = seed * 0x9E3779B97F4A7C15 + context.size();
     for (int32_t token : context) {
       hash = (hash ^ static_cast<uint64_t>(token)) * 0x100000001B3;
       hash ^= hash >> 29;
     }
     int32_t token = hash % kEogEvery == 0 ? eog : static_cast<int32_t>((hash >> 8) % vocab);
-    while (std::binary_search(forbidden.begin(), forbidden.end(), token)) {
-      token = (token + 1) % vocab;
-    }
+    while (!mask.Allows(token)) token = (token + 1) % vocab;
     return token;
   }
 
@@ -64,6 +63,7 @@ class FakeBackend : public Backend {
     if (!fail_with.ok()) return fail_with;
     EXPECT_LT(static_cast<int>(in_flight_.size()), info_.max_in_flight);
     EXPECT_FALSE(batch.seqs.empty());
+    EXPECT_TRUE(late_draws_.empty()) << "the masks of the step before were not given";
     std::set<int32_t> slots;
     size_t tokens = 0;
     size_t blocks = 0;
@@ -77,7 +77,9 @@ class FakeBackend : public Backend {
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens), kPreviousSample,
-                seq.start_position, /*finite=*/true};
+                seq.start_position, /*finite=*/true,
+                seq.start_params->has_penalties(),
+                {seq.start_history.begin(), seq.start_history.end()}};
         ++starts;
       }
       blocks += seq.blocks.size();
@@ -105,15 +107,15 @@ class FakeBackend : public Backend {
       std::vector<int32_t> context;
       for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
       if (!seq.targets.empty()) part.target_logprobs = Targets(seq, context);
+      EXPECT_TRUE(seq.sample || !seq.mask_follows);
       if (!seq.sample) continue;
-      std::vector<int32_t> forbidden;
-      seq.mask.ForEachForbidden([&](int32_t token) { forbidden.push_back(token); });
-      SampledToken sample;
-      sample.token = NextToken(context, slot.seed, vocab_, forbidden, eog_);
-      sample.logprob = Logprob(context);
-      sample.finite = !not_finite && slot.finite;
-      slot.last_sample = sample.token;
-      part.samples.push_back(sample);
+      if (seq.mask_follows) {
+        EXPECT_TRUE(info_.late_masks);
+        EXPECT_TRUE(seq.mask.empty());
+        late_draws_.push_back({result.parts.size() - 1, seq.slot, std::move(context)});
+      } else {
+        part.samples.push_back(Draw(slot, context, seq.mask));
+      }
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
     EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
@@ -123,7 +125,21 @@ class FakeBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    EXPECT_FALSE(masks.empty());
+    EXPECT_EQ(masks.size(), late_draws_.size());
+    for (size_t i = 0; i < late_draws_.size(); ++i) {
+      const LateDraw& late = late_draws_[i];
+      in_flight_.back().result.parts[late.part].samples.push_back(
+          Draw(slots_[late.slot], late.context, masks[i]));
+    }
+    late_draws_.clear();
+    ++masks_given;
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<StepResult> Wait() override {
+    EXPECT_TRUE(in_flight_.size() > 1 || late_draws_.empty()) << "masks were not given";
     StepResult result = std::move(in_flight_.front().result);
     in_flight_.pop_front();
     return result;
@@ -146,6 +162,8 @@ class FakeBackend : public Backend {
   // that start a sequence after its first window.
   int parts_after_returns = 0;
   int starts_after_a_window = 0;
+  // Number of steps that masks followed.
+  int masks_given = 0;
 
  private:
   struct Slot {
@@ -153,7 +171,31 @@ class FakeBackend : public Backend {
     int32_t last_sample = kPreviousSample;
     int next_position = 0;
     bool finite = true;
+    bool has_penalties = false;
+    // The tokens that a backend would count for the penalties.
+    std::vector<int32_t> counted = {};
   };
+
+  // A draw of the last launched step, whose mask follows.
+  struct LateDraw {
+    size_t part;
+    int32_t slot;
+    std::vector<int32_t> context;
+  };
+
+  SampledToken Draw(Slot& slot, const std::vector<int32_t>& context, const TokenMask& mask) {
+    if (slot.has_penalties && slot.finite) {
+      EXPECT_EQ(slot.counted, context);
+    }
+    EXPECT_TRUE(mask.AllowsAny(vocab_));
+    SampledToken sample;
+    sample.token = NextToken(context, slot.seed, vocab_, mask, eog_);
+    sample.logprob = Logprob(context);
+    sample.finite = !not_finite && slot.finite;
+    slot.last_sample = sample.token;
+    slot.counted.push_back(sample.token);
+    return sample;
+  }
 
   struct Step {
     StepResult result;
@@ -219,6 +261,7 @@ class FakeBackend : public Backend {
   std::vector<int32_t> window_kv_;
   std::vector<Slot> slots_;
   std::deque<Step> in_flight_;
+  std::vector<LateDraw> late_draws_;
 };
 
 }  // namespace orcd

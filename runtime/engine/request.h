@@ -108,6 +108,8 @@ struct FinishedEvent {
   int32_t cached_prompt_tokens = 0;
   // Tokens drawn by this engine, those that ended a sample included; the sum over all samples.
   int32_t generated_tokens = 0;
+  // The part of them that the constraint forced, so that they were not drawn.
+  int32_t forced_tokens = 0;
   // One for each sample if there are several and none failed; else empty.
   std::vector<SampleEnd> samples;
   absl::Duration queue_time;
@@ -152,7 +154,9 @@ struct GenerationRequest {
   int32_t prompt_logprobs = -1;
   // The rules that the output keeps; null: none. The request waits in the queue, without a slot,
   // until this is ready, and ends with its status if that is an error. `resume` is accepted by it
-  // first; a token that it does not allow ends the request with kInvalidArgument.
+  // first; a token that it does not allow ends the request with kInvalidArgument. The end is
+  // allowed exactly where the rules are fulfilled, and ends the generation also if stop.ignore_eog
+  // is set; stop.min_tokens holds as long as the rules allow another token.
   std::shared_ptr<PendingConstraint> constraint;
   // Waiting requests are served in order of priority plus time waited; [-kMaxPriority,
   // kMaxPriority].

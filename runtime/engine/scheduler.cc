@@ -20,8 +20,9 @@ std::string LogitsNotFinite(int position) {
 }
 
 // Minimum length of the generation: max_tokens if nothing else can end it, else min_tokens (also
-// without max_tokens, since the caller may cancel).
+// without max_tokens, since the caller may cancel). A constraint may end it before that.
 int FewestTokens(const LiveRequest& live) {
+  if (live.request.constraint != nullptr) return 1;
   const StopConditions& stop = live.request.stop;
   if (stop.max_tokens > 0 && stop.ignore_eog && stop.ids.empty() && stop.strings.empty()) {
     return live.max_new_tokens;
@@ -29,21 +30,21 @@ int FewestTokens(const LiveRequest& live) {
   return std::clamp(stop.min_tokens, 1, live.max_new_tokens);
 }
 
-// Null if every token may be drawn. Before min_tokens, neither a stop id nor an end-of-generation
-// id is drawn, the latter also if ignore_eog is set.
-std::unique_ptr<Constraint> ConstraintOf(const StopConditions& stop, const Tokenizer& tokenizer,
-                                         TokenMask always) {
-  if (stop.min_tokens == 0 && always.empty()) return nullptr;
-  std::vector<int32_t> end_ids = stop.ids;
-  end_ids.insert(end_ids.end(), tokenizer.eog_ids().begin(), tokenizer.eog_ids().end());
-  return std::make_unique<MinTokens>(stop.min_tokens, end_ids, tokenizer.vocab_size(), always);
+// A token that was not drawn, since it is the only one possible.
+SampledToken CertainToken(int32_t token, int32_t logprobs) {
+  SampledToken sample;
+  sample.token = token;
+  if (logprobs > 0) sample.top = {{.token = token, .logprob = 0}};
+  return sample;
 }
 
-bool AllFinite(const PartResult& part) {
-  const auto finite = [](const SampledToken& token) { return token.finite; };
-  return part.finite && std::ranges::all_of(part.samples, finite) &&
-         std::ranges::all_of(part.target_logprobs, finite);
+bool AllFinite(std::span<const SampledToken> tokens) {
+  return std::ranges::all_of(tokens, [](const SampledToken& token) { return token.finite; });
 }
+
+// Resumed tokens that one call of Plan lets each constraint accept, so that other sequences are not
+// held up.
+constexpr int kReplayedAtOnce = 64;
 
 }  // namespace
 
@@ -87,11 +88,16 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
   live_[asked.id] = live;
   next_deadline_ = std::min(next_deadline_, asked.deadline);
   live->unfinished = asked.samples;
+  live->awaits_constraint = asked.constraint != nullptr;
+  if (live->awaits_constraint) awaiting_constraints_ += asked.samples;
   for (int sample = 0; sample < asked.samples; ++sample) {
     SequenceList arriving;
     arriving.push_back(std::make_unique<Sequence>(live, sample, next_order_++));
     Sequence& sequence = *arriving.front();
-    sequence.constraint = ConstraintOf(asked.stop, tokenizer_, {not_suppressed_});
+    std::optional<MinTokens> rules = MinTokensOf(asked.stop);
+    if (rules && asked.constraint == nullptr) {
+      sequence.constraint = std::make_unique<MinTokens>(*std::move(rules));
+    }
     for (int32_t token : asked.resume) {
       sequence.text.Append(ShownBytes(tokenizer_, token, asked.show_special_tokens));
       if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
@@ -100,7 +106,8 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     live->sequences.push_back(&sequence);
     Enqueue(arriving, sequence, waiting_);
   }
-  if (asked.deadline == absl::InfiniteFuture()) return;
+  OnConstraintReady(asked.id, now);
+  if (live->finished || asked.deadline == absl::InfiniteFuture()) return;
   const absl::Time end = EarliestEnd(*live->sequences.front(), now);
   if (end <= asked.deadline) return;
   Fail(*live,
@@ -112,6 +119,34 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
                               "; allow more time, ask for fewer tokens or use another worker"),
                  {.reason = "DEADLINE_UNREACHABLE"}));
   Sweep(now);
+}
+
+std::optional<MinTokens> Scheduler::MinTokensOf(const StopConditions& stop) const {
+  if (stop.min_tokens == 0 && not_suppressed_.empty()) return std::nullopt;
+  // Before min_tokens, neither a stop id nor an end-of-generation id is drawn, the latter also if
+  // ignore_eog is set.
+  std::vector<int32_t> end_ids = stop.ids;
+  end_ids.insert(end_ids.end(), tokenizer_.eog_ids().begin(), tokenizer_.eog_ids().end());
+  return std::make_optional<MinTokens>(stop.min_tokens, end_ids, tokenizer_.vocab_size(),
+                                       TokenMask{not_suppressed_});
+}
+
+void Scheduler::OnConstraintReady(std::string_view id, absl::Time now) {
+  const auto found = live_.find(id);
+  if (found == live_.end()) return;
+  LiveRequest& live = *found->second;
+  if (!live.awaits_constraint || !live.request.constraint->ready()) return;
+  StopAwaiting(live);
+  if (const absl::Status status = live.request.constraint->status(); !status.ok()) {
+    Fail(live, status);
+    Sweep(now);
+  }
+}
+
+void Scheduler::StopAwaiting(LiveRequest& live) {
+  if (!live.awaits_constraint) return;
+  live.awaits_constraint = false;
+  awaiting_constraints_ -= live.request.samples;
 }
 
 absl::Time Scheduler::EarliestEnd(Sequence& sequence, absl::Time now) {
@@ -168,20 +203,37 @@ int Scheduler::FirstInWindow(int position) const {
 
 bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
   now_ = now;
-  batch.seqs.clear();
   ExpireDeadlines(now);
-  if (!ReserveNext()) return false;
-  Admit(now);
+  // A sequence may end here, without a step: all that it may give is forced, or its constraint
+  // fails. Then the next one has its place.
+  do {
+    batch.seqs.clear();
+    if (!ReserveNext()) return false;
+    Admit(now);
 
-  InFlight step;
-  step.planned = now;
-  SelectRunning();
-  PlanDecodes(batch, step);
-  PlanPrompts(batch, step);
-  if (batch.seqs.empty()) return false;
-  ++steps_;
-  in_flight_.push_back(std::move(step));
-  return true;
+    InFlight step;
+    step.planned = now;
+    SelectRunning();
+    PlanDecodes(batch, step);
+    PlanPrompts(batch, step);
+    if (!batch.seqs.empty()) {
+      ++steps_;
+      in_flight_.push_back(std::move(step));
+      return true;
+    }
+  } while (Sweep(now) || (replaying_ && in_flight_.empty()));
+  return false;
+}
+
+bool Scheduler::Decodes(const Sequence& sequence) const {
+  if (sequence.unscheduled() > 0) return sequence.unscheduled() == 1;
+  if (!sequence.can_follow_sample()) return false;
+  return backend_.late_masks || sequence.constraint == nullptr ||
+         !sequence.constraint->NeedsTokens(sequence.samples_in_flight);
+}
+
+bool Scheduler::HasWork(const Sequence& sequence) const {
+  return !sequence.finished && (sequence.unscheduled() > 0 || Decodes(sequence));
 }
 
 void Scheduler::ExpireDeadlines(absl::Time now) {
@@ -209,9 +261,12 @@ void Scheduler::ExpireDeadlines(absl::Time now) {
 bool Scheduler::ReserveNext() {
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = **it;
-    if (sequence.finished || (!sequence.decodes() && sequence.unscheduled() <= 0)) continue;
-    const int needed = BlocksFor(sequence.scheduled + 1);
-    while (!Grow(sequence, needed)) {
+    if (!HasWork(sequence)) continue;
+    const int next = sequence.scheduled + 1;
+    // Also room for all known tokens, which a prompt has from the beginning, and forced ones do
+    // not.
+    const int known = std::max(next, static_cast<int>(sequence.tokens.size()));
+    while (!blocks_.Grow(sequence.blocks, BlocksFor(known)) || !Grow(sequence, BlocksFor(next))) {
       // A token that a step in flight draws must be known before its sequence can be recomputed.
       if (!in_flight_.empty()) return false;
       const bool is_last = &sequence == running_.back().get();
@@ -247,9 +302,11 @@ void Scheduler::Enqueue(SequenceList& from, Sequence& sequence, SequenceList& to
 }
 
 void Scheduler::Admit(absl::Time now) {
+  replaying_ = false;
   for (auto it = waiting_.begin(); it != waiting_.end() && !free_slots_.empty();) {
     Sequence& sequence = **it++;
-    if (sequence.waits_for_prompt()) continue;
+    if (sequence.finished || sequence.waits_for_prompt()) continue;
+    if (!PrepareConstraint(sequence)) continue;
     if (unfit_ == &sequence && blocks_.free() <= unfit_free_ &&
         window_blocks_.free() <= unfit_window_free_ &&
         !(unfit_missing_ && blocks_.Contains(*unfit_missing_))) {
@@ -261,19 +318,45 @@ void Scheduler::Admit(absl::Time now) {
     free_slots_.pop_back();
     sequence.starts = true;
     Enqueue(waiting_, sequence, running_);
-    LiveRequest& live = *sequence.live;
-    if (live.started) continue;
-    live.started = true;
-    live.first_step = now;
-    live.cached_prompt_tokens = std::min(sequence.scheduled, live.prompt_tokens());
-    counts_.prompt_tokens += live.prompt_tokens();
-    counts_.cached_prompt_tokens += live.cached_prompt_tokens;
-    AddListener(live);
-    live.request.sink->OnStarted(
-        {.prompt_tokens = live.prompt_tokens(), .cached_prompt_tokens = live.cached_prompt_tokens});
-    hooks_.on_started(live.request.id);
+    if (!sequence.live->started) Start(sequence, now);
+    // What is reported of the prompt comes before the first generated token.
+    if (!sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
   }
-  if (waiting_.empty()) rate_.OnQueueEmpty();
+  if (waiting() == awaiting_constraints_) rate_.OnQueueEmpty();
+}
+
+void Scheduler::Start(const Sequence& sequence, absl::Time now) {
+  LiveRequest& live = *sequence.live;
+  live.started = true;
+  live.first_step = now;
+  live.cached_prompt_tokens = std::min(sequence.scheduled, live.prompt_tokens());
+  counts_.prompt_tokens += live.prompt_tokens();
+  counts_.cached_prompt_tokens += live.cached_prompt_tokens;
+  AddListener(live);
+  live.request.sink->OnStarted(
+      {.prompt_tokens = live.prompt_tokens(), .cached_prompt_tokens = live.cached_prompt_tokens});
+  hooks_.on_started(live.request.id);
+}
+
+bool Scheduler::PrepareConstraint(Sequence& sequence) {
+  LiveRequest& live = *sequence.live;
+  if (live.request.constraint == nullptr || sequence.constraint_ready) return true;
+  if (live.awaits_constraint) return false;
+  if (sequence.constraint == nullptr) {
+    sequence.constraint = live.request.constraint->Make();
+    if (std::optional<MinTokens> rules = MinTokensOf(live.request.stop)) {
+      sequence.constraint = std::make_unique<RuleAndMinTokens>(
+          std::move(sequence.constraint), *std::move(rules), tokenizer_.vocab_size());
+    }
+  }
+  const absl::StatusOr<bool> replayed = sequence.Replay(kReplayedAtOnce);
+  if (!replayed.ok()) {
+    Fail(live, replayed.status());
+    return false;
+  }
+  sequence.constraint_ready = *replayed;
+  replaying_ = replaying_ || !*replayed;
+  return *replayed;
 }
 
 bool Scheduler::TakeBlocks(Sequence& sequence) {
@@ -281,11 +364,9 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   const LiveRequest& live = *sequence.live;
   // The last known token must be run to draw the token after it. If log-probabilities of the prompt
   // are requested, the whole prompt must be run.
-  const bool must_run_prompt = sequence.sample == 0 && live.request.prompt_logprobs >= 0 &&
-                               live.next_prompt_logprob < live.prompt_tokens();
   int shared = 0;
   std::optional<BlockHash> missing;
-  if (live.prefix_root && !must_run_prompt) {
+  if (live.prefix_root && !sequence.owes_prompt_logprobs()) {
     const int most = (known - 1) / backend_.block_tokens;
     shared = CountShareable(sequence, most);
     ShareBlocks(sequence, shared);
@@ -351,7 +432,7 @@ void Scheduler::SelectRunning() {
   selected_.clear();
   int64_t blocks = 0;
   for (const auto& sequence : running_) {
-    if (sequence->finished || (!sequence->decodes() && sequence->unscheduled() <= 0)) continue;
+    if (!HasWork(*sequence)) continue;
     selected_.push_back(sequence.get());
     blocks += sequence->blocks.size();
   }
@@ -372,7 +453,7 @@ void Scheduler::SelectRunning() {
 void Scheduler::PlanDecodes(StepBatch& batch, InFlight& step) {
   for (Sequence* sequence : selected_) {
     if (step.tokens == backend_.max_step_tokens) return;
-    if (sequence->decodes()) AddPart(*sequence, 1, batch, step);
+    if (Decodes(*sequence)) AddPart(*sequence, 1, batch, step);
   }
 }
 
@@ -398,13 +479,15 @@ void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
   const int share = std::max(budget - budget / 2, budget - others);
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
     const int wanted = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
-    const int count = TakeWindowBlocks(*prompts_[i], wanted);
+    const int count = TakeStepBlocks(*prompts_[i], wanted);
     AddPart(*prompts_[i], count, batch, step);
     budget -= count;
   }
 }
 
-int Scheduler::TakeWindowBlocks(Sequence& sequence, int count) {
+int Scheduler::TakeStepBlocks(Sequence& sequence, int count) {
+  // Tokens that were forced since ReserveNext may have no blocks yet.
+  count = std::min(count, sequence.blocks.size() * backend_.block_tokens - sequence.scheduled);
   if (window_ == 0) return count;
   BlockList& list = sequence.window_blocks;
   const int wanted = BlocksFor(sequence.scheduled + count);
@@ -417,8 +500,21 @@ int Scheduler::TakeWindowBlocks(Sequence& sequence, int count) {
 
 void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step) {
   static constexpr int32_t kFollow[] = {kPreviousSample};
+  // It may have ended since it was selected, with another sample of its request.
+  if (sequence.finished) return;
   LiveRequest& live = *sequence.live;
+  const bool follows = sequence.unscheduled() <= 0;
   StepSequence part;
+  // While forced tokens are held back, nothing is drawn.
+  part.sample = (follows || count == sequence.unscheduled()) && !sequence.has_forced();
+  if (part.sample && sequence.constraint != nullptr) {
+    part.mask_follows = backend_.late_masks && live.request.constraint != nullptr;
+    if (!part.mask_follows) part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
+    if (const absl::Status status = sequence.constraint->status(); !status.ok()) {
+      Fail(live, status);
+      return;
+    }
+  }
   part.slot = *sequence.slot;
   if (sequence.starts) {
     part.start_params = &sequence.sampling;
@@ -428,18 +524,12 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   }
   const std::span<const int32_t> known = sequence.tokens;
   const int begin = sequence.scheduled;
-  const bool follows = sequence.unscheduled() <= 0;
   part.tokens = follows ? std::span<const int32_t>(kFollow) : known.subspan(begin, count);
   part.start_position = begin;
   part.blocks = sequence.blocks.ids();
   part.window_blocks = sequence.window_blocks.ids();
-  part.sample = follows || count == sequence.unscheduled();
-  if (part.sample && sequence.constraint != nullptr) {
-    part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
-  }
   const int targets = std::min(begin + count + 1, live.prompt_tokens()) - (begin + 1);
-  if (live.request.prompt_logprobs >= 0 && sequence.sample == 0 && targets > 0 &&
-      live.next_prompt_logprob < live.prompt_tokens()) {
+  if (sequence.owes_prompt_logprobs() && targets > 0) {
     part.targets = known.subspan(begin + 1, targets);
     part.target_logprobs = live.request.prompt_logprobs;
   }
@@ -452,8 +542,38 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  step.parts.push_back({&sequence, begin, sequence.scheduled});
+  step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows});
   batch.seqs.push_back(part);
+}
+
+std::span<const TokenMask> Scheduler::LateMasks() {
+  masked_.clear();
+  late_masks_.clear();
+  if (in_flight_.size() != 1) return {};
+  for (const InFlight::Part& part : in_flight_.front().parts) {
+    if (!part.mask_follows) continue;
+    // A draw that is dropped may give any token.
+    const bool matters = !part.sequence->finished && part.sequence->samples_in_flight > 0;
+    masked_.push_back(matters ? part.sequence : nullptr);
+  }
+  late_masks_.resize(masked_.size());
+  RunForEach(static_cast<int>(masked_.size()), [&](int i) {
+    if (masked_[i] != nullptr) late_masks_[i] = masked_[i]->constraint->Mask(0);
+  });
+  for (size_t i = 0; i < masked_.size(); ++i) {
+    if (masked_[i] == nullptr || masked_[i]->constraint->status().ok()) continue;
+    late_masks_[i] = {};
+    if (!masked_[i]->finished) Fail(*masked_[i]->live, masked_[i]->constraint->status());
+  }
+  return late_masks_;
+}
+
+void Scheduler::RunForEach(int count, absl::FunctionRef<void(int)> work) {
+  if (options_.mask_threads != nullptr) {
+    options_.mask_threads->Run(count, work);
+    return;
+  }
+  for (int i = 0; i < count; ++i) work(i);
 }
 
 void Scheduler::Commit(const StepResult& result, absl::Time now) {
@@ -463,19 +583,43 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
   last_commit_ = now;
   counts_.computed_prompt_tokens += step.prompt_tokens;
+  AcceptDraws(step, result);
   for (size_t i = 0; i < step.parts.size(); ++i) TakePart(step.parts[i], result.parts[i], now);
   Sweep(now);
+}
+
+void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
+  accepting_.clear();
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    Sequence& sequence = *step.parts[i].sequence;
+    const std::vector<SampledToken>& samples = result.parts[i].samples;
+    if (samples.empty() || sequence.dropped_in_flight > 0 || sequence.finished) continue;
+    if (sequence.constraint == nullptr || !samples[0].finite) continue;
+    if (EndsWith(*sequence.live, samples[0].token)) continue;
+    if (sequence.live->request.constraint == nullptr) {
+      sequence.constraint->Accept(samples[0].token);
+    } else {
+      accepting_.emplace_back(&sequence, samples[0].token);
+    }
+  }
+  RunForEach(static_cast<int>(accepting_.size()),
+             [&](int i) { accepting_[i].first->AcceptDrawn(accepting_[i].second); });
 }
 
 void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now) {
   Sequence& sequence = *part.sequence;
   --sequence.steps_in_flight;
-  sequence.samples_in_flight -= static_cast<int>(result.samples.size());
   if (!result.target_logprobs.empty() && !sequence.finished) {
     TakePromptLogprobs(sequence, part.begin + 1, result.target_logprobs);
   }
-  for (const SampledToken& sample : result.samples) {
-    if (!sequence.finished) TakeSample(sequence, sample, now);
+  // If nothing was drawn, what is forced comes next. It was held back if the prompt's results were
+  // owed.
+  if (result.samples.empty() && !sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
+  const bool drops = !result.samples.empty() && sequence.dropped_in_flight > 0;
+  if (drops) --sequence.dropped_in_flight;
+  if (!drops && !result.samples.empty()) {
+    --sequence.samples_in_flight;
+    if (!sequence.finished) TakeSample(sequence, result.samples[0], now);
   }
   if (!result.finite && !sequence.finished) {
     FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", part.end - 1,
@@ -483,7 +627,9 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   }
   // Positions are accepted even if the request has ended, since they are still good for others, but
   // never after a part that was not.
-  if (AllFinite(result) && part.begin == sequence.computed) AcceptPositions(sequence, part.end);
+  const bool all_finite =
+      result.finite && AllFinite(result.target_logprobs) && (drops || AllFinite(result.samples));
+  if (all_finite && part.begin == sequence.computed) AcceptPositions(sequence, part.end);
 }
 
 void Scheduler::AcceptPositions(Sequence& sequence, int end) {
@@ -533,23 +679,59 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
     FailNotFinite(sequence, LogitsNotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
-  if (sequence.constraint != nullptr) sequence.constraint->Accept(sample.token);
+  if (sequence.constraint != nullptr && !sequence.constraint->status().ok()) {
+    Fail(live, sequence.constraint->status());
+    return;
+  }
+  TakeToken(sequence, sample, now);
+  TakeForced(sequence, now);
+}
+
+void Scheduler::TakeForced(Sequence& sequence, absl::Time now) {
+  if (sequence.finished || !sequence.has_forced()) return;
+  // The draw in flight is of a token that is known by now.
+  sequence.dropped_in_flight += std::exchange(sequence.samples_in_flight, 0);
+  // The slot has counted what it drew and has not counted these tokens.
+  if (sequence.sampling.has_penalties()) sequence.starts = true;
+  std::vector<int32_t> forced = std::exchange(sequence.forced, {});
+  const bool ends = std::exchange(sequence.forces_end, false);
+  const std::vector<int32_t>& end_ids = tokenizer_.eog_ids();
+  if (ends && !end_ids.empty()) {
+    const bool has_eos = tokenizer_.IsEog(tokenizer_.eos_id());
+    forced.push_back(has_eos ? tokenizer_.eos_id() : end_ids.front());
+  }
+  for (const int32_t token : forced) {
+    ++sequence.live->forced;
+    ++counts_.forced_tokens;
+    TakeToken(sequence, CertainToken(token, sequence.sampling.logprobs), now);
+    if (sequence.finished) return;
+  }
+  if (ends) Finish(sequence, FinishReason::kEog);
+}
+
+std::optional<FinishReason> Scheduler::EndsWith(const LiveRequest& live, int32_t token) const {
+  const StopConditions& stop = live.request.stop;
+  if (std::find(stop.ids.begin(), stop.ids.end(), token) != stop.ids.end()) {
+    return FinishReason::kStopToken;
+  }
+  // A constraint allows the end where nothing else need follow, so that it cannot be ignored.
+  const bool ignores = stop.ignore_eog && live.request.constraint == nullptr;
+  if (!ignores && tokenizer_.IsEog(token)) return FinishReason::kEog;
+  return std::nullopt;
+}
+
+void Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, absl::Time now) {
+  LiveRequest& live = *sequence.live;
   ++sequence.drawn;
   ++live.drawn;
   ++counts_.generated_tokens;
   if (live.first_token == absl::InfinitePast()) live.first_token = now;
   live.last_token = now;
 
-  const StopConditions& stop = live.request.stop;
-  if (std::find(stop.ids.begin(), stop.ids.end(), sample.token) != stop.ids.end()) {
-    Finish(sequence, FinishReason::kStopToken, {}, &sample);
+  if (const auto reason = EndsWith(live, sample.token)) {
+    Finish(sequence, *reason, {}, &sample);
     return;
   }
-  if (!stop.ignore_eog && tokenizer_.IsEog(sample.token)) {
-    Finish(sequence, FinishReason::kEog, {}, &sample);
-    return;
-  }
-
   sequence.tokens.push_back(sample.token);
   DeltaEvent delta;
   delta.text =
@@ -634,10 +816,12 @@ void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
   event.prompt_tokens = live.prompt_tokens();
   event.cached_prompt_tokens = live.cached_prompt_tokens;
   event.generated_tokens = live.drawn;
+  event.forced_tokens = live.forced;
   event.queue_time = Between(live.request.arrival, live.first_step);
   event.prefill_time = Between(live.first_step, live.first_token);
   event.decode_time = Between(live.first_token, live.last_token);
   live.finished = true;
+  StopAwaiting(live);
   ++counts_.finished_requests;
   AddListener(live);
   live.request.sink->OnFinished(event);
@@ -684,15 +868,16 @@ void Scheduler::FailAll(const absl::Status& status) {
     for (Sequence* sequence : live->sequences) {
       sequence->steps_in_flight = 0;
       sequence->samples_in_flight = 0;
+      sequence->dropped_in_flight = 0;
     }
     if (!live->finished) Fail(*live, status);
   }
   Sweep(now_);
 }
 
-void Scheduler::Sweep(absl::Time now) {
+bool Scheduler::Sweep(absl::Time now) {
   bool any_removed = false;
-  std::erase_if(ending_, [&](Sequence* sequence) {
+  const size_t removed = std::erase_if(ending_, [&](Sequence* sequence) {
     if (sequence->steps_in_flight > 0) return false;
     const std::shared_ptr<LiveRequest> live = sequence->live;
     std::erase(live->sequences, sequence);
@@ -701,13 +886,14 @@ void Scheduler::Sweep(absl::Time now) {
     (sequence->slot ? running_ : waiting_).erase(sequence->place);
     if (!live->sequences.empty()) return true;
     live_.erase(live->request.id);
-    if (live->started && !waiting_.empty()) rate_.OnDeparture(now);
+    if (live->started && waiting() > awaiting_constraints_) rate_.OnDeparture(now);
     if (!live->started) hooks_.on_started(live->request.id);
     hooks_.on_removed(live->request.id);
     any_removed = true;
     return true;
   });
   if (any_removed) NotifyReleased();
+  return removed > 0;
 }
 
 void Scheduler::NotifyReleased() {

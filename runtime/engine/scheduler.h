@@ -15,10 +15,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
+#include "runtime/engine/mask_threads.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/service_rate.h"
@@ -38,6 +40,8 @@ struct SchedulerOptions {
   std::vector<int32_t> suppressed_ids = {};
   // One level of priority counts as this much waiting time.
   absl::Duration priority_step = absl::Seconds(5);
+  // Null, or must outlive the scheduler: threads for the constraints of many sequences.
+  MaskThreads* mask_threads = nullptr;
 };
 
 // Counters since the scheduler was constructed.
@@ -51,6 +55,8 @@ struct SchedulerCounts {
   // recomputed after a preemption count again.
   int64_t computed_prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  // The part of them that constraints forced, so that they were not drawn.
+  int64_t forced_tokens = 0;
   // Sequences that gave up their slot and KV blocks to others.
   int64_t preemptions = 0;
 };
@@ -68,6 +74,11 @@ struct SchedulerCounts {
 // sequence takes them for one step at a time and returns them once the steps that follow do not
 // read them; a prefix of n blocks is shared only if the window before its end can be shared too. A
 // request whose deadline cannot be met at the measured rates is refused.
+//
+// A request whose constraint is being prepared waits, and others pass it. Tokens that a constraint
+// forces are sent at once and run like a prompt's. The masks of requests with constraints follow
+// the launch of their step if the backend can take them then; otherwise a sequence whose next mask
+// depends on a draw in flight waits for it.
 class Scheduler {
  public:
   struct Hooks {
@@ -85,10 +96,20 @@ class Scheduler {
   // cannot be met.
   void Add(GenerationRequest request, absl::Time now);
 
+  // The constraint of a request is ready, or its preparation failed. Does nothing if the request is
+  // not live or does not wait for that.
+  void OnConstraintReady(std::string_view id, absl::Time now);
+
   // Ends the requests whose deadline has passed, then fills `batch` with the next step. False if
-  // there is nothing to compute before a step in flight is committed. The spans in `batch` stay
-  // valid until the next call on this scheduler.
+  // there is nothing to compute before a step in flight is committed, a constraint is ready, or
+  // next_deadline() has come. The spans in `batch` stay valid until the next call on this
+  // scheduler.
   bool Plan(absl::Time now, StepBatch& batch);
+
+  // The masks that follow the step in flight, for Backend::GiveMasks; empty if there are none. Must
+  // be called once whenever a single step is in flight that was launched or left by a commit just
+  // now: no mask depends on a draw in flight then. Valid until the next call on this scheduler.
+  std::span<const TokenMask> LateMasks();
 
   // Takes the results of the oldest planned step that is not committed.
   void Commit(const StepResult& result, absl::Time now);
@@ -116,6 +137,10 @@ class Scheduler {
   // Numbers of sequences; a request has one sequence for each of its samples.
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
+  // The part of the waiting sequences whose constraints are being prepared.
+  int awaiting_constraints() const { return awaiting_constraints_; }
+  // No deadline passes before this time.
+  absl::Time next_deadline() const { return next_deadline_; }
   const BlockPool& blocks() const { return blocks_; }
   const BlockPool& window_blocks() const { return window_blocks_; }
   const ServiceRate& rate() const { return rate_; }
@@ -131,6 +156,8 @@ class Scheduler {
       Sequence* sequence;
       int begin;
       int end;
+      // StepSequence::mask_follows.
+      bool mask_follows;
     };
     std::vector<Part> parts;
     absl::Time planned;
@@ -160,7 +187,21 @@ class Scheduler {
   int CountShareable(Sequence& sequence, int most);
   void ExpireDeadlines(absl::Time now);
 
+  // True if the next step may advance the sequence by one token.
+  bool Decodes(const Sequence& sequence) const;
+  // True if the next step may run a token of the sequence.
+  bool HasWork(const Sequence& sequence) const;
+
   void Admit(absl::Time now);
+  // Sends the request's Started event.
+  void Start(const Sequence& sequence, absl::Time now);
+  // Makes the sequence's constraint, if that was not done, and lets it accept some of the tokens
+  // that the request was resumed with. False if the sequence cannot be admitted yet, or has ended.
+  bool PrepareConstraint(Sequence& sequence);
+  // The rules that hold without a constraint of the request; empty if there are none.
+  std::optional<MinTokens> MinTokensOf(const StopConditions& stop) const;
+  // Ends the wait for the request's constraint, if it waits.
+  void StopAwaiting(LiveRequest& live);
   // Gives a sequence the blocks it needs to start; false if too few are free.
   bool TakeBlocks(Sequence& sequence);
   // Appends the first `count` full blocks and the window blocks before their end.
@@ -182,16 +223,28 @@ class Scheduler {
   void SelectRunning();
   void PlanDecodes(StepBatch& batch, InFlight& step);
   void PlanPrompts(StepBatch& batch, InFlight& step);
-  // Gives the sequence window blocks for its next `count` tokens, or for as many as it can; returns
-  // that number.
-  int TakeWindowBlocks(Sequence& sequence, int count);
-  // Adds `count` tokens of the sequence to the step.
+  // Gives the sequence window blocks for its next `count` tokens, or for as many of them as there
+  // are blocks of both kinds; returns that number.
+  int TakeStepBlocks(Sequence& sequence, int count);
+  // Adds `count` tokens of the sequence to the step; none if its constraint fails.
   void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
 
+  // Lets the constraints accept the tokens that a step drew.
+  void AcceptDraws(const InFlight& step, const StepResult& result);
+  // Calls work(i) for each i in [0, count), on several threads if there are many.
+  void RunForEach(int count, absl::FunctionRef<void(int)> work);
   void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
+  // Takes a drawn token, which the constraint has accepted, and what the constraint forces after
+  // it.
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
+  // Appends the tokens in sequence.forced, and ends the sequence if it must.
+  void TakeForced(Sequence& sequence, absl::Time now);
+  // Appends a token to the output, or ends the sequence with it.
+  void TakeToken(Sequence& sequence, const SampledToken& sample, absl::Time now);
+  // The reason with which `token` ends a generation if it comes next; nullopt if it does not.
+  std::optional<FinishReason> EndsWith(const LiveRequest& live, int32_t token) const;
   // Records that positions [computed, end) are good, names the blocks that they fill, and returns
   // the window blocks that have left every window.
   void AcceptPositions(Sequence& sequence, int end);
@@ -211,8 +264,8 @@ class Scheduler {
   void SendFinished(LiveRequest& live, FinishedEvent event);
   void AddListener(const LiveRequest& live);
   // Frees the resources of finished sequences that no step in flight uses, and notifies the
-  // cancellations that wait.
-  void Sweep(absl::Time now);
+  // cancellations that wait. True if there was such a sequence.
+  bool Sweep(absl::Time now);
   void NotifyReleased();
 
   const Tokenizer& tokenizer_;
@@ -234,6 +287,9 @@ class Scheduler {
   std::vector<Sequence*> ending_;
   std::deque<InFlight> in_flight_;
   std::vector<ReleaseWaiter> release_waiters_;
+  int awaiting_constraints_ = 0;
+  // True if the last Admit left a sequence whose constraint has more resumed tokens to accept.
+  bool replaying_ = false;
   std::vector<std::shared_ptr<StepListener>> listeners_;
   int64_t next_order_ = 0;
   int64_t steps_ = 0;
@@ -252,6 +308,10 @@ class Scheduler {
   // Scratch for the step that is being planned.
   std::vector<Sequence*> selected_;
   std::vector<Sequence*> prompts_;
+  // Scratch for the constraints of a step.
+  std::vector<std::pair<Sequence*, int32_t>> accepting_;
+  std::vector<Sequence*> masked_;
+  std::vector<TokenMask> late_masks_;
 
   ServiceRate rate_;
   SchedulerCounts counts_;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -134,6 +135,7 @@ class SchedulerHarness {
       StepBatch batch;
       if (scheduler_->Plan(now_, batch)) {
         EXPECT_TRUE(backend_->Launch(batch).ok());
+        GiveMasks();
         if (scheduler_->steps_in_flight() < info_.max_in_flight) return true;
       }
     }
@@ -141,14 +143,22 @@ class SchedulerHarness {
     now_ += absl::Milliseconds(1);
     ++commits_;
     scheduler_->Commit(*backend_->Wait(), now_);
+    GiveMasks();
     return true;
+  }
+  // As the engine does after each launch and each commit.
+  void GiveMasks() {
+    if (scheduler_->steps_in_flight() != 1) return;
+    const std::span<const TokenMask> masks = scheduler_->LateMasks();
+    if (masks.empty()) return;
+    EXPECT_TRUE(backend_->GiveMasks(masks).ok());
   }
   void RunToEnd() {
     for (int i = 0; Advance(); ++i) ASSERT_LT(i, 100000) << "the scheduler does not come to an end";
   }
 
   // Output of the model for a sample of the request, computed token by token with no other
-  // requests.
+  // requests, with every token drawn.
   Expected Naive(const GenerationRequest& request, int sample = 0) const {
     Expected expected{{}, FinishReason::kContextLength, 0};
     std::vector<int32_t> context = request.prompt;
@@ -157,21 +167,34 @@ class SchedulerHarness {
     std::vector<int32_t> end_ids = request.stop.ids;
     const auto& eog = model_->tokenizer().eog_ids();
     end_ids.insert(end_ids.end(), eog.begin(), eog.end());
-    std::sort(end_ids.begin(), end_ids.end());
+    const std::unique_ptr<Constraint> rule =
+        request.constraint != nullptr ? request.constraint->Make() : nullptr;
+    for (const int32_t token : request.resume) {
+      if (rule != nullptr) rule->Accept(token);
+    }
     while (true) {
       const bool may_end = resumed + expected.drawn >= request.stop.min_tokens;
+      std::vector<uint32_t> words = AllBut(may_end ? std::vector<int32_t>() : end_ids, vocab_);
+      if (rule != nullptr) {
+        const TokenMask by_rule = rule->Mask(0);
+        for (size_t i = 0; i < words.size(); ++i) words[i] &= by_rule.words[i];
+        if (!TokenMask{words}.AllowsAny(vocab_)) {
+          words.assign(by_rule.words.begin(), by_rule.words.end());
+        }
+      }
       const int32_t token = FakeBackend::NextToken(
           context, FakeBackend::SeedOf(request.sampling.seed + sample, request.prompt.size()),
-          vocab_, may_end ? std::span<const int32_t>() : std::span<const int32_t>(end_ids), eog_);
+          vocab_, {words}, eog_);
       ++expected.drawn;
       if (std::count(request.stop.ids.begin(), request.stop.ids.end(), token) > 0) {
         expected.reason = FinishReason::kStopToken;
         return expected;
       }
-      if (!request.stop.ignore_eog && model_->tokenizer().IsEog(token)) {
+      if ((!request.stop.ignore_eog || rule != nullptr) && model_->tokenizer().IsEog(token)) {
         expected.reason = FinishReason::kEog;
         return expected;
       }
+      if (rule != nullptr) rule->Accept(token);
       context.push_back(token);
       expected.tokens.push_back(token);
       if (resumed + expected.drawn == request.stop.max_tokens) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,9 @@ class CorruptBackend : public Backend {
     tap_.to = batch.tap;
     tapped.tap = &tap_;
     return backend_->Launch(tapped);
+  }
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    return backend_->GiveMasks(masks);
   }
   absl::StatusOr<StepResult> Wait() override {
     absl::StatusOr<StepResult> result = backend_->Wait();

@@ -1,11 +1,28 @@
 #include "runtime/engine/sequence.h"
 
+#include <algorithm>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+
 namespace orcd {
 namespace {
+
+// Most tokens that are taken from a constraint at once, so that the engine is not held. After them
+// one is drawn, and the constraint forces more.
+constexpr size_t kMaxForced = 256;
+
+std::vector<int32_t> ForcedBy(Constraint& constraint) {
+  std::span<const int32_t> forced = constraint.Forced();
+  forced = forced.first(std::min(forced.size(), kMaxForced));
+  return {forced.begin(), forced.end()};
+}
 
 SamplingParams ParamsOf(const GenerationRequest& request, int sample) {
   SamplingParams params = request.sampling;
   params.seed += static_cast<uint64_t>(sample);
+  params.masked_logprobs = request.constraint != nullptr;
   return params;
 }
 
@@ -20,6 +37,40 @@ Sequence::Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64
       text(live->request.stop.strings, live->request.stop.min_tokens),
       drawn(static_cast<int>(live->request.resume.size())) {
   tokens.insert(tokens.end(), live->request.resume.begin(), live->request.resume.end());
+}
+
+void Sequence::AcceptDrawn(int32_t token) {
+  constraint->Accept(token);
+  forced = ForcedBy(*constraint);
+  for (const int32_t next : forced) constraint->Accept(next);
+  forces_end = constraint->Ended();
+}
+
+absl::StatusOr<bool> Sequence::Replay(int count) {
+  ORCD_RETURN_IF_ERROR(constraint->status());
+  const std::span<const int32_t> resume = live->request.resume;
+  if (replayed == 0) forced = ForcedBy(*constraint);
+  for (; count > 0 && replayed < static_cast<int>(resume.size()); --count, ++replayed) {
+    const int32_t token = resume[replayed];
+    constraint->Accept(token);
+    if (!constraint->status().ok()) {
+      return InvalidField(absl::StrCat("resume_token_ids[", replayed, "]"),
+                          absl::StrCat(token, " is not a token that the request's constraint "
+                                              "allows there: ",
+                                       constraint->status().message()));
+    }
+    // What is forced is asked for where it was asked for when the tokens were generated.
+    if (!forced.empty() && forced.front() == token) {
+      forced.erase(forced.begin());
+    } else {
+      forced = ForcedBy(*constraint);
+    }
+  }
+  if (replayed < static_cast<int>(resume.size())) return false;
+  for (const int32_t next : forced) constraint->Accept(next);
+  forces_end = constraint->Ended();
+  ORCD_RETURN_IF_ERROR(constraint->status());
+  return true;
 }
 
 }  // namespace orcd

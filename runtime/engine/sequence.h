@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/engine/block_pool.h"
 #include "runtime/engine/output_text.h"
@@ -38,12 +39,16 @@ struct LiveRequest {
   int unfinished = 0;
   // True once the Finished event was sent.
   bool finished = false;
+  // True while the request's constraint is being prepared.
+  bool awaits_constraint = false;
   // True once the request has left the queue; preempted samples may be back in it.
   bool started = false;
   // The other samples wait until the first has computed the prompt, and then share its KV.
   bool prompt_computed = false;
   int cached_prompt_tokens = 0;
   int drawn = 0;
+  // Those of them that the constraint forced.
+  int forced = 0;
   // Position of the next prompt token whose log-probability is to be reported.
   int next_prompt_logprob = 1;
   std::vector<SampleEnd> ends;
@@ -69,8 +74,21 @@ struct LiveRequest {
 // prefix cache. Positions [0, computed) are accepted: the steps that computed them are committed,
 // and all that they gave was finite. Only blocks of computed positions are named. While a sequence
 // decodes, the token at position `tokens.size()` may be drawn by a step that is still in flight.
+//
+// If the constraint forces tokens, they are known before they are run, like a prompt's. A draw of
+// the first of them may be in flight then; it is dropped. The step that draws it has run the token
+// before, which was right.
 struct Sequence {
   Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64_t arrival_order);
+
+  // Lets the constraint accept a drawn token, then what it forces after it. Constraints of
+  // different sequences may do so at once.
+  void AcceptDrawn(int32_t token);
+  // Lets the constraint, at first in its initial state, accept up to `count` more of the tokens the
+  // request was resumed with, and once it has them all what it forces after them; false until then.
+  // The tokens that it forced where they were generated it forces here. kInvalidArgument with the
+  // field of a token that it does not allow.
+  absl::StatusOr<bool> Replay(int count);
 
   // Number of known tokens that were not yet given to the backend.
   int unscheduled() const { return static_cast<int>(tokens.size()) - scheduled; }
@@ -78,7 +96,13 @@ struct Sequence {
   bool can_follow_sample() const {
     return samples_in_flight > 0 && drawn + samples_in_flight < live->max_new_tokens;
   }
-  bool decodes() const { return unscheduled() == 1 || (unscheduled() <= 0 && can_follow_sample()); }
+  // True if log-probabilities of the prompt are still to be reported from this sample's steps.
+  bool owes_prompt_logprobs() const {
+    return sample == 0 && live->request.prompt_logprobs >= 0 &&
+           live->next_prompt_logprob < live->prompt_tokens();
+  }
+  // True if the constraint has decided what comes next, and it was not yet sent.
+  bool has_forced() const { return !forced.empty() || forces_end; }
   // True if the first step of this sample must wait for another sample to compute the prompt.
   bool waits_for_prompt() const { return sample > 0 && !live->prompt_computed; }
   bool ranks_before(const Sequence& other) const {
@@ -93,8 +117,16 @@ struct Sequence {
   // The prompt, the tokens the request was resumed with, then the tokens drawn and kept.
   std::vector<int32_t> tokens;
   // Has accepted the tokens after the prompt, and like them outlives a preemption; null if every
-  // token may be drawn.
+  // token may be drawn, and until the first attempt to admit a request with a constraint.
   std::unique_ptr<Constraint> constraint;
+  // Tokens that come next without being drawn, which `constraint` has accepted; and true if after
+  // them it allows the end alone.
+  std::vector<int32_t> forced;
+  bool forces_end = false;
+  // Number of the tokens the request was resumed with that `constraint` has accepted; and true once
+  // it has them all, if the request has a constraint.
+  int replayed = 0;
+  bool constraint_ready = false;
   OutputText text;
   // Number of tokens drawn; includes tokens the request was resumed with and the token that ended
   // the generation.
@@ -113,8 +145,10 @@ struct Sequence {
   // The last step that included this sequence.
   int64_t last_step = -1;
   // Number of steps in flight that include this sequence; and of those that draw a token for it.
+  // The draws that are dropped precede these and do not count.
   int steps_in_flight = 0;
   int samples_in_flight = 0;
+  int dropped_in_flight = 0;
   // True once ended. The results of steps in flight are dropped, then the sequence is removed.
   bool finished = false;
   // True once the sequence has been preempted.

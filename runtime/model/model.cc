@@ -99,12 +99,6 @@ absl::Status Model::CheckIntact(int threads) const {
 
 std::vector<std::string> Model::Warnings() const {
   std::vector<std::string> warnings = sampling_defaults_.warnings;
-  if (const size_t ids = tokenizer_ == nullptr ? 0 : tokenizer_->suppressed_ids().size();
-      ids > kMaxSuppressedIds) {
-    warnings.push_back(absl::StrCat(std::string(kSuppressedKey), " has ", ids,
-                                    " ids, of which only the first ", kMaxSuppressedIds,
-                                    " are never drawn"));
-  }
   const auto kind = gguf_->GetString(kTokenizerModelKey);
   const auto pre = gguf_->GetString(kPreTokenizerKey);
   if (kind.ok() && *kind == "gpt2") {
@@ -122,12 +116,6 @@ std::vector<std::string> Model::Warnings() const {
                            : absl::StrCat(warning, "; chat requests are refused"));
   }
   return warnings;
-}
-
-std::vector<int32_t> Model::suppressed_ids() const {
-  std::vector<int32_t> ids = tokenizer_->suppressed_ids();
-  if (ids.size() > kMaxSuppressedIds) ids.resize(kMaxSuppressedIds);
-  return ids;
 }
 
 absl::Status Model::ReadMetadata(const ModelLoadOptions& options) {

@@ -72,10 +72,6 @@ class Model {
   // The sampling parameters that the file recommends.
   const PartialSampling& sampling_defaults() const { return sampling_defaults_.params; }
 
-  // Ids that must not be drawn, at most kMaxSuppressedIds: the first of
-  // tokenizer().suppressed_ids().
-  std::vector<int32_t> suppressed_ids() const;
-
   // `sha256-tree:` and 64 hex digits; see VerifyFiles.
   const std::string& digest() const { return digest_; }
   uint64_t parameters() const { return parameters_; }

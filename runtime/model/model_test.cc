@@ -265,22 +265,6 @@ TEST(ModelTest, WarnsOfWhatItDoesOtherwiseThanTheFileSays) {
                                    ::testing::HasSubstr("chat requests are refused"))));
 }
 
-TEST(ModelTest, SuppressesNoMoreTokensThanBackendsTake) {
-  TempDir dir;
-  TestModel model = TestModel::Valid();
-  for (const int count : {kMaxSuppressedIds, kMaxSuppressedIds + 1}) {
-    std::vector<int32_t> ids;
-    for (int id = 0; id < count; ++id) ids.push_back(id);
-    model.keys["tokenizer.ggml.suppress_tokens"] = ids;
-    const std::string path = dir.File(absl::StrCat(count, ".gguf"));
-    model.Write(path);
-    const auto loaded = Load(path);
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    EXPECT_EQ((*loaded)->suppressed_ids().size(), static_cast<size_t>(kMaxSuppressedIds));
-    EXPECT_EQ((*loaded)->Warnings().size(), count > kMaxSuppressedIds ? 1u : 0u);
-  }
-}
-
 TEST(ModelTest, SamplingDefaultsAreReadUnlessTheLoadSaysNo) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");

@@ -1,6 +1,7 @@
 #include "runtime/null/null_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <memory>
 #include <span>
@@ -53,6 +54,41 @@ SampledToken MakeSample(uint64_t hash, int32_t token, int32_t logprobs, int voca
   return sample;
 }
 
+// The number of allowed tokens in words [begin, end) of a mask of a vocabulary of `vocab`.
+uint64_t CountAllowed(const TokenMask& mask, size_t begin, size_t end, int vocab) {
+  uint64_t count = 0;
+  for (size_t i = begin; i < end; ++i) {
+    // Most masks allow few tokens or nearly all.
+    if (mask.words[i] != 0) count += std::popcount(mask.Allowed(i, vocab));
+  }
+  return count;
+}
+
+// The allowed token that has `rank` others before it, the rank taken modulo their number.
+int32_t AllowedToken(const TokenMask& mask, uint64_t rank, int vocab) {
+  if (mask.empty()) return static_cast<int32_t>(rank % static_cast<uint64_t>(vocab));
+  // The first pass counts in runs of words, so that the second looks into one run alone.
+  constexpr size_t kRunWords = 64;
+  const size_t words = mask.words.size();
+  std::vector<uint64_t> runs;
+  uint64_t allowed = 0;
+  for (size_t begin = 0; begin < words; begin += kRunWords) {
+    runs.push_back(CountAllowed(mask, begin, std::min(begin + kRunWords, words), vocab));
+    allowed += runs.back();
+  }
+  rank %= allowed;
+  size_t run = 0;
+  for (; rank >= runs[run]; ++run) rank -= runs[run];
+  size_t word = run * kRunWords;
+  uint32_t bits = mask.words[word];
+  while (rank >= static_cast<uint64_t>(std::popcount(bits))) {
+    rank -= std::popcount(bits);
+    bits = mask.words[++word];
+  }
+  for (; rank > 0; --rank) bits &= bits - 1;
+  return static_cast<int32_t>(word * 32) + std::countr_zero(bits);
+}
+
 class NullBackend : public Backend {
  public:
   NullBackend(std::shared_ptr<const Model> model, const BackendInfo& info, absl::Duration step_time)
@@ -74,7 +110,17 @@ class NullBackend : public Backend {
     }
     ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
-    for (const StepSequence& seq : batch.seqs) step.result.parts.push_back(RunSequence(seq));
+    late_draws_.clear();
+    for (const StepSequence& seq : batch.seqs) {
+      PartResult& part = step.result.parts.emplace_back();
+      const uint64_t hash = RunSequence(seq, part);
+      if (!seq.sample) continue;
+      if (seq.mask_follows) {
+        late_draws_.push_back({step.result.parts.size() - 1, seq.slot, hash});
+      } else {
+        part.samples.push_back(Draw(seq.slot, hash, seq.mask));
+      }
+    }
     // A device runs its steps one after another.
     const absl::Time now = SteadyNow();
     step.done_at = pending_.empty() ? now : std::max(now, pending_.back().done_at);
@@ -83,8 +129,21 @@ class NullBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    ORCD_RETURN_IF_ERROR(checker_.CheckMasks(masks));
+    for (size_t i = 0; i < masks.size(); ++i) {
+      const LateDraw& late = late_draws_[i];
+      pending_.back().result.parts[late.part].samples.push_back(
+          Draw(late.slot, late.hash, masks[i]));
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<StepResult> Wait() override {
     if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
+    if (pending_.size() == 1 && checker_.masks_awaited() > 0) {
+      return absl::FailedPreconditionError("a step was waited for before its masks were given");
+    }
     Pending step = std::move(pending_.front());
     pending_.pop_front();
     if (step_time_ > absl::ZeroDuration()) absl::SleepFor(step.done_at - SteadyNow());
@@ -96,9 +155,16 @@ class NullBackend : public Backend {
     StepResult result;
     absl::Time done_at;
   };
+  // A draw of the last launched step, whose mask follows: the part's index, and the content of the
+  // position before the draw.
+  struct LateDraw {
+    size_t part;
+    int32_t slot;
+    uint64_t hash;
+  };
 
-  PartResult RunSequence(const StepSequence& seq) {
-    PartResult result;
+  // Returns the content of the last position.
+  uint64_t RunSequence(const StepSequence& seq, PartResult& result) {
     Slot& slot = slots_[seq.slot];
     if (seq.start_params != nullptr) {
       slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
@@ -115,13 +181,13 @@ class NullBackend : public Backend {
             MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
     }
-    if (!seq.sample) return result;
-    const uint64_t draw = Mix(hash, slot.seed);
-    int32_t token = static_cast<int32_t>(draw % static_cast<uint64_t>(vocab_));
-    while (!seq.mask.Allows(token)) token = (token + 1) % vocab_;
-    slot.last_sample = token;
-    result.samples.push_back(MakeSample(hash, token, slot.logprobs, vocab_));
-    return result;
+    return hash;
+  }
+
+  SampledToken Draw(int32_t slot_index, uint64_t hash, const TokenMask& mask) {
+    Slot& slot = slots_[slot_index];
+    slot.last_sample = AllowedToken(mask, Mix(hash, slot.seed), vocab_);
+    return MakeSample(hash, slot.last_sample, slot.logprobs, vocab_);
   }
 
   // Stores `hash` for a position and combines it with the first of its window.
@@ -147,6 +213,8 @@ class NullBackend : public Backend {
   std::vector<Slot> slots_;
   BatchChecker checker_;
   std::deque<Pending> pending_;
+  // Of the last launched step.
+  std::vector<LateDraw> late_draws_;
 };
 
 }  // namespace
@@ -177,6 +245,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
     info.window_blocks = static_cast<int>(kv.window_blocks);
     info.max_context = ContextOf(spec, asked);
     info.max_in_flight = kMaxInFlight;
+    info.late_masks = true;
     info.prompt_logprobs = true;
     info.kv_bytes = static_cast<uint64_t>(kv.bytes());
     return std::make_unique<NullBackend>(std::move(model), info, step_time);

@@ -7,13 +7,13 @@
 
 namespace orcd {
 
-// Makes backends that draw tokens from hashes. A token is a function of the seed and of every token
-// before it, read back from the KV blocks that the batch names, so that any confusion of blocks,
-// positions or slots changes the text. If the model has windows, the first position of the window
-// is read back from the window blocks as well. Of the sampling parameters only the seed and the
-// mask count; log-probabilities are made up. A batch that breaks the contract of Backend is an
-// error. Two steps may be in flight. Each takes `step_time`, to measure the effect of a real
-// device's pace.
+// Makes backends that draw tokens from hashes, uniformly among those that the mask allows. A token
+// is a function of the mask, of the seed and of every token before it, read back from the KV blocks
+// that the batch names, so that any confusion of blocks, positions or slots changes the text. If
+// the model has windows, the first position of the window is read back from the window blocks as
+// well. Of the sampling parameters only the seed counts; log-probabilities are made up. A batch
+// that breaks the contract of Backend is an error. Two steps may be in flight, and masks may follow
+// them. Each takes `step_time`, to measure the effect of a real device's pace.
 BackendFactory NullBackendFactory(absl::Duration step_time = absl::ZeroDuration());
 
 }  // namespace orcd

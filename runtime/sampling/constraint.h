@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,7 +27,7 @@ class Constraint {
   virtual bool NeedsTokens(int ahead) const = 0;
   // The tokens that a draw may give if `ahead` draws before it are still in flight, so that their
   // tokens were not accepted yet; at least one, unless status() is an error. Requires
-  // !NeedsTokens(ahead). Valid until the next call on this constraint.
+  // !NeedsTokens(ahead). Valid until this constraint is changed.
   virtual TokenMask Mask(int ahead) = 0;
   // Takes the sequence's next token, one that the mask allows; any other is an error of status().
   // The prompt's tokens are not given.
@@ -60,15 +61,17 @@ class PendingConstraint {
 };
 
 // No end id is drawn before the sequence has `min_tokens` tokens, and no token that `always`
-// forbids is drawn at all.
+// forbids is drawn at all. If every token is one of these, the end ids may be drawn.
 class MinTokens : public Constraint {
  public:
-  // The words of `always` must outlive this.
+  // The words of `always`, which allow a token, must outlive this.
   MinTokens(int min_tokens, std::span<const int32_t> end_ids, int vocab, TokenMask always = {})
       : min_tokens_(min_tokens), always_(always) {
     if (min_tokens == 0) return;
     before_ = AllBut(end_ids, vocab);
     for (size_t i = 0; i < always.words.size(); ++i) before_[i] &= always.words[i];
+    if (TokenMask{before_}.AllowsAny(vocab)) return;
+    before_.assign(always.words.begin(), always.words.end());
   }
 
   bool NeedsTokens(int) const override { return false; }
@@ -87,6 +90,46 @@ class MinTokens : public Constraint {
   // Before the sequence has min_tokens.
   std::vector<uint32_t> before_;
   int accepted_ = 0;
+};
+
+// A request's rule and MinTokens together: what both allow. Where they have no token in common, the
+// rule alone decides: a sequence whose rule allows only the end ends before min_tokens. Likewise
+// Forced and Ended are the rule's.
+class RuleAndMinTokens : public Constraint {
+ public:
+  // `rule` is in its initial state.
+  RuleAndMinTokens(std::unique_ptr<Constraint> rule, MinTokens min_tokens, int vocab)
+      : rule_(std::move(rule)), min_tokens_(std::move(min_tokens)), vocab_(vocab) {}
+
+  bool NeedsTokens(int ahead) const override { return rule_->NeedsTokens(ahead); }
+  TokenMask Mask(int ahead) override {
+    const TokenMask by_rule = rule_->Mask(ahead);
+    const TokenMask by_min_tokens = min_tokens_.Mask(ahead);
+    if (by_min_tokens.empty()) return by_rule;
+    if (by_rule.empty()) return by_min_tokens;
+    both_.resize(by_rule.words.size());
+    for (size_t i = 0; i < both_.size(); ++i) {
+      both_[i] = by_rule.words[i] & by_min_tokens.words[i];
+    }
+    return TokenMask{both_}.AllowsAny(vocab_) ? TokenMask{both_} : by_rule;
+  }
+  void Accept(int32_t token) override {
+    rule_->Accept(token);
+    min_tokens_.Accept(token);
+  }
+  void Rollback(int count) override {
+    rule_->Rollback(count);
+    min_tokens_.Rollback(count);
+  }
+  bool Ended() const override { return rule_->Ended(); }
+  std::span<const int32_t> Forced() override { return rule_->Forced(); }
+  absl::Status status() const override { return rule_->status(); }
+
+ private:
+  const std::unique_ptr<Constraint> rule_;
+  MinTokens min_tokens_;
+  const int vocab_;
+  std::vector<uint32_t> both_;
 };
 
 }  // namespace orcd

@@ -51,10 +51,11 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SamplingParams
     sample.finite = false;
     return sample;
   }
+  if (params.logprobs >= 0 && params.masked_logprobs) Mask(logits, mask);
   const bool wants_logprobs = params.logprobs >= 0 && scan_.max() > -kInfinity;
   const double log_sum = wants_logprobs ? Logprobs(params.logprobs, sample.top) : 0;
 
-  Adjust(params, counts, mask);
+  Adjust(logits, params, counts, mask);
   if (scan_.max() == -kInfinity) {
     sample.finite = false;
     return sample;
@@ -105,11 +106,19 @@ double Sampler::Logprobs(int count, std::vector<TokenLogprob>& top) {
   return log_sum;
 }
 
-void Sampler::Adjust(const SamplingParams& params, const TokenCounts& counts,
-                     const TokenMask& mask) {
+void Sampler::Mask(std::span<const float> logits, const TokenMask& mask) {
+  if (mask.empty()) return;
+  adjusted_.assign(logits.begin(), logits.end());
+  mask.ForEachForbidden([&](int32_t token) { adjusted_[token] = -kInfinity; });
+  // What is finite in all logits is so in some of them.
+  static_cast<void>(scan_.Scan(adjusted_));
+}
+
+void Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
+                     const TokenCounts& counts, const TokenMask& mask) {
   const bool penalties = params.has_penalties() && !counts.empty();
   if (params.logit_bias.empty() && !penalties && mask.empty()) return;
-  adjusted_.assign(scan_.logits().begin(), scan_.logits().end());
+  adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : params.logit_bias) adjusted_[token] += bias;
   if (penalties) {
     for (const auto& [token, count] : counts) {

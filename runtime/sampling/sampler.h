@@ -29,6 +29,10 @@
 //                temperature_first this comes before typical_p.
 //   draw         Weights at the temperature. With goal = floor(total * RandomBitsAt(seed, position)
 //                / 2^64), the first token by id ascending whose cumulative weight exceeds goal.
+//
+// Log-probabilities are those of the logits as the model gave them, before the first step; with
+// masked_logprobs, of those logits among the tokens that the mask allows, whose probabilities then
+// sum to 1.
 #ifndef ORCD_RUNTIME_SAMPLING_SAMPLER_H_
 #define ORCD_RUNTIME_SAMPLING_SAMPLER_H_
 
@@ -51,7 +55,7 @@ struct TokenLogprob {
 struct SampledToken {
   int32_t token = 0;
   // Log-probability in the model's own distribution (before bias, penalties, filters and
-  // temperature); set if requested.
+  // temperature), with masked_logprobs among the tokens that the mask allows; set if requested.
   float logprob = 0;
   // Likeliest first, ties by lower id. Tokens of probability zero are left out.
   std::vector<TokenLogprob> top;
@@ -93,8 +97,12 @@ class Sampler {
 
   // Fills in `top` and returns the log-sum-exp of the logits in scan_.
   double Logprobs(int count, std::vector<TokenLogprob>& top);
+  // Copies the logits to adjusted_, at -infinity those of the tokens that `mask` forbids, and scans
+  // them into scan_.
+  void Mask(std::span<const float> logits, const TokenMask& mask);
   // Applies bias, penalties and mask, and scans the adjusted logits into scan_.
-  void Adjust(const SamplingParams& params, const TokenCounts& counts, const TokenMask& mask);
+  void Adjust(std::span<const float> logits, const SamplingParams& params,
+              const TokenCounts& counts, const TokenMask& mask);
 
   // Candidates exist only in scan_ until the first filter puts the ones it keeps into candidates_;
   // filtered_ is true from then on.

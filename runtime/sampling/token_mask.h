@@ -21,6 +21,20 @@ struct TokenMask {
 
   bool empty() const { return words.empty(); }
   bool Allows(int32_t token) const { return empty() || (words[token / 32] >> token % 32 & 1) != 0; }
+  // The bits of word `index` that stand for allowed tokens of a vocabulary of `vocab`; the mask has
+  // words.
+  uint32_t Allowed(size_t index, int vocab) const {
+    const uint32_t beyond = index + 1 == words.size() && vocab % 32 != 0 ? ~0u << vocab % 32 : 0;
+    return words[index] & ~beyond;
+  }
+  // True if a token of a vocabulary of `vocab` is allowed.
+  bool AllowsAny(int vocab) const {
+    if (empty()) return true;
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (Allowed(i, vocab) != 0) return true;
+    }
+    return false;
+  }
 
   // Calls visit(token) for every token that is not allowed, ids ascending.
   template <typename Visit>

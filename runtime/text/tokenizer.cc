@@ -77,6 +77,9 @@ absl::StatusOr<std::vector<int32_t>> SuppressedIds(const Vocabulary& vocabulary)
   }
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (!ids.empty() && ids.size() == vocabulary.tokens.size()) {
+    return InvalidVocabulary(kSuppressedKey, "has every token, so that none could be drawn");
+  }
   return ids;
 }
 

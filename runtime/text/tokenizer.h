@@ -29,8 +29,8 @@ class Tokenizer {
 
   // kInvalidArgument (reason TOKENIZER_INVALID) naming the key if tokens and types differ in
   // number; two tokens that are not empty are alike; a suppressed token, a token that ends a
-  // generation, or one that texts begin or end with is outside the vocabulary; or the errors of the
-  // vocabulary's kind.
+  // generation, or one that texts begin or end with is outside the vocabulary; every token is
+  // suppressed; or the errors of the vocabulary's kind.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Create(const Vocabulary& vocabulary);
 
   int vocab_size() const { return static_cast<int>(texts_.size()); }

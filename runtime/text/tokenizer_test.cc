@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <string>
@@ -394,6 +395,11 @@ TEST_F(TokenizerFileTest, SuppressedTokens) {
   EXPECT_THAT(std::string(with({257}).status().message()),
               HasSubstr("tokenizer.ggml.suppress_tokens: id 257 is outside the vocabulary of 257"));
   EXPECT_THAT(std::string(with({-1}).status().message()), HasSubstr("is outside"));
+  std::vector<int32_t> all(257);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_THAT(std::string(with(all).status().message()), HasSubstr("has every token"));
+  all.pop_back();
+  EXPECT_THAT((*with(all))->suppressed_ids().size(), 256u);
 }
 
 TEST_F(TokenizerFileTest, NamesWhatIsWrongWithTheTokenToBeginWith) {

@@ -26,6 +26,8 @@ class CheckHouseTest(unittest.TestCase):
     def test_what_is_allowed(self):
         allowed = {
             "runtime/engine/engine.cc": '#include "absl/status/status.h"\n',
+            "runtime/constraint/llg_matcher.cc": '#include "llguidance.h"\n',
+            "runtime/engine/scheduler.cc": '#include "runtime/constraint/constraint_spec.h"\n',
             "cuda/forward.cc": '#include "runtime/backend/backend.h"\n#include <cuda_runtime.h>\n',
             "cuda/kernels/norm_test.cc": '#include "runtime/cpu/cpu_backend.h"\n',
             "worker/main.cc": '#include "cuda/cuda_backend.h"\n',
@@ -62,6 +64,8 @@ class CheckHouseTest(unittest.TestCase):
             ("runtime/engine/engine.cc", "testing/random_model/random_model.h"),
             ("runtime/engine/engine_test.cc", "tools/orcdctl/session.h"),
             ("runtime/gguf/gguf_reader.cc", "runtime/model/model.h"),
+            ("runtime/constraint/constraint_cache.cc", "llguidance.h"),
+            ("runtime/sampling/sampler.cc", "runtime/constraint/constraint_spec.h"),
             ("runtime/backend/backend.h", "runtime/cpu/cpu_backend.h"),
             ("worker/base/messages.cc", "worker/host/model_host.h"),
             ("worker/security/guard/connection.h", "worker/security/tls.h"),

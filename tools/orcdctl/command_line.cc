@@ -74,6 +74,35 @@ void AddUnload(CLI::App& app, UnloadOptions* options) {
   unload->add_flag("--force", options->force, "Cancel the requests that run");
 }
 
+void AddForm(CLI::App& generate, ConstraintOptions& o) {
+  const std::string form = "Form of the answer";
+  generate
+      .add_option("--json-schema", o.json_schema, "JSON that this JSON Schema accepts")
+      ->type_name("FILE|JSON")
+      ->group(form);
+  generate.add_flag("--json-object", o.json_object, "Any JSON object")->group(form);
+  generate.add_option("--regex", o.regex, "Text that the whole expression matches")
+      ->type_name("REGEX")
+      ->group(form);
+  OneValueEach(generate.add_option("--choice", o.choices, "One of these texts; repeatable"))
+      ->type_name("TEXT")
+      ->group(form);
+  generate.add_option("--lark", o.lark_file, "What this grammar generates, in llguidance's Lark")
+      ->type_name("FILE")
+      ->group(form);
+  generate.add_option("--ebnf", o.ebnf_file, "What this grammar generates, in EBNF or GBNF")
+      ->type_name("FILE")
+      ->group(form);
+  CLI::Option* after =
+      generate.add_option("--after", o.after, "The form begins after this text [at once]")
+          ->type_name("TEXT")
+          ->group(form);
+  generate.add_option("--after-token", o.after_token, "The form begins after this token id")
+      ->type_name("ID")
+      ->group(form)
+      ->excludes(after);
+}
+
 void AddGenerate(CLI::App& app, GenerateOptions* o) {
   CLI::App* generate = app.add_subcommand(
       "generate",
@@ -157,6 +186,8 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
       ->group(ending);
   generate->add_flag("--ignore-eog", o->ignore_eog, "Go on past the model's end of its turn")
       ->group(ending);
+
+  AddForm(*generate, o->constraint);
 
   generate
       ->add_option("--logprobs", o->logprobs,

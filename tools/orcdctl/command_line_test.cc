@@ -180,6 +180,23 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
   EXPECT_TRUE(o.stats);
 }
 
+TEST_F(CommandLineTest, GenerateTakesAForm) {
+  const ConstraintOptions form =
+      Parse<GenerateOptions>({"generate", "--choice", "[a]", "--choice", "b", "--json-schema", "{}",
+                              "--json-object", "--regex", "[a-z]", "--lark", "l", "--ebnf", "e",
+                              "--after", "x", "the", "prompt"})
+          .constraint;
+  EXPECT_THAT(form.choices, ElementsAre("[a]", "b"));
+  EXPECT_EQ(form.json_schema, "{}");
+  EXPECT_TRUE(form.json_object);
+  EXPECT_EQ(form.regex, "[a-z]");
+  EXPECT_EQ(form.lark_file, "l");
+  EXPECT_EQ(form.ebnf_file, "e");
+  EXPECT_EQ(form.after, "x");
+  EXPECT_EQ(Parse<GenerateOptions>({"generate", "--after-token", "7"}).constraint.after_token, 7u);
+  ExpectUsageError({"generate", "--after", "x", "--after-token", "7"}, "--after");
+}
+
 TEST_F(CommandLineTest, ARepeatableFlagDoesNotSwallowThePrompt) {
   const auto o = Parse<GenerateOptions>(
       {"generate", "--stop", "x", "--stop-id", "3", "--logit-bias", "1=2", "the", "prompt"});

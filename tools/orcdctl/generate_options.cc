@@ -95,6 +95,9 @@ absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& op
   if (options.no_cache) request.mutable_cache()->set_disabled(true);
   ORCD_RETURN_IF_ERROR(CheckUtf8("--cache-salt", options.cache_salt));
   if (!options.cache_salt.empty()) request.mutable_cache()->set_salt(options.cache_salt);
+  ORCD_ASSIGN_OR_RETURN(std::optional<v1::Constraint> constraint,
+                        NewConstraint(options.constraint));
+  if (constraint) *request.mutable_constraint() = *std::move(constraint);
   return request;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "orcd/v1/worker.pb.h"
+#include "tools/orcdctl/constraint_options.h"
 
 namespace orcd::ctl {
 
@@ -57,6 +58,7 @@ struct GenerateOptions {
   int32_t priority = 0;
   bool no_cache = false;
   std::string cache_salt;
+  ConstraintOptions constraint;
 };
 
 // Parses `ID=BIAS`. kInvalidArgument names the fault.
@@ -66,7 +68,7 @@ absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(std::string_view text)
 // each. Errors begin with `flag`.
 absl::StatusOr<std::vector<std::string>> ParseObjects(std::string_view flag, std::string_view json);
 
-// Builds the request without its prompt.
+// Builds the request without its prompt. Reads the files of its constraint.
 absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& options);
 
 // A chat that holds the system message, if there is one, and the template's arguments.

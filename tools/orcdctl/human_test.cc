@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 void SetDuration(google::protobuf::Duration* out, absl::Duration value) {
   out->set_seconds(absl::ToInt64Seconds(value));
@@ -206,6 +207,8 @@ TEST(HumanTest, StatsCountTheFirstTokenToThePrefill) {
   EXPECT_EQ(DescribeStats(started, finished),
             "41 tokens in 2.5 s, 20.0 tok/s · prompt 30 tokens (10 cached) in 500 ms, 40.0 tok/s · "
             "queued 3 ms · stop string \"  \" · seed 18446744073709551615 · request r-1");
+  finished.mutable_usage()->set_forced_tokens(9);
+  EXPECT_THAT(DescribeStats(started, finished), StartsWith("41 tokens (9 forced) in 2.5 s"));
 }
 
 TEST(HumanTest, AModelShowsWhatItsFileRecommends) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -25,6 +26,7 @@
 #include "worker/api/kserve/sampling_parameters.h"
 #include "worker/api/orcd/drain_call.h"
 #include "worker/api/orcd/load_call.h"
+#include "worker/api/orcd/recording_compiler_for_test.h"
 #include "worker/api/orcd/request_translation.h"
 #include "worker/api/vllm/generate_translation.h"
 #include "worker/api/vllm/wire.h"
@@ -63,8 +65,22 @@ void Require(bool holds) {
   if (!holds) abort();
 }
 
+// Rules are compiled by constraint_fuzz.
+void TryCompile(RequestBuilder& request, const Model& model) {
+  RecordingCompiler compiler;
+  if (!request.CompileConstraint(model, compiler).ok()) return;
+  Require(compiler.asked().empty() == (request.constraint() == nullptr));
+  for (const RecordingCompiler::Asked& asked : compiler.asked()) {
+    Require(!asked.spec.field.empty());
+    const auto* after = std::get_if<StartAfterToken>(&asked.spec.start);
+    Require(after == nullptr || (after->token >= 0 && after->token < model.spec().vocab));
+  }
+}
+
 void TryBuild(RequestBuilder request, const Model& model) {
-  if (!request.CheckParameters(model).ok() || !request.EncodePrompt(model).ok()) return;
+  if (!request.CheckParameters(model).ok()) return;
+  TryCompile(request, model);
+  if (!request.EncodePrompt(model).ok()) return;
   const int vocab = model.spec().vocab;
   Require(CheckRequestId(request.request().id).ok());
   Require(request.sampling().Validate(vocab).ok());

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/constraint_compiler.h"
+#include "runtime/text/thinking.h"
 #include "worker/base/message_text.h"
 
 namespace orcd {
@@ -155,6 +157,10 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());
   description.set_chat_tools_supported(model.chat_template().shows_tools());
+  description.set_constraints_supported(ConstraintCompiler::IsBuilt());
+  if (const int32_t id = ThinkingEndId(model.tokenizer()); id >= 0) {
+    description.set_thinking_end_token_id(static_cast<uint32_t>(id));
+  }
   if (!model.sampling_defaults().empty()) {
     Fill(*description.mutable_sampling_defaults(), model.sampling_defaults());
   }
@@ -201,6 +207,7 @@ v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& mode
   usage->set_prompt_tokens(event.prompt_tokens);
   usage->set_cached_prompt_tokens(event.cached_prompt_tokens);
   usage->set_generated_tokens(event.generated_tokens);
+  usage->set_forced_tokens(event.forced_tokens);
   v1::Timings* timings = finished.mutable_timings();
   *timings->mutable_queue() = ToProto(event.queue_time);
   *timings->mutable_prefill() = ToProto(event.prefill_time);

@@ -114,6 +114,61 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
       ->group(kGroup);
 }
 
+// Values of the constraints' limits, which are checked as text and converted afterwards.
+struct ConstraintTexts {
+  std::string max_bytes = "128KiB";
+  std::string compile_time = "2s";
+  std::string cache_bytes = "64MiB";
+};
+
+// The library takes seconds and gigabytes for texts of megabytes.
+std::string CheckConstraintBytes(const std::string& text) {
+  const absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  if (!bytes.ok()) return Message(bytes.status());
+  if (*bytes >= 1 && *bytes <= 1 << 20) return "";
+  return absl::StrCat("'", text, "' is not a number of bytes of 1 to 1MiB, such as 128KiB");
+}
+
+void AddConstraintOptions(CLI::App& app, WorkerConfig& config, ConstraintTexts& texts) {
+  constexpr char kGroup[] = "Constraints";
+  app.add_option("--constraint-max-bytes", texts.max_bytes,
+                 "Bytes of a request's rule, such as its JSON Schema; longer ones are refused")
+      ->check(CheckConstraintBytes)
+      ->option_text("SIZE [128KiB]")
+      ->group(kGroup);
+  app.add_option("--constraint-compile-time", texts.compile_time,
+                 "Time that the compilation of a rule may take; one that takes longer is refused")
+      ->check(CheckDuration)
+      ->option_text("DURATION [2s]")
+      ->group(kGroup);
+  app.add_option("--constraint-threads", config.constraints.threads,
+                 "Threads that compile rules; 0: one for two cores, 1 to 4")
+      ->check(CLI::Range(0, 64))
+      ->option_text("N [0]")
+      ->group(kGroup);
+  app.add_option("--constraint-max-waiting", config.constraints.max_waiting,
+                 "Rules that may wait to be compiled; requests with more are refused")
+      ->check(CLI::Range(0, 1 << 20))
+      ->option_text("N [256]")
+      ->group(kGroup);
+  app.add_option("--constraint-max-live", config.constraints.max_live,
+                 "Requests with a rule that may run or wait, once for each sample; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->option_text("N [1024]")
+      ->group(kGroup);
+  app.add_option("--constraint-cache", texts.cache_bytes,
+                 "Memory for compiled rules that are kept for later requests, about")
+      ->check(CheckBytes)
+      ->option_text("SIZE [64MiB]")
+      ->group(kGroup);
+}
+
+void SetConstraintLimits(const ConstraintTexts& texts, ConstraintLimits& limits) {
+  limits.max_bytes = static_cast<size_t>(ParseBytes(texts.max_bytes).value());
+  limits.compile_time = ToDuration(texts.compile_time);
+  limits.cache_bytes = static_cast<size_t>(ParseBytes(texts.cache_bytes).value());
+}
+
 constexpr int kLeastStreams = 640;
 constexpr int kMaxStreams = 1 << 20;
 
@@ -430,6 +485,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->option_text("DURATION [0s]")
       ->group("Engine");
 
+  ConstraintTexts constraints;
+  AddConstraintOptions(app, config, constraints);
+
   app.add_option("--orchestrator", config.orchestrators,
                  "Register here: an orchestrator of orcd.v1, or smg's http://HOST:PORT; may be "
                  "repeated, the first that answers is used")
@@ -528,6 +586,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   if (!rope_scaling.empty()) config.rope_scaling = ParseRopeOverride(rope_scaling).value();
   config.kv_cache_bytes = ParseBytes(kv_cache_bytes).value();
   SetTransportLimits(transport, config);
+  SetConstraintLimits(constraints, config.constraints);
   config.max_connection_age = ToDuration(transport.max_connection_age);
   config.drain_timeout = ToDuration(drain_timeout);
   config.settle = ToDuration(settle);

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
+#include "runtime/constraint/constraint_compiler.h"
 #include "runtime/model/rope_override.h"
 #include "worker/base/logging.h"
 #include "worker/config/environment.h"
@@ -47,6 +48,8 @@ struct WorkerConfig {
   int block_tokens = 16;
   absl::Duration watchdog = absl::Minutes(2);
   absl::Duration null_step = absl::ZeroDuration();
+
+  ConstraintLimits constraints;
 
   std::vector<std::string> orchestrators;
   std::string worker_id;

@@ -39,6 +39,29 @@ TEST(ConfigTest, Defaults) {
   EXPECT_TRUE(result.config->orchestrators.empty());
 }
 
+TEST(ConfigTest, FlagsOfConstraints) {
+  const ConstraintLimits defaults;
+  const ConfigResult absent = Parse({});
+  ASSERT_TRUE(absent.config.has_value()) << absent.output;
+  EXPECT_EQ(absent.config->constraints.max_bytes, defaults.max_bytes);
+  EXPECT_EQ(absent.config->constraints.compile_time, defaults.compile_time);
+  EXPECT_EQ(absent.config->constraints.threads, defaults.threads);
+  EXPECT_EQ(absent.config->constraints.max_waiting, defaults.max_waiting);
+  EXPECT_EQ(absent.config->constraints.max_live, defaults.max_live);
+  EXPECT_EQ(absent.config->constraints.cache_bytes, defaults.cache_bytes);
+  const ConfigResult result =
+      Parse({"--constraint-max-bytes", "1MiB", "--constraint-compile-time", "500ms",
+             "--constraint-threads", "3", "--constraint-max-waiting", "7", "--constraint-max-live",
+             "0", "--constraint-cache", "1Gi"});
+  ASSERT_TRUE(result.config.has_value()) << result.output;
+  EXPECT_EQ(result.config->constraints.max_bytes, size_t{1} << 20);
+  EXPECT_EQ(result.config->constraints.compile_time, absl::Milliseconds(500));
+  EXPECT_EQ(result.config->constraints.threads, 3);
+  EXPECT_EQ(result.config->constraints.max_waiting, 7);
+  EXPECT_EQ(result.config->constraints.max_live, 0);
+  EXPECT_EQ(result.config->constraints.cache_bytes, size_t{1} << 30);
+}
+
 TEST(ConfigTest, FlagsOfObservabilityAndSecurity) {
   const ConfigResult result = Parse({"--health-listen",
                                      "0.0.0.0:50052",
@@ -392,6 +415,10 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},
       {{"--kv-cache-bytes", "99999999TiB"}, "is not a number of bytes"},
       {{"--kv-cache-bytes", "0.5"}, "it is less than one byte"},
+      {{"--constraint-max-bytes", "2MiB"}, "is not a number of bytes of 1 to 1MiB"},
+      {{"--constraint-max-bytes", "0"}, "is not a number of bytes of 1 to 1MiB"},
+      {{"--constraint-max-live", "-1"}, "--constraint-max-live"},
+      {{"--constraint-compile-time", "0.5"}, "is not a duration"},
       {{"--kv-cache-fraction", "nan"}, "--kv-cache-fraction: 'nan' is not a number of 0 to 1"},
       {{"--trace-sample-ratio", "nan"}, "--trace-sample-ratio: 'nan' is not a number of 0 to 1"},
       {{"--trace-sample-ratio", "inf"}, "'inf' is not a number of 0 to 1"},

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "worker/base/json_shape.h"
+#include "runtime/base/json_shape.h"
 
 namespace orcd {
 namespace {

@@ -108,6 +108,7 @@ void CancelAllAndWait(Engine& engine, FinishReason reason) {
 EngineLease::EngineLease(EngineLease&& other) noexcept
     : host_(std::exchange(other.host_, nullptr)),
       engine_(other.engine_),
+      constraints_(other.constraints_),
       is_request_(other.is_request_) {}
 
 EngineLease::~EngineLease() {
@@ -117,7 +118,7 @@ EngineLease::~EngineLease() {
 EngineLease EngineLease::Borrow() const {
   std::lock_guard lock(host_->mutex_);
   ++host_->leases_;
-  return EngineLease(host_, engine_, /*is_request=*/false);
+  return EngineLease(host_, engine_, constraints_, /*is_request=*/false);
 }
 
 ModelHost::ModelHost(ModelHostOptions options)
@@ -215,7 +216,7 @@ void ModelHost::Unload(const std::string& model_id, bool force, UnloadDone done)
     std::lock_guard lock(mutex_);
     ORCD_RETURN_IF_ERROR(CheckNotBusy());
     v1::UnloadResponse response;
-    if (engine_ == nullptr) return response;
+    if (loaded_.engine == nullptr) return response;
     if (!model_id.empty() && model_id != description_.model_id()) {
       return NoSuchModel(model_id, description_.model_id());
     }
@@ -247,7 +248,7 @@ absl::StatusOr<EngineLease> ModelHost::Lease(const std::string& model_id, bool i
   if (is_request && drain_.is_refusing(SteadyNow())) return Draining();
   ++leases_;
   if (is_request) ++requests_;
-  return EngineLease(this, engine_.get(), is_request);
+  return EngineLease(this, loaded_.engine.get(), loaded_.constraints.get(), is_request);
 }
 
 void ModelHost::Release(bool is_request) {
@@ -357,7 +358,8 @@ void ModelHost::NotifyDrained(const absl::Status& status) {
 
 v1::DrainResponse ModelHost::DrainProgress() const {
   std::lock_guard lock(mutex_);
-  const int running = engine_ == nullptr ? 0 : std::min(engine_->stats().running, requests_);
+  const Engine* const engine = loaded_.engine.get();
+  const int running = engine == nullptr ? 0 : std::min(engine->stats().running, requests_);
   return drain_.Progress(SteadyNow(), running, requests_);
 }
 
@@ -369,11 +371,12 @@ std::string ModelHost::fault_kind() const {
 v1::WorkerStatus ModelHost::Status() const {
   const uint64_t resident_bytes = ResidentBytes();
   std::lock_guard lock(mutex_);
-  v1::WorkerStatus status = figures_.Measure(engine_.get(), resident_bytes);
+  v1::WorkerStatus status =
+      figures_.Measure(loaded_.engine.get(), loaded_.constraints.get(), resident_bytes);
   status.set_state(StateLocked());
   status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
-  if (engine_ != nullptr) *status.mutable_model() = description_;
+  if (loaded_.engine != nullptr) *status.mutable_model() = description_;
   return status;
 }
 
@@ -400,7 +403,7 @@ v1::WorkerState ModelHost::StateLocked() const {
 
 absl::Duration ModelHost::StalledFor() const {
   std::lock_guard lock(mutex_);
-  return engine_ == nullptr ? absl::ZeroDuration() : engine_->stalled_for();
+  return loaded_.engine == nullptr ? absl::ZeroDuration() : loaded_.engine->stalled_for();
 }
 
 void ModelHost::SetFault(const absl::Status& fault, const std::string& kind) {
@@ -504,9 +507,9 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   // A cancellation after the last progress report keeps the old model, too.
   if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
-  // engine_.
-  const bool keep =
-      engine_ != nullptr && (!model.ok() || (*model)->digest() == engine_->model().digest());
+  // loaded_.
+  const bool keep = loaded_.engine != nullptr &&
+                    (!model.ok() || (*model)->digest() == loaded_.model->digest());
   const absl::StatusOr<v1::ModelDescription> result =
       keep ? Keep(spec, model) : Replace(spec, std::move(model), task);
   NotifyStateChanged();
@@ -535,24 +538,24 @@ absl::StatusOr<v1::ModelDescription> ModelHost::Replace(
     const LoadSpec& spec, absl::StatusOr<std::shared_ptr<const Model>> model, LoadTask& task) {
   DestroyEngine(/*force=*/false);
   std::shared_ptr<const SeenFiles> files = model.ok() ? FilesOf(**model) : nullptr;
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
+  absl::StatusOr<Loaded> loaded =
       model.ok() ? LoadEngine(spec, *std::move(model), task) : model.status();
-  if (!engine.ok()) {
+  if (!loaded.ok()) {
     std::lock_guard lock(mutex_);
     task_ = nullptr;
-    reason_ = absl::StrCat("loading ", spec.model, " failed: ", engine.status().message());
+    reason_ = absl::StrCat("loading ", spec.model, " failed: ", loaded.status().message());
     phase_ = Phase::kIdle;
-    return engine.status();
+    return loaded.status();
   }
   if (options_.on_warning != nullptr) {
-    for (const std::string& warning : (*engine)->model().Warnings()) {
+    for (const std::string& warning : loaded->model->Warnings()) {
       options_.on_warning(spec.model_id, warning);
     }
   }
-  v1::ModelDescription description = DescribeModel(**engine, spec.model_id, spec.model);
+  v1::ModelDescription description = DescribeModel(*loaded->engine, spec.model_id, spec.model);
   std::lock_guard lock(mutex_);
   task_ = nullptr;
-  engine_ = *std::move(engine);
+  loaded_ = *std::move(loaded);
   description_ = std::move(description);
   loaded_file_ = spec.model;
   loaded_sha256_ = spec.sha256;
@@ -571,22 +574,29 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ModelHost::LoadEngine(const LoadSpec& spec,
-                                                              std::shared_ptr<const Model> model,
-                                                              LoadTask& task) {
-  ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+absl::StatusOr<ModelHost::Loaded> ModelHost::LoadEngine(const LoadSpec& spec,
+                                                        std::shared_ptr<const Model> model,
+                                                        LoadTask& task) {
+  Loaded loaded = {.model = std::move(model), .constraints = nullptr, .engine = nullptr};
+  // The vocabulary takes a second to prepare, which is hidden behind the placing of the weights.
+  auto constraints = std::async(std::launch::async, [this, model = loaded.model.get()] {
+    return ConstraintCompiler::Create(model->tokenizer(), options_.constraints,
+                                      options_.constraint_observer);
+  });
+  ORCD_ASSIGN_OR_RETURN(loaded.engine,
                         StartEngine(
-                            std::move(model), options_.load, options_.backend,
+                            loaded.model, options_.load, options_.backend,
                             [this](const absl::Status& status) { FailLater(status); }, task));
+  ORCD_ASSIGN_OR_RETURN(loaded.constraints, constraints.get());
   // Check again: the files may have gone since.
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, engine->model(), spec));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *loaded.model, spec));
   if (task.cancelled()) return LoadCancelled();
-  return engine;
+  return loaded;
 }
 
 void ModelHost::DestroyEngine(bool force) {
-  // Only this thread changes engine_, so it may read engine_ without the mutex.
-  Engine* const current = engine_.get();
+  // Only this thread changes loaded_, so it may read it without the mutex.
+  Engine* const current = loaded_.engine.get();
   if (current == nullptr) return;
   // Cancel again after a while: a request that was admitted before may reach the engine afterwards.
   auto patience = force ? std::optional(absl::ZeroDuration()) : std::nullopt;
@@ -599,11 +609,11 @@ void ModelHost::DestroyEngine(bool force) {
 
   const EngineStats stats = current->stats();
   // Declared before the lock, so that it is destroyed after the mutex is free: its destructor waits
-  // for the engine's thread.
-  std::unique_ptr<Engine> engine;
+  // for the threads of the engine and of the compiler.
+  Loaded ended;
   std::lock_guard lock(mutex_);
   figures_.AddEnded(stats);
-  engine = std::move(engine_);
+  ended = std::exchange(loaded_, {});
   description_.Clear();
   loaded_file_.clear();
   loaded_sha256_.clear();
@@ -628,7 +638,8 @@ absl::Time ModelHost::AdvanceDrain() {
     if (!drain_.is_over()) {
       if (now < next) return next;
       ++leases_;
-      lease.emplace(EngineLease(this, engine_.get(), /*is_request=*/false));
+      lease.emplace(EngineLease(this, loaded_.engine.get(), loaded_.constraints.get(),
+                                /*is_request=*/false));
     }
   }
   if (!lease) {

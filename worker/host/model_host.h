@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
+#include "runtime/constraint/constraint_compiler.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/gguf/mapped_file.h"
@@ -28,8 +29,8 @@ namespace orcd {
 
 class ModelHost;
 
-// The right to use the engine, which is not destroyed while a lease on it is held. Move-only.
-// Release it soon, since Unload waits for it.
+// The right to use the engine and the compiler of its requests' constraints, which are not
+// destroyed while a lease on them is held. Move-only. Release it soon, since Unload waits for it.
 class EngineLease {
  public:
   EngineLease(EngineLease&& other) noexcept;
@@ -37,17 +38,19 @@ class EngineLease {
   ~EngineLease();
 
   Engine& engine() const { return *engine_; }
+  ConstraintCompiler& constraints() const { return *constraints_; }
 
   // Returns another lease on the same engine, which does not count as a request.
   EngineLease Borrow() const;
 
  private:
   friend class ModelHost;
-  EngineLease(ModelHost* host, Engine* engine, bool is_request)
-      : host_(host), engine_(engine), is_request_(is_request) {}
+  EngineLease(ModelHost* host, Engine* engine, ConstraintCompiler* constraints, bool is_request)
+      : host_(host), engine_(engine), constraints_(constraints), is_request_(is_request) {}
 
   ModelHost* host_;
   Engine* engine_;
+  ConstraintCompiler* constraints_;
   bool is_request_;
 };
 
@@ -61,6 +64,9 @@ struct ModelHostOptions {
   // The host sets `expected_sha256` for each load.
   LoadModelOptions load;
   BackendMaker backend;
+  ConstraintLimits constraints;
+  // May be null.
+  std::shared_ptr<ConstraintObserver> constraint_observer = nullptr;
   // The device that Status reports while no model is loaded.
   v1::Device device;
   // Called for each instruction in a loaded model's file that the worker does not follow, on the
@@ -164,6 +170,13 @@ class ModelHost {
 
   enum class Phase { kIdle, kLoading, kReady, kUnloading };
 
+  // Each member needs those above it for as long as it lives.
+  struct Loaded {
+    std::shared_ptr<const Model> model;
+    std::unique_ptr<ConstraintCompiler> constraints;
+    std::unique_ptr<Engine> engine;
+  };
+
   // A file that the loaded model was found in.
   struct SeenFile {
     std::string path;
@@ -215,9 +228,8 @@ class ModelHost {
   absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
                                                             const std::string& path,
                                                             LoadTask& task) const;
-  absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const LoadSpec& spec,
-                                                     std::shared_ptr<const Model> model,
-                                                     LoadTask& task);
+  absl::StatusOr<Loaded> LoadEngine(const LoadSpec& spec, std::shared_ptr<const Model> model,
+                                    LoadTask& task);
   // Returns RunCompare's error for a file that is not the loaded model. The caller holds mutex_.
   absl::Status FileChanged(const LoadSpec& spec,
                            const absl::StatusOr<std::shared_ptr<const Model>>& found) const;
@@ -247,7 +259,7 @@ class ModelHost {
   std::vector<std::function<void(const absl::Status&)>> when_drained_;
   // Set in kReady and kUnloading, and in kLoading while its replacement is opened and verified.
   // Created and destroyed on the host's thread only.
-  std::unique_ptr<Engine> engine_;
+  Loaded loaded_;
   v1::ModelDescription description_;
   // The name that Load was given; its bytes may differ from the description's text.
   std::string loaded_file_;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -46,6 +47,9 @@ class ControlledBackend : public Backend {
     absl::SleepFor(absl::Milliseconds(controls_.step_ms.load()));
     if (controls_.fail_steps) return absl::InternalError("the device is on fire");
     return backend_->Launch(batch);
+  }
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    return backend_->GiveMasks(masks);
   }
   absl::StatusOr<StepResult> Wait() override { return backend_->Wait(); }
 
@@ -269,6 +273,25 @@ TEST_F(ModelHostTest, LoadGenerateUnload) {
   std::lock_guard lock(mutex_);
   EXPECT_EQ(states_.front(), v1::WORKER_STATE_LOADING);
   EXPECT_EQ(states_.back(), v1::WORKER_STATE_IDLE);
+}
+
+TEST_F(ModelHostTest, ALoadedModelHasACompilerOfConstraints) {
+  const absl::StatusOr<v1::ModelDescription> loaded = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->constraints_supported(), ConstraintCompiler::IsBuilt());
+  EXPECT_FALSE(loaded->has_thinking_end_token_id());
+  ConstraintSpec spec;
+  spec.rule = RegexRule{"a+"};
+  {
+    const absl::StatusOr<EngineLease> lease = host_->Admit("");
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const auto pending = lease->constraints().Compile(spec, /*samples=*/1);
+    EXPECT_EQ(pending.ok(), ConstraintCompiler::IsBuilt()) << pending.status();
+    EXPECT_EQ(&lease->Borrow().constraints(), &lease->constraints());
+  }
+  EXPECT_TRUE(host_->Status().has_constraints());
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_FALSE(host_->Status().has_constraints());
 }
 
 TEST_F(ModelHostTest, LoadingTheSameModelAgainAnswersAtOnce) {

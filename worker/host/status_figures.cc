@@ -17,6 +17,18 @@ RateMeter::Totals Sum(const RateMeter::Totals& ended, const EngineStats& stats) 
           .prompt_tokens = ended.prompt_tokens + stats.computed_prompt_tokens};
 }
 
+void Fill(v1::ConstraintFigures& figures, const ConstraintStats& stats, int64_t forced_tokens) {
+  figures.set_live(static_cast<uint32_t>(stats.live));
+  figures.set_cache_bytes(stats.cache_bytes);
+  figures.set_compiled(static_cast<uint64_t>(stats.compiled));
+  figures.set_cache_hits(static_cast<uint64_t>(stats.cache_hits));
+  figures.set_refused_invalid(static_cast<uint64_t>(stats.refused_invalid));
+  figures.set_refused_too_large(static_cast<uint64_t>(stats.refused_too_large));
+  figures.set_refused_unsupported(static_cast<uint64_t>(stats.refused_unsupported));
+  figures.set_refused_busy(static_cast<uint64_t>(stats.refused_busy));
+  figures.set_forced_tokens(static_cast<uint64_t>(forced_tokens));
+}
+
 }  // namespace
 
 uint64_t ResidentBytes() {
@@ -29,7 +41,9 @@ uint64_t ResidentBytes() {
 
 void StatusFigures::AddEnded(const EngineStats& stats) { ended_ = Sum(ended_, stats); }
 
-v1::WorkerStatus StatusFigures::Measure(const Engine* engine, uint64_t resident_bytes) {
+v1::WorkerStatus StatusFigures::Measure(const Engine* engine,
+                                        const ConstraintCompiler* constraints,
+                                        uint64_t resident_bytes) {
   const absl::Time now = SteadyNow();
   v1::WorkerStatus status = idle_;
   *status.mutable_uptime() = ToProto(now - start_);
@@ -65,6 +79,7 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, uint64_t resident_
   kv->set_window_total(stats.window_blocks_total);
   kv->set_window_free(stats.window_blocks_free);
   kv->set_tokens_per_block(stats.block_tokens);
+  Fill(*status.mutable_constraints(), constraints->stats(), stats.forced_tokens);
   if (stats.last_step != absl::InfinitePast()) {
     *status.mutable_last_step_age() =
         ToProto(std::max(now - stats.last_step, absl::ZeroDuration()));

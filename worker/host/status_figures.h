@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "orcd/v1/worker.pb.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/constraint/constraint_compiler.h"
 #include "runtime/engine/engine.h"
 #include "worker/base/rate_meter.h"
 
@@ -26,9 +27,10 @@ class StatusFigures {
   // Adds an engine that ends to the totals.
   void AddEnded(const EngineStats& stats);
 
-  // Returns the status of a worker with this engine, which is null while no model is loaded. Lacks
-  // the state, the load and the model's description. Never waits for a step.
-  v1::WorkerStatus Measure(const Engine* engine, uint64_t resident_bytes);
+  // Returns the status of a worker with this engine and compiler, which are null while no model is
+  // loaded. Lacks the state, the load and the model's description. Never waits for a step.
+  v1::WorkerStatus Measure(const Engine* engine, const ConstraintCompiler* constraints,
+                           uint64_t resident_bytes);
 
  private:
   const absl::Time start_ = SteadyNow();

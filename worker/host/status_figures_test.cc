@@ -13,7 +13,7 @@ TEST(StatusFiguresTest, WithoutAModelThereAreTotalsAndWhatStaysTheSame) {
   StatusFigures figures(idle);
   figures.AddEnded({.finished_requests = 2, .computed_prompt_tokens = 9, .generated_tokens = 30});
   figures.AddEnded({.finished_requests = 1, .generated_tokens = 4});
-  const v1::WorkerStatus status = figures.Measure(nullptr, 123);
+  const v1::WorkerStatus status = figures.Measure(nullptr, nullptr, 123);
   EXPECT_EQ(status.worker_id(), "w");
   EXPECT_EQ(status.device().backend(), "cpu");
   EXPECT_EQ(status.queue().max_waiting_requests(), 7u);
@@ -23,6 +23,7 @@ TEST(StatusFiguresTest, WithoutAModelThereAreTotalsAndWhatStaysTheSame) {
   EXPECT_TRUE(status.has_uptime());
   EXPECT_FALSE(status.has_kv_blocks());
   EXPECT_FALSE(status.has_rates());
+  EXPECT_FALSE(status.has_constraints());
   EXPECT_GT(ResidentBytes(), 1u << 20);
 }
 

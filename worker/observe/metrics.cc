@@ -58,19 +58,28 @@ struct Value {
   double number;
 };
 
-MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values) {
+MetricFamily Figures(MetricType type, const char* name, const char* help,
+                     std::vector<Value> values) {
   MetricFamily family;
   family.name = name;
   family.help = help;
-  family.type = MetricType::Gauge;
+  family.type = type;
   for (Value& value : values) {
     ClientMetric metric;
     metric.label = std::move(value.labels);
     for (ClientMetric::Label& label : metric.label) label.value = ReplaceInvalidUtf8(label.value);
-    metric.gauge.value = value.number;
+    (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value.number;
     family.metric.push_back(std::move(metric));
   }
   return family;
+}
+
+MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values) {
+  return Figures(MetricType::Gauge, name, help, std::move(values));
+}
+
+MetricFamily Total(const char* name, const char* help, std::vector<Value> values) {
+  return Figures(MetricType::Counter, name, help, std::move(values));
 }
 
 double UsedShare(uint32_t total, uint32_t free) {
@@ -219,6 +228,13 @@ void Metrics::OnCertificate(std::string_view file, absl::Time begin, absl::Time 
   certificate_end_.Add(labels).Set(static_cast<double>(absl::ToUnixSeconds(end)));
 }
 
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> families = registry_->Collect();
+  families.push_back(constraint_times_->compile().Collect());
+  families.push_back(constraint_times_->mask().Collect());
+  return families;
+}
+
 std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const v1::KvBlocks& kv = status.kv_blocks();
   const double kv_used = UsedShare(kv.total(), kv.free());
@@ -237,6 +253,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const double step_age = absl::ToDoubleSeconds(absl::Seconds(status.last_step_age().seconds()) +
                                                 absl::Nanoseconds(status.last_step_age().nanos()));
   const v1::Queue& queue = status.queue();
+  const v1::ConstraintFigures& constraints = status.constraints();
   return {
       Gauge("orcd_build_info", "1; the labels say what runs.",
             {{{{"version", status.version()}, {"backend", status.device().backend()}}, 1}}),
@@ -268,6 +285,24 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
             "Tokens of prompts computed, as the worker's status and heartbeats have it: over the "
             "last seconds.",
             {{{}, status.rates().prompt_tokens_per_second()}}),
+      Gauge("orcd_constraints_live", "Sequences that run with a constraint.",
+            {{{}, constraints.live()}}),
+      Gauge("orcd_constraint_cache_bytes", "Estimated memory of compiled rules that are kept.",
+            {{{}, constraints.cache_bytes()}}),
+      Total("orcd_constraint_compiled_total", "Rules compiled since the model was loaded.",
+            {{{}, constraints.compiled()}}),
+      Total("orcd_constraint_cache_hits_total",
+            "Requests since the model was loaded whose rule was compiled already.",
+            {{{}, constraints.cache_hits()}}),
+      Total("orcd_constraint_refused_total",
+            "Requests since the model was loaded whose rule was refused, by reason.",
+            {{{{"reason", "CONSTRAINT_INVALID"}}, constraints.refused_invalid()},
+             {{{"reason", "CONSTRAINT_TOO_LARGE"}}, constraints.refused_too_large()},
+             {{{"reason", "CONSTRAINT_UNSUPPORTED"}}, constraints.refused_unsupported()},
+             {{{"reason", "CONSTRAINT_LIMIT"}}, constraints.refused_busy()}}),
+      Total("orcd_forced_tokens_total",
+            "Generated tokens since the model was loaded that a constraint left no choice about.",
+            {{{}, constraints.forced_tokens()}}),
       // Names by which the Gateway API Inference Extension picks pods.
       Gauge("vllm:num_requests_running", "As orcd_requests_running.",
             {{{}, queue.running_requests()}}),

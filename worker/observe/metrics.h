@@ -17,6 +17,7 @@
 #include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "runtime/engine/request.h"
+#include "worker/observe/constraint_times.h"
 
 namespace orcd {
 
@@ -52,7 +53,12 @@ class Metrics {
   // `end`.
   void OnCertificate(std::string_view file, absl::Time begin, absl::Time end);
 
+  // The engine thread too may call what this returns, which takes no lock.
+  const std::shared_ptr<ConstraintTimes>& constraint_times() const { return constraint_times_; }
+
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+  // Returns everything in the registry, and the times of constraints.
+  std::vector<prometheus::MetricFamily> Collect() const;
 
  private:
   using Counters = prometheus::Family<prometheus::Counter>;
@@ -60,6 +66,7 @@ class Metrics {
   using Histogram = prometheus::Histogram;
 
   const std::shared_ptr<prometheus::Registry> registry_;
+  const std::shared_ptr<ConstraintTimes> constraint_times_ = std::make_shared<ConstraintTimes>();
   Counters& requests_;
   Counters& rejections_;
   prometheus::Counter& prompt_tokens_;
@@ -82,7 +89,7 @@ class Metrics {
   Histogram& cancel_to_release_;
 };
 
-// Returns the gauges that show a worker's status.
+// Returns the gauges and totals that show a worker's status.
 std::vector<prometheus::MetricFamily> StatusMetrics(const v1::WorkerStatus& status);
 
 }  // namespace orcd

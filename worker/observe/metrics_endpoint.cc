@@ -24,7 +24,7 @@ using Body = std::function<std::string()>;
 
 std::string Serialize(const Metrics& metrics, const v1::WorkerStatus& status) {
   std::vector<prometheus::MetricFamily> families = StatusMetrics(status);
-  std::vector<prometheus::MetricFamily> counted = metrics.registry()->Collect();
+  std::vector<prometheus::MetricFamily> counted = metrics.Collect();
   std::move(counted.begin(), counted.end(), std::back_inserter(families));
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -16,7 +16,7 @@ using ::testing::Not;
 std::string Text(const std::vector<prometheus::MetricFamily>& families) {
   return prometheus::TextSerializer().Serialize(families);
 }
-std::string Text(const Metrics& metrics) { return Text(metrics.registry()->Collect()); }
+std::string Text(const Metrics& metrics) { return Text(metrics.Collect()); }
 
 FinishedEvent Finished(int prompt, int generated) {
   FinishedEvent event;
@@ -70,8 +70,15 @@ TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
        {"orcd_heartbeats_total{result=\"failed\"} 0\n",
         "orcd_gpu_faults_total{kind=\"BACKEND_FAULT\"} 0\n",
         "orcd_rejections_total{reason=\"QUEUE_FULL\"} 0\n", "orcd_model_load_seconds_count 0\n",
-        "orcd_cancel_to_release_seconds_count 0\n", "orcd_spans_total{result=\"dropped\"} 0\n"}) {
+        "orcd_cancel_to_release_seconds_count 0\n", "orcd_spans_total{result=\"dropped\"} 0\n",
+        "orcd_constraint_compile_seconds_count 0\n", "orcd_constraint_mask_seconds_count 0\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
+  }
+  const std::string of_status = Text(StatusMetrics({}));
+  for (const char* line : {"orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 0\n",
+                           "\norcd_constraint_cache_hits_total 0\n",
+                           "\norcd_forced_tokens_total 0\n"}) {
+    EXPECT_THAT(of_status, HasSubstr(line));
   }
 }
 
@@ -122,6 +129,42 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(text, Not(HasSubstr("kind=\"total\"")));
   status.mutable_device()->mutable_gpu()->set_memory_total_bytes(80);
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));
+}
+
+TEST(MetricsTest, ConstraintsAreTimedAndCounted) {
+  Metrics metrics;
+  metrics.constraint_times()->OnCompiled(absl::Milliseconds(3));
+  metrics.constraint_times()->OnMask(absl::Microseconds(20));
+  metrics.constraint_times()->OnMask(absl::Microseconds(30));
+  const std::string timed = Text(metrics);
+  EXPECT_THAT(timed, HasSubstr("orcd_constraint_compile_seconds_bucket{le=\"0.005\"} 1\n"));
+  EXPECT_THAT(timed, HasSubstr("orcd_constraint_mask_seconds_bucket{le=\"2.5e-05\"} 1\n"));
+  EXPECT_THAT(timed, HasSubstr("orcd_constraint_mask_seconds_count 2\n"));
+
+  v1::WorkerStatus status;
+  v1::ConstraintFigures& figures = *status.mutable_constraints();
+  figures.set_live(3);
+  figures.set_cache_bytes(4096);
+  figures.set_compiled(5);
+  figures.set_cache_hits(6);
+  figures.set_refused_invalid(7);
+  figures.set_refused_too_large(8);
+  figures.set_refused_unsupported(9);
+  figures.set_refused_busy(10);
+  figures.set_forced_tokens(11);
+  const std::string text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("\norcd_constraints_live 3\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_constraint_cache_bytes 4096\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_constraint_compiled_total 5\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE orcd_constraint_cache_hits_total counter\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_constraint_cache_hits_total 6\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_INVALID\"} 7\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_TOO_LARGE\"} 8\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_UNSUPPORTED\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 10\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_forced_tokens_total 11\n"));
 }
 
 // Names from the model server protocol of

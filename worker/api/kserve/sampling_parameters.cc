@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -11,23 +10,27 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_shape.h"
+#include "runtime/constraint/structural_tag.h"
 #include "worker/api/kserve/tensors.h"
-#include "worker/base/json_shape.h"
+#include "worker/api/orcd/grammar_dialect.h"
 
 namespace orcd::kserve {
 namespace {
 
-using nlohmann::json;
+// A schema's properties are generated in its order.
+using json = OrderedJson;
 
-// The served parameters have at most one list or map inside the object. Schemas of constraints,
-// which are refused by name, have more.
-constexpr int kMaxDepth = 64;
+// Enough for a JSON Schema as deep as any that is served, in the parameter that has it deepest.
+constexpr int kMaxDepth = 128;
 constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 // A JSON value with the path under which errors name it.
 class Value {
  public:
   Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
+
+  const std::string& field() const { return field_; }
 
   absl::StatusOr<float> Float() const {
     const std::optional<double> number = Number();
@@ -108,6 +111,39 @@ class Value {
           do_it(name, Value(absl::StrCat(field_, "[", Quoted(name), "]"), member)));
     }
     return absl::OkStatus();
+  }
+
+  // Calls `do_it` with the name and value of each member of an object, except null members. The
+  // object may also be the content of a text.
+  template <typename Do>
+  absl::Status ForEachField(const Do& do_it) const {
+    if (value_.is_string()) {
+      const std::string& inside = value_.get_ref<const std::string&>();
+      const JsonShape shape = ScanJson(inside, kMaxDepth);
+      const json object = shape.is_json && !shape.too_deep && !shape.twice
+                              ? json::parse(inside, nullptr, /*allow_exceptions=*/false)
+                              : json();
+      if (!object.is_object()) return Wrong("an object, or a text that holds one as JSON");
+      return Value(field_, object).ForEachField(do_it);
+    }
+    if (!value_.is_object()) return Wrong("an object, or a text that holds one as JSON");
+    for (const auto& [name, member] : value_.items()) {
+      if (member.is_null()) continue;
+      ORCD_RETURN_IF_ERROR(do_it(name, Value(absl::StrCat(field_, ".", name), member)));
+    }
+    return absl::OkStatus();
+  }
+  // A member of an object. Unset if it is null, or if this is no object or has no such member.
+  std::optional<Value> Member(const std::string& name) const {
+    const json* const member = FindMember(value_, name);
+    if (member == nullptr || member->is_null()) return std::nullopt;
+    return Value(absl::StrCat(field_, ".", name), *member);
+  }
+  // A JSON document that is sent as an object, or as the content of a text.
+  absl::StatusOr<std::string> Document() const {
+    if (value_.is_string()) return value_.get<std::string>();
+    if (value_.is_object()) return value_.dump();
+    return Wrong("an object, or a text that holds one as JSON");
   }
 
   absl::Status Wrong(std::string_view must_be) const {
@@ -219,10 +255,94 @@ absl::Status SetLogitBias(const Value& value, RequestBuilder& request) {
   });
 }
 
+absl::Status SetRule(const Value& value, decltype(ConstraintSpec::rule) rule,
+                     RequestBuilder& request) {
+  if (request.constraint() != nullptr) {
+    return InvalidField(value.field(), absl::StrCat("comes beside ", request.constraint()->field,
+                                                    "; send one of them"));
+  }
+  request.SetConstraint(ConstraintSpec{.rule = std::move(rule), .start = {}, .field = value.field()},
+                        ConstraintStart::kAfterThinking);
+  return absl::OkStatus();
+}
+
+absl::Status SetJsonSchema(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string schema, value.Document());
+  return SetRule(value, JsonSchemaRule{std::move(schema)}, request);
+}
+
+absl::Status SetJsonObject(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(const bool is_asked, value.Bool());
+  return is_asked ? SetRule(value, JsonObjectRule{}, request) : absl::OkStatus();
+}
+
+absl::Status SetRegex(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string expression, value.Text());
+  return SetRule(value, RegexRule{std::move(expression)}, request);
+}
+
+absl::Status SetGrammar(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(std::string grammar, value.Text());
+  return SetRule(value, GrammarOf(std::move(grammar)), request);
+}
+
+absl::Status SetChoice(const Value& value, RequestBuilder& request) {
+  ChoiceRule rule;
+  ORCD_RETURN_IF_ERROR(value.ForEachElement([&](const Value& element) -> absl::Status {
+    ORCD_ASSIGN_OR_RETURN(rule.choices.emplace_back(), element.Text());
+    return absl::OkStatus();
+  }));
+  return SetRule(value, std::move(rule), request);
+}
+
+absl::Status SetStructuralTag(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(const std::string document, value.Document());
+  ORCD_ASSIGN_OR_RETURN(StructuralTagRule rule, ParseStructuralTag(document, value.field()));
+  return SetRule(value, std::move(rule), request);
+}
+
 struct Parameter {
   const char* name;
   Setter set;
 };
+
+// The members of vLLM's StructuredOutputsParams that are a rule. The others are switches, which may
+// be off.
+constexpr Parameter kStructuredOutputs[] = {
+    {"json", SetJsonSchema},  {"json_object", SetJsonObject},
+    {"regex", SetRegex},      {"grammar", SetGrammar},
+    {"choice", SetChoice},    {"structural_tag", SetStructuralTag},
+};
+
+absl::Status SetStructuredOutputs(const Value& value, RequestBuilder& request) {
+  return value.ForEachField([&](const std::string& name, const Value& member) -> absl::Status {
+    for (const Parameter& rule : kStructuredOutputs) {
+      if (name == rule.name) return rule.set(member, request);
+    }
+    if (!member.Bool().value_or(true)) return absl::OkStatus();
+    return InvalidField(value.field(),
+                        absl::StrCat("has ", Quoted(name),
+                                     ", which is not supported; leave it out. Supported: json, "
+                                     "json_object, regex, grammar, choice, structural_tag"));
+  });
+}
+
+// OpenAI's.
+absl::Status SetResponseFormat(const Value& value, RequestBuilder& request) {
+  const std::optional<Value> named = value.Member("type");
+  if (!named) return value.Wrong("an object with a type");
+  ORCD_ASSIGN_OR_RETURN(const std::string type, named->Text());
+  if (type == "text") return absl::OkStatus();
+  if (type == "json_object") return SetRule(value, JsonObjectRule{}, request);
+  if (type == "structural_tag") return SetStructuralTag(value, request);
+  if (type != "json_schema") {
+    return named->Wrong("text, json_object, json_schema or structural_tag");
+  }
+  const std::optional<Value> wrapper = value.Member("json_schema");
+  const std::optional<Value> schema = wrapper ? wrapper->Member("schema") : std::nullopt;
+  if (!schema) return value.Wrong("an object with json_schema.schema, as its type says");
+  return SetJsonSchema(*schema, request);
+}
 
 constexpr Parameter kParameters[] = {
     {"temperature", SetFloat<&SamplingParams::temperature>},
@@ -244,6 +364,20 @@ constexpr Parameter kParameters[] = {
     {"detokenize", MustBe<true>},
     {"skip_special_tokens", SetSkipSpecialTokens},
     {"include_stop_str_in_output", MustBe<false>},
+    {"json_schema", SetJsonSchema},
+    {"json_object", SetJsonObject},
+    {"regex", SetRegex},
+    {"grammar", SetGrammar},
+    {"choice", SetChoice},
+    {"structural_tag", SetStructuralTag},
+    {"structured_outputs", SetStructuredOutputs},
+    // Older names.
+    {"guided_decoding", SetStructuredOutputs},
+    {"guided_json", SetJsonSchema},
+    {"guided_regex", SetRegex},
+    {"guided_grammar", SetGrammar},
+    {"guided_choice", SetChoice},
+    {"response_format", SetResponseFormat},
 };
 
 // Parameters of vLLM, including older versions, whose function is not supported: accepted only with
@@ -286,9 +420,9 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
   if (text.empty()) return absl::OkStatus();
   const JsonShape shape = ScanJson(text, kMaxDepth);
   if (shape.too_deep) {
-    return InvalidField(kSamplingParameters, absl::StrCat("has more than ", kMaxDepth,
-                                                          " objects and lists in each other; no "
-                                                          "parameter that is served has two"));
+    return InvalidField(kSamplingParameters,
+                        absl::StrCat("has more than ", kMaxDepth,
+                                     " objects and lists in each other; a schema may have 64"));
   }
   if (shape.twice) {
     return InvalidField(kSamplingParameters,

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -184,12 +186,122 @@ TEST(SamplingParametersTest, NeutralValuesAreTakenAndOthersRefusedByName) {
   }
 }
 
-// The constraint may be an object of many levels.
-TEST(SamplingParametersTest, ConstraintsAreRefusedByName) {
-  const absl::Status status =
-      Add(R"({"guided_json": {"type": "object", "properties": {"a": {"enum": [1, [2]]}}}})");
-  EXPECT_EQ(GetErrorDetails(status).field, "sampling_parameters");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'guided_json'"));
+// The rule that the parameters ask for. Unset if they ask for none.
+std::optional<ConstraintSpec> ConstraintOf(const std::string& json) {
+  RequestBuilder request;
+  const absl::Status added = Add(json, &request);
+  EXPECT_TRUE(added.ok()) << added;
+  if (request.constraint() == nullptr) return std::nullopt;
+  return *request.constraint();
+}
+
+// Properties are generated in the schema's order.
+TEST(SamplingParametersTest, ASchemaKeepsItsOrder) {
+  constexpr char kSchema[] = R"({"type":"object","properties":{"b":{"enum":[1,[2]]},"a":{}}})";
+  const std::string as_text = nlohmann::json(kSchema).dump();
+  for (const std::string& value : {std::string(kSchema), as_text}) {
+    const struct {
+      std::string json;
+      const char* field;
+    } cases[] = {
+        {absl::StrCat(R"({"json_schema": )", value, "}"), "sampling_parameters.json_schema"},
+        {absl::StrCat(R"({"guided_json":)", value, R"(, "seed": 1})"),
+         "sampling_parameters.guided_json"},
+        {absl::StrCat(R"({"structured_outputs": {"json": )", value, " } }"),
+         "sampling_parameters.structured_outputs.json"},
+        {absl::StrCat(R"({"guided_decoding": )",
+                      nlohmann::json(absl::StrCat(R"({"json": )", value, "}")).dump(), "}"),
+         "sampling_parameters.guided_decoding.json"},
+        {absl::StrCat(R"({"response_format": {"type": "json_schema", "json_schema":
+                          {"name": "x", "strict": true, "schema": )",
+                      value, "}}}"),
+         "sampling_parameters.response_format.json_schema.schema"},
+    };
+    for (const auto& [json, field] : cases) {
+      const auto spec = ConstraintOf(json);
+      ASSERT_TRUE(spec) << json;
+      EXPECT_EQ(std::get<JsonSchemaRule>(spec->rule).schema, kSchema) << json;
+      EXPECT_EQ(spec->field, field);
+    }
+  }
+}
+
+TEST(SamplingParametersTest, EachConstraintBecomesItsRule) {
+  for (const char* json :
+       {R"({"json_object": true})", R"({"structured_outputs": {"json_object": "true"}})",
+        R"({"response_format": {"type": "json_object"}})"}) {
+    ASSERT_TRUE(ConstraintOf(json)) << json;
+    EXPECT_TRUE(std::holds_alternative<JsonObjectRule>(ConstraintOf(json)->rule)) << json;
+  }
+  for (const char* json : {R"({"regex": "a+"})", R"({"guided_regex": "a+"})",
+                           R"({"structured_outputs": {"regex": "a+", "json": null}})"}) {
+    EXPECT_EQ(std::get<RegexRule>(ConstraintOf(json)->rule).expression, "a+") << json;
+  }
+  for (const char* json : {R"({"choice": ["a", "b"]})", R"({"guided_choice": ["a", "b"]})",
+                           R"({"structured_outputs": {"choice": ["a", "b"]}})"}) {
+    EXPECT_THAT(std::get<ChoiceRule>(ConstraintOf(json)->rule).choices, ElementsAre("a", "b"));
+  }
+  for (const char* json :
+       {R"({"grammar": "root ::= \"a\""})", R"({"guided_grammar": "root ::= \"a\""})",
+        R"({"structured_outputs": {"grammar": "root ::= \"a\"", "disable_any_whitespace": false,
+            "backend": null}})"}) {
+    EXPECT_EQ(std::get<GrammarRule>(ConstraintOf(json)->rule).dialect, GrammarDialect::kEbnf);
+  }
+  constexpr char kTags[] =
+      R"("structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"])";
+  for (const std::string& json :
+       {absl::StrCat(R"({"structural_tag": {)", kTags, "}}"),
+        absl::StrCat(R"({"structured_outputs": {"structural_tag": {)", kTags, "}}}"),
+        absl::StrCat(R"({"response_format": {"type": "structural_tag", )", kTags, "}}")}) {
+    const auto rule = std::get<StructuralTagRule>(ConstraintOf(json)->rule);
+    EXPECT_THAT(rule.triggers, ElementsAre("<f")) << json;
+  }
+}
+
+TEST(SamplingParametersTest, SomeValuesAskForNoConstraint) {
+  for (const char* json :
+       {R"({"json_object": false})", R"({"structured_outputs": {}})",
+        R"({"structured_outputs": "{}"})", R"({"structured_outputs": {"json_object": false}})",
+        R"({"response_format": {"type": "text"}})"}) {
+    EXPECT_FALSE(ConstraintOf(json)) << json;
+  }
+}
+
+TEST(SamplingParametersTest, WrongConstraintsAreNamed) {
+  const std::string p = "sampling_parameters.";
+  const std::pair<const char*, std::string> cases[] = {
+      {R"({"json_schema": [1]})", p + "json_schema"},
+      {R"({"json_schema": true})", p + "json_schema"},
+      {R"({"json_object": 1})", p + "json_object"},
+      {R"({"regex": 5})", p + "regex"},
+      {R"({"grammar": {}})", p + "grammar"},
+      {R"({"choice": ["a", 5]})", p + "choice[1]"},
+      {R"({"choice": {"a": 1}})", p + "choice"},
+      {R"({"structural_tag": "{}"})", p + "structural_tag"},
+      {R"({"regex": "a", "choice": ["a"]})", p + "choice"},
+      {R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})",
+       p + "structured_outputs.choice"},
+      {R"({"structured_outputs": {"whitespace_pattern": "x"}})", p + "structured_outputs"},
+      {R"({"structured_outputs": {"jsn": {}, "disable_fallback": true}})",
+       p + "structured_outputs"},
+      {R"({"structured_outputs": []})", p + "structured_outputs"},
+      {R"({"structured_outputs": "{\"regex\": \"a\""})", p + "structured_outputs"},
+      {R"({"structured_outputs": "{\"regex\": \"a\", \"regex\": \"b\"}"})",
+       p + "structured_outputs"},
+      {R"({"response_format": "json_object"})", p + "response_format"},
+      {R"({"response_format": {"type": "xml"}})", p + "response_format.type"},
+      {R"({"response_format": {"type": 5}})", p + "response_format.type"},
+      {R"({"response_format": {"type": "json_schema"}})", p + "response_format"},
+      {R"({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}})",
+       p + "response_format"},
+  };
+  for (const auto& [json, field] : cases) {
+    const absl::Status status = Add(json);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << json;
+    EXPECT_EQ(GetErrorDetails(status).field, field) << json;
+  }
+  EXPECT_THAT(std::string(Add(R"({"regex": "a", "choice": ["a"]})").message()),
+              HasSubstr("beside sampling_parameters.regex"));
 }
 
 // Triton's example client sends numbers as text.
@@ -228,7 +340,7 @@ TEST(SamplingParametersTest, WrongValuesAreNamed) {
       {R"({"logit_bias": {"1": "x"}})", "sampling_parameters.logit_bias['1']"},
       {R"({"n": 2})", "sampling_parameters.n"},
       {R"({"best_of": 3})", "sampling_parameters.best_of"},
-      {R"({"guided_json": {}})", "sampling_parameters"},
+      {R"({"truncate_prompt_tokens": 5})", "sampling_parameters"},
       {R"({"logprobs": 1})", "sampling_parameters"},
       {R"({"seed": 1, "seed": 2})", "sampling_parameters"},
       {R"({"logit_bias": {"1": 1, "1": 2}})", "sampling_parameters"},
@@ -246,7 +358,7 @@ TEST(SamplingParametersTest, WrongValuesAreNamed) {
     EXPECT_EQ(GetErrorDetails(status).field, field) << json;
   }
   EXPECT_EQ(GetErrorDetails(Add(std::string("{}\0", 3))).field, "sampling_parameters");
-  EXPECT_THAT(std::string(Add(R"({"guided_json": {}})").message()), HasSubstr("'guided_json'"));
+  EXPECT_THAT(std::string(Add(R"({"priority": 1})").message()), HasSubstr("'priority'"));
 }
 
 TEST(SamplingParametersTest, HostileNestingIsRefused) {

@@ -20,13 +20,14 @@ absl::StatusOr<Ticket> Encode(RequestBuilder& asked, absl::Time arrival, absl::T
   asked.request().arrival = arrival;
   asked.request().deadline = deadline;
   ORCD_RETURN_IF_ERROR(asked.CheckParameters(engine.model()));
-  // A request without room is refused before the work of rendering and that of encoding. Tokens
-  // need neither, so Submit decides at once.
+  // A request without room is refused before the work of compiling, rendering and encoding. Tokens
+  // without a constraint need none of these, so Submit decides at once.
+  const auto check = [&] {
+    return engine.CheckAhead(asked.request(), asked.LeastPromptTokens(engine.model()));
+  };
+  if (asked.must_encode() || asked.constraint() != nullptr) ORCD_RETURN_IF_ERROR(check());
+  ORCD_RETURN_IF_ERROR(asked.CompileConstraint(engine.model(), ticket.lease->constraints()));
   if (asked.must_encode()) {
-    const auto check = [&] {
-      return engine.CheckAhead(asked.request(), asked.LeastPromptTokens(engine.model()));
-    };
-    ORCD_RETURN_IF_ERROR(check());
     ORCD_RETURN_IF_ERROR(asked.RenderPrompt(engine.model()));
     ORCD_RETURN_IF_ERROR(check());
   }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "runtime/base/error.h"
+#include "runtime/text/thinking.h"
 
 namespace orcd {
 namespace {
@@ -28,6 +29,23 @@ absl::Status CheckTopLogprobs(const char* field, uint32_t count) {
   if (count <= kMaxTopLogprobs) return absl::OkStatus();
   return InvalidField(
       field, absl::StrCat(count, " is more than the ", kMaxTopLogprobs, " that are allowed"));
+}
+
+// Other protocols than orcd.v1 name no token.
+absl::Status CheckStart(const ConstraintSpec& spec, int vocab) {
+  const auto* after = std::get_if<StartAfterToken>(&spec.start);
+  if (after == nullptr || (after->token >= 0 && after->token < vocab)) return absl::OkStatus();
+  return InvalidField("constraint.after_token",
+                      absl::StrCat(static_cast<uint32_t>(after->token),
+                                   " is outside the vocabulary of ", vocab, " tokens"));
+}
+
+bool PromptEndsInThinking(const Tokenizer& tokenizer, const Prompt& prompt) {
+  if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
+    return text->parse_special && EndsInThinking(tokenizer, text->text);
+  }
+  const auto* ids = std::get_if<std::vector<int32_t>>(&prompt);
+  return ids != nullptr && EndsInThinking(tokenizer, *ids);
 }
 
 }  // namespace
@@ -66,6 +84,25 @@ void RequestBuilder::SetLogprobs(uint32_t count) {
 void RequestBuilder::SetPromptLogprobs(uint32_t count) {
   request_.prompt_logprobs = Saturate(count);
   error_.Update(CheckTopLogprobs("prompt_logprobs", count));
+}
+
+void RequestBuilder::SetConstraint(absl::StatusOr<ConstraintSpec> spec, ConstraintStart start) {
+  error_.Update(spec.status());
+  if (!spec.ok()) return;
+  constraint_ = *std::move(spec);
+  constraint_start_ = start;
+}
+
+absl::Status RequestBuilder::CompileConstraint(const Model& model, ConstraintCompiler& compiler) {
+  if (!constraint_) return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(CheckStart(*constraint_, model.spec().vocab));
+  if (constraint_start_ == ConstraintStart::kAfterThinking && prompt_.ok() &&
+      PromptEndsInThinking(model.tokenizer(), *prompt_)) {
+    constraint_->start = StartAfterToken{ThinkingEndId(model.tokenizer())};
+  }
+  ORCD_ASSIGN_OR_RETURN(request_.constraint, compiler.Compile(*constraint_, request_.samples));
+  request_.sampling.masked_logprobs = true;
+  return absl::OkStatus();
 }
 
 absl::Status RequestBuilder::CheckParameters(const Model& model) {

@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/constraint/constraint_compiler.h"
+#include "runtime/constraint/constraint_spec.h"
 #include "runtime/engine/request.h"
 #include "runtime/model/model.h"
 #include "runtime/sampling/partial_sampling.h"
@@ -35,6 +37,14 @@ struct TextPrompt {
   bool parse_special = false;
 };
 using Prompt = std::variant<TextPrompt, ChatRequest, std::vector<int32_t>>;
+
+// Where a constraint starts whose protocol names no place.
+enum class ConstraintStart {
+  // As its spec says.
+  kAsGiven,
+  // After the end of the model's thinking if the prompt ends in it, else as its spec says.
+  kAfterThinking,
+};
 
 // A request on its way to the engine. A façade sets the values that its client sent; all others
 // keep the defaults of worker.proto. Errors are kInvalidArgument and name the field by `fields`. A
@@ -67,9 +77,16 @@ class RequestBuilder {
   void SetLogitBias(uint32_t id, float bias) { logit_bias_[static_cast<int32_t>(id)] = bias; }
   // The model's file decides what is open in `asked`; the defaults, if the file says nothing.
   void SetSamplingOverDefaults(const PartialSampling& asked) { over_defaults_ = asked; }
+  void SetConstraint(absl::StatusOr<ConstraintSpec> spec,
+                     ConstraintStart start = ConstraintStart::kAsGiven);
+  // Null if there is none.
+  const ConstraintSpec* constraint() const { return constraint_ ? &*constraint_ : nullptr; }
 
-  // Checks and completes everything but the prompt. Cheap.
+  // Checks and completes everything but the prompt and the constraint. Cheap.
   absl::Status CheckParameters(const Model& model);
+  // Begins to compile the constraint, if there is one. Cheap. Fails with the errors of
+  // ConstraintCompiler::Compile. Must be called before EncodePrompt.
+  absl::Status CompileConstraint(const Model& model, ConstraintCompiler& compiler);
   // True if the prompt needs the two steps below; a prompt of tokens needs EncodePrompt alone,
   // which is cheap then.
   bool must_encode() const;
@@ -91,6 +108,8 @@ class RequestBuilder {
   std::optional<std::vector<PromptPiece>> rendered_;
   std::map<int32_t, float> logit_bias_;
   std::optional<PartialSampling> over_defaults_;
+  std::optional<ConstraintSpec> constraint_;
+  ConstraintStart constraint_start_ = ConstraintStart::kAsGiven;
   // The first error of a setter.
   absl::Status error_;
 };

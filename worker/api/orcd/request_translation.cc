@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "worker/api/orcd/constraint_translation.h"
 
 namespace orcd {
 namespace {
@@ -182,6 +183,9 @@ RequestBuilder TranslateRequest(v1::GenerateRequest request, const TranslationOp
   if (request.has_logprobs()) builder.SetLogprobs(request.logprobs());
   TranslateSampling(request.sampling(), builder);
   TranslateStop(request.stop(), builder);
+  if (request.has_constraint()) {
+    builder.SetConstraint(TranslateConstraint(*request.mutable_constraint()));
+  }
   builder.SetPrompt(TranslatePrompt(request, options));
   return builder;
 }

@@ -1,13 +1,17 @@
 #include "worker/api/vllm/generate_translation.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/constraint_spec.h"
+#include "runtime/constraint/structural_tag.h"
 #include "runtime/sampling/params.h"
+#include "worker/api/orcd/grammar_dialect.h"
 
 namespace orcd {
 namespace {
@@ -26,16 +30,46 @@ absl::Status Refused(std::string_view field, const std::string& why) {
   return InvalidField(field, absl::StrCat("is not supported: ", why));
 }
 
-absl::Status CheckConstraint(const vllm_wire::SamplingParams& params) {
-  const int set = params.constraint_case();
-  if (set == vllm_wire::SamplingParams::CONSTRAINT_NOT_SET) return absl::OkStatus();
-  if (params.has_json_object() && !params.json_object()) return absl::OkStatus();
-  return Refused(
-      absl::StrCat("sampling_params.",
-                   vllm_wire::SamplingParams::descriptor()->FindFieldByNumber(set)->name()),
-      "this worker does not constrain what is generated; leave it out (of a gateway's "
-      "clients: response_format, tool_choice other than auto or none, guided decoding) "
-      "and ask for the form in the prompt");
+// Unset if the request has no constraint.
+absl::StatusOr<std::optional<ConstraintSpec>> TranslateConstraint(
+    vllm_wire::SamplingParams& params) {
+  using Wire = vllm_wire::SamplingParams;
+  const Wire::ConstraintCase set = params.constraint_case();
+  if (set == Wire::CONSTRAINT_NOT_SET || (params.has_json_object() && !params.json_object())) {
+    return std::nullopt;
+  }
+  ConstraintSpec spec;
+  spec.field =
+      absl::StrCat("sampling_params.", Wire::descriptor()->FindFieldByNumber(set)->name());
+  switch (set) {
+    case Wire::kJsonSchema:
+      spec.rule = JsonSchemaRule{std::move(*params.mutable_json_schema())};
+      break;
+    case Wire::kRegex:
+      spec.rule = RegexRule{std::move(*params.mutable_regex())};
+      break;
+    case Wire::kGrammar:
+      spec.rule = GrammarOf(std::move(*params.mutable_grammar()));
+      break;
+    case Wire::kStructuralTag: {
+      ORCD_ASSIGN_OR_RETURN(spec.rule, ParseStructuralTag(params.structural_tag(), spec.field));
+      break;
+    }
+    case Wire::kJsonObject:
+      spec.rule = JsonObjectRule{};
+      break;
+    case Wire::kChoice: {
+      ChoiceRule rule;
+      for (std::string& choice : *params.mutable_choice()->mutable_choices()) {
+        rule.choices.push_back(std::move(choice));
+      }
+      spec.rule = std::move(rule);
+      break;
+    }
+    case Wire::CONSTRAINT_NOT_SET:
+      break;
+  }
+  return spec;
 }
 
 absl::Status CheckSupported(const vllm_wire::GenerateRequest& request) {
@@ -61,7 +95,7 @@ absl::Status CheckSupported(const vllm_wire::GenerateRequest& request) {
     return Refused("sampling_params.truncate_prompt_tokens",
                    "prompts are taken as they are; shorten the prompt and leave it out");
   }
-  return CheckConstraint(params);
+  return absl::OkStatus();
 }
 
 absl::Status CheckLogprobs(const char* field, int32_t count) {
@@ -126,12 +160,26 @@ absl::StatusOr<RequestBuilder> TranslateVllmRequest(vllm_wire::GenerateRequest r
       return InvalidField("input", "is missing; set tokenized or text");
   }
   ORCD_RETURN_IF_ERROR(TranslateParams(request.sampling_params(), builder));
+  ORCD_ASSIGN_OR_RETURN(std::optional<ConstraintSpec> constraint,
+                        TranslateConstraint(*request.mutable_sampling_params()));
+  if (constraint) {
+    builder.SetConstraint(*std::move(constraint),
+                          request.sampling_params().grammar_from_first_token()
+                              ? ConstraintStart::kAsGiven
+                              : ConstraintStart::kAfterThinking);
+  }
   return builder;
 }
 
 absl::Status InVllmWords(const absl::Status& status) {
-  if (GetErrorDetails(status).reason != "PROMPT_LOGPROBS_UNSUPPORTED") return status;
-  return InvalidField("sampling_params.prompt_logprobs", std::string(status.message()));
+  const ErrorDetails details = GetErrorDetails(status);
+  if (details.reason == "PROMPT_LOGPROBS_UNSUPPORTED") {
+    return InvalidField("sampling_params.prompt_logprobs", std::string(status.message()));
+  }
+  if (details.reason == "CONSTRAINTS_NOT_BUILT") {
+    return MakeError(absl::StatusCode::kInvalidArgument, std::string(status.message()), details);
+  }
+  return status;
 }
 
 }  // namespace orcd

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -133,13 +134,7 @@ TEST(GenerateTranslationTest, WhatIsNotServedIsRefusedByName) {
       {"media_refs", [](auto& r) { r.mutable_media_refs(); }},
       {"data_parallel_rank", [](auto& r) { r.set_data_parallel_rank(1); }},
       {"data_parallel_rank", [](auto& r) { r.set_data_parallel_rank(-1); }},
-      {"sampling_params.json_schema", params([](auto& p) { p.set_json_schema("{}"); })},
-      {"sampling_params.json_schema", params([](auto& p) { p.set_json_schema(""); })},
-      {"sampling_params.regex", params([](auto& p) { p.set_regex("a*"); })},
-      {"sampling_params.grammar", params([](auto& p) { p.set_grammar("root ::= x"); })},
       {"sampling_params.structural_tag", params([](auto& p) { p.set_structural_tag("{}"); })},
-      {"sampling_params.json_object", params([](auto& p) { p.set_json_object(true); })},
-      {"sampling_params.choice", params([](auto& p) { p.mutable_choice(); })},
       {"sampling_params.truncate_prompt_tokens",
        params([](auto& p) { p.set_truncate_prompt_tokens(-1); })},
       {"sampling_params.logprobs", params([](auto& p) { p.set_logprobs(21); })},
@@ -227,6 +222,55 @@ TEST(GenerateTranslationTest, PromptLogprobsThatNobodyComputesAreAWrongField) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetails(status).field, "sampling_params.prompt_logprobs");
   EXPECT_THAT(std::string(status.message()), HasSubstr("leave prompt_logprobs out"));
+}
+
+TEST(GenerateTranslationTest, AWorkerWithoutConstraintsIsTheClientsErrorToo) {
+  const absl::Status status = InVllmWords(
+      MakeError(absl::StatusCode::kUnimplemented, "leave sampling_params.regex out",
+                {.reason = "CONSTRAINTS_NOT_BUILT", .field = "sampling_params.regex"}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINTS_NOT_BUILT");
+  EXPECT_EQ(GetErrorDetails(status).field, "sampling_params.regex");
+  EXPECT_EQ(status.message(), "leave sampling_params.regex out");
+}
+
+// Unset if the request has no constraint.
+std::optional<ConstraintSpec> ConstraintOf(const vllm_wire::SamplingParams& params) {
+  vllm_wire::GenerateRequest request = Request();
+  *request.mutable_sampling_params() = params;
+  const absl::StatusOr<RequestBuilder> builder = TranslateVllmRequest(request);
+  EXPECT_TRUE(builder.ok()) << builder.status();
+  if (!builder.ok() || builder->constraint() == nullptr) return std::nullopt;
+  return *builder->constraint();
+}
+
+TEST(GenerateTranslationTest, EachConstraintBecomesItsRule) {
+  vllm_wire::SamplingParams params;
+  EXPECT_FALSE(ConstraintOf(params));
+  params.set_json_object(false);
+  EXPECT_FALSE(ConstraintOf(params));
+  params.set_json_object(true);
+  EXPECT_TRUE(std::holds_alternative<JsonObjectRule>(ConstraintOf(params)->rule));
+  params.set_json_schema(R"({"b": 1, "a": 2})");
+  EXPECT_EQ(std::get<JsonSchemaRule>(ConstraintOf(params)->rule).schema, R"({"b": 1, "a": 2})");
+  EXPECT_EQ(ConstraintOf(params)->field, "sampling_params.json_schema");
+  params.set_regex("a+");
+  EXPECT_EQ(std::get<RegexRule>(ConstraintOf(params)->rule).expression, "a+");
+  params.set_grammar("root ::= \"a\"");
+  EXPECT_EQ(std::get<GrammarRule>(ConstraintOf(params)->rule).dialect, GrammarDialect::kEbnf);
+  params.set_grammar("start: \"a\"");
+  EXPECT_EQ(std::get<GrammarRule>(ConstraintOf(params)->rule).dialect, GrammarDialect::kLark);
+  params.mutable_choice()->add_choices("yes");
+  params.mutable_choice()->add_choices("no");
+  EXPECT_THAT(std::get<ChoiceRule>(ConstraintOf(params)->rule).choices, ElementsAre("yes", "no"));
+  EXPECT_EQ(ConstraintOf(params)->field, "sampling_params.choice");
+  params.set_structural_tag(
+      R"({"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]})");
+  const auto tags = std::get<StructuralTagRule>(ConstraintOf(params)->rule);
+  ASSERT_EQ(tags.tags.size(), 1u);
+  EXPECT_EQ(tags.tags[0].begin, "<f>");
+  EXPECT_THAT(tags.triggers, ElementsAre("<f"));
+  EXPECT_EQ(ConstraintOf(params)->field, "sampling_params.structural_tag");
 }
 
 }  // namespace

@@ -104,6 +104,10 @@ vllm_wire::GetServerInfoResponse ToServerInfo(const v1::WorkerStatus& status) {
   info.set_data_parallel_size(1);
   info.set_block_size(Saturate(status.kv_blocks().tokens_per_block()));
   info.set_max_num_seqs(Saturate(queue.max_running_requests()));
+  if (status.model().constraints_supported()) {
+    info.set_constrained_decoding_start(
+        status.model().has_thinking_end_token_id() ? "after_reasoning" : "first_token");
+  }
   return info;
 }
 

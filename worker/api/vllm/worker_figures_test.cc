@@ -105,6 +105,18 @@ TEST(WorkerFiguresTest, ServerInfo) {
   EXPECT_TRUE(ToServerInfo(status).is_paused());
 }
 
+TEST(WorkerFiguresTest, ServerInfoSaysWhereConstraintsStart) {
+  v1::WorkerStatus status = Busy();
+  status.mutable_model()->set_thinking_end_token_id(7);
+  EXPECT_EQ(ToServerInfo(status).constrained_decoding_start(), "");
+  status.mutable_model()->set_constraints_supported(true);
+  EXPECT_EQ(ToServerInfo(status).constrained_decoding_start(), "after_reasoning");
+  status.mutable_model()->clear_thinking_end_token_id();
+  EXPECT_EQ(ToServerInfo(status).constrained_decoding_start(), "first_token");
+  status.clear_model();
+  EXPECT_EQ(ToServerInfo(status).constrained_decoding_start(), "");
+}
+
 TEST(WorkerFiguresTest, ModelInfo) {
   v1::ModelDescription model;
   model.set_model_id("qwen");

@@ -1,6 +1,6 @@
 // Checks JSON from outside before anything builds a document from it.
-#ifndef ORCD_WORKER_BASE_JSON_SHAPE_H_
-#define ORCD_WORKER_BASE_JSON_SHAPE_H_
+#ifndef ORCD_RUNTIME_BASE_JSON_SHAPE_H_
+#define ORCD_RUNTIME_BASE_JSON_SHAPE_H_
 
 #include <optional>
 #include <string>
@@ -22,4 +22,4 @@ JsonShape ScanJson(const std::string& text, int max_depth);
 
 }  // namespace orcd
 
-#endif  // ORCD_WORKER_BASE_JSON_SHAPE_H_
+#endif  // ORCD_RUNTIME_BASE_JSON_SHAPE_H_

@@ -1,4 +1,4 @@
-#include "worker/base/json_shape.h"
+#include "runtime/base/json_shape.h"
 
 #include "gtest/gtest.h"
 

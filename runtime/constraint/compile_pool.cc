@@ -1,0 +1,393 @@
+#include "runtime/constraint/compile_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <ctime>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
+#include "runtime/constraint/after_token.h"
+#include "runtime/constraint/compiled_rules.h"
+#include "runtime/constraint/constraint_errors.h"
+#include "runtime/constraint/rule_text.h"
+#include "runtime/constraint/spec_key.h"
+#include "runtime/sampling/token_mask.h"
+
+namespace orcd {
+namespace {
+
+// Counts sequences that are live, or will be.
+class Live {
+ public:
+  // Null if more than `max` would be live.
+  static std::shared_ptr<Live> Take(const std::shared_ptr<std::atomic<int>>& live, int count,
+                                    int max) {
+    if (live->fetch_add(count) + count > max) {
+      live->fetch_sub(count);
+      return nullptr;
+    }
+    return std::make_shared<Live>(live, count);
+  }
+
+  Live(std::shared_ptr<std::atomic<int>> live, int count) : live_(std::move(live)), count_(count) {}
+  ~Live() { live_->fetch_sub(count_); }
+  Live(const Live&) = delete;
+  Live& operator=(const Live&) = delete;
+
+  // One of these sequences, which counts by itself from now on; another one if there are none left,
+  // such as for a sequence that starts again.
+  std::shared_ptr<const Live> Split() {
+    if (count_ > 0) {
+      --count_;
+    } else {
+      live_->fetch_add(1);
+    }
+    return std::make_shared<Live>(live_, 1);
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<int>> live_;
+  int count_;
+};
+
+// The processor's time that this thread has used.
+absl::Duration ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+void Count(const absl::Status& refusal, ConstraintStats& stats) {
+  const std::string reason = GetErrorDetails(refusal).reason;
+  if (reason == "CONSTRAINT_TOO_LARGE") {
+    ++stats.refused_too_large;
+  } else if (reason == "CONSTRAINT_UNSUPPORTED") {
+    ++stats.refused_unsupported;
+  } else if (reason == "CONSTRAINT_LIMIT") {
+    ++stats.refused_busy;
+  } else {
+    ++stats.refused_invalid;
+  }
+}
+
+int ThreadsFor(const ConstraintLimits& limits) {
+  if (limits.threads > 0) return limits.threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
+}
+
+}  // namespace
+
+struct CompilePool::Job {
+  explicit Job(const ConstraintSpec& asked) : spec(asked) {}
+
+  // Until it is compiled.
+  ConstraintSpec spec;
+  // Set once, before is_ready.
+  CompiledOutcome outcome;
+  std::atomic<bool> is_ready = false;
+  // The rest is under Shared::mutex.
+  int requests = 0;
+  // By the pending constraint that waits.
+  std::map<const void*, std::function<void()>> callbacks;
+};
+
+struct CompilePool::Shared {
+  explicit Shared(size_t cache_bytes) : cache(cache_bytes) {}
+
+  // A job that nobody waits for any longer is gone.
+  struct Waiting {
+    std::string key;
+    std::weak_ptr<Job> job;
+  };
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;
+  std::deque<Waiting> waiting;
+  absl::flat_hash_map<std::string, std::weak_ptr<Job>> unfinished;
+  CompiledRules cache;
+  ConstraintStats stats;
+  const std::shared_ptr<std::atomic<int>> live = std::make_shared<std::atomic<int>>(0);
+
+  // The rest requires `mutex`.
+  void ForgetIfGone(const std::string& key) {
+    const auto place = unfinished.find(key);
+    if (place != unfinished.end() && place->second.expired()) unfinished.erase(place);
+  }
+  void DropGone() {
+    std::erase_if(waiting, [&](const Waiting& entry) {
+      if (!entry.job.expired()) return false;
+      ForgetIfGone(entry.key);
+      return true;
+    });
+  }
+  // Returns what the caller calls without the lock.
+  static std::map<const void*, std::function<void()>> Finish(Job& job, CompiledOutcome outcome) {
+    job.outcome = std::move(outcome);
+    job.is_ready.store(true, std::memory_order_release);
+    return std::exchange(job.callbacks, {});
+  }
+};
+
+namespace {
+
+class Pending final : public PendingConstraint {
+ public:
+  // `before_start` is null unless the rule begins after `start`.
+  Pending(std::shared_ptr<CompilePool::Shared> shared, std::shared_ptr<CompilePool::Job> job,
+          std::shared_ptr<Live> live, std::optional<int32_t> start,
+          std::shared_ptr<const std::vector<uint32_t>> before_start)
+      : shared_(std::move(shared)),
+        job_(std::move(job)),
+        live_(std::move(live)),
+        start_(start),
+        before_start_(std::move(before_start)) {}
+
+  ~Pending() override {
+    std::function<void()> dropped;
+    std::lock_guard lock(shared_->mutex);
+    if (const auto place = job_->callbacks.find(this); place != job_->callbacks.end()) {
+      dropped = std::move(place->second);
+      job_->callbacks.erase(place);
+    }
+  }
+
+  void OnReady(std::function<void()> callback) override {
+    {
+      std::lock_guard lock(shared_->mutex);
+      if (!ready()) {
+        job_->callbacks[this] = std::move(callback);
+        return;
+      }
+    }
+    callback();
+  }
+
+  bool ready() const override { return job_->is_ready.load(std::memory_order_acquire); }
+  absl::Status status() const override { return job_->outcome.status; }
+
+  std::unique_ptr<Constraint> Make() override {
+    std::shared_ptr<const Live> live;
+    {
+      std::lock_guard lock(shared_->mutex);
+      live = live_->Split();
+    }
+    auto constraint = job_->outcome.rule->Make(std::move(live));
+    if (!start_) return constraint;
+    return std::make_unique<AfterToken>(*start_, before_start_, std::move(constraint));
+  }
+
+ private:
+  const std::shared_ptr<CompilePool::Shared> shared_;
+  const std::shared_ptr<CompilePool::Job> job_;
+  const std::shared_ptr<Live> live_;
+  const std::optional<int32_t> start_;
+  const std::shared_ptr<const std::vector<uint32_t>> before_start_;
+};
+
+}  // namespace
+
+CompilePool::CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& limits,
+                         std::shared_ptr<ConstraintObserver> observer, CompileRule compile)
+    : tokenizer_(tokenizer),
+      limits_(limits),
+      observer_(std::move(observer)),
+      compile_(std::move(compile)),
+      before_start_(std::make_shared<const std::vector<uint32_t>>(
+          AllBut(tokenizer.eog_ids(), tokenizer.vocab_size()))),
+      shared_(std::make_shared<Shared>(limits.cache_bytes)) {
+  const int threads = ThreadsFor(limits);
+  threads_.reserve(threads);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+CompilePool::~CompilePool() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+  }
+  shared_->changed.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+
+  std::vector<std::shared_ptr<Job>> jobs;
+  std::map<const void*, std::function<void()>> callbacks;
+  std::vector<CompiledOutcome> dropped;
+  {
+    std::lock_guard lock(shared_->mutex);
+    for (const Shared::Waiting& entry : shared_->waiting) {
+      jobs.push_back(entry.job.lock());
+      if (jobs.back() == nullptr) continue;
+      callbacks.merge(Shared::Finish(
+          *jobs.back(),
+          {.status = MakeError(absl::StatusCode::kCancelled,
+                               "the model was unloaded before the constraint was compiled",
+                               {.reason = "MODEL_UNLOADED"}),
+           .rule = nullptr}));
+    }
+    shared_->waiting.clear();
+    shared_->unfinished.clear();
+    dropped = shared_->cache.Clear();
+  }
+  for (const auto& [pending, callback] : callbacks) callback();
+}
+
+absl::Status CompilePool::CheckStart(const ConstraintSpec& spec) const {
+  const auto* start = std::get_if<StartAfterToken>(&spec.start);
+  if (start == nullptr) return absl::OkStatus();
+  const int32_t token = start->token;
+  const bool is_known = token >= 0 && token < tokenizer_.vocab_size();
+  if (is_known && !tokenizer_.IsEog(token)) return absl::OkStatus();
+  const std::string field = absl::StrCat(spec.field, ".after_token");
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat(field, " is ", token,
+                   is_known ? ", which ends the generation: nothing can come after it"
+                            : absl::StrCat(" but must be in [0, ", tokenizer_.vocab_size(), ")")),
+      {.reason = "CONSTRAINT_INVALID", .field = field});
+}
+
+absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const ConstraintSpec& spec,
+                                                                        int samples) {
+  const auto refuse = [&](const absl::Status& status) {
+    std::lock_guard lock(shared_->mutex);
+    Count(status, shared_->stats);
+    return status;
+  };
+  if (absl::Status status = CheckStart(spec); !status.ok()) return refuse(status);
+  std::shared_ptr<Live> live = Live::Take(shared_->live, samples, limits_.max_live);
+  if (live == nullptr) {
+    return refuse(ConstraintLimitReached(
+        "constraints:live",
+        absl::StrCat("at most ", limits_.max_live,
+                     " sequences with constraints may be live, and this request has ", samples,
+                     "; try again later or on another worker")));
+  }
+  const auto* start = std::get_if<StartAfterToken>(&spec.start);
+  const auto pending = [&](std::shared_ptr<Job> job) -> std::shared_ptr<PendingConstraint> {
+    return std::make_shared<Pending>(shared_, std::move(job), std::move(live),
+                                     start == nullptr ? std::nullopt : std::optional(start->token),
+                                     before_start_);
+  };
+
+  // A text that is too long is refused without a copy of it.
+  std::string key;
+  bool is_checked = false;
+  if (TextBytes(spec) <= limits_.max_bytes) key = KeyOf(spec);
+  for (;;) {
+    {
+      std::lock_guard lock(shared_->mutex);
+      if (const CompiledOutcome* known = key.empty() ? nullptr : shared_->cache.Find(key)) {
+        ++shared_->stats.cache_hits;
+        if (!known->status.ok()) {
+          Count(known->status, shared_->stats);
+          return known->status;
+        }
+        auto job = std::make_shared<Job>(ConstraintSpec());
+        Shared::Finish(*job, *known);
+        return pending(std::move(job));
+      }
+      if (const auto place = shared_->unfinished.find(key); place != shared_->unfinished.end()) {
+        if (std::shared_ptr<Job> job = place->second.lock()) {
+          ++shared_->stats.cache_hits;
+          ++job->requests;
+          return pending(std::move(job));
+        }
+      }
+      if (is_checked) {
+        if (static_cast<int>(shared_->waiting.size()) >= limits_.max_waiting) shared_->DropGone();
+        if (static_cast<int>(shared_->waiting.size()) >= limits_.max_waiting) {
+          absl::Status status = ConstraintLimitReached(
+              "constraints:waiting",
+              absl::StrCat(limits_.max_waiting,
+                           " constraints wait to be compiled; try again later or on another "
+                           "worker"));
+          Count(status, shared_->stats);
+          return status;
+        }
+        auto job = std::make_shared<Job>(spec);
+        job->requests = 1;
+        shared_->waiting.push_back({key, job});
+        shared_->unfinished[key] = job;
+        shared_->changed.notify_one();
+        return pending(std::move(job));
+      }
+    }
+    // Outside of the lock: it reads the whole rule.
+    if (absl::Status status = CheckRule(spec, limits_); !status.ok()) return refuse(status);
+    if (key.empty()) key = KeyOf(spec);
+    is_checked = true;
+  }
+}
+
+ConstraintStats CompilePool::stats() const {
+  std::lock_guard lock(shared_->mutex);
+  ConstraintStats stats = shared_->stats;
+  stats.cache_bytes = shared_->cache.bytes();
+  stats.live = shared_->live->load();
+  return stats;
+}
+
+void CompilePool::Run() {
+  for (;;) {
+    std::string key;
+    std::shared_ptr<Job> job;
+    {
+      std::unique_lock lock(shared_->mutex);
+      shared_->changed.wait(lock, [&] { return shared_->stopping || !shared_->waiting.empty(); });
+      if (shared_->stopping) return;
+      Shared::Waiting next = std::move(shared_->waiting.front());
+      shared_->waiting.pop_front();
+      job = next.job.lock();
+      if (job == nullptr) {
+        shared_->ForgetIfGone(next.key);
+        continue;
+      }
+      key = std::move(next.key);
+    }
+
+    const ConstraintSpec spec = std::move(job->spec);
+    const absl::Time begin = SteadyNow();
+    const absl::Duration used = ThreadTime();
+    auto rule = compile_(spec);
+    const absl::Duration took = ThreadTime() - used;
+    if (observer_ != nullptr) observer_->OnCompiled(SteadyNow() - begin);
+    if (rule.ok() && took > limits_.compile_time) {
+      rule =
+          MakeError(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat(spec.field, " took ", absl::FormatDuration(took),
+                                 " to compile, of the ", absl::FormatDuration(limits_.compile_time),
+                                 " that a constraint may take; simplify it"),
+                    {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
+    }
+    CompiledOutcome outcome = {.status = rule.status(), .rule = nullptr};
+    if (rule.ok()) outcome.rule = *std::move(rule);
+
+    std::map<const void*, std::function<void()>> callbacks;
+    std::vector<CompiledOutcome> dropped;
+    {
+      std::lock_guard lock(shared_->mutex);
+      ++shared_->stats.compiled;
+      if (!outcome.status.ok()) {
+        for (int i = 0; i < job->requests; ++i) Count(outcome.status, shared_->stats);
+      }
+      dropped = shared_->cache.Add(key, outcome);
+      shared_->unfinished.erase(key);
+      callbacks = Shared::Finish(*job, std::move(outcome));
+    }
+    for (const auto& [pending, callback] : callbacks) callback();
+  }
+}
+
+}  // namespace orcd

@@ -1,0 +1,336 @@
+#include "runtime/constraint/compile_pool.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/text/small_vocabulary_for_test.h"
+#include "testing/event.h"
+#include "testing/eventually.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kEnd = 256;
+
+// Allows everything.
+class Anything final : public Constraint {
+ public:
+  explicit Anything(std::shared_ptr<const void> held) : held_(std::move(held)) {}
+  bool NeedsTokens(int) const override { return false; }
+  TokenMask Mask(int) override { return {}; }
+  void Accept(int32_t) override {}
+  void Rollback(int) override {}
+  bool Ended() const override { return false; }
+  std::span<const int32_t> Forced() override { return {}; }
+  absl::Status status() const override { return absl::OkStatus(); }
+
+ private:
+  const std::shared_ptr<const void> held_;
+};
+
+class AnythingRule final : public CompiledRule {
+ public:
+  explicit AnythingRule(size_t bytes) : bytes_(bytes) {}
+  size_t bytes() const override { return bytes_; }
+  std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const override {
+    return std::make_unique<Anything>(std::move(held));
+  }
+
+ private:
+  const size_t bytes_;
+};
+
+class TimesObserver final : public ConstraintObserver {
+ public:
+  void OnCompiled(absl::Duration took) override {
+    ++compiled;
+    EXPECT_GE(took, absl::ZeroDuration());
+  }
+  void OnMask(absl::Duration) override {}
+
+  std::atomic<int> compiled = 0;
+};
+
+class CompilePoolTest : public ::testing::Test {
+ protected:
+  CompilePoolTest() {
+    EXPECT_EQ(vocabulary_.Add("<end>", TokenType::kControl), kEnd);
+    Vocabulary view = vocabulary_.View();
+    view.eos_id = kEnd;
+    auto tokenizer = Tokenizer::Create(view);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+    limits_.threads = 1;
+  }
+  ~CompilePoolTest() override {
+    gate_.Notify();
+    pool_ = nullptr;
+  }
+
+  void Start() {
+    pool_ = std::make_unique<CompilePool>(
+        *tokenizer_, limits_, observer_,
+        [this](const ConstraintSpec& spec) -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
+          const std::string& text = std::get<RegexRule>(spec.rule).expression;
+          {
+            std::lock_guard lock(mutex_);
+            compiled_.push_back(text);
+          }
+          if (text == "block") {
+            blocked_.Notify();
+            EXPECT_TRUE(gate_.WaitFor(absl::Seconds(20)));
+          }
+          if (text == "bad") {
+            return MakeError(absl::StatusCode::kInvalidArgument, "bad",
+                             {.reason = "CONSTRAINT_UNSUPPORTED"});
+          }
+          if (text == "slow") {
+            const absl::Time end = absl::Now() + absl::Milliseconds(100);
+            while (absl::Now() < end) {
+            }
+          }
+          return std::make_shared<AnythingRule>(rule_bytes_);
+        });
+  }
+  static ConstraintSpec Regex(std::string text) {
+    return {.rule = RegexRule{std::move(text)}, .start = {}};
+  }
+  std::shared_ptr<PendingConstraint> Compile(const ConstraintSpec& spec, int samples = 1) {
+    auto pending = pool_->Compile(spec, samples);
+    EXPECT_TRUE(pending.ok()) << pending.status();
+    return pending.ok() ? *std::move(pending) : nullptr;
+  }
+  std::shared_ptr<PendingConstraint> CompileNow(const ConstraintSpec& spec, int samples = 1) {
+    auto pending = Compile(spec, samples);
+    Event ready;
+    pending->OnReady([&] { ready.Notify(); });
+    EXPECT_TRUE(ready.WaitFor(absl::Seconds(20)));
+    EXPECT_TRUE(pending->ready());
+    return pending;
+  }
+  // Waits until the only thread is busy with a rule.
+  std::shared_ptr<PendingConstraint> Block() {
+    auto pending = Compile(Regex("block"));
+    EXPECT_TRUE(blocked_.WaitFor(absl::Seconds(20)));
+    return pending;
+  }
+  std::vector<std::string> compiled() {
+    std::lock_guard lock(mutex_);
+    return compiled_;
+  }
+
+  SmallVocabulary vocabulary_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  ConstraintLimits limits_;
+  size_t rule_bytes_ = 1000;
+  const std::shared_ptr<TimesObserver> observer_ = std::make_shared<TimesObserver>();
+  Event blocked_;
+  Event gate_;
+  std::mutex mutex_;
+  std::vector<std::string> compiled_;
+  std::unique_ptr<CompilePool> pool_;
+};
+
+TEST_F(CompilePoolTest, CompilesOnceAndKeeps) {
+  Start();
+  for (int i = 0; i < 3; ++i) {
+    const auto pending = CompileNow(Regex("a"));
+    EXPECT_TRUE(pending->status().ok()) << pending->status();
+    EXPECT_NE(pending->Make(), nullptr);
+  }
+  EXPECT_THAT(compiled(), ElementsAre("a"));
+  EXPECT_EQ(pool_->stats().compiled, 1);
+  EXPECT_EQ(pool_->stats().cache_hits, 2);
+  EXPECT_GE(pool_->stats().cache_bytes, 1000u);
+  EXPECT_EQ(observer_->compiled, 1);
+}
+
+TEST_F(CompilePoolTest, CompilesRulesInFlightOnce) {
+  Start();
+  const auto blocking = Block();
+  const auto first = Compile(Regex("a"));
+  const auto second = Compile(Regex("a"));
+  const auto third = Compile(Regex("block"));
+  EXPECT_FALSE(first->ready() || second->ready() || third->ready());
+  gate_.Notify();
+  EXPECT_TRUE(Eventually([&] { return first->ready() && second->ready() && third->ready(); }));
+  EXPECT_THAT(compiled(), ElementsAre("block", "a"));
+}
+
+TEST_F(CompilePoolTest, DoesNotBeginWhatNobodyWaitsFor) {
+  Start();
+  const auto blocking = Block();
+  auto dropped = Compile(Regex("dropped"));
+  auto shared = Compile(Regex("shared"));
+  const auto kept = Compile(Regex("shared"));
+  bool called = false;
+  dropped->OnReady([&] { called = true; });
+  dropped = nullptr;
+  shared = nullptr;
+  auto again = Compile(Regex("again"));
+  again = nullptr;
+  again = Compile(Regex("again"));
+  gate_.Notify();
+  EXPECT_TRUE(Eventually([&] { return kept->ready() && again->ready(); }));
+  EXPECT_THAT(compiled(), ElementsAre("block", "shared", "again"));
+  EXPECT_FALSE(called);
+}
+
+TEST_F(CompilePoolTest, BoundsTheQueue) {
+  limits_.max_waiting = 2;
+  Start();
+  const auto blocking = Block();
+  auto a = Compile(Regex("a"));
+  const auto b = Compile(Regex("b"));
+  const auto refused = pool_->Compile(Regex("c"), 1);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_LIMIT");
+  EXPECT_EQ(GetErrorDetails(refused.status()).subject, "constraints:waiting");
+  EXPECT_EQ(pool_->stats().refused_busy, 1);
+  EXPECT_TRUE(pool_->Compile(Regex("a"), 1).ok()) << "it waits already";
+  a = nullptr;
+  EXPECT_TRUE(pool_->Compile(Regex("c"), 1).ok()) << "nobody waits for a any longer";
+}
+
+TEST_F(CompilePoolTest, BoundsTheLive) {
+  limits_.max_live = 4;
+  Start();
+  auto pending = CompileNow(Regex("a"), 3);
+  EXPECT_EQ(pool_->stats().live, 3);
+  const auto refused = pool_->Compile(Regex("a"), 2);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_LIMIT");
+  EXPECT_EQ(GetErrorDetails(refused.status()).subject, "constraints:live");
+  std::vector<std::unique_ptr<Constraint>> constraints;
+  for (int i = 0; i < 3; ++i) constraints.push_back(pending->Make());
+  EXPECT_EQ(pool_->stats().live, 3) << "they were counted before";
+  constraints.push_back(pending->Make());
+  EXPECT_EQ(pool_->stats().live, 4);
+  constraints.pop_back();
+  pending = nullptr;
+  EXPECT_EQ(pool_->stats().live, 3);
+  pool_ = nullptr;
+  constraints.clear();
+}
+
+TEST_F(CompilePoolTest, RemembersRefusals) {
+  Start();
+  const auto pending = CompileNow(Regex("bad"), 2);
+  EXPECT_EQ(pending->status().message(), "bad");
+  const auto refused = pool_->Compile(Regex("bad"), 1);
+  EXPECT_EQ(refused.status(), pending->status()) << "at once";
+  EXPECT_THAT(compiled(), ElementsAre("bad"));
+  EXPECT_EQ(pool_->stats().refused_unsupported, 2);
+  EXPECT_EQ(pool_->stats().live, 2) << "of the request that still holds its refusal";
+}
+
+TEST_F(CompilePoolTest, RefusesWhatTakesTooLong) {
+  limits_.compile_time = absl::Milliseconds(20);
+  Start();
+  EXPECT_TRUE(CompileNow(Regex("a"))->status().ok());
+  const auto pending = CompileNow(Regex("slow"));
+  EXPECT_EQ(pending->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(pending->status()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_FALSE(pool_->Compile(Regex("slow"), 1).ok());
+  EXPECT_THAT(compiled(), ElementsAre("a", "slow"));
+}
+
+TEST_F(CompilePoolTest, RefusesLongTextsBeforeTheyWait) {
+  limits_.max_bytes = 10;
+  Start();
+  const auto refused = pool_->Compile(Regex("12345678901"), 1);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_EQ(pool_->stats().refused_too_large, 1);
+  EXPECT_EQ(pool_->stats().live, 0);
+  EXPECT_TRUE(pool_->Compile(Regex("1234567890"), 1).ok());
+}
+
+TEST_F(CompilePoolTest, StartsAfterAToken) {
+  Start();
+  ConstraintSpec spec = Regex("a");
+  for (const int32_t token : {-1, kEnd, kEnd + 1}) {
+    spec.start = StartAfterToken{token};
+    const auto refused = pool_->Compile(spec, 1);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(GetErrorDetails(refused.status()).field, "constraint.after_token");
+    EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat(token)));
+  }
+  for (const int32_t token : {7, 8}) {
+    spec.start = StartAfterToken{token};
+    const auto constraint = CompileNow(spec)->Make();
+    EXPECT_FALSE(constraint->Mask(0).Allows(kEnd));
+    constraint->Accept(15 - token);
+    EXPECT_FALSE(constraint->Mask(0).Allows(kEnd)) << "another token does not begin the rule";
+    constraint->Accept(token);
+    EXPECT_TRUE(constraint->Mask(0).Allows(kEnd));
+  }
+  EXPECT_THAT(compiled(), ElementsAre("a")) << "the rule is the same for both";
+}
+
+TEST_F(CompilePoolTest, KeepsItsMemoryFlat) {
+  limits_.cache_bytes = 1 << 20;
+  rule_bytes_ = 10'000;
+  Start();
+  for (int i = 0; i < 500; ++i) {
+    CompileNow(Regex(absl::StrCat("a", i)));
+    ASSERT_LE(pool_->stats().cache_bytes, size_t{1} << 20);
+  }
+  EXPECT_GT(pool_->stats().cache_bytes, size_t{1} << 19);
+  EXPECT_EQ(pool_->stats().live, 0);
+}
+
+TEST_F(CompilePoolTest, EndsWhatWaitsWhenItEnds) {
+  Start();
+  const auto blocking = Block();
+  const auto waiting = Compile(Regex("a"));
+  Event ready;
+  waiting->OnReady([&] { ready.Notify(); });
+  std::thread ending([&] { pool_ = nullptr; });
+  gate_.Notify();
+  ending.join();
+  EXPECT_TRUE(blocking->ready());
+  EXPECT_TRUE(blocking->status().ok());
+  EXPECT_NE(blocking->Make(), nullptr) << "it outlives the pool";
+  EXPECT_TRUE(ready.notified());
+  // The thread may have taken it before it was told to end.
+  if (!waiting->status().ok()) {
+    EXPECT_EQ(GetErrorDetails(waiting->status()).reason, "MODEL_UNLOADED");
+  }
+}
+
+TEST_F(CompilePoolTest, ServesManyThreads) {
+  limits_.threads = 3;
+  limits_.cache_bytes = 40'000;
+  Start();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        auto pending = pool_->Compile(Regex(absl::StrCat("a", (i * 7 + t) % 30)), 1);
+        ASSERT_TRUE(pending.ok()) << pending.status();
+        if (i % 3 == 0) continue;
+        Event ready;
+        (*pending)->OnReady([&] { ready.Notify(); });
+        ASSERT_TRUE(ready.WaitFor(absl::Seconds(20)));
+        const auto constraint = (*pending)->Make();
+        constraint->Accept(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(Eventually([&] { return pool_->stats().live == 0; }));
+}
+
+}  // namespace
+}  // namespace orcd

@@ -1,0 +1,26 @@
+// A rule that is ready for use.
+#ifndef ORCD_RUNTIME_CONSTRAINT_COMPILED_RULE_H_
+#define ORCD_RUNTIME_CONSTRAINT_COMPILED_RULE_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/sampling/constraint.h"
+
+namespace orcd {
+
+// Immutable; any thread may call.
+class CompiledRule {
+ public:
+  virtual ~CompiledRule() = default;
+
+  // Estimated memory that it holds.
+  virtual size_t bytes() const = 0;
+  // A constraint in its initial state, which begins with the first token. It holds this rule, and
+  // `held` for as long as it lives.
+  virtual std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const = 0;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_CONSTRAINT_COMPILED_RULE_H_

@@ -1,0 +1,717 @@
+#include "runtime/constraint/json_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "runtime/base/error.h"
+#include "runtime/constraint/lark_text.h"
+#include "runtime/constraint/ordered_json.h"
+#include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/schema_strings.h"
+
+namespace orcd {
+namespace {
+
+using Json = OrderedJson;
+
+// The roles of keywords' values.
+enum class Role {
+  kSchema,
+  kSchemaList,
+  kSchemaMap,
+  kPatternMap,
+  kItems,
+  kAdditionalItems,
+  kReference,
+  kId,
+  kLegacyId,
+  kDialect,
+  kType,
+  kConst,
+  kEnum,
+  kCount,
+  kNumber,
+  kMultipleOf,
+  kPattern,
+  kFormat,
+  kUnsupported,
+};
+
+struct Keyword {
+  std::string_view name;
+  Role role;
+};
+
+// Other keywords annotate, or their values need no check.
+constexpr Keyword kKeywords[] = {
+    {"$defs", Role::kSchemaMap},
+    {"$dynamicAnchor", Role::kUnsupported},
+    {"$dynamicRef", Role::kUnsupported},
+    {"$id", Role::kId},
+    {"$recursiveAnchor", Role::kUnsupported},
+    {"$recursiveRef", Role::kUnsupported},
+    {"$ref", Role::kReference},
+    {"$schema", Role::kDialect},
+    {"additionalItems", Role::kAdditionalItems},
+    {"additionalProperties", Role::kSchema},
+    {"allOf", Role::kSchemaList},
+    {"anyOf", Role::kSchemaList},
+    {"const", Role::kConst},
+    {"contains", Role::kUnsupported},
+    {"definitions", Role::kSchemaMap},
+    {"dependencies", Role::kUnsupported},
+    {"dependentRequired", Role::kUnsupported},
+    {"dependentSchemas", Role::kUnsupported},
+    {"else", Role::kUnsupported},
+    {"enum", Role::kEnum},
+    {"exclusiveMaximum", Role::kNumber},
+    {"exclusiveMinimum", Role::kNumber},
+    {"format", Role::kFormat},
+    {"id", Role::kLegacyId},
+    {"if", Role::kUnsupported},
+    {"items", Role::kItems},
+    {"maxContains", Role::kUnsupported},
+    {"maxItems", Role::kCount},
+    {"maxLength", Role::kCount},
+    {"maxProperties", Role::kCount},
+    {"maximum", Role::kNumber},
+    {"minContains", Role::kUnsupported},
+    {"minItems", Role::kCount},
+    {"minLength", Role::kCount},
+    {"minProperties", Role::kCount},
+    {"minimum", Role::kNumber},
+    {"multipleOf", Role::kMultipleOf},
+    {"not", Role::kUnsupported},
+    {"oneOf", Role::kSchemaList},
+    {"pattern", Role::kPattern},
+    {"patternProperties", Role::kPatternMap},
+    {"prefixItems", Role::kSchemaList},
+    {"properties", Role::kSchemaMap},
+    {"propertyNames", Role::kUnsupported},
+    {"then", Role::kUnsupported},
+    {"type", Role::kType},
+    {"unevaluatedItems", Role::kUnsupported},
+    {"unevaluatedProperties", Role::kUnsupported},
+    {"uniqueItems", Role::kUnsupported},
+};
+
+constexpr std::string_view kTypes[] = {"array",  "boolean", "integer", "null",
+                                       "number", "object",  "string"};
+constexpr std::string_view kApplicators[] = {"$ref", "allOf", "anyOf", "const", "enum", "oneOf"};
+constexpr std::string_view kDialects[] = {
+    "http://json-schema.org/draft-04/schema",       "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-07/schema",       "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+};
+
+// The library's own options, a member of the outermost schema.
+constexpr std::string_view kLibraryOptions = "x-guidance";
+// Without \u, each name of a property has one spelling: the library lets additional properties be
+// named by escapes, and compares spellings with the names of declared ones.
+constexpr std::string_view kOneSpelling =
+    R"("x-guidance":{"json_allowed_escapes":"nrbtf\\\""})";
+
+// The library's time and memory grow with a multiple's digits: 99,991 takes 2.8 s and 855 MB
+// (2026-11-25).
+constexpr double kMaxMultiple = 1000;
+constexpr uint64_t kMaxMultipleDigits = 10'000;
+// Multiples are counted in thousandths.
+constexpr uint64_t kMultipleUnit = 1000;
+// The library computes with signed 32-bit counts in places. No output has so many parts.
+constexpr uint64_t kMaxCount = std::numeric_limits<int32_t>::max();
+
+template <size_t kSize>
+bool Contains(const std::string_view (&names)[kSize], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+const Keyword* FindKeywordRole(std::string_view name) {
+  const auto* found = std::ranges::find(kKeywords, name, &Keyword::name);
+  return found == std::end(kKeywords) ? nullptr : found;
+}
+
+bool IsFalse(const Json& value) { return value.is_boolean() && !value.get<bool>(); }
+bool AllowsAll(const Json& value) {
+  return (value.is_boolean() && value.get<bool>()) || (value.is_object() && value.empty());
+}
+
+// A value that is a whole number, such as 3.0, as one.
+std::optional<uint64_t> WholeNumber(const Json& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const double number = value.get<double>();
+  if (number < 0 || number > 1e15 || number != std::floor(number)) return std::nullopt;
+  return static_cast<uint64_t>(number);
+}
+
+// False for an integer that the library would round: it computes with doubles.
+bool IsExact(const Json& value) {
+  constexpr double kTwoTo63 = 9223372036854775808.0;
+  constexpr double kTwoTo64 = 2 * kTwoTo63;
+  if (value.is_number_unsigned()) {
+    const auto rounded = static_cast<double>(value.get<uint64_t>());
+    return rounded < kTwoTo64 && static_cast<uint64_t>(rounded) == value.get<uint64_t>();
+  }
+  if (value.is_number_integer()) {
+    const auto rounded = static_cast<double>(value.get<int64_t>());
+    return rounded < kTwoTo63 && static_cast<int64_t>(rounded) == value.get<int64_t>();
+  }
+  return true;
+}
+
+// A multiple, counted in units of 1/1000, without the zeros at its end that are behind the decimal
+// point: the number that the library computes with.
+uint64_t Digits(uint64_t thousandths) {
+  for (int i = 0; i < 3 && thousandths % 10 == 0; ++i) thousandths /= 10;
+  return thousandths;
+}
+
+// True if the schema has a control character that has no short escape, so that \u must be allowed.
+bool NeedsUnicodeEscapes(std::string_view text) {
+  for (size_t i = text.find("\\u00"); i != std::string_view::npos;
+       i = text.find("\\u00", i + 1)) {
+    const std::string_view digits = text.substr(i + 4, 2);
+    if (digits.starts_with('0') || digits.starts_with('1') || digits == "7f" || digits == "7F") {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Walks the schemas of a document: those that keywords hold, and those that references point to.
+// Collects what must be changed for the library on the way.
+class SchemaWalk {
+ public:
+  // `document` and `field` must outlive this.
+  SchemaWalk(const Json& document, const std::string& field) : root_(document), field_(field) {}
+
+  // Requires no earlier call.
+  absl::Status Run() {
+    if (FindMember(root_, kLibraryOptions)) {
+      return Unsupported({.schema = &root_}, kLibraryOptions, "is not a keyword of JSON Schema");
+    }
+    if (const Json* dialect = FindMember(root_, "$schema")) dialect_ = DialectOf(*dialect);
+    Visit({.schema = &root_});
+    for (size_t i = 0; i < places_.size(); ++i) ORCD_RETURN_IF_ERROR(CheckPlace(i));
+    return CheckMultiples();
+  }
+
+  // The schema with its changes. `members` come first in the outermost schema.
+  std::string Write(std::string_view members) const {
+    std::string out;
+    Write(root_, members, out);
+    return out;
+  }
+
+  std::vector<std::string> Find(std::string_view keyword, size_t limit) const {
+    std::vector<std::string> pointers;
+    for (const Place& place : places_) {
+      if (pointers.size() == limit) break;
+      if (FindMember(*place.schema, keyword)) pointers.push_back(PointerTo(place, keyword));
+    }
+    return pointers;
+  }
+
+ private:
+  // A schema, by the step from the schema around it. Pointers are spelled only for errors: names
+  // may be long.
+  struct Place {
+    const Json* schema = nullptr;
+    // Index in places_; -1 for the outermost schema and for one that only a reference leads to.
+    int parent = -1;
+    // The keyword that holds the schema; without a parent, the pointer that a reference has.
+    std::string_view keyword = {};
+    std::optional<std::string_view> name = std::nullopt;
+    std::optional<size_t> index = std::nullopt;
+  };
+  // A change to the member or the element that a value is.
+  struct Change {
+    bool drop = false;
+    // JSON in place of the member's name and colon, or of the value.
+    std::optional<std::string> name = std::nullopt;
+    std::optional<std::string> value = std::nullopt;
+    // JSON in place of the whole member.
+    std::optional<std::string> member = std::nullopt;
+  };
+
+  static std::string EscapedToken(std::string_view token) {
+    std::string escaped;
+    for (const char c : token) {
+      if (c == '~') {
+        escaped += "~0";
+      } else if (c == '/') {
+        escaped += "~1";
+      } else {
+        escaped += c;
+      }
+    }
+    return escaped;
+  }
+
+  std::string PointerTo(const Place& place, std::string_view keyword) const {
+    std::vector<const Place*> path = {&place};
+    while (path.back()->parent >= 0) path.push_back(&places_[path.back()->parent]);
+    std::string pointer(path.back()->keyword);
+    for (auto step = path.rbegin() + 1; step != path.rend(); ++step) {
+      pointer.append("/").append((*step)->keyword);
+      if ((*step)->name) pointer.append("/").append(EscapedToken(*(*step)->name));
+      if ((*step)->index) pointer.append("/").append(std::to_string(*(*step)->index));
+    }
+    if (!keyword.empty()) pointer.append("/").append(keyword);
+    return pointer;
+  }
+
+  std::string At(const Place& place, std::string_view keyword, std::string_view what) const {
+    const std::string pointer = PointerTo(place, keyword);
+    return (pointer.empty() ? "the schema" : pointer).append(": ").append(what);
+  }
+  absl::Status Invalid(const Place& place, std::string_view keyword, std::string_view what) const {
+    return InvalidRule(field_, At(place, keyword, what));
+  }
+  absl::Status Unsupported(const Place& place, std::string_view keyword,
+                           std::string_view what) const {
+    return UnsupportedRule(field_, At(place, keyword, what));
+  }
+  absl::Status TooLarge(const Place& place, std::string_view keyword, std::string_view what) const {
+    return RuleTooLarge(field_, At(place, keyword, what));
+  }
+
+  void Visit(const Place& place) {
+    if (visited_.insert(place.schema).second) places_.push_back(place);
+  }
+
+  static std::string_view DialectOf(const Json& value) {
+    if (!value.is_string()) return {};
+    std::string_view name = value.get_ref<const std::string&>();
+    while (name.ends_with('#')) name.remove_suffix(1);
+    const auto* known = std::ranges::find(kDialects, name);
+    return known == std::end(kDialects) ? std::string_view() : *known;
+  }
+  // An unknown dialect counts as the newest.
+  bool IsNewestDialect() const { return dialect_.empty() || dialect_ == kDialects[4]; }
+
+  absl::Status CheckPlace(size_t i) {
+    // Visiting may move places_.
+    const Place place = places_[i];
+    const Json& schema = *place.schema;
+    if (schema.is_boolean()) return absl::OkStatus();
+    if (!schema.is_object()) return Invalid(place, "", "is not a schema (an object or a boolean)");
+    for (const auto& [name, value] : schema.get_ref<const Json::object_t&>()) {
+      const Keyword* keyword = FindKeywordRole(name);
+      if (!keyword) continue;
+      ORCD_RETURN_IF_ERROR(CheckMember(place, static_cast<int>(i), *keyword, value));
+    }
+    CheckOrder(schema);
+    return absl::OkStatus();
+  }
+
+  // Where applicators stand between keywords that depend on each other, the library compiles the
+  // two sides apart, and the later side does not know the earlier one.
+  void CheckOrder(const Json& schema) {
+    if (std::ranges::none_of(kApplicators, [&](std::string_view name) {
+          return FindMember(schema, name) != nullptr;
+        })) {
+      return;
+    }
+    const auto is_boolean = [&](std::string_view name) {
+      const Json* value = FindMember(schema, name);
+      return value != nullptr && value->is_boolean();
+    };
+    if (FindMember(schema, "additionalItems") || is_boolean("exclusiveMinimum") ||
+        is_boolean("exclusiveMaximum") ||
+        (FindMember(schema, "patternProperties") && FindMember(schema, "additionalProperties"))) {
+      applicators_last_.insert(&schema);
+    }
+  }
+
+  absl::Status CheckMember(const Place& place, int index, const Keyword& keyword,
+                           const Json& value) {
+    const std::string_view name = keyword.name;
+    const Json& schema = *place.schema;
+    if (name == "allOf" || name == "anyOf" || name == "oneOf") has_combination_ = true;
+    switch (keyword.role) {
+      case Role::kSchema:
+        Visit({.schema = &value, .parent = index, .keyword = name});
+        return absl::OkStatus();
+      case Role::kSchemaList:
+        return CheckList(place, index, name, value);
+      case Role::kSchemaMap:
+      case Role::kPatternMap:
+        return CheckMap(place, index, keyword, value);
+      case Role::kItems:
+        if (value.is_array()) return CheckList(place, index, name, value);
+        Visit({.schema = &value, .parent = index, .keyword = name});
+        return absl::OkStatus();
+      case Role::kAdditionalItems:
+        return CheckAdditionalItems(place, index, value);
+      case Role::kReference:
+        return CheckReference(place, value);
+      case Role::kLegacyId:
+        if (dialect_ != kDialects[0]) return absl::OkStatus();
+        return CheckId(place, name, value);
+      case Role::kId:
+        return CheckId(place, name, value);
+      case Role::kDialect:
+        if (place.schema != &root_ || DialectOf(value).empty()) changes_[&value].drop = true;
+        return absl::OkStatus();
+      case Role::kType:
+        return CheckType(place, value);
+      case Role::kEnum:
+        if (!value.is_array()) return Invalid(place, name, "is not a list");
+        return CheckValue(place, name, value);
+      case Role::kConst:
+        return CheckValue(place, name, value);
+      case Role::kCount:
+        return CheckCount(place, name, value);
+      case Role::kNumber:
+        return CheckNumber(place, name, value);
+      case Role::kMultipleOf:
+        return CheckMultipleOf(place, value);
+      case Role::kPattern:
+        if (!value.is_string()) return Invalid(place, name, "is not a string");
+        ChangePattern(value.get_ref<const std::string&>(), changes_[&value].value);
+        return absl::OkStatus();
+      case Role::kFormat:
+        return CheckFormat(place, value);
+      case Role::kUnsupported:
+        if (!HasNoEffect(schema, name, value)) {
+          return Unsupported(place, name, "the keyword is not supported");
+        }
+        changes_[&value].drop = true;
+        return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  static bool HasNoEffect(const Json& schema, std::string_view name, const Json& value) {
+    const auto has = [&](std::string_view other) { return FindMember(schema, other) != nullptr; };
+    if (name == "uniqueItems" || name == "not" || name == "$recursiveAnchor") {
+      return IsFalse(value);
+    }
+    if (name == "unevaluatedItems" || name == "unevaluatedProperties" || name == "propertyNames") {
+      return AllowsAll(value);
+    }
+    if (name.starts_with("depend")) return value.is_object() && value.empty();
+    if (name == "then" || name == "else") return !has("if");
+    if (name == "if") return !has("then") && !has("else");
+    if (name == "minContains" || name == "maxContains") return !has("contains");
+    return false;
+  }
+
+  absl::Status CheckList(const Place& place, int index, std::string_view name, const Json& value) {
+    if (!value.is_array()) return Invalid(place, name, "is not a list");
+    for (size_t i = 0; i < value.size(); ++i) {
+      Visit({.schema = &value[i], .parent = index, .keyword = name, .index = i});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckMap(const Place& place, int index, const Keyword& keyword, const Json& value) {
+    if (!value.is_object()) return Invalid(place, keyword.name, "is not an object");
+    for (const auto& [key, member] : value.get_ref<const Json::object_t&>()) {
+      if (keyword.role == Role::kPatternMap) {
+        has_combination_ = true;
+        ChangePattern(key, changes_[&member].name);
+      }
+      Visit({.schema = &member, .parent = index, .keyword = keyword.name, .name = key});
+    }
+    return absl::OkStatus();
+  }
+
+  static void ChangePattern(const std::string& pattern, std::optional<std::string>& change) {
+    std::string changed = PatternForLibrary(pattern);
+    if (changed != pattern) change = Json(std::move(changed)).dump();
+  }
+
+  // Beside prefixItems, the keyword has no effect, but the library forgets prefixItems.
+  absl::Status CheckAdditionalItems(const Place& place, int index, const Json& value) {
+    const Json* items = FindMember(*place.schema, "items");
+    if (IsNewestDialect() && FindMember(*place.schema, "prefixItems") &&
+        !(items != nullptr && items->is_array())) {
+      changes_[&value].drop = true;
+    } else {
+      Visit({.schema = &value, .parent = index, .keyword = "additionalItems"});
+    }
+    return absl::OkStatus();
+  }
+
+  // The value that a local pointer, without its `#`, points to; null if there is none.
+  const Json* Resolve(std::string_view pointer) const {
+    const Json* value = &root_;
+    while (!pointer.empty()) {
+      if (pointer.front() != '/') return nullptr;
+      pointer.remove_prefix(1);
+      const size_t end = std::min(pointer.find('/'), pointer.size());
+      const std::optional<std::string> token = DecodePointerToken(pointer.substr(0, end));
+      if (!token) return nullptr;
+      pointer.remove_prefix(end);
+      if (value->is_array()) {
+        const std::optional<size_t> index = ListIndex(*token);
+        if (!index || *index >= value->size()) return nullptr;
+        value = &(*value)[*index];
+      } else {
+        value = FindMember(*value, *token);
+        if (!value) return nullptr;
+      }
+    }
+    return value;
+  }
+
+  absl::Status CheckReference(const Place& place, const Json& value) {
+    has_combination_ = true;
+    if (!value.is_string()) return Invalid(place, "$ref", "is not a string");
+    const std::string& reference = value.get_ref<const std::string&>();
+    if (!reference.starts_with('#')) {
+      return Unsupported(place, "$ref", "points out of the schema");
+    }
+    if (!references_.insert(reference).second) return absl::OkStatus();
+    if (references_.size() > kMaxDefinitions) {
+      return TooLarge(place, "$ref",
+                      "is one of more than " + std::to_string(kMaxDefinitions) + " references");
+    }
+    // The library finds anchors.
+    if (reference.size() > 1 && reference[1] != '/') return absl::OkStatus();
+    const std::string_view pointer = std::string_view(reference).substr(1);
+    const Json* target = Resolve(pointer);
+    if (!target) return Invalid(place, "$ref", "points to nothing: " + reference);
+    Visit({.schema = target, .keyword = pointer});
+    return absl::OkStatus();
+  }
+
+  // References are local, so the outermost schema's name has no effect; those of others change what
+  // references within them mean.
+  absl::Status CheckId(const Place& place, std::string_view name, const Json& value) {
+    if (place.schema == &root_) {
+      changes_[&value].drop = true;
+      return absl::OkStatus();
+    }
+    if (!value.is_string()) return Invalid(place, name, "is not a string");
+    if (value.get_ref<const std::string&>().starts_with('#')) return absl::OkStatus();
+    return Unsupported(place, name, "only the outermost schema may have one");
+  }
+
+  absl::Status CheckType(const Place& place, const Json& value) const {
+    const auto is_type = [](const Json& type) {
+      return type.is_string() && Contains(kTypes, type.get_ref<const std::string&>());
+    };
+    const bool valid = value.is_array() ? std::all_of(value.begin(), value.end(), is_type) : is_type(value);
+    if (!valid) return Invalid(place, "type", "is not a type of JSON Schema, or a list of them");
+    return absl::OkStatus();
+  }
+  static bool AllowsStrings(const Json& schema) {
+    const Json* type = FindMember(schema, "type");
+    if (!type) return true;
+    if (!type->is_array()) return *type == "string";
+    return std::find(type->begin(), type->end(), "string") != type->end();
+  }
+
+  absl::Status CheckValue(const Place& place, std::string_view name, const Json& value) const {
+    std::vector<const Json*> open = {&value};
+    while (!open.empty()) {
+      const Json* next = open.back();
+      open.pop_back();
+      if (!IsExact(*next)) {
+        return Unsupported(place, name, "has an integer beyond 2^53 that no double holds");
+      }
+      if (!next->is_structured()) continue;
+      for (const Json& part : *next) open.push_back(&part);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCount(const Place& place, std::string_view name, const Json& value) {
+    const bool is_maximum = name.starts_with("max");
+    std::optional<uint64_t> count = WholeNumber(value);
+    if (!count && value.is_number_float() && value.get<double>() > kMaxCount) count = kMaxCount + 1;
+    if (!count) return Invalid(place, name, "is not a whole number of 0 or more");
+    if (*count > kMaxCount) {
+      if (!is_maximum) return TooLarge(place, name, "is more than any output has");
+      changes_[&value].drop = true;
+    } else if (!value.is_number_unsigned()) {
+      changes_[&value].value = std::to_string(*count);
+    }
+    if (name == "minProperties") return CheckMinProperties(place, *count);
+    return absl::OkStatus();
+  }
+
+  // Names of properties that are not declared may be generated twice, which counts as one property.
+  absl::Status CheckMinProperties(const Place& place, uint64_t count) const {
+    const Json& schema = *place.schema;
+    const Json* required = FindMember(schema, "required");
+    const size_t declared = required != nullptr && required->is_array() ? required->size() : 0;
+    const Json* additional = FindMember(schema, "additionalProperties");
+    const bool is_open = additional == nullptr || !IsFalse(*additional) ||
+                         FindMember(schema, "patternProperties") != nullptr;
+    if (!is_open || count < declared + 2) return absl::OkStatus();
+    return Unsupported(place, "minProperties",
+                       "only one property more than those of `required` can be demanded where "
+                       "properties without a declared name are allowed");
+  }
+
+  absl::Status CheckNumber(const Place& place, std::string_view name, const Json& value) const {
+    if (value.is_boolean() && name.starts_with("exclusive")) return absl::OkStatus();
+    if (!value.is_number()) return Invalid(place, name, "is not a number");
+    // The library rounds a bound beyond 63 bits towards 0, to the largest integer that it generates.
+    constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    if (name.ends_with("aximum") && value.is_number_unsigned() &&
+        value.get<uint64_t>() >= kLargest) {
+      return absl::OkStatus();
+    }
+    if (!IsExact(value)) {
+      return Unsupported(place, name, "is an integer beyond 2^53 that no double holds");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckMultipleOf(const Place& place, const Json& value) {
+    if (!value.is_number() || value.get<double>() <= 0) {
+      return Invalid(place, "multipleOf", "is not a number above 0");
+    }
+    const double multiple = value.get<double>();
+    const double thousandths = std::round(multiple * kMultipleUnit);
+    if (multiple > kMaxMultiple || thousandths < 1 || std::abs(multiple * kMultipleUnit - thousandths) > 1e-6 ||
+        Digits(static_cast<uint64_t>(thousandths)) > kMaxMultipleDigits) {
+      return TooLarge(place, "multipleOf",
+                      "may be at most 1,000 with 3 decimals and 10,000 without the point");
+    }
+    multiples_.push_back(static_cast<uint64_t>(thousandths));
+    return absl::OkStatus();
+  }
+
+  // Where schemas are combined, the library may compute the common multiple of any of their
+  // multiples.
+  absl::Status CheckMultiples() const {
+    if (!has_combination_) return absl::OkStatus();
+    uint64_t common = 1;
+    for (const uint64_t multiple : multiples_) {
+      common = std::lcm(common, multiple);
+      if (Digits(common) > kMaxMultipleDigits) {
+        return RuleTooLarge(field_,
+                            "the common multiple of all values of multipleOf may be at most 10,000 "
+                            "without its decimal point where schemas are combined");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckFormat(const Place& place, const Json& value) {
+    if (!value.is_string()) return Invalid(place, "format", "is not a string");
+    const Json& schema = *place.schema;
+    if (!AllowsStrings(schema)) return absl::OkStatus();
+    const std::string& format = value.get_ref<const std::string&>();
+    switch (FormatSupportOf(format)) {
+      case FormatSupport::kByLibrary:
+        return absl::OkStatus();
+      case FormatSupport::kAnnotation:
+        changes_[&value].drop = true;
+        return absl::OkStatus();
+      case FormatSupport::kUnsupported:
+        return Unsupported(place, "format", "\"" + format + "\" is not supported");
+      case FormatSupport::kByPattern:
+        break;
+    }
+    const std::string pattern = "\"pattern\":" + Json(PatternOfFormat(format)).dump();
+    if (!FindMember(schema, "pattern")) {
+      changes_[&value].member = pattern;
+    } else if (!FindMember(schema, "allOf")) {
+      changes_[&value].member = "\"allOf\":[{" + pattern + "}]";
+    } else {
+      return Unsupported(place, "format", "cannot stand beside both `pattern` and `allOf`");
+    }
+    return absl::OkStatus();
+  }
+
+  void Write(const Json& value, std::string_view members, std::string& out) const {
+    if (value.is_array()) {
+      std::string_view separator = "[";
+      for (const Json& element : value) {
+        out += separator;
+        Write(element, {}, out);
+        separator = ",";
+      }
+      out += value.empty() ? "[]" : "]";
+    } else if (value.is_object()) {
+      out.append("{").append(members);
+      const bool applicators_last = applicators_last_.contains(&value);
+      bool is_first = members.empty();
+      for (const bool applicators : {false, true}) {
+        for (const auto& [name, member] : value.get_ref<const Json::object_t&>()) {
+          const bool comes_now = applicators_last ? Contains(kApplicators, name) == applicators
+                                                  : !applicators;
+          if (comes_now) WriteMember(name, member, is_first, out);
+        }
+      }
+      out += '}';
+    } else {
+      out += value.dump();
+    }
+  }
+
+  void WriteMember(const std::string& name, const Json& value, bool& is_first,
+                   std::string& out) const {
+    const auto found = changes_.find(&value);
+    const Change* change = found == changes_.end() ? nullptr : &found->second;
+    if (change && change->drop) return;
+    if (!is_first) out += ',';
+    is_first = false;
+    if (change && change->member) {
+      out += *change->member;
+      return;
+    }
+    out += change && change->name ? *change->name : Json(name).dump();
+    out += ':';
+    if (change && change->value) {
+      out += *change->value;
+    } else {
+      Write(value, {}, out);
+    }
+  }
+
+  const Json& root_;
+  const std::string& field_;
+  // One of kDialects; empty if the schema names none of them.
+  std::string_view dialect_;
+  std::vector<Place> places_;
+  absl::flat_hash_set<const Json*> visited_;
+  absl::flat_hash_set<std::string> references_;
+  absl::flat_hash_map<const Json*, Change> changes_;
+  absl::flat_hash_set<const Json*> applicators_last_;
+  // In thousandths.
+  std::vector<uint64_t> multiples_;
+  // True if two schemas may apply to one value.
+  bool has_combination_ = false;
+};
+
+}  // namespace
+
+absl::Status CheckSchema(const std::string& schema, const std::string& field, int max_depth) {
+  ORCD_ASSIGN_OR_RETURN(const Json document, ReadJson(schema, field, max_depth));
+  return SchemaWalk(document, field).Run();
+}
+
+std::string SchemaForLibrary(const std::string& schema) {
+  const Json document = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+  const std::string no_field;
+  SchemaWalk walk(document, no_field);
+  static_cast<void>(walk.Run());
+  return walk.Write(NeedsUnicodeEscapes(schema) ? std::string_view() : kOneSpelling);
+}
+
+std::vector<std::string> FindKeyword(const std::string& schema, std::string_view keyword,
+                                     size_t limit) {
+  const Json document = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+  const std::string no_field;
+  SchemaWalk walk(document, no_field);
+  static_cast<void>(walk.Run());
+  return walk.Find(keyword, limit);
+}
+
+}  // namespace orcd

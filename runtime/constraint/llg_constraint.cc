@@ -1,0 +1,162 @@
+#include "runtime/constraint/llg_constraint.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "runtime/base/steady_time.h"
+#include "runtime/constraint/constraint_errors.h"
+
+namespace orcd {
+namespace {
+
+// A mask gives the matcher new fuel. Where tokens are accepted again after a resume, no masks are
+// asked for, and the fuel of one would have to last for all of them.
+constexpr int kMaxStepsWithoutMask = 32;
+// Of the library's text in a message.
+constexpr size_t kMaxErrorBytes = 300;
+
+}  // namespace
+
+LlgConstraint::LlgConstraint(std::shared_ptr<const LlgRule> rule, std::shared_ptr<const void> held)
+    : rule_(std::move(rule)), held_(std::move(held)) {
+  const std::span<const int32_t> first = rule_->first_forced();
+  if (!first.empty()) runs_.push_back({.begin = 0, .tokens = {first.begin(), first.end()}});
+}
+
+TokenMask LlgConstraint::Mask(int) {
+  if (!status_.ok()) return {};
+  if (matcher_ == nullptr) return rule_->first_mask();
+  if (has_mask_) return {words_};
+  if (const std::span<const int32_t> forced = Forced(); !forced.empty()) {
+    const std::span<const uint32_t> first = rule_->first_mask().words;
+    words_.assign(first.size(), 0);
+    words_[forced[0] / 32] |= 1u << forced[0] % 32;
+    words_.back() |= ~TokensOfLastWord(rule_->vocabulary().tokenizer().vocab_size());
+    has_mask_ = true;
+  } else if (!ComputeMask()) {
+    FailByLibrary();
+    return {};
+  }
+  return {words_};
+}
+
+void LlgConstraint::Accept(int32_t token) {
+  if (!status_.ok()) return;
+  const bool is_end = rule_->vocabulary().tokenizer().IsEog(token);
+  if (is_end && !has_end_ ? !MayEnd() : Ended()) {
+    status_ = BrokenRule(absl::StrCat("token ", token, " breaks the rule of ", rule_->field(),
+                                      ", which ", Ended() ? "has ended" : "is not fulfilled yet"));
+    return;
+  }
+  has_mask_ = false;
+  if (is_end) {
+    has_end_ = true;
+    return;
+  }
+  if (matcher_ == nullptr) matcher_ = rule_->CloneMatcher();
+  const std::span<const int32_t> forced = Forced();
+  const bool follows = !forced.empty() && forced[0] == token;
+  const bool run_goes_on = follows && forced.size() > 1;
+  if (!forced.empty() && !follows) runs_.back().left_at = tokens_.size() - runs_.back().begin;
+  if (!Step(token)) return FailByLibrary();
+  tokens_.push_back(token);
+  if (run_goes_on) return;
+  if (!AddRun() || (Forced().empty() && !Refuel())) FailByLibrary();
+}
+
+void LlgConstraint::Rollback(int count) {
+  if (!status_.ok() || count == 0) return;
+  has_mask_ = false;
+  if (has_end_) {
+    has_end_ = false;
+    --count;
+  }
+  tokens_.resize(tokens_.size() - count);
+  while (!runs_.empty() && runs_.back().begin > tokens_.size()) runs_.pop_back();
+  if (!runs_.empty() && tokens_.size() - runs_.back().begin <= runs_.back().left_at) {
+    runs_.back().left_at = Run::kNever;
+  }
+  if (tokens_.empty()) {
+    matcher_ = nullptr;
+    return;
+  }
+  if (llg_matcher_rollback(matcher_.get(), count) == 0) return;
+  // The library cannot undo tokens of grammars that use `stop` or `max_tokens`.
+  matcher_ = rule_->CloneMatcher();
+  for (const int32_t token : tokens_) {
+    if (!Step(token) || !Refuel()) return FailByLibrary();
+  }
+  has_mask_ = false;
+}
+
+bool LlgConstraint::Ended() const {
+  if (!status_.ok()) return false;
+  if (has_end_) return true;
+  return matcher_ == nullptr ? rule_->allows_only_end() : llg_matcher_is_stopped(matcher_.get());
+}
+
+std::span<const int32_t> LlgConstraint::Forced() {
+  if (!status_.ok() || has_end_ || runs_.empty()) return {};
+  const Run& run = runs_.back();
+  const size_t done = tokens_.size() - run.begin;
+  if (done >= run.tokens.size() || done > run.left_at) return {};
+  return std::span(run.tokens).subspan(done);
+}
+
+bool LlgConstraint::MayEnd() const {
+  if (matcher_ == nullptr) {
+    const std::vector<int32_t>& ends = rule_->vocabulary().tokenizer().eog_ids();
+    return !ends.empty() && rule_->first_mask().Allows(ends.front());
+  }
+  return llg_matcher_is_stopped(matcher_.get()) || llg_matcher_is_accepting(matcher_.get());
+}
+
+bool LlgConstraint::AddRun() {
+  if (llg_matcher_is_stopped(matcher_.get())) return true;
+  std::vector<int32_t> tokens;
+  if (!ComputeLlgForced(rule_->vocabulary(), *matcher_, tokens)) return false;
+  if (!tokens.empty()) runs_.push_back({.begin = tokens_.size(), .tokens = std::move(tokens)});
+  return true;
+}
+
+bool LlgConstraint::Step(int32_t token) {
+  ++steps_without_mask_;
+  return llg_matcher_consume_token(matcher_.get(), static_cast<uint32_t>(token)) == 0;
+}
+
+bool LlgConstraint::Refuel() { return steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask(); }
+
+bool LlgConstraint::ComputeMask() {
+  const absl::Time begin = SteadyNow();
+  const bool made = ComputeLlgMask(rule_->vocabulary(), *matcher_, words_);
+  if (rule_->observer() != nullptr) rule_->observer()->OnMask(SteadyNow() - begin);
+  steps_without_mask_ = 0;
+  has_mask_ = made;
+  return made;
+}
+
+void LlgConstraint::FailByLibrary() {
+  if (!llg_matcher_is_error(matcher_.get())) {
+    status_ = FailedRule(
+        absl::StatusCode::kInternal,
+        absl::StrCat("the rule of ", rule_->field(), " allows no token after ", tokens_.size()));
+    return;
+  }
+  const std::string_view error = LlgErrorOf(*matcher_).substr(0, kMaxErrorBytes);
+  const std::string message = absl::StrCat("the rule of ", rule_->field(), " failed after ",
+                                           tokens_.size(), " tokens: ", error);
+  if (absl::StrContains(error, "satisfy the grammar")) {
+    status_ = BrokenRule(message);
+  } else if (absl::StrContainsIgnoreCase(error, "too")) {
+    status_ = FailedRule(absl::StatusCode::kResourceExhausted,
+                         absl::StrCat(message, "; a simpler rule takes less"));
+  } else {
+    status_ = FailedRule(absl::StatusCode::kInternal, message);
+  }
+}
+
+}  // namespace orcd

@@ -1,0 +1,305 @@
+#include "runtime/constraint/rule_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
+#include "runtime/constraint/ebnf.h"
+#include "runtime/constraint/free_text.h"
+#include "runtime/constraint/json_schema.h"
+#include "runtime/constraint/lark_text.h"
+#include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/tag_rules.h"
+
+namespace orcd {
+namespace {
+
+constexpr size_t kMaxStart = 256;
+constexpr std::string_view kAnyObject = R"({"type":"object"})";
+
+// A visitor of variants.
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+size_t Bytes(const ConstraintSpec& spec) {
+  const size_t start = std::visit(Overloaded{[](const StartAfterString& s) { return s.text.size(); },
+                                             [](const auto&) { return size_t{0}; }},
+                                  spec.start);
+  const size_t rule = std::visit(
+      Overloaded{[](const JsonSchemaRule& rule) { return rule.schema.size(); },
+                 [](const JsonObjectRule&) { return size_t{0}; },
+                 [](const RegexRule& rule) { return rule.expression.size(); },
+                 [](const GrammarRule& rule) { return rule.grammar.size(); },
+                 [](const ChoiceRule& rule) {
+                   size_t bytes = 0;
+                   for (const std::string& choice : rule.choices) bytes += choice.size();
+                   return bytes;
+                 },
+                 [](const StructuralTagRule& rule) {
+                   size_t bytes = 0;
+                   for (const auto& tag : rule.tags) {
+                     bytes += tag.begin.size() + tag.schema.size() + tag.end.size();
+                   }
+                   for (const std::string& trigger : rule.triggers) bytes += trigger.size();
+                   return bytes;
+                 }},
+      spec.rule);
+  return start + rule;
+}
+
+bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == text.size(); }
+
+// The library reads its text up to the first NUL.
+absl::Status CheckText(std::string_view text, const std::string& field) {
+  if (text.empty()) return InvalidRule(field, "is empty");
+  if (!IsUtf8(text)) return InvalidRule(field, "is not UTF-8");
+  if (text.find('\0') != std::string_view::npos) return InvalidRule(field, "has a NUL character");
+  return absl::OkStatus();
+}
+
+absl::Status CheckRegex(std::string_view expression, const std::string& field) {
+  ORCD_RETURN_IF_ERROR(CheckText(expression, field));
+  const size_t last = expression.find_last_not_of('\\');
+  const size_t backslashes = expression.size() - (last == std::string_view::npos ? 0 : last + 1);
+  if (backslashes % 2 == 1) return InvalidRule(field, "ends with a backslash");
+  return absl::OkStatus();
+}
+
+// The number of lines that begin like a definition.
+int CountDefinitions(std::string_view lark) {
+  int count = 0;
+  while (!lark.empty()) {
+    const size_t end = std::min(lark.find('\n'), lark.size());
+    std::string_view line = lark.substr(0, end);
+    lark.remove_prefix(std::min(end + 1, lark.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(" \t\r{"), line.size()));
+    const auto name_end = std::ranges::find_if_not(line, [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '?' ||
+             c == '!';
+    });
+    const auto length = static_cast<size_t>(name_end - line.begin());
+    line.remove_prefix(length);
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    constexpr std::string_view kAfterName = ":[.{";
+    if (length > 0 && !line.empty() && kAfterName.find(line.front()) != std::string_view::npos) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+absl::Status CheckGrammar(const GrammarRule& rule, const std::string& field) {
+  ORCD_RETURN_IF_ERROR(CheckText(rule.grammar, field));
+  if (rule.dialect == GrammarDialect::kEbnf) return EbnfToLark(rule.grammar, field).status();
+  if (CountDefinitions(rule.grammar) > kMaxDefinitions) {
+    return RuleTooLarge(field, "has more than " + std::to_string(kMaxDefinitions) + " definitions");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChoices(const ChoiceRule& rule, const std::string& field) {
+  if (rule.choices.empty()) return InvalidRule(field, "there is no choice");
+  for (const std::string& choice : rule.choices) {
+    if (choice.empty()) return InvalidRule(field, "a choice is empty");
+    if (!IsUtf8(choice)) return InvalidRule(field, "a choice is not UTF-8");
+  }
+  return absl::OkStatus();
+}
+
+std::string TagField(const ConstraintSpec& spec, size_t tag) {
+  return spec.field + ".tags[" + std::to_string(tag) + "]";
+}
+
+absl::Status CheckTagTexts(const StructuralTagRule& rule, const ConstraintSpec& spec,
+                           int max_depth) {
+  ORCD_RETURN_IF_ERROR(CheckTags(rule, spec.field));
+  for (size_t i = 0; i < rule.tags.size(); ++i) {
+    const StructuralTagRule::Tag& tag = rule.tags[i];
+    if (!IsUtf8(tag.begin) || !IsUtf8(tag.end)) {
+      return InvalidRule(TagField(spec, i), "is not UTF-8");
+    }
+    if (tag.schema.empty()) continue;
+    ORCD_RETURN_IF_ERROR(CheckSchema(tag.schema, TagField(spec, i) + ".json_schema", max_depth));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LarkPart> RulePart(const ConstraintSpec& spec, const Tokenizer& tokenizer) {
+  using Result = absl::StatusOr<LarkPart>;
+  return std::visit(
+      Overloaded{[](const JsonSchemaRule& rule) -> Result {
+                   return LarkPart{{}, "%json " + SchemaForLibrary(rule.schema)};
+                 },
+                 [](const JsonObjectRule&) -> Result {
+                   return LarkPart{{}, "%json " + std::string(kAnyObject)};
+                 },
+                 [](const RegexRule& rule) -> Result {
+                   return LarkPart{"REGEX: " + LarkRegex(rule.expression) + "\n", "REGEX"};
+                 },
+                 [&](const GrammarRule& rule) -> Result {
+                   if (rule.dialect == GrammarDialect::kEbnf) {
+                     return EbnfToLark(rule.grammar, spec.field);
+                   }
+                   return LarkPart{{}, "%lark {\n" + rule.grammar + "\n}"};
+                 },
+                 [](const ChoiceRule& rule) -> Result {
+                   // One terminal: as alternatives of a rule, many choices take minutes.
+                   LarkPart part = {"CHOICE: ", "CHOICE"};
+                   for (size_t i = 0; i < rule.choices.size(); ++i) {
+                     if (i > 0) part.definitions += " | ";
+                     part.definitions += LarkString(rule.choices[i]);
+                   }
+                   part.definitions += '\n';
+                   return part;
+                 },
+                 [&](const StructuralTagRule& rule) -> Result {
+                   return TagRules(rule, spec.field, tokenizer);
+                 }},
+      spec.rule);
+}
+
+// Free text until the start's text is complete.
+absl::StatusOr<LarkPart> StartPart(const StartAfterString& start, const ConstraintSpec& spec,
+                                   const Tokenizer& tokenizer) {
+  const std::vector<TextPiece> pieces = SplitControlTokens(start.text, tokenizer);
+  if (pieces.size() != 1) {
+    return UnsupportedRule(spec.field,
+                           "after_string: may be text or a special token, but not both; use the id "
+                           "of its last token as after_token");
+  }
+  LarkPart part = {{}, "begin"};
+  const int32_t token = pieces.front().token;
+  const std::string mark = std::string(kAnyText) + " " + LarkPieces(pieces);
+  std::vector<int32_t> marks;
+  if (token >= 0) marks.push_back(token);
+  const std::string others = OtherControlTokens(tokenizer, marks);
+  part.definitions = (token >= 0 ? "mark: " : "mark[lazy]: ") + mark + "\nbegin: ";
+  if (!others.empty()) part.definitions.append("(").append(kAnyText).append(" ").append(others).append(")* ");
+  part.definitions += "mark\n";
+  return part;
+}
+
+// What the library says of rules that are refused for one of the reasons, and the keywords at which
+// a schema has the fault.
+struct KnownError {
+  std::string_view text;
+  std::vector<std::string_view> keywords;
+};
+
+bool Says(std::string_view error, std::string_view text) {
+  return error.find(text) != std::string_view::npos;
+}
+
+// Where the schemas of the rule use the keywords.
+std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_view>& keywords) {
+  constexpr size_t kMaxUses = 3;
+  std::string uses;
+  const auto add = [&](const std::string& schema, const std::string& prefix) {
+    for (const std::string_view keyword : keywords) {
+      for (const std::string& pointer : FindKeyword(schema, keyword, kMaxUses)) {
+        uses.append(uses.empty() ? "" : ", ").append(prefix).append(pointer);
+      }
+    }
+  };
+  if (const auto* rule = std::get_if<JsonSchemaRule>(&spec.rule)) add(rule->schema, "");
+  if (const auto* rule = std::get_if<StructuralTagRule>(&spec.rule)) {
+    for (size_t i = 0; i < rule->tags.size(); ++i) {
+      if (rule->tags[i].schema.empty()) continue;
+      add(rule->tags[i].schema, "tags[" + std::to_string(i) + "].json_schema");
+    }
+  }
+  return uses;
+}
+
+}  // namespace
+
+absl::Status CheckRule(const ConstraintSpec& spec, const ConstraintLimits& limits) {
+  if (const size_t bytes = Bytes(spec); bytes > limits.max_bytes) {
+    return RuleTooLarge(spec.field, "has " + std::to_string(bytes) + " bytes; at most " +
+                                        std::to_string(limits.max_bytes) + " are accepted");
+  }
+  if (const auto* start = std::get_if<StartAfterString>(&spec.start)) {
+    if (start->text.empty() || start->text.size() > kMaxStart || !IsUtf8(start->text)) {
+      return InvalidRule(spec.field, "after_string: must be UTF-8 of 1 to 256 bytes");
+    }
+  }
+  const std::string& field = spec.field;
+  return std::visit(
+      Overloaded{[&](const JsonSchemaRule& rule) {
+                   return CheckSchema(rule.schema, field, limits.max_depth);
+                 },
+                 [](const JsonObjectRule&) { return absl::OkStatus(); },
+                 [&](const RegexRule& rule) { return CheckRegex(rule.expression, field); },
+                 [&](const GrammarRule& rule) { return CheckGrammar(rule, field); },
+                 [&](const ChoiceRule& rule) { return CheckChoices(rule, field); },
+                 [&](const StructuralTagRule& rule) {
+                   return CheckTagTexts(rule, spec, limits.max_depth);
+                 }},
+      spec.rule);
+}
+
+absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer& tokenizer) {
+  const auto* start = std::get_if<StartAfterString>(&spec.start);
+  if (!start) {
+    if (const auto* rule = std::get_if<JsonSchemaRule>(&spec.rule)) {
+      return RuleText{"json_schema", SchemaForLibrary(rule->schema)};
+    }
+    if (std::holds_alternative<JsonObjectRule>(spec.rule)) {
+      return RuleText{"json_schema", std::string(kAnyObject)};
+    }
+    const auto* grammar = std::get_if<GrammarRule>(&spec.rule);
+    if (grammar && grammar->dialect == GrammarDialect::kLark) {
+      return RuleText{"lark", grammar->grammar};
+    }
+  }
+  ORCD_ASSIGN_OR_RETURN(LarkPart rule, RulePart(spec, tokenizer));
+  std::string text = "start: ";
+  if (start) {
+    ORCD_ASSIGN_OR_RETURN(const LarkPart begin, StartPart(*start, spec, tokenizer));
+    text.append(begin.expression).append(" ").append(rule.expression).append("\n");
+    text.append(begin.definitions);
+  } else {
+    text.append(rule.expression).append("\n");
+  }
+  if (start || std::holds_alternative<StructuralTagRule>(spec.rule)) text += kAnyTextDefinition;
+  return RuleText{"lark", text.append(rule.definitions)};
+}
+
+absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_error) {
+  for (const std::string_view text : {"nsatisfiable", "no value", "is empty"}) {
+    if (Says(library_error, text)) return UnsatisfiableRule(spec.field, library_error);
+  }
+  for (const std::string_view text :
+       {"too big", "too large", "too complex", "too deeply", "too many", "exceed", "limit",
+        "nable to determine", "can't determine", "fuel"}) {
+    if (Says(library_error, text)) return RuleTooLarge(spec.field, library_error);
+  }
+  const KnownError unsupported[] = {
+      {"oneOf", {"oneOf"}},
+      {"min/maxProperties", {"minProperties", "maxProperties"}},
+      {"are not disjoint", {"patternProperties"}},
+      {"circular references", {"$ref"}},
+      {"not supported", {"pattern", "patternProperties"}},
+      {"nsupported", {}},
+      {"Unimplemented", {}},
+      {"Unknown format", {"format"}},
+  };
+  for (const KnownError& known : unsupported) {
+    if (!Says(library_error, known.text)) continue;
+    const std::string uses = FindUses(spec, known.keywords);
+    const std::string error = OneLine(library_error);
+    return UnsupportedRule(spec.field, uses.empty() ? error : uses + ": " + error);
+  }
+  return InvalidRule(spec.field, library_error);
+}
+
+}  // namespace orcd

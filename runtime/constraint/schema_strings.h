@@ -1,0 +1,39 @@
+// Strings in JSON Schemas: patterns, names of formats, parts of JSON pointers.
+#ifndef ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
+#define ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace orcd {
+
+// A pattern of ECMA-262, which JSON Schema uses, in the syntax of Rust's regex crate. They differ in
+// brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters.
+std::string PatternForLibrary(std::string_view pattern);
+
+enum class FormatSupport {
+  kByLibrary,
+  // The library's own expression accepts dates that are none, such as 2023-02-29.
+  kByPattern,
+  // The specification does not know the name, so that it annotates.
+  kAnnotation,
+  kUnsupported,
+};
+FormatSupport FormatSupportOf(std::string_view format);
+
+// An expression that matches exactly the texts of a format of kByPattern: of RFC 3339, with years
+// from 1, without leap seconds, which not all validators accept.
+std::string PatternOfFormat(std::string_view format);
+
+// A token of a JSON pointer in a URI's fragment, decoded (RFC 6901, section 6); empty if an escape
+// is malformed.
+std::optional<std::string> DecodePointerToken(std::string_view token);
+
+// The index of a list that a decoded token is; empty if it is none.
+std::optional<size_t> ListIndex(std::string_view token);
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_

@@ -1,0 +1,162 @@
+#include "runtime/constraint/tag_rules.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/constraint/free_text.h"
+#include "runtime/constraint/json_schema.h"
+#include "runtime/constraint/rule_error.h"
+
+namespace orcd {
+namespace {
+
+// Checks compare each trigger with each, and with each tag.
+constexpr size_t kMaxTriggers = 64;
+constexpr size_t kMaxTags = 1024;
+
+// The triggers that no shorter one begins: text that has one of these has no time for a longer one.
+std::vector<std::string_view> FirstTriggers(const StructuralTagRule& rule) {
+  std::vector<std::string_view> first;
+  for (const std::string_view trigger : rule.triggers) {
+    const bool is_first = std::ranges::none_of(rule.triggers, [&](std::string_view other) {
+      return other != trigger && trigger.starts_with(other);
+    });
+    if (is_first && std::ranges::find(first, trigger) == first.end()) first.push_back(trigger);
+  }
+  return first;
+}
+
+std::string Quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+
+// The pieces of `begin` before and after the end of the trigger that it begins with.
+struct SplitBegin {
+  std::vector<TextPiece> trigger;
+  std::vector<TextPiece> rest;
+  // False if a control token lies on both sides.
+  bool valid = true;
+};
+SplitBegin Split(std::string_view begin, std::string_view trigger, const Tokenizer& tokenizer) {
+  SplitBegin split;
+  size_t pos = 0;
+  for (TextPiece& piece : SplitControlTokens(begin, tokenizer)) {
+    const std::string_view spelling =
+        piece.token >= 0 ? tokenizer.TokenText(piece.token) : std::string_view(piece.text);
+    const size_t end = pos + spelling.size();
+    if (end <= trigger.size()) {
+      split.trigger.push_back(std::move(piece));
+    } else if (pos >= trigger.size()) {
+      split.rest.push_back(std::move(piece));
+    } else if (piece.token >= 0) {
+      split.valid = false;
+    } else {
+      split.trigger.push_back({.text = piece.text.substr(0, trigger.size() - pos)});
+      split.rest.push_back({.text = piece.text.substr(trigger.size() - pos)});
+    }
+    pos = end;
+  }
+  return split;
+}
+
+void AppendOption(std::string_view option, std::string& options) {
+  options.append(options.empty() ? "" : " | ").append(option);
+}
+
+}  // namespace
+
+absl::Status CheckTags(const StructuralTagRule& rule, const std::string& field) {
+  if (rule.tags.empty()) return InvalidRule(field, "there is no tag");
+  if (rule.triggers.empty()) return InvalidRule(field, "there is no trigger");
+  if (rule.tags.size() > kMaxTags || rule.triggers.size() > kMaxTriggers) {
+    return RuleTooLarge(field, "there may be at most " + std::to_string(kMaxTags) + " tags and " +
+                                   std::to_string(kMaxTriggers) + " triggers");
+  }
+  const std::vector<std::string_view> triggers = FirstTriggers(rule);
+  for (const std::string_view trigger : triggers) {
+    if (trigger.empty()) return InvalidRule(field, "a trigger is empty");
+    for (const std::string_view other : triggers) {
+      if (other != trigger && trigger.find(other) != std::string_view::npos) {
+        return InvalidRule(field, "the trigger " + Quoted(trigger) + " has another one in it, " +
+                                      Quoted(other));
+      }
+    }
+    if (std::ranges::none_of(rule.tags, [&](const StructuralTagRule::Tag& tag) {
+          return tag.begin.starts_with(trigger);
+        })) {
+      return InvalidRule(field, "no tag begins with the trigger " + Quoted(trigger));
+    }
+  }
+  for (const StructuralTagRule::Tag& tag : rule.tags) {
+    if (std::ranges::none_of(triggers, [&](std::string_view trigger) {
+          return std::string_view(tag.begin).starts_with(trigger);
+        })) {
+      return InvalidRule(field, "the tag " + Quoted(tag.begin) + " begins with no trigger");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::string& field,
+                                  const Tokenizer& tokenizer) {
+  LarkPart part = {.definitions = {}, .expression = "tags"};
+  const auto define = [&](std::string_view name, std::string_view text) {
+    part.definitions.append(name).append(": ").append(text).append("\n");
+  };
+  // Texts that may stand between tags with what follows them, and tags without text before them.
+  std::string texts;
+  std::string tags;
+  std::vector<int32_t> marks;
+  const std::vector<std::string_view> triggers = FirstTriggers(rule);
+  for (size_t i = 0; i < triggers.size(); ++i) {
+    std::string bodies;
+    std::vector<TextPiece> trigger;
+    for (const StructuralTagRule::Tag& tag : rule.tags) {
+      if (!std::string_view(tag.begin).starts_with(triggers[i])) continue;
+      SplitBegin split = Split(tag.begin, triggers[i], tokenizer);
+      if (!split.valid) {
+        return UnsupportedRule(
+            field, "the trigger " + Quoted(triggers[i]) + " ends within a special token");
+      }
+      const std::vector<TextPiece> end = SplitControlTokens(tag.end, tokenizer);
+      AppendOption(LarkPieces(split.rest), bodies);
+      bodies.append(" %json ").append(SchemaForLibrary(tag.schema.empty() ? "{}" : tag.schema));
+      bodies.append(" ").append(LarkPieces(end));
+      trigger = std::move(split.trigger);
+    }
+    const bool is_token = trigger.front().token >= 0;
+    if (!is_token && trigger.size() > 1) {
+      return UnsupportedRule(field, "the trigger " + Quoted(triggers[i]) +
+                                        " has a special token behind its begin");
+    }
+    const std::string number = std::to_string(i);
+    const std::string body = "body" + number;
+    define(body, bodies);
+    AppendOption(LarkPieces(trigger) + " " + body, tags);
+    if (is_token) {
+      marks.push_back(trigger.front().token);
+      AppendOption(std::string(kAnyText) + " " + LarkPieces(trigger) + " " + body, texts);
+    } else {
+      // Lazy: the text ends with the first trigger in it.
+      define("until" + number + "[lazy]", std::string(kAnyText) + " " + LarkPieces(trigger));
+      AppendOption("until" + number + " " + body, texts);
+    }
+  }
+  const std::string others = OtherControlTokens(tokenizer, marks);
+  if (!others.empty()) define("other", std::string(kAnyText) + " " + others);
+  const std::string any_text = std::string(kAnyText);
+  define("tag", rule.at_least_one ? tags : texts);
+  if (rule.stop_after_first) {
+    const std::string before = others.empty() ? "" : "other* ";
+    define("tags", rule.at_least_one ? "tag" : before + "(tag | " + any_text + ")");
+    return part;
+  }
+  define("text", others.empty() ? texts : texts + " | other");
+  define("tags", (rule.at_least_one ? "tag text* " : "text* ") + any_text);
+  return part;
+}
+
+}  // namespace orcd

@@ -1,0 +1,70 @@
+#include "tools/orcdctl/constraint_options.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace orcd::ctl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::Constraint Made(const ConstraintOptions& options) {
+  const auto constraint = NewConstraint(options);
+  EXPECT_TRUE(constraint.ok()) << constraint.status();
+  return constraint.ok() && *constraint ? **constraint : v1::Constraint();
+}
+
+std::string WriteFile(const std::string& content) {
+  std::string path = absl::StrCat(::testing::TempDir(), "/rule-", getpid());
+  std::ofstream(path) << content;
+  return path;
+}
+
+TEST(ConstraintOptionsTest, NoRuleIsNoConstraint) {
+  const auto constraint = NewConstraint({});
+  ASSERT_TRUE(constraint.ok());
+  EXPECT_FALSE(constraint->has_value());
+}
+
+TEST(ConstraintOptionsTest, EachRule) {
+  EXPECT_EQ(Made({.json_schema = " {\"a\": 1}"}).json_schema(), " {\"a\": 1}");
+  EXPECT_TRUE(Made({.json_object = true}).json_object());
+  EXPECT_EQ(Made({.regex = "a+"}).regex(), "a+");
+  EXPECT_THAT(Made({.choices = {"yes", "no"}}).choice().choices(), ElementsAre("yes", "no"));
+}
+
+TEST(ConstraintOptionsTest, FilesAreRead) {
+  EXPECT_EQ(Made({.json_schema = WriteFile("{\"a\": 2}")}).json_schema(), "{\"a\": 2}");
+  const v1::Grammar lark = Made({.lark_file = WriteFile("start: \"a\"")}).grammar();
+  EXPECT_EQ(lark.dialect(), v1::GRAMMAR_DIALECT_LARK);
+  EXPECT_EQ(lark.text(), "start: \"a\"");
+  const v1::Grammar ebnf = Made({.ebnf_file = WriteFile("root ::= \"a\"")}).grammar();
+  EXPECT_EQ(ebnf.dialect(), v1::GRAMMAR_DIALECT_EBNF);
+  EXPECT_EQ(ebnf.text(), "root ::= \"a\"");
+  EXPECT_FALSE(NewConstraint({.json_schema = "/not/there"}).ok());
+  EXPECT_THAT(
+      std::string(NewConstraint({.ebnf_file = WriteFile("root ::= \"\xff\"")}).status().message()),
+      HasSubstr("--ebnf"));
+}
+
+TEST(ConstraintOptionsTest, WhereItBegins) {
+  EXPECT_EQ(Made({.regex = "a", .after = "Answer:"}).after_string(), "Answer:");
+  EXPECT_EQ(Made({.regex = "a", .after_token = 7}).after_token(), 7u);
+  EXPECT_EQ(Made({.regex = "a"}).start_case(), v1::Constraint::START_NOT_SET);
+}
+
+TEST(ConstraintOptionsTest, ContradictionsAreNamed) {
+  EXPECT_THAT(
+      std::string(NewConstraint({.json_object = true, .regex = "a"}).status().message()),
+      HasSubstr("--json-object and --regex"));
+  EXPECT_THAT(std::string(NewConstraint({.after = "x"}).status().message()), HasSubstr("--after"));
+}
+
+}  // namespace
+}  // namespace orcd::ctl
