@@ -1,8 +1,8 @@
 #include "runtime/constraint/canonical_tokens.h"
 
 #include <span>
+#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/base/utf8.h"
 
 namespace orcd {
@@ -47,7 +47,7 @@ void CanonicalTokens::AppendExact(std::string_view text, size_t& pos,
   const std::string_view lead = adds_space_ ? " \n" : "";
   const std::string_view rest = text.substr(pos);
   const std::vector<int32_t> encoded =
-      adds_space_ ? tokenizer_.Encode(absl::StrCat("\n", rest), std::span<const TextSpan>())
+      adds_space_ ? tokenizer_.Encode(std::string("\n").append(rest), std::span<const TextSpan>())
                   : tokenizer_.Encode(rest, std::span<const TextSpan>());
   size_t led = 0;
   for (const int32_t id : encoded) {

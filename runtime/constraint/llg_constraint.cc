@@ -1,7 +1,6 @@
 #include "runtime/constraint/llg_constraint.h"
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -146,12 +145,12 @@ void LlgConstraint::FailByLibrary() {
         absl::StrCat("the rule of ", rule_->field(), " allows no token after ", tokens_.size()));
     return;
   }
-  const std::string_view error = LlgErrorOf(*matcher_).substr(0, kMaxErrorBytes);
+  const std::string error(LlgErrorOf(*matcher_).substr(0, kMaxErrorBytes));
   const std::string message = absl::StrCat("the rule of ", rule_->field(), " failed after ",
                                            tokens_.size(), " tokens: ", error);
   if (absl::StrContains(error, "satisfy the grammar")) {
     status_ = BrokenRule(message);
-  } else if (absl::StrContainsIgnoreCase(error, "too")) {
+  } else if (absl::StrContains(error, "too") || absl::StrContains(error, "Too")) {
     status_ = FailedRule(absl::StatusCode::kResourceExhausted,
                          absl::StrCat(message, "; a simpler rule takes less"));
   } else {

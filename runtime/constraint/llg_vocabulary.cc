@@ -21,12 +21,13 @@ constexpr uint32_t kNoToken = std::numeric_limits<uint32_t>::max();
 
 std::string SpellingFor(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view text = tokenizer.TokenText(id);
-  if (tokenizer.IsEog(id)) return absl::StrCat(std::string_view(&kNameMarker, 1), text);
+  const std::string name = std::string(1, kNameMarker).append(text);
+  if (tokenizer.IsEog(id)) return name;
   if (const std::string_view bytes = tokenizer.TokenBytes(id); !bytes.empty()) {
     return std::string(bytes);
   }
   const bool is_control = !text.empty() && tokenizer.FindSpecial(text) == id;
-  return is_control ? absl::StrCat(std::string_view(&kNameMarker, 1), text) : "";
+  return is_control ? name : "";
 }
 
 // The library's function type: writes what there is room for and returns the number of all tokens.

@@ -1,8 +1,5 @@
 #include "runtime/constraint/spec_key.h"
 
-#include <string_view>
-#include <type_traits>
-
 #include "absl/strings/str_cat.h"
 
 namespace orcd {
@@ -46,13 +43,14 @@ std::string KeyOf(const ConstraintSpec& spec) {
   if (const auto* tags = std::get_if<StructuralTagRule>(&spec.rule)) {
     absl::StrAppend(&key, tags->tags.size(), " ");
   }
-  ForEachText(spec, [&](std::string_view text) { absl::StrAppend(&key, text.size(), ":", text); });
+  ForEachText(spec,
+              [&](const std::string& text) { absl::StrAppend(&key, text.size(), ":", text); });
   return key;
 }
 
 size_t TextBytes(const ConstraintSpec& spec) {
   size_t bytes = 0;
-  ForEachText(spec, [&](std::string_view text) { bytes += text.size(); });
+  ForEachText(spec, [&](const std::string& text) { bytes += text.size(); });
   return bytes;
 }
 
