@@ -113,7 +113,7 @@ class SchemaCorpusTest : public ::testing::TestWithParam<bool> {
         ids.push_back(*longest);
       }
       const std::string spelled = Spell(ids);
-      ASSERT_TRUE(absl::StartsWith(rest, spelled)) << what << ": forces " << spelled;
+      ASSERT_TRUE(rest.starts_with(spelled)) << what << ": forces " << spelled;
       for (const int32_t id : ids) constraint->Accept(id);
       ASSERT_TRUE(constraint->status().ok()) << what << ": " << constraint->status();
       rest.remove_prefix(spelled.size());
