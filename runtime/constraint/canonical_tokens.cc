@@ -45,10 +45,9 @@ void CanonicalTokens::AppendExact(std::string_view text, size_t& pos,
                                   std::vector<int32_t>& ids) const {
   // Behind a line feed a text has no space put before it.
   const std::string_view lead = adds_space_ ? " \n" : "";
-  const std::string_view rest = text.substr(pos);
-  const std::vector<int32_t> encoded =
-      adds_space_ ? tokenizer_.Encode(std::string("\n").append(rest), std::span<const TextSpan>())
-                  : tokenizer_.Encode(rest, std::span<const TextSpan>());
+  const std::string continued = std::string(adds_space_ ? "\n" : "").append(text.substr(pos));
+  const TextSpan whole = {.begin = 0, .end = continued.size(), .allows_control = false};
+  const std::vector<int32_t> encoded = tokenizer_.Encode(continued, std::span(&whole, 1));
   size_t led = 0;
   for (const int32_t id : encoded) {
     const std::string_view bytes = tokenizer_.TokenBytes(id);

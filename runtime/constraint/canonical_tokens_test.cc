@@ -81,17 +81,6 @@ TEST(CanonicalTokensTest, SpellEveryText) {
   }
 }
 
-TEST(CanonicalTokensTest, EndBeforeAByteWithoutToken) {
-  SmallSpmVocabulary vocabulary;
-  for (int byte = 0; byte < 256; ++byte) {
-    vocabulary.types()[byte] = static_cast<int32_t>(TokenType::kUnused);
-  }
-  const int32_t a = vocabulary.Add("a", -1);
-  auto tokenizer = Tokenizer::Create(vocabulary.View("llama"));
-  if (!tokenizer.ok()) GTEST_SKIP() << "such a vocabulary is refused: " << tokenizer.status();
-  EXPECT_THAT(CanonicalTokens(**tokenizer).Encode("aab"), ElementsAre(a, a));
-}
-
 TEST(CanonicalTokensTest, TakeLittleTimeForHostileTexts) {
   SmallSpmVocabulary vocabulary;
   vocabulary.Add("▁", -1);

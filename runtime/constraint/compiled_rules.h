@@ -15,7 +15,7 @@
 
 namespace orcd {
 
-// What became of a rule.
+// The result of a compilation.
 struct CompiledOutcome {
   // The refusal, without which `rule` is set.
   absl::Status status;

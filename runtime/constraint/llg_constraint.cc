@@ -15,7 +15,7 @@ namespace {
 // A mask gives the matcher new fuel. Where tokens are accepted again after a resume, no masks are
 // asked for, and the fuel of one would have to last for all of them.
 constexpr int kMaxStepsWithoutMask = 32;
-// Of the library's text in a message.
+// The library's text is cut to this in a message.
 constexpr size_t kMaxErrorBytes = 300;
 
 }  // namespace

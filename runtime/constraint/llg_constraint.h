@@ -15,8 +15,8 @@
 
 namespace orcd {
 
-// Where one text must come, Mask allows only the next token of Forced(), while Accept takes any
-// tokenization of that text. The end ids are allowed exactly where the rule is fulfilled.
+// Mask allows only the next token of Forced() if there is one, while Accept takes any tokenization of
+// the text that must come. The end ids are allowed exactly where the rule is fulfilled.
 class LlgConstraint final : public Constraint {
  public:
   // Holds `held` for as long as it lives.
@@ -59,7 +59,7 @@ class LlgConstraint final : public Constraint {
   const std::shared_ptr<const void> held_;
   // Null before the first token: a request that waits, or whose rule begins later, needs none.
   LlgMatcherPtr matcher_;
-  // What the matcher accepted: all accepted tokens but an end id.
+  // The tokens that the matcher accepted: all but an end id.
   std::vector<int32_t> tokens_;
   bool has_end_ = false;
   // By their begin, which differ.

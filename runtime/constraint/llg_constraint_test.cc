@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, RandomWalkTest, ::testing::ValuesIn(VariedRules(
                          [](const auto& info) { return absl::StrCat(info.index); });
 
 TEST(LlgConstraintTest, ForcesWhatMustCome) {
-  const auto rule = MakeRule("json_schema", R"({"const":{"name":"the value"}})");
+  const auto rule = MakeRule("regex", "(red|green) the value [0-9] of the name");
   const auto constraint = rule->Make(nullptr);
   std::vector<int32_t> tokens;
   while (!constraint->Ended()) {
@@ -202,7 +202,7 @@ TEST(LlgConstraintTest, ForcesWhatMustCome) {
     ASSERT_TRUE(constraint->status().ok()) << constraint->status();
     ASSERT_LT(tokens.size(), 100u);
   }
-  EXPECT_THAT(Vocab().Text(tokens), HasSubstr("the value"));
+  EXPECT_THAT(Vocab().Text(tokens), HasSubstr(" the value "));
   EXPECT_THAT(Allowed(*constraint), ElementsAre(Vocab().end, Vocab().other_end));
   EXPECT_THAT(constraint->Forced(), IsEmpty());
 }
@@ -257,21 +257,17 @@ TEST(LlgConstraintTest, EndsOnlyWhereTheRuleDoesEvenIfItNamesTheEnd) {
 }
 
 TEST(LlgConstraintTest, RunsOutOfFuelWithItsName) {
-  // Each state of the walk is new and large.
-  const auto rule = TryRule("regex", "(.*a.{60}b.{60}c){20}");
-  if (!rule.ok()) {
-    EXPECT_EQ(GetErrorDetails(rule.status()).reason, "CONSTRAINT_TOO_LARGE") << rule.status();
-    return;
-  }
+  // Most states of the walk are new.
+  const auto rule = MakeRule("regex", "(.*a.{50}b){20}");
   std::mt19937_64 random(5);
-  const auto constraint = (*rule)->Make(nullptr);
+  const auto constraint = rule->Make(nullptr);
   for (int i = 0; i < 2000 && constraint->status().ok(); ++i) {
     const TokenMask mask = constraint->Mask(0);
     if (!constraint->status().ok()) {
       EXPECT_TRUE(mask.empty());
       break;
     }
-    constraint->Accept("abc"[random() % 3]);
+    constraint->Accept("ab"[random() % 2]);
   }
   ASSERT_FALSE(constraint->status().ok());
   EXPECT_EQ(constraint->status().code(), absl::StatusCode::kResourceExhausted)
@@ -333,7 +329,7 @@ TEST(LlgRuleTest, RefusesWhatNothingFulfils) {
            {"json_schema", "false"},
            {"json_schema", R"({"type":"integer","minimum":5,"maximum":4})"},
            {"json_schema", R"({"type":"object","properties":{"a":false},"required":["a"]})"},
-           {"regex", "a&&b|[^\\s\\S]"},
+           {"regex", "a[^\\s\\S]"},
            {"lark", "start: \"a\" start"}}) {
     const auto rule = TryRule(type, text);
     if (rule.ok()) {

@@ -61,7 +61,7 @@ class LlgRule final : public CompiledRule, public std::enable_shared_from_this<L
   const std::string& field() const { return field_; }
   // A matcher of its own in the initial state, for one sequence.
   LlgMatcherPtr CloneMatcher() const { return LlgMatcherPtr(llg_clone_matcher(matcher_.get())); }
-  // Of the initial state.
+  // The mask and the forced tokens of the initial state.
   TokenMask first_mask() const { return {first_mask_}; }
   std::span<const int32_t> first_forced() const { return first_forced_; }
   // True if the output must be empty.

@@ -3,19 +3,21 @@
 #define ORCD_RUNTIME_CONSTRAINT_STRUCTURAL_TAG_H_
 
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "runtime/constraint/constraint_spec.h"
 
 namespace orcd {
 
-// Reads the value of vLLM's `structural_tag` in either form: {"structures": [{"begin", "schema",
-// "end"} …], "triggers": […]}, or {"type": "structural_tag", "format": …} where the format is
-// `triggered_tags` or `tag` with JSON schemas as content. Takes time linear in the text, which may be
-// hostile. Returns kInvalidArgument for the request's `field`: reason CONSTRAINT_INVALID, or
-// CONSTRAINT_UNSUPPORTED naming the format that has no counterpart.
-absl::StatusOr<StructuralTagRule> ParseStructuralTag(std::string_view json,
+// Reads the value of vLLM's `structural_tag` in either form:
+//   {"structures": [{"begin": …, "schema": …, "end": …}, …], "triggers": […]}
+//   {"format": {"type": "triggered_tags", "triggers": […], "tags": [{"begin": …, "content":
+//    {"type": "json_schema", "json_schema": …}, "end": …}, …], "at_least_one": …,
+//    "stop_after_first": …}}
+// The text may be hostile; takes time linear in it. Errors name `field`: reason CONSTRAINT_INVALID,
+// CONSTRAINT_TOO_LARGE, or CONSTRAINT_UNSUPPORTED with the JSON pointer of a format that has no
+// counterpart. Schemas are not checked.
+absl::StatusOr<StructuralTagRule> ParseStructuralTag(const std::string& json,
                                                      const std::string& field);
 
 }  // namespace orcd
